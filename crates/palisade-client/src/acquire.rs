@@ -1,0 +1,290 @@
+//! Asking for a lock, so that no way of giving up leaves one behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade_core::{
+    ClientId, Holder, Invalid, LeaseKey, LockName, RequestId, Span, Timestamp, Ttl, limits,
+};
+
+use crate::client::Inner;
+use crate::error::{Error, Loss, Lost};
+use crate::fault::Fault;
+use crate::lease::Lease;
+use crate::pending::Pending;
+use crate::random;
+use crate::service::{AcquireRequest, Acquired, Under};
+
+/// How long a lease lasts without renewal unless said otherwise: long enough to ride out a restart
+/// of the server, short enough to wait for when a holder has died.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(15);
+
+/// How long a request waits in the queue unless said otherwise: as long as `palisade run` does. Who
+/// writes `acquire` expects to wait for it, as with any mutex; who does not, has
+/// [`LockRequest::try_acquire`]. There is no unbounded wait.
+pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
+
+/// A wish for a lock, made by [`Client::lock`](crate::Client::lock).
+///
+/// Values out of range are refused when it is sent, with the range; nothing is clamped.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is asked for before `acquire`, `try_acquire` or `attempt`"]
+pub struct LockRequest {
+    inner: Arc<Inner>,
+    lock: String,
+    ttl: Duration,
+    wait: Duration,
+    client: Option<String>,
+    metadata: Option<String>,
+    under: Option<Parent>,
+}
+
+/// The lease a grant is put under.
+#[derive(Clone, Debug)]
+struct Parent {
+    key: LeaseKey,
+    client: ClientId,
+    /// Set if the parent was lost when it was named.
+    lost: Option<Lost>,
+}
+
+/// The outcomes of asking for a lock.
+#[derive(Debug)]
+#[non_exhaustive]
+#[must_use = "dropping a granted lease releases the lock"]
+pub enum Attempt {
+    /// The lock is held.
+    Granted(Lease),
+    /// Somebody else has it; `remaining` says when trying again makes sense.
+    Held(Holder),
+    /// Too many requests wait; the text names the bound.
+    QueueFull(Box<str>),
+    /// The authority holds as many locks as it may; the text names the bound.
+    TooManyLocks(Box<str>),
+    /// The authority's last token is out.
+    TokensExhausted,
+}
+
+impl LockRequest {
+    pub(crate) fn new(inner: Arc<Inner>, lock: &str) -> LockRequest {
+        LockRequest {
+            inner,
+            lock: lock.to_owned(),
+            ttl: DEFAULT_TTL,
+            wait: DEFAULT_WAIT,
+            client: None,
+            metadata: None,
+            under: None,
+        }
+    }
+
+    /// How long the lease lasts without renewal: 100 ms – 24 h in whole milliseconds;
+    /// [`DEFAULT_TTL`] unless given. It bounds how long others wait after this process died.
+    pub fn ttl(mut self, ttl: Duration) -> LockRequest {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long to wait in the lock's queue, up to 24 h; [`DEFAULT_WAIT`] unless given, zero to try.
+    pub fn wait(mut self, wait: Duration) -> LockRequest {
+        self.wait = wait;
+        self
+    }
+
+    /// Who asks: 1 – 255 bytes of printable ASCII. A lock held by a client id is granted again to
+    /// the same client id, with a higher token, and the former grant is over: a restarted process
+    /// takes its own lock back at once. Unless given, every request is a client of its own.
+    pub fn client_id(mut self, client: impl Into<String>) -> LockRequest {
+        self.client = Some(client.into());
+        self
+    }
+
+    /// Text shown with the holder, at most 256 bytes.
+    pub fn metadata(mut self, metadata: impl Into<String>) -> LockRequest {
+        self.metadata = Some(metadata.into());
+        self
+    }
+
+    /// Puts the grant under a lease that exists: the locks live and expire together. The client id
+    /// and the time to live are that lease's. Asking for a lock that is under that lease already is a
+    /// repeat: it gives a second guard of the same grant, and whichever goes first releases it.
+    pub fn under(mut self, lease: &Lease) -> LockRequest {
+        let (key, client) = (*lease.lease_key(), lease.client_id().clone());
+        self.under = Some(Parent {
+            key,
+            client,
+            lost: lease.check().err(),
+        });
+        self
+    }
+
+    /// Asks, and makes of everything but a grant an error. Waits as long as [`LockRequest::wait`]
+    /// says.
+    ///
+    /// Dropping the future, or letting a time-out drop it, leaves no lock behind: whatever it was or
+    /// would be granted is given back in the background.
+    ///
+    /// # Errors
+    /// [`Error::Held`] with the holder, the other denials, or a fault. After a fault with an unknown
+    /// outcome asking again is safe: the former request is being given back.
+    pub async fn acquire(self) -> Result<Lease, Error> {
+        let lock = self.lock.clone();
+        match self.attempt().await? {
+            Attempt::Granted(lease) => Ok(lease),
+            Attempt::Held(holder) => Err(Error::Held {
+                lock: LockName::new(&lock)?,
+                holder,
+            }),
+            Attempt::QueueFull(message) => Err(Error::QueueFull {
+                lock: LockName::new(&lock)?,
+                message,
+            }),
+            Attempt::TooManyLocks(message) => Err(Error::TooManyLocks(message)),
+            Attempt::TokensExhausted => Err(Error::TokensExhausted),
+        }
+    }
+
+    /// Asks without waiting; `None` if somebody else has the lock.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`], but for [`Error::Held`].
+    pub async fn try_acquire(self) -> Result<Option<Lease>, Error> {
+        match self.wait(Duration::ZERO).acquire().await {
+            Ok(lease) => Ok(Some(lease)),
+            Err(Error::Held { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks, and answers denials as values. Cancel-safe as [`LockRequest::acquire`] is.
+    ///
+    /// # Errors
+    /// Faults, and [`Error::Lost`] if the lease it goes under is lost or the grant came too late to
+    /// be of use.
+    pub async fn attempt(self) -> Result<Attempt, Error> {
+        let request = self.checked()?;
+        let keeper = Arc::clone(&self.inner.keeper);
+        keeper.start()?;
+        let pending = Pending::new(keeper, &request);
+        let (t0, acquired) = pending.resolve(&request).await?;
+        self.conclude(request, t0, acquired)
+    }
+
+    /// The request in the authority's terms.
+    fn checked(&self) -> Result<AcquireRequest, Error> {
+        let wait = wait(self.wait)?;
+        let metadata = self.metadata.as_deref().map(Box::from);
+        let (client, under) = self.client_and_lease()?;
+        Ok(AcquireRequest {
+            lock: LockName::new(&self.lock)?,
+            client,
+            under,
+            wait,
+            request: RequestId::from_bytes(random::bytes()?),
+            metadata,
+        })
+    }
+
+    fn client_and_lease(&self) -> Result<(ClientId, Under), Error> {
+        if let Some(parent) = &self.under {
+            return match &parent.lost {
+                Some(lost) => Err(lost.clone().into()),
+                None => Ok((parent.client.clone(), Under::Existing(parent.key))),
+            };
+        }
+        let client = match &self.client {
+            Some(client) => ClientId::new(client)?,
+            None => self.inner.identity.next()?,
+        };
+        Ok((client, Under::New(ttl(self.ttl)?)))
+    }
+
+    fn conclude(
+        self,
+        request: AcquireRequest,
+        t0: Timestamp,
+        acquired: Acquired,
+    ) -> Result<Attempt, Error> {
+        Ok(match acquired {
+            Acquired::Granted(granted) => {
+                let keeper = Arc::clone(&self.inner.keeper);
+                let lease = Lease::new(keeper, request.lock, request.client, t0, &granted);
+                // A process that slept through its grant has nothing to hand out; the drop
+                // releases it.
+                lease.check()?;
+                Attempt::Granted(lease)
+            }
+            Acquired::Held(holder) => Attempt::Held(holder),
+            Acquired::QueueFull(message) => Attempt::QueueFull(message),
+            Acquired::TooManyLocks(message) => Attempt::TooManyLocks(message),
+            Acquired::TokensExhausted => Attempt::TokensExhausted,
+            Acquired::Over(how) => return Err(self.over(how.map_or(Loss::NotHeld, Loss::Ended))),
+            Acquired::Abandoned => {
+                return Err(Fault::unavailable("the request was given up").into());
+            }
+        })
+    }
+
+    fn over(&self, why: Loss) -> Error {
+        let lock = &self.lock;
+        match self.under {
+            Some(_) => Fault::invalid(format!("the lease named for {lock} is gone: {why}")).into(),
+            // Nothing is held, so asking again is safe.
+            None => Fault::unavailable(format!(
+                "{lock} was granted, but before that was known {why}"
+            ))
+            .into(),
+        }
+    }
+}
+
+fn ttl(duration: Duration) -> Result<Ttl, Fault> {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    if Duration::from_millis(millis) != duration {
+        return Err(Fault::invalid(format!(
+            "a lease of {duration:?} is not in whole milliseconds"
+        )));
+    }
+    Ok(Ttl::from_millis(millis)?)
+}
+
+/// The wait in milliseconds, rounded up: who asks for a microsecond's wait does not ask for a try.
+fn wait(duration: Duration) -> Result<Option<Span>, Invalid> {
+    let millis = duration.as_nanos().div_ceil(1_000_000);
+    let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+    if millis > limits::MAX_WAIT.as_millis() {
+        return Err(Invalid::Wait { given_ms: millis });
+    }
+    Ok((millis > 0).then(|| Span::from_millis(millis)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ttl_is_neither_clamped_nor_cut() {
+        assert_eq!(ttl(Duration::from_millis(100)).unwrap(), Ttl::MIN);
+        for refused in [99, 24 * 60 * 60 * 1_000 + 1] {
+            let message = ttl(Duration::from_millis(refused)).unwrap_err().to_string();
+            assert!(message.contains("100 ms ..= 86400000 ms"), "{message}");
+        }
+        assert!(ttl(Duration::from_micros(150_500)).is_err());
+        assert!(ttl(Duration::MAX).is_err());
+    }
+
+    #[test]
+    fn a_wait_is_rounded_up_and_bounded() {
+        assert_eq!(wait(Duration::ZERO), Ok(None));
+        assert_eq!(
+            wait(Duration::from_nanos(1)),
+            Ok(Some(Span::from_millis(1)))
+        );
+        assert_eq!(
+            wait(Duration::from_secs(86_400)),
+            Ok(Some(limits::MAX_WAIT))
+        );
+        assert!(wait(Duration::from_secs(86_401)).is_err());
+        assert!(wait(Duration::MAX).is_err());
+    }
+}

@@ -1,0 +1,135 @@
+//! What the guard's interface answers when there is no lease to hand out.
+
+use palisade_core::{Ending, Holder, Invalid, LockName, Token};
+
+use crate::fault::Fault;
+
+/// Why a call returned no lease, by what the caller does next.
+///
+/// [`LockRequest::attempt`](crate::LockRequest::attempt) gives denials as values instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else has the lock, and had it for as long as the caller was willing to wait.
+    #[error("{lock} is held by {} with token {}, for {} ms more unless renewed",
+        holder.client, holder.token, holder.remaining.as_millis())]
+    Held {
+        /// The lock.
+        lock: LockName,
+        /// Who has it, and when trying again makes sense.
+        holder: Holder,
+    },
+    /// Too many requests wait already.
+    #[error("{lock}: {message}")]
+    QueueFull {
+        /// The lock.
+        lock: LockName,
+        /// Which bound was hit.
+        message: Box<str>,
+    },
+    /// The authority holds as many locks as its settings allow.
+    #[error("{0}")]
+    TooManyLocks(Box<str>),
+    /// The authority's last token is out: it never grants again.
+    #[error("the authority has issued its last token")]
+    TokensExhausted,
+    /// The lease was lost: nothing more may be done in its name.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// There was no answer.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+impl Error {
+    /// The name of the error in the table of error codes.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Held { .. } => "held",
+            Error::QueueFull { .. } => "queue_full",
+            Error::TooManyLocks(_) => "too_many_locks",
+            Error::TokensExhausted => "tokens_exhausted",
+            Error::Lost(lost) => lost.why.code(),
+            Error::Fault(fault) => fault.code(),
+        }
+    }
+
+    /// Who has the lock, when that is why.
+    #[must_use]
+    pub fn holder(&self) -> Option<&Holder> {
+        match self {
+            Error::Held { holder, .. } => Some(holder),
+            _ => None,
+        }
+    }
+}
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Error {
+        Error::Fault(invalid.into())
+    }
+}
+
+/// The holder no longer holds. It names the grant it was about; the token is still good for logging,
+/// and a fence will refuse it as soon as a later one has claimed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{lock} (token {token}) is lost: {why}")]
+pub struct Lost {
+    /// The lock.
+    pub lock: LockName,
+    /// The grant's token.
+    pub token: Token,
+    /// What ended it.
+    pub why: Loss,
+}
+
+/// What ended a hold, as far as its holder knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The local deadline passed without an acknowledged renewal.
+    #[error("no renewal was acknowledged before the deadline")]
+    Deadline,
+    /// The holder gave it up.
+    #[error("it was released")]
+    Released,
+    /// The authority says how it ended.
+    #[error("the authority says it has {}", ending(*.0))]
+    Ended(Ending),
+    /// The authority knows of no such grant.
+    #[error("the authority says it is not held")]
+    NotHeld,
+    /// The authority says the lock is held with another token.
+    #[error("the lock is held with token {highest}")]
+    Stale {
+        /// That token.
+        highest: Token,
+    },
+}
+
+impl Loss {
+    /// The name of the loss in the table of error codes.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Loss::Deadline | Loss::Ended(Ending::Expired) => "expired",
+            Loss::Stale { .. } | Loss::Ended(Ending::Superseded) => "stale",
+            Loss::Released | Loss::NotHeld | Loss::Ended(_) => "not_held",
+        }
+    }
+
+    /// Whether the authority itself said that nothing of the grant is left.
+    pub(crate) fn is_the_authoritys_word(self) -> bool {
+        matches!(self, Loss::Ended(_) | Loss::NotHeld | Loss::Stale { .. })
+    }
+}
+
+fn ending(how: Ending) -> &'static str {
+    match how {
+        Ending::Released => "been released",
+        Ending::Expired => "expired",
+        Ending::Revoked => "been revoked by an operator",
+        Ending::Superseded => "been superseded by a later grant to the same client",
+    }
+}

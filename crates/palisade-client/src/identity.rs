@@ -1,0 +1,76 @@
+//! Client ids made by the library.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use palisade_core::{ClientId, RequestId};
+
+use crate::fault::Fault;
+use crate::random;
+
+/// Draws a client id for each acquire of one client.
+///
+/// An authority gives a lock held by a client id to the same client id again (a restarted process
+/// takes its own lock back). Two tasks of one process must exclude each other all the same, so every
+/// acquire is a contender of its own unless the caller names one.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    prefix: String,
+    next: AtomicU64,
+}
+
+impl Identity {
+    /// Host, process and 128 random bits: readable in a listing, and never the same twice.
+    pub(crate) fn new() -> Result<Identity, Fault> {
+        let node = rustix::system::uname();
+        let host = printable(node.nodename().to_bytes());
+        let random = RequestId::from_bytes(random::bytes()?).to_hex();
+        let prefix = format!("{host}-{}-{random}", std::process::id());
+        Ok(Identity {
+            prefix,
+            next: AtomicU64::new(1),
+        })
+    }
+
+    /// A client id nobody else has.
+    pub(crate) fn next(&self) -> Result<ClientId, Fault> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Ok(ClientId::new(&format!("{}/{number}", self.prefix))?)
+    }
+}
+
+/// The host's name as far as it may stand in a client id.
+fn printable(host: &[u8]) -> String {
+    let letters = host.iter().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' => char::from(*byte),
+        _ => '_',
+    });
+    letters.take(HOST_BYTES).collect()
+}
+
+/// Enough to recognise a host by; the rest of the 255 bytes is for what makes the id unique.
+const HOST_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ_between_acquires_and_between_clients() {
+        let (one, other) = (Identity::new().unwrap(), Identity::new().unwrap());
+        let ids = [
+            one.next().unwrap(),
+            one.next().unwrap(),
+            other.next().unwrap(),
+        ];
+        assert!(
+            ids[0] != ids[1] && ids[0] != ids[2] && ids[1] != ids[2],
+            "{ids:?}"
+        );
+    }
+
+    #[test]
+    fn an_odd_or_endless_host_name_still_makes_a_client_id() {
+        assert_eq!(printable(b"db 1\xff.example"), "db_1_.example");
+        assert_eq!(printable(&[b'x'; 300]).len(), HOST_BYTES);
+    }
+}

@@ -1,0 +1,351 @@
+//! An authority inside this process: the server's own pipeline and machine, without sockets and,
+//! unless it is given a log, without a disk.
+//!
+//! For tests, and for tasks of one process that must exclude each other. It is the same code that a
+//! server runs, so what holds against it holds against a server. In memory it forgets everything with
+//! its process, also which tokens it issued: do not fence data that outlives the process with it.
+
+use std::sync::Arc;
+
+use futures_util::stream;
+use palisade_core::{
+    AuthorityId, Event, GrantRef, Limits, LockName, LockView, Machine, Outcome, RequestId, Span,
+    Token, Ttl,
+};
+use palisade_server::pipeline::{
+    self, Acquire, Answer, Failure, Forgetful, Handle, Identity, Request, Start,
+};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::fault::Fault;
+use crate::random;
+use crate::service::{
+    AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Released, Renewal,
+    Revocation, Status, Under, WatchEvent,
+};
+
+/// An authority in this process.
+pub struct InProcess {
+    handle: Handle,
+    /// Whether its pipeline was started here and stops with it.
+    owned: bool,
+}
+
+impl InProcess {
+    /// Starts an authority of its own, in memory.
+    ///
+    /// # Errors
+    /// [`Fault::Unavailable`] if its thread could not be started.
+    pub fn start() -> Result<InProcess, Fault> {
+        InProcess::in_memory(false)
+    }
+
+    /// The same with a clock that moves only through [`InProcess::advance`]: for testing one's own
+    /// code against expiry without waiting. Holders keep their own clock.
+    ///
+    /// # Errors
+    /// [`Fault::Unavailable`] if its thread could not be started.
+    pub fn with_manual_clock() -> Result<InProcess, Fault> {
+        InProcess::in_memory(true)
+    }
+
+    /// An authority whose pipeline was started elsewhere, with whatever log; it is not stopped here.
+    #[must_use]
+    pub fn on(handle: Handle) -> InProcess {
+        InProcess {
+            handle,
+            owned: false,
+        }
+    }
+
+    fn in_memory(manual_clock: bool) -> Result<InProcess, Fault> {
+        let start = Start {
+            identity: identity()?,
+            machine: Machine::new(pipeline::seed()),
+            log: Box::new(Forgetful),
+            manual_clock,
+            limits: Limits::DEFAULT,
+            returning: None,
+        };
+        let started = pipeline::start(start).map_err(Fault::unavailable)?;
+        Ok(InProcess {
+            handle: started.handle,
+            owned: true,
+        })
+    }
+
+    /// Moves the authority's manual clock; what is due by then happens before this returns.
+    ///
+    /// # Errors
+    /// [`Fault::Unsupported`] if its clock runs by itself.
+    pub async fn advance(&self, by: Span) -> Result<(), Fault> {
+        match self.handle.call(Request::Advance(by)).await {
+            Answer::Clock(_) => Ok(()),
+            other => Err(refused(other)),
+        }
+    }
+
+    async fn outcome(&self, request: Request) -> Result<Outcome, Fault> {
+        match self.handle.call(request).await {
+            Answer::Outcome(Outcome::Invalid(invalid)) => Err(invalid.into()),
+            Answer::Outcome(outcome) => Ok(outcome),
+            other => Err(refused(other)),
+        }
+    }
+}
+
+impl Drop for InProcess {
+    fn drop(&mut self) {
+        if self.owned {
+            self.handle.stop();
+        }
+    }
+}
+
+impl LockService for InProcess {
+    fn authority(&self) -> &AuthorityId {
+        &self.handle.identity().authority
+    }
+
+    fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
+        let (ttl, lease) = match request.under {
+            Under::New(ttl) => (Some(ttl), None),
+            Under::Existing(key) => (None, Some(key)),
+        };
+        let acquire = Acquire {
+            lock: request.lock,
+            client: request.client,
+            lease,
+            ttl,
+            wait: request.wait,
+            request: Some(request.request),
+            metadata: request.metadata,
+        };
+        Box::pin(async move {
+            Ok(match self.outcome(Request::Acquire(acquire)).await? {
+                Outcome::Granted(granted) => Acquired::Granted(granted),
+                Outcome::Held(holder) => Acquired::Held(holder),
+                Outcome::QueueFull(bound) => Acquired::QueueFull(queue_full(bound)),
+                Outcome::TooManyLocks { max } => Acquired::TooManyLocks(
+                    format!("{max} locks are held, as many as may be").into(),
+                ),
+                Outcome::Ended { how, .. } => Acquired::Over(Some(how)),
+                Outcome::NotHeld => Acquired::Over(None),
+                Outcome::Abandoned => Acquired::Abandoned,
+                Outcome::TokensExhausted => Acquired::TokensExhausted,
+                other => return Err(misplaced(&other)),
+            })
+        })
+    }
+
+    fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {
+        Box::pin(async move {
+            Ok(match self.outcome(Request::Renew { grant, ttl }).await? {
+                Outcome::Renewed(renewed) => Renewal::Renewed(renewed),
+                Outcome::Ended { how, .. } => Renewal::Ended(how),
+                Outcome::NotHeld => Renewal::NotHeld,
+                Outcome::Stale { highest } => Renewal::Stale { highest },
+                other => return Err(misplaced(&other)),
+            })
+        })
+    }
+
+    fn release(&self, grant: GrantRef) -> Operation<'_, Released> {
+        Box::pin(async move {
+            Ok(match self.outcome(Request::Release(grant)).await? {
+                Outcome::Released { .. } => Released::Released,
+                Outcome::Ended { how, .. } => Released::Ended(how),
+                Outcome::NotHeld => Released::NotHeld,
+                Outcome::Stale { highest } => Released::Stale { highest },
+                other => return Err(misplaced(&other)),
+            })
+        })
+    }
+
+    fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
+        Box::pin(async move { self.outcome(Request::Abandon(request)).await.map(drop) })
+    }
+
+    fn show(&self, lock: LockName) -> Operation<'_, LockView> {
+        Box::pin(async move {
+            match self.handle.call(Request::Show(lock)).await {
+                Answer::Lock(view) => Ok(view),
+                other => Err(refused(other)),
+            }
+        })
+    }
+
+    fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Operation<'_, Page> {
+        let prefix = Box::from(prefix);
+        Box::pin(async move {
+            let cursor = after.map_or(Ok(0), |cursor| cursor.0.parse());
+            let cursor = cursor
+                .map_err(|_| Fault::invalid("the cursor is of another authority's listing"))?;
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            match self
+                .handle
+                .call(Request::List {
+                    prefix,
+                    cursor,
+                    limit,
+                })
+                .await
+            {
+                Answer::Locks { locks, next } => Ok(Page {
+                    locks,
+                    next: next.map(|next| Cursor(next.to_string().into())),
+                }),
+                other => Err(refused(other)),
+            }
+        })
+    }
+
+    fn watch(&self, prefix: &str, after: Option<u64>) -> Operation<'_, Events> {
+        let events = self.handle.events();
+        let stopped = self.handle.stopped().borrow().is_some();
+        let changes = Changes {
+            events,
+            prefix: prefix.into(),
+            after,
+            batch: None,
+        };
+        Box::pin(async move {
+            if stopped {
+                return Err(Fault::unavailable("the authority has stopped"));
+            }
+            Ok(Box::pin(stream::unfold(changes, Changes::next)) as Events)
+        })
+    }
+
+    fn revoke(&self, lock: LockName, token: Token, reason: &str) -> Operation<'_, Revocation> {
+        let request = Request::Revoke {
+            lock,
+            token,
+            reason: reason.into(),
+        };
+        Box::pin(async move {
+            Ok(match self.outcome(request).await? {
+                Outcome::Revoked { .. } => Revocation::Revoked,
+                Outcome::Ended { how, .. } => Revocation::Ended(how),
+                Outcome::NotHeld => Revocation::NotHeld,
+                Outcome::Stale { highest } => Revocation::Stale { highest },
+                other => return Err(misplaced(&other)),
+            })
+        })
+    }
+
+    fn status(&self) -> Operation<'_, Status> {
+        Box::pin(async move {
+            let status = match self.handle.call(Request::Status).await {
+                Answer::Status(status) => status,
+                other => return Err(refused(other)),
+            };
+            let identity = self.handle.identity();
+            Ok(Status {
+                authority: identity.authority.clone(),
+                incarnation: identity.incarnation.clone(),
+                next_token: status.next_token,
+                locks: status.locks as u64,
+                leases: status.leases as u64,
+                waiters: status.waiters as u64,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                manual_clock: status.manual_clock,
+            })
+        })
+    }
+}
+
+/// What a watcher has yet to be told.
+struct Changes {
+    events: broadcast::Receiver<Arc<[Event]>>,
+    prefix: Box<str>,
+    /// The last revision seen, told or not.
+    after: Option<u64>,
+    batch: Option<(Arc<[Event]>, usize)>,
+}
+
+impl Changes {
+    async fn next(mut self) -> Option<(Result<WatchEvent, Fault>, Changes)> {
+        let mut missed = 0;
+        loop {
+            while let Some(event) = self.take() {
+                // Nothing before this revision is wanted; a gap was lost to slowness.
+                if self.after.is_some_and(|after| event.revision <= after) {
+                    continue;
+                }
+                missed += self.after.map_or(0, |after| event.revision - after - 1);
+                self.after = Some(event.revision);
+                if event.lock.starts_with(&*self.prefix) {
+                    return Some((Ok(told(event, missed)), self));
+                }
+            }
+            match self.events.recv().await {
+                Ok(batch) => self.batch = Some((batch, 0)),
+                // The gap shows in the revisions.
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    fn take(&mut self) -> Option<Event> {
+        let (batch, next) = self.batch.as_mut()?;
+        let event = batch.get(*next).cloned();
+        *next += 1;
+        event
+    }
+}
+
+fn told(event: Event, missed: u64) -> WatchEvent {
+    let Event {
+        revision,
+        lock,
+        client,
+        token,
+        change,
+        ..
+    } = event;
+    WatchEvent {
+        revision,
+        lock,
+        client,
+        token,
+        change,
+        missed,
+    }
+}
+
+fn identity() -> Result<Identity, Fault> {
+    let hex = RequestId::from_bytes(random::bytes()?).to_hex();
+    Ok(Identity {
+        authority: AuthorityId::new(&format!("in-process-{hex}"))?,
+        incarnation: hex,
+    })
+}
+
+fn queue_full(bound: palisade_core::QueueBound) -> Box<str> {
+    use palisade_core::QueueBound::{Client, Lock};
+    match bound {
+        Lock { max } => format!("{max} requests wait for this lock, as many as may"),
+        Client { max } => format!("{max} requests of this client wait, as many as may"),
+    }
+    .into()
+}
+
+/// What is no answer to the question, by what the caller may do next.
+fn refused(answer: Answer) -> Fault {
+    match answer {
+        Answer::Failed(Failure::Unavailable(why)) => Fault::unavailable(why),
+        Answer::Failed(Failure::UnknownOutcome(why)) => Fault::unknown_outcome(why),
+        Answer::Failed(Failure::Refused(why)) => Fault::Unsupported(why.into()),
+        Answer::Outcome(outcome) => misplaced(&outcome),
+        _ => Fault::unknown_outcome("the authority answered another question"),
+    }
+}
+
+fn misplaced(outcome: &Outcome) -> Fault {
+    Fault::unknown_outcome(format!(
+        "the authority answered another question: {outcome:?}"
+    ))
+}

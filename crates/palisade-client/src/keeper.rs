@@ -1,0 +1,220 @@
+//! The one background task of a client: it renews leases, announces losses and runs errands.
+//!
+//! ```text
+//!   guard ── keep / forget ──► Schedule (ordered by what is due next) ◄── alarm ── keeper task
+//!   guard dropped, acquire cancelled ── errand ──────────────────────────────────►   │
+//!                                              renewals, releases, abandons in flight ◄┘
+//! ```
+//!
+//! A lease costs one entry in an ordered map, not a task. An entry is due when its lease wants to be
+//! renewed or its deadline is reached, whichever is first.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use palisade_core::holder::Caution;
+use palisade_core::{Span, Timestamp};
+use tokio::sync::mpsc;
+
+use crate::clock::{Clock, Sleep};
+use crate::errand::Errand;
+use crate::error::Loss;
+use crate::fault::Fault;
+use crate::schedule::{Kept, Schedule};
+use crate::service::{LockService, Renewal};
+
+/// A handle of the background task; shared by a client and its guards. When the last one is gone,
+/// the task finishes the errands it has and ends.
+pub(crate) struct Keeper {
+    core: Arc<Core>,
+    inbox: mpsc::UnboundedSender<Message>,
+    /// The task's end of the channel until the task runs.
+    idle: Mutex<Option<mpsc::UnboundedReceiver<Message>>>,
+    running: AtomicBool,
+}
+
+/// What guards and the task share.
+pub(crate) struct Core {
+    pub(crate) service: Arc<dyn LockService>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) caution: Caution,
+    /// How long an operation is tried without an answer.
+    pub(crate) patience: Span,
+    schedule: Mutex<Schedule>,
+}
+
+enum Message {
+    /// Something is due earlier than the alarm is set for.
+    Look,
+    Errand(Errand),
+}
+
+type InFlight = FuturesUnordered<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+impl Keeper {
+    pub(crate) fn new(
+        service: Arc<dyn LockService>,
+        clock: Arc<dyn Clock>,
+        caution: Caution,
+        patience: Span,
+    ) -> Keeper {
+        let (inbox, messages) = mpsc::unbounded_channel();
+        let schedule = Mutex::default();
+        Keeper {
+            core: Arc::new(Core {
+                service,
+                clock,
+                caution,
+                patience,
+                schedule,
+            }),
+            inbox,
+            idle: Mutex::new(Some(messages)),
+            running: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Starts the task, once, on the runtime of the caller.
+    pub(crate) fn start(&self) -> Result<(), Fault> {
+        if self.running.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
+            Fault::invalid("a lease is renewed in the background and needs a Tokio runtime")
+        })?;
+        let messages = self
+            .idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(messages) = messages {
+            runtime.spawn(run(Arc::clone(&self.core), messages));
+        }
+        self.running.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Renews a grant from now on, and announces its loss.
+    pub(crate) fn keep(&self, kept: &Arc<Kept>) {
+        let due = next_look(kept, self.core.clock.now());
+        if self.core.schedule().put(kept, due) {
+            let _ = self.inbox.send(Message::Look);
+        }
+    }
+
+    /// Stops renewing a grant.
+    pub(crate) fn forget(&self, kept: &Kept) {
+        self.core.schedule().remove(kept);
+    }
+
+    /// Hands an errand to the background. Works anywhere: no runtime is needed to say it.
+    pub(crate) fn send(&self, errand: Errand) {
+        let _ = self.inbox.send(Message::Errand(errand));
+    }
+}
+
+impl Core {
+    fn schedule(&self) -> std::sync::MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes everything due, and starts what it needs.
+    fn attend(self: &Arc<Core>, in_flight: &InFlight) {
+        let now = self.clock.now();
+        loop {
+            let Some(kept) = self.schedule().take_due(now) else {
+                return;
+            };
+            if kept.hold.holds(now) {
+                // Comes up again when this attempt must have been answered.
+                let due = next_look(&kept, now);
+                self.schedule().put(&kept, due);
+                in_flight.push(Box::pin(renew(Arc::clone(self), kept)));
+            }
+        }
+    }
+
+    /// When the alarm must ring, and remembers it.
+    fn arm(&self, already: Timestamp) -> Timestamp {
+        self.schedule().arm(already)
+    }
+}
+
+/// The background task.
+async fn run(core: Arc<Core>, mut messages: mpsc::UnboundedReceiver<Message>) {
+    let mut in_flight = InFlight::new();
+    let mut alarm: (Timestamp, Sleep) = (NEVER, Box::pin(std::future::pending()));
+    let mut open = true;
+    while open || !in_flight.is_empty() {
+        core.attend(&in_flight);
+        let at = core.arm(alarm.0);
+        if at < alarm.0 {
+            alarm = (at, core.clock.alarm(at));
+        }
+        tokio::select! {
+            message = messages.recv(), if open => match message {
+                Some(Message::Errand(errand)) => in_flight.push(Box::pin(errand.run(Arc::clone(&core)))),
+                Some(Message::Look) => {}
+                // No client and no guard is left, so nothing new can come.
+                None => open = false,
+            },
+            Some(()) = in_flight.next() => {}
+            // What has rung is not polled again.
+            () = &mut alarm.1 => alarm = (NEVER, Box::pin(std::future::pending())),
+        }
+    }
+}
+
+/// One attempt to renew. Each counts from its own sending, so a second one may be under way while
+/// the answer to a first is late: whichever is acknowledged moves the deadline, and only forward.
+async fn renew(core: Arc<Core>, kept: Arc<Kept>) {
+    let t0 = core.clock.now();
+    let answer = core.service.renew(kept.grant.clone(), None).await;
+    let now = core.clock.now();
+    match answer {
+        Ok(Renewal::Renewed(renewed)) => {
+            kept.hold
+                .renewed(now, core.caution.deadline(t0, renewed.valid_for));
+        }
+        Ok(Renewal::Ended(how)) => kept.hold.lose(Loss::Ended(how)),
+        Ok(Renewal::NotHeld) => kept.hold.lose(Loss::NotHeld),
+        Ok(Renewal::Stale { highest }) => kept.hold.lose(Loss::Stale { highest }),
+        // Nothing is extended; the deadline stands, and until then it is tried again.
+        Err(fault) => {
+            tracing::debug!(lock = %kept.grant.lock, %fault, "a renewal got no answer");
+            let due = after_failure(&kept, now);
+            core.schedule().put(&kept, due);
+            return;
+        }
+    }
+    let due = next_look(&kept, now);
+    core.schedule().put(&kept, due);
+}
+
+/// A third of what is left: with a fresh lease that is a third of its time to live, and with a
+/// shorter one (or a wide margin) there are always attempts to come.
+fn next_look(kept: &Kept, now: Timestamp) -> Timestamp {
+    let third = Span::from_nanos(kept.hold.remaining(now).as_nanos() / 3);
+    within(kept, now.after(third.max(SHORTEST_PAUSE)))
+}
+
+/// Soon, so that a server that was restarted is found before the deadline.
+fn after_failure(kept: &Kept, now: Timestamp) -> Timestamp {
+    let third = Span::from_nanos(kept.hold.remaining(now).as_nanos() / 3);
+    within(kept, now.after(third.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)))
+}
+
+fn within(kept: &Kept, due: Timestamp) -> Timestamp {
+    kept.hold
+        .deadline()
+        .map_or(due, |deadline| due.min(deadline))
+}
+
+const SHORTEST_PAUSE: Span = Span::from_millis(20);
+const LONGEST_PAUSE: Span = Span::from_millis(500);
+pub(crate) const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);

@@ -1,0 +1,263 @@
+//! The guard of a grant.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade_core::{
+    AuthorityId, ClientId, GrantRef, Granted, LeaseId, LeaseKey, LockName, Timestamp, Token, Ttl,
+    WallTime,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::errand::{Errand, Task, insist};
+use crate::error::{Error, Loss, Lost};
+use crate::hold::Hold;
+use crate::keeper::Keeper;
+use crate::schedule::Kept;
+use crate::service::Released;
+
+/// A lock that is held, and renewed in the background, until this guard is released or dropped, or
+/// the lease is lost.
+///
+/// The guard never extends what it may believe on anything but an acknowledged renewal of this very
+/// grant, counted from before that renewal was sent, on a clock that does not stop in suspend.
+///
+/// A pause can fall between [`Lease::check`] and whatever is done next, so a check alone protects
+/// nothing: pass [`Lease::token`] to the fence at the resource, first to claim, then with every read
+/// and write.
+#[must_use = "dropping the guard releases the lock"]
+pub struct Lease {
+    kept: Arc<Kept>,
+    keeper: Arc<Keeper>,
+    facts: Facts,
+    /// Nothing is left to release.
+    settled: bool,
+}
+
+/// What is fixed for the life of a grant.
+#[derive(Clone, Debug)]
+struct Facts {
+    authority: AuthorityId,
+    client: ClientId,
+    token: Token,
+    lease: LeaseId,
+    ttl: Ttl,
+    acquired_at: WallTime,
+    waited: Duration,
+}
+
+impl Lease {
+    /// Takes charge of a grant whose acknowledged request was sent after `t0`.
+    pub(crate) fn new(
+        keeper: Arc<Keeper>,
+        lock: LockName,
+        client: ClientId,
+        t0: Timestamp,
+        granted: &Granted,
+    ) -> Lease {
+        let core = keeper.core();
+        let deadline = core.caution.deadline(t0, granted.valid_for);
+        let grant = GrantRef {
+            lock,
+            key: granted.key,
+            token: Some(granted.token),
+        };
+        let facts = Facts {
+            authority: core.service.authority().clone(),
+            client,
+            token: granted.token,
+            lease: granted.lease,
+            ttl: granted.ttl,
+            acquired_at: granted.acquired_at,
+            waited: granted.waited.to_duration(),
+        };
+        let kept = Arc::new(Kept::new(grant, Hold::new(deadline)));
+        keeper.keep(&kept);
+        Lease {
+            kept,
+            keeper,
+            facts,
+            settled: false,
+        }
+    }
+
+    /// The fencing token: the number the resource's fence compares. It never changes, and stays
+    /// readable after a loss, when a later holder's claim makes every fence refuse it.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.facts.token
+    }
+
+    /// The lock.
+    #[must_use]
+    pub fn lock(&self) -> &LockName {
+        &self.kept.grant.lock
+    }
+
+    /// Which authority granted it. A fence is bound to it: tokens of two authorities are never
+    /// compared.
+    #[must_use]
+    pub fn authority(&self) -> &AuthorityId {
+        &self.facts.authority
+    }
+
+    /// Who holds it, as listings show it.
+    #[must_use]
+    pub fn client_id(&self) -> &ClientId {
+        &self.facts.client
+    }
+
+    /// The lease's public id.
+    #[must_use]
+    pub fn lease_id(&self) -> LeaseId {
+        self.facts.lease
+    }
+
+    /// The lease's secret (`lock_token` in the HTTP interface): whoever has it may renew and release.
+    /// Never send it to a resource.
+    #[must_use]
+    pub fn lease_key(&self) -> &LeaseKey {
+        &self.kept.grant.key
+    }
+
+    /// How long the lease lasts from each renewal.
+    #[must_use]
+    pub fn ttl(&self) -> Ttl {
+        self.facts.ttl
+    }
+
+    /// The authority's wall clock at the grant. For people; it decides nothing.
+    #[must_use]
+    pub fn acquired_at(&self) -> WallTime {
+        self.facts.acquired_at
+    }
+
+    /// How long the request stood in the lock's queue.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.facts.waited
+    }
+
+    /// Whether the holder may still act, by its own clock at this moment. Costs nanoseconds and no
+    /// round trip.
+    ///
+    /// # Errors
+    /// [`Lost`] once the deadline has passed, or the lease ended in any other way.
+    pub fn check(&self) -> Result<(), Lost> {
+        if self.kept.hold.holds(self.keeper.core().clock.now()) {
+            Ok(())
+        } else {
+            Err(self.loss())
+        }
+    }
+
+    /// How long the holder may still act if no further renewal is acknowledged.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.kept
+            .hold
+            .remaining(self.keeper.core().clock.now())
+            .to_duration()
+    }
+
+    /// Completes when the lease is lost. It does not borrow the guard, so it can move into a task.
+    pub fn lost(&self) -> impl Future<Output = Lost> + Send + use<> {
+        let kept = Arc::clone(&self.kept);
+        let token = self.facts.token;
+        async move {
+            kept.hold.signal().cancelled().await;
+            loss(&kept, token)
+        }
+    }
+
+    /// A token that is cancelled when the lease is lost. Cancelling it does nothing to the lease.
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.kept.hold.signal().child_token()
+    }
+
+    /// Gives the lock up and reports what the authority said. From the call on, whatever the answer,
+    /// this process does not hold: that is recorded before the release is sent.
+    ///
+    /// Every [`Released`] is an end of the lease; [`Released::Ended`] tells how it had ended before.
+    ///
+    /// # Errors
+    /// A fault if there was no answer for the client's patience. The release goes on in the
+    /// background then, as it does when this future is dropped.
+    pub async fn release(mut self) -> Result<Released, Error> {
+        self.stop(Loss::Released);
+        let core = Arc::clone(self.keeper.core());
+        let until = core.clock.now().after(core.patience);
+        let grant = &self.kept.grant;
+        let released = insist(&core, until, || core.service.release(grant.clone())).await?;
+        self.settled = true;
+        Ok(released)
+    }
+
+    /// Stops renewing without releasing: the lock stays with whoever gets the secret, until the
+    /// lease expires. For this process it counts as given up.
+    #[must_use = "the grant can only be renewed or released with this"]
+    pub fn detach(mut self) -> GrantRef {
+        self.stop(Loss::Released);
+        self.settled = true;
+        self.kept.grant.clone()
+    }
+
+    /// Not held from now on, and not renewed.
+    fn stop(&self, why: Loss) {
+        self.kept.hold.lose(why);
+        self.keeper.forget(&self.kept);
+    }
+
+    fn loss(&self) -> Lost {
+        loss(&self.kept, self.facts.token)
+    }
+
+    /// Whether the authority said that nothing is left of the grant.
+    fn is_over(&self) -> bool {
+        self.kept
+            .hold
+            .why()
+            .is_some_and(Loss::is_the_authoritys_word)
+    }
+}
+
+fn loss(kept: &Kept, token: Token) -> Lost {
+    let why = kept.hold.why().unwrap_or(Loss::Deadline);
+    Lost {
+        lock: kept.grant.lock.clone(),
+        token,
+        why,
+    }
+}
+
+impl Drop for Lease {
+    /// Releases in the background. Call [`Lease::release`] to know that it arrived; a process that
+    /// exits right after the drop may be gone before the release is, and then the lease expires.
+    fn drop(&mut self) {
+        if self.settled || self.is_over() {
+            return self.keeper.forget(&self.kept);
+        }
+        let ttl = self.facts.ttl.span();
+        self.stop(Loss::Released);
+        // A renewal under way may still make it last a full time to live, on a clock that differs.
+        let until = self.keeper.core().clock.now().after(ttl.plus(ttl));
+        self.keeper.send(Errand {
+            task: Task::Release(self.kept.grant.clone()),
+            until,
+        });
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("lock", &self.kept.grant.lock)
+            .field("token", &self.facts.token)
+            .field("client", &self.facts.client)
+            .field("remaining", &self.remaining())
+            .field("lost", &self.kept.hold.why())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,77 @@
+//! A listing of locks, page by page.
+
+use std::sync::Arc;
+
+use palisade_core::LockView;
+
+use crate::errand::insist;
+use crate::error::Error;
+use crate::keeper::Core;
+use crate::service::{Cursor, Page};
+
+/// The locks held under a prefix. It is not a snapshot: a lock that is granted or released while the
+/// listing runs may or may not be in it; a lock held throughout is in it once.
+pub struct Listing {
+    core: Arc<Core>,
+    prefix: Box<str>,
+    page: std::vec::IntoIter<LockView>,
+    next: Next,
+}
+
+enum Next {
+    Page(Option<Cursor>),
+    Complete,
+}
+
+impl Listing {
+    pub(crate) fn new(core: Arc<Core>, prefix: &str) -> Listing {
+        Listing {
+            core,
+            prefix: prefix.into(),
+            page: Vec::new().into_iter(),
+            next: Next::Page(None),
+        }
+    }
+
+    /// The next lock; `None` when the listing is complete.
+    ///
+    /// # Errors
+    /// Faults only; the listing can go on after one.
+    pub async fn next(&mut self) -> Result<Option<LockView>, Error> {
+        loop {
+            if let Some(lock) = self.page.next() {
+                return Ok(Some(lock));
+            }
+            let Next::Page(cursor) = &self.next else {
+                return Ok(None);
+            };
+            let page = self.fetch(cursor.clone()).await?;
+            self.next = page
+                .next
+                .map_or(Next::Complete, |cursor| Next::Page(Some(cursor)));
+            self.page = page.locks.into_iter();
+        }
+    }
+
+    /// Everything that is left, in one list.
+    ///
+    /// # Errors
+    /// Faults only.
+    pub async fn all(mut self) -> Result<Vec<LockView>, Error> {
+        let mut locks = Vec::new();
+        while let Some(lock) = self.next().await? {
+            locks.push(lock);
+        }
+        Ok(locks)
+    }
+
+    async fn fetch(&self, cursor: Option<Cursor>) -> Result<Page, Error> {
+        let core = &*self.core;
+        let until = core.clock.now().after(core.patience);
+        let page = || core.service.list(&self.prefix, cursor.clone(), PAGE);
+        Ok(insist(core, until, page).await?)
+    }
+}
+
+/// Locks asked for at once.
+const PAGE: u32 = 500;

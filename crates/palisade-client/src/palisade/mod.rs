@@ -1,0 +1,141 @@
+//! A Palisade server as the authority, over gRPC.
+//!
+//! All operations of a connection travel on one bidirectional stream, any number in flight:
+//!
+//! ```text
+//!   caller ── (operation, oneshot) ──► queue ──► Outbound: everything queued is one frame ──► server
+//!   caller ◄── oneshot ◄── Table (id → oneshot) ◄── link task: frames of replies ◄──────────── server
+//! ```
+//!
+//! There is no timer and no task for an operation: a frame leaves as soon as the connection takes it,
+//! and carries whatever has been queued by then.
+
+mod address;
+mod link;
+mod outbound;
+mod table;
+mod watch;
+mod wire;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use palisade_core::{AuthorityId, GrantRef, LockName, LockView, RequestId, Token, Ttl};
+use palisade_proto::v1 as pb;
+use tonic::transport::Endpoint;
+
+use crate::fault::Fault;
+use crate::service::{
+    AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Released, Renewal,
+    Revocation, Status,
+};
+use link::Link;
+use pb::request::Operation as Wish;
+
+/// Connections to one Palisade server.
+pub struct Palisade {
+    authority: AuthorityId,
+    endpoint: Endpoint,
+    links: Vec<Link>,
+    next: AtomicUsize,
+}
+
+impl Palisade {
+    /// Connects to the server at `url` with this many connections.
+    ///
+    /// # Errors
+    /// [`Fault::Invalid`] for an address that cannot be meant or a server that is not Palisade,
+    /// [`Fault::Unavailable`] if nothing answers there.
+    pub async fn connect(url: &str, connections: usize) -> Result<Palisade, Fault> {
+        let endpoint = address::endpoint(url)?;
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(Fault::invalid("a connection needs a Tokio runtime"));
+        }
+        if connections == 0 {
+            return Err(Fault::invalid("a client needs at least 1 connection"));
+        }
+        let (first, authority) = Link::open(endpoint.clone(), None).await?;
+        let mut links = vec![first];
+        for _ in 1..connections {
+            links.push(
+                Link::open(endpoint.clone(), Some(authority.clone()))
+                    .await?
+                    .0,
+            );
+        }
+        Ok(Palisade {
+            authority,
+            endpoint,
+            links,
+            next: AtomicUsize::new(0),
+        })
+    }
+
+    /// Sends one operation. Nothing is shared between connections but the turn they take.
+    async fn call(&self, wish: Wish) -> Result<pb::reply::Outcome, Fault> {
+        let turn = match self.links.len() {
+            1 => 0,
+            links => self.next.fetch_add(1, Ordering::Relaxed) % links,
+        };
+        self.links[turn].call(wish).await
+    }
+}
+
+impl LockService for Palisade {
+    fn authority(&self) -> &AuthorityId {
+        &self.authority
+    }
+
+    fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
+        let wish = Wish::Acquire(wire::acquire(request));
+        Box::pin(async move { wire::acquired(self.call(wish).await?) })
+    }
+
+    fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {
+        let wish = Wish::Renew(wire::renew(&grant, ttl));
+        Box::pin(async move { wire::renewal(self.call(wish).await?) })
+    }
+
+    fn release(&self, grant: GrantRef) -> Operation<'_, Released> {
+        let wish = Wish::Release(wire::release(&grant));
+        Box::pin(async move { wire::released(self.call(wish).await?) })
+    }
+
+    fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
+        let request_id = wire::bytes(request.as_bytes());
+        let wish = Wish::Abandon(pb::AbandonRequest { request_id });
+        Box::pin(async move { wire::done(self.call(wish).await?) })
+    }
+
+    fn show(&self, lock: LockName) -> Operation<'_, LockView> {
+        let wish = Wish::Show(pb::ShowRequest {
+            lock: lock.to_string(),
+        });
+        Box::pin(async move { wire::shown(self.call(wish).await?) })
+    }
+
+    fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Operation<'_, Page> {
+        let request = wire::list(prefix, after.as_ref(), limit);
+        Box::pin(async move { wire::page(self.call(Wish::List(request?)).await?) })
+    }
+
+    fn watch(&self, prefix: &str, after: Option<u64>) -> Operation<'_, Events> {
+        let request = pb::WatchRequest {
+            prefix: prefix.to_owned(),
+            after_revision: after.unwrap_or(0),
+        };
+        Box::pin(watch::open(self.endpoint.clone(), request))
+    }
+
+    fn revoke(&self, lock: LockName, token: Token, reason: &str) -> Operation<'_, Revocation> {
+        let wish = Wish::Break(pb::BreakRequest {
+            lock: lock.to_string(),
+            fencing_token: token.get(),
+            reason: reason.to_owned(),
+        });
+        Box::pin(async move { wire::revoked(self.call(wish).await?) })
+    }
+
+    fn status(&self) -> Operation<'_, Status> {
+        Box::pin(async move { wire::status(self.call(Wish::Status(pb::StatusRequest {})).await?) })
+    }
+}

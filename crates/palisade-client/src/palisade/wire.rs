@@ -1,0 +1,341 @@
+//! Between the wire's types and ours.
+
+use std::error::Error as StdError;
+
+use palisade_core::{
+    AuthorityId, Change, ClientId, Ending, GrantRef, Granted, Holder, Invalid, LeaseId, LeaseKey,
+    LockName, LockView, Renewed, Span, Token, Ttl, WallTime,
+};
+use palisade_proto::v1 as pb;
+use pb::reply::Outcome;
+
+use crate::fault::Fault;
+use crate::service::{
+    AcquireRequest, Acquired, Cursor, Page, Released, Renewal, Revocation, Status, Under,
+    WatchEvent,
+};
+
+pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
+    let (lease_duration_ms, lock_token) = match request.under {
+        Under::New(ttl) => (ttl.as_millis(), Vec::new()),
+        Under::Existing(key) => (0, bytes(key.as_bytes())),
+    };
+    pb::AcquireRequest {
+        lock: request.lock.to_string(),
+        client_id: request.client.to_string(),
+        lease_duration_ms,
+        wait_ms: request.wait.map_or(0, wait_ms),
+        lock_token,
+        request_id: bytes(request.request.as_bytes()),
+        metadata: request.metadata.map_or_else(String::new, String::from),
+    }
+}
+
+/// Up to 24 h fit; what is left of a wait is never rounded down to a try.
+fn wait_ms(wait: Span) -> u32 {
+    let millis = wait.as_nanos().div_ceil(1_000_000);
+    u32::try_from(millis).unwrap_or(u32::MAX)
+}
+
+pub(super) fn renew(grant: &GrantRef, ttl: Option<Ttl>) -> pb::RenewRequest {
+    pb::RenewRequest {
+        lock: grant.lock.to_string(),
+        lock_token: bytes(grant.key.as_bytes()),
+        fencing_token: grant.token.map_or(0, Token::get),
+        lease_duration_ms: ttl.map_or(0, Ttl::as_millis),
+    }
+}
+
+pub(super) fn release(grant: &GrantRef) -> pb::ReleaseRequest {
+    pb::ReleaseRequest {
+        lock: grant.lock.to_string(),
+        lock_token: bytes(grant.key.as_bytes()),
+        fencing_token: grant.token.map_or(0, Token::get),
+    }
+}
+
+pub(super) fn list(
+    prefix: &str,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> Result<pb::ListRequest, Fault> {
+    let cursor = after.map_or(Ok(0), |cursor| cursor.0.parse());
+    let cursor =
+        cursor.map_err(|_| Fault::invalid("the cursor is of another authority's listing"))?;
+    Ok(pb::ListRequest {
+        prefix: prefix.to_owned(),
+        cursor,
+        limit,
+    })
+}
+
+pub(super) fn acquired(outcome: Outcome) -> Result<Acquired, Fault> {
+    Ok(match outcome {
+        Outcome::Granted(granted) => Acquired::Granted(grant(granted)?),
+        Outcome::Held(other) => Acquired::Held(holder(other)?),
+        Outcome::Ended(ended) => Acquired::Over(Some(ending(ended.how)?)),
+        Outcome::Error(error) => match error.code.as_str() {
+            "queue_full" => Acquired::QueueFull(error.message.into()),
+            "too_many_locks" => Acquired::TooManyLocks(error.message.into()),
+            "tokens_exhausted" => Acquired::TokensExhausted,
+            "abandoned" => Acquired::Abandoned,
+            "not_held" => Acquired::Over(None),
+            _ => return Err(refusal(error)),
+        },
+        _ => return Err(misplaced()),
+    })
+}
+
+pub(super) fn renewal(outcome: Outcome) -> Result<Renewal, Fault> {
+    Ok(match outcome {
+        Outcome::Renewed(renewed) => Renewal::Renewed(Renewed {
+            token: token(renewed.fencing_token)?,
+            ttl: ttl(renewed.lease_duration_ms)?,
+            valid_for: Span::from_millis(renewed.valid_for_ms),
+        }),
+        other => match not_live(other)? {
+            NotLive::Ended(how) => Renewal::Ended(how),
+            NotLive::NotHeld => Renewal::NotHeld,
+            NotLive::Stale(highest) => Renewal::Stale { highest },
+        },
+    })
+}
+
+pub(super) fn released(outcome: Outcome) -> Result<Released, Fault> {
+    Ok(match outcome {
+        Outcome::Released(_) => Released::Released,
+        other => match not_live(other)? {
+            NotLive::Ended(how) => Released::Ended(how),
+            NotLive::NotHeld => Released::NotHeld,
+            NotLive::Stale(highest) => Released::Stale { highest },
+        },
+    })
+}
+
+pub(super) fn revoked(outcome: Outcome) -> Result<Revocation, Fault> {
+    Ok(match outcome {
+        // The wire has one word for a grant that was live and is now given up.
+        Outcome::Released(_) => Revocation::Revoked,
+        Outcome::Ended(ended) if ending(ended.how)? == Ending::Revoked => Revocation::Revoked,
+        other => match not_live(other)? {
+            NotLive::Ended(how) => Revocation::Ended(how),
+            NotLive::NotHeld => Revocation::NotHeld,
+            NotLive::Stale(highest) => Revocation::Stale { highest },
+        },
+    })
+}
+
+/// The ways in which a grant named is not live.
+enum NotLive {
+    Ended(Ending),
+    NotHeld,
+    Stale(Token),
+}
+
+fn not_live(outcome: Outcome) -> Result<NotLive, Fault> {
+    match outcome {
+        Outcome::Ended(ended) => Ok(NotLive::Ended(ending(ended.how)?)),
+        Outcome::Error(error) => match error.code.as_str() {
+            "not_held" => Ok(NotLive::NotHeld),
+            "expired" => Ok(NotLive::Ended(Ending::Expired)),
+            "revoked" => Ok(NotLive::Ended(Ending::Revoked)),
+            "superseded" => Ok(NotLive::Ended(Ending::Superseded)),
+            "stale" => Ok(NotLive::Stale(token(error.highest)?)),
+            _ => Err(refusal(error)),
+        },
+        _ => Err(misplaced()),
+    }
+}
+
+pub(super) fn done(outcome: Outcome) -> Result<(), Fault> {
+    match outcome {
+        Outcome::Done(_) => Ok(()),
+        Outcome::Error(error) => Err(refusal(error)),
+        _ => Err(misplaced()),
+    }
+}
+
+pub(super) fn shown(outcome: Outcome) -> Result<LockView, Fault> {
+    match outcome {
+        Outcome::Lock(lock) => view(lock),
+        Outcome::Error(error) => Err(refusal(error)),
+        _ => Err(misplaced()),
+    }
+}
+
+pub(super) fn page(outcome: Outcome) -> Result<Page, Fault> {
+    match outcome {
+        Outcome::Page(page) => Ok(Page {
+            locks: page.locks.into_iter().map(view).collect::<Result<_, _>>()?,
+            next: (page.next_cursor != 0).then(|| Cursor(page.next_cursor.to_string().into())),
+        }),
+        Outcome::Error(error) => Err(refusal(error)),
+        _ => Err(misplaced()),
+    }
+}
+
+pub(super) fn status(outcome: Outcome) -> Result<Status, Fault> {
+    match outcome {
+        Outcome::Status(status) => Ok(Status {
+            authority: AuthorityId::new(&status.authority).map_err(malformed)?,
+            incarnation: status.incarnation,
+            next_token: (status.next_token != 0)
+                .then(|| token(status.next_token))
+                .transpose()?,
+            locks: status.locks,
+            leases: status.leases,
+            waiters: status.waiters,
+            version: status.version,
+            manual_clock: status.manual_clock,
+        }),
+        Outcome::Error(error) => Err(refusal(error)),
+        _ => Err(misplaced()),
+    }
+}
+
+pub(super) fn event(event: pb::Event) -> Result<WatchEvent, Fault> {
+    let change = match event.change {
+        Some(pb::event::Change::GrantedMs(millis)) => Change::Granted { ttl: ttl(millis)? },
+        Some(pb::event::Change::Ended(how)) => Change::Ended {
+            how: ending(how)?,
+            reason: (!event.reason.is_empty()).then(|| event.reason.into()),
+        },
+        None => return Err(empty()),
+    };
+    Ok(WatchEvent {
+        revision: event.revision,
+        lock: LockName::new(&event.lock).map_err(malformed)?,
+        client: ClientId::new(&event.client_id).map_err(malformed)?,
+        token: token(event.fencing_token)?,
+        change,
+        missed: event.missed,
+    })
+}
+
+fn grant(granted: pb::Granted) -> Result<Granted, Fault> {
+    Ok(Granted {
+        token: token(granted.fencing_token)?,
+        lease: LeaseId(token(granted.lease_id)?),
+        key: key(&granted.lock_token)?,
+        ttl: ttl(granted.lease_duration_ms)?,
+        valid_for: Span::from_millis(granted.valid_for_ms),
+        waited: Span::from_millis(granted.waited_ms),
+        acquired_at: WallTime(granted.acquired_at_ms),
+    })
+}
+
+fn holder(holder: pb::Holder) -> Result<Holder, Fault> {
+    Ok(Holder {
+        client: ClientId::new(&holder.client_id).map_err(malformed)?,
+        token: token(holder.fencing_token)?,
+        remaining: Span::from_millis(holder.remaining_ms),
+    })
+}
+
+fn view(lock: pb::LockView) -> Result<LockView, Fault> {
+    let held = lock.holder.is_some();
+    Ok(LockView {
+        lock: LockName::new(&lock.lock).map_err(malformed)?,
+        holder: lock.holder.map(holder).transpose()?,
+        lease: if held {
+            Some(LeaseId(token(lock.lease_id)?))
+        } else {
+            None
+        },
+        acquired_at: held.then_some(WallTime(lock.acquired_at_ms)),
+        metadata: (!lock.metadata.is_empty()).then(|| lock.metadata.into()),
+        waiters: lock.waiters,
+    })
+}
+
+fn ending(how: i32) -> Result<Ending, Fault> {
+    match pb::Ending::try_from(how) {
+        Ok(pb::Ending::Released) => Ok(Ending::Released),
+        Ok(pb::Ending::Expired) => Ok(Ending::Expired),
+        Ok(pb::Ending::Revoked) => Ok(Ending::Revoked),
+        Ok(pb::Ending::Superseded) => Ok(Ending::Superseded),
+        Ok(pb::Ending::Unspecified) | Err(_) => Err(malformed(format!("ending {how}"))),
+    }
+}
+
+fn token(number: u64) -> Result<Token, Fault> {
+    Token::new(number).map_err(malformed)
+}
+
+fn ttl(millis: u32) -> Result<Ttl, Fault> {
+    Ttl::from_millis(millis.into()).map_err(malformed)
+}
+
+fn key(key: &[u8]) -> Result<LeaseKey, Fault> {
+    key.try_into()
+        .map(LeaseKey::from_bytes)
+        .map_err(|_| malformed(Invalid::LeaseKey))
+}
+
+pub(super) fn bytes(bytes: &[u8; 16]) -> Vec<u8> {
+    bytes.to_vec()
+}
+
+/// A reply that refuses, by what the caller may do next.
+fn refusal(error: pb::Error) -> Fault {
+    match error.code.as_str() {
+        "unavailable" | "queue_full" | "too_many_locks" => Fault::unavailable(error.message),
+        "unknown_outcome" | "internal" => Fault::unknown_outcome(error.message),
+        "refused" => Fault::Unsupported(error.message.into()),
+        "invalid" => Fault::invalid(error.message),
+        code => Fault::invalid(format!("{code}: {}", error.message)),
+    }
+}
+
+/// A call that failed instead of being answered.
+pub(super) fn fault(status: &tonic::Status) -> Fault {
+    match status.code() {
+        tonic::Code::Unimplemented => Fault::invalid(format!(
+            "what answers there is no Palisade server: {}",
+            said(status)
+        )),
+        tonic::Code::InvalidArgument | tonic::Code::OutOfRange => Fault::invalid(said(status)),
+        tonic::Code::FailedPrecondition => Fault::Unsupported(said(status).into()),
+        tonic::Code::Unavailable => Fault::unavailable(said(status)),
+        _ => Fault::unknown_outcome(said(status)),
+    }
+}
+
+/// A failed call's message with its causes: "transport error" alone helps nobody.
+pub(super) fn said(status: &tonic::Status) -> String {
+    match status.source() {
+        Some(source) => format!("{}: {}", status.message(), causes(source)),
+        None if status.message().is_empty() => status.code().description().to_owned(),
+        None => status.message().to_owned(),
+    }
+}
+
+/// An error and everything below it, outermost first, each said once.
+pub(super) fn causes(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(cause) = below {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        below = cause.source();
+    }
+    text
+}
+
+pub(super) fn empty() -> Fault {
+    malformed("a reply without content")
+}
+
+fn misplaced() -> Fault {
+    malformed("a reply to another question")
+}
+
+/// The server answered, in a way this client does not understand: it may have done anything.
+fn malformed(what: impl ToString) -> Fault {
+    Fault::unknown_outcome(format!(
+        "the server's answer is not understood: {}",
+        what.to_string()
+    ))
+}

@@ -1,0 +1,218 @@
+//! What happens to leases and requests when connections and servers go away.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use palisade_client::{Client, Lease, Options, Released, secs};
+use support::relay::Relay;
+use support::server::Server;
+use support::{PATIENCE, until_shown};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+struct Place {
+    dir: tempfile::TempDir,
+    server: Server,
+    relay: Relay,
+}
+
+/// A server in a folder of its own, behind a relay.
+async fn place() -> Place {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("data")).await;
+    let relay = Relay::to(server.address).await;
+    Place { dir, server, relay }
+}
+
+/// Waits until a renewal is acknowledged: what is left never grows by itself.
+async fn renewed(lease: &Lease) {
+    let grows = async {
+        let mut before = lease.remaining();
+        loop {
+            // real time: the guard renews at a third of its time to live.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let now = lease.remaining();
+            if now > before {
+                return;
+            }
+            before = now;
+        }
+    };
+    tokio::time::timeout(PATIENCE, grows)
+        .await
+        .expect("it is never renewed");
+    lease.check().unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_outlives_its_connection() {
+    let place = place().await;
+    let client = Client::connect(&place.relay.url()).await.unwrap();
+    let lease = client.lock("orders").ttl(secs(2)).acquire().await.unwrap();
+    for _ in 0..3 {
+        place.relay.cut();
+        renewed(&lease).await;
+    }
+    assert_eq!(lease.release().await, Ok(Released::Released));
+}
+
+#[tokio::test]
+async fn a_wait_goes_on_over_a_new_connection_and_is_granted_once() {
+    let place = place().await;
+    let client = Client::connect(&place.relay.url()).await.unwrap();
+    let observer = Client::connect(&place.server.url()).await.unwrap();
+    let holder = observer.lock("orders").acquire().await.unwrap();
+    let waiter = tokio::spawn(client.lock("orders").wait(secs(60)).acquire());
+    until_shown(&observer, "orders", |lock| lock.waiters == 1).await;
+    place.relay.move_to(None);
+    until_shown(&observer, "orders", |lock| lock.waiters == 0).await;
+    place.relay.move_to(Some(place.server.address));
+    until_shown(&observer, "orders", |lock| lock.waiters == 1).await;
+    let token = holder.token();
+    holder.release().await.unwrap();
+    let lease = tokio::time::timeout(PATIENCE, waiter)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!(lease.token().get(), token.get() + 1);
+    lease.check().unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_outlives_a_restart_of_the_server() {
+    let Place { dir, server, relay } = place().await;
+    let client = Client::connect(&relay.url()).await.unwrap();
+    let lease = client.lock("orders").ttl(secs(5)).acquire().await.unwrap();
+    let lost = tokio::spawn(lease.lost());
+    server.stop().await;
+    let server = Server::start(&dir.path().join("data")).await;
+    relay.move_to(Some(server.address));
+    renewed(&lease).await;
+    assert!(!lost.is_finished());
+    let next = client.lock("stock").acquire().await.unwrap();
+    assert!(next.token() > lease.token());
+    assert_eq!(lease.release().await, Ok(Released::Released));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_come_back_costs_the_lease_at_its_deadline_and_not_before() {
+    let place = place().await;
+    let client = Client::connect(&place.relay.url()).await.unwrap();
+    let lease = client
+        .lock("orders")
+        .ttl(Duration::from_millis(600))
+        .acquire()
+        .await
+        .unwrap();
+    place.relay.move_to(None);
+    lease.check().unwrap();
+    let longest = lease.remaining();
+    // real time: the deadline passes while nobody can be reached.
+    let lost = tokio::time::timeout(longest + PATIENCE, lease.lost())
+        .await
+        .unwrap();
+    assert_eq!(lost.why, palisade_client::Loss::Deadline);
+    assert_eq!(lease.remaining(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_guard_dropped_while_the_server_is_away_is_released_when_it_is_back() {
+    let place = place().await;
+    let client = Client::connect(&place.relay.url()).await.unwrap();
+    let observer = Client::connect(&place.server.url()).await.unwrap();
+    let lease = client
+        .lock("orders")
+        .ttl(secs(3_600))
+        .acquire()
+        .await
+        .unwrap();
+    place.relay.move_to(None);
+    drop(lease);
+    place.relay.move_to(Some(place.server.address));
+    until_shown(&observer, "orders", |lock| lock.holder.is_none()).await;
+}
+
+#[tokio::test]
+async fn another_authority_at_the_same_address_is_not_believed() {
+    let (place, other) = (place().await, place().await);
+    let options = Options {
+        patience: Duration::from_millis(300),
+        ..Options::default()
+    };
+    let client = Client::connect_with(&place.relay.url(), options)
+        .await
+        .unwrap();
+    let lease = client.lock("orders").acquire().await.unwrap();
+    place.relay.move_to(Some(other.server.address));
+    // Until the break is noticed an operation may have been sent: its outcome is unknown.
+    let refused = loop {
+        match client.lock("stock").try_acquire().await {
+            Err(error) if error.code() == "unavailable" => break error,
+            Err(error) => assert_eq!(error.code(), "unknown_outcome"),
+            Ok(_) => panic!("granted by another authority"),
+        }
+    };
+    assert!(
+        refused.to_string().contains("tokens of two authorities"),
+        "{refused}"
+    );
+    place.relay.move_to(Some(place.server.address));
+    released(&place, lease).await;
+}
+
+/// The lease was this authority's all the time.
+async fn released(place: &Place, lease: Lease) {
+    let observer = Client::connect(&place.server.url()).await.unwrap();
+    let shown = observer.show("orders").await.unwrap();
+    assert_eq!(shown.holder.unwrap().token, lease.token());
+    drop(lease);
+    until_shown(&observer, "orders", |lock| lock.holder.is_none()).await;
+}
+
+#[tokio::test]
+async fn where_nothing_listens_the_error_says_so() {
+    let free = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let error = Client::connect(&format!("http://{free}"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), "unavailable");
+    let text = error.to_string();
+    assert!(
+        text.contains(&free.port().to_string()) && text.contains("refused"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_palisade_server_is_not_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 64]).await;
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let url = format!("http://{address}");
+    let connect = Client::connect(&url);
+    let error = tokio::time::timeout(PATIENCE, connect)
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(
+        matches!(error.code(), "unavailable" | "unknown_outcome" | "invalid"),
+        "{error}"
+    );
+}

@@ -1,0 +1,71 @@
+//! A real server on a free port, in this process.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use palisade_core::Span;
+use palisade_server::durable::{self, Authority};
+use palisade_server::net::{ServeError, Settings, serve};
+use palisade_server::pipeline::{Answer, Handle, Request};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    authority: Authority,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Server {
+    /// Serves the authority in `dir` on a free port.
+    pub(crate) async fn start(dir: &Path) -> Server {
+        Server::start_with(dir, false).await
+    }
+
+    /// The same with a clock that moves only when told.
+    pub(crate) async fn start_with(dir: &Path, manual_clock: bool) -> Server {
+        let settings = durable::Settings {
+            manual_clock,
+            ..durable::Settings::default()
+        };
+        let authority = durable::open(dir, &settings).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let handle = authority.pipeline.handle.clone();
+        let shutdown = async { drop(stopped.await) };
+        let serving = tokio::spawn(serve(listener, handle, Settings::default(), shutdown));
+        Server {
+            address,
+            authority,
+            stop,
+            serving,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("palisade://{}", self.address)
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.authority.pipeline.handle
+    }
+
+    /// Moves a manual clock.
+    pub(crate) async fn advance(&self, by: Span) {
+        let answer = self.handle().call(Request::Advance(by)).await;
+        assert!(matches!(answer, Answer::Clock(_)), "{answer:?}");
+    }
+
+    /// Stops in order, and leaves the directory free.
+    pub(crate) async fn stop(self) {
+        let _ = self.stop.send(());
+        self.serving.await.unwrap().unwrap();
+        self.authority.pipeline.handle.stop();
+        tokio::task::spawn_blocking(|| self.authority.join())
+            .await
+            .unwrap();
+    }
+}

@@ -1,0 +1,119 @@
+//! What can be asked of the machine. A command carries everything that decides its outcome, so that
+//! a replay of the log ends in the same state.
+
+use crate::id::{LeaseKey, RequestId};
+use crate::limits::Limits;
+use crate::name::{ClientId, LockName};
+use crate::time::{Span, Timestamp, Ttl, WallTime};
+use crate::token::Token;
+
+/// One line of the serial log: a command and the instant at which it was ordered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When the authority ordered it, on the authority's own clock. Never goes back.
+    pub at: Timestamp,
+    /// The wall clock at that moment; printed with a grant, never compared.
+    pub wall: WallTime,
+    /// What was asked.
+    pub command: Command,
+}
+
+/// A request, or something the authority itself had to record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Someone wants a lock.
+    Acquire(Acquire),
+    /// A holder wants its lease to last a full time to live from now.
+    Renew {
+        /// Which grant is meant.
+        grant: GrantRef,
+        /// A new time to live for the lease; `None` keeps the one it has.
+        ttl: Option<Ttl>,
+    },
+    /// A holder gives up one lock.
+    Release(GrantRef),
+    /// An operator takes a lock away (`palisade break`).
+    Revoke {
+        /// The lock.
+        lock: LockName,
+        /// The token it must be held with: proof that the operator looked.
+        token: Token,
+        /// Why, for the event stream.
+        reason: Box<str>,
+    },
+    /// The connection of a waiting request is gone: it leaves the queue, and a retry is welcome.
+    Withdraw(RequestId),
+    /// The caller gave up: the request never takes effect from now on, and if it already has, its
+    /// grant is released.
+    Abandon(RequestId),
+    /// Time has passed: end every lease and every wait that is due.
+    Expire,
+    /// The authority was away (restarted, paused, stalled): every live lease lasts its full time to
+    /// live from now (rule A7), and requests that waited through a connection are gone.
+    Grace(Away),
+    /// The counter leaps, after a backup was restored (rule A5).
+    Leap {
+        /// How far.
+        by: u64,
+    },
+    /// The operator's bounds changed.
+    Configure(Limits),
+}
+
+/// Why the authority was away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Away {
+    /// The process was started again: nobody is connected any more.
+    Restarted,
+    /// The process was there all the time but did not run, or could not write.
+    Stalled,
+}
+
+/// A request for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    /// Which lock.
+    pub lock: LockName,
+    /// Who asks.
+    pub client: ClientId,
+    /// The lease to put the grant under.
+    pub under: Under,
+    /// How long to wait in the queue; `None` is a try.
+    pub wait: Option<Span>,
+    /// What makes a retry recognisable. A request that may wait always has one.
+    pub request: Option<RequestId>,
+    /// Free text shown with the holder.
+    pub metadata: Option<Box<str>>,
+}
+
+/// The lease a new grant goes under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Under {
+    /// A lease made for this grant.
+    New {
+        /// Its secret, drawn by whoever orders the log.
+        key: LeaseKey,
+        /// How long it lasts without renewal.
+        ttl: Ttl,
+    },
+    /// A lease the client already has.
+    Existing {
+        /// Its secret.
+        key: LeaseKey,
+        /// If given, must be what the lease has.
+        ttl: Option<Ttl>,
+    },
+}
+
+/// Names one grant: the lock, the lease's secret and, where the caller has it, the token.
+///
+/// Compare-and-act happens in one step (rule A9), so a late retry cannot hit the next grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantRef {
+    /// The lock.
+    pub lock: LockName,
+    /// The lease's secret.
+    pub key: LeaseKey,
+    /// The grant's token; with it a repeat can never touch a later grant of the same lease.
+    pub token: Option<Token>,
+}

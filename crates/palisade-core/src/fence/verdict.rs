@@ -1,0 +1,136 @@
+//! What a fence answers.
+
+use core::fmt;
+
+use super::{FenceState, Sequence};
+use crate::name::{AuthorityId, LockName};
+use crate::token::Token;
+
+/// A fence's answer to one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// Carry it out. The state to store in the same step, or `None` if it is the one there already.
+    Admit(Option<FenceState>),
+    /// This very write was admitted before: carry out nothing, answer what was answered then.
+    Repeat,
+    /// Carry out nothing.
+    Reject(Reject),
+}
+
+/// Why an operation was rejected, with what its holder needs to know. A normal outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reject {
+    /// A newer grant has been here: this holder's time is over. Give up (rule F5).
+    Stale {
+        /// The highest token admitted.
+        highest: Token,
+    },
+    /// The same holder already wrote with a higher sequence number: this is a late duplicate (rule F5).
+    SequenceStale {
+        /// The highest sequence number under this token.
+        last: Sequence,
+    },
+    /// Strict mode: something was already written under this token, perhaps by an earlier attempt of
+    /// this very write (rule F5).
+    AlreadyWritten,
+    /// This sequence number was used for another write. Found by the resource, which compares what it
+    /// recorded; a repeat that is swallowed although it says something else would be a lost write.
+    SequenceReused {
+        /// The sequence number.
+        last: Sequence,
+    },
+    /// The resource is bound to another authority, or the operation names none (rule F6).
+    WrongAuthority {
+        /// The authority whose tokens count here.
+        bound: AuthorityId,
+    },
+    /// The resource is bound to another lock, or the operation names none (rule F6).
+    WrongLock {
+        /// The lock whose tokens count here.
+        bound: LockName,
+    },
+    /// The token is further above the highest than an unverified token may be (rule F10).
+    Jump {
+        /// The highest token admitted, if any.
+        highest: Option<Token>,
+        /// The bound in force.
+        bound: u64,
+    },
+    /// The resource is fenced and the write carries no token (rule F9).
+    Tokenless {
+        /// The highest token admitted.
+        highest: Token,
+    },
+    /// There was nothing to change: a fenced write that hit no row did not succeed (rule F8). Found by
+    /// the resource; fence and data stay as they were.
+    Missing,
+}
+
+impl Reject {
+    /// The reason as one word, for wire formats and counters.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Reject::Stale { .. } => "stale",
+            Reject::SequenceStale { .. } => "sequence_stale",
+            Reject::AlreadyWritten => "already_written",
+            Reject::SequenceReused { .. } => "sequence_reused",
+            Reject::WrongAuthority { .. } => "wrong_authority",
+            Reject::WrongLock { .. } => "wrong_lock",
+            Reject::Jump { .. } => "jump",
+            Reject::Tokenless { .. } => "tokenless",
+            Reject::Missing => "missing",
+        }
+    }
+}
+
+impl fmt::Display for Reject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reject::Stale { highest } => {
+                write!(
+                    f,
+                    "a newer holder has been here with fencing token {highest}: give up"
+                )
+            }
+            Reject::SequenceStale { last } => {
+                write!(
+                    f,
+                    "sequence number {last} was already written under this token"
+                )
+            }
+            Reject::AlreadyWritten => f.write_str(
+                "already written under this token: this resource takes one write per grant",
+            ),
+            Reject::SequenceReused { last } => {
+                write!(
+                    f,
+                    "sequence number {last} was already used for another write"
+                )
+            }
+            Reject::WrongAuthority { bound } => {
+                write!(
+                    f,
+                    "this resource takes tokens of the authority {bound} only: name it"
+                )
+            }
+            Reject::WrongLock { bound } => {
+                write!(
+                    f,
+                    "this resource takes tokens of the lock {bound} only: name it"
+                )
+            }
+            Reject::Jump { highest, bound } => write!(
+                f,
+                "the token is more than {bound} above {}, the highest seen here",
+                highest.map_or(0, Token::get)
+            ),
+            Reject::Tokenless { highest } => write!(
+                f,
+                "this resource is fenced at token {highest}: a write must carry a fencing token"
+            ),
+            Reject::Missing => f.write_str("there is nothing to change: nothing was written"),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Identities that carry no meaning but sameness.
+
+use core::fmt;
+
+use crate::invalid::Invalid;
+use crate::token::Token;
+
+/// The public id of a lease: the token of its first grant.
+///
+/// Reusing that number gives every lease an id that never repeats without a second counter.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId(pub Token);
+
+impl fmt::Debug for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LeaseId({})", self.0)
+    }
+}
+
+/// The secret of a lease, 128 random bits: whoever has it may renew and release.
+///
+/// It goes to the client and back to the authority, never to a resource, a log line or a listing;
+/// its `Debug` form hides it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LeaseKey([u8; 16]);
+
+impl LeaseKey {
+    /// A key from 16 bytes of a good random source.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> LeaseKey {
+        LeaseKey(bytes)
+    }
+
+    /// The bytes, for the wire and the log.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// Reads the 32 hexadecimal digits that [`LeaseKey::to_hex`] writes.
+    ///
+    /// # Errors
+    /// [`Invalid::LeaseKey`] for anything else.
+    pub fn from_hex(text: &str) -> Result<LeaseKey, Invalid> {
+        unhex(text).map(LeaseKey).ok_or(Invalid::LeaseKey)
+    }
+
+    /// The key as 32 lower-case hexadecimal digits. A secret: hand it to the holder only.
+    #[must_use]
+    pub fn to_hex(&self) -> String {
+        hex(&self.0)
+    }
+}
+
+impl fmt::Debug for LeaseKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeaseKey(…)")
+    }
+}
+
+/// What makes a retry recognisable: 128 bits chosen by the caller, new for each new wish.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId([u8; 16]);
+
+impl RequestId {
+    /// An id from 16 bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> RequestId {
+        RequestId(bytes)
+    }
+
+    /// The bytes, for the wire and the log.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// Reads the 32 hexadecimal digits that [`RequestId::to_hex`] writes.
+    ///
+    /// # Errors
+    /// [`Invalid::RequestId`] for anything else.
+    pub fn from_hex(text: &str) -> Result<RequestId, Invalid> {
+        unhex(text).map(RequestId).ok_or(Invalid::RequestId)
+    }
+
+    /// The id as 32 lower-case hexadecimal digits.
+    #[must_use]
+    pub fn to_hex(&self) -> String {
+        hex(&self.0)
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RequestId({})", self.to_hex())
+    }
+}
+
+fn hex(bytes: &[u8; 16]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+fn unhex(text: &str) -> Option<[u8; 16]> {
+    let digits = text.as_bytes();
+    if digits.len() != 32 {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}

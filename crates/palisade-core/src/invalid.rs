@@ -1,0 +1,145 @@
+//! What can be wrong with input. Each message names the value and the range.
+
+use core::fmt;
+
+use crate::limits;
+use crate::time::Ttl;
+use crate::token::Token;
+
+/// Input that is refused before anything changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// A name that is empty, too long or not printable.
+    Name {
+        /// Which name.
+        kind: NameKind,
+        /// What is wrong with it.
+        fault: NameFault,
+    },
+    /// A token outside `1 ..= 2^53 - 1`.
+    Token {
+        /// The number given.
+        given: u64,
+    },
+    /// A time to live outside the range in force.
+    Ttl {
+        /// What was asked for, in milliseconds.
+        given_ms: u64,
+        /// The shortest allowed.
+        min: Ttl,
+        /// The longest allowed.
+        max: Ttl,
+    },
+    /// A lease already has another time to live than the one asked for.
+    TtlDiffers {
+        /// The lease's own.
+        lease: Ttl,
+    },
+    /// A wait longer than [`limits::MAX_WAIT`].
+    Wait {
+        /// What was asked for, in milliseconds.
+        given_ms: u64,
+    },
+    /// Not 32 hexadecimal digits.
+    LeaseKey,
+    /// Not 32 hexadecimal digits.
+    RequestId,
+    /// A request id that was used before for another request.
+    RequestReused,
+    /// A new lease was asked for under a key that already names one.
+    LeaseKeyInUse,
+    /// Metadata or a reason longer than allowed.
+    TooLong {
+        /// Which text.
+        what: &'static str,
+        /// Its length in bytes.
+        bytes: usize,
+        /// The longest allowed.
+        max: usize,
+    },
+}
+
+/// Which name an [`Invalid::Name`] speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameKind {
+    /// A lock (`resource_id` in the JSON interface).
+    Lock,
+    /// A client (`client_id`).
+    Client,
+    /// An authority.
+    Authority,
+}
+
+/// What is wrong with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameFault {
+    /// It has no bytes.
+    Empty,
+    /// It has more than [`limits::NAME_BYTES`] bytes.
+    TooLong {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// A byte outside space … tilde.
+    NotPrintable {
+        /// The offset of the first such byte.
+        at: usize,
+    },
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Invalid::Name { kind, fault } => write!(f, "{kind} {fault}"),
+            Invalid::Token { given } => {
+                write!(f, "fencing token {given} is outside 1 ..= {}", Token::MAX)
+            }
+            Invalid::Ttl { given_ms, min, max } => {
+                write!(f, "a lease of {given_ms} ms is outside {min} ..= {max}")
+            }
+            Invalid::TtlDiffers { lease } => {
+                write!(f, "the lease already lasts {lease}: leave the duration out or repeat that one")
+            }
+            Invalid::Wait { given_ms } => write!(
+                f,
+                "a wait of {given_ms} ms is outside 0 ..= {} ms",
+                limits::MAX_WAIT.as_millis()
+            ),
+            Invalid::LeaseKey => f.write_str("lock_token must be 32 hexadecimal digits"),
+            Invalid::RequestId => f.write_str("request_id must be 32 hexadecimal digits"),
+            Invalid::RequestReused => {
+                f.write_str("this request_id was already used for another request: choose a new one")
+            }
+            Invalid::LeaseKeyInUse => f.write_str("a lease with this lock_token already exists"),
+            Invalid::TooLong { what, bytes, max } => {
+                write!(f, "{what} has {bytes} bytes; at most {max} are allowed")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Invalid {}
+
+impl fmt::Display for NameKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NameKind::Lock => "lock name",
+            NameKind::Client => "client id",
+            NameKind::Authority => "authority id",
+        })
+    }
+}
+
+impl fmt::Display for NameFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NameFault::Empty => write!(f, "is empty; 1 ..= {} bytes are allowed", limits::NAME_BYTES),
+            NameFault::TooLong { bytes } => {
+                write!(f, "has {bytes} bytes; 1 ..= {} are allowed", limits::NAME_BYTES)
+            }
+            NameFault::NotPrintable { at } => {
+                write!(f, "has a byte at offset {at} that is not printable ASCII")
+            }
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The deterministic heart of Palisade.
+//!
+//! ```text
+//!   Entry { at, command } ──► Machine::apply ──► Outcome          (the caller's answer)
+//!                                   │
+//!                                   └──────────► Effect…          (waiters settled, events)
+//! ```
+//!
+//! Commands and timestamps go in, outcomes and effects come out. There is no I/O here, no async, no
+//! clock, no randomness, no serialisation format and nothing whose iteration order could reach an
+//! effect. The same code therefore runs in the server, in a simulator and in a replay, and ends
+//! equal.
+//!
+//! * [`machine`] – who holds what: the rules A1–A12 of the authority.
+//! * [`fence`] – what a resource admits: the rules F5, F6 and F10.
+//! * [`holder`] – until when a client may believe that it holds.
+
+pub mod command;
+pub mod fence;
+pub mod holder;
+pub mod id;
+pub mod invalid;
+pub mod invariants;
+pub mod limits;
+pub mod machine;
+pub mod name;
+pub mod outcome;
+pub mod time;
+pub mod token;
+
+pub use command::{Acquire, Away, Command, Entry, GrantRef, Under};
+pub use id::{LeaseId, LeaseKey, RequestId};
+pub use invalid::Invalid;
+pub use limits::Limits;
+pub use machine::Machine;
+pub use name::{AuthorityId, ClientId, LockName};
+pub use outcome::{
+    Change, Effect, Ending, Event, Granted, Holder, LockView, Outcome, QueueBound, Renewed,
+};
+pub use time::{Span, Timestamp, Ttl, WallTime};
+pub use token::Token;

@@ -1,0 +1,67 @@
+//! Every bound in one place.
+
+use crate::time::{Span, Ttl};
+
+/// Longest lock, client or authority name in bytes.
+pub const NAME_BYTES: usize = 255;
+
+/// Longest free text that may be stored with a grant, in bytes.
+pub const METADATA_BYTES: usize = 256;
+
+/// Longest reason that may be given with a revocation, in bytes.
+pub const REASON_BYTES: usize = 256;
+
+/// Longest a request may wait in a queue: there is no unbounded wait.
+pub const MAX_WAIT: Span = Span::from_millis(24 * 60 * 60 * 1000);
+
+/// How many answers, and how many ended grants, an authority remembers for retries.
+///
+/// At a steady thousand acquires a second this is two minutes of history. A retry that comes later
+/// than that is treated as a new request.
+pub const REMEMBERED: usize = 1 << 17;
+
+/// How far `restore` moves the token counter, so that no token issued after the backup can repeat.
+///
+/// 2^44 tokens are 203 days at a million grants a second; the range has room for 511 leaps.
+pub const RESTORE_LEAP: u64 = 1 << 44;
+
+/// The bounds an operator may set. They are part of the machine's logged state, because a replay
+/// under other bounds would decide otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Shortest lease granted.
+    pub min_ttl: Ttl,
+    /// Longest lease granted.
+    pub max_ttl: Ttl,
+    /// Requests that may wait for one lock.
+    pub waiters_per_lock: u32,
+    /// Requests of one client id that may wait, over all locks.
+    pub waiters_per_client: u32,
+    /// Locks held at the same time.
+    pub locks: u32,
+}
+
+impl Limits {
+    /// The bounds of a server started without settings.
+    pub const DEFAULT: Limits = Limits {
+        min_ttl: Ttl::MIN,
+        max_ttl: Ttl::MAX,
+        waiters_per_lock: 1_024,
+        waiters_per_client: 64,
+        locks: 16_000_000,
+    };
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits::DEFAULT
+    }
+}
+
+const _: () = {
+    use crate::token::Token;
+    assert!(Ttl::MIN.as_millis() < Ttl::MAX.as_millis());
+    assert!(Ttl::MAX.span().as_nanos() <= MAX_WAIT.as_nanos());
+    assert!(Limits::DEFAULT.waiters_per_client <= Limits::DEFAULT.waiters_per_lock);
+    assert!(Token::MAX.get() / RESTORE_LEAP >= 256, "an authority must survive many restores");
+};

@@ -1,0 +1,399 @@
+//! Acquire, renew, release, revoke, expire.
+
+use super::memory::Over;
+use super::slab::Slot;
+use super::{Machine, waiting};
+use crate::command::{Acquire, GrantRef, Under};
+use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::invalid::Invalid;
+use crate::limits;
+use crate::name::{ClientId, LockName};
+use crate::outcome::{Change, Effect, Ending, Granted, Holder, Outcome, Renewed};
+use crate::time::{Span, Ttl};
+use crate::token::Token;
+
+/// The lease a grant goes under, once it is known to be good.
+#[derive(Clone, Copy)]
+pub(super) enum LeaseFor {
+    /// To be opened with the grant.
+    New { key: LeaseKey, ttl: Ttl },
+    /// Is live and belongs to the client.
+    Live(Slot),
+}
+
+impl Machine {
+    pub(super) fn acquire(&mut self, acquire: Acquire, effects: &mut Vec<Effect>) -> Outcome {
+        if let Some(request) = acquire.request
+            && let Some(known) = self.repeated(&request, &acquire, effects)
+        {
+            return known;
+        }
+        if let Err(invalid) = self.check(&acquire) {
+            return Outcome::Invalid(invalid);
+        }
+        let (request, lock) = (acquire.request, acquire.lock.clone());
+        let outcome = self.decide(acquire, effects);
+        if let Some(request) = request
+            && !matches!(outcome, Outcome::Queued | Outcome::Invalid(_))
+        {
+            self.remember(request, Some(lock), outcome.clone());
+        }
+        outcome
+    }
+
+    /// The answer to a request that was here before (rule A12). A grant is reported with what is left
+    /// of it, or as ended.
+    fn repeated(
+        &mut self,
+        request: &RequestId,
+        again: &Acquire,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Outcome> {
+        if let Some(slot) = self.tables.find_waiter(request) {
+            return Some(self.rejoin(slot, again));
+        }
+        let known = self.answers.get(request)?;
+        if known.lock.as_ref().is_some_and(|asked| *asked != again.lock) {
+            return Some(reused());
+        }
+        let Outcome::Granted(first) = &known.outcome else { return Some(known.outcome.clone()) };
+        let (key, token) = (first.key, Some(first.token));
+        let grant = GrantRef { lock: again.lock.clone(), key, token };
+        Some(self.still_granted(&grant, &again.client, effects))
+    }
+
+    fn still_granted(
+        &mut self,
+        grant: &GrantRef,
+        client: &ClientId,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        self.find_held(&grant.lock, effects);
+        match self.live_grant(grant) {
+            None => self.past(grant),
+            // Nobody else is told that it holds, or gets the holder's secret.
+            Some(slot) if self.holder_at(slot).client != *client => reused(),
+            Some(slot) => Outcome::Granted(self.granted(slot, self.left(slot), Span::ZERO)),
+        }
+    }
+
+    fn check(&self, acquire: &Acquire) -> Result<(), Invalid> {
+        check_text("metadata", acquire.metadata.as_deref(), limits::METADATA_BYTES)?;
+        if let Some(wait) = acquire.wait
+            && wait > limits::MAX_WAIT
+        {
+            return Err(Invalid::Wait { given_ms: wait.as_millis() });
+        }
+        match acquire.under {
+            Under::New { ttl, .. } => self.check_ttl(ttl),
+            Under::Existing { .. } => Ok(()),
+        }
+    }
+
+    fn check_ttl(&self, ttl: Ttl) -> Result<(), Invalid> {
+        let (min, max) = (self.limits.min_ttl, self.limits.max_ttl);
+        if (min..=max).contains(&ttl) {
+            Ok(())
+        } else {
+            Err(Invalid::Ttl { given_ms: ttl.as_millis().into(), min, max })
+        }
+    }
+
+    /// Only a *different* client with an unexpired grant blocks.
+    fn decide(&mut self, acquire: Acquire, effects: &mut Vec<Effect>) -> Outcome {
+        // The lock first: what is due on it may hand other locks on, and open the lease asked for.
+        let held = self.find_held(&acquire.lock, effects);
+        let lease = match self.lease_for(&acquire.lock, &acquire.client, &acquire.under, effects) {
+            Ok(lease) => lease,
+            Err(outcome) => return outcome,
+        };
+        let Some(slot) = held else {
+            return self.grant_free(&acquire, lease, effects);
+        };
+        let holder = self.tables.locks[slot].lease;
+        if matches!(lease, LeaseFor::Live(mine) if mine == holder) {
+            return Outcome::Granted(self.granted(slot, self.left(slot), Span::ZERO));
+        }
+        if self.tables.clients[self.tables.leases[holder].client].id == acquire.client {
+            return self.supersede(slot, &acquire, lease, effects);
+        }
+        match acquire.wait {
+            None | Some(Span::ZERO) => Outcome::Held(self.holder_at(slot)),
+            Some(wait) => self.enqueue(slot, acquire, wait),
+        }
+    }
+
+    /// The lease named by a request, or what is wrong with it. One that is over by this very instant
+    /// ends first.
+    fn lease_for(
+        &mut self,
+        lock: &LockName,
+        client: &ClientId,
+        under: &Under,
+        effects: &mut Vec<Effect>,
+    ) -> Result<LeaseFor, Outcome> {
+        let (Under::New { key, .. } | Under::Existing { key, .. }) = under;
+        if let Some(slot) = self.tables.find_lease(key)
+            && self.tables.leases[slot].is_expired(self.now)
+        {
+            self.expire(slot, effects);
+        }
+        self.peek_lease(lock, client, under)
+    }
+
+    /// The same without ending anything: an expired lease counts as gone.
+    pub(super) fn peek_lease(
+        &self,
+        lock: &LockName,
+        client: &ClientId,
+        under: &Under,
+    ) -> Result<LeaseFor, Outcome> {
+        let known = match under {
+            Under::New { key, .. } | Under::Existing { key, .. } => self.tables.find_lease(key),
+        };
+        let (key, wanted) = match *under {
+            Under::New { .. } if known.is_some() => {
+                return Err(Outcome::Invalid(Invalid::LeaseKeyInUse));
+            }
+            Under::New { key, ttl } => return Ok(LeaseFor::New { key, ttl }),
+            Under::Existing { key, ttl } => (key, ttl),
+        };
+        let live = known.filter(|slot| !self.tables.leases[*slot].is_expired(self.now));
+        let Some(slot) = live else { return Err(self.past_lease(&key, lock)) };
+        let lease = &self.tables.leases[slot];
+        if self.tables.clients[lease.client].id != *client {
+            return Err(Outcome::NotHeld);
+        }
+        match wanted {
+            Some(ttl) if ttl != lease.ttl => {
+                Err(Outcome::Invalid(Invalid::TtlDiffers { lease: lease.ttl }))
+            }
+            _ => Ok(LeaseFor::Live(slot)),
+        }
+    }
+
+    fn grant_free(&mut self, acquire: &Acquire, lease: LeaseFor, effects: &mut Vec<Effect>) -> Outcome {
+        if self.tables.locks.len() >= self.limits.locks as usize {
+            return Outcome::TooManyLocks { max: self.limits.locks };
+        }
+        let Some(token) = self.draw() else { return Outcome::TokensExhausted };
+        let lease = self.open(token, lease, &acquire.client);
+        let slot = self.tables.open_lock(&acquire.lock, token, self.wall, lease);
+        self.finish_grant(slot, acquire.metadata.clone(), Span::ZERO, effects)
+    }
+
+    /// The same client takes its own lock back: a new, higher token, and its former life is fenced.
+    fn supersede(
+        &mut self,
+        slot: Slot,
+        acquire: &Acquire,
+        lease: LeaseFor,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        let Some(token) = self.draw() else { return Outcome::TokensExhausted };
+        // Opened before the old lease can end: the slot of a live lease must not be reused.
+        let lease = self.open(token, lease, &acquire.client);
+        self.end(slot, Ending::Superseded, None, effects);
+        self.tables.regrant(slot, token, self.wall, lease);
+        self.finish_grant(slot, acquire.metadata.clone(), Span::ZERO, effects)
+    }
+
+    /// Grants a lock whose last grant just ended, to a request from its queue.
+    pub(super) fn grant_waiter(
+        &mut self,
+        slot: Slot,
+        client: &ClientId,
+        waiter: waiting::Next,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        let Some(token) = self.draw() else { return Outcome::TokensExhausted };
+        let lease = self.open(token, waiter.lease, client);
+        self.tables.regrant(slot, token, self.wall, lease);
+        let waited = self.now.since(waiter.since);
+        self.finish_grant(slot, waiter.metadata, waited, effects)
+    }
+
+    /// Draws the next token. The grant follows in the same entry, so grant order is token order.
+    fn draw(&mut self) -> Option<Token> {
+        let token = self.next_token?;
+        self.next_token = token.next();
+        Some(token)
+    }
+
+    fn open(&mut self, token: Token, lease: LeaseFor, client: &ClientId) -> Slot {
+        match lease {
+            LeaseFor::Live(slot) => slot,
+            LeaseFor::New { key, ttl } => {
+                let expires = self.now.after(ttl.span());
+                self.tables.open_lease(LeaseId(token), key, client, ttl, expires)
+            }
+        }
+    }
+
+    fn finish_grant(
+        &mut self,
+        slot: Slot,
+        metadata: Option<Box<str>>,
+        waited: Span,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        self.changed = true;
+        self.tables.set_metadata(slot, metadata);
+        let ttl = self.tables.leases[self.tables.locks[slot].lease].ttl;
+        self.event(slot, Change::Granted { ttl }, effects);
+        let valid_for = waited.plus(self.left(slot));
+        Outcome::Granted(self.granted(slot, valid_for, waited))
+    }
+
+    fn granted(&self, slot: Slot, valid_for: Span, waited: Span) -> Granted {
+        let lock = &self.tables.locks[slot];
+        let lease = &self.tables.leases[lock.lease];
+        Granted {
+            token: lock.token,
+            lease: lease.id,
+            key: lease.key,
+            ttl: lease.ttl,
+            valid_for,
+            waited,
+            acquired_at: lock.wall,
+        }
+    }
+
+    pub(super) fn renew(
+        &mut self,
+        grant: &GrantRef,
+        ttl: Option<Ttl>,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        if let Some(Err(invalid)) = ttl.map(|ttl| self.check_ttl(ttl)) {
+            return Outcome::Invalid(invalid);
+        }
+        self.find_held(&grant.lock, effects);
+        let Some(slot) = self.live_grant(grant) else { return self.past(grant) };
+        self.changed = true;
+        let lease = &mut self.tables.leases[self.tables.locks[slot].lease];
+        lease.ttl = ttl.unwrap_or(lease.ttl);
+        // A shorter time to live never takes away what was granted before.
+        lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
+        let (ttl, token) = (lease.ttl, self.tables.locks[slot].token);
+        Outcome::Renewed(Renewed { token, ttl, valid_for: self.left(slot) })
+    }
+
+    pub(super) fn release(&mut self, grant: &GrantRef, effects: &mut Vec<Effect>) -> Outcome {
+        self.find_held(&grant.lock, effects);
+        let Some(slot) = self.live_grant(grant) else { return self.past(grant) };
+        let token = self.tables.locks[slot].token;
+        self.end_and_wake(slot, Ending::Released, None, effects);
+        Outcome::Released { token }
+    }
+
+    pub(super) fn revoke(
+        &mut self,
+        lock: &LockName,
+        token: Token,
+        reason: Box<str>,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        if let Err(invalid) = check_text("reason", Some(&reason), limits::REASON_BYTES) {
+            return Outcome::Invalid(invalid);
+        }
+        let Some(slot) = self.find_held(lock, effects) else { return Outcome::NotHeld };
+        let highest = self.tables.locks[slot].token;
+        if highest != token {
+            return Outcome::Stale { highest };
+        }
+        self.end_and_wake(slot, Ending::Revoked, Some(reason), effects);
+        Outcome::Revoked { token }
+    }
+
+    /// Ends a lease: all its grants, in token order.
+    pub(super) fn expire(&mut self, lease: Slot, effects: &mut Vec<Effect>) {
+        let locks: Vec<Slot> = self.tables.grants_of(lease).collect();
+        for slot in locks {
+            self.end_and_wake(slot, Ending::Expired, None, effects);
+        }
+    }
+
+    pub(super) fn end_and_wake(
+        &mut self,
+        slot: Slot,
+        how: Ending,
+        reason: Option<Box<str>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let last = self.holder_at(slot);
+        self.end(slot, how, reason, effects);
+        self.wake(slot, &last, effects);
+    }
+
+    /// Ends the grant on a lock and remembers how. The lock's record stays for whoever is next.
+    fn end(&mut self, slot: Slot, how: Ending, reason: Option<Box<str>>, effects: &mut Vec<Effect>) {
+        self.changed = true;
+        self.event(slot, Change::Ended { how, reason }, effects);
+        let lock = &self.tables.locks[slot];
+        let key = self.tables.leases[lock.lease].key;
+        self.over.remember(Over { key, lock: lock.name.clone(), token: lock.token, how });
+        self.tables.set_metadata(slot, None);
+        self.tables.untie(slot);
+    }
+
+    /// The record of a lock that is held now. A lease that is over by this very instant ends first:
+    /// the boundary is exact, whatever the timers have seen.
+    fn find_held(&mut self, lock: &LockName, effects: &mut Vec<Effect>) -> Option<Slot> {
+        let slot = self.tables.find_lock(lock)?;
+        let lease = self.tables.locks[slot].lease;
+        if !self.tables.leases[lease].is_expired(self.now) {
+            return Some(slot);
+        }
+        self.expire(lease, effects);
+        self.tables.find_lock(lock)
+    }
+
+    /// The lock a grant reference names, if that very grant is live.
+    pub(super) fn live_grant(&self, grant: &GrantRef) -> Option<Slot> {
+        let slot = self.tables.find_lock(&grant.lock)?;
+        let lock = &self.tables.locks[slot];
+        let lease = &self.tables.leases[lock.lease];
+        let named = lease.key == grant.key && grant.token.is_none_or(|token| token == lock.token);
+        (named && !lease.is_expired(self.now)).then_some(slot)
+    }
+
+    /// What is known of a grant that is not live.
+    fn past(&self, grant: &GrantRef) -> Outcome {
+        let known = self.over.of_grant(&grant.key, &grant.lock);
+        let known = known.filter(|over| grant.token.is_none_or(|token| token == over.token));
+        known.map_or(Outcome::NotHeld, |over| Outcome::Ended { token: over.token, how: over.how })
+    }
+
+    /// What is known of a lease that is not live: by the lock asked for, or by the last it had.
+    fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
+        let known = self.over.of_grant(key, lock).or_else(|| self.over.last_of_lease(key));
+        known.map_or(Outcome::NotHeld, |over| Outcome::Ended { token: over.token, how: over.how })
+    }
+
+    /// How long the lease under a lock still lasts.
+    fn left(&self, slot: Slot) -> Span {
+        self.tables.leases[self.tables.locks[slot].lease].expires.since(self.now)
+    }
+
+    pub(super) fn holder_at(&self, slot: Slot) -> Holder {
+        let lock = &self.tables.locks[slot];
+        let client = self.tables.leases[lock.lease].client;
+        Holder {
+            client: self.tables.clients[client].id.clone(),
+            token: lock.token,
+            remaining: self.left(slot),
+        }
+    }
+}
+
+fn check_text(what: &'static str, text: Option<&str>, max: usize) -> Result<(), Invalid> {
+    match text.map_or(0, str::len) {
+        bytes if bytes > max => Err(Invalid::TooLong { what, bytes, max }),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn reused() -> Outcome {
+    Outcome::Invalid(Invalid::RequestReused)
+}

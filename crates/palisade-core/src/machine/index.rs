@@ -1,0 +1,54 @@
+//! From a name or a secret to a slot, by hash. There is no way to iterate, so hashing order cannot
+//! reach an effect; the seed only decides where things lie.
+
+use core::hash::{BuildHasher, Hash};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+use super::slab::Slot;
+
+/// Sub-tables. Each grows on its own, so that growing moves a part of the entries at a time.
+const PARTS: usize = 64;
+
+/// Finds slots by key. The keys live in the records the slots name; the caller hands in how to get
+/// from one to the other.
+#[derive(Clone, Debug)]
+pub(super) struct Index {
+    parts: Vec<HashTable<Slot>>,
+    hasher: FixedState,
+}
+
+impl Index {
+    pub(super) fn new(seed: u64) -> Index {
+        Index { parts: vec![HashTable::new(); PARTS], hasher: FixedState::with_seed(seed) }
+    }
+
+    fn hash<K: Hash + ?Sized>(&self, key: &K) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    pub(super) fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(Slot) -> bool) -> Option<Slot> {
+        let hash = self.hash(key);
+        self.parts[part(hash)].find(hash, |slot| is(*slot)).copied()
+    }
+
+    /// `key_of` gives back the key's hash for any slot that is in here, by [`Index::rehash`].
+    pub(super) fn insert<K: Hash + ?Sized>(&mut self, key: &K, slot: Slot, rehash: impl Fn(&FixedState, Slot) -> u64) {
+        let hash = self.hash(key);
+        let hasher = &self.hasher;
+        self.parts[part(hash)].insert_unique(hash, slot, |slot| rehash(hasher, *slot));
+    }
+
+    pub(super) fn remove<K: Hash + ?Sized>(&mut self, key: &K, slot: Slot) {
+        let hash = self.hash(key);
+        if let Ok(entry) = self.parts[part(hash)].find_entry(hash, |found| *found == slot) {
+            entry.remove();
+        }
+    }
+}
+
+/// The top bits: hashbrown uses the low ones for the place and the next seven for its tags.
+fn part(hash: u64) -> usize {
+    (hash >> 51) as usize % PARTS
+}

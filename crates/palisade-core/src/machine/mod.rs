@@ -1,0 +1,200 @@
+//! The lock machine: who holds what.
+//!
+//! [`Machine::apply`] is the only way in which anything changes. It is total, synchronous and
+//! deterministic: equal entries in equal order end in equal states and equal outcomes.
+//!
+//! ```text
+//!              acquire (free, expired, or the same client)           release · expire · revoke
+//!   free ───────────────────────────────────────────────► held ───────────────────────────────► free
+//!                                                          │ ▲                                    or
+//!                              acquire with wait: queued   │ │ first waiter that is still alive   held by
+//!                                                          ▼ │                                    the next
+//!                                                         queue (FIFO)
+//! ```
+//!
+//! A lock that is free has no record, so idle locks cost nothing; the token counter is one for all
+//! locks (rule A2) and is never reset.
+
+mod grants;
+mod index;
+mod memory;
+mod query;
+pub(crate) mod record;
+mod slab;
+mod snapshot;
+pub(crate) mod tables;
+mod waiting;
+pub(crate) mod wheel;
+
+pub use memory::{Answered, Over};
+pub use snapshot::{Corrupt, GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
+
+use memory::{Endings, Ring};
+use tables::Tables;
+
+use crate::command::{Away, Command, Entry};
+use crate::id::RequestId;
+use crate::limits::Limits;
+use crate::name::LockName;
+use crate::outcome::{Change, Effect, Event, Outcome};
+use crate::time::{Timestamp, WallTime};
+use crate::token::Token;
+
+/// Everything an authority knows.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub(crate) now: Timestamp,
+    wall: WallTime,
+    /// `None` once the last token of the range is out.
+    pub(crate) next_token: Option<Token>,
+    revision: u64,
+    arrivals: u64,
+    limits: Limits,
+    pub(crate) tables: Tables,
+    answers: Ring<Answered>,
+    over: Endings,
+    /// Whether the entry being applied changed anything that must be logged.
+    changed: bool,
+    fired: Vec<u32>,
+}
+
+/// What [`Machine::apply`] says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The caller's answer.
+    pub outcome: Outcome,
+    /// Whether the state changed. An entry that changed nothing need not be logged.
+    pub changed: bool,
+}
+
+impl Machine {
+    /// A new authority: no locks, and the first grant gets [`Token::FIRST`].
+    ///
+    /// `seed` decides where entries lie in hash tables and nothing else; draw it at random, so that
+    /// nobody can choose names that collide.
+    #[must_use]
+    pub fn new(seed: u64) -> Machine {
+        Machine {
+            now: Timestamp::ZERO,
+            wall: WallTime::default(),
+            next_token: Some(Token::FIRST),
+            revision: 0,
+            arrivals: 0,
+            limits: Limits::DEFAULT,
+            tables: Tables::new(seed, Timestamp::ZERO),
+            answers: Ring::new(seed),
+            over: Endings::new(seed),
+            changed: false,
+            fired: Vec::new(),
+        }
+    }
+
+    /// Applies one entry of the log: first everything that is due at its instant, then its command.
+    ///
+    /// An instant before the last one counts as the last one: time does not go back. Effects are
+    /// appended in the order in which they happened.
+    pub fn apply(&mut self, entry: Entry, effects: &mut Vec<Effect>) -> Applied {
+        self.now = self.now.max(entry.at);
+        self.wall = entry.wall;
+        self.changed = false;
+        // Whoever was away must not expire its clients before it gives them their time back.
+        if !matches!(entry.command, Command::Grace(_)) {
+            self.expire_due(effects);
+        }
+        let outcome = self.command(entry.command, effects);
+        Applied { outcome, changed: self.changed }
+    }
+
+    fn command(&mut self, command: Command, effects: &mut Vec<Effect>) -> Outcome {
+        match command {
+            Command::Acquire(acquire) => self.acquire(acquire, effects),
+            Command::Renew { grant, ttl } => self.renew(&grant, ttl, effects),
+            Command::Release(grant) => self.release(&grant, effects),
+            Command::Revoke { lock, token, reason } => self.revoke(&lock, token, reason, effects),
+            Command::Withdraw(request) => self.withdraw(&request),
+            Command::Abandon(request) => self.abandon(request, effects),
+            Command::Expire => Outcome::Done,
+            Command::Grace(away) => self.grace(away, effects),
+            Command::Leap { by } => self.leap(by),
+            Command::Configure(limits) => self.configure(limits),
+        }
+    }
+
+    /// Ends every wait and every lease whose time has come: waits first, so that nobody is granted a
+    /// lock it no longer waits for; each in the order of their deadlines.
+    fn expire_due(&mut self, effects: &mut Vec<Effect>) {
+        let mut fired = core::mem::take(&mut self.fired);
+        let Tables { waiters, wait_timers, .. } = &mut self.tables;
+        wait_timers.advance(self.now, |slot| waiters[slot].deadline, &mut fired);
+        fired.sort_unstable_by_key(|slot| (waiters[*slot].deadline, waiters[*slot].arrival));
+        for slot in fired.drain(..) {
+            self.time_out(slot, effects);
+        }
+        let Tables { leases, lease_timers, .. } = &mut self.tables;
+        lease_timers.advance(self.now, |slot| leases[slot].expires, &mut fired);
+        fired.sort_unstable_by_key(|slot| (leases[*slot].expires, leases[*slot].id));
+        for slot in fired.drain(..) {
+            self.expire(slot, effects);
+        }
+        self.fired = fired;
+    }
+
+    /// When something will be due that nobody asks about: the authority should apply
+    /// [`Command::Expire`] then.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        let due = [self.tables.lease_timers.next(), self.tables.wait_timers.next()];
+        due.into_iter().flatten().min()
+    }
+
+    /// Every live lease lasts its full time to live from now; never less (rule A7). Waits that were
+    /// over meanwhile end: their callers named the instant.
+    fn grace(&mut self, away: Away, effects: &mut Vec<Effect>) -> Outcome {
+        self.changed = true;
+        let slots: Vec<_> = self.tables.leases.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let lease = &mut self.tables.leases[slot];
+            lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
+        }
+        if away == Away::Restarted {
+            self.forget_waiters();
+        }
+        self.expire_due(effects);
+        Outcome::Done
+    }
+
+    fn leap(&mut self, by: u64) -> Outcome {
+        self.changed = true;
+        self.next_token = self.next_token.and_then(|token| token.leap(by));
+        match self.next_token {
+            Some(_) => Outcome::Done,
+            None => Outcome::TokensExhausted,
+        }
+    }
+
+    fn configure(&mut self, limits: Limits) -> Outcome {
+        self.changed |= self.limits != limits;
+        self.limits = limits;
+        Outcome::Done
+    }
+
+    /// Records the answer to a request that can be asked again.
+    fn remember(&mut self, request: RequestId, lock: Option<LockName>, outcome: Outcome) {
+        self.changed = true;
+        self.answers.remember(Answered { request, lock, outcome });
+    }
+
+    fn event(&mut self, lock: u32, change: Change, effects: &mut Vec<Effect>) {
+        self.revision += 1;
+        let lock = &self.tables.locks[lock];
+        let client = self.tables.leases[lock.lease].client;
+        effects.push(Effect::Event(Event {
+            revision: self.revision,
+            at: self.now,
+            lock: lock.name.clone(),
+            client: self.tables.clients[client].id.clone(),
+            token: lock.token,
+            change,
+        }));
+    }
+}

@@ -1,0 +1,110 @@
+//! What can be asked without changing anything. The instant is an argument: a lease that is over by
+//! then is not shown, whether or not its end was logged yet.
+
+use super::Machine;
+use super::slab::Slot;
+use crate::limits::Limits;
+use crate::outcome::{Holder, LockView};
+use crate::time::Timestamp;
+use crate::token::Token;
+
+/// Slots looked at for one page: a listing never keeps the machine busy for longer than this.
+const SCAN: u32 = 2_048;
+
+impl Machine {
+    /// The holder of a lock at `now`, or `None` if it is free.
+    #[must_use]
+    pub fn holder(&self, lock: &str, now: Timestamp) -> Option<Holder> {
+        self.tables.find_lock(lock).and_then(|slot| self.holder_then(slot, now))
+    }
+
+    /// The token the next grant gets; `None` when the range is exhausted.
+    #[must_use]
+    pub fn next_token(&self) -> Option<Token> {
+        self.next_token
+    }
+
+    /// The instant of the last entry applied.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The operator's bounds in force.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// How many locks are held, some perhaps by leases whose end is due but not logged yet.
+    #[must_use]
+    pub fn locks(&self) -> usize {
+        self.tables.locks.len()
+    }
+
+    /// How many leases are live.
+    #[must_use]
+    pub fn leases(&self) -> usize {
+        self.tables.leases.len()
+    }
+
+    /// How many requests wait.
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        self.tables.waiters.len()
+    }
+
+    /// What is known of a held lock; `None` if it is free.
+    #[must_use]
+    pub fn view(&self, lock: &str, now: Timestamp) -> Option<LockView> {
+        self.tables.find_lock(lock).and_then(|slot| self.view_slot(slot, now))
+    }
+
+    /// One page of the held locks whose names start with `prefix`, and where the next page starts.
+    ///
+    /// The order is that of the table, not of the names. A lock that is held from the first page to
+    /// the last is listed exactly once. A page may be empty and still not be the last one: the work
+    /// for one page is bounded, however many locks there are.
+    #[must_use]
+    pub fn page(
+        &self,
+        prefix: &str,
+        cursor: u64,
+        limit: usize,
+        now: Timestamp,
+    ) -> (Vec<LockView>, Option<u64>) {
+        let slots = self.tables.locks.slots();
+        let start = Slot::try_from(cursor).unwrap_or(slots).min(slots);
+        let end = slots.min(start.saturating_add(SCAN));
+        let mut page = Vec::new();
+        for slot in start..end {
+            if page.len() >= limit {
+                return (page, Some(slot.into()));
+            }
+            let lock = self.tables.locks.get(slot);
+            if lock.is_some_and(|lock| lock.name.starts_with(prefix)) {
+                page.extend(self.view_slot(slot, now));
+            }
+        }
+        (page, (end < slots).then_some(end.into()))
+    }
+
+    fn view_slot(&self, slot: Slot, now: Timestamp) -> Option<LockView> {
+        let holder = self.holder_then(slot, now)?;
+        let lock = &self.tables.locks[slot];
+        Some(LockView {
+            lock: lock.name.clone(),
+            holder: Some(holder),
+            lease: Some(self.tables.leases[lock.lease].id),
+            acquired_at: Some(lock.wall),
+            metadata: lock.extra.as_ref().and_then(|extra| extra.metadata.clone()),
+            waiters: lock.waiting(),
+        })
+    }
+
+    fn holder_then(&self, slot: Slot, now: Timestamp) -> Option<Holder> {
+        let lease = &self.tables.leases[self.tables.locks[slot].lease];
+        let holder = (!lease.is_expired(now)).then(|| self.holder_at(slot))?;
+        Some(Holder { remaining: lease.expires.since(now), ..holder })
+    }
+}

@@ -1,0 +1,98 @@
+//! The records of the machine's tables.
+
+use super::slab::{NIL, Slot};
+use crate::command::Under;
+use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::name::{ClientId, LockName};
+use crate::time::{Timestamp, Ttl, WallTime};
+use crate::token::Token;
+
+/// A lock that is held. A lock nobody holds has no record.
+#[derive(Clone, Debug)]
+pub(crate) struct Lock {
+    pub(crate) name: LockName,
+    pub(crate) token: Token,
+    pub(crate) wall: WallTime,
+    pub(crate) lease: Slot,
+    /// The lease's other grants, in token order.
+    pub(super) prev: Slot,
+    pub(super) next: Slot,
+    /// What most locks do not have.
+    pub(crate) extra: Option<Box<Extra>>,
+}
+
+/// What only some locks have: text from the holder, and a queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Extra {
+    pub(crate) metadata: Option<Box<str>>,
+    pub(super) first: Slot,
+    pub(super) last: Slot,
+    pub(crate) waiting: u32,
+}
+
+/// A live lease. It ends with its last grant.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease {
+    pub(crate) key: LeaseKey,
+    pub(crate) id: LeaseId,
+    pub(crate) client: Slot,
+    pub(crate) ttl: Ttl,
+    pub(crate) expires: Timestamp,
+    pub(super) first: Slot,
+    pub(super) last: Slot,
+}
+
+/// A client id that some lease or waiter bears.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) id: ClientId,
+    /// Leases and waiters that bear it.
+    pub(crate) uses: u32,
+    /// Waiters among them.
+    pub(crate) waiting: u32,
+}
+
+/// A request in a lock's queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) request: RequestId,
+    pub(crate) lock: Slot,
+    pub(crate) client: Slot,
+    pub(crate) under: Under,
+    pub(crate) metadata: Option<Box<str>>,
+    pub(crate) since: Timestamp,
+    pub(crate) deadline: Timestamp,
+    /// Counts arrivals, so that a restored queue has the same order.
+    pub(crate) arrival: u64,
+    pub(super) prev: Slot,
+    pub(super) next: Slot,
+}
+
+impl Lease {
+    /// The boundary is expired.
+    pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
+        now >= self.expires
+    }
+}
+
+impl Lock {
+    pub(crate) fn waiting(&self) -> u32 {
+        self.extra.as_ref().map_or(0, |extra| extra.waiting)
+    }
+
+    pub(super) fn first_waiter(&self) -> Option<Slot> {
+        self.extra.as_ref().map(|extra| extra.first).filter(|first| *first != NIL)
+    }
+}
+
+impl Extra {
+    pub(super) const fn new() -> Extra {
+        Extra { metadata: None, first: NIL, last: NIL, waiting: 0 }
+    }
+}
+
+const _: () = {
+    // A million held locks are a promise; a field here costs a megabyte there.
+    assert!(size_of::<Option<Lock>>() <= 56);
+    assert!(size_of::<Option<Lease>>() <= 64);
+};

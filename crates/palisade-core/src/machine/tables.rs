@@ -1,0 +1,249 @@
+//! The tables, and the few ways in which records are tied to one another.
+
+use core::hash::BuildHasher;
+
+use super::index::Index;
+use super::record::{Client, Extra, Lease, Lock, Waiter};
+use super::slab::{NIL, Slab, Slot};
+use super::wheel::Wheel;
+use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::name::{ClientId, LockName};
+use crate::time::{Timestamp, Ttl, WallTime};
+use crate::token::Token;
+
+/// Locks, leases, clients and waiters, with the indexes and timers that find them.
+#[derive(Clone, Debug)]
+pub(crate) struct Tables {
+    pub(crate) locks: Slab<Lock>,
+    pub(crate) leases: Slab<Lease>,
+    pub(crate) clients: Slab<Client>,
+    pub(crate) waiters: Slab<Waiter>,
+    names: Index,
+    keys: Index,
+    ids: Index,
+    requests: Index,
+    pub(super) lease_timers: Wheel,
+    pub(super) wait_timers: Wheel,
+}
+
+impl Tables {
+    pub(super) fn new(seed: u64, now: Timestamp) -> Tables {
+        Tables {
+            locks: Slab::new(),
+            leases: Slab::new(),
+            clients: Slab::new(),
+            waiters: Slab::new(),
+            names: Index::new(seed),
+            keys: Index::new(seed),
+            ids: Index::new(seed),
+            requests: Index::new(seed),
+            lease_timers: Wheel::new(now),
+            wait_timers: Wheel::new(now),
+        }
+    }
+
+    pub(crate) fn find_lock(&self, name: &str) -> Option<Slot> {
+        self.names.find(name, |slot| &*self.locks[slot].name == name)
+    }
+
+    pub(crate) fn find_lease(&self, key: &LeaseKey) -> Option<Slot> {
+        self.keys.find(key, |slot| self.leases[slot].key == *key)
+    }
+
+    pub(crate) fn find_waiter(&self, request: &RequestId) -> Option<Slot> {
+        self.requests.find(request, |slot| self.waiters[slot].request == *request)
+    }
+
+    fn find_client(&self, id: &str) -> Option<Slot> {
+        self.ids.find(id, |slot| &*self.clients[slot].id == id)
+    }
+
+    /// How many requests of this client wait.
+    pub(super) fn waiting_of(&self, client: &ClientId) -> u32 {
+        self.find_client(client).map_or(0, |slot| self.clients[slot].waiting)
+    }
+
+    // --- clients ---------------------------------------------------------------------------------
+
+    fn use_client(&mut self, id: &ClientId) -> Slot {
+        if let Some(slot) = self.find_client(id) {
+            self.clients[slot].uses += 1;
+            return slot;
+        }
+        let slot = self.clients.insert(Client { id: id.clone(), uses: 1, waiting: 0 });
+        let clients = &self.clients;
+        self.ids.insert(&**id, slot, |hasher, slot| hasher.hash_one(&*clients[slot].id));
+        slot
+    }
+
+    fn drop_client(&mut self, slot: Slot) {
+        let client = &mut self.clients[slot];
+        client.uses -= 1;
+        if client.uses == 0
+            && let Some(client) = self.clients.remove(slot)
+        {
+            self.ids.remove(&*client.id, slot);
+        }
+    }
+
+    // --- leases ----------------------------------------------------------------------------------
+
+    pub(super) fn open_lease(&mut self, id: LeaseId, key: LeaseKey, client: &ClientId, ttl: Ttl, expires: Timestamp) -> Slot {
+        let client = self.use_client(client);
+        let slot = self.leases.insert(Lease { key, id, client, ttl, expires, first: NIL, last: NIL });
+        let leases = &self.leases;
+        self.keys.insert(&key, slot, |hasher, slot| hasher.hash_one(leases[slot].key));
+        self.lease_timers.insert(slot, expires);
+        slot
+    }
+
+    fn close_lease(&mut self, slot: Slot) {
+        self.lease_timers.remove(slot);
+        if let Some(lease) = self.leases.remove(slot) {
+            self.keys.remove(&lease.key, slot);
+            self.drop_client(lease.client);
+        }
+    }
+
+    /// The locks under a lease, in token order.
+    pub(crate) fn grants_of(&self, lease: Slot) -> impl Iterator<Item = Slot> {
+        let first = Some(self.leases[lease].first).filter(|slot| *slot != NIL);
+        core::iter::successors(first, |slot| {
+            Some(self.locks[*slot].next).filter(|next| *next != NIL)
+        })
+    }
+
+    /// None in a machine at rest: a lease ends with its last grant.
+    pub(super) fn leases_without_grants(&self) -> usize {
+        self.leases.iter().filter(|(_, lease)| lease.first == NIL).count()
+    }
+
+    // --- locks -----------------------------------------------------------------------------------
+
+    /// A record for a lock that had none.
+    pub(super) fn open_lock(&mut self, name: &LockName, token: Token, wall: WallTime, lease: Slot) -> Slot {
+        let record = Lock {
+            name: name.clone(),
+            token,
+            wall,
+            lease: NIL,
+            prev: NIL,
+            next: NIL,
+            extra: None,
+        };
+        let slot = self.locks.insert(record);
+        let locks = &self.locks;
+        self.names.insert(&**name, slot, |hasher, slot| hasher.hash_one(&*locks[slot].name));
+        self.tie(slot, lease);
+        slot
+    }
+
+    /// Hands a lock that just lost its grant to another one.
+    pub(super) fn regrant(&mut self, slot: Slot, token: Token, wall: WallTime, lease: Slot) {
+        let lock = &mut self.locks[slot];
+        (lock.token, lock.wall) = (token, wall);
+        self.tie(slot, lease);
+    }
+
+    /// Forgets a lock that has neither grant nor waiters.
+    pub(super) fn close_lock(&mut self, slot: Slot) {
+        if let Some(lock) = self.locks.remove(slot) {
+            self.names.remove(&*lock.name, slot);
+        }
+    }
+
+    pub(super) fn set_metadata(&mut self, slot: Slot, metadata: Option<Box<str>>) {
+        let lock = &mut self.locks[slot];
+        if metadata.is_some() || lock.extra.is_some() {
+            lock.extra.get_or_insert_with(|| Box::new(Extra::new())).metadata = metadata;
+        }
+    }
+
+    /// Appends a lock to its lease's grants. Tokens only grow, so the list is in token order.
+    fn tie(&mut self, slot: Slot, lease: Slot) {
+        let last = core::mem::replace(&mut self.leases[lease].last, slot);
+        let lock = &mut self.locks[slot];
+        (lock.lease, lock.prev, lock.next) = (lease, last, NIL);
+        if last == NIL {
+            self.leases[lease].first = slot;
+        } else {
+            self.locks[last].next = slot;
+        }
+    }
+
+    /// Takes a lock from its lease; the lease ends with its last grant.
+    pub(super) fn untie(&mut self, slot: Slot) {
+        let lock = &mut self.locks[slot];
+        let (lease, prev, next) = (lock.lease, lock.prev, lock.next);
+        (lock.lease, lock.prev, lock.next) = (NIL, NIL, NIL);
+        if prev == NIL {
+            self.leases[lease].first = next;
+        } else {
+            self.locks[prev].next = next;
+        }
+        if next == NIL {
+            self.leases[lease].last = prev;
+        } else {
+            self.locks[next].prev = prev;
+        }
+        if self.leases[lease].first == NIL {
+            self.close_lease(lease);
+        }
+    }
+
+    // --- queues ----------------------------------------------------------------------------------
+
+    /// Appends a request to its lock's queue. `waiter.client` and the links are filled in here.
+    pub(super) fn enqueue(&mut self, client: &ClientId, mut waiter: Waiter) {
+        waiter.client = self.use_client(client);
+        self.clients[waiter.client].waiting += 1;
+        let (request, lock, deadline) = (waiter.request, waiter.lock, waiter.deadline);
+        let slot = self.waiters.insert(waiter);
+        let waiters = &self.waiters;
+        self.requests.insert(&request, slot, |hasher, slot| hasher.hash_one(waiters[slot].request));
+        self.wait_timers.insert(slot, deadline);
+        let extra = self.locks[lock].extra.get_or_insert_with(|| Box::new(Extra::new()));
+        extra.waiting += 1;
+        let last = core::mem::replace(&mut extra.last, slot);
+        if last == NIL {
+            extra.first = slot;
+        } else {
+            self.waiters[last].next = slot;
+        }
+        self.waiters[slot].prev = last;
+    }
+
+    /// Takes a request out of its queue.
+    pub(super) fn dequeue(&mut self, slot: Slot) -> Option<(ClientId, Waiter)> {
+        self.wait_timers.remove(slot);
+        let waiter = self.waiters.remove(slot)?;
+        self.requests.remove(&waiter.request, slot);
+        if let Some(extra) = &mut self.locks[waiter.lock].extra {
+            extra.waiting -= 1;
+            if waiter.prev == NIL {
+                extra.first = waiter.next;
+            }
+            if waiter.next == NIL {
+                extra.last = waiter.prev;
+            }
+        }
+        if waiter.prev != NIL {
+            self.waiters[waiter.prev].next = waiter.next;
+        }
+        if waiter.next != NIL {
+            self.waiters[waiter.next].prev = waiter.prev;
+        }
+        let client = &mut self.clients[waiter.client];
+        client.waiting -= 1;
+        let id = client.id.clone();
+        self.drop_client(waiter.client);
+        Some((id, waiter))
+    }
+
+    /// The requests waiting for a lock, first come first.
+    pub(crate) fn queue_of(&self, lock: Slot) -> impl Iterator<Item = Slot> {
+        core::iter::successors(self.locks[lock].first_waiter(), |slot| {
+            Some(self.waiters[*slot].next).filter(|next| *next != NIL)
+        })
+    }
+}

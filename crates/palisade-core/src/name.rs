@@ -1,0 +1,90 @@
+//! Names that come from outside: locks and clients.
+
+use core::borrow::Borrow;
+use core::fmt;
+use core::ops::Deref;
+use std::sync::Arc;
+
+use crate::invalid::{Invalid, NameFault, NameKind};
+use crate::limits;
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $kind:expr) => {
+        $(#[$doc])*
+        ///
+        /// 1 – 255 bytes of printable ASCII, compared byte by byte: no case folding and no
+        /// normalisation, so two spellings are two names. Cloning shares the bytes.
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Takes a name from outside.
+            ///
+            /// # Errors
+            /// [`Invalid::Name`] that says what is wrong with it and where.
+            pub fn new(name: &str) -> Result<$name, Invalid> {
+                match fault(name) {
+                    None => Ok($name(Arc::from(name))),
+                    Some(fault) => Err(Invalid::Name { kind: $kind, fault }),
+                }
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Deref for $name {
+            type Target = str;
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", &*self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+name! {
+    /// What a lock is called: the thing one holder at a time may have.
+    LockName, NameKind::Lock
+}
+name! {
+    /// Who asks. Two requests with the same client id come from the same contender, which takes its
+    /// own lock back at once; ids made by the library carry random bits.
+    ClientId, NameKind::Client
+}
+name! {
+    /// Which authority issued a token. Tokens of different authorities are never compared (rule F6).
+    AuthorityId, NameKind::Authority
+}
+
+fn fault(name: &str) -> Option<NameFault> {
+    if name.is_empty() {
+        return Some(NameFault::Empty);
+    }
+    if name.len() > limits::NAME_BYTES {
+        return Some(NameFault::TooLong { bytes: name.len() });
+    }
+    name.bytes()
+        .position(|byte| !(b' '..=b'~').contains(&byte))
+        .map(|at| NameFault::NotPrintable { at })
+}

@@ -1,0 +1,196 @@
+//! What the machine answers. A denial is a value among others.
+
+use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::invalid::Invalid;
+use crate::name::{ClientId, LockName};
+use crate::time::{Span, Timestamp, Ttl, WallTime};
+use crate::token::Token;
+
+/// The answer to one command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The lock is held by the caller.
+    Granted(Granted),
+    /// The request waits; its answer comes later as an [`Effect::Settled`].
+    Queued,
+    /// Someone else has the lock.
+    Held(Holder),
+    /// The lease lasts a full time to live again.
+    Renewed(Renewed),
+    /// The grant is given up.
+    Released {
+        /// The token it had.
+        token: Token,
+    },
+    /// The operator took the lock away.
+    Revoked {
+        /// The token it had.
+        token: Token,
+    },
+    /// The grant meant is over, and the authority remembers how it ended. For a release that was
+    /// repeated this is success (`already released`).
+    Ended {
+        /// The token it had.
+        token: Token,
+        /// How it ended.
+        how: Ending,
+    },
+    /// The caller does not hold the lock, and nothing is known of a grant it once had.
+    NotHeld,
+    /// The lock is held with another token than the one named.
+    Stale {
+        /// The token it is held with.
+        highest: Token,
+    },
+    /// Too many requests wait already.
+    QueueFull(QueueBound),
+    /// The request was given up by its caller before.
+    Abandoned,
+    /// The last token of the range is out: the authority never grants again.
+    TokensExhausted,
+    /// The authority holds as many locks as its settings allow.
+    TooManyLocks {
+        /// The setting.
+        max: u32,
+    },
+    /// The input was refused; nothing changed.
+    Invalid(Invalid),
+    /// A command without a question was carried out.
+    Done,
+}
+
+/// A grant, as its holder gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The fencing token.
+    pub token: Token,
+    /// The lease's public id.
+    pub lease: LeaseId,
+    /// The lease's secret.
+    pub key: LeaseKey,
+    /// How long the lease lasts from a renewal.
+    pub ttl: Ttl,
+    /// How long the grant is good for, counted by the authority's clock **from the moment it took
+    /// this request in**: a wait in the queue is part of it, and a repeated request gets what is
+    /// left. This is the span the holder's deadline is computed from.
+    pub valid_for: Span,
+    /// How long the request waited in the queue; part of `valid_for`.
+    pub waited: Span,
+    /// The wall clock at the grant.
+    pub acquired_at: WallTime,
+}
+
+/// A lease that was renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// The token of the grant named; a renewal never changes it.
+    pub token: Token,
+    /// The lease's time to live.
+    pub ttl: Ttl,
+    /// How long the lease is good for, from the moment the authority took the request in.
+    pub valid_for: Span,
+}
+
+/// Who has a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The holder's client id.
+    pub client: ClientId,
+    /// The token of its grant.
+    pub token: Token,
+    /// How long until the lease expires if it is not renewed: when trying again makes sense.
+    pub remaining: Span,
+}
+
+/// How a grant ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// The holder gave it up.
+    Released,
+    /// Its time ran out.
+    Expired,
+    /// An operator took it.
+    Revoked,
+    /// The same client acquired the lock again under another lease, with a higher token.
+    Superseded,
+}
+
+/// Which bound on waiting was hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueBound {
+    /// Requests waiting for this lock.
+    Lock {
+        /// The setting.
+        max: u32,
+    },
+    /// Requests of this client that wait, over all locks.
+    Client {
+        /// The setting.
+        max: u32,
+    },
+}
+
+/// What a command did to others than its caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A request that waited has its answer.
+    Settled {
+        /// The request.
+        request: RequestId,
+        /// Its answer; never [`Outcome::Queued`].
+        outcome: Outcome,
+    },
+    /// Something an observer may want to see.
+    Event(Event),
+}
+
+/// One change of one lock, in log order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Counts events from 1; an observer resumes after the last one it saw.
+    pub revision: u64,
+    /// The authority's clock.
+    pub at: Timestamp,
+    /// The lock.
+    pub lock: LockName,
+    /// The holder concerned.
+    pub client: ClientId,
+    /// The token concerned.
+    pub token: Token,
+    /// What happened.
+    pub change: Change,
+}
+
+/// What happened to a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was granted.
+    Granted {
+        /// For how long, without renewal.
+        ttl: Ttl,
+    },
+    /// A grant ended.
+    Ended {
+        /// How.
+        how: Ending,
+        /// What the operator said, for a revocation.
+        reason: Option<Box<str>>,
+    },
+}
+
+/// What is known of one lock, for `show` and `ls`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockView {
+    /// The lock.
+    pub lock: LockName,
+    /// Its holder, if any.
+    pub holder: Option<Holder>,
+    /// The lease the grant is under.
+    pub lease: Option<LeaseId>,
+    /// The wall clock at the grant.
+    pub acquired_at: Option<WallTime>,
+    /// What the holder said about itself.
+    pub metadata: Option<Box<str>>,
+    /// How many requests wait.
+    pub waiters: u32,
+}

@@ -1,0 +1,169 @@
+//! Time as data. Nothing in this crate reads a clock: whoever orders the log stamps it.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::invalid::Invalid;
+
+/// An instant on the authority's own monotonic clock, in nanoseconds since that authority was
+/// created.
+///
+/// It has nothing to do with the wall clock, never goes back (also not across a restart: the clock
+/// resumes from the last logged instant) and is compared only with instants of the same authority.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The instant an authority is created.
+    pub const ZERO: Timestamp = Timestamp(0);
+
+    /// An instant given in nanoseconds.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Timestamp {
+        Timestamp(nanos)
+    }
+
+    /// An instant given in milliseconds; saturates at the end of the range.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Timestamp {
+        Timestamp(millis.saturating_mul(NANOS_PER_MILLI))
+    }
+
+    /// Nanoseconds since the authority was created.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The instant `span` later; saturates at the end of the range (in the year 2554).
+    #[must_use]
+    pub const fn after(self, span: Span) -> Timestamp {
+        Timestamp(self.0.saturating_add(span.0))
+    }
+
+    /// How long it is from `earlier` to this instant; zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Timestamp) -> Span {
+        Span(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{:?}", Duration::from_nanos(self.0))
+    }
+}
+
+/// A length of time in nanoseconds. `Copy`, eight bytes, and without a clock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Span(u64);
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Span = Span(0);
+
+    /// A span given in nanoseconds.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Span {
+        Span(nanos)
+    }
+
+    /// A span given in milliseconds; saturates at the end of the range.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Span {
+        Span(millis.saturating_mul(NANOS_PER_MILLI))
+    }
+
+    /// Its nanoseconds.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Its whole milliseconds, rounded down: a remaining time is never overstated.
+    #[must_use]
+    pub const fn as_millis(self) -> u64 {
+        self.0 / NANOS_PER_MILLI
+    }
+
+    /// Both lengths together; saturates.
+    #[must_use]
+    pub const fn plus(self, other: Span) -> Span {
+        Span(self.0.saturating_add(other.0))
+    }
+
+    /// The same length as a standard [`Duration`].
+    #[must_use]
+    pub const fn to_duration(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+}
+
+impl From<Duration> for Span {
+    /// Saturates at 584 years.
+    fn from(duration: Duration) -> Span {
+        Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_duration().fmt(f)
+    }
+}
+
+/// How long a lease lasts from its grant or renewal, in milliseconds.
+///
+/// The hard range is 100 ms to 24 h; an authority's settings may narrow it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ttl(u32);
+
+impl Ttl {
+    /// 100 ms.
+    pub const MIN: Ttl = Ttl(100);
+    /// 24 hours.
+    pub const MAX: Ttl = Ttl(24 * 60 * 60 * 1000);
+
+    /// Takes a time to live in milliseconds.
+    ///
+    /// # Errors
+    /// [`Invalid::Ttl`] outside 100 ms – 24 h; nothing is clamped.
+    pub const fn from_millis(millis: u64) -> Result<Ttl, Invalid> {
+        if millis < Ttl::MIN.0 as u64 || millis > Ttl::MAX.0 as u64 {
+            return Err(Invalid::Ttl { given_ms: millis, min: Ttl::MIN, max: Ttl::MAX });
+        }
+        Ok(Ttl(millis as u32))
+    }
+
+    /// Its milliseconds.
+    #[must_use]
+    pub const fn as_millis(self) -> u32 {
+        self.0
+    }
+
+    /// Its length.
+    #[must_use]
+    pub const fn span(self) -> Span {
+        Span::from_millis(self.0 as u64)
+    }
+}
+
+impl fmt::Debug for Ttl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ttl({self})")
+    }
+}
+
+impl fmt::Display for Ttl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms", self.0)
+    }
+}
+
+/// The wall clock's reading at a grant, in milliseconds since 1970 (UTC).
+///
+/// It is printed (`acquired_at`) and decides nothing (rule A11); therefore it has no ordering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct WallTime(pub u64);
+
+const NANOS_PER_MILLI: u64 = 1_000_000;

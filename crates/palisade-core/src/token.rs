@@ -1,0 +1,71 @@
+//! The fencing token: the number a resource compares.
+
+use core::fmt;
+use core::num::NonZeroU64;
+
+use crate::invalid::Invalid;
+
+/// A fencing token: an integer in `1 ..= 2^53 - 1` that only grows.
+///
+/// The bound keeps it exact in JSON, JavaScript, Lua and an SQL `BIGINT`. Zero is never a token, so
+/// "no token" is `Option::None` and never a number that could be compared by accident.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(NonZeroU64);
+
+impl Token {
+    /// The first token a new authority hands out.
+    pub const FIRST: Token = Token(NonZeroU64::MIN);
+
+    /// The last token there is; after it an authority refuses to grant rather than wrap.
+    pub const MAX: Token = match NonZeroU64::new((1 << 53) - 1) {
+        Some(n) => Token(n),
+        None => Token::FIRST,
+    };
+
+    /// Takes a number from outside.
+    ///
+    /// # Errors
+    /// [`Invalid::Token`] for 0 and for anything above [`Token::MAX`].
+    pub const fn new(number: u64) -> Result<Token, Invalid> {
+        match NonZeroU64::new(number) {
+            Some(n) if number <= Token::MAX.0.get() => Ok(Token(n)),
+            _ => Err(Invalid::Token { given: number }),
+        }
+    }
+
+    /// The number itself.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The token after this one, or `None` at the end of the range.
+    #[must_use]
+    pub const fn next(self) -> Option<Token> {
+        self.leap(1)
+    }
+
+    /// The token `by` further on, or `None` if the range ends before it.
+    #[must_use]
+    pub const fn leap(self, by: u64) -> Option<Token> {
+        match self.0.get().checked_add(by) {
+            Some(n) => match Token::new(n) {
+                Ok(token) => Some(token),
+                Err(_) => None,
+            },
+            None => None,
+        }
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({})", self.0)
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

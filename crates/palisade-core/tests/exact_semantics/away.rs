@@ -1,0 +1,116 @@
+//! Restarts and stalls: whoever was away gives its clients their time back (rule A7).
+
+use palisade_core::machine::Record;
+use palisade_core::{Away, Command, Machine, Outcome, Span};
+
+use crate::world::{TTL_MS, World, ask, grant, ms, ns, request, token};
+
+#[test]
+fn grace_gives_every_live_lease_its_full_time_again() {
+    for away in [Away::Restarted, Away::Stalled] {
+        let mut world = World::new();
+        let a = world.granted(ask("x", "a"));
+        world.granted(ask("y", "b").ttl(500));
+        // Both are long due: nobody was there to end them, so nobody else was granted.
+        world.pass(ms(60_000));
+        assert_eq!(world.apply(Command::Grace(away)), Outcome::Done);
+        assert_eq!(world.holder("x").unwrap().remaining, ms(TTL_MS));
+        assert_eq!(world.holder("y").unwrap().remaining, ms(500));
+        assert!(matches!(world.acquire(ask("y", "c")), Outcome::Held(_)));
+        assert!(matches!(world.renew(&grant("x", &a)), Outcome::Renewed(_)));
+        world.pass(ms(500));
+        assert_eq!(world.granted(ask("y", "c")).token, token(3), "full, and not longer");
+    }
+}
+
+#[test]
+fn grace_never_shortens() {
+    let mut world = World::new();
+    let a = world.granted(ask("x", "a").ttl(60_000));
+    let shorter = Command::Renew { grant: grant("x", &a), ttl: Some(crate::world::ttl(1_000)) };
+    world.apply(shorter);
+    world.apply(Command::Grace(Away::Stalled));
+    assert_eq!(world.holder("x").unwrap().remaining, ms(60_000));
+}
+
+#[test]
+fn grace_revives_nothing_whose_end_was_logged() {
+    let mut world = World::new();
+    let a = world.granted(ask("x", "a"));
+    world.pass(ms(TTL_MS));
+    world.expire();
+    world.apply(Command::Grace(Away::Restarted));
+    assert_eq!(world.held_by("x"), None);
+    assert!(matches!(world.renew(&grant("x", &a)), Outcome::Ended { .. }));
+}
+
+#[test]
+fn a_restart_drops_the_waiters_and_they_may_ask_again() {
+    let mut world = World::new();
+    let a = world.granted(ask("x", "a"));
+    world.queued(ask("x", "b").wait(60_000).request(1));
+    world.apply(Command::Grace(Away::Restarted));
+    assert_eq!((world.machine.waiters(), world.settled()), (0, Vec::new()));
+    world.queued(ask("x", "b").wait(60_000).request(1));
+    world.release(&grant("x", &a));
+    assert_eq!(world.handed_over().0, request(1));
+}
+
+#[test]
+fn a_stall_keeps_the_waiters() {
+    let mut world = World::new();
+    world.granted(ask("x", "a"));
+    world.queued(ask("x", "b").wait(60_000).request(1));
+    world.pass(ms(20_000));
+    world.apply(Command::Grace(Away::Stalled));
+    assert_eq!((world.machine.waiters(), world.settled()), (1, Vec::new()));
+}
+
+/// The same instant again, after the snapshot of a machine that was just given grace.
+#[test]
+fn a_machine_restored_after_grace_ends_the_same_waits_at_the_same_instant() {
+    let mut world = World::new();
+    world.granted(ask("x", "a"));
+    world.queued(ask("x", "b").wait(1_000).request(1));
+    world.pass(ms(20_000));
+    world.apply(Command::Grace(Away::Stalled));
+    let records: Vec<Record> = world.machine.records().collect();
+    let mut restored = World::new();
+    restored.machine = Machine::restore(1, records).unwrap();
+    restored.now = world.now;
+    for world in [&mut world, &mut restored] {
+        world.expire();
+    }
+    assert_eq!(world.effects, restored.effects);
+    assert_eq!(world.machine.waiters(), restored.machine.waiters());
+}
+
+#[test]
+fn the_next_token_is_the_same_after_a_restart() {
+    let mut world = World::new();
+    for lock in ["x", "y", "z"] {
+        let granted = world.granted(ask(lock, "a"));
+        world.release(&grant(lock, &granted));
+    }
+    let restored = Machine::restore(99, world.machine.records()).unwrap();
+    assert_eq!(restored.next_token(), Some(token(4)));
+    assert_eq!(restored.now(), world.machine.now());
+}
+
+#[test]
+fn next_due_never_sleeps_through_a_deadline() {
+    let mut world = World::new();
+    world.granted(ask("x", "a").ttl(3_600_000));
+    world.pass(ns(1));
+    world.granted(ask("y", "a").ttl(100));
+    world.queued(ask("x", "b").wait(50).request(1));
+    let mut ends = Vec::new();
+    while let Some(due) = world.machine.next_due() {
+        assert!(due > world.now, "never in the past: the authority would spin");
+        world.now = due;
+        world.expire();
+        ends.extend(world.effects.iter().map(|_| world.now.as_nanos().div_ceil(1_000_000)));
+    }
+    assert_eq!(ends, [51, 101, 3_600_000], "each within the millisecond that follows it");
+    assert_eq!(world.holder("x").map_or(Span::ZERO, |holder| holder.remaining), Span::ZERO);
+}

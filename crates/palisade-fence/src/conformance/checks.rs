@@ -1,0 +1,346 @@
+//! The checks, one function each, named after what they prove.
+
+use palisade_core::fence::{Pass, Reject, Sequence};
+
+use crate::conformance::race::{late_write_once, racing_holders};
+use crate::conformance::steps::{
+    KEY, Probe, Saw, admitted, authority, reads, rejected, repeated, stale, t,
+};
+use crate::conformance::{Habit, Report, Subject};
+use crate::fence::{Change, Write};
+
+/// Runs each named check and notes what it saw.
+macro_rules! checks {
+    ($subject:expr, $report:expr; $($check:ident $(($habit:expr))? $(if $when:expr)?;)+) => {$(
+        if true $(&& $when)? {
+            $report.note(stringify!($check), $check($subject $(, $habit)?).await);
+        }
+    )+};
+}
+
+/// What holds for every fence.
+pub(super) async fn common<S: Subject>(s: &S, habit: Habit, report: &mut Report) {
+    checks! { s, report;
+        a_fresh_resource_is_empty;
+        a_zombie_write_is_rejected_and_changes_nothing;
+        a_late_write_after_a_claim_is_rejected;
+        a_late_write_after_a_tokened_read_is_rejected;
+        a_stale_read_is_rejected;
+        a_stale_claim_is_rejected;
+        a_write_claims_by_itself;
+        claiming_again_is_admitted;
+        a_released_token_counts_until_a_higher_one_comes;
+        resources_are_tracked_apart;
+        keys_of_a_resource_share_its_fence;
+        an_observer_reads_without_a_token;
+        a_write_without_a_token_is_rejected_once_fenced;
+        deleting_nothing_did_not_succeed;
+        the_last_token_is_a_token if habit.max_jump.is_none();
+        a_leap_beyond_the_bound_is_rejected(habit) if habit.max_jump.is_some();
+        another_authority_is_an_error if habit.authorities;
+        a_named_authority_binds_and_naming_none_is_an_error if habit.authorities;
+        the_forced_schedule_loses_nothing;
+        racing_holders_lose_no_acknowledged_write(habit);
+    }
+}
+
+/// What holds where equal tokens write again.
+pub(super) async fn many_writes<S: Subject>(s: &S, habit: Habit, report: &mut Report) {
+    checks! { s, report;
+        the_same_token_writes_again;
+        a_repeated_number_is_carried_out_once;
+        a_lower_number_is_rejected;
+        a_gap_in_the_numbers_is_admitted;
+        numbers_start_again_under_a_higher_token;
+        a_number_is_not_reused_for_another_write;
+        an_append_is_repeated_safely if habit.appends;
+    }
+}
+
+/// What holds where a grant writes once.
+pub(super) async fn strict<S: Subject>(s: &S, report: &mut Report) {
+    checks! { s, report;
+        a_second_write_is_already_written_and_not_stale;
+        a_claim_leaves_the_one_write;
+        a_repeat_of_the_one_write_is_recognised;
+        a_higher_token_writes_once_more;
+    }
+}
+
+async fn a_fresh_resource_is_empty<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "fresh").await?;
+    r.holds(None).await?;
+    reads(r.read(1).await?, None)
+}
+
+async fn a_zombie_write_is_rejected_and_changes_nothing<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "zombie").await?;
+    admitted(r.put(33, "old").await?)?;
+    admitted(r.put(34, "new").await?)?;
+    stale(r.put(33, "zombie").await?, 34)?;
+    r.holds(Some("new")).await
+}
+
+async fn a_late_write_after_a_claim_is_rejected<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "late-after-claim").await?;
+    admitted(r.put(1, "old").await?)?;
+    admitted(r.claim(2).await?)?;
+    stale(r.put(1, "late").await?, 2)?;
+    reads(r.read(2).await?, Some("old"))
+}
+
+async fn a_late_write_after_a_tokened_read_is_rejected<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "late-after-read").await?;
+    admitted(r.put(1, "old").await?)?;
+    reads(r.read(2).await?, Some("old"))?;
+    stale(r.put(1, "late").await?, 2)?;
+    r.holds(Some("old")).await
+}
+
+async fn a_stale_read_is_rejected<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "stale-read").await?;
+    admitted(r.claim(5).await?)?;
+    stale(r.read(4).await?, 5)
+}
+
+async fn a_stale_claim_is_rejected<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "stale-claim").await?;
+    admitted(r.put(5, "x").await?)?;
+    stale(r.claim(4).await?, 5)
+}
+
+async fn a_write_claims_by_itself<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "write-claims").await?;
+    admitted(r.put(5, "x").await?)?;
+    stale(r.read(4).await?, 5)
+}
+
+async fn claiming_again_is_admitted<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "claim-again").await?;
+    admitted(r.claim(5).await?)?;
+    admitted(r.claim(5).await?)?;
+    reads(r.read(5).await?, None)
+}
+
+async fn a_released_token_counts_until_a_higher_one_comes<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "released").await?;
+    admitted(r.claim(7).await?)?;
+    // The authority has long released it; the fence orders, it does not enforce expiry.
+    admitted(r.put(7, "after the release").await?)?;
+    admitted(r.claim(8).await?)?;
+    stale(r.put(7, "too late").await?, 8)
+}
+
+async fn resources_are_tracked_apart<S: Subject>(s: &S) -> Result<(), Saw> {
+    let (a, b) = (
+        Probe::fresh(s, "apart-a").await?,
+        Probe::fresh(s, "apart-b").await?,
+    );
+    admitted(a.put(9, "a").await?)?;
+    admitted(b.put(2, "b").await?)?;
+    a.holds(Some("a")).await?;
+    b.holds(Some("b")).await
+}
+
+async fn keys_of_a_resource_share_its_fence<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "keys").await?;
+    admitted(r.write(2, Write::new("/other", Change::Put(b"x"))).await?)?;
+    stale(r.put(1, "late").await?, 2)
+}
+
+async fn an_observer_reads_without_a_token<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "observer").await?;
+    admitted(r.put(3, "seen").await?)?;
+    r.holds(Some("seen")).await?;
+    admitted(r.claim(4).await?)?;
+    r.holds(Some("seen")).await
+}
+
+async fn a_write_without_a_token_is_rejected_once_fenced<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "tokenless").await?;
+    admitted(r.put(3, "fenced").await?)?;
+    rejected(
+        r.tokenless("forgot").await?,
+        &Reject::Tokenless { highest: t(3)? },
+    )?;
+    r.holds(Some("fenced")).await
+}
+
+async fn deleting_nothing_did_not_succeed<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "zero-rows").await?;
+    admitted(r.claim(1).await?)?;
+    rejected(
+        r.write(1, Write::new(KEY, Change::Delete)).await?,
+        &Reject::Missing,
+    )?;
+    admitted(r.put(1, "x").await?)?;
+    admitted(r.claim(2).await?)?;
+    admitted(r.write(2, Write::new(KEY, Change::Delete)).await?)?;
+    r.holds(None).await
+}
+
+async fn the_last_token_is_a_token<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "last-token").await?;
+    let last = palisade_core::Token::MAX.get();
+    admitted(r.put(last, "x").await?)?;
+    stale(r.put(last - 1, "late").await?, last)?;
+    r.holds(Some("x")).await
+}
+
+async fn a_leap_beyond_the_bound_is_rejected<S: Subject>(s: &S, habit: Habit) -> Result<(), Saw> {
+    let Some(bound) = habit.max_jump else {
+        return Ok(());
+    };
+    let r = Probe::fresh(s, "leap").await?;
+    rejected(
+        r.claim(bound + 1).await?,
+        &Reject::Jump {
+            highest: None,
+            bound,
+        },
+    )?;
+    admitted(r.put(1, "x").await?)?;
+    let jump = Reject::Jump {
+        highest: Some(t(1)?),
+        bound,
+    };
+    rejected(r.put(bound + 2, "poison").await?, &jump)?;
+    admitted(r.claim(bound + 1).await?)?;
+    r.holds(Some("x")).await
+}
+
+async fn another_authority_is_an_error<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "authority").await?;
+    let (ours, theirs) = (authority("ours")?, authority("theirs")?);
+    admitted(r.claim_as(Pass::new(t(5)?).by(&ours)).await?)?;
+    let wrong = Reject::WrongAuthority {
+        bound: ours.clone(),
+    };
+    for token in [4, 5, 6] {
+        rejected(r.claim_as(Pass::new(t(token)?).by(&theirs)).await?, &wrong)?;
+    }
+    admitted(r.claim_as(Pass::new(t(6)?).by(&ours)).await?)
+}
+
+async fn a_named_authority_binds_and_naming_none_is_an_error<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "binds").await?;
+    let ours = authority("ours")?;
+    admitted(r.put(5, "x").await?)?;
+    admitted(r.claim_as(Pass::new(t(5)?).by(&ours)).await?)?;
+    rejected(
+        r.put(6, "nameless").await?,
+        &Reject::WrongAuthority {
+            bound: ours.clone(),
+        },
+    )?;
+    r.holds(Some("x")).await
+}
+
+async fn the_same_token_writes_again<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "equal").await?;
+    admitted(r.put(5, "one").await?)?;
+    admitted(r.put(5, "two").await?)?;
+    r.holds(Some("two")).await
+}
+
+async fn a_repeated_number_is_carried_out_once<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "repeat").await?;
+    admitted(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
+    repeated(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
+    r.holds(Some("v1")).await
+}
+
+/// The duplicate of FIELD (b): v1 was sent twice, v2 acknowledged, then the first copy of v1 arrives.
+async fn a_lower_number_is_rejected<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "duplicate").await?;
+    admitted(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
+    admitted(r.numbered(5, 2, Change::Put(b"v2")).await?)?;
+    let last = Sequence::new(2).ok_or("the check's own number")?;
+    rejected(
+        r.numbered(5, 1, Change::Put(b"v1")).await?,
+        &Reject::SequenceStale { last },
+    )?;
+    r.holds(Some("v2")).await
+}
+
+async fn a_gap_in_the_numbers_is_admitted<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "gap").await?;
+    admitted(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
+    admitted(r.numbered(5, 10, Change::Put(b"v10")).await?)?;
+    r.holds(Some("v10")).await
+}
+
+async fn numbers_start_again_under_a_higher_token<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "again").await?;
+    admitted(r.numbered(5, 10, Change::Put(b"old")).await?)?;
+    admitted(r.numbered(6, 0, Change::Put(b"new")).await?)?;
+    stale(r.numbered(5, 11, Change::Put(b"late")).await?, 6)?;
+    r.holds(Some("new")).await
+}
+
+async fn a_number_is_not_reused_for_another_write<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "reused").await?;
+    admitted(r.numbered(5, 1, Change::Put(b"first")).await?)?;
+    let last = Sequence::new(1).ok_or("the check's own number")?;
+    let other = r.numbered(5, 1, Change::Put(b"other")).await?;
+    rejected(other, &Reject::SequenceReused { last })?;
+    r.holds(Some("first")).await
+}
+
+async fn an_append_is_repeated_safely<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "append").await?;
+    admitted(r.numbered(5, 1, Change::Append(b"a")).await?)?;
+    admitted(r.numbered(5, 2, Change::Append(b"b")).await?)?;
+    repeated(r.numbered(5, 2, Change::Append(b"b")).await?)?;
+    r.holds(Some("ab")).await
+}
+
+async fn a_second_write_is_already_written_and_not_stale<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "once").await?;
+    admitted(r.put(5, "one").await?)?;
+    rejected(r.put(5, "two").await?, &Reject::AlreadyWritten)?;
+    r.holds(Some("one")).await
+}
+
+async fn a_claim_leaves_the_one_write<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "once-after-claim").await?;
+    admitted(r.claim(5).await?)?;
+    reads(r.read(5).await?, None)?;
+    admitted(r.put(5, "one").await?)?;
+    rejected(r.put(5, "two").await?, &Reject::AlreadyWritten)
+}
+
+async fn a_repeat_of_the_one_write_is_recognised<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "once-repeated").await?;
+    admitted(r.numbered(5, 1, Change::Put(b"one")).await?)?;
+    repeated(r.numbered(5, 1, Change::Put(b"one")).await?)?;
+    rejected(
+        r.numbered(5, 2, Change::Put(b"two")).await?,
+        &Reject::AlreadyWritten,
+    )?;
+    r.holds(Some("one")).await
+}
+
+async fn a_higher_token_writes_once_more<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "once-more").await?;
+    admitted(r.put(5, "five").await?)?;
+    admitted(r.put(6, "six").await?)?;
+    rejected(r.put(6, "again").await?, &Reject::AlreadyWritten)?;
+    r.holds(Some("six")).await
+}
+
+async fn the_forced_schedule_loses_nothing<S: Subject>(s: &S) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "schedule").await?;
+    match late_write_once(&r, 1).await? {
+        0 => Ok(()),
+        lost => Err(format!("{lost} acknowledged write lost")),
+    }
+}
+
+async fn racing_holders_lose_no_acknowledged_write<S: Subject>(
+    s: &S,
+    habit: Habit,
+) -> Result<(), Saw> {
+    let r = Probe::fresh(s, "race").await?;
+    racing_holders(&r, habit.rounds).await
+}

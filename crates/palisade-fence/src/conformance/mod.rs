@@ -1,0 +1,189 @@
+//! The suite that every fence must pass.
+//!
+//! A backend says how to make fresh resources ([`Subject`]) and runs [`run`]:
+//!
+//! ```
+//! # use palisade_fence::conformance::{self, Habit, Subject};
+//! # use palisade_fence::{Fault, Limits, Rule, memory};
+//! struct Memory(memory::Store);
+//!
+//! impl Subject for Memory {
+//!     type Fence = memory::Resource;
+//!     async fn fresh(&self, name: &str) -> Result<memory::Resource, Fault> {
+//!         self.0.resource(name)
+//!     }
+//! }
+//!
+//! # async fn test() {
+//! let store = memory::Store::new(Rule::CLAIM, Limits::DEFAULT);
+//! conformance::run(&Memory(store), Habit::CLAIM).await.assert_passed();
+//! # }
+//! ```
+//!
+//! A fence that does not check must fail: [`Report::failed`] names what went wrong, so that a control
+//! arm can be held against what it is expected to let through.
+//!
+//! What needs a resource that can crash or lose its fence (rules F4 and F7) is a test of its own at
+//! each backend; tokens outside `1 ..= 2^53 - 1` cannot be spelled here and are tested at each wire.
+
+mod checks;
+mod race;
+mod steps;
+
+use std::fmt;
+use std::future::Future;
+
+use crate::fence::Fence;
+
+pub use race::{LateWrites, late_writes};
+
+/// A backend under test.
+pub trait Subject: Sync {
+    /// Its resources.
+    type Fence: Fence;
+
+    /// A resource that was never touched. The names asked for differ within one run.
+    fn fresh(
+        &self,
+        name: &str,
+    ) -> impl Future<Output = Result<Self::Fence, <Self::Fence as Fence>::Error>> + Send;
+}
+
+/// What the backend under test does by its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Habit {
+    /// Equal tokens are admitted again and again, or one write per grant (strict).
+    pub one_write_per_grant: bool,
+    /// How far a token may leap; `None` if it is not bounded.
+    pub max_jump: Option<u64>,
+    /// Whether it can append.
+    pub appends: bool,
+    /// Whether its tokens name their authority (rule F6).
+    pub authorities: bool,
+    /// Rounds of the races.
+    pub rounds: u64,
+}
+
+impl Habit {
+    /// [`Rule::CLAIM`](crate::Rule::CLAIM) with everything.
+    pub const CLAIM: Habit = Habit {
+        one_write_per_grant: false,
+        max_jump: Some(crate::DEFAULT_MAX_JUMP),
+        appends: true,
+        authorities: true,
+        rounds: 1_000,
+    };
+
+    /// [`Rule::STRICT`](crate::Rule::STRICT) with everything.
+    pub const STRICT: Habit = Habit {
+        one_write_per_grant: true,
+        ..Habit::CLAIM
+    };
+}
+
+/// What the textbook fence fails: nothing of what a claim or a read should have stopped is stopped.
+/// A control arm with `>=` on writes is held against this list.
+pub const TEXTBOOK_FAILS: &[&str] = &[
+    "a_late_write_after_a_claim_is_rejected",
+    "a_late_write_after_a_tokened_read_is_rejected",
+    "a_stale_read_is_rejected",
+    "a_stale_claim_is_rejected",
+    "a_write_claims_by_itself",
+    "a_released_token_counts_until_a_higher_one_comes",
+    "a_leap_beyond_the_bound_is_rejected",
+    "another_authority_is_an_error",
+    "a_named_authority_binds_and_naming_none_is_an_error",
+    "the_forced_schedule_loses_nothing",
+    "racing_holders_lose_no_acknowledged_write",
+    "a_repeated_number_is_carried_out_once",
+    "a_lower_number_is_rejected",
+    "a_number_is_not_reused_for_another_write",
+    "an_append_is_repeated_safely",
+];
+
+/// What a resource without any check fails.
+pub const UNFENCED_FAILS: &[&str] = &[
+    "a_zombie_write_is_rejected_and_changes_nothing",
+    "a_late_write_after_a_claim_is_rejected",
+    "a_late_write_after_a_tokened_read_is_rejected",
+    "a_stale_read_is_rejected",
+    "a_stale_claim_is_rejected",
+    "a_write_claims_by_itself",
+    "a_released_token_counts_until_a_higher_one_comes",
+    "keys_of_a_resource_share_its_fence",
+    "a_write_without_a_token_is_rejected_once_fenced",
+    "a_leap_beyond_the_bound_is_rejected",
+    "another_authority_is_an_error",
+    "a_named_authority_binds_and_naming_none_is_an_error",
+    "the_forced_schedule_loses_nothing",
+    "racing_holders_lose_no_acknowledged_write",
+    "a_repeated_number_is_carried_out_once",
+    "a_lower_number_is_rejected",
+    "numbers_start_again_under_a_higher_token",
+    "a_number_is_not_reused_for_another_write",
+    "an_append_is_repeated_safely",
+];
+
+/// What the suite found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    passed: Vec<&'static str>,
+    failed: Vec<(&'static str, String)>,
+}
+
+impl Report {
+    /// The checks that passed, by name.
+    #[must_use]
+    pub fn passed(&self) -> &[&'static str] {
+        &self.passed
+    }
+
+    /// The checks that failed, by name.
+    #[must_use]
+    pub fn failed(&self) -> Vec<&'static str> {
+        self.failed.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// Fails the test that runs the suite if any check failed.
+    ///
+    /// # Panics
+    /// With every failed check and what it saw.
+    #[track_caller]
+    pub fn assert_passed(&self) {
+        assert!(self.failed.is_empty(), "{self}");
+        assert!(!self.passed.is_empty(), "no check was run");
+    }
+
+    fn note(&mut self, name: &'static str, result: Result<(), String>) {
+        match result {
+            Ok(()) => self.passed.push(name),
+            Err(saw) => self.failed.push((name, saw)),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} checks passed, {} failed",
+            self.passed.len(),
+            self.failed.len()
+        )?;
+        self.failed
+            .iter()
+            .try_for_each(|(name, saw)| write!(f, "\n  {name}: {saw}"))
+    }
+}
+
+/// Runs every check that applies, each on fresh resources.
+pub async fn run<S: Subject>(subject: &S, habit: Habit) -> Report {
+    let mut report = Report::default();
+    checks::common(subject, habit, &mut report).await;
+    if habit.one_write_per_grant {
+        checks::strict(subject, &mut report).await;
+    } else {
+        checks::many_writes(subject, habit, &mut report).await;
+    }
+    report
+}

@@ -1,0 +1,43 @@
+//! Fences for resources: the end of the chain where a paused holder's late write is refused.
+//!
+//! ```text
+//!   lease.token() ──► Pass ──► claim ──► read ──► write        any of them may answer Rejected:
+//!                              │                               somebody newer has been here
+//!                              └ raises the fence, durably, before the first read
+//! ```
+//!
+//! No lock service can stop two processes from both believing they hold a lock. The lease saves work;
+//! the fence keeps data safe. The decision is [`palisade_core::fence`]; this crate carries it out at a
+//! resource, in one atomic, durable step with the effect (rule F1).
+//!
+//! * [`Fence`] is what every resource offers, [`Checked`] what it answers.
+//! * [`memory`] – inside this process: a lock-free [`memory::Ratchet`], a [`memory::Guarded`] value and
+//!   an object store for tests.
+//! * `store` – the durable object store under `palisade store` (feature `store`).
+//! * `conformance` – the suite that every fence must pass (feature `conformance`).
+//!
+//! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
+//! that was hit, a name that is no name.
+
+mod checked;
+mod claimed;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod fence;
+#[cfg(feature = "memory")]
+pub mod memory;
+mod name;
+#[cfg(any(feature = "memory", feature = "store"))]
+mod objects;
+#[cfg(feature = "store")]
+pub mod store;
+
+pub use checked::{Admitted, Checked};
+pub use claimed::{Claimed, enter};
+pub use fence::{Change, Fence, Write};
+pub use name::{Invalid, ObjectPath, PathFault, ResourceId};
+#[cfg(any(feature = "memory", feature = "store"))]
+pub use objects::{Fault, Limits, View};
+pub use palisade_core::fence::{
+    DEFAULT_MAX_JUMP, FenceState, Mark, Mode, Op, Pass, Reject, Rule, Sequence, Verdict, Written,
+};

@@ -1,0 +1,175 @@
+//! A value under a fence.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use palisade_core::fence::{FenceState, Op, Pass, Rule, Sequence, Verdict};
+
+use crate::checked::{Admitted, Checked};
+
+/// A value that only the newest holder can touch.
+///
+/// Check and effect are one step under a lock of its own (rule F1), held while the closure runs.
+///
+/// ```
+/// use palisade_core::Token;
+/// use palisade_fence::memory::Guarded;
+/// use palisade_fence::{Checked, Pass};
+///
+/// let total = Guarded::new(0_u64);
+/// let (old, new) = (Pass::new(Token::new(1)?), Pass::new(Token::new(2)?));
+/// assert!(total.claim(old).is_admitted());
+/// assert!(total.claim(new).is_admitted()); // the old holder was paused, its lease ran out
+/// assert!(total.write(old, None, |total| *total += 1).rejected().is_some());
+/// # Ok::<(), palisade_core::Invalid>(())
+/// ```
+#[derive(Debug)]
+pub struct Guarded<T> {
+    rule: Rule,
+    inner: Mutex<Inner<T>>,
+}
+
+#[derive(Debug)]
+struct Inner<T> {
+    fence: FenceState,
+    value: T,
+}
+
+impl<T> Guarded<T> {
+    /// Puts a value under the claim fence.
+    pub const fn new(value: T) -> Guarded<T> {
+        Guarded::with_rule(value, Rule::CLAIM)
+    }
+
+    /// Puts a value under a fence with this rule.
+    pub const fn with_rule(value: T, rule: Rule) -> Guarded<T> {
+        let fence = FenceState {
+            authority: None,
+            lock: None,
+            mark: None,
+        };
+        Guarded {
+            rule,
+            inner: Mutex::new(Inner { fence, value }),
+        }
+    }
+
+    /// Raises the fence to this token, before the first read (rule F2).
+    pub fn claim(&self, pass: Pass<'_>) -> Checked<()> {
+        self.judge(&mut self.lock().fence, pass, Op::Claim)
+    }
+
+    /// Reads in order to write (rule F3).
+    pub fn read<R>(&self, pass: Pass<'_>, f: impl FnOnce(&T) -> R) -> Checked<R> {
+        let mut inner = self.lock();
+        match self.judge(&mut inner.fence, pass, Op::Read) {
+            Checked::Admitted(admitted) => Checked::admitted(f(&inner.value), admitted.highest),
+            Checked::Rejected(reject) => Checked::Rejected(reject),
+        }
+    }
+
+    /// Changes the value. A repeat of the last sequence number is admitted and does not run `f`.
+    pub fn write(
+        &self,
+        pass: Pass<'_>,
+        sequence: Option<Sequence>,
+        f: impl FnOnce(&mut T),
+    ) -> Checked<()> {
+        let mut inner = self.lock();
+        let answer = self.judge(&mut inner.fence, pass, Op::Write(sequence));
+        if matches!(&answer, Checked::Admitted(admitted) if !admitted.repeat) {
+            f(&mut inner.value);
+        }
+        answer
+    }
+
+    /// An observer's plain read: proves nothing and must not feed a write.
+    pub fn observe<R>(&self, f: impl FnOnce(&T) -> R) -> R {
+        f(&self.lock().value)
+    }
+
+    /// Judges, and raises the fence; the caller still has the lock.
+    fn judge(&self, fence: &mut FenceState, pass: Pass<'_>, op: Op) -> Checked<()> {
+        let repeat = match self.rule.decide(fence, pass, op) {
+            Verdict::Admit(None) => false,
+            Verdict::Admit(Some(next)) => {
+                *fence = next;
+                false
+            }
+            Verdict::Repeat => true,
+            Verdict::Reject(reject) => return Checked::Rejected(reject),
+        };
+        Checked::Admitted(Admitted {
+            value: (),
+            highest: fence.highest(),
+            repeat,
+        })
+    }
+
+    /// A closure that panicked may leave its own change half done; the fence was raised before.
+    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use palisade_core::Token;
+    use palisade_core::fence::Reject;
+
+    use super::*;
+
+    fn pass(token: u64) -> Pass<'static> {
+        Pass::new(Token::new(token).unwrap())
+    }
+
+    #[test]
+    fn a_late_write_changes_nothing() {
+        let value = Guarded::new("old".to_owned());
+        let _ = value.claim(pass(1));
+        let read = value.read(pass(2), Clone::clone).into_result();
+        assert_eq!(read.as_deref(), Ok("old"));
+        let late = value.write(pass(1), None, |value| value.push('!'));
+        assert_eq!(
+            late.rejected(),
+            Some(&Reject::Stale {
+                highest: Token::new(2).unwrap()
+            })
+        );
+        assert_eq!(value.observe(String::len), 3);
+    }
+
+    #[test]
+    fn a_repeat_is_answered_and_not_done_again() {
+        let value = Guarded::new(0);
+        for repeat in [false, true] {
+            let answer = value.write(pass(1), Sequence::new(1), |value| *value += 1);
+            assert!(matches!(answer, Checked::Admitted(admitted) if admitted.repeat == repeat));
+        }
+        assert_eq!(value.observe(|value| *value), 1);
+    }
+
+    #[test]
+    fn racing_threads_lose_no_acknowledged_update() {
+        let counter = Guarded::new(0_u64);
+        let tokens = std::sync::atomic::AtomicU64::new(1);
+        let acknowledged: u64 = std::thread::scope(|scope| {
+            let racer = || (0..1_000).filter(|_| increments(&counter, &tokens)).count() as u64;
+            let racers: Vec<_> = (0..4).map(|_| scope.spawn(racer)).collect();
+            racers.into_iter().map(|racer| racer.join().unwrap()).sum()
+        });
+        assert!(acknowledged > 0);
+        assert_eq!(counter.observe(|value| *value), acknowledged);
+    }
+
+    /// One holder's turn: claim, read, and write what follows from the read.
+    fn increments(counter: &Guarded<u64>, tokens: &std::sync::atomic::AtomicU64) -> bool {
+        let pass = pass(tokens.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let Checked::Admitted(read) = counter.read(pass, |value| *value) else {
+            return false;
+        };
+        std::thread::yield_now();
+        counter
+            .write(pass, None, |value| *value = read.value + 1)
+            .is_admitted()
+    }
+}

@@ -1,0 +1,111 @@
+//! Objects under keys, in memory.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use palisade_core::fence::{Pass, Rule};
+
+use crate::checked::{Admitted, Checked};
+use crate::fence::{Change, Fence, Write};
+use crate::name::{ObjectPath, ResourceId};
+use crate::objects::{Ask, Bytes, Fault, Limits, Plan, Request, Table, View};
+
+/// The store of `palisade store` without the disk: resource → path → bytes.
+#[derive(Clone, Debug)]
+pub struct Store(Arc<Mutex<Table>>);
+
+impl Store {
+    /// An empty store whose resources have this rule and these limits.
+    #[must_use]
+    pub fn new(rule: Rule, limits: Limits) -> Store {
+        Store(Arc::new(Mutex::new(Table::new(rule, limits))))
+    }
+
+    /// One resource.
+    ///
+    /// # Errors
+    /// [`Fault::Invalid`] if the name is none.
+    pub fn resource(&self, name: &str) -> Result<Resource, Fault> {
+        Ok(Resource {
+            store: self.clone(),
+            id: ResourceId::new(name)?,
+        })
+    }
+
+    fn carry_out(&self, request: Request) -> Result<Checked<Option<Bytes>>, Fault> {
+        let mut table = self.lock();
+        let (id, read) = (request.resource.clone(), request.ask.reads().cloned());
+        let repeat = match table.plan(request)? {
+            Plan::Admit(record) if record.is_empty() => false,
+            Plan::Admit(record) => {
+                table.apply(record);
+                false
+            }
+            Plan::Repeat => true,
+            Plan::Reject(reject) => return Ok(Checked::Rejected(reject)),
+        };
+        let value = read.and_then(|path| table.object(&id, &path));
+        Ok(Checked::Admitted(Admitted {
+            value,
+            highest: table.highest(&id),
+            repeat,
+        }))
+    }
+
+    /// A panic in here would be ours, between two whole records.
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One resource of a [`Store`].
+#[derive(Clone, Debug)]
+pub struct Resource {
+    store: Store,
+    id: ResourceId,
+}
+
+impl Resource {
+    /// What is known of it; `None` if nothing was ever admitted here.
+    #[must_use]
+    pub fn view(&self) -> Option<View> {
+        self.store.lock().view(&self.id)
+    }
+
+    fn ask(&self, pass: Option<Pass<'_>>, ask: Ask) -> Result<Checked<Option<Bytes>>, Fault> {
+        let by = pass.map(Into::into);
+        self.store.carry_out(Request {
+            resource: self.id.clone(),
+            by,
+            ask,
+        })
+    }
+}
+
+impl Fence for Resource {
+    type Error = Fault;
+
+    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+        Ok(self.ask(Some(pass), Ask::Claim)?.map(|_| ()))
+    }
+
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+        let read = self.ask(Some(pass), Ask::Read(ObjectPath::new(key)?))?;
+        Ok(read.map(|object| object.map(|bytes| bytes.to_vec())))
+    }
+
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+        let path = ObjectPath::new(write.key)?;
+        let ask = Ask::write(path, write.change.into(), write.sequence);
+        Ok(self.ask(Some(pass), ask)?.map(|_| ()))
+    }
+
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+        let ask = Ask::write(ObjectPath::new(key)?, change.into(), None);
+        Ok(self.ask(None, ask)?.map(|_| ()))
+    }
+
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+        let object = self.store.lock().object(&self.id, &ObjectPath::new(key)?);
+        Ok(object.map(|bytes| bytes.to_vec()))
+    }
+}

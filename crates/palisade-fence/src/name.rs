@@ -1,0 +1,186 @@
+//! Names that come from outside: resources, and the paths of the objects in them.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use palisade_core::invalid::NameFault;
+use palisade_core::{Invalid as CoreInvalid, LockName};
+
+/// A name that is refused before anything changes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// Not a resource.
+    #[error("resource_id {0}")]
+    Resource(NameFault),
+    /// Not an object of a resource.
+    #[error("file_path {0}")]
+    Path(PathFault),
+}
+
+/// What is wrong with an object's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathFault {
+    /// It has no leading slash.
+    #[error("must start with '/'")]
+    NotAbsolute,
+    /// It is longer than [`ObjectPath::MAX_BYTES`].
+    #[error("has {bytes} bytes; 2 ..= {max} are allowed", max = ObjectPath::MAX_BYTES)]
+    TooLong {
+        /// How many bytes it has.
+        bytes: usize,
+    },
+    /// A control character.
+    #[error("has a control character at offset {at}")]
+    Control {
+        /// The offset of the first.
+        at: usize,
+    },
+    /// An empty segment, `.` or `..`: it could be taken for another path, or lead out of the resource.
+    #[error("must not have an empty segment, '.' or '..'")]
+    Segment,
+}
+
+/// What a resource is called: 1 – 255 bytes of printable ASCII, compared byte by byte.
+///
+/// The same rule as for lock names, since a resource is usually called like the lock that guards it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceId(LockName);
+
+impl ResourceId {
+    /// Takes a name from outside.
+    ///
+    /// # Errors
+    /// [`Invalid::Resource`] that says what is wrong with it and where.
+    pub fn new(name: &str) -> Result<ResourceId, Invalid> {
+        LockName::new(name)
+            .map(ResourceId)
+            .map_err(|invalid| match invalid {
+                CoreInvalid::Name { fault, .. } => Invalid::Resource(fault),
+                _ => Invalid::Resource(NameFault::Empty),
+            })
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl Borrow<str> for ResourceId {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl fmt::Display for ResourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Where an object lies in its resource: a key spelled like an absolute path.
+///
+/// Starts with `/`, at most 1,024 bytes of UTF-8 without control characters, and no segment is empty,
+/// `.` or `..`. Compared byte by byte; it never leaves its resource and never touches a file system.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectPath(Arc<str>);
+
+impl ObjectPath {
+    /// Longest path in bytes.
+    pub const MAX_BYTES: usize = 1_024;
+
+    /// Takes a path from outside.
+    ///
+    /// # Errors
+    /// [`Invalid::Path`] that says what is wrong with it.
+    pub fn new(path: &str) -> Result<ObjectPath, Invalid> {
+        match path_fault(path) {
+            None => Ok(ObjectPath(Arc::from(path))),
+            Some(fault) => Err(Invalid::Path(fault)),
+        }
+    }
+
+    /// The path as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for ObjectPath {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl fmt::Display for ObjectPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+fn path_fault(path: &str) -> Option<PathFault> {
+    if path.len() > ObjectPath::MAX_BYTES {
+        return Some(PathFault::TooLong { bytes: path.len() });
+    }
+    let Some(rest) = path.strip_prefix('/') else {
+        return Some(PathFault::NotAbsolute);
+    };
+    if let Some((at, _)) = path.char_indices().find(|(_, char)| char.is_control()) {
+        return Some(PathFault::Control { at });
+    }
+    rest.split('/')
+        .any(|segment| matches!(segment, "" | "." | ".."))
+        .then_some(PathFault::Segment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_stays_in_its_resource() {
+        let fault = |path: &str| match ObjectPath::new(path) {
+            Ok(_) => None,
+            Err(Invalid::Path(fault)) => Some(fault),
+            Err(other) => panic!("{other}"),
+        };
+        for good in [
+            "/a",
+            "/uploads/orders-2026-05.csv",
+            "/ä/ü",
+            "/...",
+            "/a b",
+            "/.hidden",
+        ] {
+            assert_eq!(fault(good), None, "{good}");
+        }
+        for bad in ["/", "//", "/a/", "/a//b", "/.", "/..", "/a/../b", "/a/./b"] {
+            assert_eq!(fault(bad), Some(PathFault::Segment), "{bad}");
+        }
+        assert_eq!(fault(""), Some(PathFault::NotAbsolute));
+        assert_eq!(fault("a/b"), Some(PathFault::NotAbsolute));
+        assert_eq!(fault("/a\nb"), Some(PathFault::Control { at: 2 }));
+        assert_eq!(fault("/a\u{85}"), Some(PathFault::Control { at: 2 }));
+        assert_eq!(fault(&format!("/{}", "x".repeat(1_023))), None);
+        assert_eq!(
+            fault(&format!("/{}", "x".repeat(1_024))),
+            Some(PathFault::TooLong { bytes: 1_025 })
+        );
+    }
+
+    #[test]
+    fn a_resource_name_says_what_is_wrong_with_it() {
+        assert!(ResourceId::new("storage:customer-orders-bucket").is_ok());
+        assert_eq!(
+            ResourceId::new("é").unwrap_err().to_string(),
+            "resource_id has a byte at offset 0 that is not printable ASCII"
+        );
+        assert_eq!(
+            ResourceId::new("").unwrap_err().to_string(),
+            "resource_id is empty; 1 ..= 255 bytes are allowed"
+        );
+    }
+}

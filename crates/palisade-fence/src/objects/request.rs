@@ -1,0 +1,177 @@
+//! What is asked of a table, owned, so that it can wait in a queue.
+
+use palisade_core::fence::{Op, Pass, Sequence};
+use palisade_core::{AuthorityId, LockName, Token};
+
+use crate::fence::Change;
+use crate::name::{ObjectPath, ResourceId};
+use crate::objects::digest::digest;
+
+/// One operation at one resource.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) resource: ResourceId,
+    /// `None`: a write by code that knows of no fence.
+    pub(crate) by: Option<Credentials>,
+    pub(crate) ask: Ask,
+}
+
+/// A [`Pass`] that owns its names.
+#[derive(Clone, Debug)]
+pub(crate) struct Credentials {
+    token: Token,
+    authority: Option<AuthorityId>,
+    lock: Option<LockName>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    Claim,
+    Read(ObjectPath),
+    Write {
+        path: ObjectPath,
+        alter: Alter,
+        numbered: Option<Numbered>,
+    },
+}
+
+/// A sequence number and the digest of what was first said under it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbered {
+    pub(crate) sequence: Sequence,
+    pub(crate) digest: u64,
+}
+
+/// A [`Change`] that owns its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Alter {
+    Put(Vec<u8>),
+    Append(Vec<u8>),
+    Delete,
+}
+
+#[cfg(feature = "store")]
+impl Request {
+    /// The token presented, if any.
+    pub(crate) fn token(&self) -> Option<Token> {
+        self.by.as_ref().map(|by| by.token)
+    }
+
+    /// An upper bound of its record in a log, and about what it takes in a queue.
+    pub(crate) fn size(&self) -> usize {
+        let by = self.by.as_ref().map_or(0, Credentials::size);
+        RECORD_BYTES + self.resource.as_str().len() + by + self.ask.size()
+    }
+}
+
+impl Credentials {
+    pub(crate) fn as_pass(&self) -> Pass<'_> {
+        Pass {
+            token: self.token,
+            authority: self.authority.as_ref(),
+            lock: self.lock.as_ref(),
+        }
+    }
+}
+
+#[cfg(feature = "store")]
+impl Credentials {
+    fn size(&self) -> usize {
+        let authority = self.authority.as_ref().map_or(0, |name| name.len());
+        authority + self.lock.as_ref().map_or(0, |name| name.len())
+    }
+}
+
+impl From<Pass<'_>> for Credentials {
+    fn from(pass: Pass<'_>) -> Credentials {
+        let Pass {
+            token,
+            authority,
+            lock,
+        } = pass;
+        Credentials {
+            token,
+            authority: authority.cloned(),
+            lock: lock.cloned(),
+        }
+    }
+}
+
+impl Ask {
+    /// A write; its digest is taken here, by the caller, so that nobody else waits for it.
+    pub(crate) fn write(path: ObjectPath, alter: Alter, sequence: Option<Sequence>) -> Ask {
+        let numbered = sequence.map(|sequence| Numbered {
+            sequence,
+            digest: digest(&path, &alter),
+        });
+        Ask::Write {
+            path,
+            alter,
+            numbered,
+        }
+    }
+
+    /// The object a tokened read wants.
+    pub(crate) const fn reads(&self) -> Option<&ObjectPath> {
+        match self {
+            Ask::Read(path) => Some(path),
+            Ask::Claim | Ask::Write { .. } => None,
+        }
+    }
+
+    pub(crate) const fn op(&self) -> Op {
+        match self {
+            Ask::Claim => Op::Claim,
+            Ask::Read(_) => Op::Read,
+            Ask::Write { numbered: None, .. } => Op::Write(None),
+            Ask::Write {
+                numbered: Some(numbered),
+                ..
+            } => Op::Write(Some(numbered.sequence)),
+        }
+    }
+}
+
+#[cfg(feature = "store")]
+impl Ask {
+    fn size(&self) -> usize {
+        match self {
+            Ask::Claim => 0,
+            Ask::Read(path) => path.as_str().len(),
+            Ask::Write { path, alter, .. } => path.as_str().len() + alter.bytes().len(),
+        }
+    }
+}
+
+impl Alter {
+    /// The tag of the change in the log.
+    pub(crate) const fn kind(&self) -> u8 {
+        match self {
+            Alter::Put(_) => 1,
+            Alter::Append(_) => 2,
+            Alter::Delete => 3,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Alter::Put(bytes) | Alter::Append(bytes) => bytes,
+            Alter::Delete => &[],
+        }
+    }
+}
+
+impl From<Change<'_>> for Alter {
+    fn from(change: Change<'_>) -> Alter {
+        match change {
+            Change::Put(bytes) => Alter::Put(bytes.to_vec()),
+            Change::Append(bytes) => Alter::Append(bytes.to_vec()),
+            Change::Delete => Alter::Delete,
+        }
+    }
+}
+
+/// What a record takes besides its names and bytes, at most. A fence that names more than the request
+/// does (it was bound before) is what most of it is for.
+#[cfg(feature = "store")]
+const RECORD_BYTES: usize = 1_024;

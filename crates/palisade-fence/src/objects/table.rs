@@ -1,0 +1,296 @@
+//! The table: plans an operation, and applies what a plan or a log says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use palisade_core::Token;
+use palisade_core::fence::{FenceState, Reject, Rule, Verdict};
+
+use crate::name::{ObjectPath, ResourceId};
+use crate::objects::request::{Alter, Ask, Numbered, Request};
+use crate::objects::{Bytes, Fault, Guard, Limits, Resource, View};
+
+/// Every resource of a store.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    rule: Rule,
+    limits: Limits,
+    pub(super) resources: BTreeMap<ResourceId, Resource>,
+    bytes: u64,
+}
+
+/// What is to be done about a request.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    /// Apply this, after logging it unless it is [`Record::is_empty`].
+    Admit(Record),
+    /// Answer as before.
+    Repeat,
+    /// Answer so.
+    Reject(Reject),
+}
+
+/// What became so at one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) resource: ResourceId,
+    pub(crate) guard: Option<Guard>,
+    pub(crate) change: Option<(ObjectPath, Alter)>,
+}
+
+impl Record {
+    /// Nothing changes: there is nothing to log.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.guard.is_none() && self.change.is_none()
+    }
+}
+
+impl Table {
+    pub(crate) const fn new(rule: Rule, limits: Limits) -> Table {
+        Table {
+            rule,
+            limits,
+            resources: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Decides a request; changes nothing.
+    pub(crate) fn plan(&self, request: Request) -> Result<Plan, Fault> {
+        let Request { resource, by, ask } = request;
+        let guard = self
+            .resources
+            .get(&resource)
+            .map_or(&UNFENCED, |resource| &resource.guard);
+        let verdict = match &by {
+            Some(by) => self.rule.decide(&guard.fence, by.as_pass(), ask.op()),
+            None => guard.fence.decide_tokenless_write(),
+        };
+        match verdict {
+            Verdict::Admit(next) => self.admit(resource, guard, next, ask),
+            Verdict::Repeat => Ok(repeat(guard, &ask)),
+            Verdict::Reject(reject) => Ok(Plan::Reject(reject)),
+        }
+    }
+
+    fn admit(
+        &self,
+        resource: ResourceId,
+        guard: &Guard,
+        next: Option<FenceState>,
+        ask: Ask,
+    ) -> Result<Plan, Fault> {
+        let digest = ask
+            .numbered()
+            .map(|numbered| numbered.digest)
+            .or(guard.digest);
+        let guard = next.map(|fence| Guard { fence, digest });
+        let change = match ask {
+            Ask::Claim | Ask::Read(_) => None,
+            Ask::Write { path, alter, .. } => Some((path, alter)),
+        };
+        let record = Record {
+            resource,
+            guard,
+            change,
+        };
+        if matches!(record.change, Some((_, Alter::Delete))) && self.object_of(&record).is_none() {
+            return Ok(Plan::Reject(Reject::Missing));
+        }
+        self.fits(&record)?;
+        Ok(Plan::Admit(record))
+    }
+
+    /// Whether a record keeps the store within its limits.
+    fn fits(&self, record: &Record) -> Result<(), Fault> {
+        if let Some((_, alter @ (Alter::Put(_) | Alter::Append(_)))) = &record.change {
+            let bytes = self.length_after(record, alter);
+            let max = self.limits.object_bytes;
+            if bytes > max {
+                return Err(Fault::ObjectTooLarge { bytes, max });
+            }
+        }
+        let max = self.limits.total_bytes;
+        let (grows, shrinks) = self.cost(record);
+        // What does not grow the store is always taken: deleting is the way out of a full one.
+        if grows > shrinks && self.bytes + grows - shrinks > max {
+            return Err(Fault::StorageFull { max });
+        }
+        Ok(())
+    }
+
+    /// Applies what was planned, or what a log says. Total: any record makes some state.
+    pub(crate) fn apply(&mut self, record: Record) {
+        let (grows, shrinks) = self.cost(&record);
+        self.bytes = (self.bytes + grows).saturating_sub(shrinks);
+        let resource = self.resources.entry(record.resource).or_default();
+        if let Some(guard) = record.guard {
+            resource.guard = guard;
+        }
+        if let Some((path, alter)) = record.change {
+            resource.change(path, alter);
+        }
+    }
+
+    /// By how much a record grows and shrinks the store.
+    fn cost(&self, record: &Record) -> (u64, u64) {
+        let names = if self.resources.contains_key(&record.resource) {
+            0
+        } else {
+            RESOURCE_COST + record.resource.as_str().len() as u64
+        };
+        let Some((path, alter)) = &record.change else {
+            return (names, 0);
+        };
+        let entry = OBJECT_COST + path.as_str().len() as u64;
+        let before = self
+            .object_of(record)
+            .map_or(0, |object| entry + object.len() as u64);
+        let after = match alter {
+            Alter::Delete => 0,
+            alter => entry + self.length_after(record, alter),
+        };
+        (names + after, before)
+    }
+
+    fn length_after(&self, record: &Record, alter: &Alter) -> u64 {
+        let before = match alter {
+            Alter::Append(_) => self.object_of(record).map_or(0, |object| object.len()),
+            Alter::Put(_) | Alter::Delete => 0,
+        };
+        (before + alter.bytes().len()) as u64
+    }
+
+    fn object_of(&self, record: &Record) -> Option<&Bytes> {
+        let (path, _) = record.change.as_ref()?;
+        self.resources.get(&record.resource)?.objects.get(path)
+    }
+
+    /// The bytes of an object.
+    pub(crate) fn object(&self, resource: &ResourceId, path: &ObjectPath) -> Option<Bytes> {
+        self.resources.get(resource)?.objects.get(path).cloned()
+    }
+
+    /// The highest token at a resource.
+    pub(crate) fn highest(&self, resource: &ResourceId) -> Option<Token> {
+        self.resources.get(resource)?.guard.fence.highest()
+    }
+
+    /// What is known of a resource; `None` if nothing was ever admitted there.
+    pub(crate) fn view(&self, resource: &ResourceId) -> Option<View> {
+        self.resources.get(resource).map(Resource::view)
+    }
+}
+
+/// What a store lists and logs.
+#[cfg(any(feature = "store", test))]
+impl Table {
+    /// Resources whose name starts with `prefix`, from `after` on, in name order.
+    pub(crate) fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> impl Iterator<Item = (&'a ResourceId, View)> {
+        use std::ops::Bound;
+
+        let start = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        self.resources
+            .range::<str, _>((start, Bound::Unbounded))
+            .take_while(move |(name, _)| name.as_str().starts_with(prefix))
+            .map(|(name, resource)| (name, resource.view()))
+    }
+
+    /// Everything, as records that make it again.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
+        self.resources.iter().flat_map(|(name, resource)| {
+            let whole = |guard, change| Record {
+                resource: name.clone(),
+                guard,
+                change,
+            };
+            let objects = resource.objects.iter().map(move |(path, bytes)| {
+                whole(None, Some((path.clone(), Alter::Put(bytes.to_vec()))))
+            });
+            std::iter::once(whole(Some(resource.guard.clone()), None)).chain(objects)
+        })
+    }
+
+    /// How many bytes it takes, by its own reckoning.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many resources it has.
+    pub(crate) fn resources(&self) -> usize {
+        self.resources.len()
+    }
+}
+
+impl Resource {
+    fn view(&self) -> View {
+        View {
+            fence: self.guard.fence.clone(),
+            objects: self.objects.len() as u64,
+            bytes: self.bytes,
+        }
+    }
+
+    fn change(&mut self, path: ObjectPath, alter: Alter) {
+        let before = self.objects.get(&path).map_or(0, |object| object.len());
+        let after = match alter {
+            Alter::Put(bytes) => {
+                let length = bytes.len();
+                self.objects.insert(path, Arc::new(bytes));
+                length
+            }
+            Alter::Append(bytes) => {
+                // Copies only while a reader still has the old bytes in hand.
+                let object = Arc::make_mut(self.objects.entry(path).or_default());
+                object.extend_from_slice(&bytes);
+                object.len()
+            }
+            Alter::Delete => {
+                self.objects.remove(&path);
+                0
+            }
+        };
+        self.bytes = (self.bytes + after as u64).saturating_sub(before as u64);
+    }
+}
+
+impl Ask {
+    const fn numbered(&self) -> Option<&Numbered> {
+        match self {
+            Ask::Write { numbered, .. } => numbered.as_ref(),
+            Ask::Claim | Ask::Read(_) => None,
+        }
+    }
+}
+
+/// The rule found the number again; whether it is the write again only the digest tells.
+fn repeat(guard: &Guard, ask: &Ask) -> Plan {
+    match ask.numbered() {
+        Some(numbered) if guard.digest != Some(numbered.digest) => {
+            Plan::Reject(Reject::SequenceReused {
+                last: numbered.sequence,
+            })
+        }
+        _ => Plan::Repeat,
+    }
+}
+
+static UNFENCED: Guard = Guard {
+    fence: FenceState {
+        authority: None,
+        lock: None,
+        mark: None,
+    },
+    digest: None,
+};
+
+/// What a resource and an object are reckoned to take besides their names and bytes.
+const RESOURCE_COST: u64 = 256;
+const OBJECT_COST: u64 = 128;

@@ -1,0 +1,208 @@
+use palisade_core::Token;
+use palisade_core::fence::{Pass, Rule, Sequence};
+
+use super::*;
+use crate::name::ResourceId;
+
+fn table(limits: Limits) -> Table {
+    Table::new(Rule::CLAIM, limits)
+}
+
+fn request(token: u64, ask: Ask) -> Request {
+    let by = Some(Pass::new(Token::new(token).unwrap()).into());
+    Request {
+        resource: ResourceId::new("r").unwrap(),
+        by,
+        ask,
+    }
+}
+
+fn write(token: u64, path: &str, alter: Alter, sequence: Option<u64>) -> Request {
+    let path = ObjectPath::new(path).unwrap();
+    request(
+        token,
+        Ask::write(path, alter, sequence.and_then(Sequence::new)),
+    )
+}
+
+fn run(table: &mut Table, request: Request) -> Result<String, Fault> {
+    Ok(match table.plan(request)? {
+        Plan::Admit(record) => {
+            table.apply(record);
+            "admit".to_owned()
+        }
+        Plan::Repeat => "repeat".to_owned(),
+        Plan::Reject(reject) => reject.code().to_owned(),
+    })
+}
+
+fn text(table: &Table, path: &str) -> Option<String> {
+    let object = table.object(
+        &ResourceId::new("r").unwrap(),
+        &ObjectPath::new(path).unwrap(),
+    )?;
+    Some(String::from_utf8(object.to_vec()).unwrap())
+}
+
+fn put(bytes: &str) -> Alter {
+    Alter::Put(bytes.into())
+}
+
+fn append(bytes: &str) -> Alter {
+    Alter::Append(bytes.into())
+}
+
+#[test]
+fn put_append_and_delete() {
+    let mut t = table(Limits::DEFAULT);
+    assert_eq!(
+        run(&mut t, write(1, "/f", append("a"), None)).unwrap(),
+        "admit"
+    );
+    assert_eq!(
+        run(&mut t, write(1, "/f", append("b"), None)).unwrap(),
+        "admit"
+    );
+    assert_eq!(text(&t, "/f").as_deref(), Some("ab"));
+    assert_eq!(
+        run(&mut t, write(1, "/f", put("c"), None)).unwrap(),
+        "admit"
+    );
+    assert_eq!(text(&t, "/f").as_deref(), Some("c"));
+    assert_eq!(
+        run(&mut t, write(1, "/f", Alter::Delete, None)).unwrap(),
+        "admit"
+    );
+    assert_eq!(text(&t, "/f"), None);
+}
+
+#[test]
+fn deleting_nothing_is_told_and_raises_nothing() {
+    let mut t = table(Limits::DEFAULT);
+    assert_eq!(
+        run(&mut t, write(7, "/f", Alter::Delete, Some(1))).unwrap(),
+        "missing"
+    );
+    assert_eq!(t.resources(), 0);
+}
+
+#[test]
+fn the_fence_outlives_the_last_object() {
+    let mut t = table(Limits::DEFAULT);
+    let _ = run(&mut t, write(5, "/f", put("x"), None));
+    let _ = run(&mut t, write(5, "/f", Alter::Delete, None));
+    assert_eq!(
+        run(&mut t, write(4, "/f", put("zombie"), None)).unwrap(),
+        "stale"
+    );
+}
+
+#[test]
+fn a_repeat_must_say_the_same() {
+    let mut t = table(Limits::DEFAULT);
+    assert_eq!(
+        run(&mut t, write(1, "/f", append("a"), Some(1))).unwrap(),
+        "admit"
+    );
+    assert_eq!(
+        run(&mut t, write(1, "/f", append("a"), Some(1))).unwrap(),
+        "repeat"
+    );
+    assert_eq!(
+        run(&mut t, write(1, "/f", append("b"), Some(1))).unwrap(),
+        "sequence_reused"
+    );
+    assert_eq!(
+        run(&mut t, write(1, "/g", append("a"), Some(1))).unwrap(),
+        "sequence_reused"
+    );
+    assert_eq!(
+        run(&mut t, write(1, "/f", put("a"), Some(1))).unwrap(),
+        "sequence_reused"
+    );
+    assert_eq!(text(&t, "/f").as_deref(), Some("a"));
+    // A claim or an unnumbered write in between does not forget what the last number said.
+    let _ = run(&mut t, request(1, Ask::Claim));
+    let _ = run(&mut t, write(1, "/h", put("h"), None));
+    assert_eq!(
+        run(&mut t, write(1, "/f", append("a"), Some(1))).unwrap(),
+        "repeat"
+    );
+}
+
+#[test]
+fn limits_are_named_and_change_nothing() {
+    let mut t = table(Limits {
+        object_bytes: 4,
+        total_bytes: 600,
+    });
+    let too_large = Fault::ObjectTooLarge { bytes: 5, max: 4 };
+    assert_eq!(
+        run(&mut t, write(1, "/f", put("12345"), None)),
+        Err(too_large.clone())
+    );
+    assert_eq!((t.resources(), t.bytes()), (0, 0));
+    assert_eq!(
+        run(&mut t, write(1, "/f", put("1234"), None)).unwrap(),
+        "admit"
+    );
+    assert_eq!(
+        run(&mut t, write(1, "/f", append("5"), None)),
+        Err(too_large)
+    );
+    assert_eq!(
+        run(&mut t, write(1, "/g", put("1234"), None)).unwrap(),
+        "admit"
+    );
+    let full = Fault::StorageFull { max: 600 };
+    assert_eq!(run(&mut t, write(9, "/h", put("1"), None)), Err(full));
+    assert_eq!(
+        t.highest(&ResourceId::new("r").unwrap()).map(Token::get),
+        Some(1)
+    );
+    assert_eq!(
+        run(&mut t, write(1, "/g", Alter::Delete, None)).unwrap(),
+        "admit"
+    );
+    assert_eq!(
+        run(&mut t, write(1, "/h", put("1"), None)).unwrap(),
+        "admit"
+    );
+}
+
+#[test]
+fn its_records_make_it_again() {
+    let mut t = table(Limits::DEFAULT);
+    let _ = run(&mut t, write(3, "/f", append("a"), Some(1)));
+    let _ = run(&mut t, write(3, "/g", put("b"), None));
+    let _ = run(&mut t, request(4, Ask::Claim));
+    let mut again = table(Limits::DEFAULT);
+    t.records().for_each(|record| again.apply(record));
+    assert_eq!((&t.resources, t.bytes()), (&again.resources, again.bytes()));
+}
+
+#[test]
+fn lists_by_prefix_in_name_order() {
+    let mut t = table(Limits::DEFAULT);
+    for name in ["b", "a:1", "a:3", "a:2"] {
+        let by = Some(Pass::new(Token::FIRST).into());
+        let resource = ResourceId::new(name).unwrap();
+        let _ = run(
+            &mut t,
+            Request {
+                resource,
+                by,
+                ask: Ask::Claim,
+            },
+        );
+    }
+    let names = |prefix, after| {
+        t.list(prefix, after)
+            .map(|(name, _)| name.as_str().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names("a:", None), ["a:1", "a:2", "a:3"]);
+    assert_eq!(names("a:", Some("a:2")), ["a:3"]);
+    assert_eq!(names("", None).len(), 4);
+    assert_eq!(names("c", Some("a")), [""; 0]);
+}

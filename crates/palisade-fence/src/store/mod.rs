@@ -1,0 +1,235 @@
+//! The durable object store under `palisade store`: resource → path → bytes, each resource under its
+//! own fence, both in one log (rules F1 and F4).
+//!
+//! ```text
+//!   callers ──► queue ──► writer thread: take all that wait
+//!                           │  plan each against the table in memory, apply, encode
+//!                           │  one frame, one fdatasync                       (palisade-wal)
+//!                           └─ answer all of them
+//!   compactor thread: newest snapshot + sealed log ──► next snapshot
+//! ```
+//!
+//! Nothing is answered before what it was decided on is on stable storage, not even a rejection or a
+//! read. A failed write or sync is never retried: the store stops, [`Store::stopped`] says why, and a
+//! restart decides from the disk what is there.
+//!
+//! The mode is recorded when the directory is made and never changes: a fence that was off for a while
+//! proves nothing. A directory whose log is damaged is refused with file and offset (rule F7); one
+//! whose log is gone altogether has lost its objects with it.
+
+mod codec;
+mod compaction;
+mod counts;
+mod error;
+mod resource;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+
+use palisade_core::fence::Mode;
+use palisade_wal::{CreateOptions, DirStorage, Identity, RecoveryReport, Storage, Wal};
+use tokio::sync::{Semaphore, oneshot, watch};
+
+pub use counts::Counts;
+pub use error::{OpenError, StoreError};
+pub use resource::Resource;
+pub use settings::Settings;
+
+use crate::checked::Checked;
+use crate::name::ResourceId;
+use crate::objects::{Bytes, Request, Table, View};
+use counts::Counters;
+use writer::{Answer, Job, Writer};
+
+/// A durable store of fenced objects. Cloning shares it; the last clone to go closes the log.
+#[derive(Clone, Debug)]
+pub struct Store(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    mode: Mode,
+    identity: Identity,
+    recovered: RecoveryReport,
+    /// `None` only while it is dropped.
+    queue: Option<mpsc::Sender<Job>>,
+    /// Bounds what waits in the queue, in KiB.
+    room: Arc<Semaphore>,
+    room_kib: u32,
+    counters: Arc<Counters>,
+    stopped: watch::Receiver<Option<String>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Store {
+    /// Opens the store in `dir`, or makes one where there is none. What it hands out afterwards is on
+    /// stable storage.
+    ///
+    /// # Errors
+    /// [`OpenError`] names what stands in the way: another process, damage, another mode, a setting out
+    /// of its range.
+    pub fn open(dir: &Path, settings: &Settings) -> Result<Store, OpenError> {
+        settings.check()?;
+        Store::open_on(Arc::new(DirStorage::create(dir)?), settings)
+    }
+
+    /// [`open`](Store::open) on any storage; simulations use it.
+    ///
+    /// # Errors
+    /// As [`open`](Store::open).
+    pub fn open_on(storage: Arc<dyn Storage>, settings: &Settings) -> Result<Store, OpenError> {
+        settings.check()?;
+        let opened = Wal::open_or_create_on(storage, &CreateOptions::default(), &settings.log)?;
+        let (identity, recovered) = (*opened.identity(), opened.report().clone());
+        let (queue, inbox) = mpsc::channel();
+        let (stop, stopped) = watch::channel(None);
+        let counters = Arc::new(Counters::default());
+        let writer = Writer::recover(opened, settings, counters.clone(), inbox, stop)?;
+        let writer = Mutex::new(Some(writer.start()?));
+        let (room_kib, mode) = (settings.pending_kib, settings.rule.mode);
+        let room = Arc::new(Semaphore::new(room_kib as usize));
+        let queue = Some(queue);
+        let inner = Inner {
+            mode,
+            identity,
+            recovered,
+            queue,
+            room,
+            room_kib,
+            counters,
+            stopped,
+            writer,
+        };
+        Ok(Store(Arc::new(inner)))
+    }
+
+    /// One resource; it need not exist.
+    ///
+    /// # Errors
+    /// [`StoreError::Fault`] if the name is none.
+    pub fn resource(&self, name: &str) -> Result<Resource, StoreError> {
+        Ok(Resource::new(self.clone(), ResourceId::new(name)?))
+    }
+
+    /// Up to `limit` resources whose names start with `prefix`, in name order, after the name `after`.
+    ///
+    /// # Errors
+    /// [`StoreError::Stopped`].
+    pub async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(ResourceId, View)>, StoreError> {
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        self.look(move |table| {
+            let found = table.list(&prefix, after.as_deref());
+            found
+                .take(limit)
+                .map(|(name, view)| (name.clone(), view))
+                .collect()
+        })
+        .await
+    }
+
+    /// What the fences of this store check.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.0.mode
+    }
+
+    /// Who the data directory is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.0.identity
+    }
+
+    /// What was found when it was opened.
+    #[must_use]
+    pub fn recovered(&self) -> &RecoveryReport {
+        &self.0.recovered
+    }
+
+    /// What it has done since it was opened.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.0.counters.read()
+    }
+
+    /// Waits until the store has stopped for good, and says why. The process should end then: a restart
+    /// decides from the disk what is there (rule A6).
+    pub async fn stopped(&self) -> String {
+        let mut stopped = self.0.stopped.clone();
+        match stopped.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or_default(),
+            Err(_) => WRITER_GONE.to_owned(),
+        }
+    }
+
+    /// Puts an operation in the queue and waits for its answer.
+    async fn ask(&self, request: Request) -> Result<Checked<Option<Bytes>>, StoreError> {
+        let kib = u32::try_from(request.size() / 1024 + 1).unwrap_or(u32::MAX);
+        // One operation larger than the whole queue takes all of it.
+        let permits = self
+            .0
+            .room
+            .clone()
+            .acquire_many_owned(kib.min(self.0.room_kib))
+            .await;
+        let permit = permits.map_err(|_| self.gone())?;
+        let (reply, answer) = oneshot::channel::<Answer>();
+        self.send(Job::Ask {
+            request,
+            reply,
+            _permit: permit,
+        })?;
+        answer.await.unwrap_or_else(|_| Err(self.gone()))
+    }
+
+    /// Looks at the table between two batches, when all of it is on stable storage.
+    async fn look<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Table) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Look(Box::new(move |table| {
+            // Whoever asked may have gone away.
+            let _ = reply.send(f(table));
+        })))?;
+        answer.await.map_err(|_| self.gone())
+    }
+
+    fn send(&self, job: Job) -> Result<(), StoreError> {
+        let queue = self.0.queue.as_ref().ok_or_else(|| self.gone())?;
+        queue.send(job).map_err(|_| self.gone())
+    }
+
+    /// Why there is no answer: the writer never took the operation up.
+    fn gone(&self) -> StoreError {
+        let why = self.0.stopped.borrow().clone();
+        StoreError::Stopped {
+            why: why.unwrap_or_else(|| WRITER_GONE.to_owned()),
+        }
+    }
+}
+
+impl Drop for Inner {
+    /// Closes the queue and waits until the log is closed, so that the directory is free again.
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        let writer = self
+            .writer
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(writer) = writer.take() {
+            // A writer that panicked has already left the log as a crash would.
+            let _ = writer.join();
+        }
+    }
+}
+
+const WRITER_GONE: &str = "the store's writer is gone; restart the process";

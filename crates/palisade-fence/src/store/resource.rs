@@ -1,0 +1,95 @@
+//! One resource of a store, as a fence.
+
+use palisade_core::fence::Pass;
+
+use crate::checked::Checked;
+use crate::fence::{Change, Fence, Write};
+use crate::name::{ObjectPath, ResourceId};
+use crate::objects::{Ask, Bytes, Request, View};
+use crate::store::{Store, StoreError};
+
+/// One resource of a [`Store`]. Every answer is given when what it says is on stable storage.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    store: Store,
+    id: ResourceId,
+}
+
+impl Resource {
+    pub(super) const fn new(store: Store, id: ResourceId) -> Resource {
+        Resource { store, id }
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub const fn id(&self) -> &ResourceId {
+        &self.id
+    }
+
+    /// What is known of it; `None` if nothing was ever admitted here.
+    ///
+    /// # Errors
+    /// [`StoreError::Stopped`].
+    pub async fn view(&self) -> Result<Option<View>, StoreError> {
+        let id = self.id.clone();
+        self.store.look(move |table| table.view(&id)).await
+    }
+
+    async fn ask(
+        &self,
+        pass: Option<Pass<'_>>,
+        ask: Ask,
+    ) -> Result<Checked<Option<Bytes>>, StoreError> {
+        let by = pass.map(Into::into);
+        self.store
+            .ask(Request {
+                resource: self.id.clone(),
+                by,
+                ask,
+            })
+            .await
+    }
+}
+
+impl Fence for Resource {
+    type Error = StoreError;
+
+    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, StoreError> {
+        Ok(self.ask(Some(pass), Ask::Claim).await?.map(|_| ()))
+    }
+
+    async fn read(
+        &self,
+        pass: Pass<'_>,
+        key: &str,
+    ) -> Result<Checked<Option<Vec<u8>>>, StoreError> {
+        let read = self
+            .ask(Some(pass), Ask::Read(ObjectPath::new(key)?))
+            .await?;
+        Ok(read.map(|object| object.map(|bytes| bytes.to_vec())))
+    }
+
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, StoreError> {
+        let path = ObjectPath::new(write.key)?;
+        let ask = Ask::write(path, write.change.into(), write.sequence);
+        Ok(self.ask(Some(pass), ask).await?.map(|_| ()))
+    }
+
+    async fn write_tokenless(
+        &self,
+        key: &str,
+        change: Change<'_>,
+    ) -> Result<Checked<()>, StoreError> {
+        let ask = Ask::write(ObjectPath::new(key)?, change.into(), None);
+        Ok(self.ask(None, ask).await?.map(|_| ()))
+    }
+
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let (id, path) = (self.id.clone(), ObjectPath::new(key)?);
+        let object = self
+            .store
+            .look(move |table| table.object(&id, &path))
+            .await?;
+        Ok(object.map(|bytes| bytes.to_vec()))
+    }
+}

@@ -1,0 +1,72 @@
+//! How a store is run. Plain values.
+
+use palisade_core::fence::Rule;
+use palisade_wal::Options;
+
+use crate::objects::Limits;
+use crate::store::OpenError;
+
+/// How a store is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What its fences check. The mode is recorded in the directory and must be the same ever after.
+    pub rule: Rule,
+    /// How much it takes; objects up to 32 MiB.
+    pub limits: Limits,
+    /// How much may wait in the queue, in KiB; operations beyond wait outside.
+    pub pending_kib: u32,
+    /// How its log is run.
+    pub log: Options,
+}
+
+impl Settings {
+    /// Largest value of [`Limits::object_bytes`]: an object fits into one frame of the log with room to
+    /// spare.
+    pub const MAX_OBJECT_BYTES: u64 = 32 << 20;
+
+    /// The same with another rule.
+    #[must_use]
+    pub fn with_rule(self, rule: Rule) -> Settings {
+        Settings { rule, ..self }
+    }
+
+    pub(super) fn check(&self) -> Result<(), OpenError> {
+        let Limits {
+            object_bytes,
+            total_bytes,
+        } = self.limits;
+        in_range("object_bytes", object_bytes, 1, Settings::MAX_OBJECT_BYTES)?;
+        in_range("total_bytes", total_bytes, object_bytes, u64::MAX >> 1)?;
+        in_range("pending_kib", self.pending_kib.into(), 1, MAX_PENDING_KIB)
+    }
+}
+
+impl Default for Settings {
+    /// The claim fence with the default limits, and 64 MiB in the queue.
+    fn default() -> Settings {
+        Settings {
+            rule: Rule::CLAIM,
+            limits: Limits::DEFAULT,
+            pending_kib: 64 << 10,
+            log: Options::default(),
+        }
+    }
+}
+
+fn in_range(name: &'static str, given: u64, min: u64, max: u64) -> Result<(), OpenError> {
+    if (min..=max).contains(&given) {
+        Ok(())
+    } else {
+        Err(OpenError::Setting {
+            name,
+            given,
+            min,
+            max,
+        })
+    }
+}
+
+/// 16 GiB.
+const MAX_PENDING_KIB: u64 = 16 << 20;
+
+const _: () = assert!(Settings::MAX_OBJECT_BYTES * 2 <= palisade_wal::MAX_PAYLOAD as u64);

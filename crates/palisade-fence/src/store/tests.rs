@@ -1,0 +1,361 @@
+//! Restarts, crashes at every storage call, full disks and damage, on the log's simulated storage.
+
+use palisade_core::Token;
+use palisade_core::fence::{Mode, Pass, Rule, Sequence};
+use palisade_wal::Options;
+use palisade_wal::testing::{Fault, Loss, SimStorage};
+use tokio::runtime::{Builder, Runtime};
+
+use super::*;
+use crate::fence::{Change, Fence, Write};
+use crate::objects::Limits;
+
+fn settings() -> Settings {
+    Settings {
+        log: Options::small(4 << 10),
+        ..Settings::default()
+    }
+}
+
+fn open(storage: &SimStorage) -> Result<Store, OpenError> {
+    Store::open_on(Arc::new(storage.clone()), &settings())
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().build().unwrap()
+}
+
+fn pass(token: u64) -> Pass<'static> {
+    Pass::new(Token::new(token).unwrap())
+}
+
+/// The write of one step of the workload; its bytes say which.
+async fn write(store: &Store, step: u64) -> Result<Checked<()>, StoreError> {
+    let line = format!("{step:04}{}", "x".repeat(96));
+    let write = Write::new("/log", Change::Append(line.as_bytes()));
+    let resource = store.resource("r").unwrap();
+    resource
+        .write(
+            pass(1 + step / 4),
+            write.numbered(Sequence::new(step).unwrap()),
+        )
+        .await
+}
+
+async fn read(store: &Store, key: &str) -> Option<String> {
+    let bytes = store.resource("r").unwrap().observe(key).await.unwrap();
+    bytes.map(|bytes| String::from_utf8(bytes).unwrap())
+}
+
+async fn highest(store: &Store) -> Option<u64> {
+    let view = store.resource("r").unwrap().view().await.unwrap()?;
+    view.fence.highest().map(Token::get)
+}
+
+#[test]
+fn a_restart_keeps_objects_fences_and_the_last_number() {
+    let storage = SimStorage::new(1);
+    runtime().block_on(async {
+        let store = open(&storage).unwrap();
+        let resource = store.resource("r").unwrap();
+        let append = Write::new("/f", Change::Append(b"once")).numbered(Sequence::new(7).unwrap());
+        assert!(resource.write(pass(5), append).await.unwrap().is_admitted());
+        drop((store, resource));
+
+        let store = open(&storage.restart()).unwrap();
+        let resource = store.resource("r").unwrap();
+        assert_eq!(read(&store, "/f").await.as_deref(), Some("once"));
+        let Checked::Admitted(again) = resource.write(pass(5), append).await.unwrap() else {
+            panic!("rejected")
+        };
+        assert!(again.repeat);
+        assert!(!resource.claim(pass(4)).await.unwrap().is_admitted());
+        assert_eq!(read(&store, "/f").await.as_deref(), Some("once"));
+    });
+}
+
+/// At each storage call of a workload the machine dies, and what was unsynced is lost, kept or torn. Then
+/// every acknowledged write is there, once and in order, and the fence is where it was acknowledged.
+#[test]
+fn a_crash_at_any_storage_call_loses_nothing_acknowledged() {
+    const STEPS: u64 = 160;
+    let calls = {
+        let storage = SimStorage::new(0);
+        assert_eq!(runtime().block_on(workload(&storage, STEPS)), STEPS);
+        storage.calls()
+    };
+    assert!(calls > 100, "{calls}");
+    let mut crashes = 0;
+    for call in 1..=calls {
+        for loss in [Loss::DropAll, Loss::KeepAll, Loss::Torn(call)] {
+            let storage = SimStorage::new(call);
+            storage.fault_at(call, Fault::Crash);
+            let acknowledged = runtime().block_on(workload(&storage, STEPS));
+            crashes += u64::from(storage.crashed());
+            runtime().block_on(survives(&storage.crash(loss), acknowledged, call));
+        }
+    }
+    assert!(crashes > 2 * calls, "{crashes} crashes in {calls} calls");
+}
+
+/// A sync that fails is not tried again: the store stops, and the restart has what was acknowledged.
+#[test]
+fn an_error_at_any_storage_call_loses_nothing_acknowledged() {
+    const STEPS: u64 = 40;
+    for call in 1..=120 {
+        let storage = SimStorage::new(call);
+        storage.fault_at(call, Fault::Error);
+        let acknowledged = runtime().block_on(workload(&storage, STEPS));
+        runtime().block_on(survives(&storage.crash(Loss::DropAll), acknowledged, call));
+    }
+}
+
+/// The control arm: where syncs lie, the same test sees acknowledged writes vanish.
+#[test]
+fn a_disk_that_lies_is_caught_by_this_test() {
+    let storage = SimStorage::new(3);
+    runtime().block_on(async {
+        let store = open(&storage).unwrap();
+        storage.set_lying(true);
+        for step in 0..10 {
+            assert!(write(&store, step).await.unwrap().is_admitted());
+        }
+        let after = open(&storage.crash(Loss::DropAll)).unwrap();
+        assert_eq!(read(&after, "/log").await, None);
+    });
+}
+
+/// Appends until a fault; how many appends were acknowledged.
+async fn workload(storage: &SimStorage, steps: u64) -> u64 {
+    let Ok(store) = open(storage) else { return 0 };
+    for step in 0..steps {
+        match write(&store, step).await {
+            Ok(answer) => assert!(answer.is_admitted(), "{answer:?}"),
+            Err(StoreError::Fault(fault)) => panic!("{fault}"),
+            Err(_) => return step,
+        }
+    }
+    steps
+}
+
+async fn survives(storage: &SimStorage, acknowledged: u64, call: u64) {
+    let store = open(storage).unwrap_or_else(|error| panic!("call {call}: {error}"));
+    let log = read(&store, "/log").await.unwrap_or_default();
+    let steps: Vec<u64> = log
+        .as_bytes()
+        .chunks(100)
+        .map(|line| text(&line[..4]).parse().unwrap())
+        .collect();
+    // The one write whose answer was lost may be there or not.
+    let expect: Vec<u64> = (0..acknowledged.max(steps.len() as u64)).collect();
+    assert_eq!(steps, expect, "call {call}");
+    assert!(steps.len() as u64 <= acknowledged + 1, "call {call}");
+    let raised = acknowledged.checked_sub(1).map(|step| 1 + step / 4);
+    assert!(highest(&store).await >= raised, "call {call}");
+    // Repeating the write whose answer was lost is safe either way.
+    assert!(
+        write(&store, acknowledged).await.unwrap().is_admitted(),
+        "call {call}"
+    );
+    let log = read(&store, "/log").await.unwrap();
+    assert_eq!(log.len() as u64, 100 * (acknowledged + 1), "call {call}");
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_failed_sync_stops_the_store_and_says_so() {
+    let storage = SimStorage::new(9);
+    runtime().block_on(async {
+        let store = open(&storage).unwrap();
+        assert!(write(&store, 0).await.unwrap().is_admitted());
+        storage.fault_at(storage.calls() + 1, Fault::Error);
+        let unknown = write(&store, 1).await.unwrap_err();
+        assert!(matches!(unknown, StoreError::Unknown { .. }), "{unknown}");
+        assert!(store.stopped().await.contains("restart the process"));
+        let stopped = write(&store, 2).await.unwrap_err();
+        assert!(matches!(stopped, StoreError::Stopped { .. }), "{stopped}");
+    });
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let storage = SimStorage::new(5);
+    runtime().block_on(async {
+        let store = open(&storage).unwrap();
+        assert!(write(&store, 0).await.unwrap().is_admitted());
+        storage.set_capacity(Some(storage.used()));
+        let mut step = 1;
+        let full = loop {
+            match write(&store, step).await {
+                Ok(_) => step += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, StoreError::DiskFull { .. }), "{full}");
+        let holder = pass(1 + (step - 1) / 4);
+        let resource = store.resource("r").unwrap();
+        assert!(
+            resource.read(holder, "/log").await.unwrap().is_admitted(),
+            "reads still work"
+        );
+        assert_eq!(
+            read(&store, "/log").await.map(|log| log.len() as u64),
+            Some(100 * step)
+        );
+        storage.set_capacity(None);
+        assert!(
+            write(&store, step).await.unwrap().is_admitted(),
+            "there is room again"
+        );
+    });
+}
+
+#[test]
+fn snapshots_bound_the_log_and_keep_everything() {
+    let storage = SimStorage::new(6);
+    runtime().block_on(async {
+        let store = open(&storage).unwrap();
+        let resource = store.resource("r").unwrap();
+        let mut step = 0;
+        // Overwrites: the state stays small, the log would not.
+        while !has_snapshot(&storage) {
+            step += 1;
+            let body = step.to_string().repeat(100);
+            let put = Write::new("/f", Change::Put(body.as_bytes()));
+            assert!(resource.write(pass(step), put).await.unwrap().is_admitted());
+            assert!(step < 100_000, "no snapshot");
+        }
+        drop((store, resource));
+        let after = open(&storage.crash(Loss::DropAll)).unwrap();
+        assert!(after.recovered().snapshot.is_some());
+        assert_eq!(highest(&after).await, Some(step));
+        assert_eq!(read(&after, "/f").await, Some(step.to_string().repeat(100)));
+    });
+}
+
+fn has_snapshot(storage: &SimStorage) -> bool {
+    use palisade_wal::Storage as _;
+    storage
+        .list()
+        .unwrap()
+        .iter()
+        .any(|name| name.ends_with(".snap"))
+}
+
+#[test]
+fn damage_is_refused_and_not_skipped() {
+    let storage = SimStorage::new(7);
+    runtime().block_on(async {
+        let store = open(&storage).unwrap();
+        for step in 0..8 {
+            assert!(write(&store, step).await.unwrap().is_admitted());
+        }
+        drop(store);
+        let after = storage.restart();
+        after.flip("log-00000000000000000001.seg", 8 * 300);
+        let names = {
+            use palisade_wal::Storage as _;
+            after.list().unwrap()
+        };
+        let refused = open(&after).expect_err(&format!("{names:?}"));
+        assert!(matches!(refused, OpenError::Log(_)), "{refused}");
+    });
+}
+
+#[test]
+fn a_log_of_something_else_is_refused() {
+    let storage = SimStorage::new(8);
+    let opened = Wal::create_on(
+        Arc::new(storage.clone()),
+        &CreateOptions::default(),
+        &Options::small(8 << 10),
+    );
+    opened
+        .unwrap()
+        .into_wal()
+        .commit(b"locks and leases")
+        .unwrap();
+    let refused = open(&storage.restart()).unwrap_err().to_string();
+    assert!(
+        refused.contains("not the directory of a store"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn settings_out_of_range_name_the_range() {
+    let storage: Arc<dyn Storage> = Arc::new(SimStorage::new(1));
+    let limits = Limits {
+        object_bytes: 1 << 40,
+        total_bytes: 1 << 41,
+    };
+    let refused = Store::open_on(
+        storage,
+        &Settings {
+            limits,
+            ..settings()
+        },
+    )
+    .unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "object_bytes = 1099511627776 is outside 1 ..= 33554432"
+    );
+}
+
+#[test]
+fn rejections_are_counted_by_reason() {
+    let storage = SimStorage::new(2);
+    runtime().block_on(async {
+        let store = open(&storage).unwrap();
+        let resource = store.resource("r").unwrap();
+        assert!(resource.claim(pass(5)).await.unwrap().is_admitted());
+        for _ in 0..3 {
+            assert!(!resource.claim(pass(4)).await.unwrap().is_admitted());
+        }
+        let counts = store.counts();
+        assert_eq!((counts.admitted, counts.resources), (1, 1));
+        assert!(counts.rejected.contains(&("stale", 3)), "{counts:?}");
+        assert!(counts.rejected.contains(&("jump", 0)), "{counts:?}");
+    });
+}
+
+#[test]
+fn the_same_claim_again_costs_no_sync() {
+    let storage = SimStorage::new(4);
+    runtime().block_on(async {
+        let store = open(&storage).unwrap();
+        let resource = store.resource("r").unwrap();
+        assert!(resource.claim(pass(5)).await.unwrap().is_admitted());
+        let before = storage.calls();
+        for _ in 0..10 {
+            assert!(resource.read(pass(5), "/f").await.unwrap().is_admitted());
+            assert!(resource.claim(pass(5)).await.unwrap().is_admitted());
+        }
+        assert_eq!(storage.calls(), before);
+    });
+}
+
+#[test]
+fn the_mode_is_part_of_the_directory() {
+    let storage = SimStorage::new(1);
+    drop(open(&storage).unwrap());
+    let textbook = settings().with_rule(Rule {
+        mode: Mode::Textbook,
+        ..Rule::CLAIM
+    });
+    let refused = Store::open_on(Arc::new(storage.restart()), &textbook).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            OpenError::Mode {
+                recorded: Mode::Claim,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+}

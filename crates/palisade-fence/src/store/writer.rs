@@ -1,0 +1,268 @@
+//! The one thread that decides and writes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::thread::{self, JoinHandle};
+
+use palisade_core::Token;
+use palisade_core::fence::{Op, Reject};
+use palisade_wal::{Full, Opened, Wal};
+use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+
+use crate::checked::{Admitted, Checked};
+use crate::name::{ObjectPath, ResourceId};
+use crate::objects::{Bytes, Plan, Record, Request, Table};
+use crate::store::codec;
+use crate::store::compaction::{Compaction, Replica};
+use crate::store::counts::Counters;
+use crate::store::{OpenError, Settings, StoreError};
+
+pub(super) type Answer = Result<Checked<Option<Bytes>>, StoreError>;
+
+/// What waits in the queue.
+pub(super) enum Job {
+    Ask {
+        request: Request,
+        reply: oneshot::Sender<Answer>,
+        _permit: OwnedSemaphorePermit,
+    },
+    Look(Box<dyn FnOnce(&Table) + Send>),
+}
+
+pub(super) struct Writer {
+    table: Table,
+    wal: Wal,
+    compaction: Compaction,
+    /// Sealed log beyond this is worth a snapshot.
+    worth: u64,
+    counters: Arc<Counters>,
+    inbox: Receiver<Job>,
+    stop: watch::Sender<Option<String>>,
+    frame: Vec<u8>,
+}
+
+impl Writer {
+    /// Rebuilds the table from what was on the disk; a new directory gets its first frame.
+    pub(super) fn recover(
+        opened: Opened,
+        settings: &Settings,
+        counters: Arc<Counters>,
+        inbox: Receiver<Job>,
+        stop: watch::Sender<Option<String>>,
+    ) -> Result<Writer, OpenError> {
+        let rule = settings.rule;
+        let mut replica = Replica::new(rule, settings.limits);
+        if let Some(mut snapshot) = opened.snapshot().map_err(palisade_wal::ReplayError::Read)? {
+            replica.read(&mut snapshot).map_err(OpenError::Snapshot)?;
+        }
+        opened.replay(|_, payload| replica.frame(payload))?;
+        let mut wal = opened.into_wal();
+        match replica.mode {
+            None => drop(wal.commit(&codec::header(rule.mode))?),
+            Some(recorded) if recorded == rule.mode => {}
+            Some(recorded) => {
+                return Err(OpenError::Mode {
+                    recorded,
+                    asked: rule.mode,
+                });
+            }
+        }
+        let compaction = Compaction::start(wal.compactor(), rule).map_err(OpenError::Thread)?;
+        let (worth, table) = (2 * settings.log.segment_bytes, replica.table);
+        let frame = Vec::new();
+        let writer = Writer {
+            table,
+            wal,
+            compaction,
+            worth,
+            counters,
+            inbox,
+            stop,
+            frame,
+        };
+        writer.gauge();
+        Ok(writer)
+    }
+
+    pub(super) fn start(self) -> Result<JoinHandle<()>, OpenError> {
+        let thread = thread::Builder::new().name("store-writer".to_owned());
+        thread.spawn(move || self.run()).map_err(OpenError::Thread)
+    }
+
+    fn run(mut self) {
+        while let Ok(first) = self.inbox.recv() {
+            if let Err(why) = self.serve(first) {
+                tracing::error!(%why, "the store stops");
+                let _ = self.stop.send(Some(why));
+                return;
+            }
+            if self.wal.compactor().sealed_bytes() > self.worth.max(self.table.bytes()) {
+                self.compaction.nudge();
+            }
+        }
+        if let Err(error) = self.wal.close() {
+            tracing::warn!(%error, "the log was not closed cleanly; the next start replays it");
+        }
+    }
+
+    /// One batch: decide, make durable, answer.
+    fn serve(&mut self, first: Job) -> Result<(), String> {
+        let batch = self.gather(first);
+        let wanted = batch.iter().map(Job::size).sum::<usize>();
+        let room = self.wal.reserve(wanted);
+        codec::start_frame(&mut self.frame);
+        let (mut replies, mut looks) = (Vec::with_capacity(batch.len()), Vec::new());
+        for job in batch {
+            match job {
+                Job::Ask {
+                    request,
+                    reply,
+                    _permit,
+                } => {
+                    replies.push((reply, self.decide(request, room.as_ref().err()), _permit));
+                }
+                Job::Look(look) => looks.push(look),
+            }
+        }
+        let durable = self.commit();
+        for (reply, answer, _permit) in replies {
+            let answer = match &durable {
+                Ok(()) => answer,
+                Err(why) => Err(StoreError::Unknown { why: why.clone() }),
+            };
+            // Whoever asked may have gone away; what was decided stands.
+            let _ = reply.send(answer);
+        }
+        durable?;
+        looks.into_iter().for_each(|look| look(&self.table));
+        Ok(())
+    }
+
+    /// The first operation and those that wait behind it, up to a frame's worth.
+    fn gather(&self, first: Job) -> Vec<Job> {
+        let mut size = first.size();
+        let mut batch = vec![first];
+        while size < BATCH_BYTES && batch.len() < BATCH_JOBS {
+            let Ok(job) = self.inbox.try_recv() else {
+                break;
+            };
+            size += job.size();
+            batch.push(job);
+        }
+        batch
+    }
+
+    /// Decides one operation against everything before it in the batch, and applies it.
+    fn decide(&mut self, request: Request, full: Option<&Full>) -> Answer {
+        let asked = Asked::of(&request);
+        let repeat = match self.table.plan(request)? {
+            Plan::Admit(record) => {
+                self.take(record, full)?;
+                false
+            }
+            Plan::Repeat => true,
+            Plan::Reject(reject) => {
+                self.counters.rejected(&reject);
+                asked.log(self.table.highest(&asked.resource), &reject);
+                return Ok(Checked::Rejected(reject));
+            }
+        };
+        let counter = if repeat {
+            &self.counters.repeats
+        } else {
+            &self.counters.admitted
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let value = asked
+            .reads
+            .and_then(|path| self.table.object(&asked.resource, &path));
+        let highest = self.table.highest(&asked.resource);
+        Ok(Checked::Admitted(Admitted {
+            value,
+            highest,
+            repeat,
+        }))
+    }
+
+    fn take(&mut self, record: Record, full: Option<&Full>) -> Result<(), StoreError> {
+        match full {
+            _ if record.is_empty() => Ok(()),
+            Some(full) => Err(StoreError::DiskFull {
+                why: full.to_string(),
+            }),
+            None => {
+                codec::write_record(&mut self.frame, &record);
+                self.table.apply(record);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes the batch durable. After an error the table is ahead of the log and must not be used.
+    fn commit(&mut self) -> Result<(), String> {
+        if self.frame.len() > 1 {
+            self.wal
+                .commit(&self.frame)
+                .map_err(|error| error.to_string())?;
+            self.counters.commits.fetch_add(1, Ordering::Relaxed);
+            self.gauge();
+        }
+        self.frame.shrink_to(BATCH_BYTES);
+        Ok(())
+    }
+
+    fn gauge(&self) {
+        self.counters
+            .bytes
+            .store(self.table.bytes(), Ordering::Relaxed);
+        self.counters
+            .resources
+            .store(self.table.resources() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Job {
+    /// An upper bound of its record in the log.
+    fn size(&self) -> usize {
+        match self {
+            Job::Ask { request, .. } => request.size(),
+            Job::Look(_) => 0,
+        }
+    }
+}
+
+/// What is left of a request while it is decided.
+struct Asked {
+    resource: ResourceId,
+    token: Option<Token>,
+    op: Op,
+    reads: Option<ObjectPath>,
+}
+
+impl Asked {
+    fn of(request: &Request) -> Asked {
+        let (resource, token) = (request.resource.clone(), request.token());
+        Asked {
+            resource,
+            token,
+            op: request.ask.op(),
+            reads: request.ask.reads().cloned(),
+        }
+    }
+
+    /// A rejected zombie is what an operator wants to see. It is no error: the fence did its work.
+    fn log(&self, highest: Option<Token>, reject: &Reject) {
+        let (resource, op) = (self.resource.as_str(), self.op);
+        let (token, highest) = (self.token.map(Token::get), highest.map(Token::get));
+        let reason = reject.code();
+        match reject {
+            Reject::Missing => tracing::info!(resource, token, highest, ?op, reason, "rejected"),
+            _ => tracing::warn!(resource, token, highest, ?op, reason, "rejected"),
+        }
+    }
+}
+
+/// Where a batch ends, so that one frame stays small and its callers do not wait for ever.
+const BATCH_BYTES: usize = 4 << 20;
+const BATCH_JOBS: usize = 4_096;

@@ -1,0 +1,409 @@
+//! The one table of error codes: gRPC, HTTP, the command line and the docs all read it.
+//!
+//! A code is chosen by what its receiver does next, and its name never changes. `docs/errors.md` is
+//! [`markdown`], kept equal by a test.
+
+use std::fmt;
+
+use tonic::Code as Grpc;
+
+/// What a refusal is called on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// Somebody else has the lock.
+    Held,
+    /// The caller does not hold the lock.
+    NotHeld,
+    /// The caller's lease ran out.
+    Expired,
+    /// An operator took the lock away.
+    Revoked,
+    /// The same client acquired the lock again under another lease.
+    Superseded,
+    /// The lock is held with another token than the one named.
+    Stale,
+    /// The request was given up before.
+    Abandoned,
+    /// The input was refused.
+    Invalid,
+    /// Understood, but this authority is not set up for it.
+    Refused,
+    /// Too many requests wait already.
+    QueueFull,
+    /// The authority holds as many locks as it may.
+    TooManyLocks,
+    /// The token range is used up.
+    TokensExhausted,
+    /// Nothing happened.
+    Unavailable,
+    /// It may have happened.
+    UnknownOutcome,
+    /// No such path.
+    NotFound,
+    /// The path exists, with another method.
+    MethodNotAllowed,
+    /// The request took too long to arrive.
+    RequestTimeout,
+    /// The request is larger than allowed.
+    TooLarge,
+    /// A body of another type than JSON.
+    UnsupportedMediaType,
+    /// A defect of the server.
+    Internal,
+}
+
+/// Whether asking again is safe, and when it helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Safe, and may succeed later.
+    Later,
+    /// Safe with the same `request_id`; without one it is a new request.
+    SameRequest,
+    /// Pointless: the answer stays the same, or the caller must first do something else.
+    No,
+}
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The code.
+    pub code: Code,
+    /// Its name on the wire.
+    pub name: &'static str,
+    /// The HTTP status it comes with.
+    pub http: u16,
+    /// How a unary gRPC call that meets it ends. `Ok` means that the code is in the reply: a denial
+    /// is an answer, not a failed call.
+    pub grpc: Grpc,
+    /// Whether asking again helps.
+    pub retry: Retry,
+    /// What it means, and what to do.
+    pub meaning: &'static str,
+}
+
+const fn row(
+    code: Code,
+    name: &'static str,
+    http: u16,
+    grpc: Grpc,
+    retry: Retry,
+    meaning: &'static str,
+) -> Row {
+    Row {
+        code,
+        name,
+        http,
+        grpc,
+        retry,
+        meaning,
+    }
+}
+
+/// Every code, in the order of [`Code`].
+pub const TABLE: [Row; 20] = [
+    row(
+        Code::Held,
+        "held",
+        409,
+        Grpc::Ok,
+        Retry::Later,
+        "Somebody else has the lock, or the wait ended before it was free. `holder` says who and for how long; `retry_after_ms` is what is left of its lease.",
+    ),
+    row(
+        Code::NotHeld,
+        "not_held",
+        409,
+        Grpc::Ok,
+        Retry::No,
+        "The caller does not hold this lock: the `lock_token` is unknown, belongs to another lock, or was released. 409 and not 404, because every name is a lock and the path is right; it is the state that does not fit.",
+    ),
+    row(
+        Code::Expired,
+        "expired",
+        410,
+        Grpc::Ok,
+        Retry::No,
+        "The lease ran out before the request was ordered. It is never revived: stop the work, and acquire again for a new, higher token.",
+    ),
+    row(
+        Code::Revoked,
+        "revoked",
+        410,
+        Grpc::Ok,
+        Retry::No,
+        "An operator took the lock away (`palisade break`). Stop the work.",
+    ),
+    row(
+        Code::Superseded,
+        "superseded",
+        410,
+        Grpc::Ok,
+        Retry::No,
+        "The same `client_id` acquired the lock again under a new lease, with a higher token: this is its former life. Stop the work.",
+    ),
+    row(
+        Code::Stale,
+        "stale",
+        412,
+        Grpc::Ok,
+        Retry::No,
+        "The lock is held with another fencing token than the one given; `highest` is the one it is held with.",
+    ),
+    row(
+        Code::Abandoned,
+        "abandoned",
+        409,
+        Grpc::Ok,
+        Retry::No,
+        "This `request_id` was given up by its caller and never takes effect. Choose a new one.",
+    ),
+    row(
+        Code::Invalid,
+        "invalid",
+        400,
+        Grpc::InvalidArgument,
+        Retry::No,
+        "The request is malformed or out of range. The message names the field and the range; nothing changed.",
+    ),
+    row(
+        Code::Refused,
+        "refused",
+        409,
+        Grpc::FailedPrecondition,
+        Retry::No,
+        "Well-formed, but this authority is not set up for it, for example advancing a clock without `--clock manual`. Nothing changed.",
+    ),
+    row(
+        Code::QueueFull,
+        "queue_full",
+        429,
+        Grpc::Ok,
+        Retry::Later,
+        "As many requests wait, for this lock or of this client, as may wait. Nothing changed.",
+    ),
+    row(
+        Code::TooManyLocks,
+        "too_many_locks",
+        429,
+        Grpc::Ok,
+        Retry::Later,
+        "The authority holds as many locks as its settings allow. Nothing changed.",
+    ),
+    row(
+        Code::TokensExhausted,
+        "tokens_exhausted",
+        507,
+        Grpc::Ok,
+        Retry::No,
+        "The last fencing token is out (2^53 - 1). The authority never grants again; call an operator.",
+    ),
+    row(
+        Code::Unavailable,
+        "unavailable",
+        503,
+        Grpc::Unavailable,
+        Retry::Later,
+        "Nothing happened: the authority is stopping, or its disk is full.",
+    ),
+    row(
+        Code::UnknownOutcome,
+        "unknown_outcome",
+        504,
+        Grpc::Unknown,
+        Retry::SameRequest,
+        "It may have happened. Repeat the request with the same `request_id`; a renew or release can simply be repeated.",
+    ),
+    row(
+        Code::NotFound,
+        "not_found",
+        404,
+        Grpc::Unimplemented,
+        Retry::No,
+        "There is nothing at this path. A lock that nobody holds is not an error.",
+    ),
+    row(
+        Code::MethodNotAllowed,
+        "method_not_allowed",
+        405,
+        Grpc::Unimplemented,
+        Retry::No,
+        "The path exists, but not with this method; the `Allow` header lists what it takes.",
+    ),
+    row(
+        Code::RequestTimeout,
+        "request_timeout",
+        408,
+        Grpc::Cancelled,
+        Retry::Later,
+        "The body did not arrive in time. Nothing changed.",
+    ),
+    row(
+        Code::TooLarge,
+        "too_large",
+        413,
+        Grpc::OutOfRange,
+        Retry::No,
+        "The body, or the gRPC message, is larger than allowed. Nothing changed.",
+    ),
+    row(
+        Code::UnsupportedMediaType,
+        "unsupported_media_type",
+        415,
+        Grpc::Unimplemented,
+        Retry::No,
+        "The body is declared as something other than JSON. No `Content-Type`, and the form type that curl sends by itself, are taken as JSON, except from a web page (a request with `Origin`). Nothing changed.",
+    ),
+    row(
+        Code::Internal,
+        "internal",
+        500,
+        Grpc::Internal,
+        Retry::SameRequest,
+        "A defect of the server. Please report it.",
+    ),
+];
+
+impl Code {
+    /// Its line of the table.
+    #[must_use]
+    pub const fn row(self) -> &'static Row {
+        &TABLE[self as usize]
+    }
+
+    /// Its name on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The code with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Code> {
+        TABLE
+            .iter()
+            .find(|row| row.name == name)
+            .map(|row| row.code)
+    }
+
+    /// The HTTP status it comes with.
+    #[must_use]
+    pub const fn http(self) -> u16 {
+        self.row().http
+    }
+
+    /// How a unary gRPC call that meets it ends; `Ok`: the code is in the reply.
+    #[must_use]
+    pub const fn grpc(self) -> Grpc {
+        self.row().grpc
+    }
+
+    /// Whether asking again helps.
+    #[must_use]
+    pub const fn retry(self) -> Retry {
+        self.row().retry
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Retry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Retry::Later => "yes, later",
+            Retry::SameRequest => "yes, with the same `request_id`",
+            Retry::No => "no",
+        })
+    }
+}
+
+/// The table as `docs/errors.md` shows it.
+#[must_use]
+pub fn markdown() -> String {
+    let mut page = String::from(INTRODUCTION);
+    for row in &TABLE {
+        let grpc = match row.grpc {
+            Grpc::Ok => "in the reply".to_owned(),
+            code => format!("`{}`", screaming(code)),
+        };
+        let (name, http, retry, meaning) = (row.name, row.http, row.retry, row.meaning);
+        page.push_str(&format!(
+            "| `{name}` | {http} | {grpc} | {retry} | {meaning} |\n"
+        ));
+    }
+    page
+}
+
+/// `InvalidArgument` as the gRPC documents spell it: `INVALID_ARGUMENT`.
+fn screaming(code: Grpc) -> String {
+    let mut name = String::new();
+    for letter in format!("{code:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.extend(letter.to_uppercase());
+    }
+    name
+}
+
+const INTRODUCTION: &str = "\
+# Error codes
+
+<!-- Written by palisade_proto::codes::markdown; a test keeps this file equal to it. -->
+
+A denial is an answer, not a failure: over gRPC it comes in the reply of a call that went well (in
+the reply's `error`, or as `held` and `ended`), and a call fails only where this table names a gRPC
+code. A failed gRPC call carries the code's name in the metadata `palisade-code`. Inside a session
+every code comes in the reply of its own operation, and the stream goes on.
+
+Over HTTP every error has the same body, and a refused request changes nothing unless the table says
+otherwise:
+
+```json
+{\"error\": {\"code\": \"invalid\", \"message\": \"lease_duration_ms must be an integer in 100 ..= 86400000\"}}
+```
+
+A refused acquire has `resource_id`, `lock_acquired` and, where somebody has the lock, `holder` beside
+`error`. Only a request that is not HTTP at all, or whose head is larger than 8 KiB, is answered
+without a body (400 or 431).
+
+| code | HTTP | gRPC | ask again? | meaning |
+|---|---|---|---|---|
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_finds_its_own_row_by_number_and_by_name() {
+        for row in &TABLE {
+            assert_eq!(row.code.row().name, row.name);
+            assert_eq!(Code::from_name(row.name), Some(row.code));
+        }
+        assert_eq!(Code::from_name("nonsense"), None);
+    }
+
+    #[test]
+    fn what_succeeds_in_grpc_is_a_denial_in_http() {
+        for row in &TABLE {
+            assert!((400..=599).contains(&row.http), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn the_page_in_the_docs_is_this_table() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md");
+        if std::env::var_os("PALISADE_BLESS").is_some() {
+            std::fs::write(file, markdown()).unwrap();
+        }
+        let page = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(
+            page == markdown(),
+            "docs/errors.md is out of date: run with PALISADE_BLESS=1"
+        );
+    }
+}

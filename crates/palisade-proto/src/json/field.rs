@@ -1,0 +1,86 @@
+//! Readers for the fields of requests, whose complaints name the field and its range.
+//!
+//! What serde says by itself ("invalid type: string, expected u64") does not tell a person at a
+//! prompt which of five fields it means. A field that may be left out may also be `null`.
+
+use serde::de::{Deserialize as _, Deserializer, Error, Unexpected};
+use serde_json::Value;
+
+/// Declares the readers of one field: `optional` and `required`.
+macro_rules! field {
+    ($name:ident: $type:ty = $read:ident, $must:literal) => {
+        pub(super) mod $name {
+            use super::{Deserializer, Error, Value, complaint};
+
+            const MUST: &str = concat!(stringify!($name), " must be ", $must);
+
+            #[allow(dead_code, reason = "some fields are required wherever they occur")]
+            pub(in super::super) fn optional<'de, D: Deserializer<'de>>(
+                input: D,
+            ) -> Result<Option<$type>, D::Error> {
+                super::$read(input, MUST)
+            }
+
+            #[allow(dead_code, reason = "some fields are optional wherever they occur")]
+            pub(in super::super) fn required<'de, D: Deserializer<'de>>(
+                input: D,
+            ) -> Result<$type, D::Error> {
+                optional(input)?.ok_or_else(|| D::Error::custom(complaint(MUST, &Value::Null)))
+            }
+        }
+    };
+}
+
+field!(client_id: String = text, "a string of 1 ..= 255 bytes of printable ASCII");
+field!(lock_token: String = text, "a string of 32 hexadecimal digits");
+field!(request_id: String = text, "a string of 32 hexadecimal digits, or a UUID");
+field!(metadata: String = text, "a string of 0 ..= 256 bytes");
+field!(reason: String = text, "a string of 0 ..= 256 bytes");
+field!(lease_duration_ms: u64 = integer, "an integer in 100 ..= 86400000");
+field!(wait_ms: u64 = integer, "an integer in 0 ..= 86400000");
+field!(fencing_token: u64 = integer, "an integer in 1 ..= 9007199254740991");
+field!(ms: u64 = integer, "an integer in 1 ..= 31536000000");
+
+fn text<'de, D: Deserializer<'de>>(
+    input: D,
+    must: &'static str,
+) -> Result<Option<String>, D::Error> {
+    match Value::deserialize(input)? {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text)),
+        other => Err(D::Error::custom(complaint(must, &other))),
+    }
+}
+
+fn integer<'de, D: Deserializer<'de>>(
+    input: D,
+    must: &'static str,
+) -> Result<Option<u64>, D::Error> {
+    match Value::deserialize(input)? {
+        Value::Null => Ok(None),
+        Value::Number(number) if number.is_u64() => Ok(number.as_u64()),
+        other => Err(D::Error::custom(complaint(must, &other))),
+    }
+}
+
+/// What the field must be, and what was given.
+fn complaint(must: &str, given: &Value) -> String {
+    format!("{must}, not {}", describe(given))
+}
+
+/// What a JSON value is; long text is not repeated.
+fn describe(value: &Value) -> Unexpected<'_> {
+    match value {
+        Value::Null => Unexpected::Other("null"),
+        Value::Bool(value) => Unexpected::Bool(*value),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(number), _) => Unexpected::Signed(number),
+            (None, Some(number)) => Unexpected::Float(number),
+            (None, None) => Unexpected::Other("a number"),
+        },
+        Value::String(text) if text.len() <= 64 => Unexpected::Str(text),
+        Value::String(_) => Unexpected::Other("a long string"),
+        Value::Array(_) => Unexpected::Seq,
+        Value::Object(_) => Unexpected::Map,
+    }
+}

@@ -1,0 +1,36 @@
+//! The bodies of the HTTP interface, exactly as the contract prints them.
+//!
+//! Requests refuse fields they do not know, and say which field is wrong. The same types serve the
+//! server, the client and the OpenAPI description.
+
+mod field;
+mod reply;
+mod request;
+
+pub use reply::{
+    AcquireReply, BreakReply, ClockReply, DeniedReply, ErrorBody, ErrorReply, EventBody,
+    HealthReply, HolderBody, ListReply, LockReply, MissedBody, ReleaseReply, RenewReply,
+    StatusReply,
+};
+pub use request::{AcquireBody, AdvanceBody, BreakBody, ReleaseBody, RenewBody};
+
+/// Shortest and longest lease in milliseconds: 100 ms – 24 h. The authority may narrow it.
+pub const LEASE_DURATION_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
+
+/// Longest wait in a queue in milliseconds: 24 h.
+pub const MAX_WAIT_MS: u64 = 86_400_000;
+
+/// Largest fencing token, 2^53 - 1.
+pub const MAX_FENCING_TOKEN: u64 = 9_007_199_254_740_991;
+
+/// Furthest a manual clock may be moved in one step, in milliseconds: 365 days.
+pub const MAX_ADVANCE_MS: u64 = 31_536_000_000;
+
+/// Longest name in bytes.
+pub const NAME_BYTES: usize = 255;
+
+/// Longest metadata or reason in bytes.
+pub const TEXT_BYTES: usize = 256;
+
+/// Locks on one page of a listing: at most, and unless asked otherwise.
+pub const LIST_LIMIT: (usize, usize) = (1_000, 100);

@@ -1,0 +1,262 @@
+//! What the server answers.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::Code;
+
+/// A lock that was granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AcquireReply {
+    /// The lock.
+    #[schema(example = "storage:customer-orders-bucket")]
+    pub resource_id: String,
+    /// Always true.
+    pub lock_acquired: bool,
+    /// The lease's secret key: who has it may renew and release. Never send it to a resource.
+    pub lock_token: String,
+    /// The number for the resource.
+    #[schema(example = 34)]
+    pub fencing_token: u64,
+    /// How long the lease lasts from a renewal.
+    pub lease_duration_ms: u64,
+    /// What is left of it now, by the authority's clock; less than `lease_duration_ms` in the answer
+    /// to a repeated request.
+    pub remaining_ms: u64,
+    /// The wall clock at the grant, for people.
+    #[schema(example = "2026-05-23T10:00:00.123Z")]
+    pub acquired_at: String,
+    /// Which authority issued the token; tokens of different authorities are never compared.
+    pub authority: String,
+}
+
+/// An acquire that was denied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeniedReply {
+    /// The lock.
+    pub resource_id: String,
+    /// Always false.
+    pub lock_acquired: bool,
+    /// Why.
+    pub error: ErrorBody,
+    /// Who has it; only with code `held`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<HolderBody>,
+}
+
+/// Who holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HolderBody {
+    /// Its client id.
+    pub client_id: String,
+    /// Its token.
+    pub fencing_token: u64,
+    /// How long until its lease expires if it is not renewed.
+    pub remaining_ms: u64,
+    /// The wall clock at the grant, for people; only when a lock is shown or listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acquired_at: Option<String>,
+    /// What the holder said about itself; only when a lock is shown or listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<String>,
+}
+
+/// A lease that was renewed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RenewReply {
+    /// The lock.
+    pub resource_id: String,
+    /// The grant's token; a renewal never changes it.
+    pub fencing_token: u64,
+    /// How long the lease lasts from a renewal.
+    pub lease_duration_ms: u64,
+    /// What is left of it now.
+    pub remaining_ms: u64,
+}
+
+/// A lock that was given up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReleaseReply {
+    /// The lock.
+    pub resource_id: String,
+    /// Always true.
+    pub released: bool,
+    /// Whether an earlier request had already done it.
+    pub already_released: bool,
+    /// The token the grant had.
+    pub fencing_token: u64,
+}
+
+/// A lock that an operator took away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BreakReply {
+    /// The lock.
+    pub resource_id: String,
+    /// Always true.
+    pub revoked: bool,
+    /// The token the grant had.
+    pub fencing_token: u64,
+}
+
+/// One lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LockReply {
+    /// The lock.
+    pub resource_id: String,
+    /// Who has it; `null` when it is free.
+    pub holder: Option<HolderBody>,
+    /// How many requests wait.
+    pub waiters: u32,
+}
+
+/// A page of the locks that are held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ListReply {
+    /// The locks.
+    pub locks: Vec<LockReply>,
+    /// Give it as `cursor` for the next page; `null` when this is the last.
+    pub next_cursor: Option<String>,
+}
+
+/// What the authority says about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StatusReply {
+    /// Which authority this is, for its whole life.
+    pub authority: String,
+    /// Changes with every restore from a backup.
+    pub incarnation: String,
+    /// The token the next grant gets; `null` when the range is used up.
+    pub next_token: Option<u64>,
+    /// Locks held.
+    pub locks: u64,
+    /// Live leases.
+    pub leases: u64,
+    /// Requests that wait.
+    pub waiters: u64,
+    /// The server's version.
+    pub version: String,
+    /// Whether the clock moves only when told.
+    pub manual_clock: bool,
+}
+
+/// The authority's clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClockReply {
+    /// Milliseconds since the authority was created, by its own clock.
+    pub now_ms: u64,
+}
+
+/// Whether the server can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HealthReply {
+    /// `serving`.
+    pub status: String,
+    /// Whether the log has no room: grants stand and can be read, but nothing new is granted.
+    pub log_full: bool,
+}
+
+/// The body of every error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorReply {
+    /// What is wrong.
+    pub error: ErrorBody,
+}
+
+/// What is wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// A name of the error table.
+    #[schema(example = "invalid")]
+    pub code: String,
+    /// For people.
+    pub message: String,
+    /// When asking again makes sense.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// For `stale`: the token the lock is held with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub highest: Option<u64>,
+    /// For a grant that is over: the token it had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing_token: Option<u64>,
+}
+
+impl ErrorBody {
+    /// A body with a code and a message.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> ErrorBody {
+        ErrorBody {
+            code: code.name().to_owned(),
+            message: message.into(),
+            ..ErrorBody::default()
+        }
+    }
+}
+
+/// One change, as `data` of a server-sent event whose name says what happened: `granted`, `released`,
+/// `expired`, `revoked` or `superseded`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EventBody {
+    /// Counts the authority's changes; also the event's id.
+    pub revision: u64,
+    /// The lock.
+    pub resource_id: String,
+    /// The holder concerned.
+    pub client_id: String,
+    /// The token concerned.
+    pub fencing_token: u64,
+    /// The time to live; only when granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_duration_ms: Option<u64>,
+    /// What the operator said; only when revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The `data` of the event `missed`: this watcher was too slow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MissedBody {
+    /// How many changes, of all locks, it did not get: look at the locks afresh.
+    pub missed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_has_the_shape_of_the_contract() {
+        let denied = DeniedReply {
+            resource_id: "x".into(),
+            lock_acquired: false,
+            error: ErrorBody {
+                retry_after_ms: Some(4_210),
+                ..ErrorBody::new(Code::Held, "b has it")
+            },
+            holder: Some(HolderBody {
+                client_id: "b".into(),
+                fencing_token: 33,
+                remaining_ms: 4_210,
+                acquired_at: None,
+                metadata: None,
+            }),
+        };
+        let shape = serde_json::json!({
+            "resource_id": "x", "lock_acquired": false,
+            "error": {"code": "held", "message": "b has it", "retry_after_ms": 4210},
+            "holder": {"client_id": "b", "fencing_token": 33, "remaining_ms": 4210}
+        });
+        assert_eq!(serde_json::to_value(denied).unwrap(), shape);
+    }
+
+    #[test]
+    fn a_free_lock_says_null() {
+        let free = LockReply {
+            resource_id: "x".into(),
+            holder: None,
+            waiters: 0,
+        };
+        let shape = serde_json::json!({"resource_id": "x", "holder": null, "waiters": 0});
+        assert_eq!(serde_json::to_value(free).unwrap(), shape);
+    }
+}

@@ -1,0 +1,27 @@
+//! What Palisade says on the wire.
+//!
+//! * [`v1`] – the gRPC interface, generated from `proto/palisade/v1/palisade.proto`.
+//! * [`json`] – the bodies of the HTTP interface.
+//! * [`codes`] – the one table of error codes that both use.
+//!
+//! Nothing here knows the machine behind it; the server translates.
+
+pub mod codes;
+pub mod json;
+
+pub use codes::Code;
+
+/// The generated gRPC types, client and server.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::allow_attributes_without_reason,
+    reason = "generated: the .proto carries the documentation"
+)]
+pub mod v1 {
+    tonic::include_proto!("palisade.v1");
+}
+
+/// The compiled .proto, for gRPC reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/palisade.v1.descriptors"));

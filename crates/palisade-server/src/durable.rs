@@ -1,0 +1,322 @@
+//! The authority on disk: the one place that ties the pipeline to the write-ahead log.
+//!
+//! ```text
+//!   directory ──open──► snapshot + frames ──replay──► Machine ──► pipeline::Start
+//!                                                                     │ commit (one frame, one sync)
+//!   snapshot thread: sealed segments ──replay──► second Machine ──► new snapshot, old segments go
+//! ```
+//!
+//! Snapshots are made by replaying sealed segments beside the running authority. The ordering thread
+//! never stops for one, and what recovers a crash is exercised all the time.
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use palisade_core::{AuthorityId, Invalid, Limits, limits};
+use palisade_wal::{
+    CommitError, CompactError, Compactor, CreateOptions, Fold, OpenError, Opened, Options,
+    ReadError, RecoveryReport, ReplayError as WalReplayError, Seq, SnapshotReader, SnapshotWriter,
+    Wal,
+};
+
+use crate::pipeline::replay::{Replay, ReplayError};
+use crate::pipeline::{Identity, Log, LogFailed, Pipeline, Returning, Start, seed, start};
+
+/// Sealed log that is worth a snapshot, and how often the thread looks.
+const SNAPSHOT_AFTER: u64 = 64 << 20;
+const SNAPSHOT_POLL: Duration = Duration::from_millis(500);
+
+/// How an authority on disk is run.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The operator's bounds.
+    pub limits: Limits,
+    /// Whether the clock moves only when told.
+    pub manual_clock: bool,
+    /// How the log is run.
+    pub log: Options,
+}
+
+/// Why an authority's directory could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The log refused.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Reading it back failed.
+    #[error("the log cannot be read: {0}")]
+    Read(#[from] ReadError),
+    /// Its content is not what this version writes.
+    #[error("the log's content cannot be replayed: {0}; was it written by another version?")]
+    Replay(#[from] ReplayError),
+    /// Reading the snapshot failed.
+    #[error("the snapshot cannot be read: {0}")]
+    Snapshot(#[source] io::Error),
+    /// Writing to it failed.
+    #[error("the log cannot be written: {0}")]
+    Commit(#[from] CommitError),
+    /// The directory's name for the authority is unusable.
+    #[error("the directory's identity is unusable: {0}")]
+    Identity(Invalid),
+    /// The pipeline could not start: no thread, or no room for the first batch.
+    #[error("the authority could not start: {0}")]
+    Start(#[source] io::Error),
+    /// A restore could not put the new directory in place.
+    #[error("{what} {path}: {source}")]
+    Place {
+        /// What was tried.
+        what: &'static str,
+        /// On which path.
+        path: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// An authority that runs on a directory.
+pub struct Authority {
+    /// The pipeline.
+    pub pipeline: Pipeline,
+    /// What was found at start-up.
+    pub report: RecoveryReport,
+    /// Whether the directory was made just now.
+    pub created: bool,
+    snapshots: Snapshots,
+}
+
+impl Authority {
+    /// Waits until the pipeline has stopped and the directory is free for the next one.
+    pub fn join(self) {
+        let _ = self.pipeline.thread.join();
+        drop(self.snapshots);
+    }
+}
+
+/// Opens the authority in `dir`, or makes a new one there, and starts its pipeline.
+///
+/// When this returns, everything recovered is on stable storage and every live lease has its full time
+/// again (rule A7).
+///
+/// # Errors
+/// [`Error`], whose message names what stands in the way. Nothing was served.
+pub fn open(dir: &Path, settings: &Settings) -> Result<Authority, Error> {
+    let opened = Wal::open_or_create(dir, &CreateOptions::default(), &settings.log)?;
+    run(opened, settings)
+}
+
+/// The same on a log that is open already.
+///
+/// # Errors
+/// As [`open`].
+pub fn run(opened: Opened, settings: &Settings) -> Result<Authority, Error> {
+    let report = opened.report().clone();
+    let created = report.last.is_none();
+    let machine = replay(&opened)?.finish();
+    let identity = identity(&opened)?;
+    let wal = opened.into_wal();
+    let snapshots = Snapshots::start(wal.compactor()).map_err(Error::Start)?;
+    let pipeline = start(Start {
+        identity,
+        machine,
+        log: Box::new(OnDisk(wal)),
+        manual_clock: settings.manual_clock,
+        limits: settings.limits,
+        returning: (!created).then_some(Returning::Restarted),
+    })
+    .map_err(Error::Start)?;
+    Ok(Authority { pipeline, report, created, snapshots })
+}
+
+/// Makes a new authority directory from a backup: the same authority, a new incarnation, and a token
+/// counter that has leapt above every token issued since the backup (rule A5).
+///
+/// The directory appears under its name only when the leap is on stable storage; a crash before that
+/// leaves a directory whose name ends in `.restoring` and that nothing opens by accident.
+///
+/// # Errors
+/// [`Error`]; `to` was not made then.
+pub fn restore(backup: &Path, to: &Path) -> Result<Restored, Error> {
+    let mut name = to.as_os_str().to_owned();
+    name.push(".restoring");
+    let partial = Path::new(&name);
+    refuse_existing(to)?;
+    if partial.exists() {
+        std::fs::remove_dir_all(partial).map_err(place("cannot remove what is left of", partial))?;
+    }
+    let restored = palisade_wal::restore(backup, partial).map_err(Error::from).and_then(|_| {
+        let restored = leap(partial)?;
+        refuse_existing(to)?;
+        std::fs::rename(partial, to).map_err(place("cannot put in place", to))?;
+        sync_parent(to)?;
+        Ok(restored)
+    });
+    if restored.is_err() {
+        let _ = std::fs::remove_dir_all(partial);
+    }
+    restored
+}
+
+/// What [`restore`] made.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    /// Who it is.
+    pub identity: Identity,
+    /// The token the next grant gets; `None` if the range is exhausted.
+    pub next_token: Option<palisade_core::Token>,
+    /// Locks that were held when the backup was made; their leases get their full time again.
+    pub locks: usize,
+}
+
+fn leap(dir: &Path) -> Result<Restored, Error> {
+    let opened = Wal::open(dir, &Options::default())?;
+    let mut replayed = replay(&opened)?;
+    let identity = identity(&opened)?;
+    let mut wal = opened.into_wal();
+    let batch = replayed.return_from(Returning::Restored { leap: limits::RESTORE_LEAP });
+    wal.commit(&batch)?;
+    wal.close()?;
+    let machine = replayed.finish();
+    Ok(Restored { identity, next_token: machine.next_token(), locks: machine.locks() })
+}
+
+fn refuse_existing(to: &Path) -> Result<(), Error> {
+    let taken = match std::fs::read_dir(to) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    };
+    if taken {
+        let source = io::Error::new(io::ErrorKind::AlreadyExists, "it exists; choose a new directory");
+        return Err(place("cannot restore into", to)(source));
+    }
+    Ok(())
+}
+
+fn place<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
+    move |source| Error::Place { what, path: path.display().to_string(), source }
+}
+
+fn sync_parent(to: &Path) -> Result<(), Error> {
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(place("cannot sync", parent))
+}
+
+fn identity(opened: &Opened) -> Result<Identity, Error> {
+    let identity = opened.identity();
+    let authority = AuthorityId::new(&identity.owner.to_string()).map_err(Error::Identity)?;
+    Ok(Identity { authority, incarnation: identity.incarnation.to_string() })
+}
+
+fn replay(opened: &Opened) -> Result<Replay, Error> {
+    let mut replay = match opened.snapshot()? {
+        Some(mut snapshot) => from_snapshot(&mut snapshot)?,
+        None => Replay::from_nothing(seed()),
+    };
+    opened.replay(|_, batch| replay.batch(batch)).map_err(|error| match error {
+        WalReplayError::Apply { source, .. } => Error::Replay(source),
+        WalReplayError::Read(error) => Error::Read(error),
+    })?;
+    Ok(replay)
+}
+
+fn from_snapshot(reader: &mut SnapshotReader) -> Result<Replay, Error> {
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).map_err(Error::Snapshot)?;
+    Ok(Replay::from_snapshot(seed(), &bytes)?)
+}
+
+/// The log as the pipeline sees it.
+struct OnDisk(Wal);
+
+impl Log for OnDisk {
+    fn has_room(&mut self, bytes: usize) -> bool {
+        self.0.reserve(bytes).is_ok()
+    }
+
+    fn commit(&mut self, batch: &[u8]) -> Result<(), LogFailed> {
+        self.0.commit(batch).map(drop).map_err(|error| LogFailed(error.to_string()))
+    }
+
+    fn idle(&mut self) {
+        // Only a help for a later recovery; a failure poisons the log, and the next commit says so.
+        let _ = self.0.seal_mark();
+    }
+}
+
+/// The thread that makes snapshots. It ends when this is dropped.
+struct Snapshots {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Snapshots {
+    fn start(compactor: Compactor) -> io::Result<Snapshots> {
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("palisade-snap".into())
+            .spawn(move || make_snapshots(&compactor, &stopped))?;
+        Ok(Snapshots { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Snapshots {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn make_snapshots(compactor: &Compactor, stopped: &mpsc::Receiver<()>) {
+    let mut worth = SNAPSHOT_AFTER;
+    while stopped.recv_timeout(SNAPSHOT_POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if compactor.sealed_bytes() < worth {
+            continue;
+        }
+        match compactor.compact(&mut Shadow::default()) {
+            // A snapshot of a large state must not follow the last one too soon.
+            Ok(made) => worth = SNAPSHOT_AFTER.max(made.map_or(0, |made| made.bytes * 2)),
+            Err(error) => {
+                tracing::warn!(%error, "no snapshot could be made; the log grows until one can");
+                worth = compactor.sealed_bytes() + SNAPSHOT_AFTER;
+            }
+        }
+    }
+}
+
+/// A second machine that follows the log.
+#[derive(Default)]
+struct Shadow(Option<Replay>);
+
+impl Shadow {
+    fn replay(&mut self) -> &mut Replay {
+        self.0.get_or_insert_with(|| Replay::from_nothing(seed()))
+    }
+}
+
+impl Fold for Shadow {
+    type Error = Error;
+
+    fn load(&mut self, snapshot: &mut SnapshotReader) -> Result<(), Error> {
+        self.0 = Some(from_snapshot(snapshot)?);
+        Ok(())
+    }
+
+    fn apply(&mut self, _: Seq, batch: &[u8]) -> Result<(), Error> {
+        Ok(self.replay().batch(batch)?)
+    }
+
+    fn save(&mut self, out: &mut SnapshotWriter) -> Result<(), Error> {
+        self.replay().snapshot(|bytes| out.write_all(bytes)).map_err(Error::Snapshot)
+    }
+}
+
+/// Makes a snapshot now of everything that is sealed; `false` if there is nothing new.
+///
+/// # Errors
+/// Those of the compaction; the authority goes on.
+pub fn compact(compactor: &Compactor) -> Result<bool, CompactError<Error>> {
+    Ok(compactor.compact(&mut Shadow::default())?.is_some())
+}

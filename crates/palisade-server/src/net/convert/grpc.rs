@@ -1,0 +1,423 @@
+//! The gRPC types.
+
+use palisade_core::{
+    Change, Ending, Event, GrantRef, LeaseKey, LockView, Outcome, RequestId, Token,
+};
+use palisade_proto::v1::{self, reply::Outcome as Say, request::Operation};
+
+use super::{Refusal, refusal};
+use crate::pipeline::{Acquire, Answer, Identity, Request, Status};
+
+/// One operation of a session.
+pub(in crate::net) fn operation(operation: Option<Operation>) -> Result<Request, Refusal> {
+    match operation {
+        Some(Operation::Acquire(message)) => acquire(&message),
+        Some(Operation::Renew(message)) => renew(&message),
+        Some(Operation::Release(message)) => release(&message),
+        Some(Operation::Abandon(message)) => abandon(&message),
+        Some(Operation::Break(message)) => revoke(&message),
+        Some(Operation::Show(message)) => show(&message),
+        Some(Operation::List(message)) => list(&message),
+        Some(Operation::Status(v1::StatusRequest {})) => Ok(Request::Status),
+        None => Err(Refusal::invalid(
+            "the operation is missing, or unknown to this server",
+        )),
+    }
+}
+
+pub(in crate::net) fn acquire(message: &v1::AcquireRequest) -> Result<Request, Refusal> {
+    let lock = super::lock_name("lock", &message.lock)?;
+    let client = super::client_id(&message.client_id)?;
+    let lease = given(&message.lock_token, lease_key)?;
+    let ttl = number(message.lease_duration_ms.into(), super::ttl)?;
+    Ok(Request::Acquire(Acquire {
+        lock,
+        client,
+        ttl: super::new_lease_needs_ttl(ttl, lease.is_some())?,
+        lease,
+        wait: super::wait(message.wait_ms.into())?,
+        request: given(&message.request_id, request_id)?,
+        metadata: super::metadata(&message.metadata)?,
+    }))
+}
+
+pub(in crate::net) fn renew(message: &v1::RenewRequest) -> Result<Request, Refusal> {
+    Ok(Request::Renew {
+        grant: grant(&message.lock, &message.lock_token, message.fencing_token)?,
+        ttl: number(message.lease_duration_ms.into(), super::ttl)?,
+    })
+}
+
+pub(in crate::net) fn release(message: &v1::ReleaseRequest) -> Result<Request, Refusal> {
+    grant(&message.lock, &message.lock_token, message.fencing_token).map(Request::Release)
+}
+
+pub(in crate::net) fn abandon(message: &v1::AbandonRequest) -> Result<Request, Refusal> {
+    request_id(&message.request_id).map(Request::Abandon)
+}
+
+pub(in crate::net) fn revoke(message: &v1::BreakRequest) -> Result<Request, Refusal> {
+    Ok(Request::Revoke {
+        lock: super::lock_name("lock", &message.lock)?,
+        token: super::token(message.fencing_token)?,
+        reason: super::reason(&message.reason)?,
+    })
+}
+
+pub(in crate::net) fn show(message: &v1::ShowRequest) -> Result<Request, Refusal> {
+    super::lock_name("lock", &message.lock).map(Request::Show)
+}
+
+pub(in crate::net) fn list(message: &v1::ListRequest) -> Result<Request, Refusal> {
+    Ok(Request::List {
+        prefix: super::prefix(&message.prefix)?,
+        cursor: message.cursor,
+        limit: super::page_limit((message.limit > 0).then(|| message.limit.into()))?,
+    })
+}
+
+fn grant(lock: &str, key: &[u8], token: u64) -> Result<GrantRef, Refusal> {
+    Ok(GrantRef {
+        lock: super::lock_name("lock", lock)?,
+        key: lease_key(key)?,
+        token: number(token, super::token)?,
+    })
+}
+
+/// In the messages an empty field stands for "not given".
+fn given<T>(
+    bytes: &[u8],
+    read: impl Fn(&[u8]) -> Result<T, Refusal>,
+) -> Result<Option<T>, Refusal> {
+    if bytes.is_empty() {
+        Ok(None)
+    } else {
+        read(bytes).map(Some)
+    }
+}
+
+/// In the messages 0 stands for "not given".
+fn number<T>(number: u64, read: impl Fn(u64) -> Result<T, Refusal>) -> Result<Option<T>, Refusal> {
+    if number == 0 {
+        Ok(None)
+    } else {
+        read(number).map(Some)
+    }
+}
+
+fn lease_key(bytes: &[u8]) -> Result<LeaseKey, Refusal> {
+    sixteen("lock_token", bytes).map(LeaseKey::from_bytes)
+}
+
+fn request_id(bytes: &[u8]) -> Result<RequestId, Refusal> {
+    sixteen("request_id", bytes).map(RequestId::from_bytes)
+}
+
+fn sixteen(field: &str, bytes: &[u8]) -> Result<[u8; 16], Refusal> {
+    bytes
+        .try_into()
+        .map_err(|_| Refusal::invalid(format!("{field} must be 16 bytes, not {}", bytes.len())))
+}
+
+/// The reply to operation `id`.
+pub(in crate::net) fn reply(id: u64, answer: Answer, identity: &Identity) -> v1::Reply {
+    let outcome = match answer {
+        Answer::Outcome(outcome) => say(outcome),
+        Answer::Lock(view) => Say::Lock(lock_view(view)),
+        Answer::Locks { locks, next } => Say::Page(v1::LockPage {
+            locks: locks.into_iter().map(lock_view).collect(),
+            next_cursor: next.unwrap_or(0),
+        }),
+        Answer::Status(status) => Say::Status(self::status(&status, identity)),
+        other @ (Answer::Clock(_) | Answer::Failed(_)) => Say::Error(error(&refusal(other))),
+    };
+    v1::Reply {
+        id,
+        outcome: Some(outcome),
+    }
+}
+
+/// The reply to an operation that never reached the pipeline.
+pub(in crate::net) fn refused(id: u64, refusal: &Refusal) -> v1::Reply {
+    v1::Reply {
+        id,
+        outcome: Some(Say::Error(error(refusal))),
+    }
+}
+
+fn say(outcome: Outcome) -> Say {
+    match outcome {
+        Outcome::Granted(granted) => Say::Granted(v1::Granted {
+            fencing_token: granted.token.get(),
+            lock_token: granted.key.as_bytes().to_vec(),
+            lease_id: granted.lease.0.get(),
+            lease_duration_ms: granted.ttl.as_millis(),
+            valid_for_ms: granted.valid_for.as_millis(),
+            waited_ms: granted.waited.as_millis(),
+            acquired_at_ms: granted.acquired_at.0,
+        }),
+        Outcome::Held(holder) => Say::Held(self::holder(&holder)),
+        Outcome::Renewed(renewed) => Say::Renewed(v1::Renewed {
+            fencing_token: renewed.token.get(),
+            lease_duration_ms: renewed.ttl.as_millis(),
+            valid_for_ms: renewed.valid_for.as_millis(),
+        }),
+        Outcome::Released { token } => released(token),
+        // What was taken is over: told as an ending, which a repeat gets too.
+        Outcome::Revoked { token } => self::ended(token, Ending::Revoked),
+        Outcome::Ended { token, how } => self::ended(token, how),
+        Outcome::Done => Say::Done(v1::Done {}),
+        other => Say::Error(error(&super::denial(other))),
+    }
+}
+
+fn released(token: Token) -> Say {
+    Say::Released(v1::Released {
+        fencing_token: token.get(),
+    })
+}
+
+fn ended(token: Token, how: Ending) -> Say {
+    Say::Ended(v1::Ended {
+        fencing_token: token.get(),
+        how: ending(how).into(),
+    })
+}
+
+fn ending(how: Ending) -> v1::Ending {
+    match how {
+        Ending::Released => v1::Ending::Released,
+        Ending::Expired => v1::Ending::Expired,
+        Ending::Revoked => v1::Ending::Revoked,
+        Ending::Superseded => v1::Ending::Superseded,
+    }
+}
+
+fn holder(holder: &palisade_core::Holder) -> v1::Holder {
+    v1::Holder {
+        client_id: holder.client.as_str().to_owned(),
+        fencing_token: holder.token.get(),
+        remaining_ms: holder.remaining.as_millis(),
+    }
+}
+
+fn lock_view(view: LockView) -> v1::LockView {
+    v1::LockView {
+        lock: view.lock.as_str().to_owned(),
+        holder: view.holder.as_ref().map(holder),
+        waiters: view.waiters,
+        lease_id: view.lease.map_or(0, |lease| lease.0.get()),
+        acquired_at_ms: view.acquired_at.map_or(0, |wall| wall.0),
+        metadata: view.metadata.map(String::from).unwrap_or_default(),
+    }
+}
+
+fn status(status: &Status, identity: &Identity) -> v1::Status {
+    v1::Status {
+        authority: identity.authority.as_str().to_owned(),
+        incarnation: identity.incarnation.clone(),
+        next_token: status.next_token.map_or(0, Token::get),
+        locks: status.locks as u64,
+        leases: status.leases as u64,
+        waiters: status.waiters as u64,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        manual_clock: status.manual_clock,
+    }
+}
+
+fn error(refusal: &Refusal) -> v1::Error {
+    v1::Error {
+        code: refusal.code.name().to_owned(),
+        message: refusal.message.clone(),
+        highest: refusal.highest.map_or(0, Token::get),
+    }
+}
+
+/// One change, for a watcher.
+pub(in crate::net) fn event(event: Event) -> v1::Event {
+    use v1::event::Change as Wire;
+    let (change, reason) = match event.change {
+        Change::Granted { ttl } => (Wire::GrantedMs(ttl.as_millis()), None),
+        Change::Ended { how, reason } => (Wire::Ended(ending(how).into()), reason),
+    };
+    v1::Event {
+        revision: event.revision,
+        lock: event.lock.as_str().to_owned(),
+        client_id: event.client.as_str().to_owned(),
+        fencing_token: event.token.get(),
+        change: Some(change),
+        reason: reason.map(String::from).unwrap_or_default(),
+        missed: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use palisade_core::{AuthorityId, Span, Ttl, WallTime};
+    use palisade_proto::Code;
+
+    use super::*;
+
+    fn message() -> v1::AcquireRequest {
+        v1::AcquireRequest {
+            lock: "orders".into(),
+            client_id: "a".into(),
+            lease_duration_ms: 10_000,
+            ..v1::AcquireRequest::default()
+        }
+    }
+
+    fn identity() -> Identity {
+        Identity {
+            authority: AuthorityId::new("auth").unwrap(),
+            incarnation: "i1".into(),
+        }
+    }
+
+    #[test]
+    fn a_plain_acquire_is_a_try_under_a_new_lease() {
+        let Ok(Request::Acquire(acquire)) = acquire(&message()) else {
+            panic!("refused")
+        };
+        assert_eq!(
+            (acquire.lock.as_str(), acquire.client.as_str()),
+            ("orders", "a")
+        );
+        assert_eq!(acquire.ttl, Some(Ttl::from_millis(10_000).unwrap()));
+        assert!(acquire.wait.is_none() && acquire.lease.is_none() && acquire.request.is_none());
+        assert!(acquire.metadata.is_none());
+    }
+
+    #[test]
+    fn an_existing_lease_may_leave_its_duration_out_and_a_new_one_may_not() {
+        let under = v1::AcquireRequest {
+            lock_token: vec![7; 16],
+            lease_duration_ms: 0,
+            ..message()
+        };
+        assert!(acquire(&under).is_ok());
+        let new = v1::AcquireRequest {
+            lease_duration_ms: 0,
+            ..message()
+        };
+        let refused = acquire(&new).unwrap_err();
+        assert!(
+            refused.message.starts_with("lease_duration_ms is missing"),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn bad_fields_are_invalid_and_named() {
+        type Spoil = fn(&mut v1::AcquireRequest);
+        let cases: [(&str, Spoil); 10] = [
+            ("lock: lock name is empty", |m| m.lock.clear()),
+            ("lock: lock name has 256 bytes", |m| {
+                m.lock = "x".repeat(256)
+            }),
+            ("lock: lock name has a byte at offset 1", |m| {
+                m.lock = "aü".into()
+            }),
+            ("client_id: client id is empty", |m| m.client_id.clear()),
+            ("lease_duration_ms: a lease of 99 ms", |m| {
+                m.lease_duration_ms = 99
+            }),
+            ("lease_duration_ms: a lease of 4294967295 ms", |m| {
+                m.lease_duration_ms = u32::MAX
+            }),
+            ("wait_ms: a wait of 4294967295 ms", |m| m.wait_ms = u32::MAX),
+            ("lock_token must be 16 bytes, not 3", |m| {
+                m.lock_token = vec![0; 3]
+            }),
+            ("request_id must be 16 bytes, not 17", |m| {
+                m.request_id = vec![0; 17]
+            }),
+            ("metadata has 257 bytes", |m| m.metadata = "x".repeat(257)),
+        ];
+        for (says, spoil) in cases {
+            let mut bad = message();
+            spoil(&mut bad);
+            let refused = acquire(&bad).unwrap_err();
+            assert_eq!(refused.code, Code::Invalid);
+            assert!(
+                refused.message.starts_with(says),
+                "{says}: {}",
+                refused.message
+            );
+        }
+    }
+
+    #[test]
+    fn tokens_out_of_range_are_refused_and_zero_means_none_where_it_may() {
+        let renewal = |fencing_token| v1::RenewRequest {
+            lock: "x".into(),
+            lock_token: vec![0; 16],
+            fencing_token,
+            lease_duration_ms: 0,
+        };
+        let Ok(Request::Renew { grant, ttl: None }) = renew(&renewal(0)) else {
+            panic!("refused")
+        };
+        assert_eq!(grant.token, None);
+        assert!(renew(&renewal(1 << 53)).is_err());
+        let revocation = |fencing_token| v1::BreakRequest {
+            lock: "x".into(),
+            fencing_token,
+            reason: String::new(),
+        };
+        assert!(revoke(&revocation(0)).is_err());
+        assert!(revoke(&revocation(1 << 53)).is_err());
+        assert!(revoke(&revocation(1)).is_ok());
+        assert!(abandon(&v1::AbandonRequest { request_id: vec![] }).is_err());
+        assert!(operation(None).is_err());
+    }
+
+    #[test]
+    fn a_grant_is_told_in_full() {
+        let granted = palisade_core::Granted {
+            token: Token::new(34).unwrap(),
+            lease: palisade_core::LeaseId(Token::new(30).unwrap()),
+            key: LeaseKey::from_bytes([9; 16]),
+            ttl: Ttl::from_millis(10_000).unwrap(),
+            valid_for: Span::from_millis(10_500),
+            waited: Span::from_millis(500),
+            acquired_at: WallTime(77),
+        };
+        let reply = reply(5, Answer::Outcome(Outcome::Granted(granted)), &identity());
+        let told = v1::Granted {
+            fencing_token: 34,
+            lock_token: vec![9; 16],
+            lease_id: 30,
+            lease_duration_ms: 10_000,
+            valid_for_ms: 10_500,
+            waited_ms: 500,
+            acquired_at_ms: 77,
+        };
+        assert_eq!(
+            reply,
+            v1::Reply {
+                id: 5,
+                outcome: Some(Say::Granted(told))
+            }
+        );
+    }
+
+    #[test]
+    fn a_refusal_is_an_error_reply_with_its_code() {
+        let failed = Answer::Failed(crate::pipeline::Failure::Unavailable("full".into()));
+        let Some(Say::Error(error)) = reply(1, failed, &identity()).outcome else {
+            panic!("none")
+        };
+        assert_eq!(
+            (error.code.as_str(), error.message.as_str()),
+            ("unavailable", "full")
+        );
+        let stale = Answer::Outcome(Outcome::Stale {
+            highest: Token::new(9).unwrap(),
+        });
+        let Some(Say::Error(error)) = reply(1, stale, &identity()).outcome else {
+            panic!("none")
+        };
+        assert_eq!((error.code.as_str(), error.highest), ("stale", 9));
+    }
+}

@@ -1,0 +1,290 @@
+//! The JSON types.
+
+use palisade_core::{
+    Change, Ending, Event, GrantRef, Granted, Holder, LeaseKey, LockName, LockView, Renewed,
+    RequestId, Span, Token, WallTime,
+};
+use palisade_proto::json as wire;
+
+use super::Refusal;
+use crate::pipeline::{Acquire, Identity, Request, Status};
+
+pub(in crate::net) fn acquire(
+    lock: LockName,
+    body: &wire::AcquireBody,
+) -> Result<Request, Refusal> {
+    let lease = body.lock_token.as_deref().map(lock_token).transpose()?;
+    let ttl = body.lease_duration_ms.map(super::ttl).transpose()?;
+    Ok(Request::Acquire(Acquire {
+        lock,
+        client: super::client_id(&body.client_id)?,
+        ttl: super::new_lease_needs_ttl(ttl, lease.is_some())?,
+        lease,
+        wait: super::wait(body.wait_ms.unwrap_or(0))?,
+        request: body.request_id.as_deref().map(request_id).transpose()?,
+        metadata: super::metadata(body.metadata.as_deref().unwrap_or_default())?,
+    }))
+}
+
+pub(in crate::net) fn renew(lock: LockName, body: &wire::RenewBody) -> Result<Request, Refusal> {
+    Ok(Request::Renew {
+        grant: grant(lock, &body.lock_token, body.fencing_token)?,
+        ttl: body.lease_duration_ms.map(super::ttl).transpose()?,
+    })
+}
+
+pub(in crate::net) fn release(
+    lock: LockName,
+    body: &wire::ReleaseBody,
+) -> Result<Request, Refusal> {
+    grant(lock, &body.lock_token, body.fencing_token).map(Request::Release)
+}
+
+pub(in crate::net) fn revoke(lock: LockName, body: &wire::BreakBody) -> Result<Request, Refusal> {
+    Ok(Request::Revoke {
+        lock,
+        token: super::token(body.fencing_token)?,
+        reason: super::reason(body.reason.as_deref().unwrap_or_default())?,
+    })
+}
+
+pub(in crate::net) fn advance(body: &wire::AdvanceBody) -> Result<Request, Refusal> {
+    if !(1..=wire::MAX_ADVANCE_MS).contains(&body.ms) {
+        let most = wire::MAX_ADVANCE_MS;
+        return Err(Refusal::invalid(format!(
+            "ms must be an integer in 1 ..= {most}"
+        )));
+    }
+    Ok(Request::Advance(Span::from_millis(body.ms)))
+}
+
+fn grant(lock: LockName, key: &str, token: Option<u64>) -> Result<GrantRef, Refusal> {
+    Ok(GrantRef {
+        lock,
+        key: lock_token(key)?,
+        token: token.map(super::token).transpose()?,
+    })
+}
+
+fn lock_token(hex: &str) -> Result<LeaseKey, Refusal> {
+    LeaseKey::from_hex(hex).map_err(|invalid| Refusal::invalid(invalid.to_string()))
+}
+
+/// 32 hexadecimal digits, or the same with the hyphens of a UUID.
+fn request_id(text: &str) -> Result<RequestId, Refusal> {
+    let hyphens = [8, 13, 18, 23];
+    let is_uuid = text.len() == 36 && hyphens.iter().all(|&at| text.as_bytes()[at] == b'-');
+    let digits = if is_uuid {
+        text.replace('-', "")
+    } else {
+        text.to_owned()
+    };
+    RequestId::from_hex(&digits).map_err(|_| {
+        Refusal::invalid("request_id must be a string of 32 hexadecimal digits, or a UUID")
+    })
+}
+
+/// A listing's position, which callers hand back unread.
+pub(in crate::net) fn cursor(text: &str) -> Result<u64, Refusal> {
+    text.strip_prefix(CURSOR)
+        .filter(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+        .ok_or_else(|| Refusal::invalid("cursor must be a next_cursor of an earlier answer"))
+}
+
+fn next_cursor(position: u64) -> String {
+    format!("{CURSOR}{position:016x}")
+}
+
+/// Says which kind of cursor it is, so that another kind can follow one day.
+const CURSOR: &str = "a";
+
+pub(in crate::net) fn granted(
+    lock: &LockName,
+    granted: &Granted,
+    identity: &Identity,
+) -> wire::AcquireReply {
+    let remaining = granted
+        .valid_for
+        .as_nanos()
+        .saturating_sub(granted.waited.as_nanos());
+    wire::AcquireReply {
+        resource_id: lock.as_str().to_owned(),
+        lock_acquired: true,
+        lock_token: granted.key.to_hex(),
+        fencing_token: granted.token.get(),
+        lease_duration_ms: granted.ttl.as_millis().into(),
+        remaining_ms: Span::from_nanos(remaining).as_millis(),
+        acquired_at: wall_time(granted.acquired_at),
+        authority: identity.authority.as_str().to_owned(),
+    }
+}
+
+pub(in crate::net) fn renewed(lock: &LockName, renewed: &Renewed) -> wire::RenewReply {
+    wire::RenewReply {
+        resource_id: lock.as_str().to_owned(),
+        fencing_token: renewed.token.get(),
+        lease_duration_ms: renewed.ttl.as_millis().into(),
+        remaining_ms: renewed.valid_for.as_millis(),
+    }
+}
+
+pub(in crate::net) fn lock(view: &LockView) -> wire::LockReply {
+    wire::LockReply {
+        resource_id: view.lock.as_str().to_owned(),
+        holder: view.holder.as_ref().map(|held| wire::HolderBody {
+            acquired_at: view.acquired_at.map(wall_time),
+            metadata: view.metadata.as_deref().map(str::to_owned),
+            ..holder(held)
+        }),
+        waiters: view.waiters,
+    }
+}
+
+pub(in crate::net) fn holder(holder: &Holder) -> wire::HolderBody {
+    wire::HolderBody {
+        client_id: holder.client.as_str().to_owned(),
+        fencing_token: holder.token.get(),
+        remaining_ms: holder.remaining.as_millis(),
+        acquired_at: None,
+        metadata: None,
+    }
+}
+
+pub(in crate::net) fn page(locks: &[LockView], next: Option<u64>) -> wire::ListReply {
+    wire::ListReply {
+        locks: locks.iter().map(lock).collect(),
+        next_cursor: next.map(next_cursor),
+    }
+}
+
+pub(in crate::net) fn status(status: &Status, identity: &Identity) -> wire::StatusReply {
+    wire::StatusReply {
+        authority: identity.authority.as_str().to_owned(),
+        incarnation: identity.incarnation.clone(),
+        next_token: status.next_token.map(Token::get),
+        locks: status.locks as u64,
+        leases: status.leases as u64,
+        waiters: status.waiters as u64,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        manual_clock: status.manual_clock,
+    }
+}
+
+/// The name and the data of a server-sent event.
+pub(in crate::net) fn event(event: &Event) -> (&'static str, wire::EventBody) {
+    let (name, ttl, reason) = match &event.change {
+        Change::Granted { ttl } => ("granted", Some(ttl.as_millis().into()), None),
+        Change::Ended { how, reason } => (ending(*how), None, reason.as_deref()),
+    };
+    let body = wire::EventBody {
+        revision: event.revision,
+        resource_id: event.lock.as_str().to_owned(),
+        client_id: event.client.as_str().to_owned(),
+        fencing_token: event.token.get(),
+        lease_duration_ms: ttl,
+        reason: reason.map(str::to_owned),
+    };
+    (name, body)
+}
+
+fn ending(how: Ending) -> &'static str {
+    match how {
+        Ending::Released => "released",
+        Ending::Expired => "expired",
+        Ending::Revoked => "revoked",
+        Ending::Superseded => "superseded",
+    }
+}
+
+pub(in crate::net) fn error(refusal: &Refusal) -> wire::ErrorBody {
+    wire::ErrorBody {
+        retry_after_ms: refusal.retry_after_ms(),
+        highest: refusal.highest.map(Token::get),
+        fencing_token: refusal.token.map(Token::get),
+        ..wire::ErrorBody::new(refusal.code, refusal.message.clone())
+    }
+}
+
+/// RFC 3339, UTC, with milliseconds.
+fn wall_time(wall: WallTime) -> String {
+    let instant = i64::try_from(wall.0)
+        .ok()
+        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    // A clock set beyond the year 9999 cannot be printed; nothing is decided by it.
+    format!("{:.3}", instant.unwrap_or(jiff::Timestamp::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body() -> wire::AcquireBody {
+        wire::AcquireBody {
+            client_id: "a".into(),
+            lease_duration_ms: Some(10_000),
+            ..wire::AcquireBody::default()
+        }
+    }
+
+    #[test]
+    fn wall_times_are_rfc_3339_with_milliseconds() {
+        assert_eq!(wall_time(WallTime(0)), "1970-01-01T00:00:00.000Z");
+        assert_eq!(
+            wall_time(WallTime(1_779_530_400_123)),
+            "2026-05-23T10:00:00.123Z"
+        );
+        assert_eq!(wall_time(WallTime(u64::MAX)), "9999-12-30T22:00:00.999Z");
+    }
+
+    #[test]
+    fn request_ids_are_digits_or_a_uuid() {
+        let plain = request_id("000102030405060708090a0b0c0d0e0f").unwrap();
+        assert_eq!(
+            request_id("00010203-0405-0607-0809-0A0B0C0D0E0F").unwrap(),
+            plain
+        );
+        for bad in [
+            "",
+            "0",
+            "00010203-0405-0607-08090a0b0c0d0e0f00",
+            "ü00102030405060708090a0b0c0d0e0f",
+        ] {
+            assert!(request_id(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn cursors_come_back_as_they_were_given() {
+        for position in [0, 1, u64::MAX] {
+            assert_eq!(cursor(&next_cursor(position)), Ok(position));
+        }
+        for bad in ["", "7", "a", "a+00000000000000f", "b0000000000000000"] {
+            assert!(cursor(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_clock_moves_forward_and_not_too_far() {
+        for ms in [0, wire::MAX_ADVANCE_MS + 1, u64::MAX] {
+            assert!(advance(&wire::AdvanceBody { ms }).is_err());
+        }
+        assert!(advance(&wire::AdvanceBody { ms: 1 }).is_ok());
+    }
+
+    #[test]
+    fn a_lease_has_a_duration_of_its_own_or_is_named() {
+        let lock = LockName::new("x").unwrap();
+        assert!(acquire(lock.clone(), &body()).is_ok());
+        let none = wire::AcquireBody {
+            lease_duration_ms: None,
+            ..body()
+        };
+        assert!(acquire(lock.clone(), &none).is_err());
+        let under = wire::AcquireBody {
+            lock_token: Some("00".repeat(16)),
+            ..none
+        };
+        assert!(acquire(lock, &under).is_ok());
+    }
+}

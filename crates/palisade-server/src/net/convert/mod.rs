@@ -1,0 +1,365 @@
+//! Between the wire and the pipeline. Total: every input becomes a request or a [`Refusal`], every
+//! answer a reply or a [`Refusal`].
+
+pub(super) mod grpc;
+pub(super) mod json;
+
+use palisade_core::{
+    ClientId, Ending, Holder, Invalid, LockName, Outcome, QueueBound, Span, Token, Ttl, limits,
+};
+use palisade_proto::{Code, json as wire};
+
+use crate::pipeline::{Answer, Failure};
+
+/// Why the caller does not get what it asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) code: Code,
+    pub(super) message: String,
+    /// For `held`: who has the lock.
+    pub(super) holder: Option<Holder>,
+    /// For `stale`: the token the lock is held with.
+    pub(super) highest: Option<Token>,
+    /// For a grant that is over: the token it had.
+    pub(super) token: Option<Token>,
+}
+
+impl Refusal {
+    pub(super) fn new(code: Code, message: impl Into<String>) -> Refusal {
+        Refusal {
+            code,
+            message: message.into(),
+            holder: None,
+            highest: None,
+            token: None,
+        }
+    }
+
+    pub(super) fn invalid(message: impl Into<String>) -> Refusal {
+        Refusal::new(Code::Invalid, message)
+    }
+
+    /// Input that the field named refuses.
+    fn field(name: &str, invalid: &Invalid) -> Refusal {
+        Refusal::invalid(format!("{name}: {invalid}"))
+    }
+
+    /// When asking again makes sense, where that is known.
+    pub(super) fn retry_after_ms(&self) -> Option<u64> {
+        match self.code {
+            // At least one: with 0 a client would spin.
+            Code::Held => self
+                .holder
+                .as_ref()
+                .map(|holder| holder.remaining.as_millis().max(1)),
+            Code::QueueFull | Code::TooManyLocks | Code::Unavailable => Some(1_000),
+            _ => None,
+        }
+    }
+}
+
+/// What an answer that is not the one hoped for says to its caller.
+pub(super) fn refusal(answer: Answer) -> Refusal {
+    match answer {
+        Answer::Outcome(outcome) => denial(outcome),
+        Answer::Failed(Failure::Unavailable(why)) => Refusal::new(Code::Unavailable, why),
+        Answer::Failed(Failure::UnknownOutcome(why)) => Refusal::new(Code::UnknownOutcome, why),
+        Answer::Failed(Failure::Refused(why)) => Refusal::new(Code::Refused, why),
+        Answer::Lock(_) | Answer::Locks { .. } | Answer::Status(_) | Answer::Clock(_) => mismatch(),
+    }
+}
+
+fn denial(outcome: Outcome) -> Refusal {
+    match outcome {
+        Outcome::Held(holder) => held(holder),
+        Outcome::Ended { token, how } => ended(token, how),
+        Outcome::NotHeld => Refusal::new(
+            Code::NotHeld,
+            "this lock_token does not hold this lock: it is unknown, for another lock, or its grant is over",
+        ),
+        Outcome::Stale { highest } => Refusal {
+            highest: Some(highest),
+            ..Refusal::new(
+                Code::Stale,
+                format!("the lock is held with fencing token {highest}, not with the one given"),
+            )
+        },
+        Outcome::QueueFull(bound) => Refusal::new(Code::QueueFull, queue_full(bound)),
+        Outcome::Abandoned => Refusal::new(
+            Code::Abandoned,
+            "this request_id was given up before: choose a new one",
+        ),
+        Outcome::TokensExhausted => Refusal::new(
+            Code::TokensExhausted,
+            format!(
+                "the last fencing token, {}, is out: nothing is granted any more",
+                Token::MAX
+            ),
+        ),
+        Outcome::TooManyLocks { max } => Refusal::new(
+            Code::TooManyLocks,
+            format!("the authority holds {max} locks, as many as its settings allow"),
+        ),
+        Outcome::Invalid(invalid) => Refusal::invalid(invalid.to_string()),
+        Outcome::Granted(_)
+        | Outcome::Queued
+        | Outcome::Renewed(_)
+        | Outcome::Released { .. }
+        | Outcome::Revoked { .. }
+        | Outcome::Done => mismatch(),
+    }
+}
+
+fn held(holder: Holder) -> Refusal {
+    let message = format!(
+        "held by {:?} with fencing token {} for another {} ms unless renewed",
+        holder.client.as_str(),
+        holder.token,
+        holder.remaining.as_millis()
+    );
+    Refusal {
+        holder: Some(holder),
+        ..Refusal::new(Code::Held, message)
+    }
+}
+
+fn ended(token: Token, how: Ending) -> Refusal {
+    let (code, what) = match how {
+        Ending::Released => (Code::NotHeld, "was released"),
+        Ending::Expired => (Code::Expired, "has expired"),
+        Ending::Revoked => (Code::Revoked, "was taken away by an operator"),
+        Ending::Superseded => (
+            Code::Superseded,
+            "was superseded by a later one of the same client",
+        ),
+    };
+    let message = format!("the grant with fencing token {token} {what}");
+    Refusal {
+        token: Some(token),
+        ..Refusal::new(code, message)
+    }
+}
+
+fn queue_full(bound: QueueBound) -> String {
+    match bound {
+        QueueBound::Lock { max } => {
+            format!("{max} requests wait for this lock, as many as may wait")
+        }
+        QueueBound::Client { max } => {
+            format!("{max} requests of this client wait, as many as may wait")
+        }
+    }
+}
+
+/// The pipeline answered another question than the one asked: a defect, told to the caller as such.
+fn mismatch() -> Refusal {
+    Refusal::new(
+        Code::Internal,
+        "the authority gave an answer that does not fit the question",
+    )
+}
+
+pub(super) fn lock_name(field: &str, name: &str) -> Result<LockName, Refusal> {
+    LockName::new(name).map_err(|invalid| Refusal::field(field, &invalid))
+}
+
+fn client_id(id: &str) -> Result<ClientId, Refusal> {
+    ClientId::new(id).map_err(|invalid| Refusal::field("client_id", &invalid))
+}
+
+fn ttl(millis: u64) -> Result<Ttl, Refusal> {
+    Ttl::from_millis(millis).map_err(|invalid| Refusal::field("lease_duration_ms", &invalid))
+}
+
+fn token(number: u64) -> Result<Token, Refusal> {
+    Token::new(number).map_err(|invalid| Refusal::field("fencing_token", &invalid))
+}
+
+/// A new lease needs a time to live; one under an existing lease may leave it out.
+fn new_lease_needs_ttl(ttl: Option<Ttl>, has_lease: bool) -> Result<Option<Ttl>, Refusal> {
+    if ttl.is_none() && !has_lease {
+        let (min, max) = (Ttl::MIN, Ttl::MAX);
+        return Err(Refusal::invalid(format!(
+            "lease_duration_ms is missing: a new lease needs one in {min} ..= {max}"
+        )));
+    }
+    Ok(ttl)
+}
+
+/// No wait is a try.
+fn wait(millis: u64) -> Result<Option<Span>, Refusal> {
+    if millis > limits::MAX_WAIT.as_millis() {
+        return Err(Refusal::field(
+            "wait_ms",
+            &Invalid::Wait { given_ms: millis },
+        ));
+    }
+    Ok((millis > 0).then(|| Span::from_millis(millis)))
+}
+
+fn metadata(text: &str) -> Result<Option<Box<str>>, Refusal> {
+    short("metadata", text, limits::METADATA_BYTES)?;
+    Ok((!text.is_empty()).then(|| text.into()))
+}
+
+fn reason(text: &str) -> Result<Box<str>, Refusal> {
+    short("reason", text, limits::REASON_BYTES)?;
+    Ok(text.into())
+}
+
+fn short(what: &'static str, text: &str, max: usize) -> Result<(), Refusal> {
+    if text.len() > max {
+        let invalid = Invalid::TooLong {
+            what,
+            bytes: text.len(),
+            max,
+        };
+        return Err(Refusal::invalid(invalid.to_string()));
+    }
+    Ok(())
+}
+
+/// The start of names to list or watch; empty means all.
+pub(super) fn prefix(text: &str) -> Result<Box<str>, Refusal> {
+    if !text.is_empty() {
+        lock_name("prefix", text)?;
+    }
+    Ok(text.into())
+}
+
+/// How many locks a page may have.
+pub(super) fn page_limit(asked: Option<u64>) -> Result<usize, Refusal> {
+    let (most, default) = wire::LIST_LIMIT;
+    match asked.map(usize::try_from) {
+        None => Ok(default),
+        Some(Ok(limit)) if (1..=most).contains(&limit) => Ok(limit),
+        Some(_) => Err(Refusal::invalid(format!(
+            "limit must be an integer in 1 ..= {most}"
+        ))),
+    }
+}
+
+/// The protocol crate states the ranges for its readers; they are the core's.
+const _: () = {
+    assert!(*wire::LEASE_DURATION_MS.start() == Ttl::MIN.as_millis() as u64);
+    assert!(*wire::LEASE_DURATION_MS.end() == Ttl::MAX.as_millis() as u64);
+    assert!(wire::MAX_WAIT_MS == limits::MAX_WAIT.as_millis());
+    assert!(wire::MAX_FENCING_TOKEN == Token::MAX.get());
+    assert!(wire::NAME_BYTES == limits::NAME_BYTES);
+    assert!(wire::TEXT_BYTES == limits::METADATA_BYTES && wire::TEXT_BYTES == limits::REASON_BYTES);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(n: u64) -> Token {
+        Token::new(n).unwrap()
+    }
+
+    #[test]
+    fn every_denial_has_its_code() {
+        let holder = Holder {
+            client: ClientId::new("b").unwrap(),
+            token: token(3),
+            remaining: Span::from_millis(4_210),
+        };
+        let ended = |how| Outcome::Ended {
+            token: token(7),
+            how,
+        };
+        for (outcome, code) in [
+            (Outcome::Held(holder), Code::Held),
+            (ended(Ending::Released), Code::NotHeld),
+            (ended(Ending::Expired), Code::Expired),
+            (ended(Ending::Revoked), Code::Revoked),
+            (ended(Ending::Superseded), Code::Superseded),
+            (Outcome::NotHeld, Code::NotHeld),
+            (Outcome::Stale { highest: token(9) }, Code::Stale),
+            (
+                Outcome::QueueFull(QueueBound::Lock { max: 5 }),
+                Code::QueueFull,
+            ),
+            (
+                Outcome::QueueFull(QueueBound::Client { max: 5 }),
+                Code::QueueFull,
+            ),
+            (Outcome::Abandoned, Code::Abandoned),
+            (Outcome::TokensExhausted, Code::TokensExhausted),
+            (Outcome::TooManyLocks { max: 2 }, Code::TooManyLocks),
+            (Outcome::Invalid(Invalid::LeaseKey), Code::Invalid),
+            (Outcome::Queued, Code::Internal),
+            (Outcome::Done, Code::Internal),
+        ] {
+            assert_eq!(denial(outcome.clone()).code, code, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_denial_carries_what_its_receiver_needs() {
+        let holder = Holder {
+            client: ClientId::new("b").unwrap(),
+            token: token(3),
+            remaining: Span::from_nanos(1),
+        };
+        let held = denial(Outcome::Held(holder.clone()));
+        assert_eq!(
+            (held.retry_after_ms(), held.holder),
+            (Some(1), Some(holder))
+        );
+        assert_eq!(
+            denial(Outcome::Stale { highest: token(9) }).highest,
+            Some(token(9))
+        );
+        let gone = denial(Outcome::Ended {
+            token: token(7),
+            how: Ending::Expired,
+        });
+        assert_eq!(gone.token, Some(token(7)));
+    }
+
+    #[test]
+    fn bounds_are_named() {
+        for (refusal, says) in [
+            (
+                ttl(99).unwrap_err(),
+                "lease_duration_ms: a lease of 99 ms is outside 100 ms ..= 86400000 ms",
+            ),
+            (
+                wait(86_400_001).unwrap_err(),
+                "wait_ms: a wait of 86400001 ms is outside 0 ..= 86400000 ms",
+            ),
+            (
+                super::token(0).unwrap_err(),
+                "fencing_token: fencing token 0 is outside 1 ..= 9007199254740991",
+            ),
+            (
+                metadata(&"x".repeat(257)).unwrap_err(),
+                "metadata has 257 bytes; at most 256 are allowed",
+            ),
+            (
+                client_id("").unwrap_err(),
+                "client_id: client id is empty; 1 ..= 255 bytes are allowed",
+            ),
+            (
+                page_limit(Some(0)).unwrap_err(),
+                "limit must be an integer in 1 ..= 1000",
+            ),
+            (
+                prefix("ü").unwrap_err(),
+                "prefix: lock name has a byte at offset 0 that is not printable ASCII",
+            ),
+        ] {
+            assert_eq!(
+                (refusal.code, refusal.message.as_str()),
+                (Code::Invalid, says)
+            );
+        }
+    }
+
+    #[test]
+    fn a_wait_of_nothing_is_a_try() {
+        assert_eq!(wait(0), Ok(None));
+        assert_eq!(wait(86_400_000), Ok(Some(limits::MAX_WAIT)));
+    }
+}

@@ -1,0 +1,193 @@
+//! The gRPC service: unary calls, the session stream, the watch, health and reflection.
+
+use std::sync::Arc;
+
+use axum::Router;
+use palisade_proto::v1::locks_server::{Locks, LocksServer};
+use palisade_proto::{Code, FILE_DESCRIPTOR_SET, v1};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
+use tonic::server::NamedService;
+use tonic::{Response, Status, Streaming};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use super::app::App;
+use super::convert::{self, Refusal, grpc as messages};
+use super::listener::ServeError;
+use super::session::Replying;
+use super::watch::{self, Notice, Wish};
+use crate::pipeline::Request;
+
+/// The gRPC paths, and the switch of their health service.
+pub(super) fn routes(app: &Arc<App>) -> Result<(Router, Health), ServeError> {
+    let locks = LocksServer::new(Service {
+        app: Arc::clone(app),
+    })
+    .max_decoding_message_size(app.settings.frame_bytes)
+    .max_encoding_message_size(usize::MAX);
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let router = mount(Router::new(), locks);
+    let router = mount(router, health);
+    let router = mount(router, reflection().build_v1().map_err(descriptor)?);
+    let router = mount(router, reflection().build_v1alpha().map_err(descriptor)?);
+    Ok((router, Health(reporter)))
+}
+
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}
+
+fn descriptor(error: tonic_reflection::server::Error) -> ServeError {
+    ServeError::Descriptor(error.to_string())
+}
+
+/// Puts a service at the path that gRPC gives it.
+fn mount<S>(router: Router, service: S) -> Router
+where
+    S: tower::Service<
+            http::Request<axum::body::Body>,
+            Response = http::Response<tonic::body::Body>,
+            Error = std::convert::Infallible,
+        > + NamedService
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send + 'static,
+{
+    router.route_service(&format!("/{}/{{*method}}", S::NAME), service)
+}
+
+/// What the health service says.
+pub(super) struct Health(HealthReporter);
+
+impl Health {
+    pub(super) async fn serving(&self) {
+        self.set(ServingStatus::Serving).await;
+    }
+
+    pub(super) async fn not_serving(&self) {
+        self.set(ServingStatus::NotServing).await;
+    }
+
+    async fn set(&self, status: ServingStatus) {
+        self.0.set_service_status("", status).await;
+        self.0
+            .set_service_status(LocksServer::<Service>::NAME, status)
+            .await;
+    }
+}
+
+/// `palisade.v1.Locks`.
+struct Service {
+    app: Arc<App>,
+}
+
+type Replied = Result<Response<v1::Reply>, Status>;
+
+impl Service {
+    async fn ask(&self, request: Result<Request, Refusal>) -> Replied {
+        let answer = self
+            .app
+            .ask(request.map_err(|refusal| status(&refusal))?)
+            .await;
+        let reply = messages::reply(0, answer, self.app.handle.identity());
+        match failed(&reply) {
+            Some(refusal) => Err(status(&refusal)),
+            None => Ok(Response::new(reply)),
+        }
+    }
+}
+
+/// A reply whose code ends a unary call, by the table of codes.
+fn failed(reply: &v1::Reply) -> Option<Refusal> {
+    let Some(v1::reply::Outcome::Error(error)) = &reply.outcome else {
+        return None;
+    };
+    let code = Code::from_name(&error.code).unwrap_or(Code::Internal);
+    (code.grpc() != tonic::Code::Ok).then(|| Refusal::new(code, error.message.clone()))
+}
+
+fn status(refusal: &Refusal) -> Status {
+    let mut status = Status::new(refusal.code.grpc(), refusal.message.clone());
+    let name = MetadataValue::from_static(refusal.code.name());
+    status.metadata_mut().insert("palisade-code", name);
+    status
+}
+
+#[tonic::async_trait]
+impl Locks for Service {
+    async fn acquire(&self, call: tonic::Request<v1::AcquireRequest>) -> Replied {
+        self.ask(messages::acquire(call.get_ref())).await
+    }
+
+    async fn renew(&self, call: tonic::Request<v1::RenewRequest>) -> Replied {
+        self.ask(messages::renew(call.get_ref())).await
+    }
+
+    async fn release(&self, call: tonic::Request<v1::ReleaseRequest>) -> Replied {
+        self.ask(messages::release(call.get_ref())).await
+    }
+
+    async fn abandon(&self, call: tonic::Request<v1::AbandonRequest>) -> Replied {
+        self.ask(messages::abandon(call.get_ref())).await
+    }
+
+    async fn r#break(&self, call: tonic::Request<v1::BreakRequest>) -> Replied {
+        self.ask(messages::revoke(call.get_ref())).await
+    }
+
+    async fn show(&self, call: tonic::Request<v1::ShowRequest>) -> Replied {
+        self.ask(messages::show(call.get_ref())).await
+    }
+
+    async fn list(&self, call: tonic::Request<v1::ListRequest>) -> Replied {
+        self.ask(messages::list(call.get_ref())).await
+    }
+
+    async fn status(&self, _: tonic::Request<v1::StatusRequest>) -> Replied {
+        self.ask(Ok(Request::Status)).await
+    }
+
+    type WatchStream = tokio_stream::adapters::Map<ReceiverStream<Notice>, fn(Notice) -> Told>;
+
+    async fn watch(
+        &self,
+        call: tonic::Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let message = call.get_ref();
+        let prefix = convert::prefix(&message.prefix).map_err(|refusal| status(&refusal))?;
+        let after = (message.after_revision > 0).then_some(message.after_revision);
+        let notices = ReceiverStream::new(watch::watch(&self.app, Wish { prefix, after }));
+        Ok(Response::new(notices.map(told as fn(Notice) -> Told)))
+    }
+
+    type SessionStream = Replying<Streaming<v1::Requests>>;
+
+    async fn session(
+        &self,
+        call: tonic::Request<Streaming<v1::Requests>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        Ok(Response::new(Replying::new(
+            Arc::clone(&self.app),
+            call.into_inner(),
+        )))
+    }
+}
+
+type Told = Result<v1::Event, Status>;
+
+fn told(notice: Notice) -> Told {
+    Ok(match notice {
+        Notice::Change(event) => messages::event(event),
+        Notice::Missed { missed, upto } => v1::Event {
+            missed,
+            revision: upto,
+            ..v1::Event::default()
+        },
+    })
+}

@@ -1,0 +1,238 @@
+//! Locks: acquire, renew, release, break, show, list.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use palisade_core::{Ending, Outcome};
+use palisade_proto::Code;
+use palisade_proto::json::{
+    AcquireBody, AcquireReply, BreakBody, BreakReply, DeniedReply, ErrorReply, ListReply,
+    LockReply, ReleaseBody, ReleaseReply, RenewBody, RenewReply,
+};
+use serde::Deserialize;
+
+use super::input::{Input, Lock, Params, integer};
+use super::openapi::Refusals;
+use super::reply::{Json, Problem, Reply};
+use crate::net::app::App;
+use crate::net::convert::{self, Refusal, json, refusal};
+use crate::pipeline::{Answer, Request};
+
+/// Ask for a lock
+///
+/// Grants it at once, or waits in its queue for up to `wait_ms`. When the connection of a waiting
+/// request is closed, the request leaves the queue.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{resource_id}/acquire",
+    tag = "locks",
+    params(("resource_id" = String, Path, description = "The lock, percent-encoded.")),
+    request_body = AcquireBody,
+    responses(
+        (status = 200, description = "The lock is yours.", body = AcquireReply),
+        (status = 409, description = "`held`: somebody else has it. `abandoned`: this request was given up.", body = DeniedReply),
+        (status = 410, description = "`expired`, `revoked`, `superseded`: the grant of this request, or its lease, is over.", body = DeniedReply),
+        (status = 429, description = "`queue_full`, `too_many_locks`", body = DeniedReply),
+        (status = 507, description = "`tokens_exhausted`", body = DeniedReply),
+        Refusals,
+    )
+)]
+pub(super) async fn acquire(
+    State(app): State<Arc<App>>,
+    Lock(lock): Lock,
+    Input(body): Input<AcquireBody>,
+) -> Reply<AcquireReply> {
+    match app.ask(json::acquire(lock.clone(), &body)?).await {
+        Answer::Outcome(Outcome::Granted(granted)) => {
+            Ok(Json(json::granted(&lock, &granted, app.handle.identity())))
+        }
+        other => Err(Problem::denied(lock, refusal(other))),
+    }
+}
+
+/// Extend a lease
+///
+/// Every grant under the lease lives on; the fencing token stays.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{resource_id}/renew",
+    tag = "locks",
+    params(("resource_id" = String, Path, description = "The lock, percent-encoded.")),
+    request_body = RenewBody,
+    responses(
+        (status = 200, description = "The lease lasts its full time again.", body = RenewReply),
+        (status = 409, description = "`not_held`", body = ErrorReply),
+        (status = 410, description = "`expired`, `revoked`, `superseded`", body = ErrorReply),
+        (status = 412, description = "`stale`", body = ErrorReply),
+        Refusals,
+    )
+)]
+pub(super) async fn renew(
+    State(app): State<Arc<App>>,
+    Lock(lock): Lock,
+    Input(body): Input<RenewBody>,
+) -> Reply<RenewReply> {
+    match app.ask(json::renew(lock.clone(), &body)?).await {
+        Answer::Outcome(Outcome::Renewed(renewed)) => Ok(Json(json::renewed(&lock, &renewed))),
+        other => Err(refusal(other).into()),
+    }
+}
+
+/// Give a lock up
+///
+/// The next in its queue gets it. Releasing again is answered 200 with `already_released`.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{resource_id}/release",
+    tag = "locks",
+    params(("resource_id" = String, Path, description = "The lock, percent-encoded.")),
+    request_body = ReleaseBody,
+    responses(
+        (status = 200, description = "It is given up.", body = ReleaseReply),
+        (status = 409, description = "`not_held`", body = ErrorReply),
+        (status = 410, description = "`expired`, `revoked`, `superseded`", body = ErrorReply),
+        (status = 412, description = "`stale`", body = ErrorReply),
+        Refusals,
+    )
+)]
+pub(super) async fn release(
+    State(app): State<Arc<App>>,
+    Lock(lock): Lock,
+    Input(body): Input<ReleaseBody>,
+) -> Reply<ReleaseReply> {
+    let (token, already_released) = match app.ask(json::release(lock.clone(), &body)?).await {
+        Answer::Outcome(Outcome::Released { token }) => (token, false),
+        Answer::Outcome(Outcome::Ended {
+            token,
+            how: Ending::Released,
+        }) => (token, true),
+        other => return Err(refusal(other).into()),
+    };
+    Ok(Json(ReleaseReply {
+        resource_id: lock.as_str().to_owned(),
+        released: true,
+        already_released,
+        fencing_token: token.get(),
+    }))
+}
+
+/// Take a lock away from its holder
+///
+/// An operator's call. Only the fence at the resource keeps the old holder from writing: the next
+/// token is what shuts it out.
+#[utoipa::path(
+    post,
+    path = "/v1/locks/{resource_id}/break",
+    tag = "locks",
+    params(("resource_id" = String, Path, description = "The lock, percent-encoded.")),
+    request_body = BreakBody,
+    responses(
+        (status = 200, description = "It is taken away.", body = BreakReply),
+        (status = 409, description = "`not_held`: nobody has it, perhaps because it is broken already.", body = ErrorReply),
+        (status = 412, description = "`stale`: it is held with another token", body = ErrorReply),
+        Refusals,
+    )
+)]
+pub(super) async fn revoke(
+    State(app): State<Arc<App>>,
+    Lock(lock): Lock,
+    Input(body): Input<BreakBody>,
+) -> Reply<BreakReply> {
+    match app.ask(json::revoke(lock.clone(), &body)?).await {
+        Answer::Outcome(Outcome::Revoked { token }) => Ok(Json(BreakReply {
+            resource_id: lock.as_str().to_owned(),
+            revoked: true,
+            fencing_token: token.get(),
+        })),
+        // The general message speaks of a lock_token, which an operator does not have.
+        Answer::Outcome(Outcome::NotHeld) => {
+            Err(Refusal::new(Code::NotHeld, "nobody holds this lock").into())
+        }
+        other => Err(refusal(other).into()),
+    }
+}
+
+/// Who holds a lock
+///
+/// A lock that nobody ever asked for is free, like any other free one.
+#[utoipa::path(
+    get,
+    path = "/v1/locks/{resource_id}",
+    tag = "locks",
+    params(("resource_id" = String, Path, description = "The lock, percent-encoded.")),
+    responses(
+        (status = 200, description = "What is known of it.", body = LockReply),
+        Refusals,
+    )
+)]
+pub(super) async fn show(State(app): State<Arc<App>>, Lock(lock): Lock) -> Reply<LockReply> {
+    match app.ask(Request::Show(lock)).await {
+        Answer::Lock(view) => Ok(Json(json::lock(&view))),
+        other => Err(refusal(other).into()),
+    }
+}
+
+/// The parameters of a listing.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Listing {
+    prefix: Option<String>,
+    limit: Option<String>,
+    cursor: Option<String>,
+}
+
+/// The locks that are held
+///
+/// In pages; locks granted or released between two pages may be missed or listed.
+#[utoipa::path(
+    get,
+    path = "/v1/locks",
+    tag = "locks",
+    params(
+        ("prefix" = Option<String>, Query, description = "Only locks whose names start so."),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "At most this many on the page; 100 if left out."),
+        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before."),
+    ),
+    responses(
+        (status = 200, description = "One page.", body = ListReply),
+        Refusals,
+    )
+)]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    Params(listing): Params<Listing>,
+) -> Reply<ListReply> {
+    let prefix = convert::prefix(listing.prefix.as_deref().unwrap_or_default())?;
+    let limit = convert::page_limit(integer("limit", listing.limit.as_deref())?)?;
+    let mut next = listing
+        .cursor
+        .as_deref()
+        .map(json::cursor)
+        .transpose()?
+        .or(Some(0));
+    let mut found = Vec::new();
+    // The pipeline looks at a bounded piece at a time, so that a rare prefix delays nobody else.
+    while let Some(cursor) = next
+        && found.len() < limit
+    {
+        let page = Request::List {
+            prefix: prefix.clone(),
+            cursor,
+            limit: limit - found.len(),
+        };
+        (found, next) = append(found, app.ask(page).await)?;
+    }
+    Ok(Json(json::page(&found, next)))
+}
+
+type Page = (Vec<palisade_core::LockView>, Option<u64>);
+
+fn append(mut found: Vec<palisade_core::LockView>, answer: Answer) -> Result<Page, Refusal> {
+    match answer {
+        Answer::Locks { locks, next } => {
+            found.extend(locks);
+            Ok((found, next))
+        }
+        other => Err(refusal(other)),
+    }
+}

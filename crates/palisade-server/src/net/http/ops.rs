@@ -1,0 +1,103 @@
+//! For operators and testers: status, health, metrics, the description, the manual clock.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use palisade_proto::Code;
+use palisade_proto::json::{AdvanceBody, ClockReply, HealthReply, StatusReply};
+
+use super::input::Input;
+use super::openapi::{self, Refusals};
+use super::reply::{Json, Problem, Reply};
+use crate::net::app::App;
+use crate::net::convert::{Refusal, json, refusal};
+use crate::net::metrics as meters;
+use crate::pipeline::{Answer, Request};
+
+/// What the authority says about itself
+#[utoipa::path(
+    get,
+    path = "/v1/status",
+    tag = "operation",
+    responses((status = 200, description = "Its state.", body = StatusReply), Refusals)
+)]
+pub(super) async fn status(State(app): State<Arc<App>>) -> Reply<StatusReply> {
+    match app.ask(Request::Status).await {
+        Answer::Status(status) => Ok(Json(json::status(&status, app.handle.identity()))),
+        other => Err(refusal(other).into()),
+    }
+}
+
+/// Move a manual clock
+///
+/// For tests of your own code against expiry, without sleeping. Only a server started with
+/// `--clock manual` takes it; any other answers `refused`.
+#[utoipa::path(
+    post,
+    path = "/v1/clock/advance",
+    tag = "operation",
+    request_body = AdvanceBody,
+    responses(
+        (status = 200, description = "The clock after it moved. What was due has expired.", body = ClockReply),
+        (status = 409, description = "`refused`: the clock is not manual.", body = palisade_proto::json::ErrorReply),
+        Refusals,
+    )
+)]
+pub(super) async fn advance(
+    State(app): State<Arc<App>>,
+    Input(body): Input<AdvanceBody>,
+) -> Reply<ClockReply> {
+    match app.ask(json::advance(&body)?).await {
+        Answer::Clock(now) => Ok(Json(ClockReply {
+            now_ms: now.as_millis(),
+        })),
+        other => Err(refusal(other).into()),
+    }
+}
+
+/// Whether the server can be asked
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    tag = "operation",
+    responses((status = 200, description = "It can.", body = HealthReply), Refusals)
+)]
+pub(super) async fn health(State(app): State<Arc<App>>) -> Reply<HealthReply> {
+    if app.handle.stopped().borrow().is_some() {
+        return Err(Refusal::new(Code::Unavailable, "the authority has stopped").into());
+    }
+    let log_full = app.handle.stats().log_full.get() > 0;
+    Ok(Json(HealthReply {
+        status: "serving".to_owned(),
+        log_full,
+    }))
+}
+
+/// Counters and gauges for Prometheus
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "operation",
+    responses((status = 200, description = "The text format.", content_type = "text/plain", body = String))
+)]
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
+    match meters::text(&app) {
+        Ok(text) => Ok(([(CONTENT_TYPE, OPEN_METRICS)], text).into_response()),
+        Err(error) => Err(Refusal::new(Code::Internal, error.to_string()).into()),
+    }
+}
+
+/// This description
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    tag = "operation",
+    responses((status = 200, description = "OpenAPI 3.1.", content_type = "application/json", body = Object))
+)]
+pub(super) async fn openapi() -> impl IntoResponse {
+    Json(openapi::document())
+}
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -1,0 +1,232 @@
+//! Batches of commands: the payload of one log frame.
+
+use palisade_core::{
+    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, Span, Timestamp, Token, Ttl, Under,
+    WallTime,
+};
+
+use super::VERSION;
+use super::reader::{Malformed, Reader};
+use super::writer::Put;
+
+const ACQUIRE_NEW: u8 = 1;
+const ACQUIRE_UNDER: u8 = 2;
+const RENEW: u8 = 3;
+const RELEASE: u8 = 4;
+const REVOKE: u8 = 5;
+const WITHDRAW: u8 = 6;
+const ABANDON: u8 = 7;
+const EXPIRE: u8 = 8;
+const GRACE: u8 = 9;
+const LEAP: u8 = 10;
+const CONFIGURE: u8 = 11;
+
+const HAS_TTL: u8 = 1;
+const HAS_WAIT: u8 = 1 << 1;
+const HAS_REQUEST: u8 = 1 << 2;
+const HAS_METADATA: u8 = 1 << 3;
+const HAS_TOKEN: u8 = 1 << 4;
+
+/// Begins a batch: everything in it happens at `at`.
+pub fn encode_head(out: &mut Vec<u8>, at: Timestamp, wall: WallTime) {
+    out.byte(VERSION);
+    out.number(at.as_nanos());
+    out.number(wall.0);
+}
+
+/// Appends one command to a batch.
+pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
+    match command {
+        Command::Acquire(acquire) => put_acquire(out, acquire),
+        Command::Renew { grant, ttl } => {
+            out.byte(RENEW);
+            put_grant(out, grant, *ttl);
+        }
+        Command::Release(grant) => {
+            out.byte(RELEASE);
+            put_grant(out, grant, None);
+        }
+        Command::Revoke { lock, token, reason } => {
+            out.byte(REVOKE);
+            out.text(lock);
+            out.number(token.get());
+            out.text(reason);
+        }
+        Command::Withdraw(request) => {
+            out.byte(WITHDRAW);
+            out.id(request.as_bytes());
+        }
+        Command::Abandon(request) => {
+            out.byte(ABANDON);
+            out.id(request.as_bytes());
+        }
+        Command::Expire => out.byte(EXPIRE),
+        Command::Grace(away) => {
+            out.byte(GRACE);
+            out.byte(u8::from(*away == Away::Restarted));
+        }
+        Command::Leap { by } => {
+            out.byte(LEAP);
+            out.number(*by);
+        }
+        Command::Configure(limits) => {
+            out.byte(CONFIGURE);
+            put_limits(out, limits);
+        }
+    }
+}
+
+fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
+    let Acquire { lock, client, under, wait, request, metadata } = acquire;
+    let (tag, key, ttl) = under_parts(under);
+    out.byte(tag);
+    out.byte(
+        flag(HAS_TTL, ttl.is_some())
+            | flag(HAS_WAIT, wait.is_some())
+            | flag(HAS_REQUEST, request.is_some())
+            | flag(HAS_METADATA, metadata.is_some()),
+    );
+    out.text(lock);
+    out.text(client);
+    out.id(key.as_bytes());
+    if let Some(ttl) = ttl {
+        out.number(ttl.as_millis().into());
+    }
+    if let Some(wait) = wait {
+        out.number(wait.as_nanos());
+    }
+    if let Some(request) = request {
+        out.id(request.as_bytes());
+    }
+    if let Some(metadata) = metadata {
+        out.text(metadata);
+    }
+}
+
+fn under_parts(under: &Under) -> (u8, LeaseKey, Option<Ttl>) {
+    match *under {
+        Under::New { key, ttl } => (ACQUIRE_NEW, key, Some(ttl)),
+        Under::Existing { key, ttl } => (ACQUIRE_UNDER, key, ttl),
+    }
+}
+
+/// The lease part of a waiter or an acquire.
+pub(super) fn put_under(out: &mut Vec<u8>, under: &Under) {
+    let (tag, key, ttl) = under_parts(under);
+    out.byte(tag);
+    out.byte(flag(HAS_TTL, ttl.is_some()));
+    out.id(key.as_bytes());
+    if let Some(ttl) = ttl {
+        out.number(ttl.as_millis().into());
+    }
+}
+
+pub(super) fn get_under(reader: &mut Reader<'_>) -> Result<Under, Malformed> {
+    let (tag, flags) = (reader.byte()?, reader.byte()?);
+    let key = reader.key()?;
+    let ttl = reader.optional(flags & HAS_TTL != 0, Reader::ttl)?;
+    under(reader, tag, key, ttl)
+}
+
+fn under(reader: &Reader<'_>, tag: u8, key: LeaseKey, ttl: Option<Ttl>) -> Result<Under, Malformed> {
+    match (tag, ttl) {
+        (ACQUIRE_NEW, Some(ttl)) => Ok(Under::New { key, ttl }),
+        (ACQUIRE_UNDER, ttl) => Ok(Under::Existing { key, ttl }),
+        _ => reader.bad("a new lease has no time to live"),
+    }
+}
+
+fn put_grant(out: &mut Vec<u8>, grant: &GrantRef, ttl: Option<Ttl>) {
+    out.byte(flag(HAS_TTL, ttl.is_some()) | flag(HAS_TOKEN, grant.token.is_some()));
+    out.text(&grant.lock);
+    out.id(grant.key.as_bytes());
+    if let Some(token) = grant.token {
+        out.number(token.get());
+    }
+    if let Some(ttl) = ttl {
+        out.number(ttl.as_millis().into());
+    }
+}
+
+pub(super) fn put_limits(out: &mut Vec<u8>, limits: &Limits) {
+    let Limits { min_ttl, max_ttl, waiters_per_lock, waiters_per_client, locks } = *limits;
+    out.number(min_ttl.as_millis().into());
+    out.number(max_ttl.as_millis().into());
+    out.number(waiters_per_lock.into());
+    out.number(waiters_per_client.into());
+    out.number(locks.into());
+}
+
+pub(super) fn get_limits(reader: &mut Reader<'_>) -> Result<Limits, Malformed> {
+    Ok(Limits {
+        min_ttl: reader.ttl()?,
+        max_ttl: reader.ttl()?,
+        waiters_per_lock: reader.small()?,
+        waiters_per_client: reader.small()?,
+        locks: reader.small()?,
+    })
+}
+
+/// Reads a batch and hands out its entries in order.
+///
+/// # Errors
+/// [`Malformed`] where the bytes are not those of a batch; entries before that point were handed out.
+pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<(), Malformed> {
+    let mut reader = Reader(bytes);
+    if reader.byte()? != VERSION {
+        return reader.bad("a batch has an unknown version");
+    }
+    let (at, wall) = (reader.timestamp()?, reader.wall()?);
+    while !reader.is_empty() {
+        each(Entry { at, wall, command: get_command(&mut reader)? });
+    }
+    Ok(())
+}
+
+fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
+    Ok(match reader.byte()? {
+        tag @ (ACQUIRE_NEW | ACQUIRE_UNDER) => Command::Acquire(get_acquire(reader, tag)?),
+        RENEW => {
+            let (grant, ttl) = get_grant(reader)?;
+            Command::Renew { grant, ttl }
+        }
+        RELEASE => Command::Release(get_grant(reader)?.0),
+        REVOKE => Command::Revoke {
+            lock: reader.lock()?,
+            token: reader.token()?,
+            reason: reader.text()?.into(),
+        },
+        WITHDRAW => Command::Withdraw(reader.request()?),
+        ABANDON => Command::Abandon(reader.request()?),
+        EXPIRE => Command::Expire,
+        GRACE => Command::Grace(match reader.byte()? {
+            0 => Away::Stalled,
+            _ => Away::Restarted,
+        }),
+        LEAP => Command::Leap { by: reader.number()? },
+        CONFIGURE => Command::Configure(get_limits(reader)?),
+        _ => return reader.bad("a command has an unknown tag"),
+    })
+}
+
+fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
+    let flags = reader.byte()?;
+    let (lock, client, key) = (reader.lock()?, reader.client()?, reader.key()?);
+    let ttl = reader.optional(flags & HAS_TTL != 0, Reader::ttl)?;
+    let wait: Option<Span> = reader.optional(flags & HAS_WAIT != 0, Reader::span)?;
+    let request = reader.optional(flags & HAS_REQUEST != 0, Reader::request)?;
+    let metadata = reader.optional(flags & HAS_METADATA != 0, |reader| Ok(reader.text()?.into()))?;
+    Ok(Acquire { lock, client, under: under(reader, tag, key, ttl)?, wait, request, metadata })
+}
+
+fn get_grant(reader: &mut Reader<'_>) -> Result<(GrantRef, Option<Ttl>), Malformed> {
+    let flags = reader.byte()?;
+    let (lock, key) = (reader.lock()?, reader.key()?);
+    let token: Option<Token> = reader.optional(flags & HAS_TOKEN != 0, Reader::token)?;
+    let ttl = reader.optional(flags & HAS_TTL != 0, Reader::ttl)?;
+    Ok((GrantRef { lock, key, token }, ttl))
+}
+
+fn flag(bit: u8, set: bool) -> u8 {
+    if set { bit } else { 0 }
+}

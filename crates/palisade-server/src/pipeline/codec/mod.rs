@@ -1,0 +1,23 @@
+//! How log entries and snapshots are written as bytes.
+//!
+//! ```text
+//!   batch     version │ at │ wall │ command │ command │ …            one frame of the log
+//!   snapshot  version │ record │ record │ …                          (each record: length, body)
+//!   command   tag │ fields       numbers are LEB128, texts and optional parts carry their length
+//!   record    tag │ fields       or a bit in a flags byte, keys and ids are 16 bytes
+//! ```
+//!
+//! Integrity is the log's business (checksums); this module only refuses what it cannot read. Nothing
+//! read here is trusted: names are checked again and lengths are bounded by what is there.
+
+mod command;
+mod reader;
+mod snapshot;
+mod writer;
+
+pub use command::{decode_batch, encode_head, encode_command};
+pub use reader::Malformed;
+pub use snapshot::{decode_record, encode_record};
+
+/// The version that stands first in every batch and snapshot.
+pub const VERSION: u8 = 1;

@@ -1,0 +1,271 @@
+//! Snapshot records.
+
+use palisade_core::machine::{
+    Answered, GrantRecord, Head, LeaseRecord, Over, Record, WaiterRecord,
+};
+use palisade_core::{Ending, Granted, Holder, LeaseId, Outcome, QueueBound, Token};
+
+use super::command::{get_limits, get_under, put_limits, put_under};
+use super::reader::{Malformed, Reader};
+use super::writer::Put;
+
+const HEAD: u8 = 1;
+const LEASE: u8 = 2;
+const GRANT: u8 = 3;
+const WAITER: u8 = 4;
+const ANSWERED: u8 = 5;
+const OVER: u8 = 6;
+
+/// Appends one record of a snapshot.
+pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
+    match record {
+        Record::Head(head) => put_head(out, head),
+        Record::Lease(lease) => {
+            out.byte(LEASE);
+            out.number(lease.id.0.get());
+            out.id(lease.key.as_bytes());
+            out.text(&lease.client);
+            out.number(lease.ttl.as_millis().into());
+            out.number(lease.expires.as_nanos());
+        }
+        Record::Grant(grant) => {
+            out.byte(GRANT);
+            out.text(&grant.lock);
+            out.number(grant.token.get());
+            out.id(grant.key.as_bytes());
+            out.number(grant.wall.0);
+            put_optional_text(out, grant.metadata.as_deref());
+        }
+        Record::Waiter(waiter) => put_waiter(out, waiter),
+        Record::Answered(answered) => {
+            out.byte(ANSWERED);
+            out.id(answered.request.as_bytes());
+            put_optional_text(out, answered.lock.as_deref());
+            put_outcome(out, &answered.outcome);
+        }
+        Record::Over(over) => {
+            out.byte(OVER);
+            out.id(over.key.as_bytes());
+            out.text(&over.lock);
+            out.number(over.token.get());
+            out.byte(ending_tag(over.how));
+        }
+    }
+}
+
+fn put_head(out: &mut Vec<u8>, head: &Head) {
+    out.byte(HEAD);
+    out.number(head.now.as_nanos());
+    // 0 is never a token; here it stands for the end of the range.
+    out.number(head.next_token.map_or(0, Token::get));
+    out.number(head.revision);
+    out.number(head.arrivals);
+    put_limits(out, &head.limits);
+}
+
+fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
+    out.byte(WAITER);
+    out.id(waiter.request.as_bytes());
+    out.text(&waiter.lock);
+    out.text(&waiter.client);
+    put_under(out, &waiter.under);
+    put_optional_text(out, waiter.metadata.as_deref());
+    out.number(waiter.since.as_nanos());
+    out.number(waiter.deadline.as_nanos());
+    out.number(waiter.arrival);
+}
+
+/// Reads the record that [`encode_record`] wrote; nothing may follow it.
+///
+/// # Errors
+/// [`Malformed`] where the bytes are not those of one record.
+pub fn decode_record(bytes: &[u8]) -> Result<Record, Malformed> {
+    let mut reader = Reader(bytes);
+    let record = get_record(&mut reader)?;
+    if reader.is_empty() { Ok(record) } else { reader.bad("something follows a record") }
+}
+
+fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
+    Ok(match reader.byte()? {
+        HEAD => Record::Head(get_head(reader)?),
+        LEASE => Record::Lease(LeaseRecord {
+            id: LeaseId(reader.token()?),
+            key: reader.key()?,
+            client: reader.client()?,
+            ttl: reader.ttl()?,
+            expires: reader.timestamp()?,
+        }),
+        GRANT => Record::Grant(GrantRecord {
+            lock: reader.lock()?,
+            token: reader.token()?,
+            key: reader.key()?,
+            wall: reader.wall()?,
+            metadata: get_optional_text(reader)?.map(Into::into),
+        }),
+        WAITER => Record::Waiter(get_waiter(reader)?),
+        ANSWERED => Record::Answered(get_answered(reader)?),
+        OVER => Record::Over(Over {
+            key: reader.key()?,
+            lock: reader.lock()?,
+            token: reader.token()?,
+            how: get_ending(reader)?,
+        }),
+        _ => return reader.bad("a record has an unknown tag"),
+    })
+}
+
+fn get_head(reader: &mut Reader<'_>) -> Result<Head, Malformed> {
+    let now = reader.timestamp()?;
+    let next_token = match reader.number()? {
+        0 => None,
+        number => match Token::new(number) {
+            Ok(token) => Some(token),
+            Err(_) => return reader.bad("the token counter is out of range"),
+        },
+    };
+    let (revision, arrivals) = (reader.number()?, reader.number()?);
+    Ok(Head { now, next_token, revision, arrivals, limits: get_limits(reader)? })
+}
+
+fn get_waiter(reader: &mut Reader<'_>) -> Result<WaiterRecord, Malformed> {
+    Ok(WaiterRecord {
+        request: reader.request()?,
+        lock: reader.lock()?,
+        client: reader.client()?,
+        under: get_under(reader)?,
+        metadata: get_optional_text(reader)?.map(Into::into),
+        since: reader.timestamp()?,
+        deadline: reader.timestamp()?,
+        arrival: reader.number()?,
+    })
+}
+
+fn get_answered(reader: &mut Reader<'_>) -> Result<Answered, Malformed> {
+    let request = reader.request()?;
+    let lock = match get_optional_text(reader)? {
+        None => None,
+        Some(name) => match palisade_core::LockName::new(name) {
+            Ok(lock) => Some(lock),
+            Err(_) => return reader.bad("a lock has an impossible name"),
+        },
+    };
+    Ok(Answered { request, lock, outcome: get_outcome(reader)? })
+}
+
+const GRANTED: u8 = 1;
+const HELD: u8 = 2;
+const ENDED: u8 = 3;
+const NOT_HELD: u8 = 4;
+const LOCK_QUEUE_FULL: u8 = 5;
+const CLIENT_QUEUE_FULL: u8 = 6;
+const ABANDONED: u8 = 7;
+const EXHAUSTED: u8 = 8;
+const TOO_MANY_LOCKS: u8 = 9;
+
+/// The outcomes that a machine remembers for a retry.
+fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
+    match outcome {
+        Outcome::Granted(granted) => {
+            out.byte(GRANTED);
+            out.number(granted.token.get());
+            out.number(granted.lease.0.get());
+            out.id(granted.key.as_bytes());
+            out.number(granted.ttl.as_millis().into());
+            out.number(granted.valid_for.as_nanos());
+            out.number(granted.waited.as_nanos());
+            out.number(granted.acquired_at.0);
+        }
+        Outcome::Held(holder) => {
+            out.byte(HELD);
+            out.text(&holder.client);
+            out.number(holder.token.get());
+            out.number(holder.remaining.as_nanos());
+        }
+        Outcome::Ended { token, how } => {
+            out.byte(ENDED);
+            out.number(token.get());
+            out.byte(ending_tag(*how));
+        }
+        Outcome::QueueFull(QueueBound::Lock { max }) => put_bound(out, LOCK_QUEUE_FULL, *max),
+        Outcome::QueueFull(QueueBound::Client { max }) => put_bound(out, CLIENT_QUEUE_FULL, *max),
+        Outcome::TooManyLocks { max } => put_bound(out, TOO_MANY_LOCKS, *max),
+        Outcome::Abandoned => out.byte(ABANDONED),
+        Outcome::TokensExhausted => out.byte(EXHAUSTED),
+        // Answers to other commands and refusals of form are never remembered.
+        Outcome::NotHeld
+        | Outcome::Queued
+        | Outcome::Renewed(_)
+        | Outcome::Released { .. }
+        | Outcome::Revoked { .. }
+        | Outcome::Stale { .. }
+        | Outcome::Invalid(_)
+        | Outcome::Done => out.byte(NOT_HELD),
+    }
+}
+
+fn put_bound(out: &mut Vec<u8>, tag: u8, max: u32) {
+    out.byte(tag);
+    out.number(max.into());
+}
+
+fn get_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Malformed> {
+    Ok(match reader.byte()? {
+        GRANTED => Outcome::Granted(Granted {
+            token: reader.token()?,
+            lease: LeaseId(reader.token()?),
+            key: reader.key()?,
+            ttl: reader.ttl()?,
+            valid_for: reader.span()?,
+            waited: reader.span()?,
+            acquired_at: reader.wall()?,
+        }),
+        HELD => Outcome::Held(Holder {
+            client: reader.client()?,
+            token: reader.token()?,
+            remaining: reader.span()?,
+        }),
+        ENDED => Outcome::Ended { token: reader.token()?, how: get_ending(reader)? },
+        NOT_HELD => Outcome::NotHeld,
+        LOCK_QUEUE_FULL => Outcome::QueueFull(QueueBound::Lock { max: reader.small()? }),
+        CLIENT_QUEUE_FULL => Outcome::QueueFull(QueueBound::Client { max: reader.small()? }),
+        ABANDONED => Outcome::Abandoned,
+        EXHAUSTED => Outcome::TokensExhausted,
+        TOO_MANY_LOCKS => Outcome::TooManyLocks { max: reader.small()? },
+        _ => return reader.bad("an answer has an unknown tag"),
+    })
+}
+
+fn ending_tag(how: Ending) -> u8 {
+    match how {
+        Ending::Released => 1,
+        Ending::Expired => 2,
+        Ending::Revoked => 3,
+        Ending::Superseded => 4,
+    }
+}
+
+fn get_ending(reader: &mut Reader<'_>) -> Result<Ending, Malformed> {
+    Ok(match reader.byte()? {
+        1 => Ending::Released,
+        2 => Ending::Expired,
+        3 => Ending::Revoked,
+        4 => Ending::Superseded,
+        _ => return reader.bad("an ending has an unknown tag"),
+    })
+}
+
+/// A presence mark, then the text.
+fn put_optional_text(out: &mut Vec<u8>, text: Option<&str>) {
+    out.byte(u8::from(text.is_some()));
+    if let Some(text) = text {
+        out.text(text);
+    }
+}
+
+fn get_optional_text<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, Malformed> {
+    match reader.byte()? {
+        0 => Ok(None),
+        1 => reader.text().map(Some),
+        _ => reader.bad("a presence mark is neither 0 nor 1"),
+    }
+}

@@ -1,0 +1,228 @@
+//! The way into the pipeline: a cheap, cloneable handle for its faces.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+use palisade_core::{AuthorityId, Event, RequestId};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use super::random;
+use super::request::{Acquire, Answer, Failure, Request};
+use super::stats::Stats;
+
+/// What a session's owner reads: finished operations, in the order in which they finished.
+pub type Answers = mpsc::UnboundedReceiver<Vec<(u64, Answer)>>;
+
+/// Which authority this is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Keeps for the authority's whole life; fences are bound to it.
+    pub authority: AuthorityId,
+    /// Changes with every restore from a backup.
+    pub incarnation: String,
+}
+
+/// The pipeline's front door. Cloning is cheap; the pipeline stops when it is told to, not when the
+/// last handle goes.
+#[derive(Clone)]
+pub struct Handle {
+    inbox: Sender<Message>,
+    shared: Arc<Shared>,
+}
+
+/// What the handles and the pipeline's thread share.
+pub(super) struct Shared {
+    pub(super) identity: Identity,
+    pub(super) stats: Stats,
+    pub(super) events: broadcast::Sender<Arc<[Event]>>,
+    pub(super) stopped: watch::Sender<Option<Stopped>>,
+    next_session: AtomicU64,
+}
+
+/// Why the pipeline no longer runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// It was asked to.
+    Asked,
+    /// The log failed; nothing more was acknowledged. Says what failed.
+    LogFailed(String),
+}
+
+/// What travels to the pipeline's thread.
+pub(super) enum Message {
+    /// One question with one answer.
+    Call { request: Request, reply: oneshot::Sender<Answer> },
+    /// Questions of a session, in order.
+    Batch { session: Arc<Outbox>, requests: Vec<(u64, Request)> },
+    /// The caller of an acquire went away before its answer.
+    Gone(Asked),
+    /// A session ended.
+    Hangup(u64),
+    /// Stop.
+    Stop,
+}
+
+/// An acquire that its caller may leave before it is answered.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) request: RequestId,
+    /// Whether the caller chose the id, and so can ask again with it.
+    pub(super) named: bool,
+}
+
+/// Where a session's answers go.
+pub(super) struct Outbox {
+    pub(super) session: u64,
+    pub(super) answers: mpsc::UnboundedSender<Vec<(u64, Answer)>>,
+}
+
+impl Handle {
+    pub(super) fn new(inbox: Sender<Message>, shared: Arc<Shared>) -> Handle {
+        Handle { inbox, shared }
+    }
+
+    /// Asks one question. The answer comes when everything it rests on is durable.
+    ///
+    /// Dropping the future takes a waiting request out of its queue, and gives back a lock that was
+    /// granted in that moment, unless the caller named a request id to ask again with.
+    pub async fn call(&self, mut request: Request) -> Answer {
+        let asked = name_acquire(&mut request);
+        let (reply, answer) = oneshot::channel();
+        if self.inbox.send(Message::Call { request, reply }).is_err() {
+            return gone();
+        }
+        let mut leave = Leave { inbox: &self.inbox, asked };
+        let answer = answer.await.unwrap_or_else(|_| lost());
+        leave.asked = None;
+        answer
+    }
+
+    /// Opens a session: many operations in flight, answers in the order they finish.
+    #[must_use]
+    pub fn session(&self) -> (Session, Answers) {
+        let (answers, receiver) = mpsc::unbounded_channel();
+        let session = self.shared.next_session.fetch_add(1, Ordering::Relaxed);
+        let outbox = Arc::new(Outbox { session, answers });
+        (Session { inbox: self.inbox.clone(), outbox }, receiver)
+    }
+
+    /// Every change from now on, as it becomes durable, in order. A reader that is too slow is told
+    /// how much it missed.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<Arc<[Event]>> {
+        self.shared.events.subscribe()
+    }
+
+    /// Which authority this is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.shared.identity
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.shared.stats
+    }
+
+    /// Becomes `Some` when the pipeline no longer runs.
+    #[must_use]
+    pub fn stopped(&self) -> watch::Receiver<Option<Stopped>> {
+        self.shared.stopped.subscribe()
+    }
+
+    /// Asks the pipeline to stop: what was taken in before is still answered.
+    pub fn stop(&self) {
+        let _ = self.inbox.send(Message::Stop);
+    }
+}
+
+impl Shared {
+    pub(super) fn new(identity: Identity) -> Arc<Shared> {
+        Arc::new(Shared {
+            identity,
+            stats: Stats::default(),
+            events: broadcast::channel(EVENT_BACKLOG).0,
+            stopped: watch::channel(None).0,
+            next_session: AtomicU64::new(1),
+        })
+    }
+}
+
+/// A session's sending half. Dropping it takes its waiting requests out of their queues; what it was
+/// granted stays until it is released or expires.
+pub struct Session {
+    inbox: Sender<Message>,
+    outbox: Arc<Outbox>,
+}
+
+impl Session {
+    /// Hands in operations, in order; each id comes back with its answer. If the pipeline no longer
+    /// runs, every operation is answered so.
+    pub fn submit(&self, mut requests: Vec<(u64, Request)>) {
+        for (_, request) in &mut requests {
+            name_waiting(request);
+        }
+        let message = Message::Batch { session: Arc::clone(&self.outbox), requests };
+        if let Err(refused) = self.inbox.send(message)
+            && let Message::Batch { session, requests } = refused.0
+        {
+            let answers = requests.into_iter().map(|(id, _)| (id, gone())).collect();
+            let _ = session.answers.send(answers);
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.inbox.send(Message::Hangup(self.outbox.session));
+    }
+}
+
+/// Tells the pipeline when a caller goes away before its answer.
+struct Leave<'a> {
+    inbox: &'a Sender<Message>,
+    asked: Option<Asked>,
+}
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        if let Some(asked) = self.asked.take() {
+            let _ = self.inbox.send(Message::Gone(asked));
+        }
+    }
+}
+
+/// An acquire that can be left needs an id by which it is found; drawn here if it has none.
+fn name_acquire(request: &mut Request) -> Option<Asked> {
+    match request {
+        Request::Acquire(Acquire { request, .. }) => {
+            let named = request.is_some();
+            Some(Asked { request: *request.get_or_insert_with(draw), named })
+        }
+        _ => None,
+    }
+}
+
+/// A request that may wait needs an id by which it can leave the queue.
+fn name_waiting(request: &mut Request) {
+    if let Request::Acquire(Acquire { wait: Some(_), request, .. }) = request {
+        request.get_or_insert_with(draw);
+    }
+}
+
+fn draw() -> RequestId {
+    RequestId::from_bytes(random::bytes())
+}
+
+pub(super) fn gone() -> Answer {
+    Answer::Failed(Failure::Unavailable("the authority is stopping".into()))
+}
+
+pub(super) fn lost() -> Answer {
+    Answer::Failed(Failure::UnknownOutcome("the authority stopped before it answered".into()))
+}
+
+/// Batches of events a slow watcher may lag behind.
+const EVENT_BACKLOG: usize = 4_096;

@@ -1,0 +1,119 @@
+//! The heart of the server: order, stamp, apply, sync, answer – one thread, which never waits for a
+//! socket.
+//!
+//! ```text
+//!   faces (gRPC, HTTP, in-process)
+//!      │ Request                ▲ Answer, only when it is durable
+//!      ▼                        │
+//!   Handle ──► inbox ──► Sequencer { Machine, Log, Clock } ──► Desk ──► callers
+//!                             │
+//!                             └──► events ──► watchers
+//! ```
+//!
+//! It knows neither sockets nor how the log is made durable: the one side is [`Handle`], the other
+//! the trait [`Log`].
+
+mod clock;
+pub mod codec;
+mod desk;
+mod handle;
+mod intake;
+mod log;
+mod random;
+pub mod replay;
+pub mod request;
+mod sequencer;
+mod stats;
+
+use std::io;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use palisade_core::{Away, Command, Limits, Machine};
+
+pub use clock::{Clock, Running};
+pub use handle::{Answers, Handle, Identity, Session, Stopped};
+pub use log::{Forgetful, Log, LogFailed};
+pub use request::{Acquire, Answer, Failure, Request, Status};
+pub use stats::{Counter, Stats};
+
+use handle::Shared;
+use sequencer::Sequencer;
+
+/// What a pipeline is started with.
+pub struct Start {
+    /// Which authority this is.
+    pub identity: Identity,
+    /// The state its log ends in.
+    pub machine: Machine,
+    /// Where batches become durable.
+    pub log: Box<dyn Log>,
+    /// Whether the clock moves only when told.
+    pub manual_clock: bool,
+    /// The operator's bounds.
+    pub limits: Limits,
+    /// Whether this authority was here before: its leases then get their full time again (rule A7),
+    /// and its counter perhaps a leap (rule A5).
+    pub returning: Option<Returning>,
+}
+
+/// How an authority comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returning {
+    /// Its process was started again.
+    Restarted,
+    /// It was restored from a backup: the counter leaps.
+    Restored {
+        /// How far; [`palisade_core::limits::RESTORE_LEAP`] unless a test says otherwise.
+        leap: u64,
+    },
+}
+
+impl Returning {
+    /// What has to be logged before anybody is served.
+    fn commands(self) -> Vec<Command> {
+        match self {
+            Returning::Restarted => vec![Command::Grace(Away::Restarted)],
+            Returning::Restored { leap } => {
+                vec![Command::Leap { by: leap }, Command::Grace(Away::Restarted)]
+            }
+        }
+    }
+}
+
+/// A running pipeline: the way in, and its thread.
+pub struct Pipeline {
+    /// The way in.
+    pub handle: Handle,
+    /// Ends after [`Handle::stop`] or when the log fails.
+    pub thread: JoinHandle<()>,
+}
+
+/// A random seed for the machine's hash tables.
+#[must_use]
+pub fn seed() -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = random::bytes();
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// Starts the pipeline. The clock resumes where the log ended, and what a return has to record is
+/// durable when this returns.
+///
+/// # Errors
+/// If the log takes nothing, or the operating system gives no thread.
+pub fn start(start: Start) -> io::Result<Pipeline> {
+    let Start { identity, machine, log, manual_clock, limits, returning } = start;
+    let resumed = machine.now();
+    let clock = if manual_clock { Clock::manual_from(resumed) } else { Clock::running_from(resumed) };
+    let mut first = returning.map(Returning::commands).unwrap_or_default();
+    first.push(Command::Configure(limits));
+    let shared = Shared::new(identity);
+    let (inbox, messages) = mpsc::channel();
+    let handle = Handle::new(inbox, shared.clone());
+    let mut sequencer = Sequencer::new(machine, log, clock, messages, shared);
+    sequencer.open(first).map_err(io::Error::other)?;
+    let thread = std::thread::Builder::new()
+        .name("palisade-order".into())
+        .spawn(move || sequencer.run())?;
+    Ok(Pipeline { handle, thread })
+}

@@ -1,0 +1,38 @@
+//! Random bytes, bought from the kernel by the page.
+
+use std::cell::RefCell;
+
+const PAGE: usize = 1_024;
+
+thread_local! {
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { page: [0; PAGE], used: PAGE }) };
+}
+
+struct Pool {
+    page: [u8; PAGE],
+    used: usize,
+}
+
+/// Sixteen fresh bytes from the operating system's generator.
+///
+/// The kernel is asked once per 64 draws. If it has no randomness to give, this process must not hand
+/// out guessable secrets and stops.
+pub(super) fn bytes() -> [u8; 16] {
+    POOL.with_borrow_mut(Pool::draw)
+}
+
+impl Pool {
+    fn draw(&mut self) -> [u8; 16] {
+        if self.used == PAGE {
+            if getrandom::fill(&mut self.page).is_err() {
+                std::process::abort();
+            }
+            self.used = 0;
+        }
+        let mut drawn = [0; 16];
+        drawn.copy_from_slice(&self.page[self.used..self.used + 16]);
+        self.page[self.used..self.used + 16].fill(0);
+        self.used += 16;
+        drawn
+    }
+}

@@ -1,0 +1,116 @@
+//! What the faces of the server (gRPC, HTTP, in-process) ask of the pipeline, and what they get.
+
+use palisade_core::{
+    ClientId, GrantRef, LeaseKey, LockName, LockView, Outcome, RequestId, Span, Token, Ttl,
+};
+
+/// One question, already checked for form.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Wants a lock.
+    Acquire(Acquire),
+    /// Wants a lease to last its full time to live again.
+    Renew {
+        /// Which grant.
+        grant: GrantRef,
+        /// A new time to live, or `None`.
+        ttl: Option<Ttl>,
+    },
+    /// Gives a lock up.
+    Release(GrantRef),
+    /// Gives up a request whose answer is not known.
+    Abandon(RequestId),
+    /// An operator takes a lock away.
+    Revoke {
+        /// The lock.
+        lock: LockName,
+        /// The token it must be held with.
+        token: Token,
+        /// Why.
+        reason: Box<str>,
+    },
+    /// Asks who holds a lock.
+    Show(LockName),
+    /// Asks for one page of the locks held.
+    List {
+        /// Only names that start so.
+        prefix: Box<str>,
+        /// Where the last page ended; 0 for the first.
+        cursor: u64,
+        /// At most this many.
+        limit: usize,
+    },
+    /// Asks what the authority says about itself.
+    Status,
+    /// Moves a manual clock; refused unless the authority was started with one.
+    Advance(Span),
+}
+
+/// A wish for a lock. The pipeline adds what the log needs: the lease's key, the wall clock, and a
+/// request id where it may wait.
+#[derive(Clone, Debug)]
+pub struct Acquire {
+    /// Which lock.
+    pub lock: LockName,
+    /// Who asks.
+    pub client: ClientId,
+    /// An existing lease to put the grant under.
+    pub lease: Option<LeaseKey>,
+    /// How long the lease lasts; needed for a new lease.
+    pub ttl: Option<Ttl>,
+    /// How long to wait; `None` is a try.
+    pub wait: Option<Span>,
+    /// What makes a retry recognisable.
+    pub request: Option<RequestId>,
+    /// Free text shown with the holder.
+    pub metadata: Option<Box<str>>,
+}
+
+/// The answer to a [`Request`], given only when everything it rests on is durable.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// To anything that may change state.
+    Outcome(Outcome),
+    /// To `Show`.
+    Lock(LockView),
+    /// To `List`; `next` is the cursor of the next page.
+    Locks {
+        /// The locks of this page.
+        locks: Vec<LockView>,
+        /// Where to go on, if there is more.
+        next: Option<u64>,
+    },
+    /// To `Status`.
+    Status(Status),
+    /// To `Advance`: the authority's clock after it moved, since the authority was created.
+    Clock(Span),
+    /// Not carried out.
+    Failed(Failure),
+}
+
+/// What the authority says about itself.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// The token the next grant gets; `None` when the range is exhausted.
+    pub next_token: Option<Token>,
+    /// Locks held.
+    pub locks: usize,
+    /// Live leases.
+    pub leases: usize,
+    /// Requests that wait.
+    pub waiters: usize,
+    /// Whether the clock moves only when told.
+    pub manual_clock: bool,
+}
+
+/// Why a request was not carried out, by what its caller may do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Nothing happened; trying again later is safe (for example: the disk is full).
+    Unavailable(String),
+    /// It may have happened: repeat it with the same request id.
+    UnknownOutcome(String),
+    /// The request does not fit this authority (for example: `Advance` without a manual clock, a new
+    /// lease without a time to live).
+    Refused(String),
+}

@@ -1,0 +1,352 @@
+//! The one thread that orders, stamps, applies and syncs.
+//!
+//! ```text
+//!   inbox ──drain──► round ──stamp──► machine.apply ──► batch bytes ──► log.commit ──► answers, events
+//!     ▲                                    │                               (sync)
+//!     └── more arrives meanwhile           └─ nothing changed: not logged
+//! ```
+//!
+//! A round takes in everything that is there. While it is being synced the next one gathers, so the
+//! batches grow with the load and no timer decides how long to wait for company. The clock is read
+//! **after** a round is drained: no request in it was sent later than its stamp, so a lease never
+//! ends before its holder's own reckoning from the moment of sending.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use palisade_core::{
+    Away, Change, Command, Effect, Ending, Entry, Event, Machine, Outcome, Span, Timestamp, WallTime,
+};
+
+use super::clock::{Clock, wall};
+use super::codec::{encode_command, encode_head};
+use super::desk::{Desk, ReplyTo};
+use super::handle::{Asked, Message, Outbox, Shared, Stopped, gone};
+use super::intake::{Step, step};
+use super::log::{Log, LogFailed};
+use super::request::{Answer, Failure, Request};
+
+/// The thread wakes at least this often to notice that it was itself away.
+const HEARTBEAT: Duration = Duration::from_millis(100);
+
+/// Away for longer than this beyond a heartbeat, and every lease gets its full time again (rule A7).
+const STALL: Span = Span::from_millis(500);
+
+/// Messages taken in for one round.
+const ROUND: usize = 4_096;
+
+/// A batch is handed to the log when it has grown to this; the room asked of the log beforehand is
+/// this and the longest command.
+const BATCH_BYTES: usize = 1 << 20;
+const COMMAND_BYTES: usize = 4 << 10;
+
+pub(super) struct Sequencer {
+    machine: Machine,
+    log: Box<dyn Log>,
+    clock: Clock,
+    inbox: Receiver<Message>,
+    shared: Arc<Shared>,
+    desk: Desk,
+    /// The batch being built: its stamp, its bytes, and how many of them are the head.
+    at: Timestamp,
+    wall: WallTime,
+    bytes: Vec<u8>,
+    head: usize,
+    effects: Vec<Effect>,
+    events: Vec<Event>,
+    /// Whether the log had no room when last asked.
+    full: bool,
+    /// What leaving callers could not have recorded while the log was full.
+    left: Vec<Command>,
+    stopping: bool,
+}
+
+impl Sequencer {
+    pub(super) fn new(
+        machine: Machine,
+        log: Box<dyn Log>,
+        clock: Clock,
+        inbox: Receiver<Message>,
+        shared: Arc<Shared>,
+    ) -> Sequencer {
+        Sequencer {
+            at: machine.now(),
+            machine,
+            log,
+            clock,
+            inbox,
+            shared,
+            desk: Desk::default(),
+            wall: wall(),
+            bytes: Vec::new(),
+            head: 0,
+            effects: Vec::new(),
+            events: Vec::new(),
+            full: false,
+            left: Vec::new(),
+            stopping: false,
+        }
+    }
+
+    /// Works until it is asked to stop or the log fails.
+    pub(super) fn run(mut self) {
+        let stopped = match self.rounds() {
+            Ok(()) => {
+                self.desk.dismiss();
+                Stopped::Asked
+            }
+            Err(failed) => {
+                self.desk.disown();
+                Stopped::LogFailed(failed.0)
+            }
+        };
+        self.turn_away();
+        self.shared.stopped.send_replace(Some(stopped));
+    }
+
+    /// Whoever still stands in line is told that nothing happened.
+    fn turn_away(&mut self) {
+        for message in self.inbox.try_iter() {
+            match message {
+                Message::Call { reply, .. } => {
+                    let _ = reply.send(gone());
+                }
+                Message::Batch { session, requests } => {
+                    let answers = requests.into_iter().map(|(id, _)| (id, gone())).collect();
+                    let _ = session.answers.send(answers);
+                }
+                Message::Gone(_) | Message::Hangup(_) | Message::Stop => {}
+            }
+        }
+    }
+
+    /// The first batch of this process: what has to be recorded before anybody is served.
+    pub(super) fn open(&mut self, first: Vec<Command>) -> Result<(), LogFailed> {
+        self.stamp();
+        for command in first {
+            self.apply(command);
+        }
+        self.publish()
+    }
+
+    fn rounds(&mut self) -> Result<(), LogFailed> {
+        let mut round = Vec::new();
+        while !self.stopping {
+            self.gather(&mut round);
+            self.begin();
+            for message in round.drain(..) {
+                self.message(message)?;
+            }
+            self.publish()?;
+        }
+        self.log.idle();
+        Ok(())
+    }
+
+    /// Waits for something to do, then takes everything that is there.
+    fn gather(&mut self, round: &mut Vec<Message>) {
+        let due = self.machine.next_due().filter(|_| !self.full);
+        match self.inbox.recv_timeout(self.clock.until(due, HEARTBEAT)) {
+            Ok(first) => round.push(first),
+            Err(RecvTimeoutError::Timeout) => return self.log.idle(),
+            Err(RecvTimeoutError::Disconnected) => self.stopping = true,
+        }
+        round.extend(self.inbox.try_iter().take(ROUND));
+    }
+
+    /// Stamps a batch, and records first what time has done.
+    fn begin(&mut self) {
+        let last = self.at;
+        let was_full = std::mem::replace(&mut self.full, !self.log.has_room(BATCH_BYTES + COMMAND_BYTES));
+        self.shared.stats.log_full.set(self.full.into());
+        self.stamp();
+        if self.full {
+            return;
+        }
+        let away = self.at.since(last) > STALL.plus(HEARTBEAT.into());
+        if was_full || (away && !self.clock.is_manual()) {
+            self.shared.stats.graces.add(1);
+            self.apply(Command::Grace(Away::Stalled));
+        }
+        for command in std::mem::take(&mut self.left) {
+            self.apply(command);
+        }
+        if self.machine.next_due().is_some_and(|due| due <= self.at) {
+            self.apply(Command::Expire);
+        }
+    }
+
+    fn stamp(&mut self) {
+        self.at = self.at.max(self.clock.now());
+        self.wall = wall();
+        self.bytes.clear();
+        encode_head(&mut self.bytes, self.at, self.wall);
+        self.head = self.bytes.len();
+    }
+
+    fn message(&mut self, message: Message) -> Result<(), LogFailed> {
+        match message {
+            Message::Call { request, reply } => self.one(request, ReplyTo::Call(reply)),
+            Message::Batch { session, requests } => self.batch(&session, requests),
+            Message::Gone(asked) => Ok(self.gone(asked)),
+            Message::Hangup(session) => Ok(self.hangup(session)),
+            Message::Stop => {
+                self.stopping = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn batch(&mut self, session: &Arc<Outbox>, requests: Vec<(u64, Request)>) -> Result<(), LogFailed> {
+        self.desk.open(session, requests.len());
+        for (id, request) in requests {
+            self.one(request, ReplyTo::Session(Arc::clone(session), id))?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, request: Request, reply: ReplyTo) -> Result<(), LogFailed> {
+        self.shared.stats.operations.add(1);
+        if self.bytes.len() >= BATCH_BYTES {
+            self.publish()?;
+            self.begin();
+        }
+        match step(request, &self.machine, self.at, self.clock.is_manual()) {
+            Step::Command(command) => self.carry_out(command, reply),
+            Step::Answer(answer) => self.desk.answer(reply, answer),
+            Step::Advance(by) => {
+                let answer = self.advance(by)?;
+                self.desk.answer(reply, answer);
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, command: Command, reply: ReplyTo) {
+        if self.full {
+            let why = "the disk has no room for the log; nothing happened".into();
+            return self.desk.answer(reply, Answer::Failed(Failure::Unavailable(why)));
+        }
+        let waits_as = match &command {
+            Command::Acquire(acquire) => acquire.request,
+            _ => None,
+        };
+        match (self.apply(command), waits_as) {
+            (Outcome::Queued, Some(request)) => self.desk.wait(request, reply),
+            (outcome, _) => {
+                self.count(&outcome);
+                self.desk.answer(reply, Answer::Outcome(outcome));
+            }
+        }
+    }
+
+    /// Applies one command and puts it into the batch, unless it changed nothing.
+    fn apply(&mut self, command: Command) -> Outcome {
+        let before = self.bytes.len();
+        encode_command(&mut self.bytes, &command);
+        let entry = Entry { at: self.at, wall: self.wall, command };
+        let applied = self.machine.apply(entry, &mut self.effects);
+        if !applied.changed {
+            self.bytes.truncate(before);
+        }
+        if !self.effects.is_empty() {
+            self.take_effects();
+        }
+        applied.outcome
+    }
+
+    fn take_effects(&mut self) {
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Settled { request, outcome } => {
+                    self.count(&outcome);
+                    self.desk.settle(&request, Answer::Outcome(outcome));
+                }
+                Effect::Event(event) => self.event(event),
+            }
+        }
+        self.effects = effects;
+    }
+
+    fn event(&mut self, event: Event) {
+        let stats = &self.shared.stats;
+        let counter = match &event.change {
+            Change::Granted { .. } => &stats.granted,
+            Change::Ended { how, .. } => match how {
+                Ending::Released => &stats.released,
+                Ending::Expired => &stats.expired,
+                Ending::Revoked => &stats.revoked,
+                Ending::Superseded => &stats.superseded,
+            },
+        };
+        counter.add(1);
+        if self.shared.events.receiver_count() > 0 {
+            self.events.push(event);
+        }
+    }
+
+    fn count(&self, outcome: &Outcome) {
+        let stats = &self.shared.stats;
+        match outcome {
+            Outcome::Held(_) => stats.held.add(1),
+            Outcome::Renewed(_) => stats.renewed.add(1),
+            Outcome::QueueFull(_) => stats.queue_full.add(1),
+            Outcome::Invalid(_) => stats.invalid.add(1),
+            _ => {}
+        }
+    }
+
+    /// Makes the batch durable, then lets its answers and events out.
+    fn publish(&mut self) -> Result<(), LogFailed> {
+        let stats = &self.shared.stats;
+        if self.bytes.len() > self.head {
+            self.log.commit(&self.bytes)?;
+            stats.batches.add(1);
+            stats.log_bytes.add(self.bytes.len() as u64);
+        }
+        stats.locks.set(self.machine.locks() as u64);
+        stats.leases.set(self.machine.leases() as u64);
+        stats.waiters.set(self.machine.waiters() as u64);
+        stats.next_token.set(self.machine.next_token().map_or(0, |token| token.get()));
+        if !self.events.is_empty() {
+            let _ = self.shared.events.send(std::mem::take(&mut self.events).into());
+        }
+        self.desk.send();
+        Ok(())
+    }
+
+    /// A caller left before its answer. One that cannot ask again must not keep what it asked for.
+    fn gone(&mut self, asked: Asked) {
+        let Asked { request, named } = asked;
+        self.desk.forget(&request);
+        self.leave(if named { Command::Withdraw(request) } else { Command::Abandon(request) });
+    }
+
+    fn hangup(&mut self, session: u64) {
+        for request in self.desk.hangup(session) {
+            self.leave(Command::Withdraw(request));
+        }
+    }
+
+    /// Somebody left: recorded now, or as soon as the log has room again.
+    fn leave(&mut self, command: Command) {
+        if self.full {
+            self.left.push(command);
+        } else {
+            self.apply(command);
+        }
+    }
+
+    fn advance(&mut self, by: Span) -> Result<Answer, LogFailed> {
+        if !self.clock.is_manual() {
+            let why = "this authority's clock runs by itself; start it with --clock manual".into();
+            return Ok(Answer::Failed(Failure::Refused(why)));
+        }
+        self.publish()?;
+        self.clock.advance(by);
+        self.begin();
+        Ok(Answer::Clock(self.at.since(Timestamp::ZERO)))
+    }
+}

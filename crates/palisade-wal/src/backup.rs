@@ -1,0 +1,336 @@
+//! Copies of a log: a backup of a live one, a new life out of a backup.
+//!
+//! Both read a consistent prefix and write it to an empty directory, re-encoded for that directory's
+//! incarnation. The identity is written last: without it nothing opens the copy.
+
+use std::io;
+use std::path::Path;
+
+use crate::Seq;
+use crate::error::{Damage, OpenError, ReadError};
+use crate::frame::{self, Entry, Seed};
+use crate::identity::{self, Id, Identity, Kind};
+use crate::recover::{self, Scan};
+use crate::segment::{self, Image};
+use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
+use crate::storage::{Access, DirStorage, Storage};
+
+/// How often a live directory is read anew when it changes under the reader.
+const ATTEMPTS: usize = 20;
+
+/// What was copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyReport {
+    /// Who the copy is.
+    pub identity: Identity,
+    /// The last frame in it.
+    pub last: Option<Seq>,
+}
+
+/// Copies the log in `from`, live or stopped, to the empty directory `to`, as a backup.
+///
+/// It holds the newest snapshot and every frame that is proven to be synced; the last commit of a busy
+/// log may be missing. No lock is taken on `from`. Durable on return.
+///
+/// # Errors
+/// [`OpenError::NotEmpty`] for the target; damage in the source; I/O.
+pub fn backup(from: &Path, to: &Path) -> Result<CopyReport, OpenError> {
+    backup_on(&DirStorage::observe(from)?, &DirStorage::create(to)?)
+}
+
+/// Makes a live log in the empty directory `to` out of a backup (or any other copy) in `from`.
+///
+/// The owner stays, the incarnation is new. The caller then commits its own entry about the leap:
+/// whatever the original acknowledged after the backup was made is not in it. Durable on return.
+///
+/// # Errors
+/// [`OpenError::NotEmpty`] for the target; damage in the source; I/O.
+pub fn restore(from: &Path, to: &Path) -> Result<CopyReport, OpenError> {
+    let incarnation = Id::random().map_err(OpenError::io("draw a random id"))?;
+    restore_on(
+        &DirStorage::observe(from)?,
+        &DirStorage::create(to)?,
+        incarnation,
+    )
+}
+
+/// [`backup`] on any storage.
+///
+/// # Errors
+/// As [`backup`].
+pub fn backup_on(from: &dyn Storage, to: &dyn Storage) -> Result<CopyReport, OpenError> {
+    let source = source_identity(from)?;
+    copy(
+        from,
+        to,
+        &source,
+        Identity {
+            kind: Kind::Backup,
+            ..source
+        },
+        Reach::Proven,
+    )
+}
+
+/// [`restore`] on any storage, into the given incarnation.
+///
+/// # Errors
+/// As [`restore`].
+pub fn restore_on(
+    from: &dyn Storage,
+    to: &dyn Storage,
+    incarnation: Id,
+) -> Result<CopyReport, OpenError> {
+    let source = source_identity(from)?;
+    copy(
+        from,
+        to,
+        &source,
+        Identity {
+            incarnation,
+            kind: Kind::Live,
+            ..source
+        },
+        Reach::Valid,
+    )
+}
+
+/// How far a copy reaches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Frames that are proven to be synced: the original may still be running.
+    Proven,
+    /// Every valid frame, as an open would accept them.
+    Valid,
+}
+
+fn source_identity(from: &dyn Storage) -> Result<Identity, OpenError> {
+    match identity::read(from)? {
+        Some(found) => Ok(found.identity),
+        None => Err(OpenError::Missing { dir: from.path() }),
+    }
+}
+
+fn copy(
+    from: &dyn Storage,
+    to: &dyn Storage,
+    source: &Identity,
+    target: Identity,
+    reach: Reach,
+) -> Result<CopyReport, OpenError> {
+    refuse_filled(to)?;
+    let copied = copy_retrying(from, to, source, &target, reach).and_then(|last| {
+        to.sync_dir()
+            .and_then(|()| identity::write(to, &target))
+            .map_err(CopyError::Write)?;
+        Ok(CopyReport {
+            identity: target,
+            last,
+        })
+    });
+    copied.map_err(|error| {
+        // Without an identity nothing opens what is left, so that a failure here does no harm.
+        let _ = clear(to);
+        match error {
+            CopyError::Read(error) => error.into(),
+            CopyError::Write(source) => OpenError::Io {
+                what: format!("write the copy in {}", to.path().display()),
+                source,
+            },
+        }
+    })
+}
+
+/// Begins anew when files were rotated or compacted away under the reader. Damage that stays is damage.
+fn copy_retrying(
+    from: &dyn Storage,
+    to: &dyn Storage,
+    source: &Identity,
+    target: &Identity,
+    reach: Reach,
+) -> Result<Option<Seq>, CopyError> {
+    let mut seen: Option<Damage> = None;
+    for _ in 1..ATTEMPTS {
+        match try_copy(from, to, source, target, reach) {
+            Err(CopyError::Read(ReadError::Damaged(damage))) if seen.as_ref() != Some(&damage) => {
+                seen = Some(damage)
+            }
+            Err(CopyError::Read(error)) if is_gone(&error) => {}
+            settled => return settled,
+        }
+        clear(to).map_err(CopyError::Write)?;
+    }
+    try_copy(from, to, source, target, reach)
+}
+
+fn is_gone(error: &ReadError) -> bool {
+    matches!(error, ReadError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+}
+
+enum CopyError {
+    Read(ReadError),
+    Write(io::Error),
+}
+
+impl From<ReadError> for CopyError {
+    fn from(error: ReadError) -> CopyError {
+        CopyError::Read(error)
+    }
+}
+
+fn refuse_filled(to: &dyn Storage) -> Result<(), OpenError> {
+    let names = to
+        .list()
+        .map_err(OpenError::io(format!("read {}", to.path().display())))?;
+    if names.iter().all(|name| name == "LOCK") {
+        Ok(())
+    } else {
+        Err(OpenError::NotEmpty { dir: to.path() })
+    }
+}
+
+/// Takes an unfinished attempt's files away again.
+fn clear(to: &dyn Storage) -> io::Result<()> {
+    let names = to.list()?;
+    let ours = |name: &&String| {
+        segment::parse_name(name).is_some() || snapshot::parse_name(name).is_some()
+    };
+    names
+        .iter()
+        .filter(ours)
+        .try_for_each(|name| to.remove(name))
+}
+
+fn try_copy(
+    from: &dyn Storage,
+    to: &dyn Storage,
+    source: &Identity,
+    target: &Identity,
+    reach: Reach,
+) -> Result<Option<Seq>, CopyError> {
+    let scan = recover::scan(from, &source.incarnation)?;
+    let upto = if reach == Reach::Proven {
+        scan.tail.proven()
+    } else {
+        scan.tail.next_seq - 1
+    };
+    if let Some(seq) = scan.snapshot {
+        copy_snapshot(from, to, source, target, seq)?;
+    }
+    copy_segments(from, to, source, target, &scan, upto)?;
+    Ok(Seq::new(upto))
+}
+
+fn copy_snapshot(
+    from: &dyn Storage,
+    to: &dyn Storage,
+    source: &Identity,
+    target: &Identity,
+    seq: Seq,
+) -> Result<(), CopyError> {
+    let mut reader = SnapshotReader::open(from, &source.incarnation, seq)?;
+    let mut writer = SnapshotWriter::create(to, &snapshot::name(seq), &target.incarnation, seq)
+        .map_err(CopyError::Write)?;
+    // Reading and writing are not told apart here; damage was ruled out by the scan.
+    io::copy(&mut reader, &mut writer).map_err(CopyError::Write)?;
+    writer.finish().map_err(CopyError::Write)?;
+    Ok(())
+}
+
+fn copy_segments(
+    from: &dyn Storage,
+    to: &dyn Storage,
+    source: &Identity,
+    target: &Identity,
+    scan: &Scan,
+    upto: u64,
+) -> Result<(), CopyError> {
+    let mut buffer = Vec::new();
+    for (i, info) in scan.segments.iter().enumerate() {
+        let image = Image::load(from, &source.incarnation, info.first, buffer)?;
+        let is_last = i + 1 == scan.segments.len();
+        let (bytes, last) = re_encode(
+            &image,
+            info.first,
+            &target.incarnation,
+            info.last.min(upto),
+            is_last,
+        );
+        if last < info.last.min(upto) {
+            let why = format!(
+                "frame {} was valid a moment ago and is not any more",
+                last + 1
+            );
+            return Err(ReadError::from(Damage {
+                file: from.path().join(info.name()),
+                offset: 0,
+                why,
+            })
+            .into());
+        }
+        write_file(to, &info.name(), &bytes).map_err(CopyError::Write)?;
+        buffer = image.bytes;
+    }
+    Ok(())
+}
+
+fn write_file(to: &dyn Storage, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let file = to.open(name, Access::Create)?;
+    file.write_at(0, bytes)?;
+    file.sync_data()
+}
+
+/// The frames up to `upto` in a segment of the same length for another incarnation, ended with a mark or a
+/// seal: in a copy everything is known to be synced. Also says which frame is the last.
+fn re_encode(
+    image: &Image,
+    first: u64,
+    incarnation: &Id,
+    upto: u64,
+    is_last: bool,
+) -> (Vec<u8>, u64) {
+    let seed = Seed::new(incarnation, first);
+    let mut out = Vec::with_capacity(image.bytes.len());
+    out.extend_from_slice(&segment::encode_header(
+        incarnation,
+        first,
+        image.bytes.len() as u64,
+    ));
+    let mut buffer = Vec::new();
+    let mut push = |kind, seq, synced_upto, payload: &[u8]| {
+        frame::encode(
+            &mut buffer,
+            seed,
+            out.len() as u64,
+            &Entry {
+                kind,
+                seq,
+                synced_upto,
+                payload,
+            },
+        );
+        out.extend_from_slice(&buffer);
+    };
+    let mut last = first - 1;
+    let Ok(_) = image.walk(|seq, payload| {
+        if seq <= upto {
+            push(frame::Kind::Data, seq, seq - 1, payload);
+            last = seq;
+        }
+        Ok::<(), std::convert::Infallible>(())
+    });
+    if last >= first {
+        push(
+            if is_last {
+                frame::Kind::Mark
+            } else {
+                frame::Kind::Seal
+            },
+            last,
+            last,
+            &[],
+        );
+    }
+    out.resize(image.bytes.len(), 0);
+    (out, last)
+}

@@ -1,0 +1,267 @@
+//! Snapshots in the background, without stopping the writer.
+//!
+//! The caller rebuilds its state a second time, from the newest snapshot and the *sealed* segments only, and
+//! writes it out. Sealed segments are never written again, so this races with nobody; the hot path shares one
+//! short mutex with it, at rotation.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use crate::error::CompactError;
+use crate::identity::Identity;
+use crate::open::replay;
+use crate::segment::Info;
+use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
+use crate::storage::Storage;
+use crate::{Seq, hold};
+
+/// What the writer, the opened log and the compactors share.
+pub(crate) struct Shared {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) identity: Identity,
+    catalog: Mutex<Catalog>,
+    /// Held while a snapshot is made: one at a time.
+    gate: Mutex<Gate>,
+}
+
+#[derive(Clone)]
+struct Catalog {
+    snapshot: Option<Seq>,
+    /// In order; without what the snapshot made useless.
+    sealed: Vec<Info>,
+}
+
+impl Catalog {
+    fn sealed_bytes(&self) -> u64 {
+        self.sealed
+            .iter()
+            .filter(|info| Seq::new(info.last) > self.snapshot)
+            .map(|info| info.end)
+            .sum()
+    }
+}
+
+/// Why no more snapshots are made, if so.
+#[derive(Default)]
+struct Gate {
+    poison: Option<String>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        identity: Identity,
+        snapshot: Option<Seq>,
+        sealed: Vec<Info>,
+    ) -> Shared {
+        let catalog = Mutex::new(Catalog { snapshot, sealed });
+        Shared {
+            storage,
+            identity,
+            catalog,
+            gate: Mutex::new(Gate::default()),
+        }
+    }
+
+    pub(crate) fn add_sealed(&self, info: Info) {
+        hold(&self.catalog).sealed.push(info);
+    }
+
+    /// Makes a snapshot that ends with `seq`, whatever is sealed.
+    pub(crate) fn snapshot_at<E>(
+        &self,
+        seq: Seq,
+        save: impl FnOnce(&mut SnapshotWriter) -> Result<(), E>,
+    ) -> Result<Compacted, CompactError<E>> {
+        let mut gate = hold(&self.gate);
+        gate.check()?;
+        self.install(&mut gate, seq, save)
+    }
+
+    /// Writes a snapshot, makes it durable, and removes what it replaces.
+    fn install<E>(
+        &self,
+        gate: &mut Gate,
+        seq: Seq,
+        save: impl FnOnce(&mut SnapshotWriter) -> Result<(), E>,
+    ) -> Result<Compacted, CompactError<E>> {
+        let path = self.storage.path().join(snapshot::name(seq));
+        let io = |call: &str, source| CompactError::Io {
+            what: format!("{call} {}", path.display()),
+            source,
+        };
+        let (tmp, name) = (snapshot::tmp_name(seq), snapshot::name(seq));
+        let renamed = self.write_tmp(seq, save).and_then(|bytes| {
+            self.storage
+                .rename(&tmp, &name)
+                .map_err(|e| io("rename to", e))?;
+            Ok(bytes)
+        });
+        let bytes = renamed.inspect_err(|_| {
+            // It may not be there; it is removed at the next open in any case. A later attempt writes a new
+            // file, so a failed sync is never retried on the same pages.
+            let _ = self.storage.remove(&tmp);
+        })?;
+        if let Err(error) = self.storage.sync_dir() {
+            gate.poison = Some(format!(
+                "sync of the directory of {}: {error}",
+                path.display()
+            ));
+            return Err(io("sync of the directory of", error));
+        }
+        let removed = self
+            .remove_superseded(seq)
+            .map_err(|e| io("removal of what is replaced by", e))?;
+        Ok(Compacted {
+            seq,
+            bytes,
+            removed,
+        })
+    }
+
+    fn write_tmp<E>(
+        &self,
+        seq: Seq,
+        save: impl FnOnce(&mut SnapshotWriter) -> Result<(), E>,
+    ) -> Result<u64, CompactError<E>> {
+        let name = snapshot::tmp_name(seq);
+        let io = |source| CompactError::Io {
+            what: format!("write of {}", self.storage.path().join(&name).display()),
+            source,
+        };
+        let mut writer =
+            SnapshotWriter::create(&*self.storage, &name, &self.identity.incarnation, seq)
+                .map_err(io)?;
+        save(&mut writer).map_err(CompactError::Fold)?;
+        writer.finish().map_err(io)
+    }
+
+    /// The snapshot at `seq` is durable: sealed segments up to it and older snapshots go.
+    fn remove_superseded(&self, seq: Seq) -> io::Result<Vec<String>> {
+        let mut catalog = hold(&self.catalog);
+        catalog.snapshot = Some(seq);
+        let (gone, kept) = catalog
+            .sealed
+            .drain(..)
+            .partition(|info| info.last <= seq.get());
+        catalog.sealed = kept;
+        drop(catalog);
+        let gone: Vec<Info> = gone;
+        let mut names: Vec<String> = gone.iter().map(Info::name).collect();
+        let older = |name: &String| snapshot::parse_name(name).is_some_and(|other| other < seq);
+        names.extend(self.storage.list()?.into_iter().filter(older));
+        names
+            .iter()
+            .try_for_each(|name| self.storage.remove(name))?;
+        Ok(names)
+    }
+}
+
+impl Gate {
+    fn check<E>(&self) -> Result<(), CompactError<E>> {
+        match &self.poison {
+            Some(cause) => Err(CompactError::Poisoned {
+                cause: cause.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The caller's state, rebuilt beside the live one.
+pub trait Fold {
+    /// What can go wrong in the caller's code; `From<io::Error>` makes `?` work in it.
+    type Error;
+
+    /// Takes the previous snapshot; called first, and not at all when there is none.
+    ///
+    /// # Errors
+    /// Ends the compaction.
+    fn load(&mut self, snapshot: &mut SnapshotReader) -> Result<(), Self::Error>;
+
+    /// Takes one frame; called in order.
+    ///
+    /// # Errors
+    /// Ends the compaction.
+    fn apply(&mut self, seq: Seq, payload: &[u8]) -> Result<(), Self::Error>;
+
+    /// Writes the state as it is after the last frame.
+    ///
+    /// # Errors
+    /// Ends the compaction.
+    fn save(&mut self, out: &mut SnapshotWriter) -> Result<(), Self::Error>;
+}
+
+/// A snapshot was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compacted {
+    /// The last frame in it.
+    pub seq: Seq,
+    /// The length of its file.
+    pub bytes: u64,
+    /// The files it made useless, which are removed.
+    pub removed: Vec<String>,
+}
+
+/// Makes snapshots, from any thread. The directory stays locked as long as one exists.
+#[derive(Clone)]
+pub struct Compactor {
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Compactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compactor")
+            .field("sealed_bytes", &self.sealed_bytes())
+            .finish()
+    }
+}
+
+impl Compactor {
+    pub(crate) fn new(shared: Arc<Shared>) -> Compactor {
+        Compactor { shared }
+    }
+
+    /// How many bytes of sealed log lie behind the newest snapshot: the work a compaction would do.
+    pub fn sealed_bytes(&self) -> u64 {
+        hold(&self.shared.catalog).sealed_bytes()
+    }
+
+    /// Folds the newest snapshot and the sealed segments into a new snapshot. `None` when nothing is sealed
+    /// behind the newest one. One runs at a time; the writer goes on meanwhile.
+    ///
+    /// Durability: the new snapshot's bytes and name are on stable storage before anything is removed. A
+    /// crash at any point leaves a directory that opens with the same content.
+    ///
+    /// # Errors
+    /// [`CompactError`]; the log itself goes on. After a failed directory sync there are no more snapshots
+    /// until a restart.
+    pub fn compact<F: Fold>(
+        &self,
+        fold: &mut F,
+    ) -> Result<Option<Compacted>, CompactError<F::Error>> {
+        let mut gate = hold(&self.shared.gate);
+        gate.check()?;
+        let catalog = hold(&self.shared.catalog).clone();
+        let last = catalog.sealed.last().and_then(|info| Seq::new(info.last));
+        let Some(seq) = last.filter(|seq| Some(*seq) > catalog.snapshot) else {
+            return Ok(None);
+        };
+        let (storage, incarnation) = (&*self.shared.storage, &self.shared.identity.incarnation);
+        if let Some(previous) = catalog.snapshot {
+            let mut reader = SnapshotReader::open(storage, incarnation, previous)?;
+            fold.load(&mut reader).map_err(CompactError::Fold)?;
+        }
+        replay(
+            storage,
+            incarnation,
+            &catalog.sealed,
+            catalog.snapshot,
+            |seq, payload| fold.apply(seq, payload),
+        )?;
+        self.shared
+            .install(&mut gate, seq, |out| fold.save(out))
+            .map(Some)
+    }
+}

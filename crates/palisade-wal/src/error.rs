@@ -1,0 +1,275 @@
+//! What can go wrong, told exactly: each message names the cause and the next step.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::storage::FileId;
+
+/// Bytes on disk that were synced once and are not what was written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} is damaged at byte {offset}: {why}. The log is refused, because going on would forget what was acknowledged; \
+     check the disk, keep this directory, and open a backup with `palisade restore`",
+    file.display()
+)]
+pub struct Damage {
+    /// The file that does not hold what was written to it.
+    pub file: PathBuf,
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// What is wrong, and what proves it.
+    pub why: String,
+}
+
+/// Reading the log failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// A file does not hold what was written to it.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+    /// A file was written by another version of this program.
+    #[error("{} has format version {found}, this program reads version {supported}: use the version that wrote it", file.display())]
+    Unsupported {
+        /// The file.
+        file: PathBuf,
+        /// The version in its header.
+        found: u32,
+        /// The version this program reads and writes.
+        supported: u32,
+    },
+    /// The operating system reported an error.
+    #[error("cannot read {}: {source}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The directory cannot be opened, created, backed up or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process, or another log of this one, has the directory open.
+    #[error(
+        "{} is in use: another process{} has it open and holds {}/LOCK; stop that process first",
+        dir.display(),
+        pid.map(|p| format!(" (pid {p})")).unwrap_or_default(),
+        dir.display()
+    )]
+    Locked {
+        /// The directory.
+        dir: PathBuf,
+        /// The process that wrote its id into the lock file, if it did.
+        pid: Option<u32>,
+    },
+    /// There is no log in the directory.
+    #[error("there is no log in {}: create one, or correct the path", dir.display())]
+    Missing {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The directory holds a log already.
+    #[error("{} holds a log already: open it instead of creating one", dir.display())]
+    Exists {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The target of a backup or a restore has to be empty.
+    #[error("{} is not empty: name an empty or a new directory", dir.display())]
+    NotEmpty {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// There are log files and no identity that says whose they are.
+    #[error(
+        "{} holds log files but no identity file, so nothing says whose they are: put the file back, \
+         or open a backup with `palisade restore`",
+        dir.display()
+    )]
+    NoIdentity {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The directory is a copy: its identity file is not the file it says it is.
+    #[error(
+        "{} is a copy: its identity file was written as {recorded} and is {found} here. Two opened copies would issue \
+         the same tokens twice; `palisade restore` is the way to open a copy",
+        dir.display()
+    )]
+    Copied {
+        /// The directory.
+        dir: PathBuf,
+        /// Device and inode the identity file records.
+        recorded: FileId,
+        /// Device and inode the identity file has.
+        found: FileId,
+    },
+    /// The directory is a backup.
+    #[error("{} is a backup: `palisade restore` makes a live directory out of it", dir.display())]
+    Backup {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A setting is out of its range.
+    #[error("{name} is {value}, it must be from {min} to {max}")]
+    InvalidOption {
+        /// The setting.
+        name: &'static str,
+        /// What it was set to.
+        value: u64,
+        /// The lowest value allowed.
+        min: u64,
+        /// The highest value allowed.
+        max: u64,
+    },
+    /// A file does not hold what was written to it.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+    /// A file was written by another version of this program.
+    #[error("{} has format version {found}, this program reads version {supported}: use the version that wrote it", file.display())]
+    Unsupported {
+        /// The file.
+        file: PathBuf,
+        /// The version in its header.
+        found: u32,
+        /// The version this program reads and writes.
+        supported: u32,
+    },
+    /// The operating system reported an error.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was being done, with the file.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// For `map_err`: names what was being done.
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> OpenError {
+        let what = what.into();
+        move |source| OpenError::Io { what, source }
+    }
+}
+
+impl From<ReadError> for OpenError {
+    fn from(error: ReadError) -> OpenError {
+        match error {
+            ReadError::Damaged(damage) => OpenError::Damaged(damage),
+            ReadError::Unsupported {
+                file,
+                found,
+                supported,
+            } => OpenError::Unsupported {
+                file,
+                found,
+                supported,
+            },
+            ReadError::Io { file, source } => OpenError::Io {
+                what: format!("read {}", file.display()),
+                source,
+            },
+        }
+    }
+}
+
+/// There is no room for a frame. Nothing was written and the log goes on; room is looked for again in
+/// the background.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no room in the log for {bytes} bytes: the next segment cannot be prepared ({cause}); free some space on its disk"
+)]
+pub struct Full {
+    /// The payload that was asked for.
+    pub bytes: usize,
+    /// Why the next segment could not be prepared.
+    pub cause: String,
+}
+
+/// A payload was not committed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// This write or sync failed. Whether the payload survives is unknown; the log is poisoned now.
+    #[error(
+        "{what} failed: {source}; nothing more is acknowledged, restart the process: recovery decides what is there"
+    )]
+    Io {
+        /// The call, with the file.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An earlier write or sync failed. Nothing was written.
+    #[error(
+        "the log stopped at its first failure ({cause}); restart the process: recovery decides what is there"
+    )]
+    Poisoned {
+        /// The first failure.
+        cause: String,
+    },
+    /// The payload is over [`MAX_PAYLOAD`](crate::MAX_PAYLOAD). Nothing was written.
+    #[error("a payload of {bytes} bytes is over the limit of {max}: split the batch")]
+    TooLarge {
+        /// The payload's length.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// No room. Nothing was written; trying again later is safe.
+    #[error(transparent)]
+    Full(#[from] Full),
+}
+
+/// Replaying the frames failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError<E> {
+    /// The log could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The caller's function refused a frame.
+    #[error("frame {seq} cannot be applied: {source}")]
+    Apply {
+        /// The frame.
+        seq: crate::Seq,
+        /// What the caller's function said.
+        source: E,
+    },
+}
+
+/// A snapshot was not made. The log itself goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum CompactError<E> {
+    /// The previous snapshot or a sealed segment could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The caller's fold failed.
+    #[error("the snapshot's content cannot be built: {0}")]
+    Fold(E),
+    /// A call failed. Trying again later is safe.
+    #[error("{what} failed: {source}; the log goes on and keeps its segments")]
+    Io {
+        /// The call, with the file.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An earlier snapshot's directory sync failed, so no later one can be trusted.
+    #[error(
+        "no more snapshots until a restart, since a directory sync failed ({cause}); the log goes on and keeps its segments"
+    )]
+    Poisoned {
+        /// The first failure.
+        cause: String,
+    },
+}
+
+impl<E> From<ReplayError<E>> for CompactError<E> {
+    fn from(error: ReplayError<E>) -> CompactError<E> {
+        match error {
+            ReplayError::Read(error) => CompactError::Read(error),
+            ReplayError::Apply { source, .. } => CompactError::Fold(source),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A durable log of opaque payloads, with snapshots and a directory that knows who it is.
+//!
+//! ```text
+//!   caller's batch ──commit──▶ one frame, one fdatasync ──▶ log-…1.seg  log-…9.seg  next.seg
+//!                                                            (sealed)     (active)   (being zeroed)
+//!                                                               │
+//!   Compactor, any thread: newest snapshot + sealed frames ─────┘──▶ snap-…8.snap, then the sealed segments go
+//! ```
+//!
+//! One writer thread owns a [`Wal`]; [`Wal::commit`] returns when its payload is on stable storage. The
+//! log knows nothing of sockets, async or of what the payloads mean. The bytes on disk are drawn in
+//! `docs/wal-format.md`.
+//!
+//! ```
+//! use palisade_wal::{CreateOptions, Options, Seq, Wal};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let home = tempfile::tempdir()?;
+//! # let dir = home.path();
+//! let opened = Wal::open_or_create(dir, &CreateOptions::default(), &Options::default())?;
+//! let mut state = Vec::new();
+//! assert!(opened.snapshot()?.is_none()); // else: load it first
+//! opened.replay(|_seq: Seq, payload: &[u8]| {
+//!     state.extend_from_slice(payload);
+//!     Ok::<(), std::io::Error>(())
+//! })?;
+//! let mut wal = opened.into_wal();
+//! wal.reserve(5)?; // a full disk is met here
+//! state.extend_from_slice(b"batch");
+//! let seq = wal.commit(b"batch")?; // on stable storage now
+//! assert_eq!(seq.get(), 1);
+//! wal.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What holds:
+//!
+//! - what `commit` acknowledged is there after any crash, in order, and nothing stands between it;
+//! - a torn tail (an unacknowledged last frame) is cut off and reported, damage to anything that was
+//!   synced is refused with file and offset, never skipped;
+//! - a failed write or sync poisons the log: it is never retried, because the kernel marks the pages
+//!   clean after a failed fsync and the next one lies (Rebello et al., "Can Applications Recover from
+//!   fsync Failures?", 2020);
+//! - a full disk is discovered by [`Wal::reserve`], before the caller has applied anything;
+//! - a directory is opened once at a time, by its own identity: never twice, never as a copy.
+
+mod backup;
+mod compact;
+mod error;
+mod frame;
+mod identity;
+mod open;
+mod prepare;
+mod recover;
+mod segment;
+mod snapshot;
+mod storage;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod writer;
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use backup::{CopyReport, backup, backup_on, restore, restore_on};
+pub use compact::{Compacted, Compactor, Fold};
+pub use error::{CommitError, CompactError, Damage, Full, OpenError, ReadError, ReplayError};
+pub use identity::{Id, Identity, Kind};
+pub use open::{CreateOptions, Opened, Options, Preparation};
+pub use recover::{RecoveryReport, TornTail};
+pub use snapshot::{SnapshotReader, SnapshotWriter};
+pub use storage::{Access, DirStorage, File, FileId, Storage};
+pub use writer::Wal;
+
+/// The largest payload of one frame, in bytes.
+pub const MAX_PAYLOAD: usize = 64 << 20;
+
+/// The position of a frame in the log: 1 for the first, +1 for each commit, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seq(NonZeroU64);
+
+impl Seq {
+    /// The sequence number `raw`, or nothing for 0, which is no frame's.
+    pub fn new(raw: u64) -> Option<Seq> {
+        NonZeroU64::new(raw).map(Seq)
+    }
+
+    /// The number itself.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Seq({})", self.0)
+    }
+}
+
+/// Locks a mutex whose data stay valid at every step, so that a panicked holder does not matter.
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

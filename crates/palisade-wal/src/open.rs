@@ -1,0 +1,414 @@
+//! Creating and opening a log.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use crate::Seq;
+use crate::compact::Shared;
+use crate::error::{OpenError, ReadError, ReplayError};
+use crate::frame;
+use crate::identity::{self, Id, Identity, Kind};
+use crate::prepare::{self, NEXT, Preparer};
+use crate::recover::{self, RecoveryReport, Scan, Tail, TornTail};
+use crate::segment::{self, Image, Info};
+use crate::snapshot::SnapshotReader;
+use crate::storage::{Access, DirStorage, Storage};
+use crate::writer::{Active, Wal};
+
+/// Where the next segment is filled with zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preparation {
+    /// In a thread of the log, ahead of need. What a server wants.
+    Background,
+    /// On the caller's thread when it is needed: every run makes the same calls in the same order. What
+    /// a simulation wants.
+    Inline,
+}
+
+/// How a log is run. Plain values; none of them is recorded on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The length of a segment: 4 KiB to 1 GiB. A frame that needs more gets a longer one.
+    pub segment_bytes: u64,
+    /// The length of a new directory's first segment, so that creating one takes no time: 4 KiB to
+    /// `segment_bytes`. The second is prepared meanwhile.
+    pub first_segment_bytes: u64,
+    /// Where segments are prepared.
+    pub preparation: Preparation,
+    /// How long the background waits after a failed preparation (a full disk) before it tries again.
+    pub prepare_retry: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            segment_bytes: 32 << 20,
+            first_segment_bytes: 1 << 20,
+            preparation: Preparation::Background,
+            prepare_retry: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Options {
+    /// Small segments, prepared inline: for tests and simulations.
+    pub fn small(segment_bytes: u64) -> Options {
+        Options {
+            segment_bytes,
+            first_segment_bytes: segment_bytes,
+            preparation: Preparation::Inline,
+            ..Options::default()
+        }
+    }
+
+    fn check(&self) -> Result<(), OpenError> {
+        in_range("segment_bytes", self.segment_bytes, 4 << 10, 1 << 30)?;
+        in_range(
+            "first_segment_bytes",
+            self.first_segment_bytes,
+            4 << 10,
+            self.segment_bytes,
+        )
+    }
+}
+
+fn in_range(name: &'static str, value: u64, min: u64, max: u64) -> Result<(), OpenError> {
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(OpenError::InvalidOption {
+            name,
+            value,
+            min,
+            max,
+        })
+    }
+}
+
+/// Who a new directory will be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// The owner; random when not given.
+    pub owner: Option<Id>,
+    /// The incarnation; random when not given. Only a simulation, which must repeat itself, fixes it.
+    pub incarnation: Option<Id>,
+}
+
+impl CreateOptions {
+    fn identity(&self) -> Result<Identity, OpenError> {
+        let random = || Id::random().map_err(OpenError::io("draw a random id"));
+        let owner = self.owner.map_or_else(random, Ok)?;
+        let incarnation = self.incarnation.map_or_else(random, Ok)?;
+        Ok(Identity {
+            owner,
+            incarnation,
+            kind: Kind::Live,
+        })
+    }
+}
+
+impl Wal {
+    /// Makes a new log in a new or an empty directory. Its name and identity are durable on return.
+    ///
+    /// # Errors
+    /// [`OpenError::Exists`] when there is one already; else as [`open`](Wal::open).
+    pub fn create(
+        dir: &Path,
+        create: &CreateOptions,
+        options: &Options,
+    ) -> Result<Opened, OpenError> {
+        Wal::create_on(Arc::new(DirStorage::create(dir)?), create, options)
+    }
+
+    /// Opens an existing log: takes the lock, checks the identity, reads everything, cuts off a torn tail.
+    /// What it hands out is on stable storage on return.
+    ///
+    /// # Errors
+    /// [`OpenError`] names what stands in the way and what to do; nothing on disk was changed then, but for
+    /// an I/O error while the tail was being repaired.
+    pub fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
+        Wal::open_on(Arc::new(DirStorage::lock(dir)?), options)
+    }
+
+    /// Opens the log in `dir`, or makes one when there is none.
+    ///
+    /// # Errors
+    /// As [`open`](Wal::open) and [`create`](Wal::create).
+    pub fn open_or_create(
+        dir: &Path,
+        create: &CreateOptions,
+        options: &Options,
+    ) -> Result<Opened, OpenError> {
+        Wal::open_or_create_on(Arc::new(DirStorage::create(dir)?), create, options)
+    }
+
+    /// [`open_or_create`](Wal::open_or_create) on any storage.
+    ///
+    /// # Errors
+    /// As [`open_or_create`](Wal::open_or_create).
+    pub fn open_or_create_on(
+        storage: Arc<dyn Storage>,
+        create: &CreateOptions,
+        options: &Options,
+    ) -> Result<Opened, OpenError> {
+        match Wal::open_on(storage.clone(), options) {
+            Err(OpenError::Missing { .. }) => Wal::create_on(storage, create, options),
+            opened => opened,
+        }
+    }
+
+    /// [`create`](Wal::create) on any storage.
+    ///
+    /// # Errors
+    /// As [`create`](Wal::create).
+    pub fn create_on(
+        storage: Arc<dyn Storage>,
+        create: &CreateOptions,
+        options: &Options,
+    ) -> Result<Opened, OpenError> {
+        options.check()?;
+        if identity::read(&*storage)?.is_some() {
+            return Err(OpenError::Exists {
+                dir: storage.path(),
+            });
+        }
+        refuse_orphans(&*storage)?;
+        let identity = create.identity()?;
+        let what = format!("create the log in {}", storage.path().display());
+        make(&*storage, &identity, options.first_segment_bytes).map_err(OpenError::io(what))?;
+        Wal::open_on(storage, options)
+    }
+
+    /// [`open`](Wal::open) on any storage.
+    ///
+    /// # Errors
+    /// As [`open`](Wal::open).
+    pub fn open_on(storage: Arc<dyn Storage>, options: &Options) -> Result<Opened, OpenError> {
+        options.check()?;
+        let Some(found) = identity::read(&*storage)? else {
+            refuse_orphans(&*storage)?;
+            return Err(OpenError::Missing {
+                dir: storage.path(),
+            });
+        };
+        found.check_live(&*storage)?;
+        let scan = recover::scan(&*storage, &found.identity.incarnation)?;
+        let what = format!("recover the log in {}", storage.path().display());
+        recovered(storage, found.identity, scan, options).map_err(OpenError::io(what))
+    }
+}
+
+/// Refuses log files without an identity; all but what an interrupted creation leaves, where nothing was
+/// ever committed.
+fn refuse_orphans(storage: &dyn Storage) -> Result<(), OpenError> {
+    let what = || format!("read {}", storage.path().display());
+    let names = storage.list().map_err(OpenError::io(what()))?;
+    let ours = |name: &&String| {
+        segment::parse_name(name).is_some() || crate::snapshot::parse_name(name).is_some()
+    };
+    let orphans: Vec<&String> = names.iter().filter(ours).collect();
+    let blank = match orphans.as_slice() {
+        [] => true,
+        [only] if **only == segment::name(1) => {
+            recover::first_is_blank(storage).map_err(OpenError::io(what()))?
+        }
+        _ => false,
+    };
+    if blank {
+        Ok(())
+    } else {
+        Err(OpenError::NoIdentity {
+            dir: storage.path(),
+        })
+    }
+}
+
+/// The first segment, then the identity: a directory with an identity is complete.
+fn make(storage: &dyn Storage, identity: &Identity, segment_bytes: u64) -> io::Result<()> {
+    let file = prepare::fill(storage, segment_bytes, &AtomicBool::new(false))?;
+    file.write_at(
+        0,
+        &segment::encode_header(&identity.incarnation, 1, segment_bytes),
+    )?;
+    file.sync_data()?;
+    storage.rename(NEXT, &segment::name(1))?;
+    storage.sync_dir()?;
+    identity::write(storage, identity)
+}
+
+/// Makes what [`recover::scan`] found durable and fit to be appended to.
+fn recovered(
+    storage: Arc<dyn Storage>,
+    identity: Identity,
+    scan: Scan,
+    options: &Options,
+) -> io::Result<Opened> {
+    let file = storage.open(&segment::name(scan.tail.first), Access::Write)?;
+    scan.tail.repair(&*file)?;
+    // A rename of an earlier process may be visible and not yet durable.
+    storage.sync_dir()?;
+    let mut report = report(&*storage, &scan);
+    report.removed = recover::remove_leftovers(&*storage)?;
+    scan.superseded
+        .iter()
+        .try_for_each(|name| storage.remove(name))?;
+    report.removed.extend(scan.superseded);
+
+    let tail = scan.tail;
+    let active = Active {
+        file,
+        first: tail.first,
+        len: tail.len,
+        end: tail.end,
+        seed: tail.seed,
+        settled: tail.settled,
+    };
+    let mut sealed = scan.segments.clone();
+    sealed.pop();
+    let shared = Arc::new(Shared::new(
+        storage.clone(),
+        identity,
+        scan.snapshot,
+        sealed,
+    ));
+    let preparer = Preparer::start(storage, options)?;
+    let mut wal = Wal::new(shared.clone(), preparer, active, tail.next_seq);
+    wal.seal_mark().map_err(io::Error::other)?;
+    Ok(Opened {
+        wal,
+        shared,
+        segments: scan.segments,
+        snapshot: scan.snapshot,
+        report,
+    })
+}
+
+fn report(storage: &dyn Storage, scan: &Scan) -> RecoveryReport {
+    let Tail {
+        end,
+        junk_end,
+        next_seq,
+        first,
+        ..
+    } = scan.tail;
+    let file = storage.path().join(segment::name(first));
+    let torn = (junk_end > end).then(|| TornTail {
+        file,
+        offset: end,
+        bytes: junk_end - end,
+    });
+    RecoveryReport {
+        snapshot: scan.snapshot,
+        frames: next_seq - 1 - scan.snapshot.map_or(0, Seq::get),
+        last: Seq::new(next_seq - 1),
+        torn,
+        damaged_snapshots: scan
+            .damaged_snapshots
+            .iter()
+            .map(|damage| damage.file.clone())
+            .collect(),
+        removed: Vec::new(),
+    }
+}
+
+/// An opened log: first rebuild the state from it, then write to it.
+///
+/// ```text
+/// snapshot() → load it · replay(…) → apply each frame · into_wal() → commit
+/// ```
+pub struct Opened {
+    wal: Wal,
+    shared: Arc<Shared>,
+    segments: Vec<Info>,
+    snapshot: Option<Seq>,
+    report: RecoveryReport,
+}
+
+impl Opened {
+    /// Who the directory is.
+    pub fn identity(&self) -> &Identity {
+        self.wal.identity()
+    }
+
+    /// What was found.
+    pub fn report(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// The newest snapshot, if there is one.
+    ///
+    /// # Errors
+    /// [`ReadError`]; the snapshot was whole when the log was opened.
+    pub fn snapshot(&self) -> Result<Option<SnapshotReader>, ReadError> {
+        let open = |seq| {
+            SnapshotReader::open(
+                &*self.shared.storage,
+                &self.shared.identity.incarnation,
+                seq,
+            )
+        };
+        self.snapshot.map(open).transpose()
+    }
+
+    /// Hands out the frames behind the snapshot, in order. All of them are on stable storage.
+    ///
+    /// # Errors
+    /// [`ReplayError::Apply`] with the first error of `each`; [`ReplayError::Read`].
+    pub fn replay<E>(
+        &self,
+        each: impl FnMut(Seq, &[u8]) -> Result<(), E>,
+    ) -> Result<(), ReplayError<E>> {
+        replay(
+            &*self.shared.storage,
+            &self.shared.identity.incarnation,
+            &self.segments,
+            self.snapshot,
+            each,
+        )
+    }
+
+    /// The log, to be written to.
+    pub fn into_wal(self) -> Wal {
+        self.wal
+    }
+}
+
+/// Hands out the frames of `segments` behind `after`. Each frame is checked again.
+pub(crate) fn replay<E>(
+    storage: &dyn Storage,
+    incarnation: &Id,
+    segments: &[Info],
+    after: Option<Seq>,
+    mut each: impl FnMut(Seq, &[u8]) -> Result<(), E>,
+) -> Result<(), ReplayError<E>> {
+    let mut buffer = Vec::new();
+    for info in segments {
+        let image = Image::load(storage, incarnation, info.first, buffer)?;
+        let extent = image.walk(|seq, payload| match Seq::new(seq) {
+            Some(seq) if Some(seq) > after && seq.get() <= info.last => {
+                each(seq, payload).map_err(|source| ReplayError::Apply { seq, source })
+            }
+            _ => Ok(()),
+        })?;
+        if extent.next_seq <= info.last {
+            let why = format!(
+                "frame {} was valid when the log was opened and is not any more",
+                extent.next_seq
+            );
+            let file = storage.path().join(info.name());
+            return Err(ReadError::from(crate::Damage {
+                file,
+                offset: extent.end as u64,
+                why,
+            })
+            .into());
+        }
+        buffer = image.bytes;
+    }
+    Ok(())
+}
+
+const _: () = assert!(segment::HEADER.is_multiple_of(frame::ALIGN));

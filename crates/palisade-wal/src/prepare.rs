@@ -1,0 +1,233 @@
+//! The next segment, filled with zeros ahead of need.
+//!
+//! A segment is preallocated by writing zeros, so that an fdatasync later has no metadata to flush (0.12 ms
+//! against 0.20 ms on a growing file). Filling one inline would stall commits for 50–180 ms, so a thread
+//! does it. A full disk is met here, away from the commit path, and tried again at a bounded rate.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::error::Full;
+use crate::hold;
+use crate::open::{Options, Preparation};
+use crate::recover::zero;
+use crate::storage::{Access, File, Storage};
+
+/// The name of the segment that is not live yet; removed at open.
+pub(crate) const NEXT: &str = "next.seg";
+
+/// Synced after this many bytes, so that a commit's fdatasync never waits behind a whole segment of zeros.
+const SYNC_EVERY: u64 = 1 << 20;
+
+/// A file of `len` zeros, synced.
+pub(crate) struct Prepared {
+    pub(crate) file: Box<dyn File>,
+    pub(crate) len: u64,
+}
+
+pub(crate) struct Preparer {
+    desk: Arc<Desk>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Desk {
+    storage: Arc<dyn Storage>,
+    segment_bytes: u64,
+    retry: Duration,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Seen between two chunks of zeros, so that closing does not wait for a whole segment.
+    stop: AtomicBool,
+}
+
+struct State {
+    /// The name is free: a segment may be prepared under it.
+    wanted: bool,
+    ready: Option<Prepared>,
+    /// Why the last attempt failed; stays until one succeeds.
+    failure: Option<String>,
+}
+
+impl Preparer {
+    pub(crate) fn start(storage: Arc<dyn Storage>, options: &Options) -> io::Result<Preparer> {
+        let desk = Arc::new(Desk {
+            storage,
+            segment_bytes: options.segment_bytes,
+            retry: options.prepare_retry,
+            state: Mutex::new(State {
+                wanted: true,
+                ready: None,
+                failure: None,
+            }),
+            changed: Condvar::new(),
+            stop: AtomicBool::new(false),
+        });
+        let thread = match options.preparation {
+            Preparation::Inline => None,
+            Preparation::Background => {
+                let desk = desk.clone();
+                Some(
+                    thread::Builder::new()
+                        .name("wal-prepare".to_owned())
+                        .spawn(move || desk.work())?,
+                )
+            }
+        };
+        Ok(Preparer { desk, thread })
+    }
+
+    /// Whether a segment of at least `len` bytes is ready now.
+    pub(crate) fn is_ready(&self, len: u64) -> bool {
+        hold(&self.desk.state)
+            .ready
+            .as_ref()
+            .is_some_and(|prepared| prepared.len >= len)
+    }
+
+    /// Sees to it that a segment of at least `len` bytes is ready.
+    ///
+    /// Waits for an attempt under way, unless the one before it failed: then the answer is known.
+    pub(crate) fn ensure(&self, len: u64) -> Result<(), String> {
+        let mut prepared = self.obtain()?;
+        if prepared.len < len {
+            // A payload larger than a whole segment; rare enough to be filled right here.
+            if let Err(error) =
+                zero(&*prepared.file, prepared.len, len).and_then(|()| prepared.file.sync_data())
+            {
+                self.resume();
+                return Err(error.to_string());
+            }
+            prepared.len = len;
+        }
+        hold(&self.desk.state).ready = Some(prepared);
+        Ok(())
+    }
+
+    /// Takes the ready segment away. [`resume`](Preparer::resume) must follow when its name is free again.
+    pub(crate) fn take(&self, bytes: usize, len: u64) -> Result<Prepared, Full> {
+        let taken = self.ensure(len).and_then(|()| self.obtain());
+        taken.map_err(|cause| Full { bytes, cause })
+    }
+
+    /// Starts on the next segment.
+    pub(crate) fn resume(&self) {
+        hold(&self.desk.state).wanted = true;
+        self.desk.changed.notify_all();
+    }
+
+    fn obtain(&self) -> Result<Prepared, String> {
+        let mut state = hold(&self.desk.state);
+        loop {
+            if let Some(prepared) = state.ready.take() {
+                return Ok(prepared);
+            }
+            if self.thread.is_none() {
+                state.wanted = false;
+                return self.desk.fill().map_err(|e| e.to_string());
+            }
+            if let Some(cause) = &state.failure {
+                return Err(cause.clone());
+            }
+            state = self
+                .desk
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Preparer {
+    fn drop(&mut self) {
+        self.desk.stop.store(true, Ordering::Release);
+        // Taking the lock orders the flag before the thread's next look, so that the wake-up is not lost.
+        drop(hold(&self.desk.state));
+        self.desk.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panicked thread has nothing left to lose.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Desk {
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn work(&self) {
+        while self.wait_until_wanted() {
+            let filled = self.fill();
+            let mut state = hold(&self.state);
+            match filled {
+                Ok(prepared) => {
+                    state.ready = Some(prepared);
+                    state.failure = None;
+                    self.changed.notify_all();
+                }
+                Err(error) => {
+                    state.wanted = true;
+                    state.failure = Some(error.to_string());
+                    self.changed.notify_all();
+                    let pause = self
+                        .changed
+                        .wait_timeout_while(state, self.retry, |_| !self.stopping());
+                    drop(pause.unwrap_or_else(PoisonError::into_inner));
+                }
+            }
+        }
+    }
+
+    /// Waits for work and takes it; `false` when there will be none.
+    fn wait_until_wanted(&self) -> bool {
+        let state = hold(&self.state);
+        let idle = |state: &mut State| !state.wanted && !self.stopping();
+        let mut state = self
+            .changed
+            .wait_while(state, idle)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.wanted = false;
+        !self.stopping()
+    }
+
+    fn fill(&self) -> io::Result<Prepared> {
+        let file = fill(&*self.storage, self.segment_bytes, &self.stop)?;
+        Ok(Prepared {
+            file,
+            len: self.segment_bytes,
+        })
+    }
+}
+
+/// Fills [`NEXT`] with `len` zeros. A failed attempt leaves no file: the next one begins with a new
+/// file, so a failed sync is never retried on the same pages.
+pub(crate) fn fill(
+    storage: &dyn Storage,
+    len: u64,
+    stop: &AtomicBool,
+) -> io::Result<Box<dyn File>> {
+    let filled = try_fill(storage, len, stop);
+    if filled.is_err() {
+        // It may not be there, and it is removed at the next open in any case.
+        let _ = storage.remove(NEXT);
+    }
+    filled
+}
+
+fn try_fill(storage: &dyn Storage, len: u64, stop: &AtomicBool) -> io::Result<Box<dyn File>> {
+    let file = storage.open(NEXT, Access::Create)?;
+    let mut at = 0;
+    while at < len {
+        if stop.load(Ordering::Acquire) {
+            return Err(io::Error::other("the log is being closed"));
+        }
+        let to = len.min(at + SYNC_EVERY);
+        zero(&*file, at, to)?;
+        file.sync_data()?;
+        at = to;
+    }
+    Ok(file)
+}

@@ -1,0 +1,264 @@
+//! The one writer: a frame, a sync, a sequence number.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::compact::{Compacted, Compactor, Shared};
+use crate::error::{CommitError, CompactError, Full};
+use crate::frame::{self, Entry, Kind, Seed};
+use crate::identity::Identity;
+use crate::prepare::{NEXT, Prepared, Preparer};
+use crate::segment::{self, Info};
+use crate::snapshot::SnapshotWriter;
+use crate::storage::File;
+use crate::{MAX_PAYLOAD, Seq};
+
+/// An open log; its owner is the single writer.
+///
+/// Dropping it stops without the closing mark, as a crash would; [`close`](Wal::close) leaves the mark
+/// that lets the next open tell a flipped bit in the last frame from a torn one.
+pub struct Wal {
+    shared: Arc<Shared>,
+    preparer: Preparer,
+    active: Active,
+    next_seq: u64,
+    /// The frame being written; its allocation is reused by every commit.
+    buffer: Vec<u8>,
+    /// The first failure. Set once.
+    poison: Option<String>,
+}
+
+/// The segment that is written to.
+pub(crate) struct Active {
+    pub(crate) file: Box<dyn File>,
+    pub(crate) first: u64,
+    pub(crate) len: u64,
+    /// Where the next frame goes.
+    pub(crate) end: u64,
+    pub(crate) seed: Seed,
+    /// The last entry is a mark, or there is none.
+    pub(crate) settled: bool,
+}
+
+impl Active {
+    /// Whether a data frame fits, with room for a mark and the seal behind it.
+    fn fits(&self, payload: usize) -> bool {
+        self.end + (frame::size(payload) + segment::RESERVE) as u64 <= self.len
+    }
+}
+
+impl Wal {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        preparer: Preparer,
+        active: Active,
+        next_seq: u64,
+    ) -> Wal {
+        Wal {
+            shared,
+            preparer,
+            active,
+            next_seq,
+            buffer: Vec::new(),
+            poison: None,
+        }
+    }
+
+    /// Who the directory is.
+    pub fn identity(&self) -> &Identity {
+        &self.shared.identity
+    }
+
+    /// The last committed frame, also when it is in a snapshot by now.
+    pub fn last_seq(&self) -> Option<Seq> {
+        Seq::new(self.next_seq - 1)
+    }
+
+    /// The first failure, when the log is poisoned.
+    pub fn poisoned(&self) -> Option<&str> {
+        self.poison.as_deref()
+    }
+
+    /// A handle for a background thread that makes snapshots.
+    pub fn compactor(&self) -> Compactor {
+        Compactor::new(self.shared.clone())
+    }
+
+    /// Whether a payload of `bytes` can be committed right now, without waiting for the next segment.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        bytes <= MAX_PAYLOAD
+            && (self.active.fits(bytes) || self.preparer.is_ready(segment::len_for(bytes)))
+    }
+
+    /// Sees to it that the next commit of up to `bytes` cannot meet a full disk.
+    ///
+    /// Call it before applying what is going to be committed. It may wait for the next segment to be
+    /// filled when that has not kept up.
+    ///
+    /// # Errors
+    /// [`Full`] when neither this segment nor a prepared next one can take the bytes. The log goes on, and
+    /// looks for room again in the background.
+    pub fn reserve(&mut self, bytes: usize) -> Result<(), Full> {
+        if self.active.fits(bytes) {
+            return Ok(());
+        }
+        let ensured = self.preparer.ensure(segment::len_for(bytes));
+        ensured.map_err(|cause| Full { bytes, cause })
+    }
+
+    /// Appends a payload as one frame. It is on stable storage when this returns `Ok` (one write, one fdatasync).
+    ///
+    /// # Errors
+    /// [`CommitError::TooLarge`] and [`CommitError::Full`]: nothing was written and the log goes on.
+    /// [`CommitError::Io`]: a write or sync failed, whether the payload survives is unknown, and every later
+    /// commit is [`CommitError::Poisoned`].
+    pub fn commit(&mut self, payload: &[u8]) -> Result<Seq, CommitError> {
+        self.check_alive()?;
+        if payload.len() > MAX_PAYLOAD {
+            return Err(CommitError::TooLarge {
+                bytes: payload.len(),
+                max: MAX_PAYLOAD,
+            });
+        }
+        if !self.active.fits(payload.len()) {
+            self.rotate(payload.len())?;
+        }
+        let seq = self.next_seq;
+        self.append(Kind::Data, seq, payload)?;
+        self.next_seq += 1;
+        // A sequence number is at least 1, so this is always a number.
+        Seq::new(seq).ok_or_else(|| self.poisoned_error())
+    }
+
+    /// Writes a mark that says "everything so far is synced", durable on return, when the last entry is not
+    /// one already. Meant for when the log goes idle.
+    ///
+    /// # Errors
+    /// As [`commit`](Wal::commit); never `Full`.
+    pub fn seal_mark(&mut self) -> Result<(), CommitError> {
+        self.check_alive()?;
+        if self.active.settled {
+            return Ok(());
+        }
+        self.append(Kind::Mark, self.next_seq - 1, &[])
+    }
+
+    /// Leaves the mark of a clean end.
+    ///
+    /// # Errors
+    /// As [`seal_mark`](Wal::seal_mark).
+    pub fn close(mut self) -> Result<(), CommitError> {
+        self.seal_mark()
+    }
+
+    /// Makes a snapshot of everything committed so far, on the caller's thread. Waits for a compaction under way.
+    ///
+    /// Durable on return; segments that are sealed go away, the active one stays. `None` when nothing
+    /// was ever committed.
+    ///
+    /// # Errors
+    /// As [`Compactor::compact`].
+    pub fn snapshot<E>(
+        &mut self,
+        save: impl FnOnce(&mut SnapshotWriter) -> Result<(), E>,
+    ) -> Result<Option<Compacted>, CompactError<E>> {
+        match self.last_seq() {
+            Some(seq) => self.shared.snapshot_at(seq, save).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn check_alive(&self) -> Result<(), CommitError> {
+        if self.poison.is_some() {
+            Err(self.poisoned_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn poisoned_error(&self) -> CommitError {
+        CommitError::Poisoned {
+            cause: self.poison.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Records the first failure; nothing is written or acknowledged after it.
+    fn fail(&mut self, what: String, source: io::Error) -> CommitError {
+        self.poison = Some(format!("{what}: {source}"));
+        CommitError::Io { what, source }
+    }
+
+    /// Writes one frame at the end of the active segment and syncs it.
+    fn append(&mut self, kind: Kind, seq: u64, payload: &[u8]) -> Result<(), CommitError> {
+        let active = &mut self.active;
+        // Each frame is synced before the next is written, so all before this one are.
+        let entry = Entry {
+            kind,
+            seq,
+            synced_upto: self.next_seq - 1,
+            payload,
+        };
+        frame::encode(&mut self.buffer, active.seed, active.end, &entry);
+        let done = active
+            .file
+            .write_at(active.end, &self.buffer)
+            .map_err(|e| ("write to", e));
+        let done = done.and_then(|()| active.file.sync_data().map_err(|e| ("sync of", e)));
+        if let Err((call, error)) = done {
+            let path = self
+                .shared
+                .storage
+                .path()
+                .join(segment::name(self.active.first));
+            return Err(self.fail(format!("{call} {}", path.display()), error));
+        }
+        active.end += self.buffer.len() as u64;
+        active.settled = kind != Kind::Data;
+        Ok(())
+    }
+
+    /// Goes on in the prepared segment, then seals the one before.
+    ///
+    /// In this order a seal proves that its successor was durably there.
+    fn rotate(&mut self, payload: usize) -> Result<(), CommitError> {
+        let prepared = self.preparer.take(payload, segment::len_for(payload))?;
+        let name = segment::name(self.next_seq);
+        let fresh = match go_live(&self.shared, prepared, self.next_seq) {
+            Ok(fresh) => fresh,
+            Err(error) => return Err(self.fail(format!("start of segment {name}"), error)),
+        };
+        if self.next_seq == self.active.first {
+            // Nothing is in the old one; the new one has just replaced it under the same name.
+            self.active = fresh;
+        } else {
+            self.append(Kind::Seal, self.next_seq - 1, &[])?;
+            let old = std::mem::replace(&mut self.active, fresh);
+            self.shared.add_sealed(Info {
+                first: old.first,
+                last: self.next_seq - 1,
+                end: old.end,
+            });
+        }
+        self.preparer.resume();
+        Ok(())
+    }
+}
+
+/// Gives a prepared segment its header and its name; durable on return.
+pub(crate) fn go_live(shared: &Shared, prepared: Prepared, first: u64) -> io::Result<Active> {
+    let Prepared { file, len } = prepared;
+    let incarnation = &shared.identity.incarnation;
+    file.write_at(0, &segment::encode_header(incarnation, first, len))?;
+    file.sync_data()?;
+    shared.storage.rename(NEXT, &segment::name(first))?;
+    shared.storage.sync_dir()?;
+    let seed = Seed::new(incarnation, first);
+    Ok(Active {
+        file,
+        first,
+        len,
+        end: segment::HEADER as u64,
+        seed,
+        settled: true,
+    })
+}

@@ -1,0 +1,261 @@
+//! The loops.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use palisade_client::service::{AcquireRequest, Acquired, LockService, Renewal, Under};
+use palisade_client::{Client, Error, Fault};
+use palisade_core::{ClientId, GrantRef, LockName, RequestId, Span, Token, Ttl};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::task::JoinSet;
+
+use super::{Mode, Settings};
+
+const WARMING: u8 = 0;
+const MEASURING: u8 = 1;
+const DONE: u8 = 2;
+
+/// A wait in a queue that no benchmark reaches.
+const PATIENCE: Span = Span::from_millis(60_000);
+
+/// What the loops measured together.
+pub(super) struct Measured {
+    /// Nanoseconds of each acquire (or renewal).
+    pub(super) acquire: Histogram<u64>,
+    /// Nanoseconds of each release.
+    pub(super) release: Histogram<u64>,
+    /// Nanoseconds from a release being sent to the next holder's grant being seen.
+    pub(super) hand_off: Histogram<u64>,
+    /// The tokens of each loop, in the order in which it got them.
+    pub(super) tokens: Vec<Vec<u64>>,
+    /// How long was measured.
+    pub(super) elapsed: Duration,
+}
+
+/// What all loops share.
+struct Shared {
+    phase: AtomicU8,
+    mode: Mode,
+    ttl: Ttl,
+    hold: Duration,
+    /// When the contended lock was last released, on the monotonic clock; 0 before the first time.
+    released_at: AtomicU64,
+}
+
+pub(super) struct Loops {
+    shared: Arc<Shared>,
+    services: Vec<Arc<dyn LockService>>,
+    in_flight: usize,
+    warmup: Duration,
+    duration: Duration,
+    /// An empty one, cloned for every loop.
+    histogram: Histogram<u64>,
+}
+
+/// One loop: one lock, one client id.
+struct Loop {
+    shared: Arc<Shared>,
+    service: Arc<dyn LockService>,
+    lock: LockName,
+    client: ClientId,
+    requests: u128,
+    acquire: Histogram<u64>,
+    release: Histogram<u64>,
+    hand_off: Histogram<u64>,
+    tokens: Vec<u64>,
+}
+
+impl Loops {
+    pub(super) fn new(settings: &Settings, clients: &[Client]) -> Result<Loops, Error> {
+        let millis = u64::try_from(settings.ttl.as_millis()).unwrap_or(u64::MAX);
+        let shared = Shared {
+            phase: AtomicU8::new(WARMING),
+            mode: settings.mode,
+            ttl: Ttl::from_millis(millis)?,
+            hold: settings.hold,
+            released_at: AtomicU64::new(0),
+        };
+        let mut histogram = Histogram::new(3).map_err(|_| unexpected("no histogram"))?;
+        histogram.auto(true);
+        Ok(Loops {
+            histogram,
+            shared: Arc::new(shared),
+            services: clients.iter().map(|client| Arc::clone(client.service())).collect(),
+            in_flight: settings.in_flight,
+            warmup: settings.warmup,
+            duration: settings.duration,
+        })
+    }
+
+    pub(super) async fn run(self) -> Result<Measured, Error> {
+        let mut tasks = JoinSet::new();
+        let run = u64::from_le_bytes(random());
+        for (at, service) in self.services.iter().enumerate() {
+            for slot in 0..self.in_flight {
+                let worker = Loop::new(&self, service, run, at, slot)?;
+                tasks.spawn(worker.run());
+            }
+        }
+        tokio::time::sleep(self.warmup).await;
+        let begin = now();
+        self.shared.phase.store(MEASURING, Ordering::Relaxed);
+        tokio::time::sleep(self.duration).await;
+        self.shared.phase.store(DONE, Ordering::Relaxed);
+        let elapsed = Duration::from_nanos(now() - begin);
+        collect(tasks, elapsed, &self.histogram).await
+    }
+}
+
+async fn collect(
+    mut tasks: JoinSet<Result<Loop, Error>>,
+    elapsed: Duration,
+    empty: &Histogram<u64>,
+) -> Result<Measured, Error> {
+    let mut all = Measured {
+        acquire: empty.clone(),
+        release: empty.clone(),
+        hand_off: empty.clone(),
+        tokens: Vec::new(),
+        elapsed,
+    };
+    while let Some(ended) = tasks.join_next().await {
+        let Ok(ended) = ended else { continue };
+        let done = ended?;
+        // The histograms have one shape, so adding them cannot fail.
+        let _ = all.acquire.add(&done.acquire);
+        let _ = all.release.add(&done.release);
+        let _ = all.hand_off.add(&done.hand_off);
+        all.tokens.push(done.tokens);
+    }
+    Ok(all)
+}
+
+impl Loop {
+    fn new(
+        loops: &Loops,
+        service: &Arc<dyn LockService>,
+        run: u64,
+        at: usize,
+        slot: usize,
+    ) -> Result<Loop, Error> {
+        let lock = match loops.shared.mode {
+            Mode::Own | Mode::Renew => format!("bench/{run:x}/{at}/{slot}"),
+            Mode::Contended => format!("bench/{run:x}"),
+        };
+        Ok(Loop {
+            shared: Arc::clone(&loops.shared),
+            service: Arc::clone(service),
+            lock: LockName::new(&lock)?,
+            client: ClientId::new(&format!("bench-{run:x}-{at}-{slot}"))?,
+            requests: u128::from_le_bytes(random()),
+            acquire: loops.histogram.clone(),
+            release: loops.histogram.clone(),
+            hand_off: loops.histogram.clone(),
+            tokens: Vec::new(),
+        })
+    }
+
+    async fn run(mut self) -> Result<Loop, Error> {
+        if self.shared.mode == Mode::Renew {
+            let grant = self.acquire().await?.ok_or_else(|| unexpected("the loop's own lock is held"))?;
+            while self.phase() != DONE {
+                self.renew(&grant).await?;
+            }
+            self.release(grant).await?;
+            return Ok(self);
+        }
+        while self.phase() != DONE {
+            let Some(grant) = self.acquire().await? else { continue };
+            if !self.shared.hold.is_zero() {
+                tokio::time::sleep(self.shared.hold).await;
+            }
+            self.release(grant).await?;
+        }
+        Ok(self)
+    }
+
+    fn phase(&self) -> u8 {
+        self.shared.phase.load(Ordering::Relaxed)
+    }
+
+    async fn acquire(&mut self) -> Result<Option<GrantRef>, Error> {
+        let contended = self.shared.mode == Mode::Contended;
+        let request = AcquireRequest {
+            lock: self.lock.clone(),
+            client: self.client.clone(),
+            under: Under::New(self.shared.ttl),
+            wait: contended.then_some(PATIENCE),
+            request: self.next_request(),
+            metadata: None,
+        };
+        let sent = now();
+        let outcome = self.service.acquire(request).await?;
+        let seen = now();
+        let Acquired::Granted(granted) = outcome else {
+            return if contended { Ok(None) } else { Err(unexpected("a loop's own lock was not granted")) };
+        };
+        self.tokens.push(granted.token.get());
+        if self.phase() == MEASURING {
+            record(&mut self.acquire, seen - sent);
+            let released = self.shared.released_at.load(Ordering::Acquire);
+            if contended && granted.waited > Span::ZERO && released > 0 {
+                record(&mut self.hand_off, seen.saturating_sub(released));
+            }
+        }
+        Ok(Some(self.grant(granted.key, granted.token)))
+    }
+
+    fn grant(&self, key: palisade_core::LeaseKey, token: Token) -> GrantRef {
+        GrantRef { lock: self.lock.clone(), key, token: Some(token) }
+    }
+
+    async fn release(&mut self, grant: GrantRef) -> Result<(), Error> {
+        let sent = now();
+        self.shared.released_at.store(sent, Ordering::Release);
+        self.service.release(grant).await?;
+        if self.phase() == MEASURING {
+            record(&mut self.release, now() - sent);
+        }
+        Ok(())
+    }
+
+    async fn renew(&mut self, grant: &GrantRef) -> Result<(), Error> {
+        let sent = now();
+        let renewal = self.service.renew(grant.clone(), None).await?;
+        if !matches!(renewal, Renewal::Renewed(_)) {
+            return Err(unexpected("a live lease was not renewed"));
+        }
+        if self.phase() == MEASURING {
+            record(&mut self.acquire, now() - sent);
+        }
+        Ok(())
+    }
+
+    fn next_request(&mut self) -> RequestId {
+        self.requests = self.requests.wrapping_add(1);
+        RequestId::from_bytes(self.requests.to_le_bytes())
+    }
+}
+
+fn unexpected(what: &str) -> Error {
+    Error::Fault(Fault::unavailable(what))
+}
+
+fn record(histogram: &mut Histogram<u64>, nanos: u64) {
+    // It grows as needed; only a latency of centuries would not fit.
+    let _ = histogram.record(nanos);
+}
+
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    // Names of a benchmark's locks: nothing depends on their being hard to guess.
+    let _ = getrandom::fill(&mut bytes);
+    bytes
+}

@@ -1,0 +1,74 @@
+//! `palisade bench`: load, measured from the client's side, with every token checked.
+//!
+//! ```text
+//!   clients × in-flight loops ──► acquire ─► (hold) ─► release ──► histograms ─┐
+//!                                    └► tokens ────────────────────────────────┴─► report
+//! ```
+//!
+//! Closed loops: each waits for its answer before it asks again, so the latency printed is that of a
+//! server kept busy by that many loops, not of one under a fixed rate.
+
+mod load;
+mod report;
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use palisade_client::{Client, Error, Options};
+
+use load::Loops;
+use report::Report;
+
+/// What to do to the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The authority's URL.
+    pub(crate) authority: String,
+    /// Which load.
+    pub(crate) mode: Mode,
+    /// Connections.
+    pub(crate) clients: usize,
+    /// Loops on each connection.
+    pub(crate) in_flight: usize,
+    /// How long to measure.
+    pub(crate) duration: Duration,
+    /// How long to run before measuring.
+    pub(crate) warmup: Duration,
+    /// How long a lock is held (contended mode).
+    pub(crate) hold: Duration,
+    /// The leases' time to live.
+    pub(crate) ttl: Duration,
+    /// Print one line of JSON.
+    pub(crate) json: bool,
+}
+
+/// The kinds of load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Each loop acquires and releases a lock of its own.
+    Own,
+    /// All loops wait for one lock: measures the hand-off.
+    Contended,
+    /// Each loop renews a lease of its own.
+    Renew,
+}
+
+/// Runs the load and prints what it measured. `false` if a token was out of order or came twice.
+///
+/// # Errors
+/// If the server cannot be reached, or an operation failed.
+pub(crate) async fn run(settings: &Settings) -> Result<bool, Error> {
+    let mut clients = Vec::with_capacity(settings.clients);
+    for _ in 0..settings.clients {
+        let client = Client::connect_with(&settings.authority, Options::default()).await?;
+        clients.push(client);
+    }
+    let measured = Loops::new(settings, &clients)?.run().await?;
+    let report = Report::new(settings, measured);
+    if settings.json {
+        println!("{}", report.json());
+    } else {
+        print!("{}", report.text());
+    }
+    Ok(report.tokens_are_good())
+}

@@ -1,0 +1,126 @@
+//! What a run says.
+
+use std::fmt::Write as _;
+
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+use super::load::Measured;
+use super::{Mode, Settings};
+
+/// The numbers of one run.
+pub(super) struct Report<'a> {
+    settings: &'a Settings,
+    measured: Measured,
+    tokens: Tokens,
+}
+
+/// What was found about the tokens.
+struct Tokens {
+    count: usize,
+    rising: bool,
+    distinct: bool,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(settings: &'a Settings, measured: Measured) -> Report<'a> {
+        let tokens = Tokens::check(&measured.tokens);
+        Report { settings, measured, tokens }
+    }
+
+    pub(super) fn tokens_are_good(&self) -> bool {
+        self.tokens.rising && self.tokens.distinct
+    }
+
+    fn per_second(&self) -> f64 {
+        self.measured.acquire.len() as f64 / self.measured.elapsed.as_secs_f64()
+    }
+
+    fn rows(&self) -> Vec<(&'static str, &Histogram<u64>)> {
+        let first = if self.settings.mode == Mode::Renew { "renew" } else { "acquire" };
+        let measured = &self.measured;
+        let rows = [(first, &measured.acquire), ("release", &measured.release), ("hand-off", &measured.hand_off)];
+        rows.into_iter().filter(|(_, histogram)| !histogram.is_empty()).collect()
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let latencies: serde_json::Map<String, Value> =
+            self.rows().into_iter().map(|(name, histogram)| (name.into(), latency(histogram))).collect();
+        json!({
+            "mode": format!("{:?}", self.settings.mode).to_lowercase(),
+            "clients": self.settings.clients,
+            "in_flight": self.settings.in_flight,
+            "seconds": self.measured.elapsed.as_secs_f64(),
+            "unit": self.unit(),
+            "per_second": self.per_second(),
+            "latency_us": latencies,
+            "tokens": {"count": self.tokens.count, "rising": self.tokens.rising, "distinct": self.tokens.distinct},
+        })
+    }
+
+    fn unit(&self) -> &'static str {
+        if self.settings.mode == Mode::Renew { "renewals" } else { "acquire+release pairs" }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let Settings { clients, in_flight, .. } = self.settings;
+        let seconds = self.measured.elapsed.as_secs_f64();
+        let mut text = String::new();
+        let _ = writeln!(text, "{clients} connections x {in_flight} in flight, {seconds:.1} s");
+        let _ = writeln!(text, "{:.0} {} per second", self.per_second(), self.unit());
+        let _ = writeln!(text, "\nlatency (us)      p50       p90       p99     p99.9       max");
+        for (name, histogram) in self.rows() {
+            let _ = write!(text, "{name:<11}");
+            for quantile in [0.5, 0.9, 0.99, 0.999, 1.0] {
+                let _ = write!(text, "{:>10.0}", micros(histogram.value_at_quantile(quantile)));
+            }
+            text.push('\n');
+        }
+        let _ = writeln!(text, "\n{}", self.tokens.sentence());
+        text
+    }
+}
+
+impl Tokens {
+    /// Rising within each loop, and no number twice over all of them.
+    fn check(loops: &[Vec<u64>]) -> Tokens {
+        let rising = loops.iter().all(|tokens| tokens.windows(2).all(|pair| pair[0] < pair[1]));
+        let mut all: Vec<u64> = loops.iter().flatten().copied().collect();
+        all.sort_unstable();
+        let distinct = all.windows(2).all(|pair| pair[0] != pair[1]);
+        Tokens { count: all.len(), rising, distinct }
+    }
+
+    fn sentence(&self) -> String {
+        match (self.rising, self.distinct) {
+            (true, true) => format!("{} tokens checked: all distinct, rising for each client", self.count),
+            (false, _) => "A CLIENT SAW TOKENS FALL: this authority is broken".into(),
+            (_, false) => "A TOKEN WAS ISSUED TWICE: this authority is broken".into(),
+        }
+    }
+}
+
+fn latency(histogram: &Histogram<u64>) -> Value {
+    let at = |quantile| micros(histogram.value_at_quantile(quantile));
+    json!({
+        "count": histogram.len(),
+        "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999),
+        "max": micros(histogram.max()), "mean": histogram.mean() / 1_000.0,
+    })
+}
+
+fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_and_a_falling_token_are_found() {
+        assert!(Tokens::check(&[vec![1, 4], vec![2, 3]]).distinct);
+        assert!(!Tokens::check(&[vec![1, 4], vec![2, 4]]).distinct);
+        assert!(!Tokens::check(&[vec![4, 1]]).rising);
+    }
+}

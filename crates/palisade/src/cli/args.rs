@@ -1,0 +1,188 @@
+//! What can be typed: the commands of a client.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueHint};
+use palisade_core::{LockName, Token, Ttl};
+
+use super::{help, value};
+
+/// Which lock server.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Connection {
+    /// The lock server.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "PALISADE_AUTHORITY",
+        default_value = "http://127.0.0.1:7420",
+        value_hint = ValueHint::Url
+    )]
+    pub(crate) authority: String,
+}
+
+/// How a lock is asked for.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Wish {
+    /// The lock: 1 – 255 bytes of printable ASCII.
+    #[arg(value_name = "LOCK", value_parser = value::lock)]
+    pub(crate) lock: LockName,
+    /// How long the lease lasts without renewal: 100ms – 24h.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = value::ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Ttl,
+    /// How long to wait in the lock's queue: 0 – 24h.
+    #[arg(short, long, value_name = "DURATION", default_value = "30s", value_parser = value::wait, allow_hyphen_values = true)]
+    wait: Duration,
+    /// Do not wait.
+    #[arg(short, long, conflicts_with = "wait")]
+    no_wait: bool,
+    /// Who asks. The same id takes its own lock over, with a higher token; left out, every request
+    /// is a client of its own.
+    #[arg(long, value_name = "ID", value_parser = value::client_id)]
+    pub(crate) client_id: Option<String>,
+    /// Text shown with the holder, at most 256 bytes.
+    #[arg(long, value_name = "TEXT", value_parser = value::metadata)]
+    pub(crate) metadata: Option<String>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+impl Wish {
+    pub(crate) fn wait(&self) -> Duration {
+        if self.no_wait { Duration::ZERO } else { self.wait }
+    }
+}
+
+/// `palisade run`.
+#[derive(Args, Clone, Debug)]
+#[command(long_about = help::RUN, after_long_help = help::RUN_AFTER)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) wish: Wish,
+    /// How long before the deadline the job gets SIGTERM; shorter than the ttl [default: 2s, at most
+    /// a fifth of the ttl].
+    #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+    /// Run this with `sh -c` when the lock was lost, after the job is dead.
+    #[arg(long, value_name = "CMD", value_hint = ValueHint::CommandString)]
+    pub(crate) on_lost: Option<OsString>,
+    /// The command and its arguments, after `--`.
+    #[arg(last = true, required = true, num_args = 1.., value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// `palisade acquire`.
+#[derive(Args, Clone, Debug)]
+#[command(long_about = help::ACQUIRE, after_long_help = help::ACQUIRE_AFTER)]
+pub(crate) struct AcquireArgs {
+    #[command(flatten)]
+    pub(crate) wish: Wish,
+    /// Print `export PALISADE_LOCK=…` and so on, for `eval` in a shell.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) export: bool,
+}
+
+/// A grant that another process holds.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Grant {
+    /// The lock.
+    #[arg(value_name = "LOCK", env = "PALISADE_LOCK", value_parser = value::lock)]
+    pub(crate) lock: LockName,
+    /// The grant's fencing token: with it, a late repeat never touches a later grant.
+    #[arg(long, value_name = "N", env = "PALISADE_FENCING_TOKEN", value_parser = value::token)]
+    pub(crate) token: Option<Token>,
+    /// Read the secret from this file, or from standard input for `-`, instead of from
+    /// PALISADE_LOCK_TOKEN.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) lock_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `palisade renew`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::RENEW_AFTER)]
+pub(crate) struct RenewArgs {
+    #[command(flatten)]
+    pub(crate) grant: Grant,
+    /// A new time to live for the lease [default: it keeps its own].
+    #[arg(long, value_name = "DURATION", value_parser = value::ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Ttl>,
+}
+
+/// `palisade release`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::RELEASE_AFTER)]
+pub(crate) struct ReleaseArgs {
+    #[command(flatten)]
+    pub(crate) grant: Grant,
+}
+
+/// `palisade ls`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::LS_AFTER)]
+pub(crate) struct LsArgs {
+    /// Only locks whose names start with this.
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `palisade show`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ShowArgs {
+    /// The lock.
+    #[arg(value_name = "LOCK", value_parser = value::lock)]
+    pub(crate) lock: LockName,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `palisade watch`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::WATCH_AFTER)]
+pub(crate) struct WatchArgs {
+    /// Only locks whose names start with this.
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
+    /// Begin after the event with this revision instead of now, as far back as the server remembers.
+    #[arg(long, value_name = "REVISION")]
+    pub(crate) after: Option<u64>,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `palisade break`.
+#[derive(Args, Clone, Debug)]
+#[command(long_about = help::BREAK, after_long_help = help::BREAK_AFTER)]
+pub(crate) struct BreakArgs {
+    /// The lock.
+    #[arg(value_name = "LOCK", value_parser = value::lock)]
+    pub(crate) lock: LockName,
+    /// The fencing token it is held with, as `palisade show` tells.
+    #[arg(long, value_name = "N", value_parser = value::token)]
+    pub(crate) token: Token,
+    /// Why; whoever watches the lock reads it. At most 256 bytes.
+    #[arg(long, value_name = "TEXT", value_parser = value::reason)]
+    pub(crate) reason: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
+/// `palisade completions`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// `palisade man`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ManArgs {
+    /// Write a page for each command into this directory [default: print the overview].
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+}

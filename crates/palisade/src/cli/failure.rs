@@ -1,0 +1,133 @@
+//! What went wrong, what to do next, and with which status the program ends.
+
+use palisade_client::{Error, Fault, Holder};
+use palisade_proto::Code;
+use serde::Serialize;
+
+/// The lock was lost, or is not held as it was named.
+pub(crate) const LOST: u8 = 123;
+/// The lock was not acquired in time.
+pub(crate) const NOT_ACQUIRED: u8 = 124;
+/// Palisade itself failed.
+pub(crate) const FAILED: u8 = 125;
+/// The command line is wrong; `run` says [`FAILED`] instead, because 2 may be its job's status.
+pub(crate) const USAGE: u8 = 2;
+
+/// An end that is not success.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    /// The exit status.
+    pub(crate) status: u8,
+    /// A name of the table of error codes.
+    pub(crate) code: &'static str,
+    /// What is wrong, naming what it is about.
+    pub(crate) message: String,
+    /// What to do next.
+    pub(crate) hint: Option<String>,
+    /// Who has the lock, when that is why.
+    pub(crate) holder: Option<Box<Holder>>,
+}
+
+/// The form of an error with `--json`: the same as over HTTP.
+#[derive(Serialize)]
+struct Body<'a> {
+    error: Inner<'a>,
+}
+
+#[derive(Serialize)]
+struct Inner<'a> {
+    code: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<serde_json::Value>,
+}
+
+impl Failure {
+    pub(crate) fn new(status: u8, code: &'static str, message: impl Into<String>) -> Failure {
+        Failure { status, code, message: message.into(), hint: None, holder: None }
+    }
+
+    /// A command line that was refused.
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(USAGE, Code::Invalid.name(), message)
+    }
+
+    /// Something on this machine that did not work.
+    pub(crate) fn local(message: impl Into<String>) -> Failure {
+        Failure::new(FAILED, Code::Internal.name(), message)
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// What the client reports, told of the authority at `url`.
+    pub(crate) fn of(error: &Error, url: &str) -> Failure {
+        let message = error.to_string();
+        let failure = match error {
+            Error::Fault(fault) => return Failure::of_fault(fault, url),
+            Error::Held { holder, .. } => {
+                let holder = Some(Box::new(holder.clone()));
+                Failure { holder, ..Failure::new(NOT_ACQUIRED, error.code(), message) }
+            }
+            Error::QueueFull { .. } | Error::TooManyLocks(_) => {
+                Failure::new(NOT_ACQUIRED, error.code(), message)
+            }
+            Error::Lost(_) => Failure::new(LOST, error.code(), message),
+            _ => Failure::new(FAILED, error.code(), message),
+        };
+        match error {
+            Error::Held { .. } => failure.hint("wait longer with --wait, or see who waits: palisade show LOCK"),
+            Error::TokensExhausted => failure.hint("this authority never grants again: call an operator"),
+            _ => failure,
+        }
+    }
+
+    fn of_fault(fault: &Fault, url: &str) -> Failure {
+        let message = format!("{url}: {fault}");
+        match fault {
+            Fault::Invalid(_) => Failure::new(USAGE, fault.code(), message),
+            Fault::Unavailable(_) => Failure::new(FAILED, fault.code(), message).hint(
+                "is a server running there? Start one with `palisade serve`, or name another with \
+                 --authority URL or PALISADE_AUTHORITY",
+            ),
+            Fault::UnknownOutcome(_) => Failure::new(FAILED, fault.code(), message).hint(
+                "it may have happened: look with `palisade show LOCK`; whatever was granted expires by itself",
+            ),
+            _ => Failure::new(FAILED, fault.code(), message),
+        }
+    }
+
+    /// For people: what is wrong, and below it what to do.
+    pub(crate) fn to_text(&self) -> String {
+        let mut text = format!("palisade: {}", self.message);
+        if let Some(hint) = &self.hint {
+            text.push_str("\n  ");
+            text.push_str(hint);
+        }
+        text
+    }
+
+    /// For programs, on one line.
+    pub(crate) fn to_json(&self) -> String {
+        let holder = self.holder.as_ref().map(|holder| {
+            serde_json::json!({
+                "client_id": holder.client.as_str(),
+                "fencing_token": holder.token.get(),
+                "remaining_ms": holder.remaining.as_millis(),
+            })
+        });
+        let hint = self.hint.as_deref();
+        let error = Inner { code: self.code, message: &self.message, hint, holder };
+        serde_json::to_string(&Body { error }).unwrap_or_else(|_| self.message.clone())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::local(error.to_string())
+    }
+}

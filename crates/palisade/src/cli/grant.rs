@@ -1,0 +1,166 @@
+//! `acquire`, `renew` and `release`: grants that no guard of ours keeps.
+
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_client::{Client, Ending, Lease, LockRequest, Options, Released, Renewal};
+use palisade_core::GrantRef;
+use palisade_proto::Code;
+use serde_json::json;
+
+use super::args::{AcquireArgs, Grant, ReleaseArgs, RenewArgs, Wish};
+use super::failure::{Failure, LOST};
+use super::output::{Out, facts, millis, shell_word, wall};
+use super::secret;
+
+impl Wish {
+    /// The same wish in the client's terms.
+    pub(crate) fn ask(&self, client: &Client) -> LockRequest {
+        let mut request = client.lock(&self.lock);
+        request = request.ttl(self.ttl.span().to_duration()).wait(self.wait());
+        if let Some(id) = &self.client_id {
+            request = request.client_id(id);
+        }
+        if let Some(metadata) = &self.metadata {
+            request = request.metadata(metadata);
+        }
+        request
+    }
+}
+
+pub(super) async fn acquire(args: &AcquireArgs, out: Out) -> Result<(), Failure> {
+    let url = &args.wish.connection.authority;
+    let client = args.wish.connection.open(Options::default()).await?;
+    let lease = args.wish.ask(&client).acquire().await.map_err(|error| Failure::of(&error, url))?;
+    let text = if args.export { export(&lease, url) } else { describe(&lease, url, out) };
+    let printed = if out.json { out.value(&reply(&lease)) } else { out.text(&text) };
+    if printed.is_err() {
+        // Nobody read the secret, so nobody could ever release it.
+        let _ = lease.release().await;
+        return printed;
+    }
+    // From here on it belongs to whoever reads what was printed.
+    let _ = lease.detach();
+    Ok(())
+}
+
+/// The local deadline in milliseconds on CLOCK_BOOTTIME, rounded down.
+pub(crate) fn deadline_ms(lease: &Lease) -> u64 {
+    // The clock first: read later it would move the deadline out.
+    let now = BootClock.now();
+    now.after(lease.remaining().into()).as_nanos() / 1_000_000
+}
+
+fn reply(lease: &Lease) -> serde_json::Value {
+    let remaining_ms = u64::try_from(lease.remaining().as_millis()).unwrap_or(u64::MAX);
+    json!({
+        "resource_id": lease.lock().as_str(),
+        "lock_acquired": true,
+        "lock_token": lease.lease_key().to_hex(),
+        "fencing_token": lease.token().get(),
+        "lease_duration_ms": lease.ttl().as_millis(),
+        "remaining_ms": remaining_ms,
+        "acquired_at": wall(lease.acquired_at()),
+        "authority": lease.authority().as_str(),
+        "client_id": lease.client_id().as_str(),
+        "deadline_ms": deadline_ms(lease),
+    })
+}
+
+fn export(lease: &Lease, url: &str) -> String {
+    let lines = [
+        ("PALISADE_LOCK", lease.lock().to_string()),
+        ("PALISADE_LOCK_TOKEN", lease.lease_key().to_hex()),
+        ("PALISADE_FENCING_TOKEN", lease.token().to_string()),
+        ("PALISADE_AUTHORITY", url.to_owned()),
+        ("PALISADE_AUTHORITY_ID", lease.authority().to_string()),
+        ("PALISADE_DEADLINE_MS", deadline_ms(lease).to_string()),
+    ];
+    let lines = lines.map(|(name, value)| format!("export {name}={}", shell_word(&value)));
+    lines.join("\n")
+}
+
+fn describe(lease: &Lease, url: &str, out: Out) -> String {
+    let remaining = u64::try_from(lease.remaining().as_millis()).unwrap_or(u64::MAX);
+    let rows = [
+        ("fencing token", format!("{}  (for the resource)", lease.token())),
+        ("lock_token", format!("{}  (secret: renews and releases)", lease.lease_key().to_hex())),
+        ("lease", format!("{}; {} left to act", millis(lease.ttl().as_millis().into()), millis(remaining))),
+        ("acquired at", wall(lease.acquired_at())),
+        ("authority", format!("{}  at {url}", lease.authority())),
+        ("client id", lease.client_id().to_string()),
+    ];
+    let head = format!("{} is held; nothing renews it but `palisade renew`", out.strong(lease.lock()));
+    format!("{head}\n{}", facts(out, &rows))
+}
+
+impl Grant {
+    fn named(&self) -> Result<GrantRef, Failure> {
+        let key = secret::lock_token(self.lock_token_file.as_deref())?;
+        Ok(GrantRef { lock: self.lock.clone(), key, token: self.token })
+    }
+}
+
+pub(super) async fn renew(args: &RenewArgs, out: Out) -> Result<(), Failure> {
+    let grant = args.grant.named()?;
+    let url = &args.grant.connection.authority;
+    let client = args.grant.connection.open(Options::default()).await?;
+    let answer = client.renew(&grant, args.ttl).await.map_err(|error| Failure::of(&error, url))?;
+    let lock = grant.lock.as_str();
+    match answer {
+        Renewal::Renewed(renewed) if out.json => out.value(&json!({
+            "resource_id": lock,
+            "fencing_token": renewed.token.get(),
+            "lease_duration_ms": renewed.ttl.as_millis(),
+            "remaining_ms": renewed.valid_for.as_millis(),
+        })),
+        Renewal::Renewed(renewed) => {
+            let lasts = millis(renewed.valid_for.as_millis());
+            out.text(&format!("{} lasts {lasts} again, token {}", out.strong(lock), renewed.token))
+        }
+        Renewal::Ended(how) => Err(over(lock, how)),
+        Renewal::NotHeld => Err(not_held(lock)),
+        Renewal::Stale { highest } => Err(stale(lock, highest)),
+    }
+}
+
+pub(super) async fn release(args: &ReleaseArgs, out: Out) -> Result<(), Failure> {
+    let grant = args.grant.named()?;
+    let url = &args.grant.connection.authority;
+    let client = args.grant.connection.open(Options::default()).await?;
+    let answer = client.release(&grant).await.map_err(|error| Failure::of(&error, url))?;
+    let lock = grant.lock.as_str();
+    let already = match answer {
+        Released::Released => false,
+        Released::Ended(Ending::Released) => true,
+        Released::Ended(how) => return Err(over(lock, how)),
+        Released::NotHeld => return Err(not_held(lock)),
+        Released::Stale { highest } => return Err(stale(lock, highest)),
+    };
+    if out.json {
+        return out.value(&json!({"resource_id": lock, "released": true, "already_released": already}));
+    }
+    let how = if already { "had been released already" } else { "is released" };
+    out.text(&format!("{} {how}", out.strong(lock)))
+}
+
+/// The grant is over, and the authority remembers how it ended.
+pub(super) fn over(lock: &str, how: Ending) -> Failure {
+    let (code, what) = match how {
+        Ending::Released => (Code::NotHeld, "was released before"),
+        Ending::Expired => (Code::Expired, "was lost: its lease expired"),
+        Ending::Revoked => (Code::Revoked, "was lost: an operator took it"),
+        Ending::Superseded => (Code::Superseded, "was lost: the same client id acquired it again"),
+    };
+    let hint = "stop the work that relied on it; a new acquire gets a new, higher token";
+    Failure::new(LOST, code.name(), format!("{lock} {what}")).hint(hint)
+}
+
+pub(super) fn not_held(lock: &str) -> Failure {
+    let hint = format!("see who holds it: palisade show {}", shell_word(lock));
+    Failure::new(LOST, Code::NotHeld.name(), format!("{lock} is not held as named")).hint(hint)
+}
+
+pub(super) fn stale(lock: &str, highest: palisade_core::Token) -> Failure {
+    let message = format!("{lock} is held with another fencing token, {highest}");
+    let hint = format!("look again: palisade show {}", shell_word(lock));
+    Failure::new(LOST, Code::Stale.name(), message).hint(hint)
+}

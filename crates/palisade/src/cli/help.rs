@@ -1,0 +1,148 @@
+//! Texts of the help, which is also what the man pages say.
+
+/// What Palisade says first, everywhere a person starts reading.
+pub(super) const FIRST: &str = "No lock service can stop two processes from both believing they hold a lock. \
+The lease saves work; the fence keeps data safe.
+
+Palisade grants locks as leases that expire. Every grant carries a fencing token, a number that only \
+grows, and the resource behind the lock refuses numbers below the highest it has seen. Start a server \
+with `palisade serve`, put `palisade run LOCK --` before a command, and give the token to the fence at \
+the resource.";
+
+pub(super) const OVERVIEW: &str = "\
+Examples:
+  palisade serve                                   a lock server on 127.0.0.1:7420
+  palisade run nightly -- ./backup.sh              one at a time, on all machines
+  palisade run -n nightly -- ./backup.sh           … or not at all, if somebody is at it
+  eval \"$(palisade acquire orders --ttl 30s --export)\"
+  palisade ls; palisade show orders; palisade watch
+
+Exit status:
+  0          it worked
+  2          the command line is wrong (125 for `run`)
+  123        the lock was lost, or is not held as named
+  124        the lock was not acquired in time
+  125        palisade failed: no server, no answer, a defect
+  126, 127   `run` could not execute, or not find, the command
+
+Environment:
+  PALISADE_AUTHORITY    the lock server, unless --authority is given
+  PALISADE_LOCK_TOKEN   the secret that renews and releases; there is no flag for it
+  PALISADE_LOG          what to log, for example debug or palisade=trace
+  NO_COLOR              no colours";
+
+pub(super) const RUN: &str = "\
+Holds LOCK while a command runs.
+
+The command runs directly, without a shell, in its own process group. The lease is renewed in the \
+background. If it cannot be renewed, the whole group gets SIGTERM a grace before the local deadline and \
+SIGKILL at the deadline, so that nothing of it is alive when somebody else can be granted the lock. The \
+deadline is counted from before the last acknowledged renewal was sent, on a clock that counts suspend. If \
+the server says that the lease is gone, SIGTERM comes at once, and SIGKILL after the grace.
+
+When the command has ended, what is left of its group is ended too (SIGTERM, after the grace SIGKILL); only \
+then the lock is released. If palisade itself is killed, the command dies with it. Only the fence at the \
+resource refuses a write that is already under way: pass it $PALISADE_FENCING_TOKEN.
+
+A process that leaves the group (a daemon) is found and ended too, but not if palisade itself was \
+killed with SIGKILL. A set-user-id command keeps running if both palisade and its watchdog are killed.";
+
+pub(super) const RUN_AFTER: &str = "\
+The command's environment:
+  PALISADE_LOCK           the lock
+  PALISADE_FENCING_TOKEN  the number for the resource
+  PALISADE_AUTHORITY      the lock server's URL
+  PALISADE_AUTHORITY_ID   which authority that is; fences are bound to it
+  PALISADE_DEADLINE_MS    the local deadline when the command started, in milliseconds on
+                          CLOCK_BOOTTIME; it moves on with every renewal
+  The secret PALISADE_LOCK_TOKEN is taken out.
+The hook of --on-lost gets the same, and PALISADE_LOST_REASON: a code such as expired or not_held.
+
+Signals:
+  TERM, INT, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the group; what was
+  ignored at the start stays ignored. With a terminal, the group gets the foreground, so that
+  ctrl-C, ctrl-Z and interactive programs work. A job that is stopped is not renewed for ever:
+  with palisade stopped as well, the lease ends and the job is killed.
+
+Exit status:
+  the command's, or 128 + n if signal n ended it
+  123   the lock was lost; everything of the job is dead
+  124   the lock was not acquired in time
+  125   palisade failed (also: the command line is wrong)
+  126   the command was found but cannot be executed
+  127   the command was not found
+
+Examples:
+  palisade run nightly -- ./backup.sh --full
+  palisade run -w 5m deploy -- sh -c 'make && make deploy'
+  palisade run primary --ttl 10s --grace 3s --on-lost 'logger lost $PALISADE_LOCK' -- ./serve";
+
+pub(super) const ACQUIRE: &str = "\
+Acquires LOCK and leaves it to you: nothing renews it.
+
+No lock service can stop two processes from both believing they hold a lock. The lease saves work; the \
+fence keeps data safe. Prefer `palisade run`, which renews, and ends the job before somebody else can hold \
+the lock.";
+
+pub(super) const ACQUIRE_AFTER: &str = "\
+Exit status: 0 acquired, 124 not acquired in time, 125 palisade failed, 2 wrong command line
+
+Examples:
+  eval \"$(palisade acquire orders --ttl 30s --export)\"   # PALISADE_LOCK, _LOCK_TOKEN, _FENCING_TOKEN …
+  palisade renew && ./work && palisade release
+  palisade acquire orders -n --json";
+
+pub(super) const RENEW_AFTER: &str = "\
+The secret comes from PALISADE_LOCK_TOKEN or --lock-token-file, never from a flag.
+
+Exit status: 0 renewed, 123 the lock was lost, 125 palisade failed, 2 wrong command line
+
+Examples:
+  palisade renew                            # lock and secret from `acquire --export`
+  palisade renew orders --lock-token-file secret
+  pass show orders | palisade renew orders --lock-token-file -";
+
+pub(super) const RELEASE_AFTER: &str = "\
+The secret comes from PALISADE_LOCK_TOKEN or --lock-token-file, never from a flag. Releasing again is no error.
+
+Exit status: 0 released, 123 the lock had been lost before, 125 palisade failed, 2 wrong command line
+
+Examples:
+  palisade release
+  palisade release orders --lock-token-file secret";
+
+pub(super) const BREAK: &str = "\
+Takes LOCK from its holder.
+
+The holder may still believe that it holds the lock; its fence refuses it once the next holder has \
+claimed. Without a fence, make sure yourself that it has stopped. --token is the fencing token that \
+`palisade show LOCK` tells: proof that you looked, and it breaks no later grant.";
+
+pub(super) const BREAK_AFTER: &str = "\
+Exit status: 0 revoked, 123 not held with this token (look again), 125 palisade failed
+
+Example:
+  palisade break nightly --token 34 --reason 'host db3 is being replaced'";
+
+pub(super) const LS_AFTER: &str = "\
+Examples:
+  palisade ls
+  palisade ls orders/ --json | jq -r .resource_id";
+
+pub(super) const WATCH_AFTER: &str = "\
+It is news, not proof: a holder learns from its own deadline, not from an event.
+
+Example:
+  palisade watch orders/ --json";
+
+pub(super) const SERVE_AFTER: &str = "\
+Examples:
+  palisade serve
+  palisade serve --listen 0.0.0.0:7420 --data /var/lib/palisade
+  palisade serve --clock manual --listen 127.0.0.1:0     # for your tests: time moves when told";
+
+pub(super) const RESTORE: &str = "\
+Makes a new authority directory from a backup.
+
+Tokens were issued after the backup was made; the counter leaps by 2^44 so that none of them repeats. \
+Make sure that the old server never runs again.";

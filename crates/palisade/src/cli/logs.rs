@@ -1,0 +1,19 @@
+//! Where log lines go: to standard error, as text or as JSON.
+
+use tracing_subscriber::EnvFilter;
+
+use super::Cli;
+
+/// A server logs what it does; other commands only what went wrong, unless asked.
+pub(super) fn start(cli: &Cli) {
+    let level = match (cli.command.is_server(), cli.verbose) {
+        (false, 0) => "error",
+        (true, 0) | (false, 1) => "info",
+        (true, 1) | (false, 2) => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_env("PALISADE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Only the first subscriber of a process counts, and this is it.
+    let _ = if cli.json { logs.json().try_init() } else { logs.with_target(false).try_init() };
+}

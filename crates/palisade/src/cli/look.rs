@@ -1,0 +1,187 @@
+//! `ls`, `show`, `watch` and `break`: what others hold.
+
+use palisade_client::{Change, Ending, LockView, Options, Revocation, WatchEvent};
+use palisade_core::LockName;
+use palisade_proto::json::{EventBody, HolderBody, LockReply, MissedBody};
+use serde_json::json;
+
+use super::args::{BreakArgs, LsArgs, ShowArgs, WatchArgs};
+use super::failure::Failure;
+use super::grant::{not_held, over, stale};
+use super::output::{Out, facts, millis, table, wall};
+
+pub(super) async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
+    check_prefix(&args.prefix)?;
+    let url = &args.connection.authority;
+    let client = args.connection.open(Options::default()).await?;
+    let mut listing = client.list(&args.prefix);
+    let mut rows = Vec::new();
+    while let Some(view) = listing.next().await.map_err(|error| Failure::of(&error, url))? {
+        if out.json {
+            out.value(&reply(&view))?;
+        } else {
+            rows.push(row(&view));
+        }
+    }
+    match (out.json, rows.is_empty()) {
+        (true, _) => Ok(()),
+        (false, true) if args.prefix.is_empty() => out.text("no lock is held"),
+        (false, true) => out.text(&format!("no lock is held whose name starts with {}", args.prefix)),
+        (false, false) => out.text(&listing_of(&rows, out)),
+    }
+}
+
+const HEAD: [&str; 5] = ["LOCK", "TOKEN", "REMAINING", "WAITERS", "HOLDER"];
+
+fn listing_of(rows: &[[String; 5]], out: Out) -> String {
+    table(out, HEAD, [false, true, true, true, false], rows)
+}
+
+fn row(view: &LockView) -> [String; 5] {
+    let (token, remaining, client) = match &view.holder {
+        Some(holder) => {
+            (holder.token.to_string(), millis(holder.remaining.as_millis()), holder.client.to_string())
+        }
+        None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
+    };
+    [view.lock.to_string(), token, remaining, view.waiters.to_string(), client]
+}
+
+pub(super) async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
+    let url = &args.connection.authority;
+    let client = args.connection.open(Options::default()).await?;
+    let view = client.show(&args.lock).await.map_err(|error| Failure::of(&error, url))?;
+    if out.json { out.value(&reply(&view)) } else { out.text(&describe(&view, out)) }
+}
+
+fn describe(view: &LockView, out: Out) -> String {
+    let lock = out.strong(&view.lock);
+    let Some(holder) = &view.holder else {
+        return format!("{lock} is free");
+    };
+    let mut rows = vec![
+        ("holder", holder.client.to_string()),
+        ("fencing token", holder.token.to_string()),
+        ("remaining", format!("{} unless renewed", millis(holder.remaining.as_millis()))),
+    ];
+    rows.extend(view.acquired_at.map(|at| ("acquired at", wall(at))));
+    rows.extend(view.metadata.as_ref().map(|text| ("metadata", printable(text))));
+    rows.push(("waiters", view.waiters.to_string()));
+    format!("{lock} is held\n{}", facts(out, &rows))
+}
+
+/// Text of strangers must not steer a terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
+}
+
+fn reply(view: &LockView) -> LockReply {
+    let holder = view.holder.as_ref().map(|holder| HolderBody {
+        client_id: holder.client.to_string(),
+        fencing_token: holder.token.get(),
+        remaining_ms: holder.remaining.as_millis(),
+        acquired_at: view.acquired_at.map(wall),
+        metadata: view.metadata.as_deref().map(str::to_owned),
+    });
+    LockReply { resource_id: view.lock.to_string(), holder, waiters: view.waiters }
+}
+
+pub(super) async fn watch(args: &WatchArgs, out: Out) -> Result<(), Failure> {
+    check_prefix(&args.prefix)?;
+    let url = &args.connection.authority;
+    let failed = |error| Failure::of(&error, url);
+    let client = args.connection.open(Options::default()).await?;
+    let mut watch = match args.after {
+        Some(revision) => client.watch_after(&args.prefix, revision).await,
+        None => client.watch(&args.prefix).await,
+    }
+    .map_err(failed)?;
+    loop {
+        let event = watch.next().await.map_err(failed)?;
+        if event.missed > 0 {
+            missed(event.missed, out)?;
+        }
+        if out.json { out.value(&named(&event))? } else { out.text(&line(&event, out))? }
+    }
+}
+
+fn missed(missed: u64, out: Out) -> Result<(), Failure> {
+    if out.json {
+        return out.value(&MissedBody { missed });
+    }
+    out.text(&out.faint(&format!("… {missed} events missed: look at the locks afresh with palisade ls")))
+}
+
+/// One event on one line; the name of the server-sent event becomes a field.
+fn named(event: &WatchEvent) -> serde_json::Value {
+    let (lease_duration_ms, reason) = match &event.change {
+        Change::Granted { ttl } => (Some(u64::from(ttl.as_millis())), None),
+        Change::Ended { reason, .. } => (None, reason.as_deref().map(str::to_owned)),
+    };
+    let body = EventBody {
+        revision: event.revision,
+        resource_id: event.lock.to_string(),
+        client_id: event.client.to_string(),
+        fencing_token: event.token.get(),
+        lease_duration_ms,
+        reason,
+    };
+    let mut value = json!(body);
+    value["event"] = json!(verb(&event.change));
+    value
+}
+
+fn line(event: &WatchEvent, out: Out) -> String {
+    let verb = out.strong(&format!("{:10}", verb(&event.change)));
+    let mut line = format!("{verb}  {}  token {}  {}", event.lock, event.token, event.client);
+    match &event.change {
+        Change::Granted { ttl } => line.push_str(&format!("  for {}", millis(ttl.as_millis().into()))),
+        Change::Ended { reason: Some(reason), .. } => line.push_str(&format!("  {}", printable(reason))),
+        Change::Ended { reason: None, .. } => {}
+    }
+    line
+}
+
+fn verb(change: &Change) -> &'static str {
+    match change {
+        Change::Granted { .. } => "granted",
+        Change::Ended { how: Ending::Released, .. } => "released",
+        Change::Ended { how: Ending::Expired, .. } => "expired",
+        Change::Ended { how: Ending::Revoked, .. } => "revoked",
+        Change::Ended { how: Ending::Superseded, .. } => "superseded",
+    }
+}
+
+pub(super) async fn revoke(args: &BreakArgs, out: Out) -> Result<(), Failure> {
+    let url = &args.connection.authority;
+    let client = args.connection.open(Options::default()).await?;
+    let answer = client.revoke(&args.lock, args.token, &args.reason).await;
+    let lock = args.lock.as_str();
+    let already = match answer.map_err(|error| Failure::of(&error, url))? {
+        Revocation::Revoked => false,
+        Revocation::Ended(Ending::Revoked) => true,
+        Revocation::Ended(how) => return Err(over(lock, how)),
+        Revocation::NotHeld => return Err(not_held(lock)),
+        Revocation::Stale { highest } => return Err(stale(lock, highest)),
+    };
+    let token = args.token;
+    if out.json {
+        return out.value(&json!({
+            "resource_id": lock, "revoked": true, "already_revoked": already, "fencing_token": token.get(),
+        }));
+    }
+    out.text(&format!(
+        "{} is taken from its holder (token {token}). It may still believe that it holds the lock; \
+         a fence refuses it once the next holder has claimed.",
+        out.strong(lock)
+    ))
+}
+
+/// A prefix is the beginning of a name, so what no name can contain is refused instead of finding nothing.
+fn check_prefix(prefix: &str) -> Result<(), Failure> {
+    if prefix.is_empty() {
+        return Ok(());
+    }
+    let checked = LockName::new(prefix).map(drop);
+    checked.map_err(|invalid| Failure::usage(invalid.to_string().replace("lock name", "prefix")))
+}

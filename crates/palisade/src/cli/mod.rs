@@ -1,0 +1,145 @@
+//! The command line: what can be typed, what is printed, and with which status the program ends.
+//!
+//! ```text
+//!   arguments → Cli (clap; values are checked while they are read) → one function a command → Out
+//!                                                                 ↘ Failure: status, code, message, hint
+//! ```
+
+mod args;
+mod failure;
+mod grant;
+mod help;
+mod logs;
+mod look;
+mod operator;
+mod output;
+mod pages;
+mod secret;
+mod usage;
+mod value;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use palisade_client::{Client, Options};
+
+use args::Connection;
+
+pub(crate) use args::RunArgs;
+pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
+pub(crate) use grant::deadline_ms;
+pub(crate) use output::Out;
+
+/// Leases with fencing tokens
+#[derive(Parser, Debug)]
+#[command(
+    name = "palisade",
+    version,
+    long_about = help::FIRST,
+    after_long_help = help::OVERVIEW,
+    after_help = "More, with examples: palisade --help, palisade COMMAND --help",
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    /// Print JSON, one value a line; errors too, on standard error.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Log more, to standard error; twice for even more.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the lock server
+    Serve(operator::ServeArgs),
+    /// Hold a lock while a command runs
+    #[command(visible_alias = "lock")]
+    Run(Box<RunArgs>),
+    /// Acquire a lock and leave it to you
+    #[command(name = "acquire")]
+    Acquire(Box<args::AcquireArgs>),
+    /// Make a lease last its full time again
+    Renew(args::RenewArgs),
+    /// Give a lock up
+    Release(args::ReleaseArgs),
+    /// List the locks that are held
+    Ls(args::LsArgs),
+    /// Show who holds a lock
+    Show(args::ShowArgs),
+    /// Print what happens to locks, as it happens
+    Watch(args::WatchArgs),
+    /// Take a lock from its holder
+    Break(args::BreakArgs),
+    /// Copy an authority's directory, whether its server runs or not
+    Backup(operator::BackupArgs),
+    /// Make a new authority directory from a backup
+    Restore(operator::RestoreArgs),
+    /// Print completions for a shell
+    Completions(args::CompletionsArgs),
+    /// Print or write the man pages
+    Man(args::ManArgs),
+}
+
+/// Reads the command line and does what it says.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::refused(&error),
+    };
+    let out = Out::new(cli.json);
+    logs::start(&cli);
+    match cli.command.carry_out(out) {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            out.failure(&failure);
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+impl Command {
+    /// Does it; the status is that of a job, or 0.
+    fn carry_out(self, out: Out) -> Result<u8, Failure> {
+        match self {
+            Command::Run(args) => return crate::run::run(&args, out),
+            Command::Serve(args) => operator::serve(&args, out),
+            Command::Acquire(args) => wait_for(grant::acquire(&args, out)),
+            Command::Renew(args) => wait_for(grant::renew(&args, out)),
+            Command::Release(args) => wait_for(grant::release(&args, out)),
+            Command::Ls(args) => wait_for(look::ls(&args, out)),
+            Command::Show(args) => wait_for(look::show(&args, out)),
+            Command::Watch(args) => wait_for(look::watch(&args, out)),
+            Command::Break(args) => wait_for(look::revoke(&args, out)),
+            Command::Backup(args) => operator::backup(&args, out),
+            Command::Restore(args) => operator::restore(&args, out),
+            Command::Completions(args) => pages::completions(&args),
+            Command::Man(args) => pages::man(&args),
+        }?;
+        Ok(0)
+    }
+
+    fn is_server(&self) -> bool {
+        matches!(self, Command::Serve(_))
+    }
+}
+
+/// Runs what a command has to wait for. One thread is enough: a client waits most of the time.
+pub(crate) fn wait_for<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    runtime()?.block_on(work)
+}
+
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::local(format!("cannot start: {error}")))
+}
+
+impl Connection {
+    pub(crate) async fn open(&self, options: Options) -> Result<Client, Failure> {
+        let client = Client::connect_with(&self.authority, options).await;
+        client.map_err(|error| Failure::of(&error, &self.authority))
+    }
+}

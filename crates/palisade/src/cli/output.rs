@@ -1,0 +1,147 @@
+//! What is printed: calm text for people, JSON lines for programs.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use serde::Serialize;
+
+use super::failure::Failure;
+
+/// Where results go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Out {
+    /// One JSON value a line.
+    pub(crate) json: bool,
+    colour: bool,
+}
+
+impl Out {
+    pub(crate) fn new(json: bool) -> Out {
+        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Out { json, colour: wanted && io::stdout().is_terminal() }
+    }
+
+    /// Prints text for people. A reader that has gone away (`| head`) is no failure.
+    pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
+        write(text)
+    }
+
+    /// Prints one value for programs, on one line.
+    pub(crate) fn value(self, value: &impl Serialize) -> Result<(), Failure> {
+        let line = serde_json::to_string(value).map_err(|error| Failure::local(error.to_string()))?;
+        write(&line)
+    }
+
+    /// The word that matters most in a line.
+    pub(crate) fn strong(self, text: &str) -> String {
+        self.style("1", text)
+    }
+
+    /// What can be skipped.
+    pub(crate) fn faint(self, text: &str) -> String {
+        self.style("2", text)
+    }
+
+    fn style(self, code: &str, text: &str) -> String {
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// Prints why the program ends, to standard error.
+    pub(crate) fn failure(self, failure: &Failure) {
+        let text = if self.json { failure.to_json() } else { failure.to_text() };
+        // Nobody is left to tell if this fails.
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+}
+
+fn write(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => other.map_err(|error| Failure::local(format!("standard output: {error}"))),
+    }
+}
+
+/// Names and what they are, below each other.
+pub(crate) fn facts(out: Out, rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines = rows.iter().map(|(name, value)| {
+        let name = out.faint(&format!("{name:width$}"));
+        format!("  {name}  {value}")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A table whose columns are as wide as they must be; numbers stand to the right.
+pub(crate) fn table<const N: usize>(out: Out, head: [&str; N], right: [bool; N], rows: &[[String; N]]) -> String {
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        let cells = rows.iter().map(|row| row[column].len());
+        cells.chain([head[column].len()]).max().unwrap_or(0)
+    });
+    let line = |cells: &[String; N]| {
+        let padded = cells.iter().enumerate().map(|(column, cell)| {
+            let width = widths[column];
+            if right[column] { format!("{cell:>width$}") } else { format!("{cell:width$}") }
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let mut lines = vec![out.faint(&line(&head.map(str::to_owned)))];
+    lines.extend(rows.iter().map(line));
+    lines.join("\n")
+}
+
+/// A length of time for people: tenths below ten seconds.
+pub(crate) fn millis(millis: u64) -> String {
+    match millis {
+        0..1_000 => format!("{millis} ms"),
+        1_000..10_000 if millis % 1_000 != 0 => format!("{}.{} s", millis / 1_000, millis % 1_000 / 100),
+        1_000..120_000 => format!("{} s", millis / 1_000),
+        120_000..7_200_000 => format!("{} min", millis / 60_000),
+        _ => format!("{} h", millis / 3_600_000),
+    }
+}
+
+/// The authority's wall clock, as RFC 3339 in UTC. It is printed and decides nothing.
+pub(crate) fn wall(at: palisade_core::WallTime) -> String {
+    let millis = i64::try_from(at.0).unwrap_or(i64::MAX);
+    match jiff::Timestamp::from_millisecond(millis) {
+        Ok(at) => format!("{at:.3}"),
+        Err(_) => format!("{millis} ms after 1970"),
+    }
+}
+
+/// Text as one word of a shell.
+pub(crate) fn shell_word(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Out = Out { json: false, colour: false };
+
+    #[test]
+    fn a_shell_word_stays_one_word() {
+        assert_eq!(shell_word("it's $HOME `x`"), r"'it'\''s $HOME `x`'");
+    }
+
+    #[test]
+    fn columns_stand_below_each_other() {
+        let rows = [["a".to_owned(), "7".to_owned()], ["longer".to_owned(), "1234".to_owned()]];
+        let table = table(PLAIN, ["LOCK", "TOKEN"], [false, true], &rows);
+        assert_eq!(table, "LOCK    TOKEN\na           7\nlonger   1234");
+    }
+
+    #[test]
+    fn lengths_of_time_are_short() {
+        for (given, text) in [(999, "999 ms"), (4_210, "4.2 s"), (15_000, "15 s"), (3_000, "3 s"), (600_000, "10 min")] {
+            assert_eq!(millis(given), text);
+        }
+    }
+
+    #[test]
+    fn a_wall_time_is_utc_with_milliseconds() {
+        assert_eq!(wall(palisade_core::WallTime(1_779_530_400_123)), "2026-05-23T10:00:00.123Z");
+    }
+}

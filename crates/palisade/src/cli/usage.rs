@@ -1,0 +1,70 @@
+//! Command lines that are refused.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+
+use super::failure::{FAILED, Failure, USAGE};
+use super::output::Out;
+
+/// Says what is wrong (or prints the help that was asked for) and gives the status.
+pub(super) fn refused(error: &clap::Error) -> ExitCode {
+    let given: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        // A reader that has gone away is no failure.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let status = if runs_a_job(&given) { FAILED } else { USAGE };
+    if wants_json(&given) {
+        Out::new(true).failure(&Failure { status, ..Failure::usage(plain(error)) });
+    } else {
+        let _ = error.print();
+    }
+    ExitCode::from(status)
+}
+
+/// clap's words without its heading, its colours and its advice.
+fn plain(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    first.trim_start_matches("error: ").trim().replace("\n  ", " ")
+}
+
+/// What stands before `--` belongs to palisade.
+fn ours(given: &[OsString]) -> impl Iterator<Item = &OsString> {
+    given.iter().take_while(|argument| *argument != "--")
+}
+
+/// A wrong command line of `run` must not look like a job that ended with 2.
+fn runs_a_job(given: &[OsString]) -> bool {
+    let command = ours(given).find(|argument| !argument.as_encoded_bytes().starts_with(b"-"));
+    command.is_some_and(|command| command == "run" || command == "lock")
+}
+
+fn wants_json(given: &[OsString]) -> bool {
+    ours(given).any(|argument| argument == "--json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn only_run_keeps_2_for_its_job() {
+        assert!(runs_a_job(&words("run x --nonsense -- true")));
+        assert!(runs_a_job(&words("--json run x")));
+        assert!(!runs_a_job(&words("acquire run")) && !runs_a_job(&words("show x -- run")));
+    }
+
+    #[test]
+    fn the_jobs_own_flags_are_not_ours() {
+        assert!(wants_json(&words("run x --json -- true")));
+        assert!(!wants_json(&words("run x -- curl --json")));
+    }
+}

@@ -1,0 +1,129 @@
+//! Values as people type them. A value out of range is refused with the range; nothing is clamped.
+
+use std::time::Duration;
+
+use palisade_core::{LockName, Span, Token, Ttl, limits};
+
+/// A length of time: `10s`, `500ms`, `1m30s`. A zero needs no unit.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let parsed: jiff::SignedDuration = text.parse().map_err(|_| not_a_duration(text))?;
+    Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())
+}
+
+fn not_a_duration(text: &str) -> String {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        let seconds = if text.len() <= 6 { text } else { "10" };
+        return format!("a duration needs a unit, for example {seconds}s or {seconds}ms");
+    }
+    "not a duration; write 10s, 500ms or 1m30s".to_owned()
+}
+
+/// A time to live: 100 ms – 24 h in whole milliseconds.
+pub(crate) fn ttl(text: &str) -> Result<Ttl, String> {
+    let duration = duration(text).map_err(|why| format!("{why} ({} ..= {})", Ttl::MIN, Ttl::MAX))?;
+    if duration.subsec_nanos() % 1_000_000 != 0 {
+        return Err("a lease lasts whole milliseconds".to_owned());
+    }
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    Ttl::from_millis(millis).map_err(|invalid| invalid.to_string())
+}
+
+/// How long to stand in a queue: up to 24 h; there is no unbounded wait.
+pub(crate) fn wait(text: &str) -> Result<Duration, String> {
+    let longest = limits::MAX_WAIT;
+    let duration = duration(text).map_err(|why| format!("{why} (0 ..= {} ms)", longest.as_millis()))?;
+    if Span::from(duration) > longest {
+        let given = duration.as_millis();
+        return Err(format!("a wait of {given} ms is outside 0 ..= {} ms", longest.as_millis()));
+    }
+    Ok(duration)
+}
+
+/// The name of a lock: 1 – 255 bytes of printable ASCII.
+pub(crate) fn lock(text: &str) -> Result<LockName, String> {
+    LockName::new(text).map_err(|invalid| invalid.to_string())
+}
+
+/// A fencing token: 1 ..= 2^53 − 1.
+pub(crate) fn token(text: &str) -> Result<Token, String> {
+    let range = || format!("a fencing token is an integer in 1 ..= {}", Token::MAX);
+    let number = text.parse().map_err(|_| range())?;
+    Token::new(number).map_err(|_| range())
+}
+
+/// Text that is shown with the holder.
+pub(crate) fn metadata(text: &str) -> Result<String, String> {
+    short(text, limits::METADATA_BYTES)
+}
+
+/// What an operator says about a revocation.
+pub(crate) fn reason(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("say why: whoever watches the lock reads it".to_owned());
+    }
+    short(text, limits::REASON_BYTES)
+}
+
+/// Who asks: 1 – 255 bytes of printable ASCII.
+pub(crate) fn client_id(text: &str) -> Result<String, String> {
+    let client = palisade_core::ClientId::new(text).map_err(|invalid| invalid.to_string())?;
+    Ok(client.as_str().to_owned())
+}
+
+fn short(text: &str, max: usize) -> Result<String, String> {
+    if text.len() > max {
+        return Err(format!("{} bytes; at most {max} are allowed", text.len()));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        for (text, millis) in [("10s", 10_000), ("500ms", 500), ("1m30s", 90_000), ("2h", 7_200_000), ("0", 0)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bare_number_is_told_what_is_missing() {
+        assert!(duration("10").unwrap_err().contains("10s"));
+        assert!(duration(&"9".repeat(31)).unwrap_err().contains("unit"));
+        assert!(duration("").is_err() && duration("soon").is_err() && duration("-5s").is_err());
+    }
+
+    #[test]
+    fn a_ttl_out_of_range_names_the_range() {
+        let too_much = format!("1{}s", "0".repeat(30));
+        for text in ["0", "0s", "99ms", "25h", "-5s", "text", "", "1", &too_much] {
+            let message = ttl(text).unwrap_err();
+            assert!(message.contains("100 ms ..= 86400000 ms"), "{text}: {message}");
+        }
+        assert!(ttl("100500us").is_err());
+        assert_eq!(ttl("100ms"), Ok(Ttl::MIN));
+        assert_eq!(ttl("24h"), Ok(Ttl::MAX));
+    }
+
+    #[test]
+    fn a_wait_is_bounded() {
+        assert_eq!(wait("24h"), Ok(Duration::from_secs(86_400)));
+        for text in ["86401s", "-1s", "soon"] {
+            assert!(wait(text).unwrap_err().contains("86400000 ms"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_never_0_nor_2_to_the_53() {
+        assert_eq!(token("1"), Ok(Token::FIRST));
+        assert_eq!(token("9007199254740991"), Ok(Token::MAX));
+        for text in ["0", "9007199254740992", "-1", "", "1.5", "x", "99999999999999999999"] {
+            assert!(token(text).unwrap_err().contains("1 ..= 9007199254740991"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The way from the workers to the store: a proxy inside the demo, which can hold a write up.
+//!
+//! ```text
+//!   worker ──► way (one for each) ──► [barrier] ──► one operation at a time ──► store
+//!                                                     │ arrival, answer, and what the store
+//!                                                     └ holds afterwards: recorded here
+//! ```
+//!
+//! The store is not changed for the demo, so its side is recorded next to it: `arrived_ms` is when its socket had
+//! taken the request, `decided_ms` when its answer was here. Since only one operation passes at a time, what an
+//! observer reads after it is what that operation left behind.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
+
+use super::clock::ActClock;
+use super::http::{self, Message as Http, items};
+use super::ledger::{Ledger, Note};
+use super::timeline::{Admission, Event, Message, Operation, OperationKind};
+use super::worker::{FILE, RESOURCE};
+
+/// All ways to one store. Dropping it closes them.
+#[derive(Debug)]
+pub(super) struct Network {
+    store: Arc<Store>,
+    ways: JoinSet<()>,
+}
+
+/// Where a message waits until it may go on.
+#[derive(Debug)]
+pub(super) struct Barrier(watch::Sender<bool>);
+
+/// The store, and what it was last seen to hold.
+#[derive(Debug)]
+struct Store {
+    address: String,
+    clock: ActClock,
+    ledger: Arc<Ledger>,
+    seen: Mutex<Option<Content>>,
+}
+
+/// What an observer reads: the list, and how high the fence is.
+type Content = (Vec<String>, Option<u64>);
+
+impl Barrier {
+    pub(super) fn closed() -> Arc<Barrier> {
+        Arc::new(Barrier(watch::Sender::new(false)))
+    }
+
+    /// Lets everything pass from now on.
+    pub(super) fn open(&self) {
+        self.0.send_replace(true);
+    }
+
+    async fn pass(&self) {
+        // It cannot be closed while it is borrowed here.
+        let _ = self.0.subscribe().wait_for(|open| *open).await;
+    }
+}
+
+impl Network {
+    pub(super) fn new(address: String, clock: ActClock, ledger: Arc<Ledger>) -> Network {
+        let store = Store { address, clock, ledger, seen: Mutex::new(None) };
+        Network { store: Arc::new(store), ways: JoinSet::new() }
+    }
+
+    /// Opens a way for one client, whose writes stop at the barrier; returns where it begins.
+    pub(super) async fn way(&mut self, client: &str, barrier: Option<Arc<Barrier>>) -> io::Result<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?.to_string();
+        let (store, client) = (Arc::clone(&self.store), client.to_owned());
+        self.ways.spawn(async move {
+            // A worker uses one connection at a time. What breaks here, the worker notices and tells.
+            while let Ok((connection, _)) = listener.accept().await {
+                let _ = store.carry(connection, &client, barrier.as_deref()).await;
+            }
+        });
+        Ok(address)
+    }
+
+    /// What the store holds now, recorded if it is new.
+    pub(super) async fn look(&self) -> io::Result<Vec<String>> {
+        let mut seen = self.store.seen.lock().await;
+        let at_ms = self.store.clock.now_ms();
+        self.store.observe(&mut seen, at_ms).await?;
+        Ok(seen.as_ref().map(|(items, _)| items.clone()).unwrap_or_default())
+    }
+}
+
+impl Store {
+    /// Carries one request there and its answer back.
+    async fn carry(&self, mut connection: TcpStream, client: &str, barrier: Option<&Barrier>) -> io::Result<()> {
+        let (bytes, request) = receive(&mut connection).await?;
+        let kind = kind(&request);
+        if let (OperationKind::Write, Some(barrier)) = (kind, barrier) {
+            self.ledger.note(client, Note::Held);
+            barrier.pass().await;
+        }
+        let mut seen = self.seen.lock().await;
+        let (message, answer, answer_bytes) = self.ask(&bytes).await?;
+        let decided_ms = message.decided_ms;
+        let verdict = verdict(kind, &request, &answer);
+        let id = request.field("x-request-id").unwrap_or_default().to_owned();
+        let message = Message { id, client: client.to_owned(), ..message };
+        self.ledger.record(Event::Operation(Operation { message, operation: kind, token: None, value: None, verdict }));
+        if kind != OperationKind::Read {
+            self.observe(&mut seen, decided_ms.unwrap_or_default()).await?;
+        }
+        drop(seen);
+        connection.set_nodelay(true)?;
+        connection.write_all(&answer_bytes).await?;
+        connection.shutdown().await
+    }
+
+    /// One request to the store: the times next to it, and the answer.
+    async fn ask(&self, bytes: &[u8]) -> io::Result<(Message, Http, Vec<u8>)> {
+        let mut store = TcpStream::connect(&self.address).await?;
+        store.set_nodelay(true)?;
+        store.write_all(bytes).await?;
+        let arrived_ms = Some(self.clock.now_ms());
+        let (bytes, answer) = receive(&mut store).await?;
+        let decided_ms = Some(self.clock.now_ms());
+        Ok((Message { arrived_ms, decided_ms, ..Message::default() }, answer, bytes))
+    }
+
+    /// Reads list and fence as an observer does, without a token, and records them if they changed.
+    async fn observe(&self, seen: &mut Option<Content>, at_ms: f64) -> io::Result<()> {
+        let path = format!("/v1/storage/{}", RESOURCE.replace(':', "%3A"));
+        let (_, fence, _) = self.ask(&http::request("GET", &path, &[], "")).await?;
+        let (_, file, _) = self.ask(&http::request("GET", &format!("{path}/files{FILE}"), &[], "")).await?;
+        let items = match file.status() {
+            200 => items(&file.body),
+            404 => Vec::new(),
+            status => return Err(io::Error::other(format!("the store answers {status} to an observer"))),
+        };
+        let content = (items, fence.json()["highest"].as_u64());
+        if seen.as_ref() != Some(&content) {
+            let (items, highest) = content.clone();
+            self.ledger.record(Event::Content { at_ms, items, highest });
+            *seen = Some(content);
+        }
+        Ok(())
+    }
+}
+
+/// One message in full, as bytes and parsed.
+async fn receive(connection: &mut TcpStream) -> io::Result<(Vec<u8>, Http)> {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some(message) = Http::parse(&bytes) {
+            return Ok((bytes, message));
+        }
+        if connection.read_buf(&mut bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+fn kind(request: &Http) -> OperationKind {
+    match request.path() {
+        "/v1/storage/claim" => OperationKind::Claim,
+        "/v1/storage/write" => OperationKind::Write,
+        _ => OperationKind::Read,
+    }
+}
+
+/// What the store decided, as its answer tells. A store without a fence has no highest token to tell.
+fn verdict(kind: OperationKind, request: &Http, answer: &Http) -> Option<Admission> {
+    let body = answer.json();
+    let checked = match kind {
+        OperationKind::Read => request.field("x-fencing-token").is_some(),
+        OperationKind::Claim | OperationKind::Write => body["highest"].is_u64(),
+    };
+    match (answer.status(), kind) {
+        (412, _) => body["error"]["highest"].as_u64().map(Admission::Rejected),
+        // Nothing was written there yet, which is what the read says.
+        (200, _) | (404, OperationKind::Read) if checked => Some(Admission::Admitted),
+        (200, _) | (404, OperationKind::Read) => Some(Admission::Unchecked),
+        _ => None,
+    }
+}

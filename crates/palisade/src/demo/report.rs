@@ -1,0 +1,152 @@
+//! What is left when the acts are over: the summary, the pictures, and the records for programs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::ledger::Told;
+use super::stage::Stage;
+use super::timeline::{Act, Admission, OperationKind, Outcome, Update, html, svg};
+use super::voice::{Voice, seconds};
+use super::{Error, Settings, as_it_must};
+
+/// The names of the pictures.
+pub(super) const HTML: &str = "palisade-demo.html";
+const SVG: &str = "palisade-demo.svg";
+
+/// The demonstration as a whole; with `--json` it is printed as it is.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    acts: Vec<Played>,
+    /// Everything that was started, by role and process id.
+    processes: Vec<(String, u32)>,
+    /// Where the data was; gone unless it was to be kept.
+    folder: PathBuf,
+    html: PathBuf,
+    svg: PathBuf,
+}
+
+/// An act, and what it showed.
+#[derive(Debug, Serialize)]
+struct Played {
+    #[serde(flatten)]
+    act: Act,
+    outcome: &'static str,
+    headline: String,
+    lost: Vec<Update>,
+}
+
+impl Report {
+    pub(super) fn new(settings: &Settings, folder: &Path) -> Report {
+        Report {
+            acts: Vec::new(),
+            processes: Vec::new(),
+            folder: folder.to_owned(),
+            html: settings.out.join(HTML),
+            svg: settings.out.join(SVG),
+        }
+    }
+
+    /// Notes what an act started.
+    pub(super) fn processes(&mut self, stage: &Stage) {
+        self.processes.extend(stage.processes());
+    }
+
+    /// Takes an act in and tells how it ended. A second attempt takes the place of the first.
+    pub(super) fn played(&mut self, act: Act, voice: Voice) {
+        let outcome = match act.verdict.outcome() {
+            Outcome::Lost => "lost",
+            Outcome::Kept => "kept",
+            Outcome::Incomplete => "inconclusive",
+        };
+        let lost = act.verdict.lost().into_iter().cloned().collect();
+        let headline = act.verdict.headline();
+        voice.say(&format!("\n  → {headline}\n"));
+        self.acts.retain(|known| known.act.name != act.name);
+        self.acts.push(Played { act, outcome, headline, lost });
+    }
+
+    /// Writes the pictures and prints the summary.
+    pub(super) fn finish(&self, settings: &Settings, voice: Voice) -> Result<(), Error> {
+        let acts: Vec<Act> = self.acts.iter().map(|played| played.act.clone()).collect();
+        write(&self.html, &html(&acts))?;
+        write(&self.svg, &svg(&acts))?;
+        if settings.json {
+            Voice::new(false).say(&serde_json::to_string(self)?);
+        }
+        voice.say(&self.summary(settings));
+        self.acts.iter().try_for_each(Played::verify)
+    }
+
+    fn summary(&self, settings: &Settings) -> String {
+        let names = |updates: &[Update]| listed(updates.iter().map(|update| update.item.as_str()));
+        let head = ["act", "acknowledged", "rejected", "final content", "lost"].map(str::to_owned);
+        let rows = self.acts.iter().map(|played| {
+            let verdict = &played.act.verdict;
+            [
+                played.act.name.word().to_owned(),
+                names(&verdict.acknowledged),
+                names(&verdict.rejected),
+                listed(verdict.content.iter().map(String::as_str)),
+                if played.outcome == "inconclusive" { "inconclusive".to_owned() } else { names(&played.lost) },
+            ]
+        });
+        let table = std::iter::once(head).chain(rows).map(|cells| line(&cells)).collect::<Vec<_>>().join("\n");
+        let mut text = format!(
+            "{table}\n\nNo lock service can stop two processes from both believing they hold a lock.\n\
+             The lease saves work; the fence keeps data safe.\n\ntimelines  {}\n           {}",
+            self.html.display(),
+            self.svg.display()
+        );
+        if settings.keep {
+            text.push_str(&format!("\nkept       {}", self.folder.display()));
+        }
+        text
+    }
+}
+
+impl Played {
+    fn verify(&self) -> Result<(), Error> {
+        let act = self.act.name.word();
+        match &self.act.verdict.incomplete {
+            Some(why) => Err(Error::Inconclusive { act, why: why.clone() }),
+            None if as_it_must(&self.act) => Ok(()),
+            None => Err(Error::Unexpected { act, headline: self.headline.clone() }),
+        }
+    }
+}
+
+/// How far apart A's check and the effect of what it had checked for were: the sentence that only a measurement
+/// can write.
+pub(super) fn check_and_effect(told: &Told) -> Option<String> {
+    let (checked, remaining) = told.checked("A")?;
+    let write = told.operation("A", OperationKind::Write)?;
+    let decided = write.message.decided_ms?;
+    let late = decided - told.expired("A")?;
+    let effect = match write.verdict? {
+        Admission::Rejected(_) => "was refused",
+        _ => "took effect",
+    };
+    Some(format!(
+        "In this run A checked its lease before it wrote, and the lease was good for another {}; the write {effect} {} \
+         after that check, {} after the lease had ended.",
+        seconds(remaining),
+        seconds(decided - checked),
+        seconds(late)
+    ))
+}
+
+fn line(cells: &[String; 5]) -> String {
+    let [act, acknowledged, rejected, content, lost] = cells;
+    format!("{act:<10}{acknowledged:<14}{rejected:<10}{content:<15}{lost}")
+}
+
+fn listed<'a>(items: impl Iterator<Item = &'a str>) -> String {
+    let text = items.collect::<Vec<_>>().join(", ");
+    if text.is_empty() { "–".to_owned() } else { text }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    fs::write(path, text).map_err(|source| Error::Write { path: path.to_owned(), source })
+}

@@ -1,0 +1,129 @@
+//! Whether an act took place as it was meant to: asked of the recorded times, not of the director.
+
+use super::ledger::Told;
+use super::timeline::{ActName, Operation, OperationKind};
+
+/// What did not take place as planned, if anything. An act with a departure proves nothing.
+pub(super) fn departure(act: ActName, told: &Told) -> Option<String> {
+    check(act, told).err()
+}
+
+fn check(act: ActName, told: &Told) -> Result<(), String> {
+    let (granted_a, granted_b) = (need(told.granted("A"), "A’s grant")?, need(told.granted("B"), "B’s grant")?);
+    if (granted_a.1, granted_b.1) != (1, 2) {
+        return Err(format!("the tokens were {} and {}, not 1 and 2", granted_a.1, granted_b.1));
+    }
+    let expired = need(told.expired("A"), "the expiry of A’s lease")?;
+    let (from, to) = need(told.paused("A"), "A’s pause")?;
+    let to = need(to, "the end of A’s pause")?;
+    let (checked, remaining) = need(told.checked("A"), "A’s check of its lease")?;
+    in_order(&[
+        ("A’s grant", granted_a.0),
+        ("A’s check", checked),
+        ("A’s pause", from),
+        ("the expiry of A’s lease", expired),
+        ("B’s grant", granted_b.0),
+    ])?;
+    in_order(&[("B’s grant", granted_b.0), ("the end of A’s pause", to)])?;
+    if remaining <= 0.0 {
+        return Err("A’s lease was over when A checked it".to_owned());
+    }
+    let (late, write) = (Times::of(told, "A", OperationKind::Write)?, Times::of(told, "B", OperationKind::Write)?);
+    let read = Times::of(told, "B", OperationKind::Read)?;
+    if act == ActName::Unfenced {
+        return in_order(&[
+            ("B’s write", write.decided),
+            ("the end of A’s pause", to),
+            ("A’s late write being sent", late.sent),
+            ("A’s late write", late.arrived),
+        ]);
+    }
+    in_order(&[("A’s write being sent", late.sent), ("A’s pause", from)])?;
+    in_order(&[
+        ("B’s read", read.decided),
+        ("A’s delayed write", late.arrived),
+        ("the answer to it", late.decided),
+        ("A hearing of it", late.answered),
+        ("B’s write being sent", write.sent),
+    ])
+}
+
+/// The times of an operation, all of them known.
+struct Times {
+    sent: f64,
+    arrived: f64,
+    decided: f64,
+    answered: f64,
+}
+
+impl Times {
+    fn of(told: &Told, client: &str, kind: OperationKind) -> Result<Times, String> {
+        let all = |operation: &Operation| {
+            let message = &operation.message;
+            let (sent, arrived) = (message.sent_ms?, message.arrived_ms?);
+            Some(Times { sent, arrived, decided: message.decided_ms?, answered: message.answered_ms? })
+        };
+        let what = format!("{client}’s {kind:?}").to_lowercase();
+        need(told.operation(client, kind).and_then(all), &what)
+    }
+}
+
+fn need<T>(found: Option<T>, what: &str) -> Result<T, String> {
+    found.ok_or_else(|| format!("{what} was not recorded"))
+}
+
+/// These came one after the other.
+fn in_order(times: &[(&str, f64)]) -> Result<(), String> {
+    for pair in times.windows(2) {
+        if let [(first, a), (second, b)] = pair
+            && a > b
+        {
+            return Err(format!("{second} ({b:.2} ms) came before {first} ({a:.2} ms)"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::ledger::{Ledger, Note};
+    use crate::demo::timeline::{Act, Event};
+
+    /// The events of a recorded act, and A's check.
+    fn recorded(text: &str) -> Ledger {
+        let act: Act = serde_json::from_str(text).unwrap();
+        let ledger = Ledger::new();
+        act.events.into_iter().for_each(|event| ledger.record(event));
+        ledger.note("A", Note::Checked { at_ms: 17.6, remaining_ms: 1_950.0 });
+        ledger
+    }
+
+    #[test]
+    fn a_recorded_claim_act_followed_the_schedule() {
+        let told = recorded(include_str!("timeline/fixture/claim.json")).snapshot();
+        assert_eq!(departure(ActName::Claim, &told), None);
+        assert!(departure(ActName::Unfenced, &told).is_some(), "the write was sent before the pause");
+    }
+
+    #[test]
+    fn a_write_that_arrived_before_b_read_is_noticed() {
+        let mut told = recorded(include_str!("timeline/fixture/textbook.json")).snapshot();
+        for event in &mut told.events {
+            if let Event::Operation(operation) = event
+                && operation.operation == OperationKind::Write
+                && operation.message.client == "A"
+            {
+                operation.message.arrived_ms = Some(100.0);
+            }
+        }
+        let why = departure(ActName::Textbook, &told).unwrap();
+        assert!(why.contains("A’s delayed write (100.00 ms) came before B’s read"), "{why}");
+    }
+
+    #[test]
+    fn an_act_without_records_followed_nothing() {
+        let why = departure(ActName::Unfenced, &Told::default());
+        assert_eq!(why.as_deref(), Some("A’s grant was not recorded"));
+    }
+}

@@ -1,0 +1,159 @@
+//! Where an act takes place: a lock server, a store, the network between, and the workers as they come on.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::Error;
+use super::authority::Watcher;
+use super::clock::ActClock;
+use super::ledger::{Ledger, Note};
+use super::network::{Barrier, Network};
+use super::process::Process;
+use super::timeline::{ActName, Event};
+use super::worker::{Breakpoint, Part};
+
+/// Everything of one act that lives. Dropping it ends all processes.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) act: ActName,
+    pub(super) ttl: Duration,
+    pub(super) clock: ActClock,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) network: Network,
+    watcher: Watcher,
+    workers: Vec<(String, Process)>,
+    servers: [Server; 2],
+    folder: PathBuf,
+}
+
+/// A server of this program, and where it listens.
+#[derive(Debug)]
+struct Server {
+    process: Process,
+    role: &'static str,
+    address: String,
+}
+
+impl Stage {
+    /// Starts both servers on free ports, with data and logs in this folder. The act's time begins when they are up.
+    pub(super) async fn build(act: ActName, ttl: Duration, folder: PathBuf) -> Result<Stage, Error> {
+        let mode: &[&str] = match act {
+            ActName::Unfenced => &["--danger-unfenced"],
+            ActName::Textbook => &["--fence", "textbook"],
+            ActName::Claim => &[],
+        };
+        let serve = Server::start("serve", &[], &folder).await?;
+        let store = Server::start("store", mode, &folder).await?;
+        let (clock, ledger) = (ActClock::start(), Arc::new(Ledger::new()));
+        let network = Network::new(store.address.clone(), clock, Arc::clone(&ledger));
+        network.look().await.map_err(|error| Error::start("store", &error.to_string()))?;
+        let url = format!("http://{}", serve.address);
+        let watcher = Watcher::open(&url, clock, Arc::clone(&ledger)).await;
+        let watcher = watcher.map_err(|error| Error::start("serve", &error.to_string()))?;
+        let servers = [serve, store];
+        Ok(Stage { act, ttl, clock, ledger, network, watcher, workers: Vec::new(), servers, folder })
+    }
+
+    /// Starts a worker, whose writes stop at the barrier if there is one.
+    pub(super) async fn enter(
+        &mut self,
+        client: &str,
+        breakpoint: Breakpoint,
+        barrier: Option<Arc<Barrier>>,
+    ) -> io::Result<u32> {
+        let part = Part {
+            client: client.to_owned(),
+            authority: format!("http://{}", self.servers[0].address),
+            store: self.network.way(client, barrier).await?,
+            ttl_ms: self.ttl.as_millis() as u64,
+            wait_ms: (self.ttl + PATIENCE).as_millis() as u64,
+            origin_nanos: self.clock.as_nanos(),
+            claims: self.act == ActName::Claim,
+            breakpoint,
+        };
+        let part = serde_json::to_string(&part)?;
+        let log = self.folder.join(format!("worker-{client}.log"));
+        let (ledger, name) = (Arc::clone(&self.ledger), client.to_owned());
+        let process = Process::start(&["demo-worker", &part], &log, move |line| ledger.note(&name, read(line)))?;
+        let id = process.id();
+        self.workers.push((client.to_owned(), process));
+        Ok(id)
+    }
+
+    /// Stops a worker with SIGSTOP; returns when it was.
+    pub(super) async fn pause(&self, client: &str) -> io::Result<f64> {
+        self.worker(client)?.stop().await?;
+        Ok(self.clock.now_ms())
+    }
+
+    /// Lets a stopped worker run again with SIGCONT, and records its pause.
+    pub(super) fn resume(&self, client: &str, from_ms: f64) -> io::Result<f64> {
+        let to_ms = self.clock.now_ms();
+        self.worker(client)?.resume()?;
+        self.ledger.record(Event::Paused { from_ms, to_ms: Some(to_ms), client: client.to_owned() });
+        Ok(to_ms)
+    }
+
+    /// Lets a worker go on from its breakpoint.
+    pub(super) fn go_on(&mut self, client: &str) -> io::Result<()> {
+        let found = self.workers.iter_mut().find(|(name, _)| name == client);
+        found.map_or(Err(io::ErrorKind::NotFound.into()), |(_, process)| process.go_on())
+    }
+
+    /// Waits until the client's request stands in the lock's queue.
+    pub(super) async fn queued(&self, client: &str) -> Result<f64, String> {
+        let waiting = tokio::time::timeout(PATIENCE, self.watcher.queued(client)).await;
+        let waiting = waiting.map_err(|_| format!("{client} never came to wait for the lock"))?;
+        waiting.map_err(|error| error.to_string())
+    }
+
+    /// What runs, and its process id.
+    pub(super) fn processes(&self) -> Vec<(String, u32)> {
+        let servers = self.servers.iter().map(|server| (server.role.to_owned(), server.process.id()));
+        let workers = self.workers.iter().map(|(name, process)| (format!("worker {name}"), process.id()));
+        servers.chain(workers).collect()
+    }
+
+    fn worker(&self, client: &str) -> io::Result<&Process> {
+        let found = self.workers.iter().find(|(name, _)| name == client);
+        found.map(|(_, process)| process).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Server {
+    /// Starts `palisade serve` or `palisade store` and waits until it says where it listens.
+    async fn start(role: &'static str, more: &[&str], folder: &Path) -> Result<Server, Error> {
+        let data = folder.join(format!("{role}-data"));
+        let data = data.to_string_lossy();
+        let log = folder.join(format!("{role}.log"));
+        let mut arguments = vec![role, "--json", "--listen", "127.0.0.1:0", "--data", &data];
+        arguments.extend(more);
+        let (tell, mut lines) = mpsc::unbounded_channel();
+        let process = Process::start(&arguments, &log, move |line| {
+            // Later lines have no reader, and need none.
+            let _ = tell.send(line);
+        });
+        let process = process.map_err(|error| Error::start(role, &error.to_string()))?;
+        let first = tokio::time::timeout(PATIENCE, lines.recv()).await;
+        let first: Option<Value> = first.ok().flatten().flatten().and_then(|line| serde_json::from_str(&line).ok());
+        let url = first.as_ref().and_then(|line| line["url"].as_str());
+        match url.and_then(|url| url.strip_prefix("http://")) {
+            Some(address) => Ok(Server { address: address.to_owned(), process, role }),
+            None => Err(Error::start(role, &process.last_words())),
+        }
+    }
+}
+
+/// A worker's line. One that cannot be read is the end of the act, and is shown.
+fn read(line: Option<String>) -> Note {
+    let Some(line) = line else { return Note::Ended };
+    serde_json::from_str(&line).unwrap_or_else(|error| Note::Failed { message: format!("{error} in {line}") })
+}
+
+/// How long anything may take that takes no time.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);

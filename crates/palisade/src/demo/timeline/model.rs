@@ -1,0 +1,453 @@
+//! What the demo's processes record, and what a timeline is drawn from.
+//!
+//! Every time is in **milliseconds since the start of the act**, on one wall clock of one machine, as a fraction
+//! (`2013.42`). Times are measured, so nothing here expects them to be round, sorted or complete.
+
+use serde::{Deserialize, Serialize};
+
+/// One telling of the story: the same schedule against one kind of resource.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Act {
+    /// Which resource the story is told with.
+    pub(crate) name: ActName,
+    /// The heading of the act.
+    pub(crate) title: String,
+    /// Two sentences that say what to look for.
+    pub(crate) explanation: String,
+    /// The lanes from top to bottom. A client that events mention and no lane names gets a lane of its own.
+    pub(crate) lanes: Vec<Lane>,
+    /// What happened, in any order.
+    pub(crate) events: Vec<Event>,
+    /// What was acknowledged, and what the resource held in the end.
+    pub(crate) verdict: Verdict,
+}
+
+/// The three resources the demo compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ActName {
+    /// The resource checks nothing.
+    Unfenced,
+    /// The resource refuses a token below the highest it has admitted a write from.
+    Textbook,
+    /// The holder's first operation is a claim, which raises the fence before the first read.
+    Claim,
+}
+
+/// One horizontal band of the picture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lane {
+    /// For a client: its id in the events. For the others it is not looked at.
+    pub(crate) id: String,
+    /// The words printed at the left.
+    pub(crate) label: String,
+    /// What the lane shows.
+    pub(crate) role: Role,
+}
+
+/// What a lane stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Role {
+    /// The lock service: what is true about leases.
+    Authority,
+    /// A client: what it believes, and whether it runs.
+    Client,
+    /// The fenced (or unfenced) store.
+    Resource,
+}
+
+/// One recorded fact; a JSON line is one of these, tagged by `"event"`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Event {
+    /// The lock service granted the lock.
+    Granted {
+        /// When the grant was logged.
+        at_ms: f64,
+        /// Who holds the lease.
+        client: String,
+        /// The fencing token of the grant.
+        token: u64,
+        /// How long the lease lasts without renewal.
+        ttl_ms: f64,
+    },
+    /// The lock service renewed the lease; the token stays.
+    Renewed {
+        /// When the renewal was logged.
+        at_ms: f64,
+        /// Who holds the lease.
+        client: String,
+        /// The fencing token of the grant.
+        token: u64,
+        /// How long the lease lasts from now on.
+        ttl_ms: f64,
+    },
+    /// Time ran out at the lock service.
+    Expired {
+        /// When the expiry was logged.
+        at_ms: f64,
+        /// Who held the lease.
+        client: String,
+        /// The fencing token of the grant.
+        token: u64,
+    },
+    /// The holder gave the lock back.
+    Released {
+        /// When the release was logged.
+        at_ms: f64,
+        /// Who held the lease.
+        client: String,
+        /// The fencing token of the grant.
+        token: u64,
+    },
+    /// A client acted as holder during this time, right or wrong.
+    Believed {
+        /// When it learned of the grant.
+        from_ms: f64,
+        /// When it learned that it no longer holds; absent if it never did.
+        to_ms: Option<f64>,
+        /// Who believed.
+        client: String,
+        /// The token it believed in.
+        token: u64,
+    },
+    /// A client was stopped (SIGSTOP) and could notice nothing.
+    Paused {
+        /// When it was stopped.
+        from_ms: f64,
+        /// When it ran again (SIGCONT); absent if it never did.
+        to_ms: Option<f64>,
+        /// Who was stopped.
+        client: String,
+    },
+    /// A message from a client to the lock service, and its answer.
+    Request(Request),
+    /// A message from a client to the resource, and its verdict.
+    Operation(Operation),
+    /// What the resource holds from now on.
+    Content {
+        /// When the change was durable.
+        at_ms: f64,
+        /// The content, one chip each.
+        items: Vec<String>,
+        /// The fence's highest token; absent for a store without a fence.
+        highest: Option<u64>,
+    },
+}
+
+/// The times of one message. Each process fills in what it saw; [`merge`] puts the halves together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Message {
+    /// Names the message, so that the records of sender and receiver can be joined.
+    pub(crate) id: String,
+    /// Who sent it.
+    #[serde(default)]
+    pub(crate) client: String,
+    /// When the client handed it to the network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sent_ms: Option<f64>,
+    /// When the receiver had read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) arrived_ms: Option<f64>,
+    /// When the receiver had decided, durably.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) decided_ms: Option<f64>,
+    /// When the client had read the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) answered_ms: Option<f64>,
+}
+
+/// A message to the lock service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Request {
+    /// Its times.
+    #[serde(flatten)]
+    pub(crate) message: Message,
+    /// What was asked.
+    pub(crate) request: RequestKind,
+    /// What came back; absent if nobody saw an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) answer: Option<Answer>,
+}
+
+/// What a client asks of the lock service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RequestKind {
+    /// Ask for the lock.
+    Acquire,
+    /// Ask for more time.
+    Renew,
+    /// Give the lock back.
+    Release,
+}
+
+/// What the lock service says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// The lock is granted, with this token.
+    Granted(u64),
+    /// Renewed or released as asked.
+    Done,
+    /// Somebody else holds the lock.
+    Held(String),
+    /// Refused for another reason: `expired`, `not_held`, …
+    Refused(String),
+}
+
+/// A message to the resource.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Operation {
+    /// Its times.
+    #[serde(flatten)]
+    pub(crate) message: Message,
+    /// What was asked.
+    pub(crate) operation: OperationKind,
+    /// The fencing token it carried; absent where none was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<u64>,
+    /// What was written, or what a read returned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) value: Option<String>,
+    /// What the resource decided; absent if nobody saw a verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) verdict: Option<Admission>,
+}
+
+/// What a client asks of the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OperationKind {
+    /// Raise the fence to the token.
+    Claim,
+    /// Read the content.
+    Read,
+    /// Change the content.
+    Write,
+}
+
+/// The resource's verdict on one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Admission {
+    /// Done without looking at a token.
+    Unchecked,
+    /// The fence let it pass.
+    Admitted,
+    /// The fence refused it: the token is below this highest one.
+    Rejected(u64),
+}
+
+/// An update that a client made: who, and the item it added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Update {
+    /// Who made it.
+    pub(crate) client: String,
+    /// The item, spelled as in [`Event::Content`].
+    pub(crate) item: String,
+}
+
+/// The end of an act: what clients were promised against what the resource holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    /// Updates whose writer was told "done".
+    pub(crate) acknowledged: Vec<Update>,
+    /// Updates whose writer was told "rejected".
+    pub(crate) rejected: Vec<Update>,
+    /// What the resource held when the act ended.
+    pub(crate) content: Vec<String>,
+    /// Why the story did not take place as planned, if so; the verdict then proves nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) incomplete: Option<String>,
+}
+
+/// What an act showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// An acknowledged update is gone.
+    Lost,
+    /// Every acknowledged update is there.
+    Kept,
+    /// The run did not follow the schedule.
+    Incomplete,
+}
+
+impl Act {
+    /// An act without events, with the demo's title, explanation and four lanes.
+    #[must_use]
+    pub(crate) fn new(name: ActName) -> Self {
+        let lane = |id: &str, label: &str, role| Lane {
+            id: id.into(),
+            label: label.into(),
+            role,
+        };
+        Self {
+            name,
+            title: name.title().into(),
+            explanation: name.explanation().into(),
+            lanes: vec![
+                lane("authority", "lock service", Role::Authority),
+                lane("A", "client A", Role::Client),
+                lane("B", "client B", Role::Client),
+                lane("resource", name.resource(), Role::Resource),
+            ],
+            events: Vec::new(),
+            verdict: Verdict::default(),
+        }
+    }
+}
+
+impl ActName {
+    /// The word for the act, as on the command line.
+    #[must_use]
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Unfenced => "unfenced",
+            Self::Textbook => "textbook",
+            Self::Claim => "claim",
+        }
+    }
+
+    /// The default heading.
+    #[must_use]
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Unfenced => "Unfenced: the resource checks nothing",
+            Self::Textbook => {
+                "Textbook fence: only writes are checked, and only they raise the fence"
+            }
+            Self::Claim => "Claim fence: the new holder raises the fence before it reads",
+        }
+    }
+
+    /// The default explanation: two sentences.
+    #[must_use]
+    pub(crate) fn explanation(self) -> &'static str {
+        match self {
+            Self::Unfenced => {
+                "Client A is paused past the end of its lease, wakes up, still believes that it holds the lock, and \
+                 writes what it computed before the pause. The resource takes the write, and the update that B was told \
+                 is safe is overwritten."
+            }
+            Self::Textbook => {
+                "A’s write is delayed in the network and arrives after B has read but before B has written: the fence has \
+                 seen no higher token yet, so the write is admitted and acknowledged. B then writes what it computed \
+                 from its earlier read, and A’s acknowledged update is gone."
+            }
+            Self::Claim => {
+                "B’s first operation is a claim, which raises the fence to 2 before B reads anything. A’s delayed write \
+                 carries token 1, is rejected, and A is told so: nothing that was acknowledged is lost."
+            }
+        }
+    }
+
+    /// The label of the resource's lane.
+    fn resource(self) -> &'static str {
+        match self {
+            Self::Unfenced => "resource: no\u{a0}fence",
+            Self::Textbook => "resource: textbook\u{a0}fence",
+            Self::Claim => "resource: claim\u{a0}fence",
+        }
+    }
+}
+
+impl Verdict {
+    /// What the act showed, compared here and not taken on trust.
+    #[must_use]
+    pub(crate) fn outcome(&self) -> Outcome {
+        match (&self.incomplete, self.lost().is_empty()) {
+            (Some(_), _) => Outcome::Incomplete,
+            (None, true) => Outcome::Kept,
+            (None, false) => Outcome::Lost,
+        }
+    }
+
+    /// The acknowledged updates that the final content lacks.
+    #[must_use]
+    pub(crate) fn lost(&self) -> Vec<&Update> {
+        self.acknowledged
+            .iter()
+            .filter(|update| !self.content.contains(&update.item))
+            .collect()
+    }
+
+    /// The verdict in words.
+    #[must_use]
+    pub(crate) fn headline(&self) -> String {
+        match self.outcome() {
+            Outcome::Incomplete => format!(
+                "inconclusive: {}",
+                self.incomplete.as_deref().unwrap_or_default()
+            ),
+            Outcome::Lost => format!(
+                "acknowledged update of {} lost",
+                writers(self.lost().into_iter())
+            ),
+            Outcome::Kept if self.rejected.is_empty() => "nothing lost".to_owned(),
+            Outcome::Kept => format!(
+                "nothing lost: {}’s late write was rejected",
+                writers(self.rejected.iter())
+            ),
+        }
+    }
+}
+
+/// The distinct writers of some updates, as words.
+fn writers<'a>(updates: impl Iterator<Item = &'a Update>) -> String {
+    let mut names: Vec<&str> = updates.map(|update| update.client.as_str()).collect();
+    names.dedup();
+    names.join(" and ")
+}
+
+/// Joins the records of one message that different processes wrote: equal kind and equal id become one event.
+/// Everything else passes through, in order.
+#[must_use]
+pub(crate) fn merge(records: impl IntoIterator<Item = Event>) -> Vec<Event> {
+    let mut merged: Vec<Event> = Vec::new();
+    for record in records {
+        if !merged.iter_mut().any(|known| known.absorb(&record)) {
+            merged.push(record);
+        }
+    }
+    merged
+}
+
+impl Event {
+    /// Takes over what `other` knows about the same message; false if it is about something else.
+    fn absorb(&mut self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Request(mine), Self::Request(theirs))
+                if mine.message.id == theirs.message.id =>
+            {
+                mine.message.absorb(&theirs.message);
+                mine.answer = mine.answer.take().or_else(|| theirs.answer.clone());
+                true
+            }
+            (Self::Operation(mine), Self::Operation(theirs))
+                if mine.message.id == theirs.message.id =>
+            {
+                mine.message.absorb(&theirs.message);
+                mine.token = mine.token.or(theirs.token);
+                mine.value = mine.value.take().or_else(|| theirs.value.clone());
+                mine.verdict = mine.verdict.or(theirs.verdict);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Message {
+    /// Fills the gaps of this record from another one of the same message.
+    fn absorb(&mut self, other: &Self) {
+        if self.client.is_empty() {
+            self.client.clone_from(&other.client);
+        }
+        self.sent_ms = self.sent_ms.or(other.sent_ms);
+        self.arrived_ms = self.arrived_ms.or(other.arrived_ms);
+        self.decided_ms = self.decided_ms.or(other.decided_ms);
+        self.answered_ms = self.answered_ms.or(other.answered_ms);
+    }
+}

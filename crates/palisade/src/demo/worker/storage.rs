@@ -1,0 +1,118 @@
+//! The worker's way to the store: one blocking request at a time, so that nothing comes between check and send.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use palisade_client::{AuthorityId, Token};
+use serde_json::json;
+
+use super::{FILE, Failed, Part, RESOURCE, record, words};
+use crate::demo::clock::ActClock;
+use crate::demo::http::{self, items};
+use crate::demo::timeline::{Event, Message, Operation, OperationKind};
+
+/// The store, as the holder of one grant sees it.
+pub(super) struct Storage<'a> {
+    pub(super) part: &'a Part,
+    pub(super) clock: ActClock,
+    pub(super) token: Token,
+    pub(super) authority: &'a AuthorityId,
+}
+
+/// What the store said to a write.
+pub(super) enum Written {
+    /// It is done.
+    Acknowledged,
+    /// The token is stale.
+    Rejected,
+}
+
+impl Storage<'_> {
+    /// Raises the fence to the token, before anything is read.
+    pub(super) fn claim(&self) -> Result<(), Failed> {
+        let body = json!({
+            "resource_id": RESOURCE, "fencing_token": self.token.get(), "authority": self.authority.as_str(),
+        });
+        let bytes = self.post("/v1/storage/claim", "claim", &body);
+        let answer = self.exchange("claim", OperationKind::Claim, bytes, Some(self.token), |_| None)?;
+        if answer.status() == 200 { Ok(()) } else { Err(refusal("claim", &answer)) }
+    }
+
+    /// The list. Where holders claim, the read carries the token and is refused when it is stale.
+    pub(super) fn read(&self) -> Result<Vec<String>, Failed> {
+        let resource = RESOURCE.replace(':', "%3A");
+        let path = format!("/v1/storage/{resource}/files{FILE}");
+        let token = self.part.claims.then_some(self.token);
+        let mut fields = vec![("X-Request-Id", self.id("read"))];
+        if let Some(token) = token {
+            fields.push(("X-Fencing-Token", token.get().to_string()));
+            fields.push(("X-Fencing-Authority", self.authority.as_str().to_owned()));
+        }
+        let bytes = http::request("GET", &path, &fields, "");
+        let found = |answer: &http::Message| match answer.status() {
+            200 => Some(items(&answer.body)),
+            // Nobody has written it yet.
+            404 => Some(Vec::new()),
+            _ => None,
+        };
+        let value = |answer: &http::Message| found(answer).map(|list| list.join(" "));
+        let answer = self.exchange("read", OperationKind::Read, bytes, token, value)?;
+        found(&answer).ok_or_else(|| refusal("read", &answer))
+    }
+
+    /// Replaces the list.
+    pub(super) fn write(&self, list: &[String]) -> Result<Written, Failed> {
+        let text: String = list.iter().map(|item| format!("{item}\n")).collect();
+        let body = json!({
+            "resource_id": RESOURCE, "fencing_token": self.token.get(), "authority": self.authority.as_str(),
+            "write_payload": {"file_path": FILE, "mutation_type": "PUT", "bytes": STANDARD.encode(text)},
+        });
+        let bytes = self.post("/v1/storage/write", "write", &body);
+        let written = Some(list.join(" "));
+        let answer =
+            self.exchange("write", OperationKind::Write, bytes, Some(self.token), |_| written.clone())?;
+        match answer.status() {
+            200 => Ok(Written::Acknowledged),
+            412 => Ok(Written::Rejected),
+            _ => Err(refusal("write", &answer)),
+        }
+    }
+
+    fn post(&self, path: &str, what: &str, body: &serde_json::Value) -> Vec<u8> {
+        http::request("POST", path, &[("X-Request-Id", self.id(what))], &body.to_string())
+    }
+
+    /// Sends one request, waits for its answer however long it takes, and records both.
+    fn exchange(
+        &self,
+        what: &str,
+        operation: OperationKind,
+        bytes: Vec<u8>,
+        token: Option<Token>,
+        value: impl Fn(&http::Message) -> Option<String>,
+    ) -> Result<http::Message, Failed> {
+        let mut connection = TcpStream::connect(&self.part.store).map_err(words)?;
+        connection.set_nodelay(true).map_err(words)?;
+        let sent_ms = Some(self.clock.now_ms());
+        connection.write_all(&bytes).map_err(words)?;
+        let mut answer = Vec::new();
+        connection.read_to_end(&mut answer).map_err(words)?;
+        let answered_ms = Some(self.clock.now_ms());
+        let answer = http::Message::parse(&answer).ok_or("the store's answer broke off")?;
+        let client = self.part.client.clone();
+        let message = Message { id: self.id(what), client, sent_ms, answered_ms, ..Message::default() };
+        let (token, value) = (token.map(Token::get), value(&answer));
+        record(Event::Operation(Operation { message, operation, token, value, verdict: None }))?;
+        Ok(answer)
+    }
+
+    fn id(&self, what: &str) -> String {
+        format!("{}-{what}", self.part.client)
+    }
+}
+
+fn refusal(what: &str, answer: &http::Message) -> Failed {
+    format!("its {what} was refused: {} {}", answer.status(), answer.json()["error"]["message"])
+}

@@ -1,0 +1,125 @@
+//! The command's process, and the children that palisade reaps.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use palisade_client::Lease;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+
+use super::deadline::Job;
+use super::group::Group;
+use super::sys::BeforeExec;
+use super::watchdog::Watchdog;
+use crate::cli::deadline_ms;
+
+/// The secret stays with palisade: a job that has it could release the lock under itself.
+const SECRET: &str = "PALISADE_LOCK_TOKEN";
+
+/// What a job and a hook are told.
+pub(super) fn environment(lease: &Lease, url: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("PALISADE_LOCK", lease.lock().to_string()),
+        ("PALISADE_FENCING_TOKEN", lease.token().to_string()),
+        ("PALISADE_AUTHORITY", url.to_owned()),
+        ("PALISADE_AUTHORITY_ID", lease.authority().to_string()),
+        ("PALISADE_DEADLINE_MS", deadline_ms(lease).to_string()),
+    ]
+}
+
+/// A command with that environment.
+pub(super) fn command(program: &OsString, environment: &[(&'static str, String)]) -> Command {
+    let mut command = Command::new(program);
+    command.env_remove(SECRET);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    command
+}
+
+/// Starts the job in a process group of its own; it dies with this process.
+pub(super) fn start(mut command: Command, watchdog: &Watchdog, foreground: bool) -> io::Result<Pid> {
+    command.process_group(0);
+    let parent = rustix::process::getpid();
+    BeforeExec { parent, watchdog: watchdog.pipe()?, foreground }.attach(&mut command);
+    let child = command.spawn()?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::Error::other("a process id out of range"))
+}
+
+/// What is known of the children.
+pub(super) struct Children {
+    leader: Pid,
+    group: Group,
+    /// The command's exit status, once it has ended.
+    status: Option<u8>,
+    /// Descendants whose parents ended before them.
+    orphans: u32,
+}
+
+/// What the wait for children told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct News {
+    /// The command was stopped by this signal.
+    pub(super) stopped: Option<Signal>,
+    /// The watchdog has ended.
+    pub(super) watchdog_ended: bool,
+}
+
+impl Children {
+    pub(super) fn new(leader: Pid) -> Children {
+        Children { leader, group: Group::new(leader), status: None, orphans: 0 }
+    }
+
+    pub(super) fn group(&self) -> Group {
+        self.group
+    }
+
+    pub(super) fn leader(&self) -> Pid {
+        self.leader
+    }
+
+    /// The command's exit status, once it has ended.
+    pub(super) fn status(&self) -> Option<u8> {
+        self.status
+    }
+
+    pub(super) fn orphans(&self) -> u32 {
+        self.orphans
+    }
+
+    /// Takes in everything that has happened to children, without waiting.
+    pub(super) fn reap(&mut self, watchdog: Option<Pid>) -> News {
+        let mut news = News::default();
+        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+        while let Ok(Some((pid, status))) = rustix::process::wait(options) {
+            if status.stopped() {
+                if pid == self.leader {
+                    news.stopped = status.stopping_signal().and_then(Signal::from_named_raw);
+                }
+            } else if pid == self.leader {
+                self.status = Some(exit_status(status));
+            } else if Some(pid) == watchdog {
+                news.watchdog_ended = true;
+            } else {
+                self.orphans += 1;
+            }
+        }
+        news
+    }
+
+    /// What is left of the job.
+    pub(super) fn job(&self, watchdog: Option<Pid>) -> Job {
+        match self.status {
+            None => Job::Runs,
+            Some(_) if self.group.is_alive(watchdog) => Job::Leftovers,
+            Some(_) => Job::Gone,
+        }
+    }
+}
+
+/// As a shell says it: 128 + n for an end by signal n.
+fn exit_status(status: WaitStatus) -> u8 {
+    let raw = status.exit_status().or(status.terminating_signal().map(|signal| 128 + signal));
+    // Both are below 256 in every status the kernel reports for an end.
+    raw.and_then(|raw| u8::try_from(raw).ok()).unwrap_or(u8::MAX)
+}

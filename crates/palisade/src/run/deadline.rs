@@ -1,0 +1,270 @@
+//! When the job must be told to end, and when it must be dead: the decision, without system calls.
+//!
+//! ```text
+//!             deadline − grace        deadline      (SIGKILL at it, whatever happened before)
+//!   Running ────────┬────────────────────┬──────►
+//!      │            ▼                    │
+//!      │  lost ─► Ending: SIGTERM ──► Killed: SIGKILL, repeated until nothing of the job is alive
+//!      │            ▲        (from the earlier of the deadline and SIGTERM + grace on)
+//!      └ the command ended, others of the job are left
+//! ```
+//!
+//! The deadline is the guard's: counted from before the last acknowledged renewal was sent. Here it only
+//! moves forward, and what the guard no longer says once it is lost is remembered: nobody else can be
+//! granted the lock before it, except when an operator breaks the lock, and then only the fence helps.
+
+use palisade_core::{Span, Timestamp};
+
+/// What the guard says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// The holder may act until then, unless a renewal moves it on.
+    Until(Timestamp),
+    /// It is lost.
+    Lost,
+}
+
+/// What is left of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Job {
+    /// The command runs.
+    Runs,
+    /// The command has ended, and others of the job are alive.
+    Leftovers,
+    /// Nothing.
+    Gone,
+}
+
+/// What is done to the whole job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blow {
+    /// SIGTERM.
+    Terminate,
+    /// SIGKILL.
+    Kill,
+}
+
+/// What to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) blow: Option<Blow>,
+    /// When to look again, if nothing happens before.
+    pub(super) wake: Timestamp,
+    /// Nothing is left to supervise.
+    pub(super) over: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Ending { kill_at: Timestamp },
+    Killed,
+}
+
+/// Decides for one job.
+#[derive(Clone, Debug)]
+pub(super) struct Supervisor {
+    grace: Span,
+    refresh: Span,
+    deadline: Timestamp,
+    phase: Phase,
+    lost: bool,
+}
+
+impl Supervisor {
+    /// `grace` is the time between SIGTERM and SIGKILL; `refresh` how often to ask the guard for news, so
+    /// that who else watches the deadline hears of renewals.
+    pub(super) fn new(grace: Span, refresh: Span, deadline: Timestamp) -> Supervisor {
+        Supervisor { grace, refresh, deadline, phase: Phase::Running, lost: false }
+    }
+
+    /// The last deadline the guard vouched for.
+    pub(super) fn deadline(&self) -> Timestamp {
+        self.deadline
+    }
+
+    /// Whether the lock was lost, or as good as lost, before the job was gone.
+    pub(super) fn lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Whether the job may be woken: nothing that was killed, or must be, is.
+    pub(super) fn killed(&self) -> bool {
+        self.phase == Phase::Killed
+    }
+
+    /// Looks at what is so at `now`, and says what to do.
+    pub(super) fn step(&mut self, now: Timestamp, hold: Hold, job: Job) -> Step {
+        match hold {
+            Hold::Until(deadline) => self.deadline = self.deadline.max(deadline),
+            Hold::Lost => self.lost = true,
+        }
+        if job == Job::Gone {
+            return Step { blow: None, wake: now, over: true };
+        }
+        match self.phase {
+            Phase::Running => match self.end_by(now, hold, job) {
+                Some(kill_at) => self.end(now, kill_at),
+                None => wait(self.next_look(now)),
+            },
+            Phase::Ending { kill_at } if now < kill_at => wait(kill_at),
+            Phase::Ending { .. } | Phase::Killed => self.kill(now),
+        }
+    }
+
+    /// When a running job must be dead; `None` if it may go on.
+    fn end_by(&mut self, now: Timestamp, hold: Hold, job: Job) -> Option<Timestamp> {
+        let graceful = now.after(self.grace);
+        if hold == Hold::Lost || job == Job::Leftovers {
+            return Some(graceful.min(self.deadline));
+        }
+        if graceful >= self.deadline {
+            // No renewal came in time. One that comes now does not bring the job back.
+            self.lost = true;
+            return Some(self.deadline);
+        }
+        None
+    }
+
+    fn end(&mut self, now: Timestamp, kill_at: Timestamp) -> Step {
+        if now >= kill_at {
+            return self.kill(now);
+        }
+        self.phase = Phase::Ending { kill_at };
+        Step { blow: Some(Blow::Terminate), wake: kill_at, over: false }
+    }
+
+    fn kill(&mut self, now: Timestamp) -> Step {
+        self.phase = Phase::Killed;
+        Step { blow: Some(Blow::Kill), wake: now.after(AGAIN), over: false }
+    }
+
+    fn next_look(&self, now: Timestamp) -> Timestamp {
+        let end = self.deadline.as_nanos().saturating_sub(self.grace.as_nanos());
+        now.after(self.refresh).min(Timestamp::from_nanos(end))
+    }
+}
+
+fn wait(wake: Timestamp) -> Step {
+    Step { blow: None, wake, over: false }
+}
+
+/// How soon SIGKILL is repeated: what escaped the first is found by the next look.
+const AGAIN: Span = Span::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    /// A grace of 200 ms, news every 300 ms, a deadline at 1 s.
+    fn supervisor() -> Supervisor {
+        Supervisor::new(Span::from_millis(200), Span::from_millis(300), ms(1_000))
+    }
+
+    const HELD: Hold = Hold::Until(ms(1_000));
+
+    fn blow(blow: Blow, wake: u64) -> Step {
+        Step { blow: Some(blow), wake: ms(wake), over: false }
+    }
+
+    #[test]
+    fn a_job_whose_lease_is_renewed_is_left_alone() {
+        let mut supervisor = supervisor();
+        for now in (0..100_000).step_by(100) {
+            let step = supervisor.step(ms(now), Hold::Until(ms(now + 1_000)), Job::Runs);
+            assert_eq!(step, wait(ms(now + 300)));
+        }
+        assert!(!supervisor.lost());
+    }
+
+    #[test]
+    fn terminate_comes_a_grace_before_the_deadline_and_kill_at_it() {
+        let mut supervisor = supervisor();
+        assert_eq!(supervisor.step(ms(600), HELD, Job::Runs), wait(ms(800)));
+        assert_eq!(supervisor.step(ms(799), HELD, Job::Runs), wait(ms(800)));
+        assert_eq!(supervisor.step(ms(800), HELD, Job::Runs), blow(Blow::Terminate, 1_000));
+        assert_eq!(supervisor.step(ms(999), HELD, Job::Runs), wait(ms(1_000)));
+        assert_eq!(supervisor.step(ms(1_000), Hold::Lost, Job::Runs), blow(Blow::Kill, 1_020));
+        assert_eq!(supervisor.step(ms(1_020), Hold::Lost, Job::Runs), blow(Blow::Kill, 1_040));
+        assert!(supervisor.step(ms(1_025), Hold::Lost, Job::Gone).over && supervisor.lost());
+    }
+
+    #[test]
+    fn a_renewal_after_terminate_does_not_put_the_kill_off() {
+        let mut supervisor = supervisor();
+        supervisor.step(ms(800), HELD, Job::Runs);
+        let late = Hold::Until(ms(1_900));
+        assert_eq!(supervisor.step(ms(900), late, Job::Runs), wait(ms(1_000)));
+        assert_eq!(supervisor.step(ms(1_000), late, Job::Runs), blow(Blow::Kill, 1_020));
+        assert!(supervisor.lost());
+    }
+
+    #[test]
+    fn after_a_pause_past_the_deadline_there_is_no_grace() {
+        let mut supervisor = supervisor();
+        assert_eq!(supervisor.step(ms(5_000), Hold::Lost, Job::Runs), blow(Blow::Kill, 5_020));
+        assert!(supervisor.lost() && supervisor.killed());
+    }
+
+    #[test]
+    fn the_servers_word_terminates_at_once_and_kills_after_the_grace() {
+        let mut supervisor = supervisor();
+        assert_eq!(supervisor.step(ms(100), Hold::Lost, Job::Runs), blow(Blow::Terminate, 300));
+        assert_eq!(supervisor.step(ms(300), Hold::Lost, Job::Runs), blow(Blow::Kill, 320));
+    }
+
+    #[test]
+    fn the_servers_word_never_puts_the_kill_past_the_deadline() {
+        let mut supervisor = supervisor();
+        assert_eq!(supervisor.step(ms(790), HELD, Job::Runs), wait(ms(800)));
+        let mut early = supervisor.clone();
+        early.grace = Span::from_millis(500);
+        assert_eq!(early.step(ms(700), Hold::Lost, Job::Runs), blow(Blow::Terminate, 1_000));
+    }
+
+    #[test]
+    fn leftovers_are_ended_and_that_is_no_loss() {
+        let mut supervisor = supervisor();
+        assert_eq!(supervisor.step(ms(100), HELD, Job::Leftovers), blow(Blow::Terminate, 300));
+        assert_eq!(supervisor.step(ms(200), HELD, Job::Leftovers), wait(ms(300)));
+        assert_eq!(supervisor.step(ms(300), HELD, Job::Leftovers), blow(Blow::Kill, 320));
+        assert!(supervisor.step(ms(301), HELD, Job::Gone).over && !supervisor.lost());
+    }
+
+    #[test]
+    fn leftovers_close_to_the_deadline_get_what_is_left_of_it() {
+        let mut supervisor = supervisor();
+        assert_eq!(supervisor.step(ms(950), HELD, Job::Leftovers), blow(Blow::Terminate, 1_000));
+        assert!(!supervisor.lost());
+    }
+
+    #[test]
+    fn a_loss_that_is_noticed_with_the_jobs_end_is_a_loss() {
+        let mut supervisor = supervisor();
+        assert!(supervisor.step(ms(2_000), Hold::Lost, Job::Gone).over);
+        assert!(supervisor.lost(), "nobody knows which came first");
+    }
+
+    #[test]
+    fn whatever_is_seen_nothing_runs_at_the_deadline() {
+        for grace in [0, 1, 200, 999, 1_500] {
+            for (hold, job) in [(HELD, Job::Runs), (HELD, Job::Leftovers), (Hold::Lost, Job::Runs)] {
+                for first in [0, 500, 799, 999] {
+                    let mut supervisor = Supervisor::new(Span::from_millis(grace), Span::from_millis(300), ms(1_000));
+                    let mut step = supervisor.step(ms(first), hold, job);
+                    while step.wake < ms(1_000) {
+                        assert!(step.wake > ms(0));
+                        step = supervisor.step(step.wake, hold, job);
+                    }
+                    assert!(supervisor.killed() || step.wake == ms(1_000), "{grace} {hold:?} {job:?}");
+                    supervisor.step(ms(1_000), hold, job);
+                    assert!(supervisor.killed(), "{grace} {hold:?} {job:?} {first}");
+                }
+            }
+        }
+    }
+}

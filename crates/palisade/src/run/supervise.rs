@@ -1,0 +1,185 @@
+//! The loop around a job: look, decide, act, wait.
+
+use std::io;
+
+use palisade_client::Lease;
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_core::Timestamp;
+use rustix::process::{Pid, Signal};
+
+use super::child::{Children, News};
+use super::deadline::{Blow, Hold, Job, Step, Supervisor};
+use super::signals::Signals;
+use super::terminal::Terminal;
+use super::watchdog::Watchdog;
+
+/// A job and everything that watches it.
+pub(super) struct Watch<'a> {
+    pub(super) lease: &'a Lease,
+    pub(super) signals: &'a mut Signals,
+    pub(super) supervisor: Supervisor,
+    pub(super) children: Children,
+    /// `None` after it died and no other could be started.
+    pub(super) watchdog: Option<Watchdog>,
+    pub(super) terminal: Option<Terminal>,
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    /// The command's exit status.
+    pub(super) status: u8,
+    /// The lock was lost before everything of the job was gone.
+    pub(super) lost: bool,
+    pub(super) orphans: u32,
+}
+
+impl Watch<'_> {
+    /// Watches until nothing of the job is alive.
+    pub(super) async fn until_gone(mut self) -> End {
+        let mut lost = Box::pin(self.lease.lost());
+        let (mut is_lost, mut passed_on) = (false, None);
+        loop {
+            let news = self.children.reap(self.watchdog_pid());
+            let step = self.decide();
+            if step.over {
+                return self.end();
+            }
+            // Only now: a job that must die is not woken first.
+            if let Some(signal) = passed_on.take() {
+                self.pass_on(signal);
+            }
+            self.attend(news);
+            tokio::select! {
+                biased;
+                () = BootClock.alarm(step.wake) => {}
+                _ = &mut lost, if !is_lost => is_lost = true,
+                signal = self.signals.next() => passed_on = Some(signal),
+            }
+        }
+    }
+
+    fn decide(&mut self) -> Step {
+        let watchdog = self.watchdog_pid();
+        let job = self.children.job(watchdog);
+        let (now, hold) = look(self.lease);
+        let step = self.supervisor.step(now, hold, job);
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.deadline(self.supervisor.deadline());
+        }
+        if let Some(blow) = step.blow {
+            self.strike(blow, job);
+        }
+        step
+    }
+
+    fn strike(&self, blow: Blow, job: Job) {
+        let reaped = job != Job::Runs;
+        let strike = |signal| self.children.group().signal_all(signal, reaped, self.watchdog_pid());
+        match blow {
+            Blow::Terminate => {
+                strike(Signal::TERM);
+                // Whoever is stopped could not hear it.
+                strike(Signal::CONT);
+            }
+            Blow::Kill => strike(Signal::KILL),
+        }
+    }
+
+    fn pass_on(&mut self, signal: Signal) {
+        if signal == Signal::CHILD || self.children.status().is_some() || self.supervisor.killed() {
+            return;
+        }
+        if signal == Signal::CONT
+            && let Some(terminal) = &mut self.terminal
+        {
+            // `fg` in the shell has put palisade in the foreground.
+            let wanted = terminal.is_free();
+            if wanted {
+                terminal.give(self.children.leader());
+            }
+        }
+        self.children.group().signal(signal);
+        if signal == Signal::TSTP {
+            self.stop_myself();
+        }
+    }
+
+    fn attend(&mut self, news: News) {
+        if news.watchdog_ended {
+            self.restart_watchdog();
+        }
+        match news.stopped {
+            // It wanted the terminal.
+            Some(Signal::TTIN | Signal::TTOU) if self.may_give() => {
+                if let Some(terminal) = &mut self.terminal {
+                    terminal.give(self.children.leader());
+                }
+                self.children.group().signal(Signal::CONT);
+            }
+            // ctrl-Z reached the job alone; the shell waits for palisade to stop too.
+            Some(_) if self.terminal.as_ref().is_some_and(Terminal::is_given) => self.stop_myself(),
+            _ => {}
+        }
+    }
+
+    fn may_give(&self) -> bool {
+        self.terminal.as_ref().is_some_and(|terminal| !terminal.is_given())
+    }
+
+    /// Stops until SIGCONT, which then comes in like every signal. Meanwhile nothing is renewed; the
+    /// watchdog kills the job at the deadline.
+    fn stop_myself(&mut self) {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.take_back();
+        }
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+    }
+
+    fn restart_watchdog(&mut self) {
+        match start_watchdog(self.supervisor.deadline(), self.children.leader()) {
+            Ok(watchdog) => {
+                tracing::warn!("the watchdog had ended; another one watches");
+                self.watchdog = Some(watchdog);
+            }
+            Err(error) => {
+                tracing::error!(%error, "the watchdog has ended and cannot be started again");
+                self.watchdog = None;
+            }
+        }
+    }
+
+    fn watchdog_pid(&self) -> Option<Pid> {
+        self.watchdog.as_ref().map(Watchdog::pid)
+    }
+
+    fn end(self) -> End {
+        if let Some(mut terminal) = self.terminal {
+            terminal.take_back();
+        }
+        if let Some(watchdog) = self.watchdog {
+            watchdog.stand_down();
+        }
+        End {
+            status: self.children.status().unwrap_or(u8::MAX),
+            lost: self.supervisor.lost(),
+            orphans: self.children.orphans(),
+        }
+    }
+}
+
+fn start_watchdog(deadline: Timestamp, group: Pid) -> io::Result<Watchdog> {
+    let watchdog = Watchdog::start(deadline)?;
+    watchdog.group(group);
+    Ok(watchdog)
+}
+
+/// What the guard says, and when. The clock is read first: read later it would move the deadline out.
+pub(super) fn look(lease: &Lease) -> (Timestamp, Hold) {
+    let now = BootClock.now();
+    let hold = match lease.check() {
+        Ok(()) => Hold::Until(now.after(lease.remaining().into())),
+        Err(_) => Hold::Lost,
+    };
+    (now, hold)
+}

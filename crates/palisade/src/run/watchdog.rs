@@ -1,0 +1,209 @@
+//! The process that kills the job when palisade cannot: because it was killed itself, or because it was
+//! stopped past the deadline.
+//!
+//! The kernel's parent-death signal reaches the command but not what the command started. So a second
+//! `palisade`, in a session of its own, holds the reading end of a pipe whose writing end only the first
+//! one has. What comes through the pipe is the job's group and every new deadline; its end means that the
+//! first one is gone.
+
+use std::io::{self, PipeReader, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode, Stdio};
+
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_core::Timestamp;
+use rustix::process::{Pid, Signal};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe::Receiver;
+
+/// How the second process knows what it is. No user types it, and clap does not know it.
+const ARGUMENT: &str = "--watchdog-of-palisade-run";
+
+/// A tag and a number: short enough for the kernel to write it in one piece.
+const MESSAGE_BYTES: usize = 9;
+type Message = [u8; MESSAGE_BYTES];
+
+const GROUP: u8 = b'g';
+const DEADLINE: u8 = b'd';
+const STAND_DOWN: u8 = b's';
+
+/// The watchdog as the first process sees it.
+pub(super) struct Watchdog {
+    pid: Pid,
+    pipe: OwnedFd,
+    told: Timestamp,
+}
+
+/// Names the group to kill. Async-signal-safe.
+pub(super) fn group_message(group: Pid) -> Message {
+    message(GROUP, group.as_raw_nonzero().get().unsigned_abs().into())
+}
+
+fn message(tag: u8, number: u64) -> Message {
+    let mut message = [tag; MESSAGE_BYTES];
+    message[1..].copy_from_slice(&number.to_le_bytes());
+    message
+}
+
+impl Watchdog {
+    /// Starts it, and waits until it watches.
+    pub(super) fn start(deadline: Timestamp) -> io::Result<Watchdog> {
+        let (reader, pipe) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let (mut ready, writer) = io::pipe()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("palisade").arg(ARGUMENT).env_clear().current_dir("/");
+        command.stdin(reader).stdout(writer).stderr(Stdio::null());
+        let child = command.spawn()?;
+        // The command keeps its copies of both pipe ends until it is dropped.
+        drop(command);
+        await_ready(&mut ready)?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("a process id out of range"))?;
+        let mut watchdog = Watchdog { pid, pipe, told: Timestamp::ZERO };
+        watchdog.deadline(deadline);
+        Ok(watchdog)
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The pipe's writing end, for the job to announce itself before it starts.
+    pub(super) fn pipe(&self) -> io::Result<OwnedFd> {
+        self.pipe.try_clone()
+    }
+
+    /// Names the group to kill.
+    pub(super) fn group(&self, group: Pid) {
+        self.tell(group_message(group));
+    }
+
+    /// Tells a deadline that is new.
+    pub(super) fn deadline(&mut self, deadline: Timestamp) {
+        if deadline != self.told {
+            self.told = deadline;
+            self.tell(message(DEADLINE, deadline.as_nanos()));
+        }
+    }
+
+    /// Nothing of the job is left.
+    pub(super) fn stand_down(self) {
+        self.tell(message(STAND_DOWN, 0));
+    }
+
+    fn tell(&self, message: Message) {
+        // If it is dead, its parent hears of it and starts another.
+        let _ = rustix::io::write(&self.pipe, &message);
+    }
+}
+
+fn await_ready(ready: &mut PipeReader) -> io::Result<()> {
+    ready.read_exact(&mut [0]).map_err(|_| io::Error::other("the watchdog did not start"))
+}
+
+/// Is this process the watchdog? Then it watches, and this is its end.
+pub(crate) fn intercept() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    (arguments.next()? == ARGUMENT).then(|| match watch() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(crate::cli::FAILED),
+    })
+}
+
+fn watch() -> io::Result<()> {
+    // Away from the terminal's signals and from who kills whole groups.
+    rustix::process::setsid()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let pipe = Receiver::from_owned_fd(rustix::stdio::stdin().as_fd().try_clone_to_owned()?)?;
+        io::stdout().write_all(b".").and_then(|()| io::stdout().flush())?;
+        guard(pipe).await;
+        Ok(())
+    })
+}
+
+async fn guard(mut pipe: Receiver) {
+    let mut charge = Charge::default();
+    let mut heard = [0; 64 * MESSAGE_BYTES];
+    loop {
+        // News first: a deadline that has moved on must not kill.
+        tokio::select! {
+            biased;
+            read = pipe.read(&mut heard) => {
+                let read = read.unwrap_or(0);
+                if read == 0 {
+                    return charge.kill();
+                }
+                if heard[..read].chunks_exact(MESSAGE_BYTES).any(|message| charge.hear(message)) {
+                    return;
+                }
+            }
+            () = alarm(charge.deadline) => {
+                charge.kill();
+                charge.deadline = None;
+            }
+        }
+    }
+}
+
+async fn alarm(at: Option<Timestamp>) {
+    match at {
+        Some(at) => BootClock.alarm(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What the watchdog knows.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Charge {
+    group: Option<Pid>,
+    deadline: Option<Timestamp>,
+}
+
+impl Charge {
+    /// Takes one message in; `true` if it is the last.
+    fn hear(&mut self, message: &[u8]) -> bool {
+        let mut number = [0; 8];
+        number.copy_from_slice(&message[1..]);
+        let number = u64::from_le_bytes(number);
+        match message[0] {
+            GROUP => self.group = i32::try_from(number).ok().and_then(Pid::from_raw),
+            DEADLINE => self.deadline = Some(Timestamp::from_nanos(number)),
+            _ => return true,
+        }
+        false
+    }
+
+    fn kill(&self) {
+        if let Some(group) = self.group {
+            // No such group: there is nothing to kill.
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_what_is_heard() {
+        let mut charge = Charge::default();
+        let group = Pid::from_raw(4_242).unwrap();
+        assert!(!charge.hear(&group_message(group)));
+        assert!(!charge.hear(&message(DEADLINE, 77)));
+        assert_eq!(charge, Charge { group: Some(group), deadline: Some(Timestamp::from_nanos(77)) });
+        assert!(charge.hear(&message(STAND_DOWN, 0)));
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_is_nobody() {
+        let mut charge = Charge::default();
+        // Group 0 would be the watchdog's own, and -1 everybody.
+        for number in [0, u64::MAX, u64::from(u32::MAX)] {
+            charge.hear(&message(GROUP, number));
+            assert_eq!(charge.group, None, "{number}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! `palisade serve`: the lock server on its directory.
+
+mod copies;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use palisade_core::Limits;
+use palisade_server::durable::{self, Authority};
+use palisade_server::net;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub(crate) use copies::{backup, restore};
+
+/// What the command line says about a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// Where to listen; port 0 takes a free one.
+    pub(crate) listen: SocketAddr,
+    /// The directory of the authority.
+    pub(crate) data: PathBuf,
+    /// The operator's bounds.
+    pub(crate) limits: Limits,
+    /// Whether the clock moves only when told.
+    pub(crate) manual_clock: bool,
+    /// Print what was started as one line of JSON.
+    pub(crate) json: bool,
+}
+
+/// Why the server could not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("cannot listen on {at}: {source}; is another server running there? choose another port with --listen")]
+    Listen { at: SocketAddr, source: std::io::Error },
+    #[error("cannot open {data}: {source}")]
+    Open { data: String, source: Box<durable::Error> },
+    #[error(transparent)]
+    Serve(#[from] net::ServeError),
+    #[error("cannot start: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Runs the server until SIGTERM or SIGINT, or until its log fails.
+///
+/// The port is taken first, so that two servers on one port do not get as far as the directory.
+pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(settings.listen)
+            .await
+            .map_err(|source| Error::Listen { at: settings.listen, source })?;
+        let authority = open(settings)?;
+        announce(settings, listener.local_addr()?, &authority);
+        let handle = authority.pipeline.handle.clone();
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let shutdown = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tracing::info!("stopping: no new requests, finishing those in flight");
+        };
+        let served = net::serve(listener, handle.clone(), net::Settings::default(), shutdown).await;
+        handle.stop();
+        let _ = tokio::task::spawn_blocking(move || authority.join()).await;
+        Ok(served?)
+    })
+}
+
+fn open(settings: &Settings) -> Result<Authority, Error> {
+    let durable = durable::Settings {
+        limits: settings.limits,
+        manual_clock: settings.manual_clock,
+        ..durable::Settings::default()
+    };
+    durable::open(&settings.data, &durable).map_err(|source| Error::Open {
+        data: settings.data.display().to_string(),
+        source: Box::new(source),
+    })
+}
+
+fn announce(settings: &Settings, at: SocketAddr, authority: &Authority) {
+    let handle = &authority.pipeline.handle;
+    let (identity, stats) = (handle.identity(), handle.stats());
+    if let Some(torn) = &authority.report.torn {
+        tracing::info!(
+            bytes = torn.bytes,
+            "the end of the log was torn by the last crash; nothing in it was ever acknowledged"
+        );
+    }
+    if settings.json {
+        let line = serde_json::json!({
+            "listening": at.to_string(),
+            "url": format!("http://{at}"),
+            "data": settings.data,
+            "authority": &*identity.authority,
+            "incarnation": identity.incarnation,
+            "created": authority.created,
+            "next_token": stats.next_token.get(),
+            "locks": stats.locks.get(),
+            "manual_clock": settings.manual_clock,
+        });
+        println!("{line}");
+        return;
+    }
+    println!("palisade {} · lock server", env!("CARGO_PKG_VERSION"));
+    println!("  listening   http://{at}  (HTTP/JSON and gRPC)");
+    println!("  data        {}{}", settings.data.display(), if authority.created { "  (new)" } else { "" });
+    println!("  authority   {}", identity.authority);
+    println!("  next token  {}, {} locks held", stats.next_token.get(), stats.locks.get());
+    if settings.manual_clock {
+        println!();
+        println!("  !! MANUAL CLOCK: nothing expires until you say so, with");
+        println!("  !!   curl -X POST http://{at}/v1/clock/advance -d '{{\"ms\": 1000}}'");
+        println!("  !! Never use this for locks that matter.");
+    }
+    println!();
+    println!("  try: palisade run hello -- sh -c 'echo I hold it, token $PALISADE_FENCING_TOKEN'");
+}

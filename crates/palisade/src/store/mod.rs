@@ -1,0 +1,149 @@
+//! `palisade store`: the fenced object store over HTTP, the resource server of the story.
+//!
+//! ```text
+//!   POST /v1/storage/write, /claim ──► input: parse, name what is wrong ──► palisade_fence::store ──► reply
+//!   GET  /v1/storage/{resource_id}/files/{file_path}
+//!          with X-Fencing-Token: a tokened read (rule F3); without: an observer's, and it says so
+//! ```
+//!
+//! A process of its own that never talks to an authority: it knows tokens only from its callers. Every
+//! write carries one, also where nothing was fenced yet; a write without is 428 (rule F9).
+//!
+//! | code | status | meaning |
+//! |---|---|---|
+//! | `stale` | 412 | a newer holder has been here: give up |
+//! | `sequence_stale` | 412 | a late duplicate of this holder's own write |
+//! | `tokenless` | 428 | the write carries no fencing token |
+//! | `already_written`, `sequence_reused`, `wrong_authority`, `wrong_lock`, `jump` | 409 | see [`palisade_fence::Reject`] |
+//! | `missing`, `not_found` | 404 | nothing to delete, nothing there |
+//! | `invalid`, `too_large`, `request_timeout`, `unsupported_media_type`, `method_not_allowed` | 400, 413, 408, 415, 405 | the request |
+//! | `storage_full` | 507 | a limit of the store or its disk; nothing was written |
+//! | `unavailable` | 503 | the store has stopped; nothing happened |
+//! | `unknown_outcome` | 504 | it may have happened: repeat it with the same `sequence` |
+
+mod connection;
+mod input;
+mod metrics;
+mod objects;
+mod problem;
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{Method, Uri};
+use axum::routing::{get, post};
+use palisade_fence::Mode;
+use palisade_fence::store::Store;
+use tokio::net::TcpListener;
+
+use problem::Problem;
+
+/// What a connection and a request may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Longest body in bytes. An object in base64 is a third longer than it is.
+    pub(crate) body_bytes: usize,
+    /// How long the head of a request may take, and how long a connection may idle.
+    pub(crate) head_timeout: Duration,
+    /// How long a body may take.
+    pub(crate) body_timeout: Duration,
+    /// Connections at a time; more wait to be accepted.
+    pub(crate) connections: usize,
+    /// How long requests in flight have at shutdown.
+    pub(crate) drain: Duration,
+}
+
+impl Bounds {
+    /// Bounds that let objects of this size through.
+    pub(crate) const fn for_objects(object_bytes: u64) -> Bounds {
+        Bounds {
+            body_bytes: (object_bytes / 3 * 4) as usize + AROUND_BYTES,
+            head_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
+            connections: 4_096,
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What every handler shares.
+#[derive(Debug)]
+struct App {
+    store: Store,
+    bounds: Bounds,
+}
+
+/// Serves the store until `shutdown`, then finishes what is in flight.
+///
+/// # Errors
+/// Why the store stopped by itself: a failed write or sync. The process should end then, a restart
+/// decides from the disk what is there.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    store: Store,
+    bounds: Bounds,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), String> {
+    let failed = store.clone();
+    let mut why = Ok(());
+    let ended = async {
+        tokio::select! {
+            () = shutdown => {}
+            reason = failed.stopped() => why = Err(reason),
+        }
+    };
+    connection::serve(listener, router(store, bounds), bounds, ended).await;
+    why
+}
+
+/// Every path, and JSON answers for those that are not there.
+fn router(store: Store, bounds: Bounds) -> Router {
+    Router::new()
+        .route("/v1/storage/write", post(objects::write))
+        .route("/v1/storage/claim", post(objects::claim))
+        .route("/v1/storage", get(objects::list))
+        .route("/v1/storage/{resource_id}", get(objects::show))
+        .route(
+            "/v1/storage/{resource_id}/files/{*file_path}",
+            get(objects::read),
+        )
+        .route("/healthz", get(metrics::health))
+        .route("/metrics", get(metrics::metrics))
+        .route("/openapi.json", get(metrics::openapi))
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(not_found)
+        .with_state(Arc::new(App { store, bounds }))
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
+    let message = format!(
+        "{} does not take {method}; see the Allow header",
+        uri.path()
+    );
+    Problem::new(405, "method_not_allowed", message)
+}
+
+async fn not_found(uri: Uri) -> Problem {
+    let message = format!(
+        "there is nothing at {}; in a resource_id, '/' is written %2F",
+        uri.path()
+    );
+    Problem::new(404, "not_found", message)
+}
+
+/// What the fences check, as the command line spells it.
+const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Claim => "claim",
+        Mode::Strict => "strict",
+        Mode::Textbook => "textbook",
+        Mode::DangerUnfenced => "danger-unfenced",
+    }
+}
+
+/// Names, paths and punctuation around an object.
+const AROUND_BYTES: usize = 64 << 10;

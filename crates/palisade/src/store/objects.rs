@@ -1,0 +1,324 @@
+//! The handlers: parse, ask the store, answer.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use palisade_core::{AuthorityId, Token};
+use palisade_fence::store::Resource;
+use palisade_fence::{
+    Admitted, Change, Checked, Fence, Mode, ObjectPath, Pass, ResourceId, Sequence, View, Write,
+    Written,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::store::input::{Fields, authority_header, token_header};
+use crate::store::problem::Problem;
+use crate::store::{App, mode_name};
+
+/// The answer to a claim and to a write.
+#[derive(Debug, Serialize)]
+pub(super) struct Success {
+    success: bool,
+    error: Option<()>,
+    highest: Option<Token53>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    repeat: bool,
+}
+
+/// A token as a JSON number, exact in every language.
+type Token53 = u64;
+
+/// What a claim and a write have in common.
+struct Claim {
+    resource: Resource,
+    token: Token,
+    authority: Option<AuthorityId>,
+}
+
+impl Claim {
+    fn take(fields: &mut Fields, app: &App) -> Result<Claim, Problem> {
+        let resource = app.store.resource(&fields.text("resource_id")?)?;
+        let token = fields.token("fencing_token")?.ok_or_else(tokenless)?;
+        Ok(Claim {
+            resource,
+            token,
+            authority: fields.authority("authority")?,
+        })
+    }
+
+    fn pass(&self) -> Pass<'_> {
+        Pass {
+            authority: self.authority.as_ref(),
+            ..Pass::new(self.token)
+        }
+    }
+}
+
+/// Every write here carries a token, also where nothing is fenced yet: whoever forgot it should learn it
+/// from the first write.
+fn tokenless() -> Problem {
+    let message =
+        "fencing_token is missing: a write here must carry the token of its holder's grant";
+    Problem::new(428, "tokenless", message)
+}
+
+/// `POST /v1/storage/claim`: raises the fence, before the first read (rule F2).
+pub(super) async fn claim(
+    State(app): State<Arc<App>>,
+    mut fields: Fields,
+) -> Result<Json<Success>, Problem> {
+    let claim = Claim::take(&mut fields, &app)?;
+    fields.end()?;
+    done(claim.resource.claim(claim.pass()).await?)
+}
+
+/// `POST /v1/storage/write`: changes an object and claims, in one step.
+pub(super) async fn write(
+    State(app): State<Arc<App>>,
+    mut fields: Fields,
+) -> Result<Json<Success>, Problem> {
+    let claim = Claim::take(&mut fields, &app)?;
+    let sequence = fields.sequence("sequence")?;
+    let mutation = Mutation::take(fields.object("write_payload", "write_payload.")?)?;
+    fields.end()?;
+    done(
+        claim
+            .resource
+            .write(claim.pass(), mutation.write(sequence))
+            .await?,
+    )
+}
+
+/// What a write does: the `write_payload`.
+struct Mutation {
+    path: String,
+    kind: Kind,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Put,
+    Append,
+    Delete,
+}
+
+impl Mutation {
+    fn take(mut fields: Fields) -> Result<Mutation, Problem> {
+        let path = fields.text("file_path")?;
+        ObjectPath::new(&path)?;
+        let kind = match fields.text("mutation_type")?.as_str() {
+            "PUT" => Kind::Put,
+            "APPEND" => Kind::Append,
+            "DELETE" => Kind::Delete,
+            _ => {
+                let message = "write_payload.mutation_type must be PUT, APPEND or DELETE";
+                return Err(Problem::invalid(message));
+            }
+        };
+        let bytes = match kind {
+            Kind::Put | Kind::Append => fields.bytes("bytes")?,
+            Kind::Delete => {
+                fields.without("bytes", "a DELETE has none")?;
+                Vec::new()
+            }
+        };
+        fields.end()?;
+        Ok(Mutation { path, kind, bytes })
+    }
+
+    fn write(&self, sequence: Option<Sequence>) -> Write<'_> {
+        let change = match self.kind {
+            Kind::Put => Change::Put(&self.bytes),
+            Kind::Append => Change::Append(&self.bytes),
+            Kind::Delete => Change::Delete,
+        };
+        Write {
+            key: &self.path,
+            change,
+            sequence,
+        }
+    }
+}
+
+fn done(answer: Checked<()>) -> Result<Json<Success>, Problem> {
+    match answer {
+        Checked::Admitted(Admitted {
+            highest, repeat, ..
+        }) => {
+            let highest = highest.map(Token::get);
+            Ok(Json(Success {
+                success: true,
+                error: None,
+                highest,
+                repeat,
+            }))
+        }
+        Checked::Rejected(reject) => Err(reject.into()),
+    }
+}
+
+/// `GET /v1/storage/{resource_id}/files/{file_path}`: the bytes. With `X-Fencing-Token` a tokened read
+/// (rule F3), else an observer's: the header `X-Fencing-Read` says which it was.
+pub(super) async fn read(
+    State(app): State<Arc<App>>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let Path((resource, path)) = path.map_err(unreadable)?;
+    let resource = app.store.resource(&resource)?;
+    // In an address the slash between `files` and the path may be the path's own.
+    let path = if path.starts_with('/') {
+        path
+    } else {
+        format!("/{path}")
+    };
+    let authority = authority_header(&headers)?;
+    let Some(token) = token_header(&headers)? else {
+        return match authority {
+            None => object(&path, resource.observe(&path).await?, "observer", None),
+            Some(_) => Err(Problem::invalid(
+                "X-Fencing-Authority without X-Fencing-Token",
+            )),
+        };
+    };
+    let pass = Pass {
+        authority: authority.as_ref(),
+        ..Pass::new(token)
+    };
+    match resource.read(pass, &path).await? {
+        Checked::Admitted(read) => object(&path, read.value, "tokened", read.highest),
+        Checked::Rejected(reject) => Err(reject.into()),
+    }
+}
+
+fn object(
+    path: &str,
+    bytes: Option<Vec<u8>>,
+    read: &'static str,
+    highest: Option<Token>,
+) -> Result<Response, Problem> {
+    let Some(bytes) = bytes else {
+        return Err(Problem::new(
+            404,
+            "not_found",
+            format!("there is no object {path}"),
+        ));
+    };
+    let mut response = bytes.into_response();
+    let headers = response.headers_mut();
+    headers.insert("x-fencing-read", header::HeaderValue::from_static(read));
+    headers.insert(
+        header::CACHE_CONTROL,
+        header::HeaderValue::from_static("no-store"),
+    );
+    if let Some(highest) = highest {
+        headers.insert("x-fencing-highest", highest.get().into());
+    }
+    Ok(response)
+}
+
+/// What is known of a resource.
+#[derive(Debug, Serialize)]
+pub(super) struct Shown {
+    resource_id: String,
+    highest: Option<Token53>,
+    authority: Option<String>,
+    sequence: Option<u64>,
+    objects: u64,
+    bytes: u64,
+    fence: &'static str,
+}
+
+impl Shown {
+    fn new(id: &ResourceId, view: &View, mode: Mode) -> Shown {
+        let fence = &view.fence;
+        let sequence = match fence.mark.map(|mark| mark.written) {
+            Some(Written::Through(sequence)) => Some(sequence.get()),
+            _ => None,
+        };
+        Shown {
+            resource_id: id.as_str().to_owned(),
+            highest: fence.highest().map(Token::get),
+            authority: fence
+                .authority
+                .as_ref()
+                .map(|authority| authority.as_str().to_owned()),
+            sequence,
+            objects: view.objects,
+            bytes: view.bytes,
+            fence: mode_name(mode),
+        }
+    }
+}
+
+/// `GET /v1/storage/{resource_id}`: its fence. A resource that nobody touched is no error.
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<Json<Shown>, Problem> {
+    let Path(name) = path.map_err(unreadable)?;
+    let resource = app.store.resource(&name)?;
+    let view = resource.view().await?.unwrap_or_default();
+    Ok(Json(Shown::new(resource.id(), &view, app.store.mode())))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Listing {
+    #[serde(default)]
+    prefix: String,
+    cursor: Option<String>,
+    limit: Option<String>,
+}
+
+/// A page of resources; `cursor` leads to the next one.
+#[derive(Debug, Serialize)]
+pub(super) struct Page {
+    resources: Vec<Shown>,
+    cursor: Option<String>,
+}
+
+/// `GET /v1/storage?prefix=&limit=&cursor=`: the resources, in name order.
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    query: Result<Query<Listing>, QueryRejection>,
+) -> Result<Json<Page>, Problem> {
+    let Query(Listing {
+        prefix,
+        cursor,
+        limit,
+    }) = query.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+    let limit = limit.map_or(Ok(100), |text| page_size(&text))?;
+    let found = app
+        .store
+        .list(&prefix, cursor.as_deref(), limit + 1)
+        .await?;
+    let page: Vec<Shown> = found
+        .iter()
+        .take(limit)
+        .map(|(id, view)| Shown::new(id, view, app.store.mode()))
+        .collect();
+    let more = found.len() > limit;
+    let cursor = page
+        .last()
+        .filter(|_| more)
+        .map(|last| last.resource_id.clone());
+    Ok(Json(Page {
+        resources: page,
+        cursor,
+    }))
+}
+
+fn page_size(text: &str) -> Result<usize, Problem> {
+    let size = text.parse().ok().filter(|size| (1..=1_000).contains(size));
+    size.ok_or_else(|| Problem::invalid("limit must be an integer in 1 ..= 1000"))
+}
+
+/// A name in the address that is not UTF-8 when it is decoded.
+fn unreadable(_: PathRejection) -> Problem {
+    Problem::invalid("the address is not UTF-8 when it is percent-decoded")
+}

@@ -1,0 +1,202 @@
+//! What is refused, how it is called, and that it changes nothing.
+
+use super::*;
+
+/// What is put in place of one field, and the word the message must have.
+#[tokio::test]
+async fn every_bad_input_is_named_and_changes_nothing() {
+    let served = Served::start().await;
+    let good = json!({"resource_id": "r", "fencing_token": 7, "authority": "a", "sequence": 1,
+        "write_payload": {"file_path": "/f", "mutation_type": "PUT", "bytes": "eA=="}});
+    let long = "x".repeat(256);
+    let long_path = format!("/{}", "x".repeat(1_024));
+    let cases = [
+        ("/resource_id", json!(""), "resource_id"),
+        ("/resource_id", json!(long), "resource_id"),
+        ("/resource_id", json!("é"), "resource_id"),
+        ("/resource_id", json!(5), "resource_id"),
+        ("/resource_id", Value::Null, "resource_id"),
+        ("/fencing_token", json!(0), "fencing_token"),
+        ("/fencing_token", json!(-1), "fencing_token"),
+        ("/fencing_token", json!(1_u64 << 53), "fencing_token"),
+        ("/fencing_token", json!("7"), "fencing_token"),
+        ("/fencing_token", json!(1e30), "fencing_token"),
+        ("/fencing_token", json!(1.5), "fencing_token"),
+        ("/fencing_token", json!([7]), "fencing_token"),
+        ("/authority", json!(""), "authority"),
+        ("/authority", json!("a\n"), "authority"),
+        ("/authority", json!(1), "authority"),
+        ("/sequence", json!(-1), "sequence"),
+        ("/sequence", json!(1_u64 << 53), "sequence"),
+        ("/sequence", json!("1"), "sequence"),
+        ("/write_payload", Value::Null, "write_payload"),
+        ("/write_payload", json!("x"), "write_payload"),
+        ("/write_payload/file_path", json!("f"), "file_path"),
+        ("/write_payload/file_path", json!(""), "file_path"),
+        ("/write_payload/file_path", json!("/../x"), "file_path"),
+        ("/write_payload/file_path", json!("/a//b"), "file_path"),
+        ("/write_payload/file_path", json!("/a\u{7}"), "file_path"),
+        ("/write_payload/file_path", json!(long_path), "file_path"),
+        (
+            "/write_payload/mutation_type",
+            json!("put"),
+            "mutation_type",
+        ),
+        (
+            "/write_payload/mutation_type",
+            json!("MOVE"),
+            "mutation_type",
+        ),
+        ("/write_payload/mutation_type", json!("DELETE"), "bytes"),
+        ("/write_payload/bytes", json!("eA="), "bytes"),
+        ("/write_payload/bytes", json!("!!!!"), "bytes"),
+        ("/write_payload/bytes", json!(120), "bytes"),
+        ("/write_payload/bytes", Value::Null, "bytes"),
+    ];
+    for (at, bad, word) in cases {
+        let mut body = good.clone();
+        *body.pointer_mut(at).unwrap() = bad.clone();
+        let reply = served.post("/v1/storage/write", &body.to_string()).await;
+        assert_eq!(reply.refusal(), (400, "invalid".to_owned()), "{at} = {bad}");
+        assert!(
+            reply.text().contains(word),
+            "{at} = {bad}: {}",
+            reply.text()
+        );
+    }
+    for (body, word) in [
+        (
+            r#"{"resource_id":"r","fencing_token":1,"fence_token":2}"#,
+            "fence_token",
+        ),
+        (
+            r#"{"resource_id":"r","fencing_token":1,"fencing_token":2}"#,
+            "fencing_token is told twice",
+        ),
+        (
+            r#"{"resource_id":"r","fencing_token":1,"write_payload":{}}"#,
+            "write_payload",
+        ),
+        (r#"{"resource_id":"r","fencing_token":1"#, "EOF"),
+        ("[]", "object"),
+        ("", "empty"),
+    ] {
+        let reply = served.post("/v1/storage/claim", body).await;
+        assert_eq!(reply.refusal(), (400, "invalid".to_owned()), "{body}");
+        assert!(reply.text().contains(word), "{body}: {}", reply.text());
+    }
+    let misspelt = r#"{"resource_id":"r","fencing_token":1,"write_payload":
+        {"file_path":"/f","mutation_type":"PUT","bytes":"","mode":1}}"#;
+    let reply = served.post("/v1/storage/write", misspelt).await;
+    assert!(
+        reply.text().contains("unknown field write_payload.mode"),
+        "{}",
+        reply.text()
+    );
+    let shown = served.get("/v1/storage/r", "").await.json();
+    assert_eq!(
+        (&shown["highest"], &shown["objects"]),
+        (&Value::Null, &json!(0))
+    );
+    assert_eq!(
+        served.get("/v1/storage", "").await.json()["resources"],
+        json!([])
+    );
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn every_wrong_request_gets_json() {
+    let served = Served::start().await;
+    for path in [
+        "/",
+        "/v1/storage/r/files",
+        "/v1/storage/r/x",
+        "/v2",
+        "/v1/storage/",
+    ] {
+        assert_eq!(
+            served.get(path, "").await.refusal(),
+            (404, "not_found".to_owned()),
+            "{path}"
+        );
+    }
+    let reply = served.post("/v1/storage/r", "{}").await;
+    assert_eq!(reply.refusal(), (405, "method_not_allowed".to_owned()));
+    assert!(reply.header("allow").unwrap().contains("GET"));
+    // `write` and `claim` are paths of their own, and names of resources when they are read.
+    assert_eq!(served.post("/healthz", "").await.refusal().0, 405);
+    let form = b"POST /v1/storage/claim HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+        content-type: text/plain\r\ncontent-length: 2\r\n\r\n{}";
+    assert_eq!(
+        served.send(form).await.refusal(),
+        (415, "unsupported_media_type".to_owned())
+    );
+    for (query, word) in [
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=x", "limit"),
+        ("max=3", "max"),
+    ] {
+        let reply = served.get(&format!("/v1/storage?{query}"), "").await;
+        assert_eq!(reply.refusal(), (400, "invalid".to_owned()), "{query}");
+        assert!(reply.text().contains(word), "{}", reply.text());
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn bodies_and_stores_have_limits() {
+    let served = Served::start().await;
+    let reply = served
+        .write(1, "PUT", &"x".repeat((1 << 20) + 1), json!({}))
+        .await;
+    assert_eq!(reply.refusal(), (413, "too_large".to_owned()));
+    assert_eq!(reply.json()["error"]["max_bytes"], json!(1 << 20));
+    let huge = b"POST /v1/storage/write HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+        content-length: 99999999999\r\n\r\n";
+    assert_eq!(
+        served.send(huge).await.refusal(),
+        (413, "too_large".to_owned())
+    );
+    assert_eq!(
+        served.get("/v1/storage/r", "").await.json()["highest"],
+        Value::Null
+    );
+
+    let object = "x".repeat(1 << 20);
+    assert_eq!(served.write(1, "PUT", &object, json!({})).await.status, 200);
+    let second = json!({"write_payload": {"file_path": "/g", "mutation_type": "PUT",
+        "bytes": base64::Engine::encode(&base64::engine::general_purpose::STANDARD, object)}});
+    let full = served.write(2, "PUT", "", second).await;
+    assert_eq!(full.refusal(), (507, "storage_full".to_owned()));
+    assert!(full.text().contains("total_bytes"), "{}", full.text());
+    assert_eq!(
+        served.get("/v1/storage/r", "").await.json()["highest"],
+        json!(1)
+    );
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_slow_request_is_ended() {
+    let quick = Duration::from_millis(100);
+    let bounds = Bounds {
+        head_timeout: quick,
+        body_timeout: quick,
+        ..bounds()
+    };
+    let served = Served::with(tempfile::tempdir().unwrap(), &settings(), bounds).await;
+    let body = b"POST /v1/storage/claim HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+        content-length: 10\r\n\r\n{";
+    assert_eq!(
+        served.send(body).await.refusal(),
+        (408, "request_timeout".to_owned())
+    );
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    stream.write_all(b"GET /healthz HT").await.unwrap();
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut rest));
+    assert!(ended.await.is_ok(), "the connection was kept");
+    served.stop().await;
+}

@@ -1,0 +1,47 @@
+//! The project's own chores, behind `cargo xtask`.
+//!
+//! ```text
+//! check ── format · tidy · words · purity · clippy · doc      reads only, reports every failure at the end
+//! test  ── prerequisites → build → cargo test → one summary
+//! ```
+
+mod check;
+mod prerequisites;
+mod purity;
+mod shell;
+mod source;
+mod suite;
+mod tidy;
+mod words;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, changes nothing
+       cargo xtask test [--quick] [-- FILTER…]    build, then every test; --quick runs the unit tests only
+       cargo xtask purity                         prove that palisade-core is pure (a step of check)
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["check", rest @ ..] => check::Plan::parse(rest).map(|plan| plan.run()),
+        ["test", rest @ ..] => suite::Plan::parse(rest).map(|plan| plan.run()),
+        ["purity"] => check::Plan::parse(&["--only", "purity"]).map(|plan| plan.run()),
+        ["help" | "-h" | "--help"] => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        [] => Err("name a chore".to_owned()),
+        [other, ..] => Err(format!("no chore is called `{other}`")),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(mistake) => {
+            eprint!("xtask: {mistake}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}

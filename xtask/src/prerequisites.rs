@@ -1,0 +1,131 @@
+//! What the tests need from the machine besides Rust. Installed where we may, named where we may not.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::shell::run;
+
+pub(crate) struct Prerequisite {
+    pub(crate) name: &'static str,
+    /// A command that succeeds where it is installed.
+    pub(crate) probe: &'static [&'static str],
+    /// The Debian packages that bring it.
+    pub(crate) packages: &'static [&'static str],
+    pub(crate) needed_for: &'static str,
+}
+
+pub(crate) const PREREQUISITES: &[Prerequisite] = &[
+    Prerequisite {
+        name: "git",
+        probe: &["git", "--version"],
+        packages: &["git"],
+        needed_for: "listing the files that the gate reads",
+    },
+    Prerequisite {
+        name: "a C compiler and linker",
+        probe: &["cc", "--version"],
+        packages: &["gcc", "libc6-dev"],
+        needed_for: "linking every program, and libraries that bring C code",
+    },
+];
+
+/// Makes sure that everything in the table is there.
+///
+/// # Errors
+/// Something is missing and was not installed; the message holds the command that would.
+pub(crate) fn ensure(table: &[Prerequisite]) -> Result<(), String> {
+    let missing: Vec<&Prerequisite> = table.iter().filter(|row| !is_there(row)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    for row in &missing {
+        println!("missing: {}, needed for {}", row.name, row.needed_for);
+    }
+    if !may_install() {
+        return Err(advice(&missing));
+    }
+    run(apt().arg("update"))?;
+    run(apt()
+        .args(["install", "--yes", "--no-install-recommends"])
+        .args(packages(&missing)))?;
+    match missing.iter().find(|row| !is_there(row)) {
+        Some(row) => Err(format!(
+            "{} is still missing after the installation",
+            row.name
+        )),
+        None => Ok(()),
+    }
+}
+
+fn is_there(row: &Prerequisite) -> bool {
+    let Some((program, arguments)) = row.probe.split_first() else {
+        return true;
+    };
+    let quiet = || Stdio::null();
+    let status = Command::new(program)
+        .args(arguments)
+        .stdin(quiet())
+        .stdout(quiet())
+        .stderr(quiet())
+        .status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// Root on Debian or a system like it.
+fn may_install() -> bool {
+    let root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    root && Path::new("/etc/debian_version").exists()
+}
+
+fn apt() -> Command {
+    let mut command = Command::new("apt-get");
+    command
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null());
+    command
+}
+
+fn packages<'a>(missing: &[&'a Prerequisite]) -> Vec<&'a str> {
+    missing
+        .iter()
+        .flat_map(|row| row.packages.iter().copied())
+        .collect()
+}
+
+fn advice(missing: &[&Prerequisite]) -> String {
+    format!(
+        "install what is missing (on Debian: sudo apt-get install --yes {}) and try again",
+        packages(missing).join(" ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_found_and_what_is_not_is_named() {
+        let row = |probe: &'static [&'static str]| Prerequisite {
+            name: "a",
+            probe,
+            packages: &["b", "c"],
+            needed_for: "d",
+        };
+        assert!(is_there(&row(&["cargo", "--version"])));
+        assert!(!is_there(&row(&["palisade-no-such-program"])));
+        assert!(!is_there(&row(&["cargo", "--no-such-flag"])));
+        assert!(advice(&[&row(&[])]).contains("apt-get install --yes b c)"));
+    }
+
+    #[test]
+    fn every_row_can_be_checked_and_installed() {
+        for row in PREREQUISITES {
+            assert!(
+                !row.probe.is_empty() && !row.packages.is_empty() && !row.needed_for.is_empty(),
+                "{}",
+                row.name
+            );
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Starting other programs, always from the root of the repository.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The root of the repository: the parent of this crate's directory.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+/// The cargo that started us, so that a chosen toolchain stays chosen.
+pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .args(arguments)
+        .current_dir(root())
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs to the end with the output shown as it comes.
+///
+/// # Errors
+/// The program could not be started, or did not succeed.
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
+    let status = command
+        .status()
+        .map_err(|error| format!("{}: {error}", spelled(command)))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{} ended with {status}", spelled(command)))
+    }
+}
+
+/// Runs to the end and returns what was printed on standard output.
+///
+/// # Errors
+/// The program could not be started, or did not succeed; the message carries its complaint.
+pub(crate) fn read(command: &mut Command) -> Result<String, String> {
+    let output = command
+        .output()
+        .map_err(|error| format!("{}: {error}", spelled(command)))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    Err(format!(
+        "{} ended with {}: {}",
+        spelled(command),
+        output.status,
+        complaint.trim()
+    ))
+}
+
+/// The command as one would type it.
+pub(crate) fn spelled(command: &Command) -> String {
+    let program = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default();
+    let words = std::iter::once(program).chain(command.get_args());
+    words
+        .map(OsStr::to_string_lossy)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// What `work` returned, and how long it took.
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a stopwatch for a person; nothing is decided by it"
+    )]
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed())
+}

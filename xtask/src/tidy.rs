@@ -1,0 +1,326 @@
+//! House rules that no compiler knows. Each is a row: what it is called, why it exists, how to satisfy it,
+//! and a function from the tree to what it found. Every row has a test with a file that breaks it.
+
+pub(crate) mod house;
+mod pages;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use pages::prose;
+
+use crate::source::{File, Tree};
+
+pub(crate) struct Rule {
+    pub(crate) id: &'static str,
+    pub(crate) why: &'static str,
+    pub(crate) fix: &'static str,
+    pub(crate) find: fn(&Tree) -> Vec<Finding>,
+}
+
+/// A place that breaks a rule.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) path: String,
+    /// From 1.
+    pub(crate) line: usize,
+    pub(crate) what: String,
+    /// Worth a look, but the gate stays open.
+    pub(crate) mild: bool,
+}
+
+impl Finding {
+    pub(crate) fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            line,
+            what: what.into(),
+            mild: false,
+        }
+    }
+}
+
+pub(crate) const RULES: &[Rule] = &[
+    Rule {
+        id: "unfinished",
+        why: "main is always finished: a marker that panics is a promise somebody else meets at run time",
+        fix: "finish it, or leave it out",
+        find: |tree| {
+            code(tree, |_, line| {
+                first_of(line, &["todo!", "unimplemented!", "dbg!"])
+            })
+        },
+    },
+    Rule {
+        id: "ignored-test",
+        why: "a test that does not run proves nothing and looks as if it did",
+        fix: "make it run, or delete it; an example that must not run is `no_run`, other text is `text`",
+        find: ignored_tests,
+    },
+    Rule {
+        id: "unwrap",
+        why: "a panic in the product takes every other lease down with it",
+        fix: "return the error, or give the type a state in which it cannot happen (`expect` is clippy's: it wants a written reason)",
+        find: |tree| {
+            product(tree, |line| {
+                first_of(
+                    line,
+                    &[".unwrap()", ".unwrap_err()"],
+                )
+            })
+        },
+    },
+    Rule {
+        id: "long-file",
+        why: "quality is decided by the tail: files aim at 100 to 400 lines",
+        fix: "split it along the types it owns; at 1,000 lines write `// long file: <reason>` at its head",
+        find: long_files,
+    },
+    Rule {
+        id: "core-pure",
+        why: "the core decides the same on every machine and in every replay: no I/O, clock, thread, randomness or hash order",
+        fix: "take time and randomness as arguments, return effects; hashbrown or BTreeMap for maps",
+        find: house::impure_core,
+    },
+    Rule {
+        id: "core-dependencies",
+        why: "what the core depends on is part of what must be deterministic, so it is an allow-list",
+        fix: "do without, or extend CORE_DEPENDENCIES in xtask/src/tidy/house.rs with the reason in the commit",
+        find: house::core_dependencies,
+    },
+    Rule {
+        id: "knows-nothing-of",
+        why: "the map in ARCHITECTURE.md is mostly about what is absent; an edge too many and it is a drawing of the past",
+        fix: "put the trait on the side that uses it, and join the two in the binary",
+        find: house::forbidden_dependencies,
+    },
+    Rule {
+        id: "empty-crate",
+        why: "a crate is made when a dependency or a purity rule demands it, never for a noun",
+        fix: "write what it is for (a description) and something that does it, or remove the directory",
+        find: house::empty_crates,
+    },
+    Rule {
+        id: "front-door",
+        why: "the README's two commands are what a newcomer runs, so a submission runs the same ones",
+        fix: "show `cargo run --release -- serve` and `cargo xtask test` in README.md; call the latter in .ci/run",
+        find: pages::front_door,
+    },
+    Rule {
+        id: "machine-path",
+        why: "a path that exists on one machine only is a secret between its author and that machine",
+        fix: "name it relative to the repository, or take a temporary folder from the system",
+        find: |tree| text(tree, MACHINE_PATHS),
+    },
+    Rule {
+        id: "registry-host",
+        why: "where packages come from is the machine's setting; a host written here breaks behind a mirror",
+        fix: "name the package and its ecosystem, not the host; link to documentation instead",
+        find: |tree| text(tree, REGISTRY_HOSTS),
+    },
+    Rule {
+        id: "link",
+        why: "a dead link is a promise nobody kept",
+        fix: "point it at a file of this repository, and at a heading that file has",
+        find: pages::dead_links,
+    },
+    Rule {
+        id: "guarantees",
+        why: "every rule of the contract names its proof in docs/guarantees.md; one that is not there is not kept",
+        fix: "mention the rule there, with the test that fails without it",
+        find: pages::missing_guarantees,
+    },
+    Rule {
+        id: "line-ends",
+        why: "diffs show what changed only when line ends do not",
+        fix: "unix line ends, a final newline, no tabs in Rust source",
+        find: line_ends,
+    },
+    Rule {
+        id: "sleeping-test",
+        why: "a test that sleeps is slow when it passes and wrong when the machine is slow",
+        fix: "use a manual clock or wait for the event; where real time is the subject, `// real time: <reason>` on that line",
+        find: sleeping_tests,
+    },
+];
+
+// Spelled in halves, so that this table does not break the rules it states.
+const MACHINE_PATHS: &[&str] = &[
+    concat!("/wo", "rk/"),
+    concat!("/fa", "rm/"),
+    concat!("/ro", "ot/"),
+    concat!("/tmp/", "bash"),
+    concat!("bash", "_jobs"),
+];
+const REGISTRY_HOSTS: &[&str] = &[
+    concat!("crates", ".io"),
+    concat!("pypi", ".org"),
+    concat!("python", "hosted.org"),
+    concat!("registry", ".npmjs"),
+    concat!("deb.debian", ".org"),
+    concat!("proxy.golang", ".org"),
+];
+
+/// Findings in Rust code, line by line; `find` says what is wrong with a line.
+fn code(tree: &Tree, find: impl Fn(&File, &str) -> Option<String>) -> Vec<Finding> {
+    let lines = tree.files.iter().flat_map(|file| {
+        file.code_lines()
+            .map(move |(number, line)| (file, number, line))
+    });
+    lines
+        .filter_map(|(file, number, line)| {
+            Some(Finding::new(&file.path, number, find(file, line)?))
+        })
+        .collect()
+}
+
+/// Findings in Rust code that ships: not in tests.
+fn product(tree: &Tree, find: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
+    let mut found = code(tree, |_, line| find(line));
+    found.retain(|finding| {
+        tree.file(&finding.path)
+            .is_some_and(|file| !file.is_test(finding.line))
+    });
+    found
+}
+
+/// Findings in any text a person wrote: lock files are written by tools.
+fn text(tree: &Tree, needles: &[&str]) -> Vec<Finding> {
+    let written = |file: &&File| {
+        let name = file.path.rsplit('/').next().unwrap_or_default();
+        !matches!(name, "Cargo.lock" | "package-lock.json")
+    };
+    let lines = tree
+        .files
+        .iter()
+        .filter(written)
+        .flat_map(|file| file.lines().map(move |line| (file, line)));
+    lines
+        .filter_map(|(file, (number, line))| {
+            Some(Finding::new(&file.path, number, first_of(line, needles)?))
+        })
+        .collect()
+}
+
+/// The first needle in the line that does not start in the middle of a word.
+fn first_of(line: &str, needles: &[&str]) -> Option<String> {
+    let is_whole = |needle: &str, at: usize| {
+        let starts_a_word = needle.starts_with(|first: char| first.is_alphanumeric());
+        !(starts_a_word && line[..at].ends_with(|last: char| last.is_alphanumeric() || last == '_'))
+    };
+    let found = needles.iter().find(|needle| {
+        line.match_indices(**needle)
+            .any(|(at, _)| is_whole(needle, at))
+    });
+    found.map(|needle| format!("`{needle}`"))
+}
+
+fn ignored_tests(tree: &Tree) -> Vec<Finding> {
+    let mut found = code(tree, |_, line| {
+        let line = crate::source::squeezed(line);
+        let ignored =
+            line.contains("#[ignore") || (line.contains("cfg_attr(") && line.contains(",ignore"));
+        ignored.then(|| "`#[ignore]`".to_owned())
+    });
+    for file in &tree.files {
+        for (number, line) in (1..).zip(file.docs().lines()) {
+            let opened = line.trim().strip_prefix("```");
+            if opened.is_some_and(|info| {
+                info.split(',')
+                    .any(|word| word.trim().starts_with("ignore"))
+            }) {
+                found.push(Finding::new(&file.path, number, "an ignored example"));
+            }
+        }
+    }
+    found
+}
+
+const ASK_AT: usize = 600;
+const REASON_AT: usize = 1_000;
+
+fn long_files(tree: &Tree) -> Vec<Finding> {
+    let sources = tree
+        .files
+        .iter()
+        .filter(|file| file.has_ending(&["rs", "proto", "js", "css", "html", "sh", "py"]));
+    sources
+        .filter_map(|file| {
+            let lines = file.text().lines().count();
+            let head = file.text().lines().take(10);
+            let mut reasons = head.filter_map(|line| line.split_once("long file: "));
+            if lines < ASK_AT || reasons.any(|(_, reason)| reason.trim().len() > 5) {
+                return None;
+            }
+            Some(Finding {
+                mild: lines < REASON_AT,
+                ..Finding::new(&file.path, 1, format!("{lines} lines"))
+            })
+        })
+        .collect()
+}
+
+fn line_ends(tree: &Tree) -> Vec<Finding> {
+    const WRITTEN: &[&str] = &[
+        "rs", "md", "toml", "proto", "sh", "sql", "lua", "py", "js", "css", "html", "svg", "json",
+        "yml", "yaml", "txt", "lock",
+    ];
+    // Golden files hold exactly the bytes they must hold.
+    let exact = |file: &File| {
+        file.path
+            .split('/')
+            .any(|folder| matches!(folder, "golden" | "testdata" | "snapshots"))
+    };
+    let mut found = Vec::new();
+    let ours =
+        |file: &&File| (file.has_ending(WRITTEN) || file.path.starts_with(".ci/")) && !exact(file);
+    for file in tree.files.iter().filter(ours) {
+        let text = file.text();
+        let mut say = |at: usize, what: &str| {
+            found.push(Finding::new(
+                &file.path,
+                crate::source::line_of(text, at),
+                what,
+            ));
+        };
+        if file.text.is_none() {
+            say(0, "not UTF-8");
+        }
+        if let Some(at) = text.find('\r') {
+            say(at, "a carriage return");
+        }
+        if !text.is_empty() && !text.ends_with('\n') {
+            say(text.len(), "no newline at the end");
+        }
+        if let Some(at) = text.find('\t').filter(|_| file.has_ending(&["rs"])) {
+            say(at, "a tab");
+        }
+    }
+    found
+}
+
+fn sleeping_tests(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for file in &tree.files {
+        for ((number, code), line) in file.code_lines().zip(file.text().lines()) {
+            let excused = line
+                .split_once("// real time:")
+                .is_some_and(|(_, reason)| reason.trim().len() > 5);
+            if file.is_test(number) && !excused && calls_sleep(code) {
+                found.push(Finding::new(&file.path, number, "a test sleeps"));
+            }
+        }
+    }
+    found
+}
+
+/// Is a free `sleep` or `sleep_until` called here? A method of that name belongs to a clock the test owns.
+fn calls_sleep(code: &str) -> bool {
+    ["sleep(", "sleep_until("].iter().any(|call| {
+        code.match_indices(call).any(|(at, _)| {
+            let before = &code[..at];
+            let part_of_a_word =
+                before.ends_with(|last: char| last.is_alphanumeric() || last == '_');
+            !part_of_a_word && !before.ends_with('.') && !before.trim_end().ends_with("fn")
+        })
+    })
+}

@@ -1,0 +1,227 @@
+//! Rules about the pages people read: README, links, the list of guarantees.
+
+use super::Finding;
+use crate::source::Tree;
+
+const SERVE: &str = "cargo run --release -- serve";
+const TEST: &str = "cargo xtask test";
+const GUARANTEES: &str = "docs/guarantees.md";
+
+pub(super) fn front_door(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    match tree.file("README.md") {
+        None => found.push(Finding::new("README.md", 1, "there is none")),
+        Some(readme) => {
+            let missing = [SERVE, TEST]
+                .into_iter()
+                .filter(|command| !readme.text().contains(command));
+            found.extend(
+                missing.map(|command| {
+                    Finding::new("README.md", 1, format!("does not show `{command}`"))
+                }),
+            );
+        }
+    }
+    match tree.file(".ci/run") {
+        None => found.push(Finding::new(".ci/run", 1, "there is none")),
+        Some(script) => {
+            if !script.executable {
+                found.push(Finding::new(".ci/run", 1, "not executable"));
+            }
+            if !script.lines().any(|(_, line)| {
+                line.split('#')
+                    .next()
+                    .is_some_and(|code| code.contains(TEST))
+            }) {
+                found.push(Finding::new(
+                    ".ci/run",
+                    1,
+                    format!("does not call `{TEST}`"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+pub(super) fn missing_guarantees(tree: &Tree) -> Vec<Finding> {
+    let Some(page) = tree.file(GUARANTEES) else {
+        return Vec::new();
+    };
+    let words: Vec<&str> = page
+        .text()
+        .split(|letter: char| !letter.is_alphanumeric())
+        .collect();
+    let rules = (1..=12)
+        .map(|number| format!("A{number}"))
+        .chain((1..=10).map(|number| format!("F{number}")));
+    let missing = rules.filter(|rule| !words.contains(&rule.as_str()));
+    missing
+        .map(|rule| Finding::new(GUARANTEES, 1, format!("does not mention {rule}")))
+        .collect()
+}
+
+pub(super) fn dead_links(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for page in tree.files.iter().filter(|file| file.has_ending(&["md"])) {
+        for (line, target) in links(&prose(page.text())) {
+            let outside = target.contains("://") || target.starts_with("mailto:");
+            if outside {
+                continue;
+            }
+            let (path, heading) = target.split_once('#').unwrap_or((target.as_str(), ""));
+            let place = if path.is_empty() {
+                page.path.clone()
+            } else {
+                resolved(&page.path, path)
+            };
+            if !place.is_empty() && !tree.has(&place) {
+                found.push(Finding::new(
+                    &page.path,
+                    line,
+                    format!("`{target}` leads nowhere"),
+                ));
+            } else if let Some(file) = tree
+                .file(&place)
+                .filter(|_| place.ends_with(".md") && !heading.is_empty())
+                && !anchors(file.text()).iter().any(|anchor| anchor == heading)
+            {
+                found.push(Finding::new(
+                    &page.path,
+                    line,
+                    format!("`{place}` has no heading `#{heading}`"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// The page with fenced blocks and code spans blanked, line for line.
+pub(crate) fn prose(text: &str) -> String {
+    let mut fence: Option<&str> = None;
+    let mut lines = String::with_capacity(text.len());
+    for line in text.lines() {
+        let start = line.trim_start();
+        let mark = ["```", "~~~"]
+            .into_iter()
+            .find(|mark| start.starts_with(mark));
+        match (fence, mark) {
+            (None, Some(_)) => fence = mark,
+            (Some(open), Some(close)) if open == close => fence = None,
+            (None, None) => lines.push_str(&without_spans(line)),
+            _ => {}
+        }
+        lines.push('\n');
+    }
+    lines
+}
+
+/// Blanks `code spans`; a span holds no backtick, and one that does not close on its line is left alone.
+fn without_spans(line: &str) -> String {
+    let mut parts = line.split('`');
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    while let Some(inside) = parts.next() {
+        match parts.next() {
+            Some(after) => {
+                clean.extend(
+                    std::iter::once(' ')
+                        .chain(inside.chars().map(|_| ' '))
+                        .chain([' ']),
+                );
+                clean.push_str(after);
+            }
+            None => {
+                clean.push('`');
+                clean.push_str(inside);
+            }
+        }
+    }
+    clean
+}
+
+/// The targets of inline links, images and reference definitions, with their lines.
+fn links(prose: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(prose.lines()) {
+        let inline = line
+            .match_indices("](")
+            .map(|(at, opening)| &line[at + opening.len()..]);
+        let defined = line
+            .trim_start()
+            .strip_prefix('[')
+            .and_then(|rest| rest.split_once("]: "));
+        let defined = defined
+            .filter(|(name, _)| !name.starts_with('^'))
+            .map(|(_, target)| target);
+        for target in inline.chain(defined) {
+            let target = match target.trim_start().strip_prefix('<') {
+                Some(bracketed) => bracketed.split('>').next(),
+                None => target.trim_start().split([')', ' ']).next(),
+            };
+            found.extend(
+                target
+                    .filter(|target| !target.is_empty())
+                    .map(|target| (number, target.to_owned())),
+            );
+        }
+    }
+    found
+}
+
+/// A link of a page as a path from the root; empty for the root itself.
+fn resolved(page: &str, link: &str) -> String {
+    let link = link.split('?').next().unwrap_or_default();
+    let mut segments: Vec<&str> = match link.strip_prefix('/') {
+        Some(_) => Vec::new(),
+        None => page
+            .rsplit_once('/')
+            .map_or(Vec::new(), |(folder, _)| folder.split('/').collect()),
+    };
+    for segment in link.split('/') {
+        match segment {
+            "" | "." => {}
+            // One step too many must not come out as the root.
+            ".." if segments.last().is_none_or(|last| *last == "..") => segments.push(".."),
+            ".." => drop(segments.pop()),
+            name => segments.push(name),
+        }
+    }
+    segments.join("/")
+}
+
+/// The anchors of a page's headings, as code forges derive them, and those set by hand.
+fn anchors(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut fenced = false;
+    for line in text.lines() {
+        fenced ^= line.trim_start().starts_with("```");
+        for mark in ["id=\"", "name=\""] {
+            found.extend(
+                line.split(mark)
+                    .skip(1)
+                    .filter_map(|rest| rest.split('"').next())
+                    .map(str::to_owned),
+            );
+        }
+        let title = line.trim_start_matches('#');
+        let depth = line.len() - title.len();
+        if fenced || !(1..=6).contains(&depth) || !title.starts_with(' ') {
+            continue;
+        }
+        let letters = title
+            .trim()
+            .chars()
+            .filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
+        let slug: String = letters
+            .flat_map(char::to_lowercase)
+            .map(|letter| if letter == ' ' { '-' } else { letter })
+            .collect();
+        let same = (1..).map(|count| format!("{slug}-{count}"));
+        let free = std::iter::once(slug.clone())
+            .chain(same)
+            .find(|slug| !found.contains(slug));
+        found.extend(free);
+    }
+    found
+}
