@@ -52,7 +52,7 @@
 //!
 //! | feature | module | the authority is |
 //! |---|---|---|
-//! | `palisade` (default) | [`palisade`](crate::palisade) | a Palisade server, over gRPC: [`Client::connect`] |
+//! | `palisade` (default) | [`palisade`] | a Palisade server, over gRPC: [`Client::connect`] |
 //! | `in-process` | `in_process` | this process, without sockets or disk: `Client::in_process` |
 //!
 //! Whatever implements [`LockService`] works with the same guard: [`Client::new`].

@@ -4,12 +4,19 @@
 //! the machine they make holds every one of them. That each predicate can fail at all is shown next to
 //! them, in `src/invariants.rs`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 mod world;
 
 use palisade_core::machine::{Corrupt, Record};
-use palisade_core::{Away, Command, LeaseId, Machine, Outcome, RequestId, Timestamp, invariants, limits};
+use palisade_core::{
+    Away, Command, Entry, LeaseId, Machine, Outcome, RequestId, Timestamp, invariants, limits,
+};
 use proptest::prelude::*;
 
 use world::{TTL_MS, World, ask, grant, key, lock_name, ms, request, token};
@@ -23,9 +30,18 @@ fn stage(busy: u8) -> World {
         world.pass(ms(7));
         let lock = format!("lock/{n}");
         let wish = ask(&lock, "a").request(10 + n);
-        let held = world.granted(if n % 2 == 0 { wish.under(anchor.key) } else { wish.ttl(60_000) });
+        let held = world.granted(if n % 2 == 0 {
+            wish.under(anchor.key)
+        } else {
+            wish.ttl(60_000)
+        });
         world.queued(ask(&lock, "b").wait(30_000).request(50 + n));
-        world.queued(ask(&lock, "c").wait(40_000).request(90 + n).metadata("next"));
+        world.queued(
+            ask(&lock, "c")
+                .wait(40_000)
+                .request(90 + n)
+                .metadata("next"),
+        );
         if n % 3 == 0 {
             world.release(&grant(&lock, &held));
         }
@@ -58,7 +74,10 @@ fn every_kind_of_record_takes_part() {
     for kind in ["Head", "Lease", "Grant", "Waiter", "Answered", "Over"] {
         let of_kind = |record: &&Record| format!("{record:?}").starts_with(kind);
         let count = written.iter().filter(of_kind).count();
-        assert!(count > usize::from(kind != "Head"), "{count} records of kind {kind}");
+        assert!(
+            count > usize::from(kind != "Head"),
+            "{count} records of kind {kind}"
+        );
     }
 }
 
@@ -69,7 +88,11 @@ fn a_restored_machine_goes_on_alike_through_expiry() {
     for step in 0..40 {
         let effects = worlds.each_mut().map(|world| {
             world.pass(ms(2_501));
-            world.apply(if step == 3 { Command::Grace(Away::Stalled) } else { Command::Expire });
+            world.apply(if step == 3 {
+                Command::Grace(Away::Stalled)
+            } else {
+                Command::Expire
+            });
             world.effects.clone()
         });
         assert_eq!(effects[0], effects[1]);
@@ -86,7 +109,11 @@ fn a_restored_machine_forgets_when_the_first_one_does() {
     let id = |n: u32| RequestId::from_bytes(u128::from(n).to_le_bytes());
     let mut abandon = |machine: &mut Machine, n| {
         let command = Command::Abandon(id(n));
-        let entry = palisade_core::Entry { at: Timestamp::ZERO, wall: world::wall(Timestamp::ZERO), command };
+        let entry = Entry {
+            at: Timestamp::ZERO,
+            wall: world::wall(Timestamp::ZERO),
+            command,
+        };
         machine.apply(entry, &mut effects);
     };
     // One, two and two again: the first of the twos is replaced, and still takes its place.
@@ -106,7 +133,10 @@ fn a_restored_machine_forgets_when_the_first_one_does() {
         }
     }
     assert_eq!(answers[..3], answers[3..]);
-    assert!(matches!(answers[0], Outcome::Granted(_)), "the oldest is forgotten");
+    assert!(
+        matches!(answers[0], Outcome::Granted(_)),
+        "the oldest is forgotten"
+    );
     assert_eq!(answers[1], Outcome::Abandoned);
 }
 
@@ -132,7 +162,9 @@ fn is_waiter(record: &Record) -> bool {
 macro_rules! spoil {
     ($records:ident, $kind:ident, $n:expr, |$record:ident| $change:expr) => {{
         let at = nth(&$records, |record| matches!(record, Record::$kind(_)), $n);
-        let Record::$kind($record) = &mut $records[at] else { unreachable!() };
+        let Record::$kind($record) = &mut $records[at] else {
+            unreachable!()
+        };
         $change;
     }};
 }
@@ -144,7 +176,9 @@ type Contradiction = (&'static str, fn(Vec<Record>) -> Vec<Record>);
 fn each_contradiction_is_named() {
     let contradictions: [Contradiction; 19] = [
         ("it does not begin with a head", |_| Vec::new()),
-        ("it does not begin with a head", |records| records[1..].to_vec()),
+        ("it does not begin with a head", |records| {
+            records[1..].to_vec()
+        }),
         ("its records are out of order", |mut records| {
             records.insert(1, records[0].clone());
             records
@@ -166,11 +200,14 @@ fn each_contradiction_is_named() {
         }),
         ("a lease's id is not below the counter", |mut records| {
             let last = records.iter().filter(|record| is_lease(record)).count() - 1;
-            spoil!(records, Lease, last, |lease| lease.id = LeaseId(token(1_000)));
+            spoil!(records, Lease, last, |lease| lease.id =
+                LeaseId(token(1_000)));
             records
         }),
         ("two leases have one key", |mut records| {
-            let Record::Lease(first) = records[1].clone() else { unreachable!() };
+            let Record::Lease(first) = records[1].clone() else {
+                unreachable!()
+            };
             spoil!(records, Lease, 1, |lease| lease.key = first.key);
             records
         }),
@@ -180,7 +217,9 @@ fn each_contradiction_is_named() {
         }),
         ("a lease has no grant", |mut records| {
             let anchor = nth(&records, is_grant, 0);
-            let Record::Grant(grant) = records[anchor].clone() else { unreachable!() };
+            let Record::Grant(grant) = records[anchor].clone() else {
+                unreachable!()
+            };
             records.retain(|record| match record {
                 Record::Grant(other) => other.key != grant.key,
                 Record::Waiter(_) => false,
@@ -201,8 +240,11 @@ fn each_contradiction_is_named() {
         }),
         ("a grant's token is not below the counter", |mut records| {
             let last = records.iter().rposition(is_grant).unwrap();
-            let Record::Grant(newest) = records[last].clone() else { unreachable!() };
-            spoil!(records, Head, 0, |head| head.next_token = Some(newest.token));
+            let Record::Grant(newest) = records[last].clone() else {
+                unreachable!()
+            };
+            spoil!(records, Head, 0, |head| head.next_token =
+                Some(newest.token));
             records
         }),
         ("a lock has two grants", |mut records| {
@@ -210,7 +252,8 @@ fn each_contradiction_is_named() {
             records
         }),
         ("a request waits for a lock that is free", |mut records| {
-            spoil!(records, Waiter, 0, |waiter| waiter.lock = lock_name("nowhere"));
+            spoil!(records, Waiter, 0, |waiter| waiter.lock =
+                lock_name("nowhere"));
             records
         }),
         ("a request waits twice", |mut records| {
@@ -225,7 +268,8 @@ fn each_contradiction_is_named() {
             records
         }),
         ("a request waits past its deadline", |mut records| {
-            spoil!(records, Waiter, 0, |waiter| waiter.deadline = Timestamp::ZERO);
+            spoil!(records, Waiter, 0, |waiter| waiter.deadline =
+                Timestamp::ZERO);
             records
         }),
         ("its records are out of order", |mut records| {
@@ -271,7 +315,9 @@ impl Damage {
             Damage::Drop(at) => {
                 records.remove(at.index(len));
             }
-            Damage::Double(from, to) => records.insert(to.index(len + 1), records[from.index(len)].clone()),
+            Damage::Double(from, to) => {
+                records.insert(to.index(len + 1), records[from.index(len)].clone())
+            }
             Damage::Swap(one, other) => records.swap(one.index(len), other.index(len)),
             Damage::Later(at, later) => match &mut records[at.index(len)] {
                 Record::Head(head) => head.now = head.now.after(ms(*later)),

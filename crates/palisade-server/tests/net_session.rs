@@ -265,7 +265,7 @@ async fn a_session_reads_no_further_while_too_much_is_in_flight() {
 #[tokio::test]
 async fn a_frame_that_is_too_large_ends_the_session_with_a_word() {
     let settings = Settings {
-        frame_bytes: 1_000,
+        frame_bytes: 1_024,
         ..Settings::default()
     };
     let server = Server::with(Wish {

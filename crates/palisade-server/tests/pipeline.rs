@@ -22,6 +22,8 @@ struct Paper {
     full: Arc<AtomicBool>,
     fail_at: Arc<AtomicUsize>,
     gate: Arc<Mutex<()>>,
+    /// Commits that were begun, whether or not the gate let them through.
+    begun: Arc<AtomicUsize>,
 }
 
 impl Log for Paper {
@@ -30,6 +32,7 @@ impl Log for Paper {
     }
 
     fn commit(&mut self, batch: &[u8]) -> Result<(), LogFailed> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
         let _open = self.gate.lock().unwrap();
         let mut batches = self.batches.lock().unwrap();
         if batches.len() + 1 == self.fail_at.load(Ordering::SeqCst) {
@@ -134,7 +137,7 @@ async fn no_answer_leaves_before_its_batch_is_durable() {
         let handle = pipeline.handle.clone();
         async move { handle.call(Request::Show(LockName::new("b").unwrap())).await }
     });
-    for _ in 0..100 {
+    while paper.begun.load(Ordering::SeqCst) == before {
         tokio::task::yield_now().await;
     }
     assert!(!call.is_finished(), "a grant that is not on disk was acknowledged");
@@ -242,6 +245,34 @@ async fn a_caller_that_leaves_leaves_the_queue() {
 }
 
 #[tokio::test]
+async fn a_request_asked_again_elsewhere_is_answered_there_and_survives_its_first_caller() {
+    let pipeline = fresh(&Paper::default());
+    let (_, key) = granted(&pipeline.handle, "a", "c1").await;
+    let mut wish = wish("a", "c2", Some(60_000));
+    wish.request = Some(RequestId::from_bytes([5; 16]));
+    let call = || {
+        let (handle, wish) = (pipeline.handle.clone(), wish.clone());
+        tokio::spawn(async move { handle.call(Request::Acquire(wish)).await })
+    };
+    let first = call();
+    while waiters(&pipeline.handle).await == 0 {}
+    let (session, mut answers) = pipeline.handle.session();
+    session.submit(vec![(7, Request::Acquire(wish.clone()))]);
+    assert!(matches!(first.await.unwrap(), Answer::Failed(Failure::UnknownOutcome(_))));
+
+    // A third caller joins and dies; the session asked last before it, so it was told.
+    let third = call();
+    assert!(matches!(answers.recv().await.unwrap()[..], [(7, Answer::Failed(_))]));
+    session.submit(vec![(8, Request::Acquire(wish.clone()))]);
+    third.await.unwrap();
+    assert_eq!(waiters(&pipeline.handle).await, 1, "the one that asked last still waits");
+    release(&pipeline.handle, "a", key).await;
+    let [(8, Answer::Outcome(Outcome::Granted(_)))] = answers.recv().await.unwrap()[..] else {
+        panic!("the session was not granted");
+    };
+}
+
+#[tokio::test]
 async fn a_session_that_hangs_up_leaves_its_queues_but_keeps_its_grants() {
     let pipeline = fresh(&Paper::default());
     granted(&pipeline.handle, "a", "c1").await;
@@ -265,10 +296,13 @@ async fn a_grant_nobody_can_ask_for_again_is_given_back() {
         let lock = format!("lock-{named}");
         let mut wish = wish(&lock, "c1", None);
         wish.request = named.then(|| RequestId::from_bytes([9; 16]));
+        let begun = paper.begun.load(Ordering::SeqCst);
         let shut = paper.gate.lock().unwrap();
         let handle = pipeline.handle.clone();
         let call = tokio::spawn(async move { acquire(&handle, wish).await });
-        tokio::task::yield_now().await;
+        while paper.begun.load(Ordering::SeqCst) == begun {
+            tokio::task::yield_now().await;
+        }
         call.abort();
         assert!(call.await.unwrap_err().is_cancelled());
         drop(shut);

@@ -360,15 +360,15 @@ impl Machine {
 
     /// What is known of a grant that is not live.
     fn past(&self, grant: &GrantRef) -> Outcome {
-        let known = self.over.of_grant(&grant.key, &grant.lock);
-        let known = known.filter(|over| grant.token.is_none_or(|token| token == over.token));
-        known.map_or(Outcome::NotHeld, |over| Outcome::Ended { token: over.token, how: over.how })
+        ended(self.over.of_lease(&grant.key).find(|over| {
+            over.lock == grant.lock && grant.token.is_none_or(|token| token == over.token)
+        }))
     }
 
-    /// What is known of a lease that is not live: by the lock asked for, or by the last it had.
+    /// What is known of a lease that is not live: how it lost the lock asked for, or its last one.
     fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
-        let known = self.over.of_grant(key, lock).or_else(|| self.over.last_of_lease(key));
-        known.map_or(Outcome::NotHeld, |over| Outcome::Ended { token: over.token, how: over.how })
+        let of_lock = self.over.of_lease(key).find(|over| over.lock == *lock);
+        ended(of_lock.or_else(|| self.over.of_lease(key).next()))
     }
 
     /// How long the lease under a lock still lasts.
@@ -385,6 +385,10 @@ impl Machine {
             remaining: self.left(slot),
         }
     }
+}
+
+fn ended(known: Option<&Over>) -> Outcome {
+    known.map_or(Outcome::NotHeld, |over| Outcome::Ended { token: over.token, how: over.how })
 }
 
 fn check_text(what: &'static str, text: Option<&str>, max: usize) -> Result<(), Invalid> {

@@ -7,7 +7,7 @@ use core::hash::{BuildHasher, Hash};
 use std::collections::VecDeque;
 
 use super::index::Index;
-use super::slab::Slot;
+use super::slab::{NIL, Slot};
 use crate::id::{LeaseKey, RequestId};
 use crate::limits;
 use crate::name::LockName;
@@ -53,14 +53,6 @@ impl Keyed for Answered {
 
     fn key(&self) -> RequestId {
         self.request
-    }
-}
-
-impl Keyed for Over {
-    type Key<'a> = (&'a LeaseKey, &'a LockName);
-
-    fn key(&self) -> (&LeaseKey, &LockName) {
-        (&self.key, &self.lock)
     }
 }
 
@@ -131,47 +123,82 @@ impl<T: Keyed> Ring<T> {
     }
 }
 
-/// Grants that are over: found by lease and lock, or by the lease alone and then the last it had.
+/// Grants that are over, found by their lease.
+///
+/// ```text
+///   index: lease ──► its newest ending ──► the one before ──► …      (links by slot number)
+/// ```
+///
+/// Most leases had one grant, so one index is enough, and it is touched twice for a release. Only the
+/// latest [`CHAIN`] endings of a lease are looked at, so that one lease with many grants cannot make
+/// anything slow.
 #[derive(Clone, Debug)]
 pub(super) struct Endings {
-    grants: Ring<Over>,
-    last_of_lease: Index,
+    entries: VecDeque<Linked>,
+    /// As in [`Ring`].
+    dropped: Slot,
+    newest: Index,
 }
+
+#[derive(Clone, Debug)]
+struct Linked {
+    over: Over,
+    /// The lease's ending before this one, if it had any; perhaps forgotten by now.
+    before: Slot,
+}
+
+/// Endings of one lease that are looked at.
+const CHAIN: usize = 64;
 
 impl Endings {
     pub(super) fn new(seed: u64) -> Endings {
-        Endings { grants: Ring::new(seed), last_of_lease: Index::new(seed) }
+        Endings { entries: VecDeque::new(), dropped: 0, newest: Index::new(seed) }
     }
 
+    /// Remembers an ending; the oldest is forgotten when there are too many.
     pub(super) fn remember(&mut self, over: Over) {
-        if self.grants.is_full()
-            && let Some((slot, oldest)) = self.grants.forget_oldest()
-        {
-            self.last_of_lease.remove(&oldest.key, slot);
+        if self.entries.len() >= limits::REMEMBERED {
+            self.forget_oldest();
         }
         let key = over.key;
-        if let Some(before) = self.find_last(&key) {
-            self.last_of_lease.remove(&key, before);
+        let before = self.newest_of(&key).unwrap_or(NIL);
+        if before != NIL {
+            self.newest.remove(&key, before);
         }
-        let slot = self.grants.push(over);
-        let grants = &self.grants;
-        self.last_of_lease.insert(&key, slot, |hasher, slot| hasher.hash_one(grants.at(slot).key));
+        let slot = self.dropped.wrapping_add(self.entries.len() as Slot);
+        self.entries.push_back(Linked { over, before });
+        let (entries, dropped) = (&self.entries, self.dropped);
+        self.newest.insert(&key, slot, |hasher, slot| {
+            hasher.hash_one(entries[slot.wrapping_sub(dropped) as usize].over.key)
+        });
     }
 
-    pub(super) fn of_grant(&self, key: &LeaseKey, lock: &LockName) -> Option<&Over> {
-        let slot = self.grants.find(&(key, lock))?;
-        Some(self.grants.at(slot))
+    /// The endings of a lease, the newest first, as far back as anybody looks.
+    pub(super) fn of_lease(&self, key: &LeaseKey) -> impl Iterator<Item = &Over> {
+        let newest = self.newest_of(key).and_then(|slot| self.at(slot));
+        core::iter::successors(newest, |linked| self.at(linked.before))
+            .take(CHAIN)
+            .map(|linked| &linked.over)
     }
 
-    pub(super) fn last_of_lease(&self, key: &LeaseKey) -> Option<&Over> {
-        self.find_last(key).map(|slot| self.grants.at(slot))
-    }
-
+    /// From the oldest to the newest.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Over> {
-        self.grants.iter()
+        self.entries.iter().map(|linked| &linked.over)
     }
 
-    fn find_last(&self, key: &LeaseKey) -> Option<Slot> {
-        self.last_of_lease.find(key, |slot| self.grants.at(slot).key == *key)
+    fn forget_oldest(&mut self) {
+        if let Some(oldest) = self.entries.pop_front() {
+            self.newest.remove(&oldest.over.key, self.dropped);
+            self.dropped = self.dropped.wrapping_add(1);
+        }
+    }
+
+    fn newest_of(&self, key: &LeaseKey) -> Option<Slot> {
+        self.newest.find(key, |slot| self.at(slot).is_some_and(|linked| linked.over.key == *key))
+    }
+
+    /// `None` for an ending that is forgotten.
+    fn at(&self, slot: Slot) -> Option<&Linked> {
+        self.entries.get(slot.wrapping_sub(self.dropped) as usize)
     }
 }

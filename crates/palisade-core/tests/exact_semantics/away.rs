@@ -3,7 +3,7 @@
 use palisade_core::machine::Record;
 use palisade_core::{Away, Command, Machine, Outcome, Span};
 
-use crate::world::{TTL_MS, World, ask, grant, ms, ns, request, token};
+use crate::world::{TTL_MS, World, ask, grant, ms, ns, request, token, ttl};
 
 #[test]
 fn grace_gives_every_live_lease_its_full_time_again() {
@@ -19,7 +19,11 @@ fn grace_gives_every_live_lease_its_full_time_again() {
         assert!(matches!(world.acquire(ask("y", "c")), Outcome::Held(_)));
         assert!(matches!(world.renew(&grant("x", &a)), Outcome::Renewed(_)));
         world.pass(ms(500));
-        assert_eq!(world.granted(ask("y", "c")).token, token(3), "full, and not longer");
+        assert_eq!(
+            world.granted(ask("y", "c")).token,
+            token(3),
+            "full, and not longer"
+        );
     }
 }
 
@@ -27,7 +31,10 @@ fn grace_gives_every_live_lease_its_full_time_again() {
 fn grace_never_shortens() {
     let mut world = World::new();
     let a = world.granted(ask("x", "a").ttl(60_000));
-    let shorter = Command::Renew { grant: grant("x", &a), ttl: Some(crate::world::ttl(1_000)) };
+    let shorter = Command::Renew {
+        grant: grant("x", &a),
+        ttl: Some(ttl(1_000)),
+    };
     world.apply(shorter);
     world.apply(Command::Grace(Away::Stalled));
     assert_eq!(world.holder("x").unwrap().remaining, ms(60_000));
@@ -41,7 +48,10 @@ fn grace_revives_nothing_whose_end_was_logged() {
     world.expire();
     world.apply(Command::Grace(Away::Restarted));
     assert_eq!(world.held_by("x"), None);
-    assert!(matches!(world.renew(&grant("x", &a)), Outcome::Ended { .. }));
+    assert!(matches!(
+        world.renew(&grant("x", &a)),
+        Outcome::Ended { .. }
+    ));
 }
 
 #[test]
@@ -106,11 +116,28 @@ fn next_due_never_sleeps_through_a_deadline() {
     world.queued(ask("x", "b").wait(50).request(1));
     let mut ends = Vec::new();
     while let Some(due) = world.machine.next_due() {
-        assert!(due > world.now, "never in the past: the authority would spin");
+        assert!(
+            due > world.now,
+            "never in the past: the authority would spin"
+        );
         world.now = due;
         world.expire();
-        ends.extend(world.effects.iter().map(|_| world.now.as_nanos().div_ceil(1_000_000)));
+        ends.extend(
+            world
+                .effects
+                .iter()
+                .map(|_| world.now.as_nanos().div_ceil(1_000_000)),
+        );
     }
-    assert_eq!(ends, [51, 101, 3_600_000], "each within the millisecond that follows it");
-    assert_eq!(world.holder("x").map_or(Span::ZERO, |holder| holder.remaining), Span::ZERO);
+    assert_eq!(
+        ends,
+        [51, 101, 3_600_000],
+        "each within the millisecond that follows it"
+    );
+    assert_eq!(
+        world
+            .holder("x")
+            .map_or(Span::ZERO, |holder| holder.remaining),
+        Span::ZERO
+    );
 }

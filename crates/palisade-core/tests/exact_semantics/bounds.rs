@@ -1,32 +1,62 @@
 //! What is out of range is refused with the range, and a refusal is a value that changes nothing.
 
-use palisade_core::{Command, Invalid, Limits, Outcome, Timestamp, limits};
+use palisade_core::{Command, GrantRef, Invalid, Limits, Outcome, Timestamp, limits};
 
-use crate::world::{World, ask, grant, key, lock_name, ms, request, token, ttl};
+use crate::world::{TTL_MS, World, ask, grant, key, lock_name, ms, request, token, ttl};
 
 #[test]
 fn too_many_locks() {
-    let mut world = World::with(Limits { locks: 2, ..Limits::DEFAULT });
+    let mut world = World::with(Limits {
+        locks: 2,
+        ..Limits::DEFAULT
+    });
     let x = world.granted(ask("x", "a"));
     world.granted(ask("y", "a"));
-    assert_eq!(world.acquire(ask("z", "a")), Outcome::TooManyLocks { max: 2 });
+    assert_eq!(
+        world.acquire(ask("z", "a")),
+        Outcome::TooManyLocks { max: 2 }
+    );
     world.granted(ask("x", "a"));
-    assert!(matches!(world.release(&grant("x", &x)), Outcome::Ended { .. }));
-    world.pass(ms(crate::world::TTL_MS));
-    assert!(matches!(world.acquire(ask("z", "a")), Outcome::Granted(_)), "expired ones make room");
+    assert!(matches!(
+        world.release(&grant("x", &x)),
+        Outcome::Ended { .. }
+    ));
+    world.pass(ms(TTL_MS));
+    assert!(
+        matches!(world.acquire(ask("z", "a")), Outcome::Granted(_)),
+        "expired ones make room"
+    );
 }
 
 #[test]
 fn the_operators_range_for_the_time_to_live_is_named() {
     let (min_ttl, max_ttl) = (ttl(1_000), ttl(2_000));
-    let mut world = World::with(Limits { min_ttl, max_ttl, ..Limits::DEFAULT });
+    let mut world = World::with(Limits {
+        min_ttl,
+        max_ttl,
+        ..Limits::DEFAULT
+    });
     for given_ms in [999, 2_001] {
-        let invalid = Invalid::Ttl { given_ms, min: min_ttl, max: max_ttl };
-        assert_eq!(world.acquire(ask("x", "a").ttl(given_ms)), Outcome::Invalid(invalid));
+        let invalid = Invalid::Ttl {
+            given_ms,
+            min: min_ttl,
+            max: max_ttl,
+        };
+        assert_eq!(
+            world.acquire(ask("x", "a").ttl(given_ms)),
+            Outcome::Invalid(invalid)
+        );
     }
     let a = world.granted(ask("x", "a").ttl(1_000));
-    let renew = Command::Renew { grant: grant("x", &a), ttl: Some(ttl(2_001)) };
-    let invalid = Invalid::Ttl { given_ms: 2_001, min: min_ttl, max: max_ttl };
+    let renew = Command::Renew {
+        grant: grant("x", &a),
+        ttl: Some(ttl(2_001)),
+    };
+    let invalid = Invalid::Ttl {
+        given_ms: 2_001,
+        min: min_ttl,
+        max: max_ttl,
+    };
     assert_eq!(world.apply(renew), Outcome::Invalid(invalid));
     assert_eq!(world.holder("x").unwrap().remaining, ms(1_000));
 }
@@ -37,7 +67,10 @@ fn there_is_no_unbounded_wait() {
     world.granted(ask("x", "a"));
     let too_long = limits::MAX_WAIT.as_millis() + 1;
     let refused = world.acquire(ask("x", "b").wait(too_long).request(1));
-    assert_eq!(refused, Outcome::Invalid(Invalid::Wait { given_ms: too_long }));
+    assert_eq!(
+        refused,
+        Outcome::Invalid(Invalid::Wait { given_ms: too_long })
+    );
     world.queued(ask("x", "b").wait(too_long - 1).request(1));
 }
 
@@ -46,11 +79,22 @@ fn texts_have_a_longest_length() {
     let mut world = World::new();
     let fits = "m".repeat(limits::METADATA_BYTES);
     let long = format!("{fits}m");
-    let too_long = |what| Invalid::TooLong { what, bytes: 257, max: 256 };
-    assert_eq!(world.acquire(ask("x", "a").metadata(&long)), Outcome::Invalid(too_long("metadata")));
+    let too_long = |what| Invalid::TooLong {
+        what,
+        bytes: 257,
+        max: 256,
+    };
+    assert_eq!(
+        world.acquire(ask("x", "a").metadata(&long)),
+        Outcome::Invalid(too_long("metadata"))
+    );
     world.granted(ask("x", "a").metadata(&fits));
     let reason = long.into();
-    let revoke = Command::Revoke { lock: lock_name("x"), token: token(1), reason };
+    let revoke = Command::Revoke {
+        lock: lock_name("x"),
+        token: token(1),
+        reason,
+    };
     assert_eq!(world.apply(revoke), Outcome::Invalid(too_long("reason")));
     assert!(world.holder("x").is_some());
 }
@@ -71,19 +115,49 @@ fn a_lease_key_in_use_opens_no_second_lease() {
 fn nothing_in_a_denial_path_panics_or_is_an_error() {
     let mut world = World::new();
     let a = world.granted(ask("x", "a"));
-    let stranger = palisade_core::GrantRef { lock: lock_name("x"), key: key(98), token: None };
-    let nowhere = palisade_core::GrantRef { lock: lock_name("nowhere"), ..stranger.clone() };
-    let revoke = |lock, token| Command::Revoke { lock: lock_name(lock), token, reason: "".into() };
+    let stranger = GrantRef {
+        lock: lock_name("x"),
+        key: key(98),
+        token: None,
+    };
+    let nowhere = GrantRef {
+        lock: lock_name("nowhere"),
+        ..stranger.clone()
+    };
+    let revoke = |lock, token| Command::Revoke {
+        lock: lock_name(lock),
+        token,
+        reason: "".into(),
+    };
     type Expected = fn(&Outcome) -> bool;
     let denials: [(Command, Expected); 10] = [
-        (Command::Acquire(ask("x", "b").with_key(key(97))), |it| matches!(it, Outcome::Held(_))),
-        (Command::Acquire(ask("y", "b").under(key(98)).with_key(key(98))), is_not_held),
-        (Command::Renew { grant: stranger.clone(), ttl: None }, is_not_held),
-        (Command::Renew { grant: nowhere.clone(), ttl: Some(ttl(100)) }, is_not_held),
+        (Command::Acquire(ask("x", "b").with_key(key(97))), |it| {
+            matches!(it, Outcome::Held(_))
+        }),
+        (
+            Command::Acquire(ask("y", "b").under(key(98)).with_key(key(98))),
+            is_not_held,
+        ),
+        (
+            Command::Renew {
+                grant: stranger.clone(),
+                ttl: None,
+            },
+            is_not_held,
+        ),
+        (
+            Command::Renew {
+                grant: nowhere.clone(),
+                ttl: Some(ttl(100)),
+            },
+            is_not_held,
+        ),
         (Command::Release(stranger), is_not_held),
         (Command::Release(nowhere), is_not_held),
         (revoke("nowhere", token(1)), is_not_held),
-        (revoke("x", token(9)), |it| matches!(it, Outcome::Stale { .. })),
+        (revoke("x", token(9)), |it| {
+            matches!(it, Outcome::Stale { .. })
+        }),
         (Command::Withdraw(request(1)), |it| *it == Outcome::Done),
         (Command::Abandon(request(1)), |it| *it == Outcome::Done),
     ];

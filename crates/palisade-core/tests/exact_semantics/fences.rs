@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use palisade_core::fence::{FenceState, Mode, Op, Pass, Reject, Rule, Verdict};
-use palisade_core::{Granted, Token};
+use palisade_core::{GrantRef, Granted, Outcome, Token};
 
 use crate::world::{TTL_MS, World, ask, grant, ms, token};
 
@@ -16,10 +16,22 @@ struct Store {
 
 impl Store {
     fn new(mode: Mode) -> Store {
-        Store { rule: Rule { mode, ..Rule::CLAIM }, resources: BTreeMap::new() }
+        Store {
+            rule: Rule {
+                mode,
+                ..Rule::CLAIM
+            },
+            resources: BTreeMap::new(),
+        }
     }
 
-    fn run(&mut self, resource: &'static str, token: Token, op: Op, text: &str) -> Result<String, Reject> {
+    fn run(
+        &mut self,
+        resource: &'static str,
+        token: Token,
+        op: Op,
+        text: &str,
+    ) -> Result<String, Reject> {
         let (state, stored) = self.resources.entry(resource).or_default();
         match self.rule.decide(state, Pass::new(token), op) {
             Verdict::Admit(next) => {
@@ -82,7 +94,10 @@ fn the_unfenced_store_is_corrupted_by_the_late_write_and_the_fenced_one_is_not()
     assert_eq!(paused_holder(&mut unfenced), Ok(()));
     assert_eq!(unfenced.text("disk"), "a's late write");
     let mut fenced = Store::new(Mode::Claim);
-    assert_eq!(paused_holder(&mut fenced), Err(Reject::Stale { highest: token(2) }));
+    assert_eq!(
+        paused_holder(&mut fenced),
+        Err(Reject::Stale { highest: token(2) })
+    );
     assert_eq!(fenced.text("disk"), "b's work");
 }
 
@@ -94,8 +109,12 @@ fn delayed_write(store: &mut Store) -> bool {
     world.pass(ms(TTL_MS));
     let b = world.granted(ask("disk", "b"));
     let read_by_b = store.read("disk", b.token).unwrap();
-    let acknowledged = store.write("disk", a.token, &format!("{read_by_a}a")).is_ok();
-    store.write("disk", b.token, &format!("{read_by_b}b")).unwrap();
+    let acknowledged = store
+        .write("disk", a.token, &format!("{read_by_a}a"))
+        .is_ok();
+    store
+        .write("disk", b.token, &format!("{read_by_b}b"))
+        .unwrap();
     acknowledged
 }
 
@@ -103,9 +122,16 @@ fn delayed_write(store: &mut Store) -> bool {
 fn the_textbook_fence_loses_an_acknowledged_update_and_the_claim_fence_does_not() {
     let mut textbook = Store::new(Mode::Textbook);
     assert!(delayed_write(&mut textbook));
-    assert_eq!(textbook.text("disk"), "b", "a's update was acknowledged and is gone");
+    assert_eq!(
+        textbook.text("disk"),
+        "b",
+        "a's update was acknowledged and is gone"
+    );
     let mut claim = Store::new(Mode::Claim);
-    assert!(!delayed_write(&mut claim), "refused, so nothing acknowledged was lost");
+    assert!(
+        !delayed_write(&mut claim),
+        "refused, so nothing acknowledged was lost"
+    );
     assert_eq!(claim.text("disk"), "b");
 }
 
@@ -116,11 +142,24 @@ fn a_released_token_is_still_admitted_until_a_higher_one_arrives() {
     let a = world.granted(ask("disk", "a"));
     store.write("disk", a.token, "held").unwrap();
     world.release(&grant("disk", &a));
-    assert_eq!(store.write("disk", a.token, "after release"), Ok(()), "the fence only orders");
+    assert_eq!(
+        store.write("disk", a.token, "after release"),
+        Ok(()),
+        "the fence only orders"
+    );
     let b = world.granted(ask("disk", "b"));
-    assert_eq!(store.write("disk", a.token, "b has not been here yet"), Ok(()));
-    assert_eq!(store.run("disk", b.token, Op::Claim, "").unwrap(), "b has not been here yet");
-    assert_eq!(store.write("disk", a.token, "too late"), Err(Reject::Stale { highest: b.token }));
+    assert_eq!(
+        store.write("disk", a.token, "b has not been here yet"),
+        Ok(())
+    );
+    assert_eq!(
+        store.run("disk", b.token, Op::Claim, "").unwrap(),
+        "b has not been here yet"
+    );
+    assert_eq!(
+        store.write("disk", a.token, "too late"),
+        Err(Reject::Stale { highest: b.token })
+    );
     assert_eq!(store.text("disk"), "b has not been here yet");
 }
 
@@ -131,7 +170,9 @@ fn a_superseded_former_life_is_fenced() {
     let lives = ["before", "after"].map(|_| world.granted(ask("disk", "a")));
     let [before, after]: [Granted; 2] = lives;
     store.write("disk", after.token, "after").unwrap();
-    let stale = Err(Reject::Stale { highest: after.token });
+    let stale = Err(Reject::Stale {
+        highest: after.token,
+    });
     assert_eq!(store.write("disk", before.token, "before"), stale);
 }
 
@@ -139,11 +180,18 @@ fn a_superseded_former_life_is_fenced() {
 fn writing_without_holding_says_so() {
     let mut store = Store::new(Mode::Claim);
     let (fresh, _) = store.resources.entry("disk").or_default();
-    assert_eq!(fresh.decide_tokenless_write(), Verdict::Admit(None), "nothing is fenced yet");
+    assert_eq!(
+        fresh.decide_tokenless_write(),
+        Verdict::Admit(None),
+        "nothing is fenced yet"
+    );
     store.write("disk", token(5), "held").unwrap();
     let (fenced, text) = &store.resources["disk"];
     let tokenless = Reject::Tokenless { highest: token(5) };
-    assert_eq!(fenced.decide_tokenless_write(), Verdict::Reject(tokenless.clone()));
+    assert_eq!(
+        fenced.decide_tokenless_write(),
+        Verdict::Reject(tokenless.clone())
+    );
     assert_eq!((tokenless.code(), text.as_str()), ("tokenless", "held"));
     assert!(tokenless.to_string().contains("must carry a fencing token"));
 }
@@ -155,6 +203,9 @@ fn renewing_without_holding_says_so() {
     let a = world.granted(ask("disk", "a"));
     world.release(&grant("disk", &a));
     let b = world.granted(ask("other", "b"));
-    let not_mine = palisade_core::GrantRef { key: b.key, ..grant("disk", &a) };
-    assert_eq!(world.renew(&not_mine), palisade_core::Outcome::NotHeld);
+    let not_mine = GrantRef {
+        key: b.key,
+        ..grant("disk", &a)
+    };
+    assert_eq!(world.renew(&not_mine), Outcome::NotHeld);
 }

@@ -1,11 +1,11 @@
 //! One lease with many grants: they are renewed together, expire together, and end the lease.
 
-use palisade_core::{Change, Command, Ending, Entry, Invalid, Outcome, Under};
+use palisade_core::{Change, Command, Ending, Entry, Granted, Invalid, Outcome, Under};
 
-use crate::world::{TTL_MS, World, ask, grant, key, ms, token, ttl};
+use crate::world::{TTL_MS, World, ask, grant, key, ms, token, ttl, wall};
 
 /// A world in which client `a` holds x, y and z under one lease.
-fn three_under_one() -> (World, [palisade_core::Granted; 3]) {
+fn three_under_one() -> (World, [Granted; 3]) {
     let mut world = World::new();
     let x = world.granted(ask("x", "a"));
     let y = world.granted(ask("y", "a").under(x.key));
@@ -39,13 +39,23 @@ fn the_grants_of_a_lease_expire_together_in_token_order() {
     let (mut world, grants) = three_under_one();
     world.pass(ms(TTL_MS));
     world.expire();
-    let ended: Vec<_> = world.events().iter().map(|event| event.token.get()).collect();
+    let ended: Vec<_> = world
+        .events()
+        .iter()
+        .map(|event| event.token.get())
+        .collect();
     assert_eq!(ended, [1, 2, 3]);
-    let expired = Change::Ended { how: Ending::Expired, reason: None };
+    let expired = Change::Ended {
+        how: Ending::Expired,
+        reason: None,
+    };
     assert!(world.events().iter().all(|event| event.change == expired));
     assert_eq!((world.machine.locks(), world.machine.leases()), (0, 0));
     for (lock, held) in ["x", "y", "z"].iter().zip(&grants) {
-        let ended = Outcome::Ended { token: held.token, how: Ending::Expired };
+        let ended = Outcome::Ended {
+            token: held.token,
+            how: Ending::Expired,
+        };
         assert_eq!(world.renew(&grant(lock, held)), ended);
     }
 }
@@ -54,7 +64,13 @@ fn the_grants_of_a_lease_expire_together_in_token_order() {
 fn one_touched_at_the_boundary_ends_all_of_them() {
     let (mut world, [x, ..]) = three_under_one();
     world.pass(ms(TTL_MS));
-    assert!(matches!(world.renew(&grant("x", &x)), Outcome::Ended { how: Ending::Expired, .. }));
+    assert!(matches!(
+        world.renew(&grant("x", &x)),
+        Outcome::Ended {
+            how: Ending::Expired,
+            ..
+        }
+    ));
     assert_eq!(world.machine.leases(), 0);
 }
 
@@ -64,7 +80,11 @@ fn a_lease_ends_with_its_last_grant() {
     world.release(&grant("x", &x));
     assert_eq!(world.machine.leases(), 1);
     let again = world.granted(ask("x", "a").under(y.key));
-    assert_eq!(again.token, token(4), "released and taken again is a new grant");
+    assert_eq!(
+        again.token,
+        token(4),
+        "released and taken again is a new grant"
+    );
     for (lock, held) in [("x", &again), ("y", &y)] {
         world.release(&grant(lock, held));
     }
@@ -72,17 +92,29 @@ fn a_lease_ends_with_its_last_grant() {
     world.release(&grant("z", &z));
     assert_eq!(world.machine.leases(), 0);
     let under_the_dead = world.acquire(ask("w", "a").under(z.key));
-    assert!(matches!(under_the_dead, Outcome::Ended { how: Ending::Released, .. }));
+    assert!(matches!(
+        under_the_dead,
+        Outcome::Ended {
+            how: Ending::Released,
+            ..
+        }
+    ));
 }
 
 /// Which of its grants a dead lease is remembered by must not depend on how a hash table is laid out.
 #[test]
 fn a_dead_lease_is_remembered_by_its_last_grant() {
     let (mut world, grants) = three_under_one();
-    for (lock, held) in ["y", "x", "z"].iter().zip([&grants[1], &grants[0], &grants[2]]) {
+    for (lock, held) in ["y", "x", "z"]
+        .iter()
+        .zip([&grants[1], &grants[0], &grants[2]])
+    {
         world.release(&grant(lock, held));
     }
-    let ended = Outcome::Ended { token: grants[2].token, how: Ending::Released };
+    let ended = Outcome::Ended {
+        token: grants[2].token,
+        how: Ending::Released,
+    };
     assert_eq!(world.acquire(ask("w", "a").under(grants[0].key)), ended);
 }
 
@@ -93,7 +125,10 @@ fn a_dead_lease_is_remembered_by_the_lock_that_is_asked_for_if_it_had_it() {
         world.release(&grant(lock, held));
     }
     for (lock, held) in ["x", "y", "z"].iter().zip(&grants) {
-        let ended = Outcome::Ended { token: held.token, how: Ending::Released };
+        let ended = Outcome::Ended {
+            token: held.token,
+            how: Ending::Released,
+        };
         assert_eq!(world.acquire(ask(lock, "a").under(held.key)), ended);
     }
 }
@@ -104,7 +139,10 @@ fn a_lease_is_its_clients_alone() {
     let a = world.granted(ask("x", "a"));
     assert_eq!(world.acquire(ask("y", "b").under(a.key)), Outcome::NotHeld);
     assert_eq!(world.acquire(ask("x", "b").under(a.key)), Outcome::NotHeld);
-    assert_eq!(world.acquire(ask("y", "a").under(key(99))), Outcome::NotHeld);
+    assert_eq!(
+        world.acquire(ask("y", "a").under(key(99))),
+        Outcome::NotHeld
+    );
     assert_eq!(world.machine.locks(), 1);
 }
 
@@ -113,11 +151,20 @@ fn a_lease_keeps_its_time_to_live_when_another_grant_joins() {
     let mut world = World::new();
     let a = world.granted(ask("x", "a"));
     let mut wish = ask("y", "a").with_key(a.key);
-    wish.under = Under::Existing { key: a.key, ttl: Some(ttl(5_000)) };
+    wish.under = Under::Existing {
+        key: a.key,
+        ttl: Some(ttl(5_000)),
+    };
     let differs = Outcome::Invalid(Invalid::TtlDiffers { lease: ttl(TTL_MS) });
     assert_eq!(world.apply(Command::Acquire(wish.clone())), differs);
-    wish.under = Under::Existing { key: a.key, ttl: Some(ttl(TTL_MS)) };
-    assert!(matches!(world.apply(Command::Acquire(wish)), Outcome::Granted(_)));
+    wish.under = Under::Existing {
+        key: a.key,
+        ttl: Some(ttl(TTL_MS)),
+    };
+    assert!(matches!(
+        world.apply(Command::Acquire(wish)),
+        Outcome::Granted(_)
+    ));
 }
 
 #[test]
@@ -125,10 +172,19 @@ fn a_lease_may_get_another_time_to_live_while_a_request_waits_for_it() {
     let mut world = World::new();
     let lease = world.granted(ask("seats", "b"));
     let a = world.granted(ask("orders", "a"));
-    let mut wish = ask("orders", "b").wait(60_000).request(1).with_key(lease.key);
-    wish.under = Under::Existing { key: lease.key, ttl: Some(ttl(TTL_MS)) };
+    let mut wish = ask("orders", "b")
+        .wait(60_000)
+        .request(1)
+        .with_key(lease.key);
+    wish.under = Under::Existing {
+        key: lease.key,
+        ttl: Some(ttl(TTL_MS)),
+    };
     assert_eq!(world.apply(Command::Acquire(wish)), Outcome::Queued);
-    world.apply(Command::Renew { grant: grant("seats", &lease), ttl: Some(ttl(5_000)) });
+    world.apply(Command::Renew {
+        grant: grant("seats", &lease),
+        ttl: Some(ttl(5_000)),
+    });
     world.release(&grant("orders", &a));
     let (_, granted) = world.handed_over();
     assert_eq!((granted.lease, granted.ttl), (lease.lease, ttl(5_000)));
@@ -142,9 +198,15 @@ fn a_lease_may_have_fifty_thousand_grants_and_end_with_all_of_them() {
     let mut effects = Vec::new();
     let many = 50_000;
     for n in 1..many {
-        let wish = ask(&n.to_string(), "a").under(first.key).with_key(first.key);
+        let wish = ask(&n.to_string(), "a")
+            .under(first.key)
+            .with_key(first.key);
         let command = Command::Acquire(wish);
-        let entry = Entry { at: world.now, wall: crate::world::wall(world.now), command };
+        let entry = Entry {
+            at: world.now,
+            wall: wall(world.now),
+            command,
+        };
         world.machine.apply(entry, &mut effects);
     }
     assert_eq!(world.machine.locks(), many);

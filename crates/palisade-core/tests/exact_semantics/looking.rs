@@ -1,8 +1,8 @@
 //! Queries change nothing and are exact: what is over by the instant asked for is not shown.
 
-use palisade_core::{Command, LockView, Machine};
+use palisade_core::{Command, Entry, LockView, Machine};
 
-use crate::world::{TTL_MS, World, ask, grant, key, ms, ns, wall};
+use crate::world::{TTL_MS, World, ask, grant, key, lock_name, ms, ns, wall};
 
 #[test]
 fn holder_answers_client_token_and_remaining_time_or_nothing() {
@@ -11,7 +11,10 @@ fn holder_answers_client_token_and_remaining_time_or_nothing() {
     world.granted(ask("x", "a"));
     world.pass(ms(1));
     let holder = world.holder("x").unwrap();
-    assert_eq!((&*holder.client, holder.token.get(), holder.remaining), ("a", 1, ms(TTL_MS - 1)));
+    assert_eq!(
+        (&*holder.client, holder.token.get(), holder.remaining),
+        ("a", 1, ms(TTL_MS - 1))
+    );
 }
 
 #[test]
@@ -35,7 +38,7 @@ fn view_shows_metadata_lease_wall_clock_and_waiters() {
     let a = world.granted(ask("x", "a").metadata("pid 7 on node-3"));
     world.queued(ask("x", "b").wait(1_000).request(1).metadata("next"));
     let view = LockView {
-        lock: crate::world::lock_name("x"),
+        lock: lock_name("x"),
         holder: world.holder("x"),
         lease: Some(a.lease),
         acquired_at: Some(wall(world.now)),
@@ -98,7 +101,11 @@ fn the_work_for_one_page_is_bounded_even_when_nothing_matches() {
     let mut effects = Vec::new();
     for n in 0..10_000_u32 {
         let command = Command::Acquire(ask(&format!("lock/{n}"), "a").with_key(key(n)));
-        let entry = palisade_core::Entry { at: world.now, wall: wall(world.now), command };
+        let entry = Entry {
+            at: world.now,
+            wall: wall(world.now),
+            command,
+        };
         world.machine.apply(entry, &mut effects);
     }
     let (names, count) = pages(&world.machine, &world, "none", 100);
@@ -113,6 +120,9 @@ fn a_cursor_from_nowhere_ends_the_listing() {
     let mut world = World::new();
     world.granted(ask("x", "a"));
     for cursor in [1, 2, u64::from(u32::MAX), u64::MAX] {
-        assert_eq!(world.machine.page("", cursor, 10, world.now), (Vec::new(), None));
+        assert_eq!(
+            world.machine.page("", cursor, 10, world.now),
+            (Vec::new(), None)
+        );
     }
 }

@@ -12,7 +12,12 @@
 //! | `looking` | holder, view and page |
 //! | `fences` | what a resource does with the tokens |
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 #[path = "../world/mod.rs"]
 mod world;

@@ -2,7 +2,7 @@
 
 use palisade_core::{Command, Ending, Invalid, Outcome, Span};
 
-use crate::world::{TTL_MS, World, ask, grant, lock_name, ms, ns, request, token, tokenless};
+use crate::world::{TTL_MS, World, ask, grant, key, lock_name, ms, ns, request, token, tokenless};
 
 const RELEASED: Ending = Ending::Released;
 
@@ -11,7 +11,10 @@ fn a_repeated_release_says_that_it_was_released() {
     let mut world = World::new();
     let a = world.granted(ask("orders", "a"));
     world.release(&grant("orders", &a));
-    let ended = Outcome::Ended { token: token(1), how: RELEASED };
+    let ended = Outcome::Ended {
+        token: token(1),
+        how: RELEASED,
+    };
     assert_eq!(world.release(&grant("orders", &a)), ended);
     assert_eq!(world.release(&tokenless("orders", &a)), ended);
     assert_eq!(world.renew(&grant("orders", &a)), ended);
@@ -24,9 +27,18 @@ fn a_late_release_does_not_free_the_next_grant() {
     world.release(&grant("orders", &mine));
     let next = world.granted(ask("orders", "a"));
     for late in [grant("orders", &mine), tokenless("orders", &mine)] {
-        assert_eq!(world.release(&late), Outcome::Ended { token: token(1), how: RELEASED });
+        assert_eq!(
+            world.release(&late),
+            Outcome::Ended {
+                token: token(1),
+                how: RELEASED
+            }
+        );
     }
-    assert_eq!(world.held_by("orders"), Some((next.token.get(), "a".into())));
+    assert_eq!(
+        world.held_by("orders"),
+        Some((next.token.get(), "a".into()))
+    );
 }
 
 #[test]
@@ -38,10 +50,29 @@ fn a_late_release_with_its_token_does_not_free_the_next_grant_of_the_same_lease(
     let second = world.granted(ask("orders", "a").under(anchor.key));
     assert_eq!(
         world.release(&grant("orders", &first)),
-        Outcome::Ended { token: first.token, how: RELEASED }
+        Outcome::Ended {
+            token: first.token,
+            how: RELEASED
+        }
     );
-    assert_eq!(world.held_by("orders"), Some((second.token.get(), "a".into())));
-    assert_eq!(world.release(&grant("orders", &second)), Outcome::Released { token: second.token });
+    assert_eq!(
+        world.held_by("orders"),
+        Some((second.token.get(), "a".into()))
+    );
+    assert_eq!(
+        world.release(&grant("orders", &second)),
+        Outcome::Released {
+            token: second.token
+        }
+    );
+    assert_eq!(
+        world.release(&grant("orders", &first)),
+        Outcome::Ended {
+            token: first.token,
+            how: RELEASED
+        },
+        "each grant of a lease is remembered by its own token"
+    );
 }
 
 #[test]
@@ -50,7 +81,10 @@ fn a_request_that_was_granted_is_answered_with_what_is_left() {
     let first = world.granted(ask("orders", "a").request(1));
     world.pass(ms(4_000));
     let again = world.granted(ask("orders", "a").request(1));
-    assert_eq!((again.token, again.key, again.lease), (first.token, first.key, first.lease));
+    assert_eq!(
+        (again.token, again.key, again.lease),
+        (first.token, first.key, first.lease)
+    );
     assert_eq!(again.valid_for, ms(TTL_MS - 4_000));
     assert_eq!(world.machine.next_token(), Some(token(2)));
 }
@@ -64,7 +98,10 @@ fn a_request_granted_from_the_queue_is_answered_again_without_the_wait() {
     world.release(&grant("orders", &a));
     world.pass(ms(1_000));
     let again = world.granted(ask("orders", "b").wait(60_000).request(1));
-    assert_eq!((again.valid_for, again.waited), (ms(TTL_MS - 1_000), Span::ZERO));
+    assert_eq!(
+        (again.valid_for, again.waited),
+        (ms(TTL_MS - 1_000), Span::ZERO)
+    );
 }
 
 /// The holder counts `valid_for` from when it sent the attempt that was answered. If that attempt
@@ -82,7 +119,10 @@ fn an_attempt_that_joins_a_waiting_request_is_not_promised_time_from_before_it()
     let (_, b) = world.handed_over();
     let believed_until = second_attempt.after(b.valid_for);
     let expires = world.now.after(world.holder("orders").unwrap().remaining);
-    assert!(believed_until <= expires, "believes until {believed_until:?}, expires {expires:?}");
+    assert!(
+        believed_until <= expires,
+        "believes until {believed_until:?}, expires {expires:?}"
+    );
     assert_eq!((b.waited, b.valid_for), (ms(4_000), ms(4_000 + TTL_MS)));
 }
 
@@ -108,8 +148,15 @@ fn a_request_that_was_denied_is_denied_again() {
     let a = world.granted(ask("orders", "a"));
     let first = world.acquire(ask("orders", "b").request(1));
     world.release(&grant("orders", &a));
-    assert_eq!(world.acquire(ask("orders", "b").request(1)), first, "the first answer, not a new one");
-    assert!(matches!(world.acquire(ask("orders", "b").request(2)), Outcome::Granted(_)));
+    assert_eq!(
+        world.acquire(ask("orders", "b").request(1)),
+        first,
+        "the first answer, not a new one"
+    );
+    assert!(matches!(
+        world.acquire(ask("orders", "b").request(2)),
+        Outcome::Granted(_)
+    ));
 }
 
 #[test]
@@ -117,18 +164,30 @@ fn a_request_whose_grant_is_over_learns_how_it_ended() {
     let mut world = World::new();
     let first = world.granted(ask("orders", "a").request(1));
     world.release(&grant("orders", &first));
-    let ended = |how| Outcome::Ended { token: token(1), how };
-    assert_eq!(world.acquire(ask("orders", "a").request(1)), ended(RELEASED));
+    let ended = |how| Outcome::Ended {
+        token: token(1),
+        how,
+    };
+    assert_eq!(
+        world.acquire(ask("orders", "a").request(1)),
+        ended(RELEASED)
+    );
 
     let mut world = World::new();
     world.granted(ask("orders", "a").request(1));
     world.pass(ms(TTL_MS));
-    assert_eq!(world.acquire(ask("orders", "a").request(1)), ended(Ending::Expired));
+    assert_eq!(
+        world.acquire(ask("orders", "a").request(1)),
+        ended(Ending::Expired)
+    );
 
     let mut world = World::new();
     world.granted(ask("orders", "a").request(1));
     world.granted(ask("orders", "a").request(2));
-    assert_eq!(world.acquire(ask("orders", "a").request(1)), ended(Ending::Superseded));
+    assert_eq!(
+        world.acquire(ask("orders", "a").request(1)),
+        ended(Ending::Superseded)
+    );
 }
 
 /// At the nanosecond of expiry no timer has fired yet; the answer must not depend on that.
@@ -138,7 +197,10 @@ fn a_request_whose_grant_ends_this_very_instant_learns_it_too() {
     world.pass(ns(1));
     world.granted(ask("orders", "a").request(1));
     world.pass(ms(TTL_MS));
-    let ended = Outcome::Ended { token: token(1), how: Ending::Expired };
+    let ended = Outcome::Ended {
+        token: token(1),
+        how: Ending::Expired,
+    };
     assert_eq!(world.acquire(ask("orders", "a").request(1)), ended);
 }
 
@@ -147,15 +209,25 @@ fn a_request_id_belongs_to_one_lock_and_one_client() {
     let mut world = World::new();
     let reused = Outcome::Invalid(Invalid::RequestReused);
     world.granted(ask("orders", "a").request(1));
-    assert_eq!(world.acquire(ask("seats", "a").request(1)), reused, "another lock");
+    assert_eq!(
+        world.acquire(ask("seats", "a").request(1)),
+        reused,
+        "another lock"
+    );
     assert_eq!(
         world.acquire(ask("orders", "b").request(1)),
         reused,
         "another client must not be told that it holds, and given the holder's key"
     );
     world.queued(ask("orders", "b").wait(1_000).request(2));
-    assert_eq!(world.acquire(ask("seats", "b").wait(1_000).request(2)), reused);
-    assert_eq!(world.acquire(ask("orders", "c").wait(1_000).request(2)), reused);
+    assert_eq!(
+        world.acquire(ask("seats", "b").wait(1_000).request(2)),
+        reused
+    );
+    assert_eq!(
+        world.acquire(ask("orders", "c").wait(1_000).request(2)),
+        reused
+    );
 }
 
 #[test]
@@ -171,7 +243,10 @@ fn a_malformed_request_leaves_its_id_free() {
 fn abandoned_before_it_arrives_a_request_is_refused() {
     let mut world = World::new();
     assert_eq!(world.apply(Command::Abandon(request(1))), Outcome::Done);
-    assert_eq!(world.acquire(ask("orders", "a").request(1)), Outcome::Abandoned);
+    assert_eq!(
+        world.acquire(ask("orders", "a").request(1)),
+        Outcome::Abandoned
+    );
     assert_eq!(world.held_by("orders"), None);
 }
 
@@ -183,8 +258,14 @@ fn abandoned_while_it_waits_a_request_leaves_the_queue() {
     world.apply(Command::Abandon(request(1)));
     assert_eq!(world.settled(), [(request(1), Outcome::Abandoned)]);
     world.release(&grant("orders", &a));
-    assert_eq!((world.held_by("orders"), world.settled()), (None, Vec::new()));
-    assert_eq!(world.acquire(ask("orders", "b").wait(1_000).request(1)), Outcome::Abandoned);
+    assert_eq!(
+        (world.held_by("orders"), world.settled()),
+        (None, Vec::new())
+    );
+    assert_eq!(
+        world.acquire(ask("orders", "b").wait(1_000).request(1)),
+        Outcome::Abandoned
+    );
 }
 
 #[test]
@@ -194,9 +275,16 @@ fn abandoned_after_its_grant_a_request_gives_the_lock_back() {
     world.queued(ask("orders", "b").wait(60_000).request(2));
     world.apply(Command::Abandon(request(1)));
     assert_eq!(world.handed_over().0, request(2));
-    assert_eq!(world.acquire(ask("orders", "a").request(1)), Outcome::Abandoned);
+    assert_eq!(
+        world.acquire(ask("orders", "a").request(1)),
+        Outcome::Abandoned
+    );
     assert_eq!(world.apply(Command::Abandon(request(1))), Outcome::Done);
-    assert_eq!(world.held_by("orders"), Some((2, "b".into())), "twice gives nothing more back");
+    assert_eq!(
+        world.held_by("orders"),
+        Some((2, "b".into())),
+        "twice gives nothing more back"
+    );
 }
 
 #[test]
@@ -214,13 +302,20 @@ fn an_entry_that_changes_nothing_says_so() {
     let mut world = World::new();
     let a = world.granted(ask("orders", "a").request(1));
     let before: Vec<_> = world.machine.records().collect();
-    let revoke = Command::Revoke { lock: lock_name("orders"), token: token(9), reason: "".into() };
+    let revoke = Command::Revoke {
+        lock: lock_name("orders"),
+        token: token(9),
+        reason: "".into(),
+    };
     let idle = [
-        Command::Acquire(ask("orders", "b").with_key(crate::world::key(99))),
-        Command::Acquire(ask("orders", "a").request(1).with_key(crate::world::key(99))),
+        Command::Acquire(ask("orders", "b").with_key(key(99))),
+        Command::Acquire(ask("orders", "a").request(1).with_key(key(99))),
         Command::Acquire(ask("orders", "a").under(a.key).with_key(a.key)),
         Command::Release(grant("seats", &a)),
-        Command::Renew { grant: grant("seats", &a), ttl: None },
+        Command::Renew {
+            grant: grant("seats", &a),
+            ttl: None,
+        },
         Command::Withdraw(request(9)),
         Command::Configure(*world.machine.limits()),
         Command::Expire,

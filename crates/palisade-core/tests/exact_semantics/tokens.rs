@@ -44,13 +44,21 @@ fn a_leap_moves_the_counter_and_touches_no_grant() {
     let a = world.granted(ask("orders", "a"));
     assert_eq!(world.apply(Command::Leap { by: 1 << 44 }), Outcome::Done);
     assert_eq!(world.machine.next_token(), Some(token(2 + (1 << 44))));
-    assert!(matches!(world.renew(&grant("orders", &a)), Outcome::Renewed(_)));
+    assert!(matches!(
+        world.renew(&grant("orders", &a)),
+        Outcome::Renewed(_)
+    ));
 }
 
 /// A world whose next token is the last one of the range.
 fn at_the_end() -> World {
     let mut world = World::new();
-    assert_eq!(world.apply(Command::Leap { by: Token::MAX.get() - 1 }), Outcome::Done);
+    assert_eq!(
+        world.apply(Command::Leap {
+            by: Token::MAX.get() - 1
+        }),
+        Outcome::Done
+    );
     assert_eq!(world.machine.next_token(), Some(Token::MAX));
     world
 }
@@ -61,11 +69,24 @@ fn the_last_token_is_granted_and_then_tokens_are_exhausted() {
     let last = world.granted(ask("orders", "a"));
     assert_eq!((last.token, world.machine.next_token()), (Token::MAX, None));
     assert_eq!(world.acquire(ask("seats", "a")), Outcome::TokensExhausted);
-    assert_eq!(world.acquire(ask("orders", "a")), Outcome::TokensExhausted, "nor taken back");
-    assert_eq!(world.held_by("orders"), Some((Token::MAX.get(), "a".into())));
+    assert_eq!(
+        world.acquire(ask("orders", "a")),
+        Outcome::TokensExhausted,
+        "nor taken back"
+    );
+    assert_eq!(
+        world.held_by("orders"),
+        Some((Token::MAX.get(), "a".into()))
+    );
     let last = grant("orders", &last);
-    assert!(matches!(world.renew(&last), Outcome::Renewed(_)), "who holds still renews");
-    assert_eq!(world.release(&last), Outcome::Released { token: Token::MAX });
+    assert!(
+        matches!(world.renew(&last), Outcome::Renewed(_)),
+        "who holds still renews"
+    );
+    assert_eq!(
+        world.release(&last),
+        Outcome::Released { token: Token::MAX }
+    );
     assert_eq!(world.acquire(ask("orders", "b")), Outcome::TokensExhausted);
 }
 
@@ -76,8 +97,15 @@ fn waiters_learn_that_tokens_are_exhausted() {
     world.queued(ask("orders", "b").wait(1_000).request(1));
     world.queued(ask("orders", "c").wait(1_000).request(2));
     world.release(&grant("orders", &last));
-    let outcomes: Vec<Outcome> = world.settled().into_iter().map(|(_, outcome)| outcome).collect();
-    assert_eq!(outcomes, [Outcome::TokensExhausted, Outcome::TokensExhausted]);
+    let outcomes: Vec<Outcome> = world
+        .settled()
+        .into_iter()
+        .map(|(_, outcome)| outcome)
+        .collect();
+    assert_eq!(
+        outcomes,
+        [Outcome::TokensExhausted, Outcome::TokensExhausted]
+    );
     assert_eq!(world.machine.locks(), 0);
 }
 

@@ -4,7 +4,12 @@
 //! order. On the way the machine is restored from its own records, and in the end replayed from what
 //! it said must be logged.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 mod reference;
 mod script;
@@ -35,11 +40,17 @@ fn apply(machine: &mut Machine, entry: Entry) -> (Applied, Vec<Effect>) {
 }
 
 /// Something that differs, told with where.
-fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: &T, expected: &T) -> Result<(), TestCaseError> {
+fn same<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    got: &T,
+    expected: &T,
+) -> Result<(), TestCaseError> {
     if got == expected {
         return Ok(());
     }
-    Err(TestCaseError::fail(format!("{what}\n     got {got:?}\nexpected {expected:?}")))
+    Err(TestCaseError::fail(format!(
+        "{what}\n     got {got:?}\nexpected {expected:?}"
+    )))
 }
 
 /// Plays a script to a machine and to the reference, and to a copy of the machine that was restored at
@@ -54,7 +65,11 @@ fn play(lines: &[Line], cut: usize, bend: Bend) -> Result<(), TestCaseError> {
         if n == cut {
             let copy = Machine::restore(OTHER_SEED, machine.records())
                 .map_err(|corrupt| TestCaseError::fail(corrupt.to_string()))?;
-            same("records after a restore", &records(&copy), &records(&machine))?;
+            same(
+                "records after a restore",
+                &records(&copy),
+                &records(&machine),
+            )?;
             restored = Some(copy);
         }
         let entry = line.entry(n, now, &reference);
@@ -70,10 +85,18 @@ fn play(lines: &[Line], cut: usize, bend: Bend) -> Result<(), TestCaseError> {
         invariants::check(&machine)
             .map_err(|broken| TestCaseError::fail(format!("{at}: not so: {broken}")))?;
         if !applied.changed {
-            same(&format!("{at}: changed, and said it did not"), &reference, &before)?;
+            same(
+                &format!("{at}: changed, and said it did not"),
+                &reference,
+                &before,
+            )?;
         }
         if let Some(copy) = &mut restored {
-            same(&format!("{at}, restored"), &apply(copy, bent.clone()), &(applied.clone(), caused))?;
+            same(
+                &format!("{at}, restored"),
+                &apply(copy, bent.clone()),
+                &(applied.clone(), caused),
+            )?;
         }
         if applied.changed {
             log.push(bent);
@@ -97,10 +120,18 @@ fn finish(
         apply(&mut replayed, entry);
     }
     // What is not logged may still have moved the clock; the next entry moves it for both.
-    let leap = Entry { at, wall: world::wall(at), command: Command::Leap { by: 0 } };
+    let leap = Entry {
+        at,
+        wall: world::wall(at),
+        command: Command::Leap { by: 0 },
+    };
     apply(&mut machine, leap.clone());
     apply(&mut replayed, leap);
-    same("the replayed machine", &records(&replayed), &records(&machine))
+    same(
+        "the replayed machine",
+        &records(&replayed),
+        &records(&machine),
+    )
 }
 
 proptest! {
@@ -117,7 +148,12 @@ type Bend = fn(Entry) -> Entry;
 
 /// How many scripts it takes until a machine whose entries are bent is told from the rules.
 fn scripts_until_caught(bend: Bend) -> Option<u32> {
-    let config = Config { cases: 3_000, failure_persistence: None, max_shrink_iters: 0, ..Config::default() };
+    let config = Config {
+        cases: 3_000,
+        failure_persistence: None,
+        max_shrink_iters: 0,
+        ..Config::default()
+    };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let tried = std::cell::Cell::new(0);
@@ -145,48 +181,84 @@ fn a_planted_deviation_is_found() {
             ..entry
         }),
         ("renewals do nothing", |entry| match entry.command {
-            Command::Renew { .. } => Entry { command: Command::Expire, ..entry },
+            Command::Renew { .. } => Entry {
+                command: Command::Expire,
+                ..entry
+            },
             _ => entry,
         }),
         ("release and renew forget the token", |entry| {
-            let strip = |grant: GrantRef| GrantRef { token: None, ..grant };
+            let strip = |grant: GrantRef| GrantRef {
+                token: None,
+                ..grant
+            };
             let command = match entry.command {
                 Command::Release(grant) => Command::Release(strip(grant)),
-                Command::Renew { grant, ttl } => Command::Renew { grant: strip(grant), ttl },
+                Command::Renew { grant, ttl } => Command::Renew {
+                    grant: strip(grant),
+                    ttl,
+                },
                 other => other,
             };
             Entry { command, ..entry }
         }),
         ("request ids are forgotten", |entry| match entry.command {
             Command::Acquire(acquire) if acquire.wait.is_none() => {
-                let acquire = palisade_core::Acquire { request: None, ..acquire };
-                Entry { command: Command::Acquire(acquire), ..entry }
+                let acquire = palisade_core::Acquire {
+                    request: None,
+                    ..acquire
+                };
+                Entry {
+                    command: Command::Acquire(acquire),
+                    ..entry
+                }
             }
             _ => entry,
         }),
         ("a stall drops the waiters", |entry| match entry.command {
-            Command::Grace(_) => Entry { command: Command::Grace(Away::Restarted), ..entry },
+            Command::Grace(_) => Entry {
+                command: Command::Grace(Away::Restarted),
+                ..entry
+            },
             _ => entry,
         }),
         ("abandoning only withdraws", |entry| match entry.command {
-            Command::Abandon(request) => Entry { command: Command::Withdraw(request), ..entry },
+            Command::Abandon(request) => Entry {
+                command: Command::Withdraw(request),
+                ..entry
+            },
             _ => entry,
         }),
         ("a leap falls short by one", |entry| match entry.command {
-            Command::Leap { by } => Entry { command: Command::Leap { by: by.saturating_sub(1) }, ..entry },
+            Command::Leap { by } => Entry {
+                command: Command::Leap {
+                    by: by.saturating_sub(1),
+                },
+                ..entry
+            },
             _ => entry,
         }),
-        ("the wall clock moves a grant", |entry| Entry { wall: world::wall(Timestamp::ZERO), ..entry }),
+        ("the wall clock moves a grant", |entry| Entry {
+            wall: world::wall(Timestamp::ZERO),
+            ..entry
+        }),
     ];
     for (what, bend) in deviations {
-        assert!(scripts_until_caught(bend).is_some(), "nobody noticed: {what}");
+        assert!(
+            scripts_until_caught(bend).is_some(),
+            "nobody noticed: {what}"
+        );
     }
 }
 
 /// The other half of the control: scripts reach what they are meant to reach.
 #[test]
 fn the_scripts_reach_every_outcome() {
-    let config = Config { cases: 3_000, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: 3_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let seen = std::cell::RefCell::new(std::collections::BTreeSet::new());
@@ -200,7 +272,8 @@ fn the_scripts_reach_every_outcome() {
                 seen.borrow_mut().insert(kind(&outcome));
                 for effect in effects {
                     if let Effect::Settled { outcome, .. } = effect {
-                        seen.borrow_mut().insert(format!("settled: {}", kind(&outcome)));
+                        seen.borrow_mut()
+                            .insert(format!("settled: {}", kind(&outcome)));
                     }
                 }
             }
@@ -209,15 +282,40 @@ fn the_scripts_reach_every_outcome() {
         .unwrap();
     let seen = seen.into_inner();
     let expected = [
-        "Abandoned", "Done", "Ended Expired", "Ended Released", "Ended Revoked", "Ended Superseded",
-        "Granted", "Held", "Invalid LeaseKeyInUse", "Invalid RequestReused", "Invalid Ttl",
-        "Invalid TtlDiffers", "NotHeld", "Queued", "QueueFull Client", "QueueFull Lock", "Released",
-        "Renewed", "Revoked", "Stale", "TokensExhausted", "TooManyLocks", "settled: Abandoned",
-        "settled: Ended Expired", "settled: Granted", "settled: Held", "settled: Invalid LeaseKeyInUse",
+        "Abandoned",
+        "Done",
+        "Ended Expired",
+        "Ended Released",
+        "Ended Revoked",
+        "Ended Superseded",
+        "Granted",
+        "Held",
+        "Invalid LeaseKeyInUse",
+        "Invalid RequestReused",
+        "Invalid Ttl",
+        "Invalid TtlDiffers",
+        "NotHeld",
+        "Queued",
+        "QueueFull Client",
+        "QueueFull Lock",
+        "Released",
+        "Renewed",
+        "Revoked",
+        "Stale",
+        "TokensExhausted",
+        "TooManyLocks",
+        "settled: Abandoned",
+        "settled: Ended Expired",
+        "settled: Granted",
+        "settled: Held",
+        "settled: Invalid LeaseKeyInUse",
         "settled: TokensExhausted",
     ];
     for kind in expected {
-        assert!(seen.contains(kind), "no script led to {kind}; seen: {seen:?}");
+        assert!(
+            seen.contains(kind),
+            "no script led to {kind}; seen: {seen:?}"
+        );
     }
 }
 

@@ -92,7 +92,11 @@ impl Reference {
 
     /// What the machine should answer and cause. The entry's instant is not before the last one's.
     pub(crate) fn step(&mut self, entry: Entry) -> (Outcome, Vec<Effect>) {
-        let mut now = Now { at: entry.at, wall: entry.wall, effects: Vec::new() };
+        let mut now = Now {
+            at: entry.at,
+            wall: entry.wall,
+            effects: Vec::new(),
+        };
         if let Command::Grace(away) = entry.command {
             for lease in &mut self.leases {
                 lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
@@ -120,11 +124,17 @@ impl Reference {
                 }
                 None => self.past(&named),
             },
-            Command::Revoke { lock, token, reason } => {
+            Command::Revoke {
+                lock,
+                token,
+                reason,
+            } => {
                 self.touch_lock(&lock, now);
                 match self.grant_on(&lock) {
                     None => Outcome::NotHeld,
-                    Some(grant) if grant.token != token => Outcome::Stale { highest: grant.token },
+                    Some(grant) if grant.token != token => Outcome::Stale {
+                        highest: grant.token,
+                    },
                     Some(grant) => {
                         self.end(&grant, Ending::Revoked, Some(reason), now);
                         self.hand_on(&grant, now);
@@ -141,7 +151,8 @@ impl Reference {
             Command::Grace(_) => unreachable!("handled before anything is swept"),
             Command::Leap { by } => {
                 self.next = self.next.saturating_add(by).min(Token::MAX.get() + 1);
-                self.token().map_or(Outcome::TokensExhausted, |_| Outcome::Done)
+                self.token()
+                    .map_or(Outcome::TokensExhausted, |_| Outcome::Done)
             }
             Command::Configure(limits) => {
                 self.limits = limits;
@@ -153,8 +164,6 @@ impl Reference {
     fn token(&self) -> Option<Token> {
         Token::new(self.next).ok()
     }
-
-    // --- time ------------------------------------------------------------------------------------
 
     fn sweep(&mut self, now: &mut Now) {
         let mut late: Vec<Wait> = self.waits.clone();
@@ -195,10 +204,10 @@ impl Reference {
         }
     }
 
-    // --- commands --------------------------------------------------------------------------------
-
     fn acquire(&mut self, acquire: Acquire, now: &mut Now) -> Outcome {
-        let Some(request) = acquire.request else { return self.decide(&acquire, now) };
+        let Some(request) = acquire.request else {
+            return self.decide(&acquire, now);
+        };
         if let Some(wait) = self.waits.iter_mut().find(|wait| wait.request == request) {
             if (&wait.lock, &wait.client) != (&acquire.lock, &acquire.client) {
                 return Outcome::Invalid(Invalid::RequestReused);
@@ -220,9 +229,14 @@ impl Reference {
         if known.lock.is_some_and(|lock| lock != acquire.lock) {
             return Outcome::Invalid(Invalid::RequestReused);
         }
-        let Outcome::Granted(first) = known.outcome else { return known.outcome };
-        let named =
-            GrantRef { lock: acquire.lock.clone(), key: first.key, token: Some(first.token) };
+        let Outcome::Granted(first) = known.outcome else {
+            return known.outcome;
+        };
+        let named = GrantRef {
+            lock: acquire.lock.clone(),
+            key: first.key,
+            token: Some(first.token),
+        };
         match self.live(&named, now) {
             None => self.past(&named),
             Some(grant) if grant.client != acquire.client => {
@@ -246,9 +260,17 @@ impl Reference {
         }
         let Some(grant) = self.grant_on(&acquire.lock) else {
             if self.grants.len() >= self.limits.locks as usize {
-                return Outcome::TooManyLocks { max: self.limits.locks };
+                return Outcome::TooManyLocks {
+                    max: self.limits.locks,
+                };
             }
-            return self.grant(&acquire.lock, &acquire.client, &acquire.under, Span::ZERO, now);
+            return self.grant(
+                &acquire.lock,
+                &acquire.client,
+                &acquire.under,
+                Span::ZERO,
+                now,
+            );
         };
         if grant.key == key {
             return Outcome::Granted(self.granted(&grant, Span::ZERO, now));
@@ -258,7 +280,13 @@ impl Reference {
                 return Outcome::TokensExhausted;
             }
             self.end(&grant, Ending::Superseded, None, now);
-            return self.grant(&acquire.lock, &acquire.client, &acquire.under, Span::ZERO, now);
+            return self.grant(
+                &acquire.lock,
+                &acquire.client,
+                &acquire.under,
+                Span::ZERO,
+                now,
+            );
         }
         let (Some(wait), Some(request)) = (acquire.wait, acquire.request) else {
             return Outcome::Held(self.holder(&grant, now));
@@ -266,14 +294,30 @@ impl Reference {
         if wait == Span::ZERO {
             return Outcome::Held(self.holder(&grant, now));
         }
-        let for_lock = self.waits.iter().filter(|other| other.lock == acquire.lock).count();
-        let of_client = self.waits.iter().filter(|other| other.client == acquire.client).count();
-        let Limits { waiters_per_lock, waiters_per_client, .. } = self.limits;
+        let for_lock = self
+            .waits
+            .iter()
+            .filter(|other| other.lock == acquire.lock)
+            .count();
+        let of_client = self
+            .waits
+            .iter()
+            .filter(|other| other.client == acquire.client)
+            .count();
+        let Limits {
+            waiters_per_lock,
+            waiters_per_client,
+            ..
+        } = self.limits;
         if for_lock >= waiters_per_lock as usize {
-            return Outcome::QueueFull(QueueBound::Lock { max: waiters_per_lock });
+            return Outcome::QueueFull(QueueBound::Lock {
+                max: waiters_per_lock,
+            });
         }
         if of_client >= waiters_per_client as usize {
-            return Outcome::QueueFull(QueueBound::Client { max: waiters_per_client });
+            return Outcome::QueueFull(QueueBound::Client {
+                max: waiters_per_client,
+            });
         }
         let under = match acquire.under {
             Under::Existing { key, .. } => Under::Existing { key, ttl: None },
@@ -294,12 +338,22 @@ impl Reference {
         if let Some(invalid) = ttl.and_then(|ttl| self.refused(ttl)) {
             return invalid;
         }
-        let Some(grant) = self.live(named, now) else { return self.past(named) };
-        let lease = self.leases.iter_mut().find(|lease| lease.key == grant.key).unwrap();
+        let Some(grant) = self.live(named, now) else {
+            return self.past(named);
+        };
+        let lease = self
+            .leases
+            .iter_mut()
+            .find(|lease| lease.key == grant.key)
+            .unwrap();
         lease.ttl = ttl.unwrap_or(lease.ttl);
         lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
         let valid_for = lease.expires.since(now.at);
-        Outcome::Renewed(Renewed { token: grant.token, ttl: lease.ttl, valid_for })
+        Outcome::Renewed(Renewed {
+            token: grant.token,
+            ttl: lease.ttl,
+            valid_for,
+        })
     }
 
     fn abandon(&mut self, request: RequestId, now: &mut Now) -> Outcome {
@@ -310,7 +364,8 @@ impl Reference {
         }
         let known = self.answer_to(&request);
         let lock = known.as_ref().and_then(|known| known.lock.clone());
-        if let (Some(Outcome::Granted(first)), Some(lock)) = (known.map(|known| known.outcome), &lock)
+        if let (Some(Outcome::Granted(first)), Some(lock)) =
+            (known.map(|known| known.outcome), &lock)
             && let Some(grant) = self.grant_on(lock)
             && (grant.key, grant.token) == (first.key, first.token)
             && self.lease(&grant.key).unwrap().expires > now.at
@@ -322,8 +377,6 @@ impl Reference {
         Outcome::Done
     }
 
-    // --- grants ----------------------------------------------------------------------------------
-
     /// Grants a free lock under a lease that is good.
     fn grant(
         &mut self,
@@ -333,18 +386,32 @@ impl Reference {
         waited: Span,
         now: &mut Now,
     ) -> Outcome {
-        let Some(token) = self.token() else { return Outcome::TokensExhausted };
+        let Some(token) = self.token() else {
+            return Outcome::TokensExhausted;
+        };
         self.next += 1;
         let key = match *under {
             Under::Existing { key, .. } => key,
             Under::New { key, ttl } => {
                 let (id, expires) = (LeaseId(token), now.at.after(ttl.span()));
-                self.leases.push(Lease { key, id, client: client.clone(), ttl, expires });
+                self.leases.push(Lease {
+                    key,
+                    id,
+                    client: client.clone(),
+                    ttl,
+                    expires,
+                });
                 key
             }
         };
         let (client, wall) = (client.clone(), now.wall);
-        let grant = Grant { lock: lock.clone(), token, key, client, wall };
+        let grant = Grant {
+            lock: lock.clone(),
+            token,
+            key,
+            client,
+            wall,
+        };
         self.grants.push(grant.clone());
         let ttl = self.lease(&key).unwrap().ttl;
         self.event(&grant, Change::Granted { ttl }, now);
@@ -353,8 +420,15 @@ impl Reference {
 
     fn end(&mut self, grant: &Grant, how: Ending, reason: Option<Box<str>>, now: &mut Now) {
         self.event(grant, Change::Ended { how, reason }, now);
-        let Grant { key, lock, token, .. } = grant.clone();
-        self.over.push(Over { key, lock, token, how });
+        let Grant {
+            key, lock, token, ..
+        } = grant.clone();
+        self.over.push(Over {
+            key,
+            lock,
+            token,
+            how,
+        });
         self.grants.retain(|other| other != grant);
         // Superseded under one and the same lease is a repeat and never comes here, so a lease that
         // has no grant left is over.
@@ -369,8 +443,13 @@ impl Reference {
             let wait = self.waits.remove(at);
             let outcome = if wait.deadline <= now.at {
                 let (client, token) = (last.client.clone(), last.token);
-                Outcome::Held(Holder { client, token, remaining: Span::ZERO })
-            } else if let Some(wrong) = self.wrong_lease(&wait.lock, &wait.client, &wait.under, now) {
+                Outcome::Held(Holder {
+                    client,
+                    token,
+                    remaining: Span::ZERO,
+                })
+            } else if let Some(wrong) = self.wrong_lease(&wait.lock, &wait.client, &wait.under, now)
+            {
                 wrong
             } else {
                 let waited = now.at.since(wait.since);
@@ -393,9 +472,9 @@ impl Reference {
         now: &Now,
     ) -> Option<Outcome> {
         match *under {
-            Under::New { key, .. } => {
-                self.lease(&key).map(|_| Outcome::Invalid(Invalid::LeaseKeyInUse))
-            }
+            Under::New { key, .. } => self
+                .lease(&key)
+                .map(|_| Outcome::Invalid(Invalid::LeaseKeyInUse)),
             Under::Existing { key, ttl } => match self.lease(&key) {
                 Some(lease) if lease.expires > now.at => {
                     if lease.client != *client {
@@ -425,16 +504,21 @@ impl Reference {
     /// The newest ending of that lease's grants on that lock, if it is the one meant.
     fn past(&self, named: &GrantRef) -> Outcome {
         let mut over = self.over.iter().rev();
-        let newest = over.find(|over| over.key == named.key && over.lock == named.lock);
-        let meant = newest.filter(|over| named.token.is_none_or(|token| token == over.token));
+        let meant = over.find(|over| {
+            over.key == named.key
+                && over.lock == named.lock
+                && named.token.is_none_or(|token| token == over.token)
+        });
         meant.map_or(Outcome::NotHeld, ended)
     }
 
-    // --- small things ----------------------------------------------------------------------------
-
     fn refused(&self, ttl: Ttl) -> Option<Outcome> {
         let (min, max) = (self.limits.min_ttl, self.limits.max_ttl);
-        let invalid = Invalid::Ttl { given_ms: ttl.as_millis().into(), min, max };
+        let invalid = Invalid::Ttl {
+            given_ms: ttl.as_millis().into(),
+            min,
+            max,
+        };
         (ttl < min || ttl > max).then_some(Outcome::Invalid(invalid))
     }
 
@@ -443,16 +527,26 @@ impl Reference {
     }
 
     fn grant_on(&self, lock: &LockName) -> Option<Grant> {
-        self.grants.iter().find(|grant| grant.lock == *lock).cloned()
+        self.grants
+            .iter()
+            .find(|grant| grant.lock == *lock)
+            .cloned()
     }
 
     fn answer_to(&self, request: &RequestId) -> Option<Answered> {
-        self.answers.iter().find(|known| known.request == *request).cloned()
+        self.answers
+            .iter()
+            .find(|known| known.request == *request)
+            .cloned()
     }
 
     fn remember(&mut self, request: RequestId, lock: Option<LockName>, outcome: Outcome) {
         self.answers.retain(|known| known.request != request);
-        self.answers.push(Answered { request, lock, outcome });
+        self.answers.push(Answered {
+            request,
+            lock,
+            outcome,
+        });
     }
 
     fn settle(&mut self, wait: Wait, outcome: Outcome, now: &mut Now) {
@@ -465,7 +559,11 @@ impl Reference {
 
     fn holder(&self, grant: &Grant, now: &Now) -> Holder {
         let lease = self.lease(&grant.key).unwrap();
-        Holder { client: lease.client, token: grant.token, remaining: lease.expires.since(now.at) }
+        Holder {
+            client: lease.client,
+            token: grant.token,
+            remaining: lease.expires.since(now.at),
+        }
     }
 
     fn granted(&self, grant: &Grant, waited: Span, now: &Now) -> Granted {
@@ -495,5 +593,8 @@ impl Reference {
 }
 
 fn ended(over: &Over) -> Outcome {
-    Outcome::Ended { token: over.token, how: over.how }
+    Outcome::Ended {
+        token: over.token,
+        how: over.how,
+    }
 }

@@ -2,7 +2,8 @@
 //! before the first lease ends"), so that most lines hit something.
 
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, Limits, LockName, RequestId, Span, Timestamp, Token, Under,
+    Acquire, Away, Command, Entry, GrantRef, Limits, LockName, RequestId, Span, Timestamp, Token,
+    Under,
 };
 use proptest::prelude::*;
 
@@ -31,10 +32,20 @@ enum When {
 
 #[derive(Clone, Debug)]
 enum What {
-    Acquire { lock: u8, client: u8, under: LeaseOf, wait: Option<u64>, request: Option<Asked>, noted: bool },
+    Acquire {
+        lock: u8,
+        client: u8,
+        under: LeaseOf,
+        wait: Option<u64>,
+        request: Option<Asked>,
+        noted: bool,
+    },
     Renew(Which, Option<u64>),
     Release(Which),
-    Revoke { lock: u8, right: bool },
+    Revoke {
+        lock: u8,
+        right: bool,
+    },
     Withdraw(Asked),
     Abandon(Asked),
     Expire,
@@ -102,7 +113,10 @@ fn off() -> impl Strategy<Value = i64> {
 
 fn what() -> impl Strategy<Value = What> {
     let requested = prop::option::weighted(0.9, asked());
-    let wait = prop::option::weighted(0.7, prop_oneof![Just(0), Just(1), 1_000_000_u64..300_000_000]);
+    let wait = prop::option::weighted(
+        0.7,
+        prop_oneof![Just(0), Just(1), 1_000_000_u64..300_000_000],
+    );
     let lock = prop::sample::select(vec![0_u8, 0, 0, 1, 2]);
     let acquire = (lock, 0_u8..4, lease_of(), wait, requested, any::<bool>());
     prop_oneof![
@@ -153,25 +167,49 @@ fn which() -> impl Strategy<Value = Which> {
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    let short_queue = Limits { waiters_per_lock: 1, ..Limits::DEFAULT };
-    let modest_client = Limits { waiters_per_client: 1, ..Limits::DEFAULT };
-    let few_locks = Limits { locks: 2, ..Limits::DEFAULT };
-    let short_lease = Limits { max_ttl: ttl(101), ..Limits::DEFAULT };
-    prop::sample::select(vec![Limits::DEFAULT, short_queue, modest_client, few_locks, short_lease])
+    let short_queue = Limits {
+        waiters_per_lock: 1,
+        ..Limits::DEFAULT
+    };
+    let modest_client = Limits {
+        waiters_per_client: 1,
+        ..Limits::DEFAULT
+    };
+    let few_locks = Limits {
+        locks: 2,
+        ..Limits::DEFAULT
+    };
+    let short_lease = Limits {
+        max_ttl: ttl(101),
+        ..Limits::DEFAULT
+    };
+    prop::sample::select(vec![
+        Limits::DEFAULT,
+        short_queue,
+        modest_client,
+        few_locks,
+        short_lease,
+    ])
 }
 
 impl Line {
     /// The entry this line stands for, given what is the case; `n` is the number of the line.
     pub(crate) fn entry(&self, n: usize, now: Timestamp, known: &Reference) -> Entry {
         let at = self.when.instant(now, known).max(now);
-        Entry { at, wall: wall(at), command: self.what.command(n, known) }
+        Entry {
+            at,
+            wall: wall(at),
+            command: self.what.command(n, known),
+        }
     }
 }
 
 impl When {
     fn instant(&self, now: Timestamp, known: &Reference) -> Timestamp {
         let near = |end: Option<Timestamp>, off: i64| {
-            end.map_or(now, |end| Timestamp::from_nanos(end.as_nanos().saturating_add_signed(off)))
+            end.map_or(now, |end| {
+                Timestamp::from_nanos(end.as_nanos().saturating_add_signed(off))
+            })
         };
         match *self {
             When::Same => now,
@@ -186,7 +224,14 @@ impl When {
 impl What {
     fn command(&self, n: usize, known: &Reference) -> Command {
         match self.clone() {
-            What::Acquire { lock, client, under, wait, request: asked, noted } => {
+            What::Acquire {
+                lock,
+                client,
+                under,
+                wait,
+                request: asked,
+                noted,
+            } => {
                 let under = under.resolve(n, known);
                 // Who names a lease mostly is its client.
                 let own = match under {
@@ -203,15 +248,22 @@ impl What {
                     metadata: noted.then(|| format!("line {n}").into()),
                 })
             }
-            What::Renew(which, wanted) => {
-                Command::Renew { grant: which.resolve(known), ttl: wanted.map(ttl) }
-            }
+            What::Renew(which, wanted) => Command::Renew {
+                grant: which.resolve(known),
+                ttl: wanted.map(ttl),
+            },
             What::Release(which) => Command::Release(which.resolve(known)),
             What::Revoke { lock, right } => {
                 let lock = lock_of(lock);
                 let current = known.grants.iter().find(|grant| grant.lock == lock);
-                let token = current.filter(|_| right).map_or(token(77), |grant| grant.token);
-                Command::Revoke { lock, token, reason: "stuck".into() }
+                let token = current
+                    .filter(|_| right)
+                    .map_or(token(77), |grant| grant.token);
+                Command::Revoke {
+                    lock,
+                    token,
+                    reason: "stuck".into(),
+                }
             }
             What::Withdraw(asked) => Command::Withdraw(asked.resolve(n, known)),
             What::Abandon(asked) => Command::Abandon(asked.resolve(n, known)),
@@ -239,11 +291,20 @@ impl LeaseOf {
     fn resolve(&self, n: usize, known: &Reference) -> Under {
         let fresh = key(1_000 + u32::try_from(n).unwrap());
         match *self {
-            LeaseOf::Fresh(ms) => Under::New { key: fresh, ttl: ttl(ms) },
-            LeaseOf::Pool(n, ms) => Under::New { key: key(n.into()), ttl: ttl(ms) },
+            LeaseOf::Fresh(ms) => Under::New {
+                key: fresh,
+                ttl: ttl(ms),
+            },
+            LeaseOf::Pool(n, ms) => Under::New {
+                key: key(n.into()),
+                ttl: ttl(ms),
+            },
             LeaseOf::Live(n, ms) => {
                 let key = nth(&known.leases, n).map_or(fresh, |lease| lease.key);
-                Under::Existing { key, ttl: ms.map(ttl) }
+                Under::Existing {
+                    key,
+                    ttl: ms.map(ttl),
+                }
             }
             LeaseOf::Dead(n) => {
                 let key = nth_last(&known.over, n).map_or(fresh, |over| over.key);
@@ -255,7 +316,11 @@ impl LeaseOf {
 
 impl Which {
     fn resolve(&self, known: &Reference) -> GrantRef {
-        let nobody = GrantRef { lock: lock_of(0), key: key(999), token: None };
+        let nobody = GrantRef {
+            lock: lock_of(0),
+            key: key(999),
+            token: None,
+        };
         match *self {
             Which::Live(n, with) => nth(&known.grants, n).map_or(nobody, |grant| GrantRef {
                 lock: grant.lock.clone(),
@@ -267,12 +332,16 @@ impl Which {
                 key: over.key,
                 token: with.then_some(over.token),
             }),
-            Which::Crossed(lock, key) => match (nth(&known.grants, lock), nth(&known.grants, key)) {
-                (Some(one), Some(other)) => {
-                    GrantRef { lock: one.lock.clone(), key: other.key, token: None }
+            Which::Crossed(lock, key) => {
+                match (nth(&known.grants, lock), nth(&known.grants, key)) {
+                    (Some(one), Some(other)) => GrantRef {
+                        lock: one.lock.clone(),
+                        key: other.key,
+                        token: None,
+                    },
+                    _ => nobody,
                 }
-                _ => nobody,
-            },
+            }
         }
     }
 }

@@ -7,7 +7,8 @@
 use palisade_core::machine::Applied;
 use palisade_core::{
     Acquire, ClientId, Command, Effect, Entry, Event, GrantRef, Granted, Holder, LeaseKey, Limits,
-    LockName, Machine, Outcome, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime, invariants,
+    LockName, Machine, Outcome, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
+    invariants,
 };
 
 /// The time to live of a lease when a test does not care.
@@ -23,7 +24,12 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> World {
-        World { machine: Machine::new(7), now: Timestamp::ZERO, effects: Vec::new(), keys: 0 }
+        World {
+            machine: Machine::new(7),
+            now: Timestamp::ZERO,
+            effects: Vec::new(),
+            keys: 0,
+        }
     }
 
     /// A world with other limits than the default ones.
@@ -44,7 +50,11 @@ impl World {
 
     pub(crate) fn applied(&mut self, command: Command) -> Applied {
         self.effects.clear();
-        let entry = Entry { at: self.now, wall: wall(self.now), command };
+        let entry = Entry {
+            at: self.now,
+            wall: wall(self.now),
+            command,
+        };
         let applied = self.machine.apply(entry, &mut self.effects);
         assert_eq!(invariants::check(&self.machine), Ok(()));
         applied
@@ -71,7 +81,10 @@ impl World {
     }
 
     pub(crate) fn renew(&mut self, grant: &GrantRef) -> Outcome {
-        self.apply(Command::Renew { grant: grant.clone(), ttl: None })
+        self.apply(Command::Renew {
+            grant: grant.clone(),
+            ttl: None,
+        })
     }
 
     pub(crate) fn release(&mut self, grant: &GrantRef) -> Outcome {
@@ -88,7 +101,8 @@ impl World {
 
     /// The token and client that hold a lock now.
     pub(crate) fn held_by(&self, lock: &str) -> Option<(u64, String)> {
-        self.holder(lock).map(|holder| (holder.token.get(), holder.client.to_string()))
+        self.holder(lock)
+            .map(|holder| (holder.token.get(), holder.client.to_string()))
     }
 
     /// Requests that the last entry settled, in order.
@@ -169,18 +183,28 @@ impl Ask {
             Under::New { .. } => Under::New { key, ttl: self.ttl },
             existing @ Under::Existing { .. } => existing,
         };
-        Acquire { under, ..self.acquire }
+        Acquire {
+            under,
+            ..self.acquire
+        }
     }
 }
 
 /// Names a grant with its token.
 pub(crate) fn grant(lock: &str, granted: &Granted) -> GrantRef {
-    GrantRef { lock: lock_name(lock), key: granted.key, token: Some(granted.token) }
+    GrantRef {
+        lock: lock_name(lock),
+        key: granted.key,
+        token: Some(granted.token),
+    }
 }
 
 /// Names a grant as the HTTP interface does: by the lease's key alone.
 pub(crate) fn tokenless(lock: &str, granted: &Granted) -> GrantRef {
-    GrantRef { token: None, ..grant(lock, granted) }
+    GrantRef {
+        token: None,
+        ..grant(lock, granted)
+    }
 }
 
 pub(crate) fn wall(now: Timestamp) -> WallTime {

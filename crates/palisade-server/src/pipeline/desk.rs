@@ -3,23 +3,27 @@
 use std::sync::Arc;
 
 use std::collections::{HashMap, HashSet};
-use palisade_core::RequestId;
+use palisade_core::{GrantRef, LockName, Outcome, RequestId};
 use tokio::sync::oneshot;
 
-use super::handle::{Outbox, gone, lost};
+use super::handle::{Outbox, asked_elsewhere, gone, lost};
 use super::request::Answer;
 
 /// Where one answer goes.
 pub(super) enum ReplyTo {
-    Call(oneshot::Sender<Answer>),
+    /// A single caller. If a grant finds it gone, the lock named is given back.
+    Call(oneshot::Sender<Answer>, Option<LockName>),
     Session(Arc<Outbox>, u64),
 }
+
+/// A single caller, what to give back if it is gone, and its answer.
+type Call = (oneshot::Sender<Answer>, Option<LockName>, Answer);
 
 /// Answers that are ready but must not leave before the sync, and callers whose answer is not known
 /// yet.
 #[derive(Default)]
 pub(super) struct Desk {
-    calls: Vec<(oneshot::Sender<Answer>, Answer)>,
+    calls: Vec<Call>,
     sessions: Vec<(Arc<Outbox>, Vec<(u64, Answer)>)>,
     waiting: HashMap<RequestId, ReplyTo>,
     /// The waiting requests of each session that has some.
@@ -35,7 +39,7 @@ impl Desk {
     /// An answer is ready; it leaves with [`Desk::send`].
     pub(super) fn answer(&mut self, reply: ReplyTo, answer: Answer) {
         match reply {
-            ReplyTo::Call(reply) => self.calls.push((reply, answer)),
+            ReplyTo::Call(reply, undo) => self.calls.push((reply, undo, answer)),
             ReplyTo::Session(outbox, id) => {
                 if let Some((last, answers)) = self.sessions.last_mut()
                     && last.session == outbox.session
@@ -50,7 +54,9 @@ impl Desk {
 
     /// A request went into a queue. Asked twice, it is answered where it was asked last.
     pub(super) fn wait(&mut self, request: RequestId, reply: ReplyTo) {
-        self.forget(&request);
+        if let Some(earlier) = self.forget(&request) {
+            self.answer(earlier, asked_elsewhere());
+        }
         if let ReplyTo::Session(outbox, _) = &reply {
             self.waiting_of.entry(outbox.session).or_default().insert(request);
         }
@@ -65,7 +71,7 @@ impl Desk {
     }
 
     /// Nobody waits for this request here any more.
-    pub(super) fn forget(&mut self, request: &RequestId) -> Option<ReplyTo> {
+    fn forget(&mut self, request: &RequestId) -> Option<ReplyTo> {
         let reply = self.waiting.remove(request)?;
         if let ReplyTo::Session(outbox, _) = &reply
             && let Some(requests) = self.waiting_of.get_mut(&outbox.session)
@@ -78,6 +84,15 @@ impl Desk {
         Some(reply)
     }
 
+    /// A caller of this request is gone. Whether that leaves nobody: it may have been asked again
+    /// elsewhere meanwhile.
+    pub(super) fn left(&mut self, request: &RequestId) -> bool {
+        match self.waiting.get(request) {
+            Some(ReplyTo::Call(reply, _)) if reply.is_closed() => self.forget(request).is_some(),
+            _ => false,
+        }
+    }
+
     /// A session is gone: the requests of it that waited.
     pub(super) fn hangup(&mut self, session: u64) -> Vec<RequestId> {
         let requests: Vec<RequestId> =
@@ -88,22 +103,26 @@ impl Desk {
         requests
     }
 
-    /// Lets everything out that is ready: it is durable now.
-    pub(super) fn send(&mut self) {
-        for (reply, answer) in self.calls.drain(..) {
-            // A caller that left meanwhile has said so in a message of its own.
-            let _ = reply.send(answer);
+    /// Lets everything out that is ready: it is durable now. Returns the grants that nobody was there
+    /// to take.
+    pub(super) fn send(&mut self) -> Vec<GrantRef> {
+        let mut unclaimed = Vec::new();
+        for (reply, undo, answer) in self.calls.drain(..) {
+            if let (Err(Answer::Outcome(Outcome::Granted(granted))), Some(lock)) = (reply.send(answer), undo) {
+                unclaimed.push(GrantRef { lock, key: granted.key, token: Some(granted.token) });
+            }
         }
         for (outbox, answers) in self.sessions.drain(..) {
             if !answers.is_empty() {
                 let _ = outbox.answers.send(answers);
             }
         }
+        unclaimed
     }
 
     /// The log failed: whether what was asked has happened is not known to anybody.
     pub(super) fn disown(&mut self) {
-        for (_, answer) in &mut self.calls {
+        for (_, _, answer) in &mut self.calls {
             *answer = lost();
         }
         for (_, answer) in self.sessions.iter_mut().flat_map(|(_, answers)| answers) {
@@ -122,6 +141,7 @@ impl Desk {
             self.answer(reply, answer());
         }
         self.waiting_of.clear();
-        self.send();
+        // Nothing but refusals goes out here, or grants of an authority that is over.
+        let _ = self.send();
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-use palisade_core::{AuthorityId, Event, RequestId};
+use palisade_core::{AuthorityId, Event, GrantRef, LockName, Outcome, RequestId};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::random;
@@ -51,24 +51,19 @@ pub enum Stopped {
 
 /// What travels to the pipeline's thread.
 pub(super) enum Message {
-    /// One question with one answer.
-    Call { request: Request, reply: oneshot::Sender<Answer> },
+    /// One question with one answer. If nobody is there to take a grant, it is given back, unless the
+    /// caller can ask for it again.
+    Call { request: Request, reply: oneshot::Sender<Answer>, undo: bool },
     /// Questions of a session, in order.
     Batch { session: Arc<Outbox>, requests: Vec<(u64, Request)> },
-    /// The caller of an acquire went away before its answer.
-    Gone(Asked),
+    /// The caller of a waiting request went away before its answer.
+    Gone(RequestId),
+    /// The caller of an acquire went away with its answer unread.
+    Unread(GrantRef),
     /// A session ended.
     Hangup(u64),
     /// Stop.
     Stop,
-}
-
-/// An acquire that its caller may leave before it is answered.
-#[derive(Clone, Copy)]
-pub(super) struct Asked {
-    pub(super) request: RequestId,
-    /// Whether the caller chose the id, and so can ask again with it.
-    pub(super) named: bool,
 }
 
 /// Where a session's answers go.
@@ -87,14 +82,19 @@ impl Handle {
     /// Dropping the future takes a waiting request out of its queue, and gives back a lock that was
     /// granted in that moment, unless the caller named a request id to ask again with.
     pub async fn call(&self, mut request: Request) -> Answer {
-        let asked = name_acquire(&mut request);
+        let (lock, named) = match &request {
+            Request::Acquire(acquire) => (Some(acquire.lock.clone()), acquire.request.is_some()),
+            _ => (None, true),
+        };
+        let waiting = name_waiting(&mut request);
         let (reply, answer) = oneshot::channel();
-        if self.inbox.send(Message::Call { request, reply }).is_err() {
+        if self.inbox.send(Message::Call { request, reply, undo: !named }).is_err() {
             return gone();
         }
-        let mut leave = Leave { inbox: &self.inbox, asked };
-        let answer = answer.await.unwrap_or_else(|_| lost());
-        leave.asked = None;
+        let undo = lock.filter(|_| !named);
+        let mut asking = Asking { inbox: &self.inbox, answer, waiting, undo };
+        let answer = (&mut asking.answer).await.unwrap_or_else(|_| lost());
+        (asking.waiting, asking.undo) = (None, None);
         answer
     }
 
@@ -180,35 +180,38 @@ impl Drop for Session {
     }
 }
 
-/// Tells the pipeline when a caller goes away before its answer.
-struct Leave<'a> {
+/// A caller on its way to an answer. Dropped before that, it leaves the queue and gives back what it
+/// was granted in that moment.
+struct Asking<'a> {
     inbox: &'a Sender<Message>,
-    asked: Option<Asked>,
+    answer: oneshot::Receiver<Answer>,
+    waiting: Option<RequestId>,
+    undo: Option<LockName>,
 }
 
-impl Drop for Leave<'_> {
+impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        if let Some(asked) = self.asked.take() {
-            let _ = self.inbox.send(Message::Gone(asked));
+        // From here on an answer cannot be delivered any more, and the pipeline sees that.
+        self.answer.close();
+        if let Some(lock) = self.undo.take()
+            && let Ok(Answer::Outcome(Outcome::Granted(granted))) = self.answer.try_recv()
+        {
+            let grant = GrantRef { lock, key: granted.key, token: Some(granted.token) };
+            let _ = self.inbox.send(Message::Unread(grant));
+        }
+        if let Some(request) = self.waiting.take() {
+            let _ = self.inbox.send(Message::Gone(request));
         }
     }
 }
 
-/// An acquire that can be left needs an id by which it is found; drawn here if it has none.
-fn name_acquire(request: &mut Request) -> Option<Asked> {
+/// A request that may wait needs an id by which it can leave the queue; drawn here if it has none.
+fn name_waiting(request: &mut Request) -> Option<RequestId> {
     match request {
-        Request::Acquire(Acquire { request, .. }) => {
-            let named = request.is_some();
-            Some(Asked { request: *request.get_or_insert_with(draw), named })
+        Request::Acquire(Acquire { wait: Some(_), request, .. }) => {
+            Some(*request.get_or_insert_with(draw))
         }
         _ => None,
-    }
-}
-
-/// A request that may wait needs an id by which it can leave the queue.
-fn name_waiting(request: &mut Request) {
-    if let Request::Acquire(Acquire { wait: Some(_), request, .. }) = request {
-        request.get_or_insert_with(draw);
     }
 }
 
@@ -222,6 +225,10 @@ pub(super) fn gone() -> Answer {
 
 pub(super) fn lost() -> Answer {
     Answer::Failed(Failure::UnknownOutcome("the authority stopped before it answered".into()))
+}
+
+pub(super) fn asked_elsewhere() -> Answer {
+    Answer::Failed(Failure::UnknownOutcome("the same request was asked again elsewhere".into()))
 }
 
 /// Batches of events a slow watcher may lag behind.

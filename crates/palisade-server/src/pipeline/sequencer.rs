@@ -22,7 +22,7 @@ use palisade_core::{
 use super::clock::{Clock, wall};
 use super::codec::{encode_command, encode_head};
 use super::desk::{Desk, ReplyTo};
-use super::handle::{Asked, Message, Outbox, Shared, Stopped, gone};
+use super::handle::{Message, Outbox, Shared, Stopped, gone};
 use super::intake::{Step, step};
 use super::log::{Log, LogFailed};
 use super::request::{Answer, Failure, Request};
@@ -57,7 +57,7 @@ pub(super) struct Sequencer {
     events: Vec<Event>,
     /// Whether the log had no room when last asked.
     full: bool,
-    /// What leaving callers could not have recorded while the log was full.
+    /// What is owed to callers that left: recorded first thing in the next batch that has room.
     left: Vec<Command>,
     stopping: bool,
 }
@@ -116,7 +116,7 @@ impl Sequencer {
                     let answers = requests.into_iter().map(|(id, _)| (id, gone())).collect();
                     let _ = session.answers.send(answers);
                 }
-                Message::Gone(_) | Message::Hangup(_) | Message::Stop => {}
+                Message::Gone(_) | Message::Unread(_) | Message::Hangup(_) | Message::Stop => {}
             }
         }
     }
@@ -187,10 +187,30 @@ impl Sequencer {
 
     fn message(&mut self, message: Message) -> Result<(), LogFailed> {
         match message {
-            Message::Call { request, reply } => self.one(request, ReplyTo::Call(reply)),
+            Message::Call { request, reply, undo } => {
+                let undo = match &request {
+                    Request::Acquire(acquire) if undo => Some(acquire.lock.clone()),
+                    _ => None,
+                };
+                self.one(request, ReplyTo::Call(reply, undo))
+            }
             Message::Batch { session, requests } => self.batch(&session, requests),
-            Message::Gone(asked) => Ok(self.gone(asked)),
-            Message::Hangup(session) => Ok(self.hangup(session)),
+            Message::Gone(request) => {
+                if self.desk.left(&request) {
+                    self.leave(Command::Withdraw(request));
+                }
+                Ok(())
+            }
+            Message::Unread(grant) => {
+                self.leave(Command::Release(grant));
+                Ok(())
+            }
+            Message::Hangup(session) => {
+                for request in self.desk.hangup(session) {
+                    self.leave(Command::Withdraw(request));
+                }
+                Ok(())
+            }
             Message::Stop => {
                 self.stopping = true;
                 Ok(())
@@ -313,21 +333,9 @@ impl Sequencer {
         if !self.events.is_empty() {
             let _ = self.shared.events.send(std::mem::take(&mut self.events).into());
         }
-        self.desk.send();
+        // Given back at the beginning of the next round.
+        self.left.extend(self.desk.send().into_iter().map(Command::Release));
         Ok(())
-    }
-
-    /// A caller left before its answer. One that cannot ask again must not keep what it asked for.
-    fn gone(&mut self, asked: Asked) {
-        let Asked { request, named } = asked;
-        self.desk.forget(&request);
-        self.leave(if named { Command::Withdraw(request) } else { Command::Abandon(request) });
-    }
-
-    fn hangup(&mut self, session: u64) {
-        for request in self.desk.hangup(session) {
-            self.leave(Command::Withdraw(request));
-        }
     }
 
     /// Somebody left: recorded now, or as soon as the log has room again.

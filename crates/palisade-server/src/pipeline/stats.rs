@@ -54,10 +54,8 @@ stats! {
     queue_full,
     /// Operations taken in.
     operations,
-    /// Batches applied.
+    /// Batches made durable: one write and one sync each.
     batches,
-    /// Syncs of the log.
-    syncs,
     /// Bytes given to the log.
     log_bytes,
     /// Times every lease got its full time again because the authority was away.

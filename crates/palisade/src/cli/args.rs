@@ -57,7 +57,7 @@ impl Wish {
 
 /// `palisade run`.
 #[derive(Args, Clone, Debug)]
-#[command(long_about = help::RUN, after_long_help = help::RUN_AFTER)]
+#[command(after_long_help = help::RUN_AFTER)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) wish: Wish,
@@ -75,7 +75,7 @@ pub(crate) struct RunArgs {
 
 /// `palisade acquire`.
 #[derive(Args, Clone, Debug)]
-#[command(long_about = help::ACQUIRE, after_long_help = help::ACQUIRE_AFTER)]
+#[command(after_long_help = help::ACQUIRE_AFTER)]
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
     pub(crate) wish: Wish,
@@ -157,7 +157,7 @@ pub(crate) struct WatchArgs {
 
 /// `palisade break`.
 #[derive(Args, Clone, Debug)]
-#[command(long_about = help::BREAK, after_long_help = help::BREAK_AFTER)]
+#[command(after_long_help = help::BREAK_AFTER)]
 pub(crate) struct BreakArgs {
     /// The lock.
     #[arg(value_name = "LOCK", value_parser = value::lock)]

@@ -23,6 +23,8 @@ pub(super) async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
             rows.push(row(&view));
         }
     }
+    // The server lists in an order of its own.
+    rows.sort_unstable();
     match (out.json, rows.is_empty()) {
         (true, _) => Ok(()),
         (false, true) if args.prefix.is_empty() => out.text("no lock is held"),

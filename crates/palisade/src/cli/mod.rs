@@ -58,9 +58,10 @@ enum Command {
     Serve(operator::ServeArgs),
     /// Hold a lock while a command runs
     #[command(visible_alias = "lock")]
+    #[command(long_about = help::RUN)]
     Run(Box<RunArgs>),
     /// Acquire a lock and leave it to you
-    #[command(name = "acquire")]
+    #[command(long_about = help::ACQUIRE)]
     Acquire(Box<args::AcquireArgs>),
     /// Make a lease last its full time again
     Renew(args::RenewArgs),
@@ -73,10 +74,12 @@ enum Command {
     /// Print what happens to locks, as it happens
     Watch(args::WatchArgs),
     /// Take a lock from its holder
+    #[command(long_about = help::BREAK)]
     Break(args::BreakArgs),
     /// Copy an authority's directory, whether its server runs or not
     Backup(operator::BackupArgs),
     /// Make a new authority directory from a backup
+    #[command(long_about = help::RESTORE)]
     Restore(operator::RestoreArgs),
     /// Print completions for a shell
     Completions(args::CompletionsArgs),

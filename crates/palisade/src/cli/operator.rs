@@ -52,7 +52,6 @@ pub(crate) struct BackupArgs {
 
 /// `palisade restore`.
 #[derive(Args, Clone, Debug)]
-#[command(long_about = help::RESTORE)]
 pub(crate) struct RestoreArgs {
     /// The backup.
     #[arg(value_name = "BACKUP", value_hint = ValueHint::DirPath)]

@@ -3,35 +3,47 @@
 use std::sync::Arc;
 
 use palisade_client::{Change, Client, Ending, Error, WatchEvent};
-use tokio::task::JoinSet;
 
 use super::clock::ActClock;
 use super::ledger::Ledger;
 use super::timeline::{Event, Message, Request, RequestKind};
 use super::worker::LOCK;
 
-/// Watches the lock of the story into the ledger. Dropping it ends that.
+/// A client that watches the lock of the story.
 #[derive(Debug)]
 pub(super) struct Watcher {
     client: Client,
     clock: ActClock,
     ledger: Arc<Ledger>,
-    _watching: JoinSet<()>,
 }
 
 impl Watcher {
-    pub(super) async fn open(url: &str, clock: ActClock, ledger: Arc<Ledger>) -> Result<Watcher, Error> {
-        let client = Client::connect(url).await?;
-        let mut events = client.watch(LOCK).await?;
-        let (mut watching, to) = (JoinSet::new(), Arc::clone(&ledger));
-        watching.spawn(async move {
-            while let Ok(event) = events.next().await {
-                if let Some(event) = told(clock.now_ms(), event) {
-                    to.record(event);
+    pub(super) async fn open(
+        url: &str,
+        clock: ActClock,
+        ledger: Arc<Ledger>,
+    ) -> Result<Watcher, Error> {
+        Ok(Watcher {
+            client: Client::connect(url).await?,
+            clock,
+            ledger,
+        })
+    }
+
+    /// What happens to the lock from now on goes into the ledger, for as long as what is returned is polled.
+    pub(super) async fn watch(&self) -> Result<impl Future<Output = Error> + use<>, Error> {
+        let mut changes = self.client.watch(LOCK).await?;
+        let (clock, ledger) = (self.clock, Arc::clone(&self.ledger));
+        Ok(async move {
+            loop {
+                match changes.next().await {
+                    Ok(change) => told(clock.now_ms(), change)
+                        .into_iter()
+                        .for_each(|event| ledger.record(event)),
+                    Err(error) => return error,
                 }
             }
-        });
-        Ok(Watcher { client, clock, ledger, _watching: watching })
+        })
     }
 
     /// Waits until the lock service says that somebody waits in the lock's queue, and records it as the arrival of
@@ -47,7 +59,11 @@ impl Watcher {
             arrived_ms: Some(arrived_ms),
             ..Message::default()
         };
-        self.ledger.record(Event::Request(Request { message, request: RequestKind::Acquire, answer: None }));
+        self.ledger.record(Event::Request(Request {
+            message,
+            request: RequestKind::Acquire,
+            answer: None,
+        }));
         Ok(arrived_ms)
     }
 }
@@ -56,11 +72,28 @@ impl Watcher {
 fn told(at_ms: f64, event: WatchEvent) -> Option<Event> {
     let (client, token) = (event.client.as_str().to_owned(), event.token.get());
     match event.change {
-        Change::Granted { ttl } => {
-            Some(Event::Granted { at_ms, client, token, ttl_ms: ttl.span().as_millis() as f64 })
-        }
-        Change::Ended { how: Ending::Expired, .. } => Some(Event::Expired { at_ms, client, token }),
-        Change::Ended { how: Ending::Released, .. } => Some(Event::Released { at_ms, client, token }),
+        Change::Granted { ttl } => Some(Event::Granted {
+            at_ms,
+            client,
+            token,
+            ttl_ms: ttl.span().as_millis() as f64,
+        }),
+        Change::Ended {
+            how: Ending::Expired,
+            ..
+        } => Some(Event::Expired {
+            at_ms,
+            client,
+            token,
+        }),
+        Change::Ended {
+            how: Ending::Released,
+            ..
+        } => Some(Event::Released {
+            at_ms,
+            client,
+            token,
+        }),
         Change::Ended { .. } => None,
     }
 }
@@ -76,17 +109,28 @@ pub(super) fn reconcile(events: &mut [Event]) {
         })
         .collect();
     let answered = |who: &str, what: RequestKind| {
-        let found = answers.iter().find(|request| request.request == what && request.message.client == who);
-        found.and_then(|request| request.message.answered_ms).unwrap_or(f64::INFINITY)
+        let found = answers
+            .iter()
+            .find(|request| request.request == what && request.message.client == who);
+        found
+            .and_then(|request| request.message.answered_ms)
+            .unwrap_or(f64::INFINITY)
     };
     let mut grants = Vec::new();
     for event in events.iter_mut() {
         match event {
-            Event::Granted { at_ms, client, token, .. } => {
+            Event::Granted {
+                at_ms,
+                client,
+                token,
+                ..
+            } => {
                 *at_ms = at_ms.min(answered(client, RequestKind::Acquire));
                 grants.push((*token, *at_ms));
             }
-            Event::Released { at_ms, client, .. } => *at_ms = at_ms.min(answered(client, RequestKind::Release)),
+            Event::Released { at_ms, client, .. } => {
+                *at_ms = at_ms.min(answered(client, RequestKind::Release))
+            }
             _ => {}
         }
     }
@@ -104,8 +148,12 @@ fn decide(events: &mut [Event]) {
     let happened: Vec<(RequestKind, String, f64)> = events
         .iter()
         .filter_map(|event| match event {
-            Event::Granted { at_ms, client, .. } => Some((RequestKind::Acquire, client.clone(), *at_ms)),
-            Event::Released { at_ms, client, .. } => Some((RequestKind::Release, client.clone(), *at_ms)),
+            Event::Granted { at_ms, client, .. } => {
+                Some((RequestKind::Acquire, client.clone(), *at_ms))
+            }
+            Event::Released { at_ms, client, .. } => {
+                Some((RequestKind::Release, client.clone(), *at_ms))
+            }
             _ => None,
         })
         .collect();
@@ -125,17 +173,39 @@ mod tests {
     use crate::demo::timeline::Answer;
 
     fn asked(client: &str, answered: f64) -> Event {
-        let message = Message { client: client.into(), answered_ms: Some(answered), ..Message::default() };
-        Event::Request(Request { message, request: RequestKind::Acquire, answer: Some(Answer::Done) })
+        let message = Message {
+            client: client.into(),
+            answered_ms: Some(answered),
+            ..Message::default()
+        };
+        Event::Request(Request {
+            message,
+            request: RequestKind::Acquire,
+            answer: Some(Answer::Done),
+        })
     }
 
     #[test]
     fn a_client_that_hears_of_its_grant_before_the_watcher_bounds_grant_and_expiry() {
         let (a, b) = ("A".to_owned(), "B".to_owned());
         let mut events = vec![
-            Event::Granted { at_ms: 1.0, client: a.clone(), token: 1, ttl_ms: 9.0 },
-            Event::Expired { at_ms: 10.5, client: a, token: 1 },
-            Event::Granted { at_ms: 10.6, client: b, token: 2, ttl_ms: 9.0 },
+            Event::Granted {
+                at_ms: 1.0,
+                client: a.clone(),
+                token: 1,
+                ttl_ms: 9.0,
+            },
+            Event::Expired {
+                at_ms: 10.5,
+                client: a,
+                token: 1,
+            },
+            Event::Granted {
+                at_ms: 10.6,
+                client: b,
+                token: 2,
+                ttl_ms: 9.0,
+            },
             asked("A", 1.5),
             asked("B", 10.4),
         ];

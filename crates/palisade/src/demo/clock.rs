@@ -12,12 +12,16 @@ pub(super) struct ActClock {
 impl ActClock {
     /// An act that starts now.
     pub(super) fn start() -> ActClock {
-        ActClock { origin: BootClock.now() }
+        ActClock {
+            origin: BootClock.now(),
+        }
     }
 
     /// The clock of an act that another process started.
     pub(super) fn from_nanos(origin: u64) -> ActClock {
-        ActClock { origin: Timestamp::from_nanos(origin) }
+        ActClock {
+            origin: Timestamp::from_nanos(origin),
+        }
     }
 
     /// What [`ActClock::from_nanos`] takes.

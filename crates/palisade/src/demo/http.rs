@@ -24,8 +24,14 @@ impl Message {
             .filter_map(|line| line.split_once(':'))
             .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
             .collect();
-        let mut message = Message { start, fields, body: Vec::new() };
-        let length = message.field("content-length").and_then(|text| text.parse().ok());
+        let mut message = Message {
+            start,
+            fields,
+            body: Vec::new(),
+        };
+        let length = message
+            .field("content-length")
+            .and_then(|text| text.parse().ok());
         message.body = bytes.get(end + 4..)?.get(..length.unwrap_or(0))?.to_vec();
         Some(message)
     }
@@ -61,7 +67,11 @@ pub(super) fn request(method: &str, path: &str, fields: &[(&str, String)], body:
         let _ = write!(text, "{name}: {value}\r\n");
     }
     if !body.is_empty() {
-        let _ = write!(text, "Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+        let _ = write!(
+            text,
+            "Content-Type: application/json\r\nContent-Length: {}\r\n",
+            body.len()
+        );
     }
     text.push_str("\r\n");
     text.push_str(body);
@@ -70,7 +80,10 @@ pub(super) fn request(method: &str, path: &str, fields: &[(&str, String)], body:
 
 /// The items of the list as the file spells them: one a line.
 pub(super) fn items(body: &[u8]) -> Vec<String> {
-    String::from_utf8_lossy(body).split_whitespace().map(str::to_owned).collect()
+    String::from_utf8_lossy(body)
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(test)]
@@ -79,16 +92,25 @@ mod tests {
 
     #[test]
     fn a_message_is_there_when_its_last_byte_is() {
-        let bytes = request("POST", "/v1/x", &[("x-request-id", "A-1".to_owned())], "{\"a\": 1}");
+        let bytes = request(
+            "POST",
+            "/v1/x",
+            &[("x-request-id", "A-1".to_owned())],
+            "{\"a\": 1}",
+        );
         assert!((0..bytes.len()).all(|end| Message::parse(&bytes[..end]).is_none()));
         let message = Message::parse(&bytes).unwrap();
-        assert_eq!((message.path(), message.field("x-request-id")), ("/v1/x", Some("A-1")));
+        assert_eq!(
+            (message.path(), message.field("x-request-id")),
+            ("/v1/x", Some("A-1"))
+        );
         assert_eq!(message.json()["a"], 1);
     }
 
     #[test]
     fn an_answer_has_a_status() {
-        let message = Message::parse(b"HTTP/1.1 412 Precondition Failed\r\ncontent-length: 0\r\n\r\n");
+        let message =
+            Message::parse(b"HTTP/1.1 412 Precondition Failed\r\ncontent-length: 0\r\n\r\n");
         assert_eq!(message.map(|message| message.status()), Some(412));
     }
 }

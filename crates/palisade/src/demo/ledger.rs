@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::timeline::{Event, Operation, OperationKind, merge};
+use super::timeline::{Event, Operation, OperationKind, RequestKind, merge};
 
 /// What a worker says on its standard output, one JSON value a line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,7 +67,10 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) fn new() -> Ledger {
-        Ledger { told: Mutex::default(), version: watch::Sender::new(0) }
+        Ledger {
+            told: Mutex::default(),
+            version: watch::Sender::new(0),
+        }
     }
 
     /// Adds an event of the timeline.
@@ -114,7 +117,9 @@ impl Ledger {
             }
         };
         let late = || format!("{what} did not happen within {} s", limit.as_secs_f64());
-        tokio::time::timeout(limit, found).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(limit, found)
+            .await
+            .unwrap_or_else(|_| Err(late()))
     }
 
     /// A copy of everything told so far.
@@ -131,7 +136,10 @@ impl Ledger {
 impl Told {
     /// What this client said, in order.
     pub(super) fn notes<'a>(&'a self, client: &'a str) -> impl Iterator<Item = &'a Note> {
-        self.notes.iter().filter(move |(who, _)| who == client).map(|(_, note)| note)
+        self.notes
+            .iter()
+            .filter(move |(who, _)| who == client)
+            .map(|(_, note)| note)
     }
 
     /// The client's operation of this kind. Each worker does each kind once.
@@ -149,15 +157,43 @@ impl Told {
     /// When the lock service granted the lock to this client, and with which token.
     pub(super) fn granted(&self, client: &str) -> Option<(f64, u64)> {
         self.events.iter().find_map(|event| match event {
-            Event::Granted { at_ms, client: who, token, .. } if who == client => Some((*at_ms, *token)),
+            Event::Granted {
+                at_ms,
+                client: who,
+                token,
+                ..
+            } if who == client => Some((*at_ms, *token)),
             _ => None,
+        })
+    }
+
+    /// Whether this client has told what its request for the lock was answered, and when.
+    pub(super) fn asked(&self, client: &str) -> bool {
+        self.events.iter().any(|event| match event {
+            Event::Request(request) => {
+                let acquired = request.request == RequestKind::Acquire && request.answer.is_some();
+                acquired && request.message.client == client
+            }
+            _ => false,
         })
     }
 
     /// When this client's lease expired at the lock service.
     pub(super) fn expired(&self, client: &str) -> Option<f64> {
         self.events.iter().find_map(|event| match event {
-            Event::Expired { at_ms, client: who, .. } if who == client => Some(*at_ms),
+            Event::Expired {
+                at_ms, client: who, ..
+            } if who == client => Some(*at_ms),
+            _ => None,
+        })
+    }
+
+    /// When this client's release was told by the lock service.
+    pub(super) fn released(&self, client: &str) -> Option<f64> {
+        self.events.iter().find_map(|event| match event {
+            Event::Released {
+                at_ms, client: who, ..
+            } if who == client => Some(*at_ms),
             _ => None,
         })
     }
@@ -165,7 +201,11 @@ impl Told {
     /// From when to when this client was stopped.
     pub(super) fn paused(&self, client: &str) -> Option<(f64, Option<f64>)> {
         self.events.iter().find_map(|event| match event {
-            Event::Paused { from_ms, to_ms, client: who } if who == client => Some((*from_ms, *to_ms)),
+            Event::Paused {
+                from_ms,
+                to_ms,
+                client: who,
+            } if who == client => Some((*from_ms, *to_ms)),
             _ => None,
         })
     }
@@ -173,7 +213,10 @@ impl Told {
     /// When this client's check of its lease passed, and how long the lease then had, ms.
     pub(super) fn checked(&self, client: &str) -> Option<(f64, f64)> {
         self.notes(client).find_map(|note| match note {
-            Note::Checked { at_ms, remaining_ms } => Some((*at_ms, *remaining_ms)),
+            Note::Checked {
+                at_ms,
+                remaining_ms,
+            } => Some((*at_ms, *remaining_ms)),
             _ => None,
         })
     }

@@ -13,6 +13,8 @@
 use std::io;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, watch};
@@ -65,12 +67,24 @@ impl Barrier {
 
 impl Network {
     pub(super) fn new(address: String, clock: ActClock, ledger: Arc<Ledger>) -> Network {
-        let store = Store { address, clock, ledger, seen: Mutex::new(None) };
-        Network { store: Arc::new(store), ways: JoinSet::new() }
+        let store = Store {
+            address,
+            clock,
+            ledger,
+            seen: Mutex::new(None),
+        };
+        Network {
+            store: Arc::new(store),
+            ways: JoinSet::new(),
+        }
     }
 
     /// Opens a way for one client, whose writes stop at the barrier; returns where it begins.
-    pub(super) async fn way(&mut self, client: &str, barrier: Option<Arc<Barrier>>) -> io::Result<String> {
+    pub(super) async fn way(
+        &mut self,
+        client: &str,
+        barrier: Option<Arc<Barrier>>,
+    ) -> io::Result<String> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
         let (store, client) = (Arc::clone(&self.store), client.to_owned());
@@ -88,13 +102,21 @@ impl Network {
         let mut seen = self.store.seen.lock().await;
         let at_ms = self.store.clock.now_ms();
         self.store.observe(&mut seen, at_ms).await?;
-        Ok(seen.as_ref().map(|(items, _)| items.clone()).unwrap_or_default())
+        Ok(seen
+            .as_ref()
+            .map(|(items, _)| items.clone())
+            .unwrap_or_default())
     }
 }
 
 impl Store {
     /// Carries one request there and its answer back.
-    async fn carry(&self, mut connection: TcpStream, client: &str, barrier: Option<&Barrier>) -> io::Result<()> {
+    async fn carry(
+        &self,
+        mut connection: TcpStream,
+        client: &str,
+        barrier: Option<&Barrier>,
+    ) -> io::Result<()> {
         let (bytes, request) = receive(&mut connection).await?;
         let kind = kind(&request);
         if let (OperationKind::Write, Some(barrier)) = (kind, barrier) {
@@ -106,10 +128,22 @@ impl Store {
         let decided_ms = message.decided_ms;
         let verdict = verdict(kind, &request, &answer);
         let id = request.field("x-request-id").unwrap_or_default().to_owned();
-        let message = Message { id, client: client.to_owned(), ..message };
-        self.ledger.record(Event::Operation(Operation { message, operation: kind, token: None, value: None, verdict }));
+        let message = Message {
+            id,
+            client: client.to_owned(),
+            ..message
+        };
+        let (token, value) = (token(&request), written(&request));
+        self.ledger.record(Event::Operation(Operation {
+            message,
+            operation: kind,
+            token,
+            value,
+            verdict,
+        }));
         if kind != OperationKind::Read {
-            self.observe(&mut seen, decided_ms.unwrap_or_default()).await?;
+            self.observe(&mut seen, decided_ms.unwrap_or_default())
+                .await?;
         }
         drop(seen);
         connection.set_nodelay(true)?;
@@ -125,23 +159,46 @@ impl Store {
         let arrived_ms = Some(self.clock.now_ms());
         let (bytes, answer) = receive(&mut store).await?;
         let decided_ms = Some(self.clock.now_ms());
-        Ok((Message { arrived_ms, decided_ms, ..Message::default() }, answer, bytes))
+        Ok((
+            Message {
+                arrived_ms,
+                decided_ms,
+                ..Message::default()
+            },
+            answer,
+            bytes,
+        ))
     }
 
     /// Reads list and fence as an observer does, without a token, and records them if they changed.
     async fn observe(&self, seen: &mut Option<Content>, at_ms: f64) -> io::Result<()> {
         let path = format!("/v1/storage/{}", RESOURCE.replace(':', "%3A"));
         let (_, fence, _) = self.ask(&http::request("GET", &path, &[], "")).await?;
-        let (_, file, _) = self.ask(&http::request("GET", &format!("{path}/files{FILE}"), &[], "")).await?;
+        let (_, file, _) = self
+            .ask(&http::request(
+                "GET",
+                &format!("{path}/files{FILE}"),
+                &[],
+                "",
+            ))
+            .await?;
         let items = match file.status() {
             200 => items(&file.body),
             404 => Vec::new(),
-            status => return Err(io::Error::other(format!("the store answers {status} to an observer"))),
+            status => {
+                return Err(io::Error::other(format!(
+                    "the store answers {status} to an observer"
+                )));
+            }
         };
         let content = (items, fence.json()["highest"].as_u64());
         if seen.as_ref() != Some(&content) {
             let (items, highest) = content.clone();
-            self.ledger.record(Event::Content { at_ms, items, highest });
+            self.ledger.record(Event::Content {
+                at_ms,
+                items,
+                highest,
+            });
             *seen = Some(content);
         }
         Ok(())
@@ -169,11 +226,27 @@ fn kind(request: &Http) -> OperationKind {
     }
 }
 
+/// The fencing token that a request carries.
+fn token(request: &Http) -> Option<u64> {
+    let header = request
+        .field("x-fencing-token")
+        .and_then(|text| text.parse().ok());
+    header.or_else(|| request.json()["fencing_token"].as_u64())
+}
+
+/// The list that a request writes.
+fn written(request: &Http) -> Option<String> {
+    let bytes = STANDARD
+        .decode(request.json()["write_payload"]["bytes"].as_str()?)
+        .ok()?;
+    Some(items(&bytes).join(" "))
+}
+
 /// What the store decided, as its answer tells. A store without a fence has no highest token to tell.
 fn verdict(kind: OperationKind, request: &Http, answer: &Http) -> Option<Admission> {
     let body = answer.json();
     let checked = match kind {
-        OperationKind::Read => request.field("x-fencing-token").is_some(),
+        OperationKind::Read => token(request).is_some(),
         OperationKind::Claim | OperationKind::Write => body["highest"].is_u64(),
     };
     match (answer.status(), kind) {

@@ -30,7 +30,11 @@ impl Process {
         mut line: impl FnMut(Option<String>) + Send + 'static,
     ) -> io::Result<Process> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(log)?);
+        command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(log)?);
         // A Ctrl-C in the terminal is for the demo, which then ends its children itself.
         command.process_group(0);
         die_with_us(&mut command);
@@ -38,11 +42,19 @@ impl Process {
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();
         thread::spawn(move || {
-            let lines = stdout.into_iter().flat_map(|pipe| BufReader::new(pipe).lines());
-            lines.map_while(Result::ok).for_each(|text| line(Some(text)));
+            let lines = stdout
+                .into_iter()
+                .flat_map(|pipe| BufReader::new(pipe).lines());
+            lines
+                .map_while(Result::ok)
+                .for_each(|text| line(Some(text)));
             line(None);
         });
-        Ok(Process { child, stdin, log: log.to_owned() })
+        Ok(Process {
+            child,
+            stdin,
+            log: log.to_owned(),
+        })
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -66,7 +78,10 @@ impl Process {
             }
             tokio::time::sleep(STOP_PAUSE).await;
         }
-        Err(io::Error::new(io::ErrorKind::TimedOut, "it did not stop on SIGSTOP"))
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "it did not stop on SIGSTOP",
+        ))
     }
 
     /// Lets it run again with SIGCONT.
@@ -77,7 +92,10 @@ impl Process {
     /// What it wrote last to its standard error, for a message.
     pub(super) fn last_words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-        text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing").to_owned()
+        text.lines()
+            .rfind(|line| !line.trim().is_empty())
+            .unwrap_or("it said nothing")
+            .to_owned()
     }
 
     fn pid(&self) -> io::Result<Pid> {
@@ -101,7 +119,11 @@ fn die_with_us(command: &mut Command) {
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The demo may have died before the kernel was asked.
-        if getppid() == Some(us) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+        if getppid() == Some(us) {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        }
     };
     // SAFETY: the closure makes two system calls and builds values on the stack; nothing in it allocates or locks.
     unsafe { command.pre_exec(ask) };

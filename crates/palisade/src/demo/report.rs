@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::ledger::Told;
 use super::stage::Stage;
-use super::timeline::{Act, Admission, OperationKind, Outcome, Update, html, svg};
+use super::timeline::{Act, ActName, Admission, OperationKind, Outcome, Update, html, svg};
 use super::voice::{Voice, seconds};
-use super::{Error, Settings, as_it_must};
+use super::{Error, Settings};
 
 /// The names of the pictures.
-pub(super) const HTML: &str = "palisade-demo.html";
+const HTML: &str = "palisade-demo.html";
 const SVG: &str = "palisade-demo.svg";
 
 /// The demonstration as a whole; with `--json` it is printed as it is.
@@ -64,7 +64,12 @@ impl Report {
         let headline = act.verdict.headline();
         voice.say(&format!("\n  → {headline}\n"));
         self.acts.retain(|known| known.act.name != act.name);
-        self.acts.push(Played { act, outcome, headline, lost });
+        self.acts.push(Played {
+            act,
+            outcome,
+            headline,
+            lost,
+        });
     }
 
     /// Writes the pictures and prints the summary.
@@ -89,10 +94,18 @@ impl Report {
                 names(&verdict.acknowledged),
                 names(&verdict.rejected),
                 listed(verdict.content.iter().map(String::as_str)),
-                if played.outcome == "inconclusive" { "inconclusive".to_owned() } else { names(&played.lost) },
+                if played.outcome == "inconclusive" {
+                    "inconclusive".to_owned()
+                } else {
+                    names(&played.lost)
+                },
             ]
         });
-        let table = std::iter::once(head).chain(rows).map(|cells| line(&cells)).collect::<Vec<_>>().join("\n");
+        let table = std::iter::once(head)
+            .chain(rows)
+            .map(|cells| line(&cells))
+            .collect::<Vec<_>>()
+            .join("\n");
         let mut text = format!(
             "{table}\n\nNo lock service can stop two processes from both believing they hold a lock.\n\
              The lease saves work; the fence keeps data safe.\n\ntimelines  {}\n           {}",
@@ -110,9 +123,15 @@ impl Played {
     fn verify(&self) -> Result<(), Error> {
         let act = self.act.name.word();
         match &self.act.verdict.incomplete {
-            Some(why) => Err(Error::Inconclusive { act, why: why.clone() }),
+            Some(why) => Err(Error::Inconclusive {
+                act,
+                why: why.clone(),
+            }),
             None if as_it_must(&self.act) => Ok(()),
-            None => Err(Error::Unexpected { act, headline: self.headline.clone() }),
+            None => Err(Error::Unexpected {
+                act,
+                headline: self.headline.clone(),
+            }),
         }
     }
 }
@@ -144,9 +163,36 @@ fn line(cells: &[String; 5]) -> String {
 
 fn listed<'a>(items: impl Iterator<Item = &'a str>) -> String {
     let text = items.collect::<Vec<_>>().join(", ");
-    if text.is_empty() { "–".to_owned() } else { text }
+    if text.is_empty() {
+        "–".to_owned()
+    } else {
+        text
+    }
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
-    fs::write(path, text).map_err(|source| Error::Write { path: path.to_owned(), source })
+    fs::write(path, text).map_err(|source| Error::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Whether the act showed what it is there to show.
+fn as_it_must(act: &Act) -> bool {
+    let lost: Vec<&str> = act
+        .verdict
+        .lost()
+        .iter()
+        .map(|update| update.client.as_str())
+        .collect();
+    match (act.name, act.verdict.outcome()) {
+        (ActName::Unfenced, Outcome::Lost) => lost == ["B"],
+        (ActName::Textbook, Outcome::Lost) => lost == ["A"],
+        (ActName::Claim, Outcome::Kept) => act
+            .verdict
+            .rejected
+            .iter()
+            .any(|update| update.client == "A"),
+        _ => false,
+    }
 }

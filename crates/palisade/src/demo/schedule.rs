@@ -9,9 +9,15 @@ pub(super) fn departure(act: ActName, told: &Told) -> Option<String> {
 }
 
 fn check(act: ActName, told: &Told) -> Result<(), String> {
-    let (granted_a, granted_b) = (need(told.granted("A"), "A’s grant")?, need(told.granted("B"), "B’s grant")?);
+    let (granted_a, granted_b) = (
+        need(told.granted("A"), "A’s grant")?,
+        need(told.granted("B"), "B’s grant")?,
+    );
     if (granted_a.1, granted_b.1) != (1, 2) {
-        return Err(format!("the tokens were {} and {}, not 1 and 2", granted_a.1, granted_b.1));
+        return Err(format!(
+            "the tokens were {} and {}, not 1 and 2",
+            granted_a.1, granted_b.1
+        ));
     }
     let expired = need(told.expired("A"), "the expiry of A’s lease")?;
     let (from, to) = need(told.paused("A"), "A’s pause")?;
@@ -28,7 +34,10 @@ fn check(act: ActName, told: &Told) -> Result<(), String> {
     if remaining <= 0.0 {
         return Err("A’s lease was over when A checked it".to_owned());
     }
-    let (late, write) = (Times::of(told, "A", OperationKind::Write)?, Times::of(told, "B", OperationKind::Write)?);
+    let (late, write) = (
+        Times::of(told, "A", OperationKind::Write)?,
+        Times::of(told, "B", OperationKind::Write)?,
+    );
     let read = Times::of(told, "B", OperationKind::Read)?;
     if act == ActName::Unfenced {
         return in_order(&[
@@ -61,7 +70,12 @@ impl Times {
         let all = |operation: &Operation| {
             let message = &operation.message;
             let (sent, arrived) = (message.sent_ms?, message.arrived_ms?);
-            Some(Times { sent, arrived, decided: message.decided_ms?, answered: message.answered_ms? })
+            Some(Times {
+                sent,
+                arrived,
+                decided: message.decided_ms?,
+                answered: message.answered_ms?,
+            })
         };
         let what = format!("{client}’s {kind:?}").to_lowercase();
         need(told.operation(client, kind).and_then(all), &what)
@@ -78,7 +92,9 @@ fn in_order(times: &[(&str, f64)]) -> Result<(), String> {
         if let [(first, a), (second, b)] = pair
             && a > b
         {
-            return Err(format!("{second} ({b:.2} ms) came before {first} ({a:.2} ms)"));
+            return Err(format!(
+                "{second} ({b:.2} ms) came before {first} ({a:.2} ms)"
+            ));
         }
     }
     Ok(())
@@ -88,37 +104,58 @@ fn in_order(times: &[(&str, f64)]) -> Result<(), String> {
 mod tests {
     use super::*;
     use crate::demo::ledger::{Ledger, Note};
-    use crate::demo::timeline::{Act, Event};
+    use crate::demo::timeline::{Act, Event, Message};
 
-    /// The events of a recorded act, and A's check.
-    fn recorded(text: &str) -> Ledger {
+    /// The events of a recorded act, in which A hears of its write before B goes on, and A's check.
+    fn recorded(text: &str) -> Told {
         let act: Act = serde_json::from_str(text).unwrap();
         let ledger = Ledger::new();
-        act.events.into_iter().for_each(|event| ledger.record(event));
-        ledger.note("A", Note::Checked { at_ms: 17.6, remaining_ms: 1_950.0 });
-        ledger
+        act.events
+            .into_iter()
+            .for_each(|event| ledger.record(event));
+        ledger.note(
+            "A",
+            Note::Checked {
+                at_ms: 17.6,
+                remaining_ms: 1_950.0,
+            },
+        );
+        let mut told = ledger.snapshot();
+        late_write(&mut told).answered_ms = Some(2_700.0);
+        told
+    }
+
+    fn late_write(told: &mut Told) -> &mut Message {
+        let found = told.events.iter_mut().find_map(|event| match event {
+            Event::Operation(operation) => {
+                let write =
+                    operation.operation == OperationKind::Write && operation.message.client == "A";
+                write.then_some(&mut operation.message)
+            }
+            _ => None,
+        });
+        found.unwrap()
     }
 
     #[test]
     fn a_recorded_claim_act_followed_the_schedule() {
-        let told = recorded(include_str!("timeline/fixture/claim.json")).snapshot();
+        let told = recorded(include_str!("timeline/fixture/claim.json"));
         assert_eq!(departure(ActName::Claim, &told), None);
-        assert!(departure(ActName::Unfenced, &told).is_some(), "the write was sent before the pause");
+        assert!(
+            departure(ActName::Unfenced, &told).is_some(),
+            "the write was sent before the pause"
+        );
     }
 
     #[test]
     fn a_write_that_arrived_before_b_read_is_noticed() {
-        let mut told = recorded(include_str!("timeline/fixture/textbook.json")).snapshot();
-        for event in &mut told.events {
-            if let Event::Operation(operation) = event
-                && operation.operation == OperationKind::Write
-                && operation.message.client == "A"
-            {
-                operation.message.arrived_ms = Some(100.0);
-            }
-        }
+        let mut told = recorded(include_str!("timeline/fixture/textbook.json"));
+        late_write(&mut told).arrived_ms = Some(100.0);
         let why = departure(ActName::Textbook, &told).unwrap();
-        assert!(why.contains("A’s delayed write (100.00 ms) came before B’s read"), "{why}");
+        assert!(
+            why.contains("A’s delayed write (100.00 ms) came before B’s read"),
+            "{why}"
+        );
     }
 
     #[test]

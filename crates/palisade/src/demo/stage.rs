@@ -25,7 +25,7 @@ pub(super) struct Stage {
     pub(super) clock: ActClock,
     pub(super) ledger: Arc<Ledger>,
     pub(super) network: Network,
-    watcher: Watcher,
+    pub(super) watcher: Watcher,
     workers: Vec<(String, Process)>,
     servers: [Server; 2],
     folder: PathBuf,
@@ -41,7 +41,11 @@ struct Server {
 
 impl Stage {
     /// Starts both servers on free ports, with data and logs in this folder. The act's time begins when they are up.
-    pub(super) async fn build(act: ActName, ttl: Duration, folder: PathBuf) -> Result<Stage, Error> {
+    pub(super) async fn build(
+        act: ActName,
+        ttl: Duration,
+        folder: PathBuf,
+    ) -> Result<Stage, Error> {
         let mode: &[&str] = match act {
             ActName::Unfenced => &["--danger-unfenced"],
             ActName::Textbook => &["--fence", "textbook"],
@@ -51,12 +55,25 @@ impl Stage {
         let store = Server::start("store", mode, &folder).await?;
         let (clock, ledger) = (ActClock::start(), Arc::new(Ledger::new()));
         let network = Network::new(store.address.clone(), clock, Arc::clone(&ledger));
-        network.look().await.map_err(|error| Error::start("store", &error.to_string()))?;
+        network
+            .look()
+            .await
+            .map_err(|error| Error::start("store", &error.to_string()))?;
         let url = format!("http://{}", serve.address);
         let watcher = Watcher::open(&url, clock, Arc::clone(&ledger)).await;
         let watcher = watcher.map_err(|error| Error::start("serve", &error.to_string()))?;
         let servers = [serve, store];
-        Ok(Stage { act, ttl, clock, ledger, network, watcher, workers: Vec::new(), servers, folder })
+        Ok(Stage {
+            act,
+            ttl,
+            clock,
+            ledger,
+            network,
+            watcher,
+            workers: Vec::new(),
+            servers,
+            folder,
+        })
     }
 
     /// Starts a worker, whose writes stop at the barrier if there is one.
@@ -79,7 +96,9 @@ impl Stage {
         let part = serde_json::to_string(&part)?;
         let log = self.folder.join(format!("worker-{client}.log"));
         let (ledger, name) = (Arc::clone(&self.ledger), client.to_owned());
-        let process = Process::start(&["demo-worker", &part], &log, move |line| ledger.note(&name, read(line)))?;
+        let process = Process::start(&["demo-worker", &part], &log, move |line| {
+            ledger.note(&name, read(line))
+        })?;
         let id = process.id();
         self.workers.push((client.to_owned(), process));
         Ok(id)
@@ -95,14 +114,20 @@ impl Stage {
     pub(super) fn resume(&self, client: &str, from_ms: f64) -> io::Result<f64> {
         let to_ms = self.clock.now_ms();
         self.worker(client)?.resume()?;
-        self.ledger.record(Event::Paused { from_ms, to_ms: Some(to_ms), client: client.to_owned() });
+        self.ledger.record(Event::Paused {
+            from_ms,
+            to_ms: Some(to_ms),
+            client: client.to_owned(),
+        });
         Ok(to_ms)
     }
 
     /// Lets a worker go on from its breakpoint.
     pub(super) fn go_on(&mut self, client: &str) -> io::Result<()> {
         let found = self.workers.iter_mut().find(|(name, _)| name == client);
-        found.map_or(Err(io::ErrorKind::NotFound.into()), |(_, process)| process.go_on())
+        found.map_or(Err(io::ErrorKind::NotFound.into()), |(_, process)| {
+            process.go_on()
+        })
     }
 
     /// Waits until the client's request stands in the lock's queue.
@@ -114,14 +139,22 @@ impl Stage {
 
     /// What runs, and its process id.
     pub(super) fn processes(&self) -> Vec<(String, u32)> {
-        let servers = self.servers.iter().map(|server| (server.role.to_owned(), server.process.id()));
-        let workers = self.workers.iter().map(|(name, process)| (format!("worker {name}"), process.id()));
+        let servers = self
+            .servers
+            .iter()
+            .map(|server| (server.role.to_owned(), server.process.id()));
+        let workers = self
+            .workers
+            .iter()
+            .map(|(name, process)| (format!("worker {name}"), process.id()));
         servers.chain(workers).collect()
     }
 
     fn worker(&self, client: &str) -> io::Result<&Process> {
         let found = self.workers.iter().find(|(name, _)| name == client);
-        found.map(|(_, process)| process).ok_or_else(|| io::ErrorKind::NotFound.into())
+        found
+            .map(|(_, process)| process)
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -140,10 +173,18 @@ impl Server {
         });
         let process = process.map_err(|error| Error::start(role, &error.to_string()))?;
         let first = tokio::time::timeout(PATIENCE, lines.recv()).await;
-        let first: Option<Value> = first.ok().flatten().flatten().and_then(|line| serde_json::from_str(&line).ok());
+        let first: Option<Value> = first
+            .ok()
+            .flatten()
+            .flatten()
+            .and_then(|line| serde_json::from_str(&line).ok());
         let url = first.as_ref().and_then(|line| line["url"].as_str());
         match url.and_then(|url| url.strip_prefix("http://")) {
-            Some(address) => Ok(Server { address: address.to_owned(), process, role }),
+            Some(address) => Ok(Server {
+                address: address.to_owned(),
+                process,
+                role,
+            }),
             None => Err(Error::start(role, &process.last_words())),
         }
     }
@@ -152,7 +193,9 @@ impl Server {
 /// A worker's line. One that cannot be read is the end of the act, and is shown.
 fn read(line: Option<String>) -> Note {
     let Some(line) = line else { return Note::Ended };
-    serde_json::from_str(&line).unwrap_or_else(|error| Note::Failed { message: format!("{error} in {line}") })
+    serde_json::from_str(&line).unwrap_or_else(|error| Note::Failed {
+        message: format!("{error} in {line}"),
+    })
 }
 
 /// How long anything may take that takes no time.

@@ -42,15 +42,19 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// Holds the lock while the command runs; the status is the command's.
 pub(crate) fn run(args: &RunArgs, out: Out) -> Result<u8, Failure> {
+    // 2 may be the command's own status.
+    as_asked(args, out).map_err(|failure| match failure.status {
+        USAGE => Failure { status: FAILED, ..failure },
+        _ => failure,
+    })
+}
+
+fn as_asked(args: &RunArgs, out: Out) -> Result<u8, Failure> {
     let grace = grace(args)?;
     let runtime = crate::cli::runtime()?;
     let result = runtime.block_on(hold(args, grace, out));
     runtime.block_on(finish_errands());
-    // 2 may be the command's own status.
-    result.map_err(|failure| match failure.status {
-        USAGE => Failure { status: FAILED, ..failure },
-        _ => failure,
-    })
+    result
 }
 
 /// The first renewal is sent after a third of the ttl. A grace beyond half of it would end healthy jobs.
@@ -129,7 +133,7 @@ async fn job(
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| failed("cannot adopt what the command leaves behind", error.into()))?;
     let deadline = now_until(lease)?;
-    let watchdog = Watchdog::start(deadline).map_err(|error| failed("cannot start the watchdog", error))?;
+    let watchdog = Watchdog::start(deadline, None).map_err(|error| failed("cannot start the watchdog", error))?;
     let mut terminal = Terminal::find();
     let foreground = terminal.as_ref().is_some_and(Terminal::is_free);
     let command = command(args, environment)?;

@@ -1,7 +1,5 @@
 //! The loop around a job: look, decide, act, wait.
 
-use std::io;
-
 use palisade_client::Lease;
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_core::Timestamp;
@@ -137,7 +135,7 @@ impl Watch<'_> {
     }
 
     fn restart_watchdog(&mut self) {
-        match start_watchdog(self.supervisor.deadline(), self.children.leader()) {
+        match Watchdog::start(self.supervisor.deadline(), Some(self.children.leader())) {
             Ok(watchdog) => {
                 tracing::warn!("the watchdog had ended; another one watches");
                 self.watchdog = Some(watchdog);
@@ -166,12 +164,6 @@ impl Watch<'_> {
             orphans: self.children.orphans(),
         }
     }
-}
-
-fn start_watchdog(deadline: Timestamp, group: Pid) -> io::Result<Watchdog> {
-    let watchdog = Watchdog::start(deadline)?;
-    watchdog.group(group);
-    Ok(watchdog)
 }
 
 /// What the guard says, and when. The clock is read first: read later it would move the deadline out.

@@ -47,9 +47,13 @@ fn message(tag: u8, number: u64) -> Message {
 }
 
 impl Watchdog {
-    /// Starts it, and waits until it watches.
-    pub(super) fn start(deadline: Timestamp) -> io::Result<Watchdog> {
+    /// Starts it, and waits until it watches. A group that exists already is in the pipe before: were this
+    /// process killed now, it would still be heard of.
+    pub(super) fn start(deadline: Timestamp, group: Option<Pid>) -> io::Result<Watchdog> {
         let (reader, pipe) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        if let Some(group) = group {
+            rustix::io::write(&pipe, &group_message(group))?;
+        }
         let (mut ready, writer) = io::pipe()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("palisade").arg(ARGUMENT).env_clear().current_dir("/");
@@ -72,11 +76,6 @@ impl Watchdog {
     /// The pipe's writing end, for the job to announce itself before it starts.
     pub(super) fn pipe(&self) -> io::Result<OwnedFd> {
         self.pipe.try_clone()
-    }
-
-    /// Names the group to kill.
-    pub(super) fn group(&self, group: Pid) {
-        self.tell(group_message(group));
     }
 
     /// Tells a deadline that is new.

@@ -14,13 +14,13 @@ use palisade_core::Timestamp;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-pub mod proxy;
+pub(crate) mod proxy;
 
 /// How long anything may take that should happen at once; only a test that fails waits for it.
-pub const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// The program under test, without the environment of who runs the tests.
-pub fn palisade() -> Command {
+pub(crate) fn palisade() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
     for name in ["AUTHORITY", "LOCK", "LOCK_TOKEN", "FENCING_TOKEN", "LOG"] {
         command.env_remove(format!("PALISADE_{name}"));
@@ -30,17 +30,22 @@ pub fn palisade() -> Command {
 }
 
 /// A lock server on a free port and a directory of its own.
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
-    pub url: String,
-    pub dir: tempfile::TempDir,
+    pub(crate) url: String,
+    pub(crate) dir: tempfile::TempDir,
 }
 
 impl Server {
-    pub fn start() -> Server {
+    pub(crate) fn start() -> Server {
+        Server::with(&[])
+    }
+
+    /// A server with settings.
+    pub(crate) fn with(settings: &[&str]) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let mut command = palisade();
-        command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path().join("data"));
+        command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path().join("data")).args(settings);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -48,37 +53,37 @@ impl Server {
         Server { child, url: started["url"].as_str().unwrap().to_owned(), dir }
     }
 
-    pub fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.child.id().try_into().unwrap()
     }
 
     /// A command that talks to this server, in a directory where it may write.
-    pub fn palisade(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn palisade(&self, arguments: &[&str]) -> Command {
         let mut command = palisade();
         command.args(arguments).env("PALISADE_AUTHORITY", &self.url).current_dir(self.dir.path());
         command
     }
 
-    pub fn output(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn output(&self, arguments: &[&str]) -> Output {
         self.palisade(arguments).output().unwrap()
     }
 
     /// Starts `palisade run` and keeps it.
-    pub fn run(&self, arguments: &[&str]) -> Run {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Run {
         Run::start(&mut self.palisade(&[&["run"], arguments].concat()))
     }
 
     /// What `palisade show` says.
-    pub fn show(&self, lock: &str) -> Value {
+    pub(crate) fn show(&self, lock: &str) -> Value {
         json(&self.output(&["show", lock, "--json"]).stdout)
     }
 
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// The process ids that a job has written down, one a line, once there are this many.
-    pub fn pids(&self, name: &str, count: usize) -> Vec<i32> {
+    pub(crate) fn pids(&self, name: &str, count: usize) -> Vec<i32> {
         let path = self.file(name);
         let read = || -> Vec<i32> {
             let text = fs::read_to_string(&path).unwrap_or_default();
@@ -100,37 +105,37 @@ impl Drop for Server {
 }
 
 /// A `palisade run` under way.
-pub struct Run {
+pub(crate) struct Run {
     child: Option<Child>,
 }
 
 impl Run {
-    pub fn start(command: &mut Command) -> Run {
+    pub(crate) fn start(command: &mut Command) -> Run {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         Run { child: Some(child) }
     }
 
-    pub fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.child.as_ref().unwrap().id().try_into().unwrap()
     }
 
-    pub fn send(&self, signal: Signal) {
+    pub(crate) fn send(&self, signal: Signal) {
         send(self.pid(), signal);
     }
 
     /// The process that kills the job when palisade cannot.
-    pub fn watchdog(&self) -> i32 {
+    pub(crate) fn watchdog(&self) -> i32 {
         let found = || children(self.pid()).into_iter().find(|pid| is_watchdog(*pid));
         until("the watchdog", || found().is_some());
         found().unwrap()
     }
 
-    pub fn is_over(&mut self) -> bool {
+    pub(crate) fn is_over(&mut self) -> bool {
         self.child.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
     /// Waits for its end, with a bound.
-    pub fn end(mut self) -> Output {
+    pub(crate) fn end(mut self) -> Output {
         until("the end of palisade run", || self.is_over());
         self.child.take().unwrap().wait_with_output().unwrap()
     }
@@ -145,7 +150,7 @@ impl Drop for Run {
     }
 }
 
-pub fn is_watchdog(pid: i32) -> bool {
+pub(crate) fn is_watchdog(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("watchdog"))
 }
 
@@ -162,38 +167,38 @@ fn stat(pid: i32) -> Option<(char, i32)> {
 }
 
 /// Whether a process can still do anything.
-pub fn is_alive(pid: i32) -> bool {
+pub(crate) fn is_alive(pid: i32) -> bool {
     stat(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
 }
 
-pub fn is_stopped(pid: i32) -> bool {
+pub(crate) fn is_stopped(pid: i32) -> bool {
     stat(pid).is_some_and(|(state, _)| state == 'T')
 }
 
-pub fn living(pids: &[i32]) -> Vec<i32> {
+pub(crate) fn living(pids: &[i32]) -> Vec<i32> {
     pids.iter().copied().filter(|pid| is_alive(*pid)).collect()
 }
 
-pub fn until_dead(pids: &[i32]) {
+pub(crate) fn until_dead(pids: &[i32]) {
     until(&format!("the end of {pids:?}"), || living(pids).is_empty());
 }
 
-pub fn send(pid: i32, signal: Signal) {
+pub(crate) fn send(pid: i32, signal: Signal) {
     let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal);
 }
 
 /// Stops a process and waits until it is stopped.
-pub fn stop(pid: i32) {
+pub(crate) fn stop(pid: i32) {
     send(pid, Signal::STOP);
     until(&format!("{pid} stopped"), || is_stopped(pid));
 }
 
-pub fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     BootClock.now()
 }
 
 /// Waits for a condition, with a bound.
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let give_up = now().after(SOON.into());
     while !holds() {
         assert!(now() < give_up, "waited in vain for: {what}");
@@ -202,7 +207,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Waits until the clock of the leases has reached `at`.
-pub fn until_time(at: Timestamp) {
+pub(crate) fn until_time(at: Timestamp) {
     until(&format!("{at:?}"), || now() >= at);
 }
 
@@ -211,22 +216,22 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(2)); // real time: other processes need it to do what is waited for
 }
 
-pub fn json(bytes: &[u8]) -> Value {
+pub(crate) fn json(bytes: &[u8]) -> Value {
     let text = text(bytes);
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-pub fn status(output: &Output) -> i32 {
+pub(crate) fn status(output: &Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{}: {}", output.status, text(&output.stderr)))
 }
 
 /// A job of four processes that all ignore SIGTERM: the command, its child, a grandchild, and one that left
 /// the group for a session of its own. Each writes its id into `pids`.
-pub const STUBBORN: &str = r#"
+pub(crate) const STUBBORN: &str = r#"
     trap '' TERM
     echo $$ >> pids
     setsid sh -c 'echo $$ >> pids; exec sleep 1000' &
@@ -235,15 +240,15 @@ pub const STUBBORN: &str = r#"
 "#;
 
 /// How many of the processes of [`STUBBORN`] write themselves down.
-pub const STUBBORN_PIDS: usize = 4;
+pub(crate) const STUBBORN_PIDS: usize = 4;
 
 /// Prints those processes of the file `pids` that are alive.
-pub const WHO_LIVES: &str = r#"
+pub(crate) const WHO_LIVES: &str = r#"
     for pid in $(cat pids); do
-        grep -q '^State:[[:space:]]*[^ZX]' /proc/$pid/status 2>/dev/null && echo $pid
+        grep -q '^State:[[:space:]][^ZX]' /proc/$pid/status 2>/dev/null && echo $pid
     done; true
 "#;
 
-pub fn exists(path: &Path) -> bool {
+pub(crate) fn exists(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0)
 }

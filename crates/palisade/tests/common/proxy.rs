@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Passes bytes on to a server, until it is frozen.
-pub struct Proxy {
-    pub url: String,
+pub(crate) struct Proxy {
+    pub(crate) url: String,
     frozen: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    pub fn to(url: &str) -> Proxy {
+    pub(crate) fn to(url: &str) -> Proxy {
         let server = url.strip_prefix("http://").unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -30,7 +30,7 @@ impl Proxy {
     }
 
     /// From now on nothing gets through, in either direction, for ever.
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         self.frozen.store(true, Ordering::SeqCst);
     }
 }

@@ -25,7 +25,7 @@ mod tests;
 
 pub(crate) use html::html;
 pub(crate) use model::{
-    Act, ActName, Admission, Answer, Event, Lane, Message, Operation, OperationKind, Outcome,
-    Request, RequestKind, Role, Update, Verdict, merge,
+    Act, ActName, Admission, Answer, Event, Message, Operation, OperationKind, Outcome, Request,
+    RequestKind, Update, merge,
 };
 pub(crate) use svg::svg;

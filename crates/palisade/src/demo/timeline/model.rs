@@ -23,7 +23,7 @@ pub(crate) struct Act {
 }
 
 /// The three resources the demo compares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ActName {
     /// The resource checks nothing.

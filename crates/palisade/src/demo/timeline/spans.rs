@@ -278,6 +278,7 @@ pub(super) fn asked_words(operation: &Operation) -> String {
     let value = operation.value.as_deref();
     match (operation.operation, value) {
         (OperationKind::Claim, _) => "claim".to_owned(),
+        (OperationKind::Read, Some("")) => "read → empty".to_owned(),
         (OperationKind::Read, Some(value)) => format!("read → “{value}”"),
         (OperationKind::Read, None) => "read".to_owned(),
         (OperationKind::Write, value) => format!("write “{}”", value.unwrap_or_default()),

@@ -83,7 +83,10 @@ struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     fn new(part: &'a Part) -> Result<Worker<'a>, Failed> {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
         Ok(Worker {
             part,
             clock: ActClock::from_nanos(part.origin_nanos),
@@ -108,7 +111,12 @@ impl<'a> Worker<'a> {
             self.runtime.block_on(learned).map_err(words)?
         };
         let client = self.part.client.clone();
-        record(Event::Believed { from_ms, to_ms: Some(to_ms), client, token })?;
+        record(Event::Believed {
+            from_ms,
+            to_ms: Some(to_ms),
+            client,
+            token,
+        })?;
         worked
     }
 
@@ -119,22 +127,36 @@ impl<'a> Worker<'a> {
         let asking = async {
             let client = Client::connect(&part.authority).await?;
             let wish = client.lock(LOCK).client_id(part.client.as_str());
-            let wish = wish.ttl(Duration::from_millis(part.ttl_ms)).wait(Duration::from_millis(part.wait_ms));
+            let wish = wish
+                .ttl(Duration::from_millis(part.ttl_ms))
+                .wait(Duration::from_millis(part.wait_ms));
             let sent_ms = self.clock.now_ms();
             wish.acquire().await.map(|lease| (lease, sent_ms))
         };
-        let (lease, sent_ms) = self.runtime.block_on(asking).map_err(|error: palisade_client::Error| words(error))?;
+        let (lease, sent_ms) = self
+            .runtime
+            .block_on(asking)
+            .map_err(|error: palisade_client::Error| words(error))?;
         let answered_ms = self.clock.now_ms();
         (message.sent_ms, message.answered_ms) = (Some(sent_ms), Some(answered_ms));
         let answer = Some(Answer::Granted(lease.token().get()));
-        record(Event::Request(Request { message, request: RequestKind::Acquire, answer }))?;
+        record(Event::Request(Request {
+            message,
+            request: RequestKind::Acquire,
+            answer,
+        }))?;
         Ok((lease, answered_ms))
     }
 
     /// What the lock is for: read, think, check, write.
     fn work(&self, lease: &Lease) -> Result<(), Failed> {
         let part = self.part;
-        let storage = Storage { part, clock: self.clock, token: lease.token(), authority: lease.authority() };
+        let storage = Storage {
+            part,
+            clock: self.clock,
+            token: lease.token(),
+            authority: lease.authority(),
+        };
         if part.claims {
             storage.claim()?;
         }
@@ -143,7 +165,10 @@ impl<'a> Worker<'a> {
         items.push(part.client.clone());
         lease.check().map_err(words)?;
         let (at_ms, remaining) = (self.clock.now_ms(), lease.remaining());
-        said(&Note::Checked { at_ms, remaining_ms: remaining.as_secs_f64() * 1_000.0 })?;
+        said(&Note::Checked {
+            at_ms,
+            remaining_ms: remaining.as_secs_f64() * 1_000.0,
+        })?;
         self.pause_at(Breakpoint::Checked)?;
         let item = part.client.clone();
         said(&match storage.write(&items)? {
@@ -161,7 +186,11 @@ impl<'a> Worker<'a> {
             Released::Released => Answer::Done,
             other => Answer::Refused(format!("{other:?}")),
         });
-        record(Event::Request(Request { message, request: RequestKind::Release, answer }))
+        record(Event::Request(Request {
+            message,
+            request: RequestKind::Release,
+            answer,
+        }))
     }
 
     /// Waits here for a line from the demo, if this is the place.
@@ -178,7 +207,11 @@ impl<'a> Worker<'a> {
 
     fn message(&self, what: &str) -> Message {
         let client = self.part.client.clone();
-        Message { id: format!("{client}-{what}"), client, ..Message::default() }
+        Message {
+            id: format!("{client}-{what}"),
+            client,
+            ..Message::default()
+        }
     }
 }
 

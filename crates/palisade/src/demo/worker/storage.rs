@@ -36,8 +36,18 @@ impl Storage<'_> {
             "resource_id": RESOURCE, "fencing_token": self.token.get(), "authority": self.authority.as_str(),
         });
         let bytes = self.post("/v1/storage/claim", "claim", &body);
-        let answer = self.exchange("claim", OperationKind::Claim, bytes, Some(self.token), |_| None)?;
-        if answer.status() == 200 { Ok(()) } else { Err(refusal("claim", &answer)) }
+        let answer = self.exchange(
+            "claim",
+            OperationKind::Claim,
+            bytes,
+            Some(self.token),
+            |_| None,
+        )?;
+        if answer.status() == 200 {
+            Ok(())
+        } else {
+            Err(refusal("claim", &answer))
+        }
     }
 
     /// The list. Where holders claim, the read carries the token and is refused when it is stale.
@@ -71,8 +81,13 @@ impl Storage<'_> {
         });
         let bytes = self.post("/v1/storage/write", "write", &body);
         let written = Some(list.join(" "));
-        let answer =
-            self.exchange("write", OperationKind::Write, bytes, Some(self.token), |_| written.clone())?;
+        let answer = self.exchange(
+            "write",
+            OperationKind::Write,
+            bytes,
+            Some(self.token),
+            |_| written.clone(),
+        )?;
         match answer.status() {
             200 => Ok(Written::Acknowledged),
             412 => Ok(Written::Rejected),
@@ -81,7 +96,12 @@ impl Storage<'_> {
     }
 
     fn post(&self, path: &str, what: &str, body: &serde_json::Value) -> Vec<u8> {
-        http::request("POST", path, &[("X-Request-Id", self.id(what))], &body.to_string())
+        http::request(
+            "POST",
+            path,
+            &[("X-Request-Id", self.id(what))],
+            &body.to_string(),
+        )
     }
 
     /// Sends one request, waits for its answer however long it takes, and records both.
@@ -102,9 +122,21 @@ impl Storage<'_> {
         let answered_ms = Some(self.clock.now_ms());
         let answer = http::Message::parse(&answer).ok_or("the store's answer broke off")?;
         let client = self.part.client.clone();
-        let message = Message { id: self.id(what), client, sent_ms, answered_ms, ..Message::default() };
+        let message = Message {
+            id: self.id(what),
+            client,
+            sent_ms,
+            answered_ms,
+            ..Message::default()
+        };
         let (token, value) = (token.map(Token::get), value(&answer));
-        record(Event::Operation(Operation { message, operation, token, value, verdict: None }))?;
+        record(Event::Operation(Operation {
+            message,
+            operation,
+            token,
+            value,
+            verdict: None,
+        }))?;
         Ok(answer)
     }
 
@@ -114,5 +146,9 @@ impl Storage<'_> {
 }
 
 fn refusal(what: &str, answer: &http::Message) -> Failed {
-    format!("its {what} was refused: {} {}", answer.status(), answer.json()["error"]["message"])
+    format!(
+        "its {what} was refused: {} {}",
+        answer.status(),
+        answer.json()["error"]["message"]
+    )
 }
