@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::stream::StreamExt as _;
+use palisade_core::Timestamp;
 
 use crate::errand::{Backoff, insist};
 use crate::error::Error;
@@ -29,15 +30,14 @@ impl Watch {
         prefix: &str,
         after: Option<u64>,
     ) -> Result<Watch, Error> {
-        let mut watch = Watch {
+        let until = core.clock.now().after(core.patience);
+        let events = Some(subscribe(&core, prefix, after, until).await?);
+        Ok(Watch {
             core,
             prefix: prefix.into(),
             after,
-            events: None,
-        };
-        let until = watch.core.clock.now().after(watch.core.patience);
-        watch.events = Some(watch.subscribe(until).await?);
-        Ok(watch)
+            events,
+        })
     }
 
     /// The next change. It waits through reconnects, for as long as nothing happens; dropping the
@@ -49,7 +49,8 @@ impl Watch {
         let mut backoff = Backoff::new();
         loop {
             let Some(events) = &mut self.events else {
-                self.events = Some(self.subscribe(NEVER).await?);
+                let events = subscribe(&self.core, &self.prefix, self.after, NEVER).await?;
+                self.events = Some(events);
                 continue;
             };
             match events.next().await {
@@ -65,9 +66,24 @@ impl Watch {
         self.after = Some(event.revision);
         event
     }
+}
 
-    async fn subscribe(&self, until: palisade_core::Timestamp) -> Result<Events, Fault> {
-        let core = &*self.core;
-        insist(core, until, || core.service.watch(&self.prefix, self.after)).await
+/// Borrows only what it needs: a watch can then be moved into a task of its own.
+async fn subscribe(
+    core: &Core,
+    prefix: &str,
+    after: Option<u64>,
+    until: Timestamp,
+) -> Result<Events, Fault> {
+    insist(core, until, || core.service.watch(prefix, after)).await
+}
+
+#[cfg(test)]
+mod tests {
+    /// Compiles only if a task may wait for the next event.
+    #[test]
+    fn a_watch_can_be_followed_in_a_task() {
+        fn task<T: Send>(_: impl FnOnce(&'static mut super::Watch) -> T) {}
+        task(super::Watch::next);
     }
 }

@@ -1,8 +1,11 @@
-//! The binary `palisade`: the lock server, the command line, and `palisade run`.
+//! The binary `palisade`: the lock server, the fenced store, the command line, and `palisade run`.
 
+mod bench;
 mod cli;
+mod demo;
 mod run;
 mod serve;
+mod store;
 
 use std::process::ExitCode;
 

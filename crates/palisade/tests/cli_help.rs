@@ -1,6 +1,11 @@
 //! Help, completions and man pages say what the program does.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 mod common;
 
@@ -8,7 +13,12 @@ use common::{palisade, status, text};
 
 fn said(arguments: &[&str]) -> String {
     let output = palisade().args(arguments).output().unwrap();
-    assert_eq!(status(&output), 0, "{arguments:?}: {}", text(&output.stderr));
+    assert_eq!(
+        status(&output),
+        0,
+        "{arguments:?}: {}",
+        text(&output.stderr)
+    );
     text(&output.stdout)
 }
 
@@ -30,9 +40,21 @@ fn the_first_thing_said_is_what_a_lock_cannot_do() {
 fn run_documents_its_statuses_and_environment() {
     let help = said(&["run", "--help"]);
     for word in [
-        "123", "124", "125", "126", "127", "128 + n", "PALISADE_LOCK ", "PALISADE_FENCING_TOKEN",
-        "PALISADE_AUTHORITY ", "PALISADE_AUTHORITY_ID", "PALISADE_DEADLINE_MS", "CLOCK_BOOTTIME", "--on-lost",
-        "SIGTERM", "Examples:",
+        "123",
+        "124",
+        "125",
+        "126",
+        "127",
+        "128 + n",
+        "PALISADE_LOCK ",
+        "PALISADE_FENCING_TOKEN",
+        "PALISADE_AUTHORITY ",
+        "PALISADE_AUTHORITY_ID",
+        "PALISADE_DEADLINE_MS",
+        "CLOCK_BOOTTIME",
+        "--on-lost",
+        "SIGTERM",
+        "Examples:",
     ] {
         assert!(help.contains(word), "{word}");
     }
@@ -42,12 +64,29 @@ fn run_documents_its_statuses_and_environment() {
 fn every_command_has_help_and_no_flag_takes_a_secret() {
     let overview = said(&["-h"]);
     for command in [
-        "serve", "run", "acquire", "renew", "release", "ls", "show", "watch", "break", "backup", "restore",
-        "completions", "man",
+        "serve",
+        "run",
+        "acquire",
+        "renew",
+        "release",
+        "ls",
+        "show",
+        "watch",
+        "break",
+        "store",
+        "demo",
+        "bench",
+        "backup",
+        "restore",
+        "completions",
+        "man",
     ] {
         assert!(overview.contains(&format!("\n  {command} ")), "{command}");
         let help = said(&[command, "--help"]);
-        assert!(!help.contains("--lock-token ") && !help.contains("--lock-token="), "{command}");
+        assert!(
+            !help.contains("--lock-token ") && !help.contains("--lock-token="),
+            "{command}"
+        );
         assert!(help.contains("--json"), "{command}");
     }
 }
@@ -55,7 +94,10 @@ fn every_command_has_help_and_no_flag_takes_a_secret() {
 #[test]
 fn completions_and_man_pages_are_made() {
     for shell in ["bash", "zsh", "fish"] {
-        assert!(said(&["completions", shell]).contains("palisade"), "{shell}");
+        assert!(
+            said(&["completions", shell]).contains("palisade"),
+            "{shell}"
+        );
     }
     assert!(said(&["man"]).starts_with(".ie"));
     let dir = tempfile::tempdir().unwrap();
@@ -67,5 +109,8 @@ fn completions_and_man_pages_are_made() {
 
 #[test]
 fn the_version_is_told() {
-    assert_eq!(said(&["--version"]), format!("palisade {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        said(&["--version"]),
+        format!("palisade {}\n", env!("CARGO_PKG_VERSION"))
+    );
 }

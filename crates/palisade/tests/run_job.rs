@@ -1,6 +1,11 @@
 //! `palisade run` while the lease holds: the job's status, environment, input, signals and remains.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 mod common;
 
@@ -8,7 +13,9 @@ use std::fs;
 use std::io::Write as _;
 use std::process::Stdio;
 
-use common::{Run, STUBBORN, STUBBORN_PIDS, Server, WHO_LIVES, is_alive, living, status, text, until};
+use common::{
+    Run, STUBBORN, STUBBORN_PIDS, Server, WHO_LIVES, is_alive, living, status, text, until,
+};
 use rustix::process::Signal;
 
 #[test]
@@ -16,10 +23,20 @@ fn the_status_is_the_commands() {
     let server = Server::start();
     for code in [0, 1, 42, 255] {
         let output = server.output(&["run", "job", "--", "sh", "-c", &format!("exit {code}")]);
-        assert_eq!((status(&output), text(&output.stderr)), (code, String::new()));
+        assert_eq!(
+            (status(&output), text(&output.stderr)),
+            (code, String::new())
+        );
     }
     for (signal, code) in [("TERM", 143), ("KILL", 137), ("SEGV", 139)] {
-        let output = server.output(&["run", "job", "--", "sh", "-c", &format!("kill -{signal} $$")]);
+        let output = server.output(&[
+            "run",
+            "job",
+            "--",
+            "sh",
+            "-c",
+            &format!("kill -{signal} $$"),
+        ]);
         assert_eq!(status(&output), code, "{signal}");
     }
 }
@@ -28,12 +45,20 @@ fn the_status_is_the_commands() {
 fn a_command_that_cannot_be_executed_has_the_status_of_env() {
     let server = Server::start();
     fs::write(server.file("plain"), "no program\n").unwrap();
-    for (program, code) in [("./plain", 126), ("/", 126), ("./nowhere", 127), ("no-such-command-anywhere", 127)] {
+    for (program, code) in [
+        ("./plain", 126),
+        ("/", 126),
+        ("./nowhere", 127),
+        ("no-such-command-anywhere", 127),
+    ] {
         let output = server.output(&["run", "job", "--", program]);
         assert_eq!(status(&output), code, "{program}");
         assert!(text(&output.stderr).contains(program));
     }
-    assert!(server.show("job")["holder"].is_null(), "and the lock is released");
+    assert!(
+        server.show("job")["holder"].is_null(),
+        "and the lock is released"
+    );
 }
 
 #[test]
@@ -45,7 +70,11 @@ fn the_environment_is_as_documented_and_without_the_secret() {
     let output = command.output().unwrap();
     assert_eq!(status(&output), 0, "{}", text(&output.stderr));
     let environment = text(&output.stdout);
-    let value = |name: &str| environment.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
+    let value = |name: &str| {
+        environment
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{name}=")))
+    };
     assert_eq!(value("PALISADE_LOCK"), Some("my job"));
     assert_eq!(value("PALISADE_FENCING_TOKEN"), Some("1"));
     assert_eq!(value("PALISADE_AUTHORITY"), Some(&*server.url));
@@ -53,33 +82,74 @@ fn the_environment_is_as_documented_and_without_the_secret() {
     assert_eq!(value("PALISADE_LOCK_TOKEN"), None);
     let deadline: u64 = value("PALISADE_DEADLINE_MS").unwrap().parse().unwrap();
     let earliest = before.as_nanos() / 1_000_000;
-    assert!(deadline > earliest + 9_000, "1 % of drift and 100 ms of margin come off");
-    assert!(deadline < common::now().as_nanos() / 1_000_000 + 10_000, "counted from before the request");
+    assert!(
+        deadline > earliest + 9_000,
+        "1 % of drift and 100 ms of margin come off"
+    );
+    assert!(
+        deadline < common::now().as_nanos() / 1_000_000 + 10_000,
+        "counted from before the request"
+    );
 }
 
 #[test]
 fn standard_input_is_the_commands() {
     let server = Server::start();
     let mut command = server.palisade(&["run", "job", "--", "cat"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"as it was\n").unwrap();
-    assert_eq!(text(&child.wait_with_output().unwrap().stdout), "as it was\n");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"as it was\n")
+        .unwrap();
+    assert_eq!(
+        text(&child.wait_with_output().unwrap().stdout),
+        "as it was\n"
+    );
 }
 
 #[test]
 fn the_next_run_gets_the_lock_with_a_higher_token() {
     let server = Server::start();
     for expected in 1..=3 {
-        let output = server.output(&["run", "-n", "job", "--", "sh", "-c", "echo $PALISADE_FENCING_TOKEN"]);
-        assert_eq!(text(&output.stdout), format!("{expected}\n"), "{}", text(&output.stderr));
+        let output = server.output(&[
+            "run",
+            "-n",
+            "job",
+            "--",
+            "sh",
+            "-c",
+            "echo $PALISADE_FENCING_TOKEN",
+        ]);
+        assert_eq!(
+            text(&output.stdout),
+            format!("{expected}\n"),
+            "{}",
+            text(&output.stderr)
+        );
     }
 }
 
 #[test]
 fn a_lease_shorter_than_the_job_is_renewed() {
     let server = Server::start();
-    let run = server.run(&["job", "--ttl", "400ms", "--", "sh", "-c", "while ! [ -e stop ]; do sleep 0.01; done; exit 7"]);
-    until("the lock to be held", || !server.show("job")["holder"].is_null());
+    let run = server.run(&[
+        "job",
+        "--ttl",
+        "400ms",
+        "--",
+        "sh",
+        "-c",
+        "while ! [ -e stop ]; do sleep 0.01; done; exit 7",
+    ]);
+    until("the lock to be held", || {
+        !server.show("job")["holder"].is_null()
+    });
     let end = common::now().after(std::time::Duration::from_millis(1_500).into());
     common::until_time(end); // three times its ttl
     fs::write(server.file("stop"), "").unwrap();
@@ -90,15 +160,26 @@ fn a_lease_shorter_than_the_job_is_renewed() {
 fn what_the_command_leaves_behind_is_dead_before_the_lock_is_released() {
     let server = Server::start();
     // The command ends; three others that ignore SIGTERM would go on, one of them outside the group.
-    let leaving = STUBBORN.replace("while :; do sleep 1000; done", "while ! [ -e stop ]; do sleep 0.01; done; exit 5");
+    let leaving = STUBBORN.replace(
+        "while :; do sleep 1000; done",
+        "while ! [ -e stop ]; do sleep 0.01; done; exit 5",
+    );
     let first = server.run(&["job", "--grace", "300ms", "--", "sh", "-c", &leaving]);
     let pids = server.pids("pids", STUBBORN_PIDS);
     let second = server.run(&["job", "--", "sh", "-c", WHO_LIVES]);
     until("the second to wait", || server.show("job")["waiters"] == 1);
-    assert_eq!(living(&pids).len(), STUBBORN_PIDS, "control: the look finds who lives");
+    assert_eq!(
+        living(&pids).len(),
+        STUBBORN_PIDS,
+        "control: the look finds who lives"
+    );
     fs::write(server.file("stop"), "").unwrap();
     let second = second.end();
-    assert_eq!((status(&second), text(&second.stdout)), (0, String::new()), "nothing lived when it was granted");
+    assert_eq!(
+        (status(&second), text(&second.stdout)),
+        (0, String::new()),
+        "nothing lived when it was granted"
+    );
     assert_eq!(status(&first.end()), 5, "leftovers are no loss");
     assert_eq!(living(&pids), [0; 0]);
 }
@@ -125,7 +206,10 @@ fn signals_are_passed_on() {
         ("TERM", Signal::TERM),
     ];
     // What was ignored when the tests were started (`nohup`, a shell's `&`) stays ignored by rule.
-    for (name, signal) in signals.into_iter().filter(|(_, signal)| !is_ignored(job, *signal)) {
+    for (name, signal) in signals
+        .into_iter()
+        .filter(|(_, signal)| !is_ignored(job, *signal))
+    {
         run.send(signal);
         let heard = || fs::read_to_string(server.file("heard")).unwrap_or_default();
         until(name, || heard().lines().any(|line| line == name));
@@ -136,19 +220,34 @@ fn signals_are_passed_on() {
 
 fn is_ignored(pid: i32, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .unwrap();
     u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
 }
 
 #[test]
 fn stopping_and_going_on_are_passed_on() {
     let server = Server::start();
-    let run = server.run(&["job", "--ttl", "1h", "--", "sh", "-c", "echo $$ >> pids; exec sleep 1000"]);
+    let run = server.run(&[
+        "job",
+        "--ttl",
+        "1h",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ >> pids; exec sleep 1000",
+    ]);
     let job = server.pids("pids", 1)[0];
     run.send(Signal::TSTP);
-    until("both to stop", || common::is_stopped(job) && common::is_stopped(run.pid()));
+    until("both to stop", || {
+        common::is_stopped(job) && common::is_stopped(run.pid())
+    });
     run.send(Signal::CONT);
-    until("both to go on", || !common::is_stopped(job) && !common::is_stopped(run.pid()));
+    until("both to go on", || {
+        !common::is_stopped(job) && !common::is_stopped(run.pid())
+    });
     run.send(Signal::TERM);
     assert_eq!(status(&run.end()), 143);
 }
@@ -179,7 +278,9 @@ fn a_signal_while_waiting_leaves_the_queue() {
     until("the second to wait", || server.show("job")["waiters"] == 1);
     waiting.send(Signal::TERM);
     assert_eq!(status(&waiting.end()), 143);
-    until("the queue to be empty", || server.show("job")["waiters"] == 0);
+    until("the queue to be empty", || {
+        server.show("job")["waiters"] == 0
+    });
     assert!(!server.file("ran").exists());
     drop(holder);
 }

@@ -1,6 +1,11 @@
 //! `palisade run` when the lease does not hold: nothing of the job is alive when somebody else can be granted.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 mod common;
 
@@ -9,8 +14,8 @@ use std::time::Duration;
 
 use common::proxy::Proxy;
 use common::{
-    Run, STUBBORN, STUBBORN_PIDS, Server, WHO_LIVES, exists, is_alive, living, now, send, status, stop, text,
-    until, until_dead, until_time,
+    Run, STUBBORN, STUBBORN_PIDS, Server, WHO_LIVES, exists, is_alive, living, now, send, status,
+    stop, text, until, until_dead, until_time,
 };
 use palisade_core::Timestamp;
 use rustix::process::Signal;
@@ -24,7 +29,14 @@ fn after(at: Timestamp, duration: Duration) -> Timestamp {
 /// A stubborn job behind a network that can be frozen.
 fn stubborn(server: &Server, url: &str) -> (Run, Vec<i32>) {
     let mut command = server.palisade(&["run", "job", "--ttl", "1500ms", "--json"]);
-    command.args(["--on-lost", "env | grep PALISADE_ > lost", "--", "sh", "-c", STUBBORN]);
+    command.args([
+        "--on-lost",
+        "env | grep PALISADE_ > lost",
+        "--",
+        "sh",
+        "-c",
+        STUBBORN,
+    ]);
     let run = Run::start(command.env("PALISADE_AUTHORITY", url));
     let pids = server.pids("pids", STUBBORN_PIDS);
     (run, pids)
@@ -45,12 +57,20 @@ fn when_the_network_freezes_everything_is_dead_before_another_is_granted() {
     let next = next_holder(&server);
     proxy.freeze();
     let next = next.end();
-    assert_eq!((status(&next), text(&next.stdout)), (0, String::new()), "who lived when it was granted");
+    assert_eq!(
+        (status(&next), text(&next.stdout)),
+        (0, String::new()),
+        "who lived when it was granted"
+    );
     let output = run.end();
     assert_eq!(status(&output), 123);
     assert_eq!(common::json(&output.stderr)["error"]["code"], "expired");
     let lost = fs::read_to_string(server.file("lost")).unwrap();
-    for line in ["PALISADE_LOCK=job", "PALISADE_FENCING_TOKEN=1", "PALISADE_LOST_REASON=expired"] {
+    for line in [
+        "PALISADE_LOCK=job",
+        "PALISADE_FENCING_TOKEN=1",
+        "PALISADE_LOST_REASON=expired",
+    ] {
         assert!(lost.lines().any(|seen| seen == line), "{line} in {lost}");
     }
     assert!(!lost.contains("PALISADE_LOCK_TOKEN"));
@@ -67,7 +87,11 @@ fn control_without_wrapper_and_watchdog_the_job_lives_when_another_is_granted() 
     stop(run.pid());
     stop(watchdog);
     let next = next.end();
-    assert_eq!(text(&next.stdout).lines().count(), STUBBORN_PIDS, "the look that found nobody finds them here");
+    assert_eq!(
+        text(&next.stdout).lines().count(),
+        STUBBORN_PIDS,
+        "the look that found nobody finds them here"
+    );
     // Woken past its deadline, it kills at once: there is no grace left.
     run.send(Signal::CONT);
     until_dead(&pids);
@@ -83,7 +107,11 @@ fn a_stopped_server_costs_the_lock_and_the_job_is_dead_within_the_ttl() {
     let last = now();
     stop(server.pid());
     until_dead(&pids);
-    assert!(now() < after(last, TTL), "dead after {:?}", now().since(last));
+    assert!(
+        now() < after(last, TTL),
+        "dead after {:?}",
+        now().since(last)
+    );
     assert_eq!(status(&run.end()), 123);
     assert!(exists(&server.file("lost")), "the hook ran");
 }
@@ -94,11 +122,18 @@ fn a_wrapper_that_is_stopped_past_its_ttl_is_no_excuse() {
     let (run, pids) = stubborn(&server, &server.url);
     // The deadline covers the group; who left it is out of the watchdog's reach.
     let group = [pids[0], pids[2], pids[3]];
-    let group: Vec<i32> = group.into_iter().filter(|pid| in_group(*pid, pids[0])).collect();
+    let group: Vec<i32> = group
+        .into_iter()
+        .filter(|pid| in_group(*pid, pids[0]))
+        .collect();
     let last = now();
     stop(run.pid());
     until_dead(&group);
-    assert!(now() < after(last, TTL), "dead after {:?}", now().since(last));
+    assert!(
+        now() < after(last, TTL),
+        "dead after {:?}",
+        now().since(last)
+    );
     until_time(after(last, TTL));
     run.send(Signal::CONT);
     assert_eq!(status(&run.end()), 123);
@@ -115,12 +150,18 @@ fn in_group(pid: i32, group: i32) -> bool {
 fn when_the_wrapper_is_killed_the_group_dies_and_without_the_watchdog_it_would_not() {
     let server = Server::start();
     let (run, pids) = stubborn(&server, &server.url);
-    let group: Vec<i32> = pids.iter().copied().filter(|pid| in_group(*pid, pids[0])).collect();
+    let group: Vec<i32> = pids
+        .iter()
+        .copied()
+        .filter(|pid| in_group(*pid, pids[0]))
+        .collect();
     assert_eq!(group.len(), STUBBORN_PIDS - 1);
     let watchdog = run.watchdog();
     stop(watchdog);
     run.send(Signal::KILL);
-    until("the command to die of its parent's death", || !is_alive(pids[0]));
+    until("the command to die of its parent's death", || {
+        !is_alive(pids[0])
+    });
     // Control: that reaches the command alone, and nothing else does while the watchdog is stopped.
     assert_eq!(living(&group).len(), group.len() - 1);
     send(watchdog, Signal::CONT);
@@ -135,10 +176,16 @@ fn when_the_wrapper_is_killed_the_group_dies_and_without_the_watchdog_it_would_n
 fn a_watchdog_that_is_killed_is_replaced() {
     let server = Server::start();
     let (run, pids) = stubborn(&server, &server.url);
-    let group: Vec<i32> = pids.iter().copied().filter(|pid| in_group(*pid, pids[0])).collect();
+    let group: Vec<i32> = pids
+        .iter()
+        .copied()
+        .filter(|pid| in_group(*pid, pids[0]))
+        .collect();
     let first = run.watchdog();
     send(first, Signal::KILL);
-    until("another watchdog", || !is_alive(first) && run.watchdog() != first);
+    until("another watchdog", || {
+        !is_alive(first) && run.watchdog() != first
+    });
     until("it to watch", || {
         // In a session of its own it is ready.
         let pid = rustix::process::Pid::from_raw(run.watchdog()).unwrap();
@@ -155,7 +202,17 @@ fn a_watchdog_that_is_killed_is_replaced() {
 fn a_revoked_lock_terminates_the_job_at_once() {
     let server = Server::start();
     let job = "trap 'echo told > told; exit 0' TERM; echo $$ >> pids; while :; do sleep 0.01; done";
-    let run = server.run(&["job", "--ttl", "3s", "--on-lost", "echo $PALISADE_LOST_REASON > lost", "--", "sh", "-c", job]);
+    let run = server.run(&[
+        "job",
+        "--ttl",
+        "3s",
+        "--on-lost",
+        "echo $PALISADE_LOST_REASON > lost",
+        "--",
+        "sh",
+        "-c",
+        job,
+    ]);
     let pids = server.pids("pids", 1);
     let broken = server.output(&["break", "job", "--token", "1", "--reason", "test"]);
     assert_eq!(status(&broken), 0, "{}", text(&broken.stderr));
@@ -163,20 +220,40 @@ fn a_revoked_lock_terminates_the_job_at_once() {
     let output = run.end();
     assert_eq!(status(&output), 123, "although the command said 0");
     assert!(exists(&server.file("told")) && exists(&server.file("lost")));
-    assert!(text(&output.stderr).contains("revoked by an operator"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("revoked by an operator"),
+        "{}",
+        text(&output.stderr)
+    );
     assert_eq!(living(&pids), [0; 0]);
 }
 
 #[test]
 fn a_stubborn_job_of_a_revoked_lock_is_killed_after_the_grace() {
     let server = Server::start();
-    let run = server.run(&["job", "--ttl", "1h", "--client-id", "me", "--grace", "100ms", "--", "sh", "-c", STUBBORN]);
+    let run = server.run(&[
+        "job",
+        "--ttl",
+        "1h",
+        "--client-id",
+        "me",
+        "--grace",
+        "100ms",
+        "--",
+        "sh",
+        "-c",
+        STUBBORN,
+    ]);
     let pids = server.pids("pids", STUBBORN_PIDS);
     // The next renewal is 20 minutes away; the release says that it was lost.
     server.output(&["break", "job", "--token", "1", "--reason", "test"]);
     send(pids[0], Signal::KILL);
     let output = run.end();
     assert_eq!(status(&output), 123, "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("an operator took it"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("an operator took it"),
+        "{}",
+        text(&output.stderr)
+    );
     assert_eq!(living(&pids), [0; 0]);
 }

@@ -51,7 +51,11 @@ pub(crate) struct Wish {
 
 impl Wish {
     pub(crate) fn wait(&self) -> Duration {
-        if self.no_wait { Duration::ZERO } else { self.wait }
+        if self.no_wait {
+            Duration::ZERO
+        } else {
+            self.wait
+        }
     }
 }
 
@@ -148,7 +152,7 @@ pub(crate) struct WatchArgs {
     /// Only locks whose names start with this.
     #[arg(default_value = "")]
     pub(crate) prefix: String,
-    /// Begin after the event with this revision instead of now, as far back as the server remembers.
+    /// The last event seen before: what happened between it and now is counted as missed.
     #[arg(long, value_name = "REVISION")]
     pub(crate) after: Option<u64>,
     #[command(flatten)]

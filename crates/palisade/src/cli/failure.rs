@@ -46,7 +46,13 @@ struct Inner<'a> {
 
 impl Failure {
     pub(crate) fn new(status: u8, code: &'static str, message: impl Into<String>) -> Failure {
-        Failure { status, code, message: message.into(), hint: None, holder: None }
+        Failure {
+            status,
+            code,
+            message: message.into(),
+            hint: None,
+            holder: None,
+        }
     }
 
     /// A command line that was refused.
@@ -71,7 +77,10 @@ impl Failure {
             Error::Fault(fault) => return Failure::of_fault(fault, url),
             Error::Held { holder, .. } => {
                 let holder = Some(Box::new(holder.clone()));
-                Failure { holder, ..Failure::new(NOT_ACQUIRED, error.code(), message) }
+                Failure {
+                    holder,
+                    ..Failure::new(NOT_ACQUIRED, error.code(), message)
+                }
             }
             Error::QueueFull { .. } | Error::TooManyLocks(_) => {
                 Failure::new(NOT_ACQUIRED, error.code(), message)
@@ -80,8 +89,12 @@ impl Failure {
             _ => Failure::new(FAILED, error.code(), message),
         };
         match error {
-            Error::Held { .. } => failure.hint("wait longer with --wait, or see who waits: palisade show LOCK"),
-            Error::TokensExhausted => failure.hint("this authority never grants again: call an operator"),
+            Error::Held { .. } => {
+                failure.hint("wait longer with --wait, or see who waits: palisade show LOCK")
+            }
+            Error::TokensExhausted => {
+                failure.hint("this authority never grants again: call an operator")
+            }
             _ => failure,
         }
     }
@@ -121,7 +134,12 @@ impl Failure {
             })
         });
         let hint = self.hint.as_deref();
-        let error = Inner { code: self.code, message: &self.message, hint, holder };
+        let error = Inner {
+            code: self.code,
+            message: &self.message,
+            hint,
+            holder,
+        };
         serde_json::to_string(&Body { error }).unwrap_or_else(|_| self.message.clone())
     }
 }

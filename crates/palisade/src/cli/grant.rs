@@ -29,9 +29,22 @@ impl Wish {
 pub(super) async fn acquire(args: &AcquireArgs, out: Out) -> Result<(), Failure> {
     let url = &args.wish.connection.authority;
     let client = args.wish.connection.open(Options::default()).await?;
-    let lease = args.wish.ask(&client).acquire().await.map_err(|error| Failure::of(&error, url))?;
-    let text = if args.export { export(&lease, url) } else { describe(&lease, url, out) };
-    let printed = if out.json { out.value(&reply(&lease)) } else { out.text(&text) };
+    let lease = args
+        .wish
+        .ask(&client)
+        .acquire()
+        .await
+        .map_err(|error| Failure::of(&error, url))?;
+    let text = if args.export {
+        export(&lease, url)
+    } else {
+        describe(&lease, url, out)
+    };
+    let printed = if out.json {
+        out.value(&reply(&lease))
+    } else {
+        out.text(&text)
+    };
     if printed.is_err() {
         // Nobody read the secret, so nobody could ever release it.
         let _ = lease.release().await;
@@ -81,21 +94,44 @@ fn export(lease: &Lease, url: &str) -> String {
 fn describe(lease: &Lease, url: &str, out: Out) -> String {
     let remaining = u64::try_from(lease.remaining().as_millis()).unwrap_or(u64::MAX);
     let rows = [
-        ("fencing token", format!("{}  (for the resource)", lease.token())),
-        ("lock_token", format!("{}  (secret: renews and releases)", lease.lease_key().to_hex())),
-        ("lease", format!("{}; {} left to act", millis(lease.ttl().as_millis().into()), millis(remaining))),
+        (
+            "fencing token",
+            format!("{}  (for the resource)", lease.token()),
+        ),
+        (
+            "lock_token",
+            format!(
+                "{}  (secret: renews and releases)",
+                lease.lease_key().to_hex()
+            ),
+        ),
+        (
+            "lease",
+            format!(
+                "{}; {} left to act",
+                millis(lease.ttl().as_millis().into()),
+                millis(remaining)
+            ),
+        ),
         ("acquired at", wall(lease.acquired_at())),
         ("authority", format!("{}  at {url}", lease.authority())),
         ("client id", lease.client_id().to_string()),
     ];
-    let head = format!("{} is held; nothing renews it but `palisade renew`", out.strong(lease.lock()));
+    let head = format!(
+        "{} is held; nothing renews it but `palisade renew`",
+        out.strong(lease.lock())
+    );
     format!("{head}\n{}", facts(out, &rows))
 }
 
 impl Grant {
     fn named(&self) -> Result<GrantRef, Failure> {
         let key = secret::lock_token(self.lock_token_file.as_deref())?;
-        Ok(GrantRef { lock: self.lock.clone(), key, token: self.token })
+        Ok(GrantRef {
+            lock: self.lock.clone(),
+            key,
+            token: self.token,
+        })
     }
 }
 
@@ -103,7 +139,10 @@ pub(super) async fn renew(args: &RenewArgs, out: Out) -> Result<(), Failure> {
     let grant = args.grant.named()?;
     let url = &args.grant.connection.authority;
     let client = args.grant.connection.open(Options::default()).await?;
-    let answer = client.renew(&grant, args.ttl).await.map_err(|error| Failure::of(&error, url))?;
+    let answer = client
+        .renew(&grant, args.ttl)
+        .await
+        .map_err(|error| Failure::of(&error, url))?;
     let lock = grant.lock.as_str();
     match answer {
         Renewal::Renewed(renewed) if out.json => out.value(&json!({
@@ -114,7 +153,11 @@ pub(super) async fn renew(args: &RenewArgs, out: Out) -> Result<(), Failure> {
         })),
         Renewal::Renewed(renewed) => {
             let lasts = millis(renewed.valid_for.as_millis());
-            out.text(&format!("{} lasts {lasts} again, token {}", out.strong(lock), renewed.token))
+            out.text(&format!(
+                "{} lasts {lasts} again, token {}",
+                out.strong(lock),
+                renewed.token
+            ))
         }
         Renewal::Ended(how) => Err(over(lock, how)),
         Renewal::NotHeld => Err(not_held(lock)),
@@ -126,7 +169,10 @@ pub(super) async fn release(args: &ReleaseArgs, out: Out) -> Result<(), Failure>
     let grant = args.grant.named()?;
     let url = &args.grant.connection.authority;
     let client = args.grant.connection.open(Options::default()).await?;
-    let answer = client.release(&grant).await.map_err(|error| Failure::of(&error, url))?;
+    let answer = client
+        .release(&grant)
+        .await
+        .map_err(|error| Failure::of(&error, url))?;
     let lock = grant.lock.as_str();
     let already = match answer {
         Released::Released => false,
@@ -136,9 +182,14 @@ pub(super) async fn release(args: &ReleaseArgs, out: Out) -> Result<(), Failure>
         Released::Stale { highest } => return Err(stale(lock, highest)),
     };
     if out.json {
-        return out.value(&json!({"resource_id": lock, "released": true, "already_released": already}));
+        return out
+            .value(&json!({"resource_id": lock, "released": true, "already_released": already}));
     }
-    let how = if already { "had been released already" } else { "is released" };
+    let how = if already {
+        "had been released already"
+    } else {
+        "is released"
+    };
     out.text(&format!("{} {how}", out.strong(lock)))
 }
 
@@ -148,7 +199,10 @@ pub(super) fn over(lock: &str, how: Ending) -> Failure {
         Ending::Released => (Code::NotHeld, "was released before"),
         Ending::Expired => (Code::Expired, "was lost: its lease expired"),
         Ending::Revoked => (Code::Revoked, "was lost: an operator took it"),
-        Ending::Superseded => (Code::Superseded, "was lost: the same client id acquired it again"),
+        Ending::Superseded => (
+            Code::Superseded,
+            "was lost: the same client id acquired it again",
+        ),
     };
     let hint = "stop the work that relied on it; a new acquire gets a new, higher token";
     Failure::new(LOST, code.name(), format!("{lock} {what}")).hint(hint)
@@ -156,7 +210,12 @@ pub(super) fn over(lock: &str, how: Ending) -> Failure {
 
 pub(super) fn not_held(lock: &str) -> Failure {
     let hint = format!("see who holds it: palisade show {}", shell_word(lock));
-    Failure::new(LOST, Code::NotHeld.name(), format!("{lock} is not held as named")).hint(hint)
+    Failure::new(
+        LOST,
+        Code::NotHeld.name(),
+        format!("{lock} is not held as named"),
+    )
+    .hint(hint)
 }
 
 pub(super) fn stale(lock: &str, highest: palisade_core::Token) -> Failure {

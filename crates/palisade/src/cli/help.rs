@@ -146,3 +146,26 @@ Makes a new authority directory from a backup.
 
 Tokens were issued after the backup was made; the counter leaps by 2^44 so that none of them repeats. \
 Make sure that the old server never runs again.";
+
+pub(super) const STORE_AFTER: &str = "\
+A process of its own that never talks to a lock server: it knows tokens only from its callers, and \
+refuses the late ones.
+
+Examples:
+  palisade store
+  curl http://127.0.0.1:7421/openapi.json";
+
+pub(super) const DEMO_AFTER: &str = "\
+A holder is stopped past the end of its lease, another takes over, the first one wakes up and writes. \
+Three acts: without a fence (data corrupted), with the textbook fence (an acknowledged update lost), with \
+the claim fence (nothing lost). Real processes; the picture is drawn from what happened.
+
+Examples:
+  palisade demo
+  palisade demo --act claim --out pictures";
+
+pub(super) const BENCH_AFTER: &str = "\
+Examples:
+  palisade bench                                   64 connections, one operation each at a time
+  palisade bench --clients 16 --in-flight 64
+  palisade bench --mode contended --clients 8 --json";

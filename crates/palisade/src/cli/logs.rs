@@ -12,8 +12,16 @@ pub(super) fn start(cli: &Cli) {
         (true, 1) | (false, 2) => "debug",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_env("PALISADE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // What libraries have to say helps only whoever asks for it by name.
+    let ours = || EnvFilter::new(format!("error,palisade={level}"));
+    let filter = EnvFilter::try_from_env("PALISADE_LOG").unwrap_or_else(|_| ours());
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     // Only the first subscriber of a process counts, and this is it.
-    let _ = if cli.json { logs.json().try_init() } else { logs.with_target(false).try_init() };
+    let _ = if cli.json {
+        logs.json().try_init()
+    } else {
+        logs.with_target(false).try_init()
+    };
 }

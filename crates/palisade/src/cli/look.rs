@@ -16,7 +16,11 @@ pub(super) async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     let client = args.connection.open(Options::default()).await?;
     let mut listing = client.list(&args.prefix);
     let mut rows = Vec::new();
-    while let Some(view) = listing.next().await.map_err(|error| Failure::of(&error, url))? {
+    while let Some(view) = listing
+        .next()
+        .await
+        .map_err(|error| Failure::of(&error, url))?
+    {
         if out.json {
             out.value(&reply(&view))?;
         } else {
@@ -28,7 +32,10 @@ pub(super) async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     match (out.json, rows.is_empty()) {
         (true, _) => Ok(()),
         (false, true) if args.prefix.is_empty() => out.text("no lock is held"),
-        (false, true) => out.text(&format!("no lock is held whose name starts with {}", args.prefix)),
+        (false, true) => out.text(&format!(
+            "no lock is held whose name starts with {}",
+            args.prefix
+        )),
         (false, false) => out.text(&listing_of(&rows, out)),
     }
 }
@@ -41,19 +48,34 @@ fn listing_of(rows: &[[String; 5]], out: Out) -> String {
 
 fn row(view: &LockView) -> [String; 5] {
     let (token, remaining, client) = match &view.holder {
-        Some(holder) => {
-            (holder.token.to_string(), millis(holder.remaining.as_millis()), holder.client.to_string())
-        }
+        Some(holder) => (
+            holder.token.to_string(),
+            millis(holder.remaining.as_millis()),
+            holder.client.to_string(),
+        ),
         None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
     };
-    [view.lock.to_string(), token, remaining, view.waiters.to_string(), client]
+    [
+        view.lock.to_string(),
+        token,
+        remaining,
+        view.waiters.to_string(),
+        client,
+    ]
 }
 
 pub(super) async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
     let url = &args.connection.authority;
     let client = args.connection.open(Options::default()).await?;
-    let view = client.show(&args.lock).await.map_err(|error| Failure::of(&error, url))?;
-    if out.json { out.value(&reply(&view)) } else { out.text(&describe(&view, out)) }
+    let view = client
+        .show(&args.lock)
+        .await
+        .map_err(|error| Failure::of(&error, url))?;
+    if out.json {
+        out.value(&reply(&view))
+    } else {
+        out.text(&describe(&view, out))
+    }
 }
 
 fn describe(view: &LockView, out: Out) -> String {
@@ -64,17 +86,32 @@ fn describe(view: &LockView, out: Out) -> String {
     let mut rows = vec![
         ("holder", holder.client.to_string()),
         ("fencing token", holder.token.to_string()),
-        ("remaining", format!("{} unless renewed", millis(holder.remaining.as_millis()))),
+        (
+            "remaining",
+            format!("{} unless renewed", millis(holder.remaining.as_millis())),
+        ),
     ];
     rows.extend(view.acquired_at.map(|at| ("acquired at", wall(at))));
-    rows.extend(view.metadata.as_ref().map(|text| ("metadata", printable(text))));
+    rows.extend(
+        view.metadata
+            .as_ref()
+            .map(|text| ("metadata", printable(text))),
+    );
     rows.push(("waiters", view.waiters.to_string()));
     format!("{lock} is held\n{}", facts(out, &rows))
 }
 
 /// Text of strangers must not steer a terminal.
 fn printable(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
+    text.chars()
+        .map(|letter| {
+            if letter.is_control() {
+                '\u{fffd}'
+            } else {
+                letter
+            }
+        })
+        .collect()
 }
 
 fn reply(view: &LockView) -> LockReply {
@@ -85,7 +122,11 @@ fn reply(view: &LockView) -> LockReply {
         acquired_at: view.acquired_at.map(wall),
         metadata: view.metadata.as_deref().map(str::to_owned),
     });
-    LockReply { resource_id: view.lock.to_string(), holder, waiters: view.waiters }
+    LockReply {
+        resource_id: view.lock.to_string(),
+        holder,
+        waiters: view.waiters,
+    }
 }
 
 pub(super) async fn watch(args: &WatchArgs, out: Out) -> Result<(), Failure> {
@@ -103,7 +144,11 @@ pub(super) async fn watch(args: &WatchArgs, out: Out) -> Result<(), Failure> {
         if event.missed > 0 {
             missed(event.missed, out)?;
         }
-        if out.json { out.value(&named(&event))? } else { out.text(&line(&event, out))? }
+        if out.json {
+            out.value(&named(&event))?
+        } else {
+            out.text(&line(&event, out))?
+        }
     }
 }
 
@@ -111,7 +156,9 @@ fn missed(missed: u64, out: Out) -> Result<(), Failure> {
     if out.json {
         return out.value(&MissedBody { missed });
     }
-    out.text(&out.faint(&format!("… {missed} events missed: look at the locks afresh with palisade ls")))
+    out.text(&out.faint(&format!(
+        "… {missed} events missed: look at the locks afresh with palisade ls"
+    )))
 }
 
 /// One event on one line; the name of the server-sent event becomes a field.
@@ -135,10 +182,18 @@ fn named(event: &WatchEvent) -> serde_json::Value {
 
 fn line(event: &WatchEvent, out: Out) -> String {
     let verb = out.strong(&format!("{:10}", verb(&event.change)));
-    let mut line = format!("{verb}  {}  token {}  {}", event.lock, event.token, event.client);
+    let mut line = format!(
+        "{verb}  {}  token {}  {}",
+        event.lock, event.token, event.client
+    );
     match &event.change {
-        Change::Granted { ttl } => line.push_str(&format!("  for {}", millis(ttl.as_millis().into()))),
-        Change::Ended { reason: Some(reason), .. } => line.push_str(&format!("  {}", printable(reason))),
+        Change::Granted { ttl } => {
+            line.push_str(&format!("  for {}", millis(ttl.as_millis().into())))
+        }
+        Change::Ended {
+            reason: Some(reason),
+            ..
+        } => line.push_str(&format!("  {}", printable(reason))),
         Change::Ended { reason: None, .. } => {}
     }
     line
@@ -147,10 +202,22 @@ fn line(event: &WatchEvent, out: Out) -> String {
 fn verb(change: &Change) -> &'static str {
     match change {
         Change::Granted { .. } => "granted",
-        Change::Ended { how: Ending::Released, .. } => "released",
-        Change::Ended { how: Ending::Expired, .. } => "expired",
-        Change::Ended { how: Ending::Revoked, .. } => "revoked",
-        Change::Ended { how: Ending::Superseded, .. } => "superseded",
+        Change::Ended {
+            how: Ending::Released,
+            ..
+        } => "released",
+        Change::Ended {
+            how: Ending::Expired,
+            ..
+        } => "expired",
+        Change::Ended {
+            how: Ending::Revoked,
+            ..
+        } => "revoked",
+        Change::Ended {
+            how: Ending::Superseded,
+            ..
+        } => "superseded",
     }
 }
 

@@ -15,6 +15,8 @@ mod operator;
 mod output;
 mod pages;
 mod secret;
+mod showing;
+mod storing;
 mod usage;
 mod value;
 
@@ -76,6 +78,14 @@ enum Command {
     /// Take a lock from its holder
     #[command(long_about = help::BREAK)]
     Break(args::BreakArgs),
+    /// Run the fenced store
+    Store(storing::StoreArgs),
+    /// Show what happens to a paused holder, with and without fences
+    Demo(showing::DemoArgs),
+    #[command(name = "demo-worker", hide = true)]
+    Worker(showing::WorkerArgs),
+    /// Measure a lock server
+    Bench(Box<showing::BenchArgs>),
     /// Copy an authority's directory, whether its server runs or not
     Backup(operator::BackupArgs),
     /// Make a new authority directory from a backup
@@ -117,6 +127,10 @@ impl Command {
             Command::Show(args) => wait_for(look::show(&args, out)),
             Command::Watch(args) => wait_for(look::watch(&args, out)),
             Command::Break(args) => wait_for(look::revoke(&args, out)),
+            Command::Store(args) => storing::store(&args, out),
+            Command::Demo(args) => showing::demo(&args, out),
+            Command::Worker(args) => showing::worker(&args),
+            Command::Bench(args) => showing::bench(&args, out),
             Command::Backup(args) => operator::backup(&args, out),
             Command::Restore(args) => operator::restore(&args, out),
             Command::Completions(args) => pages::completions(&args),
@@ -126,7 +140,7 @@ impl Command {
     }
 
     fn is_server(&self) -> bool {
-        matches!(self, Command::Serve(_))
+        matches!(self, Command::Serve(_) | Command::Store(_))
     }
 }
 
@@ -136,7 +150,9 @@ pub(crate) fn wait_for<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
 }
 
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     runtime.map_err(|error| Failure::local(format!("cannot start: {error}")))
 }
 

@@ -64,12 +64,18 @@ pub(crate) struct RestoreArgs {
 pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
     if args.min_ttl > args.max_ttl {
         let (min, max) = (args.min_ttl, args.max_ttl);
-        return Err(Failure::usage(format!("--min-ttl {min} is above --max-ttl {max}")));
+        return Err(Failure::usage(format!(
+            "--min-ttl {min} is above --max-ttl {max}"
+        )));
     }
     let settings = serve::Settings {
         listen: args.listen,
         data: args.data.clone(),
-        limits: Limits { min_ttl: args.min_ttl, max_ttl: args.max_ttl, ..Limits::DEFAULT },
+        limits: Limits {
+            min_ttl: args.min_ttl,
+            max_ttl: args.max_ttl,
+            ..Limits::DEFAULT
+        },
         manual_clock: args.clock == ClockKind::Manual,
         json: out.json,
     };
@@ -85,5 +91,9 @@ pub(super) fn restore(args: &RestoreArgs, out: Out) -> Result<(), Failure> {
 }
 
 fn failed(error: impl ToString) -> Failure {
-    Failure::new(FAILED, palisade_proto::Code::Internal.name(), error.to_string())
+    Failure::new(
+        FAILED,
+        palisade_proto::Code::Internal.name(),
+        error.to_string(),
+    )
 }

@@ -17,7 +17,10 @@ pub(crate) struct Out {
 impl Out {
     pub(crate) fn new(json: bool) -> Out {
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Out { json, colour: wanted && io::stdout().is_terminal() }
+        Out {
+            json,
+            colour: wanted && io::stdout().is_terminal(),
+        }
     }
 
     /// Prints text for people. A reader that has gone away (`| head`) is no failure.
@@ -27,7 +30,8 @@ impl Out {
 
     /// Prints one value for programs, on one line.
     pub(crate) fn value(self, value: &impl Serialize) -> Result<(), Failure> {
-        let line = serde_json::to_string(value).map_err(|error| Failure::local(error.to_string()))?;
+        let line =
+            serde_json::to_string(value).map_err(|error| Failure::local(error.to_string()))?;
         write(&line)
     }
 
@@ -42,12 +46,20 @@ impl Out {
     }
 
     fn style(self, code: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.colour {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 
     /// Prints why the program ends, to standard error.
     pub(crate) fn failure(self, failure: &Failure) {
-        let text = if self.json { failure.to_json() } else { failure.to_text() };
+        let text = if self.json {
+            failure.to_json()
+        } else {
+            failure.to_text()
+        };
         // Nobody is left to tell if this fails.
         let _ = writeln!(io::stderr(), "{text}");
     }
@@ -73,7 +85,12 @@ pub(crate) fn facts(out: Out, rows: &[(&str, String)]) -> String {
 }
 
 /// A table whose columns are as wide as they must be; numbers stand to the right.
-pub(crate) fn table<const N: usize>(out: Out, head: [&str; N], right: [bool; N], rows: &[[String; N]]) -> String {
+pub(crate) fn table<const N: usize>(
+    out: Out,
+    head: [&str; N],
+    right: [bool; N],
+    rows: &[[String; N]],
+) -> String {
     let widths: [usize; N] = std::array::from_fn(|column| {
         let cells = rows.iter().map(|row| row[column].len());
         cells.chain([head[column].len()]).max().unwrap_or(0)
@@ -81,7 +98,11 @@ pub(crate) fn table<const N: usize>(out: Out, head: [&str; N], right: [bool; N],
     let line = |cells: &[String; N]| {
         let padded = cells.iter().enumerate().map(|(column, cell)| {
             let width = widths[column];
-            if right[column] { format!("{cell:>width$}") } else { format!("{cell:width$}") }
+            if right[column] {
+                format!("{cell:>width$}")
+            } else {
+                format!("{cell:width$}")
+            }
         });
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
@@ -94,7 +115,9 @@ pub(crate) fn table<const N: usize>(out: Out, head: [&str; N], right: [bool; N],
 pub(crate) fn millis(millis: u64) -> String {
     match millis {
         0..1_000 => format!("{millis} ms"),
-        1_000..10_000 if millis % 1_000 != 0 => format!("{}.{} s", millis / 1_000, millis % 1_000 / 100),
+        1_000..10_000 if !millis.is_multiple_of(1_000) => {
+            format!("{}.{} s", millis / 1_000, millis % 1_000 / 100)
+        }
         1_000..120_000 => format!("{} s", millis / 1_000),
         120_000..7_200_000 => format!("{} min", millis / 60_000),
         _ => format!("{} h", millis / 3_600_000),
@@ -119,7 +142,10 @@ pub(crate) fn shell_word(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const PLAIN: Out = Out { json: false, colour: false };
+    const PLAIN: Out = Out {
+        json: false,
+        colour: false,
+    };
 
     #[test]
     fn a_shell_word_stays_one_word() {
@@ -128,20 +154,32 @@ mod tests {
 
     #[test]
     fn columns_stand_below_each_other() {
-        let rows = [["a".to_owned(), "7".to_owned()], ["longer".to_owned(), "1234".to_owned()]];
+        let rows = [
+            ["a".to_owned(), "7".to_owned()],
+            ["longer".to_owned(), "1234".to_owned()],
+        ];
         let table = table(PLAIN, ["LOCK", "TOKEN"], [false, true], &rows);
         assert_eq!(table, "LOCK    TOKEN\na           7\nlonger   1234");
     }
 
     #[test]
     fn lengths_of_time_are_short() {
-        for (given, text) in [(999, "999 ms"), (4_210, "4.2 s"), (15_000, "15 s"), (3_000, "3 s"), (600_000, "10 min")] {
+        for (given, text) in [
+            (999, "999 ms"),
+            (4_210, "4.2 s"),
+            (15_000, "15 s"),
+            (3_000, "3 s"),
+            (600_000, "10 min"),
+        ] {
             assert_eq!(millis(given), text);
         }
     }
 
     #[test]
     fn a_wall_time_is_utc_with_milliseconds() {
-        assert_eq!(wall(palisade_core::WallTime(1_779_530_400_123)), "2026-05-23T10:00:00.123Z");
+        assert_eq!(
+            wall(palisade_core::WallTime(1_779_530_400_123)),
+            "2026-05-23T10:00:00.123Z"
+        );
     }
 }

@@ -27,7 +27,8 @@ pub(super) fn man(args: &ManArgs) -> Result<(), Failure> {
 }
 
 fn write_all(dir: &Path) -> Result<(), Failure> {
-    let written = std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
+    let written =
+        std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(Cli::command(), dir));
     written.map_err(|error| Failure::local(format!("{}: {error}", dir.display())))
 }
 

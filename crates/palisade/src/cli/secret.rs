@@ -26,14 +26,17 @@ pub(super) fn lock_token(file: Option<&Path>) -> Result<LeaseKey, Failure> {
 fn variable() -> Result<String, Failure> {
     match std::env::var(VARIABLE) {
         Ok(text) => Ok(text),
-        Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Failure::usage(format!("{VARIABLE}: lock_token must be 32 hexadecimal digits")))
-        }
+        Err(std::env::VarError::NotUnicode(_)) => Err(Failure::usage(format!(
+            "{VARIABLE}: lock_token must be 32 hexadecimal digits"
+        ))),
         Err(std::env::VarError::NotPresent) => {
             let hint = format!(
                 "set {VARIABLE} (as `palisade acquire --export` does), or name a file with --lock-token-file"
             );
-            Err(Failure::usage("the lock_token that `palisade acquire` printed is missing").hint(hint))
+            Err(
+                Failure::usage("the lock_token that `palisade acquire` printed is missing")
+                    .hint(hint),
+            )
         }
     }
 }

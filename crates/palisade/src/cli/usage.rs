@@ -11,14 +11,20 @@ use super::output::Out;
 /// Says what is wrong (or prints the help that was asked for) and gives the status.
 pub(super) fn refused(error: &clap::Error) -> ExitCode {
     let given: Vec<OsString> = std::env::args_os().skip(1).collect();
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
         // A reader that has gone away is no failure.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
     let status = if runs_a_job(&given) { FAILED } else { USAGE };
     if wants_json(&given) {
-        Out::new(true).failure(&Failure { status, ..Failure::usage(plain(error)) });
+        Out::new(true).failure(&Failure {
+            status,
+            ..Failure::usage(plain(error))
+        });
     } else {
         let _ = error.print();
     }
@@ -29,7 +35,10 @@ pub(super) fn refused(error: &clap::Error) -> ExitCode {
 fn plain(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
-    first.trim_start_matches("error: ").trim().replace("\n  ", " ")
+    first
+        .trim_start_matches("error: ")
+        .trim()
+        .replace("\n  ", " ")
 }
 
 /// What stands before `--` belongs to palisade.

@@ -23,7 +23,8 @@ fn not_a_duration(text: &str) -> String {
 
 /// A time to live: 100 ms – 24 h in whole milliseconds.
 pub(crate) fn ttl(text: &str) -> Result<Ttl, String> {
-    let duration = duration(text).map_err(|why| format!("{why} ({} ..= {})", Ttl::MIN, Ttl::MAX))?;
+    let duration =
+        duration(text).map_err(|why| format!("{why} ({} ..= {})", Ttl::MIN, Ttl::MAX))?;
     if duration.subsec_nanos() % 1_000_000 != 0 {
         return Err("a lease lasts whole milliseconds".to_owned());
     }
@@ -34,10 +35,14 @@ pub(crate) fn ttl(text: &str) -> Result<Ttl, String> {
 /// How long to stand in a queue: up to 24 h; there is no unbounded wait.
 pub(crate) fn wait(text: &str) -> Result<Duration, String> {
     let longest = limits::MAX_WAIT;
-    let duration = duration(text).map_err(|why| format!("{why} (0 ..= {} ms)", longest.as_millis()))?;
+    let duration =
+        duration(text).map_err(|why| format!("{why} (0 ..= {} ms)", longest.as_millis()))?;
     if Span::from(duration) > longest {
         let given = duration.as_millis();
-        return Err(format!("a wait of {given} ms is outside 0 ..= {} ms", longest.as_millis()));
+        return Err(format!(
+            "a wait of {given} ms is outside 0 ..= {} ms",
+            longest.as_millis()
+        ));
     }
     Ok(duration)
 }
@@ -86,7 +91,13 @@ mod tests {
 
     #[test]
     fn durations_are_read_as_people_write_them() {
-        for (text, millis) in [("10s", 10_000), ("500ms", 500), ("1m30s", 90_000), ("2h", 7_200_000), ("0", 0)] {
+        for (text, millis) in [
+            ("10s", 10_000),
+            ("500ms", 500),
+            ("1m30s", 90_000),
+            ("2h", 7_200_000),
+            ("0", 0),
+        ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
     }
@@ -103,7 +114,10 @@ mod tests {
         let too_much = format!("1{}s", "0".repeat(30));
         for text in ["0", "0s", "99ms", "25h", "-5s", "text", "", "1", &too_much] {
             let message = ttl(text).unwrap_err();
-            assert!(message.contains("100 ms ..= 86400000 ms"), "{text}: {message}");
+            assert!(
+                message.contains("100 ms ..= 86400000 ms"),
+                "{text}: {message}"
+            );
         }
         assert!(ttl("100500us").is_err());
         assert_eq!(ttl("100ms"), Ok(Ttl::MIN));
@@ -122,8 +136,19 @@ mod tests {
     fn a_token_is_never_0_nor_2_to_the_53() {
         assert_eq!(token("1"), Ok(Token::FIRST));
         assert_eq!(token("9007199254740991"), Ok(Token::MAX));
-        for text in ["0", "9007199254740992", "-1", "", "1.5", "x", "99999999999999999999"] {
-            assert!(token(text).unwrap_err().contains("1 ..= 9007199254740991"), "{text}");
+        for text in [
+            "0",
+            "9007199254740992",
+            "-1",
+            "",
+            "1.5",
+            "x",
+            "99999999999999999999",
+        ] {
+            assert!(
+                token(text).unwrap_err().contains("1 ..= 9007199254740991"),
+                "{text}"
+            );
         }
     }
 }

@@ -37,10 +37,19 @@ pub(super) fn command(program: &OsString, environment: &[(&'static str, String)]
 }
 
 /// Starts the job in a process group of its own; it dies with this process.
-pub(super) fn start(mut command: Command, watchdog: &Watchdog, foreground: bool) -> io::Result<Pid> {
+pub(super) fn start(
+    mut command: Command,
+    watchdog: &Watchdog,
+    foreground: bool,
+) -> io::Result<Pid> {
     command.process_group(0);
     let parent = rustix::process::getpid();
-    BeforeExec { parent, watchdog: watchdog.pipe()?, foreground }.attach(&mut command);
+    BeforeExec {
+        parent,
+        watchdog: watchdog.pipe()?,
+        foreground,
+    }
+    .attach(&mut command);
     let child = command.spawn()?;
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     pid.ok_or_else(|| io::Error::other("a process id out of range"))
@@ -67,7 +76,12 @@ pub(super) struct News {
 
 impl Children {
     pub(super) fn new(leader: Pid) -> Children {
-        Children { leader, group: Group::new(leader), status: None, orphans: 0 }
+        Children {
+            leader,
+            group: Group::new(leader),
+            status: None,
+            orphans: 0,
+        }
     }
 
     pub(super) fn group(&self) -> Group {
@@ -119,7 +133,10 @@ impl Children {
 
 /// As a shell says it: 128 + n for an end by signal n.
 fn exit_status(status: WaitStatus) -> u8 {
-    let raw = status.exit_status().or(status.terminating_signal().map(|signal| 128 + signal));
+    let raw = status
+        .exit_status()
+        .or(status.terminating_signal().map(|signal| 128 + signal));
     // Both are below 256 in every status the kernel reports for an end.
-    raw.and_then(|raw| u8::try_from(raw).ok()).unwrap_or(u8::MAX)
+    raw.and_then(|raw| u8::try_from(raw).ok())
+        .unwrap_or(u8::MAX)
 }

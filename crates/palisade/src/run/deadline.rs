@@ -75,7 +75,13 @@ impl Supervisor {
     /// `grace` is the time between SIGTERM and SIGKILL; `refresh` how often to ask the guard for news, so
     /// that who else watches the deadline hears of renewals.
     pub(super) fn new(grace: Span, refresh: Span, deadline: Timestamp) -> Supervisor {
-        Supervisor { grace, refresh, deadline, phase: Phase::Running, lost: false }
+        Supervisor {
+            grace,
+            refresh,
+            deadline,
+            phase: Phase::Running,
+            lost: false,
+        }
     }
 
     /// The last deadline the guard vouched for.
@@ -100,7 +106,11 @@ impl Supervisor {
             Hold::Lost => self.lost = true,
         }
         if job == Job::Gone {
-            return Step { blow: None, wake: now, over: true };
+            return Step {
+                blow: None,
+                wake: now,
+                over: true,
+            };
         }
         match self.phase {
             Phase::Running => match self.end_by(now, hold, job) {
@@ -131,22 +141,37 @@ impl Supervisor {
             return self.kill(now);
         }
         self.phase = Phase::Ending { kill_at };
-        Step { blow: Some(Blow::Terminate), wake: kill_at, over: false }
+        Step {
+            blow: Some(Blow::Terminate),
+            wake: kill_at,
+            over: false,
+        }
     }
 
     fn kill(&mut self, now: Timestamp) -> Step {
         self.phase = Phase::Killed;
-        Step { blow: Some(Blow::Kill), wake: now.after(AGAIN), over: false }
+        Step {
+            blow: Some(Blow::Kill),
+            wake: now.after(AGAIN),
+            over: false,
+        }
     }
 
     fn next_look(&self, now: Timestamp) -> Timestamp {
-        let end = self.deadline.as_nanos().saturating_sub(self.grace.as_nanos());
+        let end = self
+            .deadline
+            .as_nanos()
+            .saturating_sub(self.grace.as_nanos());
         now.after(self.refresh).min(Timestamp::from_nanos(end))
     }
 }
 
 fn wait(wake: Timestamp) -> Step {
-    Step { blow: None, wake, over: false }
+    Step {
+        blow: None,
+        wake,
+        over: false,
+    }
 }
 
 /// How soon SIGKILL is repeated: what escaped the first is found by the next look.
@@ -168,7 +193,11 @@ mod tests {
     const HELD: Hold = Hold::Until(ms(1_000));
 
     fn blow(blow: Blow, wake: u64) -> Step {
-        Step { blow: Some(blow), wake: ms(wake), over: false }
+        Step {
+            blow: Some(blow),
+            wake: ms(wake),
+            over: false,
+        }
     }
 
     #[test]
@@ -186,10 +215,19 @@ mod tests {
         let mut supervisor = supervisor();
         assert_eq!(supervisor.step(ms(600), HELD, Job::Runs), wait(ms(800)));
         assert_eq!(supervisor.step(ms(799), HELD, Job::Runs), wait(ms(800)));
-        assert_eq!(supervisor.step(ms(800), HELD, Job::Runs), blow(Blow::Terminate, 1_000));
+        assert_eq!(
+            supervisor.step(ms(800), HELD, Job::Runs),
+            blow(Blow::Terminate, 1_000)
+        );
         assert_eq!(supervisor.step(ms(999), HELD, Job::Runs), wait(ms(1_000)));
-        assert_eq!(supervisor.step(ms(1_000), Hold::Lost, Job::Runs), blow(Blow::Kill, 1_020));
-        assert_eq!(supervisor.step(ms(1_020), Hold::Lost, Job::Runs), blow(Blow::Kill, 1_040));
+        assert_eq!(
+            supervisor.step(ms(1_000), Hold::Lost, Job::Runs),
+            blow(Blow::Kill, 1_020)
+        );
+        assert_eq!(
+            supervisor.step(ms(1_020), Hold::Lost, Job::Runs),
+            blow(Blow::Kill, 1_040)
+        );
         assert!(supervisor.step(ms(1_025), Hold::Lost, Job::Gone).over && supervisor.lost());
     }
 
@@ -199,22 +237,34 @@ mod tests {
         supervisor.step(ms(800), HELD, Job::Runs);
         let late = Hold::Until(ms(1_900));
         assert_eq!(supervisor.step(ms(900), late, Job::Runs), wait(ms(1_000)));
-        assert_eq!(supervisor.step(ms(1_000), late, Job::Runs), blow(Blow::Kill, 1_020));
+        assert_eq!(
+            supervisor.step(ms(1_000), late, Job::Runs),
+            blow(Blow::Kill, 1_020)
+        );
         assert!(supervisor.lost());
     }
 
     #[test]
     fn after_a_pause_past_the_deadline_there_is_no_grace() {
         let mut supervisor = supervisor();
-        assert_eq!(supervisor.step(ms(5_000), Hold::Lost, Job::Runs), blow(Blow::Kill, 5_020));
+        assert_eq!(
+            supervisor.step(ms(5_000), Hold::Lost, Job::Runs),
+            blow(Blow::Kill, 5_020)
+        );
         assert!(supervisor.lost() && supervisor.killed());
     }
 
     #[test]
     fn the_servers_word_terminates_at_once_and_kills_after_the_grace() {
         let mut supervisor = supervisor();
-        assert_eq!(supervisor.step(ms(100), Hold::Lost, Job::Runs), blow(Blow::Terminate, 300));
-        assert_eq!(supervisor.step(ms(300), Hold::Lost, Job::Runs), blow(Blow::Kill, 320));
+        assert_eq!(
+            supervisor.step(ms(100), Hold::Lost, Job::Runs),
+            blow(Blow::Terminate, 300)
+        );
+        assert_eq!(
+            supervisor.step(ms(300), Hold::Lost, Job::Runs),
+            blow(Blow::Kill, 320)
+        );
     }
 
     #[test]
@@ -223,22 +273,37 @@ mod tests {
         assert_eq!(supervisor.step(ms(790), HELD, Job::Runs), wait(ms(800)));
         let mut early = supervisor.clone();
         early.grace = Span::from_millis(500);
-        assert_eq!(early.step(ms(700), Hold::Lost, Job::Runs), blow(Blow::Terminate, 1_000));
+        assert_eq!(
+            early.step(ms(700), Hold::Lost, Job::Runs),
+            blow(Blow::Terminate, 1_000)
+        );
     }
 
     #[test]
     fn leftovers_are_ended_and_that_is_no_loss() {
         let mut supervisor = supervisor();
-        assert_eq!(supervisor.step(ms(100), HELD, Job::Leftovers), blow(Blow::Terminate, 300));
-        assert_eq!(supervisor.step(ms(200), HELD, Job::Leftovers), wait(ms(300)));
-        assert_eq!(supervisor.step(ms(300), HELD, Job::Leftovers), blow(Blow::Kill, 320));
+        assert_eq!(
+            supervisor.step(ms(100), HELD, Job::Leftovers),
+            blow(Blow::Terminate, 300)
+        );
+        assert_eq!(
+            supervisor.step(ms(200), HELD, Job::Leftovers),
+            wait(ms(300))
+        );
+        assert_eq!(
+            supervisor.step(ms(300), HELD, Job::Leftovers),
+            blow(Blow::Kill, 320)
+        );
         assert!(supervisor.step(ms(301), HELD, Job::Gone).over && !supervisor.lost());
     }
 
     #[test]
     fn leftovers_close_to_the_deadline_get_what_is_left_of_it() {
         let mut supervisor = supervisor();
-        assert_eq!(supervisor.step(ms(950), HELD, Job::Leftovers), blow(Blow::Terminate, 1_000));
+        assert_eq!(
+            supervisor.step(ms(950), HELD, Job::Leftovers),
+            blow(Blow::Terminate, 1_000)
+        );
         assert!(!supervisor.lost());
     }
 
@@ -252,15 +317,26 @@ mod tests {
     #[test]
     fn whatever_is_seen_nothing_runs_at_the_deadline() {
         for grace in [0, 1, 200, 999, 1_500] {
-            for (hold, job) in [(HELD, Job::Runs), (HELD, Job::Leftovers), (Hold::Lost, Job::Runs)] {
+            for (hold, job) in [
+                (HELD, Job::Runs),
+                (HELD, Job::Leftovers),
+                (Hold::Lost, Job::Runs),
+            ] {
                 for first in [0, 500, 799, 999] {
-                    let mut supervisor = Supervisor::new(Span::from_millis(grace), Span::from_millis(300), ms(1_000));
+                    let mut supervisor = Supervisor::new(
+                        Span::from_millis(grace),
+                        Span::from_millis(300),
+                        ms(1_000),
+                    );
                     let mut step = supervisor.step(ms(first), hold, job);
                     while step.wake < ms(1_000) {
                         assert!(step.wake > ms(0));
                         step = supervisor.step(step.wake, hold, job);
                     }
-                    assert!(supervisor.killed() || step.wake == ms(1_000), "{grace} {hold:?} {job:?}");
+                    assert!(
+                        supervisor.killed() || step.wake == ms(1_000),
+                        "{grace} {hold:?} {job:?}"
+                    );
                     supervisor.step(ms(1_000), hold, job);
                     assert!(supervisor.killed(), "{grace} {hold:?} {job:?} {first}");
                 }

@@ -46,8 +46,10 @@ impl Group {
         let Some(rows) = processes() else {
             return self.signal(signal);
         };
-        let (inside, outside): (Vec<_>, Vec<_>) =
-            self.of(&rows, watchdog).into_iter().partition(|row| row.group == self.raw());
+        let (inside, outside): (Vec<_>, Vec<_>) = self
+            .of(&rows, watchdog)
+            .into_iter()
+            .partition(|row| row.group == self.raw());
         if leader_reaped && !inside.is_empty() {
             // At once, so that none of them can start another in between.
             self.signal(signal);
@@ -71,7 +73,12 @@ impl Group {
 
     fn of(self, rows: &[Row], watchdog: Option<Pid>) -> Vec<&Row> {
         let me = rustix::process::getpid().as_raw_nonzero().get();
-        members(rows, self.raw(), me, watchdog.map(|pid| pid.as_raw_nonzero().get()))
+        members(
+            rows,
+            self.raw(),
+            me,
+            watchdog.map(|pid| pid.as_raw_nonzero().get()),
+        )
     }
 }
 
@@ -100,8 +107,12 @@ fn descends(parents: &BTreeMap<i32, i32>, mut pid: i32, from: i32) -> bool {
 /// A process id may have been given to somebody else since the list was read. A descriptor cannot, so the
 /// process is looked at again through one.
 fn signal_one(row: &Row, signal: Signal) {
-    let Some(pid) = Pid::from_raw(row.pid) else { return };
-    let Ok(descriptor) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
+    let Some(pid) = Pid::from_raw(row.pid) else {
+        return;
+    };
+    let Ok(descriptor) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
+        return;
+    };
     if process(row.pid).is_some_and(|now| now.started == row.started) {
         let _ = rustix::process::pidfd_send_signal(descriptor, signal);
     }
@@ -138,18 +149,27 @@ mod tests {
     use super::*;
 
     fn at(pid: i32, parent: i32, group: i32) -> Row {
-        Row { pid, parent, group, dead: false, started: 0 }
+        Row {
+            pid,
+            parent,
+            group,
+            dead: false,
+            started: 0,
+        }
     }
 
     fn pids(rows: &[Row]) -> Vec<i32> {
-        members(rows, 20, 10, Some(11)).into_iter().map(|row| row.pid).collect()
+        members(rows, 20, 10, Some(11))
+            .into_iter()
+            .map(|row| row.pid)
+            .collect()
     }
 
     #[test]
     fn a_job_is_its_group_and_all_that_descends() {
         let rows = [
             at(1, 0, 1),
-            at(10, 1, 10), // palisade
+            at(10, 1, 10),  // palisade
             at(11, 10, 11), // its watchdog
             at(20, 10, 20), // the command
             at(21, 20, 20), // its child
@@ -163,7 +183,13 @@ mod tests {
 
     #[test]
     fn the_dead_do_not_count() {
-        let rows = [at(10, 1, 10), Row { dead: true, ..at(20, 10, 20) }];
+        let rows = [
+            at(10, 1, 10),
+            Row {
+                dead: true,
+                ..at(20, 10, 20)
+            },
+        ];
         assert_eq!(pids(&rows), [0; 0]);
     }
 
@@ -177,13 +203,27 @@ mod tests {
         let mut line = "77 (a) b (c) S 3 5 6 0 -1".to_owned();
         line.push_str(&" 1".repeat(13));
         line.push_str(" 424242 9 9");
-        assert_eq!(row(77, &line), Some(Row { pid: 77, parent: 3, group: 5, dead: false, started: 424_242 }));
+        assert_eq!(
+            row(77, &line),
+            Some(Row {
+                pid: 77,
+                parent: 3,
+                group: 5,
+                dead: false,
+                started: 424_242
+            })
+        );
         assert_eq!(row(77, "77 (cut"), None);
     }
 
     #[test]
     fn this_very_process_is_found() {
         let me = i32::try_from(std::process::id()).unwrap();
-        assert!(processes().unwrap().iter().any(|row| row.pid == me && !row.dead));
+        assert!(
+            processes()
+                .unwrap()
+                .iter()
+                .any(|row| row.pid == me && !row.dead)
+        );
     }
 }

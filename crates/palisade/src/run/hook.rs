@@ -33,7 +33,11 @@ async fn wait(mut child: Child, signals: &mut Signals) -> io::Result<()> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     loop {
         if let Some(status) = child.try_wait()? {
-            return if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) };
+            return if status.success() {
+                Ok(())
+            } else {
+                Err(io::Error::other(status.to_string()))
+            };
         }
         let signal = signals.next().await;
         if let Some(pid) = pid.filter(|_| signal != Signal::CHILD) {

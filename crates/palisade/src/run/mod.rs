@@ -44,7 +44,10 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 pub(crate) fn run(args: &RunArgs, out: Out) -> Result<u8, Failure> {
     // 2 may be the command's own status.
     as_asked(args, out).map_err(|failure| match failure.status {
-        USAGE => Failure { status: FAILED, ..failure },
+        USAGE => Failure {
+            status: FAILED,
+            ..failure
+        },
         _ => failure,
     })
 }
@@ -65,7 +68,11 @@ fn grace(args: &RunArgs) -> Result<Span, Failure> {
     };
     let half = Span::from_nanos(ttl.as_nanos() / 2);
     if Span::from(grace) > half {
-        let message = format!("a grace of {} ms is outside 0 ..= {} ms, half of the ttl", grace.as_millis(), half.as_millis());
+        let message = format!(
+            "a grace of {} ms is outside 0 ..= {} ms, half of the ttl",
+            grace.as_millis(),
+            half.as_millis()
+        );
         return Err(Failure::usage(message).hint("give a longer --ttl or a shorter --grace"));
     }
     Ok(grace.into())
@@ -95,10 +102,19 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
         }
     };
     if end.orphans > 0 {
-        tracing::info!(orphans = end.orphans, "reaped what the command had left behind");
+        tracing::info!(
+            orphans = end.orphans,
+            "reaped what the command had left behind"
+        );
     }
-    let lost = if end.lost { Some(give_up(lease).await) } else { release(lease, out).await };
-    let Some(failure) = lost else { return Ok(end.status) };
+    let lost = if end.lost {
+        Some(give_up(lease).await)
+    } else {
+        release(lease, out).await
+    };
+    let Some(failure) = lost else {
+        return Ok(end.status);
+    };
     if let Some(hook) = &args.on_lost {
         hook::run(hook, environment, failure.code, &mut signals).await;
     }
@@ -106,13 +122,23 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
 }
 
 async fn acquire(args: &RunArgs) -> Result<Lease, Failure> {
-    let options = Options { caution: caution(args.wish.ttl), ..Options::default() };
+    let options = Options {
+        caution: caution(args.wish.ttl),
+        ..Options::default()
+    };
     let client: Client = args.wish.connection.open(options).await?;
     let url = &args.wish.connection.authority;
     args.wish.ask(&client).acquire().await.map_err(|error| {
         let failure = Failure::of(&error, url);
         // Granted too late to be of use; nothing has run.
-        if failure.status == LOST { Failure { status: NOT_ACQUIRED, ..failure } } else { failure }
+        if failure.status == LOST {
+            Failure {
+                status: NOT_ACQUIRED,
+                ..failure
+            }
+        } else {
+            failure
+        }
     })
 }
 
@@ -133,7 +159,8 @@ async fn job(
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| failed("cannot adopt what the command leaves behind", error.into()))?;
     let deadline = now_until(lease)?;
-    let watchdog = Watchdog::start(deadline, None).map_err(|error| failed("cannot start the watchdog", error))?;
+    let watchdog = Watchdog::start(deadline, None)
+        .map_err(|error| failed("cannot start the watchdog", error))?;
     let mut terminal = Terminal::find();
     let foreground = terminal.as_ref().is_some_and(Terminal::is_free);
     let command = command(args, environment)?;
@@ -154,7 +181,16 @@ async fn job(
     let refresh = Span::from_nanos(args.wish.ttl.span().as_nanos() / 6);
     let supervisor = Supervisor::new(grace, refresh, deadline);
     let children = child::Children::new(leader);
-    Ok(Watch { lease, signals, supervisor, children, watchdog: Some(watchdog), terminal }.until_gone().await)
+    Ok(Watch {
+        lease,
+        signals,
+        supervisor,
+        children,
+        watchdog: Some(watchdog),
+        terminal,
+    }
+    .until_gone()
+    .await)
 }
 
 fn now_until(lease: &Lease) -> Result<Timestamp, Failure> {
@@ -164,16 +200,25 @@ fn now_until(lease: &Lease) -> Result<Timestamp, Failure> {
     }
 }
 
-fn command(args: &RunArgs, environment: &[(&'static str, String)]) -> Result<std::process::Command, Failure> {
-    let (program, arguments) =
-        args.command.split_first().ok_or_else(|| Failure::usage("a command is missing after --"))?;
+fn command(
+    args: &RunArgs,
+    environment: &[(&'static str, String)],
+) -> Result<std::process::Command, Failure> {
+    let (program, arguments) = args
+        .command
+        .split_first()
+        .ok_or_else(|| Failure::usage("a command is missing after --"))?;
     let mut command = child::command(program, environment);
     command.args(arguments);
     Ok(command)
 }
 
 fn not_started(args: &RunArgs, error: &io::Error) -> Failure {
-    let program = args.command.first().map(|program| program.display().to_string()).unwrap_or_default();
+    let program = args
+        .command
+        .first()
+        .map(|program| program.display().to_string())
+        .unwrap_or_default();
     let (status, code) = match error.kind() {
         io::ErrorKind::NotFound => (NOT_FOUND, Code::NotFound.name()),
         _ => (NOT_EXECUTABLE, Code::Refused.name()),
@@ -187,7 +232,11 @@ fn loss(lease: &Lease) -> Failure {
         Err(lost) => Failure::new(LOST, lost.why.code(), lost.to_string()),
         // Ended a grace before the deadline: as good as lost.
         Ok(()) => {
-            let message = format!("{} (token {}) is lost: no renewal was acknowledged in time", lease.lock(), lease.token());
+            let message = format!(
+                "{} (token {}) is lost: no renewal was acknowledged in time",
+                lease.lock(),
+                lease.token()
+            );
             Failure::new(LOST, Code::Expired.name(), message)
         }
     }
@@ -196,7 +245,9 @@ fn loss(lease: &Lease) -> Failure {
 /// Everything of the job is dead, so whoever waits can have the lock; if it is not known to be free.
 async fn give_up(lease: Lease) -> Failure {
     let mut failure = loss(&lease);
-    failure.message.push_str("; everything of the command was ended");
+    failure
+        .message
+        .push_str("; everything of the command was ended");
     let _ = tokio::time::timeout(LAST_WORD, lease.release()).await;
     failure
 }
@@ -213,13 +264,19 @@ async fn release(lease: Lease, out: Out) -> Option<Failure> {
         Ok(Released::Released | Released::Ended(Ending::Released)) => None,
         Ok(Released::Ended(Ending::Expired)) => was("the lease had expired", Code::Expired),
         Ok(Released::Ended(Ending::Revoked)) => was("an operator took it", Code::Revoked),
-        Ok(Released::Ended(Ending::Superseded)) => was("the same client id acquired it again", Code::Superseded),
+        Ok(Released::Ended(Ending::Superseded)) => {
+            was("the same client id acquired it again", Code::Superseded)
+        }
         Ok(Released::NotHeld) => was("it is not held", Code::NotHeld),
-        Ok(Released::Stale { highest }) => was(&format!("it is held with token {highest}"), Code::Stale),
+        Ok(Released::Stale { highest }) => {
+            was(&format!("it is held with token {highest}"), Code::Stale)
+        }
         Err(error) => {
             let message = format!("{lock} could not be released: {error}");
             let failure = Failure::new(0, error.code(), message);
-            out.failure(&failure.hint(format!("it expires by itself, at most {ttl} after the last renewal")));
+            out.failure(&failure.hint(format!(
+                "it expires by itself, at most {ttl} after the last renewal"
+            )));
             None
         }
     }

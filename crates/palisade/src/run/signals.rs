@@ -11,7 +11,13 @@ use tokio::signal::unix::{self, SignalKind, signal};
 const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 /// What else a job may want to hear.
-const PASSED_ON: [Signal; 5] = [Signal::USR1, Signal::USR2, Signal::WINCH, Signal::TSTP, Signal::CONT];
+const PASSED_ON: [Signal; 5] = [
+    Signal::USR1,
+    Signal::USR2,
+    Signal::WINCH,
+    Signal::TSTP,
+    Signal::CONT,
+];
 
 /// Signals as they come in.
 pub(super) struct Signals {
@@ -21,7 +27,9 @@ pub(super) struct Signals {
 impl Signals {
     /// Watches what ends a program.
     pub(super) fn ending() -> io::Result<Signals> {
-        let mut signals = Signals { streams: Vec::new() };
+        let mut signals = Signals {
+            streams: Vec::new(),
+        };
         signals.watch(&ENDING)?;
         Ok(signals)
     }
@@ -40,7 +48,8 @@ impl Signals {
             if is_ignored && wanted != Signal::CHILD {
                 continue;
             }
-            self.streams.push((wanted, signal(SignalKind::from_raw(wanted.as_raw()))?));
+            self.streams
+                .push((wanted, signal(SignalKind::from_raw(wanted.as_raw()))?));
         }
         Ok(())
     }
@@ -63,5 +72,6 @@ impl Signals {
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }

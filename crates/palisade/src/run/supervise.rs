@@ -73,7 +73,11 @@ impl Watch<'_> {
 
     fn strike(&self, blow: Blow, job: Job) {
         let reaped = job != Job::Runs;
-        let strike = |signal| self.children.group().signal_all(signal, reaped, self.watchdog_pid());
+        let strike = |signal| {
+            self.children
+                .group()
+                .signal_all(signal, reaped, self.watchdog_pid())
+        };
         match blow {
             Blow::Terminate => {
                 strike(Signal::TERM);
@@ -122,7 +126,9 @@ impl Watch<'_> {
     }
 
     fn may_give(&self) -> bool {
-        self.terminal.as_ref().is_some_and(|terminal| !terminal.is_given())
+        self.terminal
+            .as_ref()
+            .is_some_and(|terminal| !terminal.is_given())
     }
 
     /// Stops until SIGCONT, which then comes in like every signal. Meanwhile nothing is renewed; the

@@ -21,7 +21,9 @@ impl Terminal {
     /// The terminal on standard input, if there is one.
     pub(super) fn find() -> Option<Terminal> {
         let ours = rustix::process::getpgrp();
-        io::stdin().is_terminal().then_some(Terminal { ours, given: false })
+        io::stdin()
+            .is_terminal()
+            .then_some(Terminal { ours, given: false })
     }
 
     /// Whether the job gets it from the start. Not in a pipeline, `palisade run … | less`: there the

@@ -56,7 +56,11 @@ impl Watchdog {
         }
         let (mut ready, writer) = io::pipe()?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("palisade").arg(ARGUMENT).env_clear().current_dir("/");
+        command
+            .arg0("palisade")
+            .arg(ARGUMENT)
+            .env_clear()
+            .current_dir("/");
         command.stdin(reader).stdout(writer).stderr(Stdio::null());
         let child = command.spawn()?;
         // The command keeps its copies of both pipe ends until it is dropped.
@@ -64,7 +68,11 @@ impl Watchdog {
         await_ready(&mut ready)?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| io::Error::other("a process id out of range"))?;
-        let mut watchdog = Watchdog { pid, pipe, told: Timestamp::ZERO };
+        let mut watchdog = Watchdog {
+            pid,
+            pipe,
+            told: Timestamp::ZERO,
+        };
         watchdog.deadline(deadline);
         Ok(watchdog)
     }
@@ -98,7 +106,9 @@ impl Watchdog {
 }
 
 fn await_ready(ready: &mut PipeReader) -> io::Result<()> {
-    ready.read_exact(&mut [0]).map_err(|_| io::Error::other("the watchdog did not start"))
+    ready
+        .read_exact(&mut [0])
+        .map_err(|_| io::Error::other("the watchdog did not start"))
 }
 
 /// Is this process the watchdog? Then it watches, and this is its end.
@@ -113,10 +123,15 @@ pub(crate) fn intercept() -> Option<ExitCode> {
 fn watch() -> io::Result<()> {
     // Away from the terminal's signals and from who kills whole groups.
     rustix::process::setsid()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let pipe = Receiver::from_owned_fd(rustix::stdio::stdin().as_fd().try_clone_to_owned()?)?;
-        io::stdout().write_all(b".").and_then(|()| io::stdout().flush())?;
+        // If nobody listens any more, that is what the pipe is about to tell.
+        let _ = io::stdout()
+            .write_all(b".")
+            .and_then(|()| io::stdout().flush());
         guard(pipe).await;
         Ok(())
     })
@@ -192,7 +207,13 @@ mod tests {
         let group = Pid::from_raw(4_242).unwrap();
         assert!(!charge.hear(&group_message(group)));
         assert!(!charge.hear(&message(DEADLINE, 77)));
-        assert_eq!(charge, Charge { group: Some(group), deadline: Some(Timestamp::from_nanos(77)) });
+        assert_eq!(
+            charge,
+            Charge {
+                group: Some(group),
+                deadline: Some(Timestamp::from_nanos(77))
+            }
+        );
         assert!(charge.hear(&message(STAND_DOWN, 0)));
     }
 

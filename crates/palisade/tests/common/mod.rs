@@ -1,7 +1,12 @@
 //! Real servers, real jobs, real signals, and bounded waits for what they do.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -45,12 +50,25 @@ impl Server {
     pub(crate) fn with(settings: &[&str]) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let mut command = palisade();
-        command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"]).arg(dir.path().join("data")).args(settings);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        command
+            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
+            .arg(dir.path().join("data"))
+            .args(settings);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         let started: Value = serde_json::from_str(&line).expect("one line of JSON at the start");
-        Server { child, url: started["url"].as_str().unwrap().to_owned(), dir }
+        Server {
+            child,
+            url: started["url"].as_str().unwrap().to_owned(),
+            dir,
+        }
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -60,7 +78,10 @@ impl Server {
     /// A command that talks to this server, in a directory where it may write.
     pub(crate) fn palisade(&self, arguments: &[&str]) -> Command {
         let mut command = palisade();
-        command.args(arguments).env("PALISADE_AUTHORITY", &self.url).current_dir(self.dir.path());
+        command
+            .args(arguments)
+            .env("PALISADE_AUTHORITY", &self.url)
+            .current_dir(self.dir.path());
         command
     }
 
@@ -91,7 +112,9 @@ impl Server {
             let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
             whole.lines().map(|line| line.parse().unwrap()).collect()
         };
-        until(&format!("{count} processes in {name}"), || read().len() >= count);
+        until(&format!("{count} processes in {name}"), || {
+            read().len() >= count
+        });
         read()
     }
 }
@@ -111,7 +134,11 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn start(command: &mut Command) -> Run {
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         Run { child: Some(child) }
     }
 
@@ -125,7 +152,11 @@ impl Run {
 
     /// The process that kills the job when palisade cannot.
     pub(crate) fn watchdog(&self) -> i32 {
-        let found = || children(self.pid()).into_iter().find(|pid| is_watchdog(*pid));
+        let found = || {
+            children(self.pid())
+                .into_iter()
+                .find(|pid| is_watchdog(*pid))
+        };
         until("the watchdog", || found().is_some());
         found().unwrap()
     }
@@ -155,8 +186,12 @@ pub(crate) fn is_watchdog(pid: i32) -> bool {
 }
 
 fn children(parent: i32) -> Vec<i32> {
-    let entries = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    entries.filter(|pid| stat(*pid).is_some_and(|(_, of)| of == parent)).collect()
+    let entries = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    entries
+        .filter(|pid| stat(*pid).is_some_and(|(_, of)| of == parent))
+        .collect()
 }
 
 /// State and parent.
@@ -211,7 +246,10 @@ pub(crate) fn until_time(at: Timestamp) {
     until(&format!("{at:?}"), || now() >= at);
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one pause between two looks at a condition")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one pause between two looks at a condition"
+)]
 fn pause() {
     std::thread::sleep(Duration::from_millis(2)); // real time: other processes need it to do what is waited for
 }
@@ -226,7 +264,10 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 pub(crate) fn status(output: &Output) -> i32 {
-    output.status.code().unwrap_or_else(|| panic!("{}: {}", output.status, text(&output.stderr)))
+    output
+        .status
+        .code()
+        .unwrap_or_else(|| panic!("{}: {}", output.status, text(&output.stderr)))
 }
 
 /// A job of four processes that all ignore SIGTERM: the command, its child, a grandchild, and one that left

@@ -22,7 +22,11 @@ impl Proxy {
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), TcpStream::connect(&server).unwrap());
-                pump(client.try_clone().unwrap(), server.try_clone().unwrap(), Arc::clone(&flag));
+                pump(
+                    client.try_clone().unwrap(),
+                    server.try_clone().unwrap(),
+                    Arc::clone(&flag),
+                );
                 pump(server, client, Arc::clone(&flag));
             }
         });

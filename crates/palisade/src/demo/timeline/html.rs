@@ -75,7 +75,9 @@ pub(crate) fn html(acts: &[Act]) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\"><title>Palisade demo: a paused holder’s late write</title>\
          <style>{PAGE}{}</style></head>\n<body><main>{body}<footer>Drawn by <code>palisade demo</code>. Times are \
-         milliseconds since the start of each act, on this machine’s clock.</footer></main></body></html>\n",
+         milliseconds since the start of each act, on this machine’s clock. Each client took its own. The lock service’s \
+         are those at which a watcher or the client was told, whichever came first. The resource’s were taken next to \
+         it, by the proxy that every message to it went through.</footer></main></body></html>\n",
         style::sheet()
     )
 }

@@ -1,0 +1,136 @@
+//! `palisade store`: from the command line to the fenced store.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+use palisade_core::fence::{Mode, Rule};
+use palisade_fence::store::{Settings, Store};
+use palisade_proto::Code;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::failure::{FAILED, Failure};
+use super::help;
+use super::output::{Out, facts};
+use crate::store::{self, Bounds};
+
+/// `palisade store`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::STORE_AFTER)]
+pub(crate) struct StoreArgs {
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7421")]
+    listen: SocketAddr,
+    /// The directory of the store; made if it is not there.
+    #[arg(long, value_name = "DIR", default_value = "./palisade-store", value_hint = ValueHint::DirPath)]
+    data: PathBuf,
+    /// What the fences check. A directory keeps the kind it was made with.
+    #[arg(long, value_name = "KIND", default_value = "claim")]
+    fence: Fence,
+    /// For comparison only: no check at all. CORRUPTS DATA as soon as a holder is late.
+    #[arg(long, conflicts_with = "fence")]
+    danger_unfenced: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Fence {
+    /// Every operation with a token checks and raises; the one to use
+    Claim,
+    /// The same with one write per grant, for records that are published once
+    Strict,
+    /// For comparison only: checks on writes alone. LOSES ACKNOWLEDGED UPDATES
+    Textbook,
+}
+
+impl StoreArgs {
+    fn rule(&self) -> Rule {
+        let mode = match self.fence {
+            _ if self.danger_unfenced => Mode::DangerUnfenced,
+            Fence::Claim => Mode::Claim,
+            Fence::Strict => Mode::Strict,
+            Fence::Textbook => Mode::Textbook,
+        };
+        Rule {
+            mode,
+            ..Rule::CLAIM
+        }
+    }
+}
+
+pub(super) fn store(args: &StoreArgs, out: Out) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(serve(args, out))
+}
+
+async fn serve(args: &StoreArgs, out: Out) -> Result<(), Failure> {
+    // The port first, so that two stores on one port do not get as far as the directory.
+    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
+        failed(
+            Code::Internal,
+            format!("cannot listen on {}: {error}", args.listen),
+        )
+        .hint("is another one running there? Choose another port with --listen")
+    })?;
+    let settings = Settings::default().with_rule(args.rule());
+    let opened = Store::open(&args.data, &settings);
+    let store = opened.map_err(|error| {
+        failed(
+            Code::Internal,
+            format!("cannot open {}: {error}", args.data.display()),
+        )
+    })?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    announce(args, listener.local_addr()?, out)?;
+    let shutdown = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let bounds = Bounds::for_objects(settings.limits.object_bytes);
+    let served = store::serve(listener, store, bounds, shutdown).await;
+    served.map_err(|why| failed(Code::Internal, format!("the store stopped: {why}")))
+}
+
+fn failed(code: Code, message: String) -> Failure {
+    Failure::new(FAILED, code.name(), message)
+}
+
+fn announce(args: &StoreArgs, at: SocketAddr, out: Out) -> Result<(), Failure> {
+    let url = format!("http://{at}");
+    let fence = match args.rule().mode {
+        Mode::Claim => "claim",
+        Mode::Strict => "strict",
+        Mode::Textbook => "textbook",
+        Mode::DangerUnfenced => "danger-unfenced",
+    };
+    if out.json {
+        return out.value(
+            &json!({"listening": at.to_string(), "url": url, "data": args.data, "fence": fence}),
+        );
+    }
+    out.text(&format!(
+        "palisade {} · fenced store",
+        env!("CARGO_PKG_VERSION")
+    ))?;
+    let rows = [
+        ("listening", url),
+        ("data", args.data.display().to_string()),
+        ("fence", fence.to_owned()),
+    ];
+    out.text(&facts(out, &rows))?;
+    match args.rule().mode {
+        Mode::Textbook => {
+            out.text("\n  !! TEXTBOOK FENCE: it loses acknowledged updates. For comparison only.")
+        }
+        Mode::DangerUnfenced => {
+            out.text("\n  !! NO FENCE: a late write corrupts data. For comparison only.")
+        }
+        Mode::Claim | Mode::Strict => Ok(()),
+    }
+}
