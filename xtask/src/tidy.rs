@@ -60,14 +60,7 @@ pub(crate) const RULES: &[Rule] = &[
         id: "unwrap",
         why: "a panic in the product takes every other lease down with it",
         fix: "return the error, or give the type a state in which it cannot happen (`expect` is clippy's: it wants a written reason)",
-        find: |tree| {
-            product(tree, |line| {
-                first_of(
-                    line,
-                    &[".unwrap()", ".unwrap_err()"],
-                )
-            })
-        },
+        find: |tree| product(tree, |line| first_of(line, &[".unwrap()", ".unwrap_err()"])),
     },
     Rule {
         id: "long-file",
@@ -92,6 +85,22 @@ pub(crate) const RULES: &[Rule] = &[
         why: "the map in ARCHITECTURE.md is mostly about what is absent; an edge too many and it is a drawing of the past",
         fix: "put the trait on the side that uses it, and join the two in the binary",
         find: house::forbidden_dependencies,
+    },
+    Rule {
+        id: "log-seam",
+        why: "the pipeline and the network do not know how the log is made durable: only durable.rs ties the two",
+        fix: "go through the trait pipeline::Log, or do it in crates/palisade-server/src/durable.rs",
+        find: |tree| {
+            code(tree, |file, line| {
+                let seam = "crates/palisade-server/src/durable.rs";
+                let server = file.path.starts_with("crates/palisade-server/src/");
+                if server && file.path != seam {
+                    first_of(line, &["palisade_wal"])
+                } else {
+                    None
+                }
+            })
+        },
     },
     Rule {
         id: "empty-crate",

@@ -36,8 +36,7 @@ async fn renewed(lease: &Lease) {
     let grows = async {
         let mut before = lease.remaining();
         loop {
-            // real time: the guard renews at a third of its time to live.
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await; // real time: renewal is at ttl / 3
             let now = lease.remaining();
             if now > before {
                 return;

@@ -21,14 +21,21 @@ pub struct Caution {
 
 impl Caution {
     /// A rate error of 1 % on either side, and no margin.
-    pub const DEFAULT: Caution = Caution { drift_ppm: 10_000, margin: Span::ZERO };
+    pub const DEFAULT: Caution = Caution {
+        drift_ppm: 10_000,
+        margin: Span::ZERO,
+    };
 
     /// A rate error bound in parts per million and a margin.
     ///
     /// `None` if the bound is a million or more: such a clock proves nothing.
     #[must_use]
     pub const fn new(drift_ppm: u32, margin: Span) -> Option<Caution> {
-        if drift_ppm >= MILLION { None } else { Some(Caution { drift_ppm, margin }) }
+        if drift_ppm >= MILLION {
+            None
+        } else {
+            Some(Caution { drift_ppm, margin })
+        }
     }
 
     /// The instant, on the clock that read `t0`, at which the holder must have stopped.
@@ -64,7 +71,10 @@ impl Holding {
     /// A fresh grant that is good until `deadline`.
     #[must_use]
     pub const fn new(deadline: Timestamp) -> Holding {
-        Holding { deadline, lost: false }
+        Holding {
+            deadline,
+            lost: false,
+        }
     }
 
     /// Whether the holder may act at `now`. The boundary is lost.
@@ -76,7 +86,11 @@ impl Holding {
     /// How long the holder may still act.
     #[must_use]
     pub const fn remaining(&self, now: Timestamp) -> Span {
-        if self.lost { Span::ZERO } else { self.deadline.since(now) }
+        if self.lost {
+            Span::ZERO
+        } else {
+            self.deadline.since(now)
+        }
     }
 
     /// Until when, unless it is lost.
@@ -120,7 +134,10 @@ mod tests {
     fn the_margin_comes_off_and_cannot_reach_before_t0() {
         let caution = Caution::new(0, Span::from_millis(300)).unwrap();
         let t0 = Timestamp::from_millis(7);
-        assert_eq!(caution.deadline(t0, Span::from_millis(1_000)), Timestamp::from_millis(707));
+        assert_eq!(
+            caution.deadline(t0, Span::from_millis(1_000)),
+            Timestamp::from_millis(707)
+        );
         assert_eq!(caution.deadline(t0, Span::from_millis(100)), t0);
     }
 
@@ -130,14 +147,16 @@ mod tests {
         // reading at the true instant of expiry must not be before its deadline.
         for ppm in [0_u32, 500, 10_000, 100_000] {
             let valid_ms = 10 * S;
-            let deadline = Caution::new(ppm, Span::ZERO).unwrap().deadline(
-                Timestamp::ZERO,
-                Span::from_millis(valid_ms),
-            );
+            let deadline = Caution::new(ppm, Span::ZERO)
+                .unwrap()
+                .deadline(Timestamp::ZERO, Span::from_millis(valid_ms));
             let (fast, slow) = (f64::from(MILLION + ppm), f64::from(MILLION - ppm));
             let true_expiry_ms = valid_ms as f64 * f64::from(MILLION) / fast;
             let client_reads_ms = true_expiry_ms * slow / f64::from(MILLION);
-            assert!(deadline.as_nanos() as f64 / 1e6 <= client_reads_ms + 1e-6, "{ppm} ppm");
+            assert!(
+                deadline.as_nanos() as f64 / 1e6 <= client_reads_ms + 1e-6,
+                "{ppm} ppm"
+            );
         }
     }
 
@@ -156,7 +175,10 @@ mod tests {
         holding.renewed(ms(50), ms(150));
         assert_eq!(holding.remaining(ms(140)).as_millis(), 10);
         holding.renewed(ms(150), ms(300));
-        assert!(!holding.holds(ms(151)), "an acknowledgement after the deadline came too late");
+        assert!(
+            !holding.holds(ms(151)),
+            "an acknowledgement after the deadline came too late"
+        );
     }
 
     #[test]
@@ -165,6 +187,9 @@ mod tests {
         holding.lost();
         holding.renewed(Timestamp::ZERO, Timestamp::from_millis(500));
         assert!(!holding.holds(Timestamp::ZERO));
-        assert_eq!((holding.remaining(Timestamp::ZERO), holding.deadline()), (Span::ZERO, None));
+        assert_eq!(
+            (holding.remaining(Timestamp::ZERO), holding.deadline()),
+            (Span::ZERO, None)
+        );
     }
 }

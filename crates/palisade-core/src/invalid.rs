@@ -98,7 +98,10 @@ impl fmt::Display for Invalid {
                 write!(f, "a lease of {given_ms} ms is outside {min} ..= {max}")
             }
             Invalid::TtlDiffers { lease } => {
-                write!(f, "the lease already lasts {lease}: leave the duration out or repeat that one")
+                write!(
+                    f,
+                    "the lease already lasts {lease}: leave the duration out or repeat that one"
+                )
             }
             Invalid::Wait { given_ms } => write!(
                 f,
@@ -107,9 +110,9 @@ impl fmt::Display for Invalid {
             ),
             Invalid::LeaseKey => f.write_str("lock_token must be 32 hexadecimal digits"),
             Invalid::RequestId => f.write_str("request_id must be 32 hexadecimal digits"),
-            Invalid::RequestReused => {
-                f.write_str("this request_id was already used for another request: choose a new one")
-            }
+            Invalid::RequestReused => f.write_str(
+                "this request_id was already used for another request: choose a new one",
+            ),
             Invalid::LeaseKeyInUse => f.write_str("a lease with this lock_token already exists"),
             Invalid::TooLong { what, bytes, max } => {
                 write!(f, "{what} has {bytes} bytes; at most {max} are allowed")
@@ -133,9 +136,17 @@ impl fmt::Display for NameKind {
 impl fmt::Display for NameFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NameFault::Empty => write!(f, "is empty; 1 ..= {} bytes are allowed", limits::NAME_BYTES),
+            NameFault::Empty => write!(
+                f,
+                "is empty; 1 ..= {} bytes are allowed",
+                limits::NAME_BYTES
+            ),
             NameFault::TooLong { bytes } => {
-                write!(f, "has {bytes} bytes; 1 ..= {} are allowed", limits::NAME_BYTES)
+                write!(
+                    f,
+                    "has {bytes} bytes; 1 ..= {} are allowed",
+                    limits::NAME_BYTES
+                )
             }
             NameFault::NotPrintable { at } => {
                 write!(f, "has a byte at offset {at} that is not printable ASCII")

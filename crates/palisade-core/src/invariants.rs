@@ -17,15 +17,42 @@ pub struct Invariant {
 
 /// All of them.
 pub const ALL: &[Invariant] = &[
-    Invariant { name: "a lock has one record, so at most one grant (A1)", holds: one_record_per_lock },
-    Invariant { name: "tokens are distinct and below the counter (A2)", holds: tokens_below_counter },
-    Invariant { name: "every lock is held", holds: every_lock_is_held },
-    Invariant { name: "every lease has a grant, in token order", holds: leases_have_grants },
-    Invariant { name: "a lease's id is not above its grants' tokens", holds: lease_ids_are_first_tokens },
-    Invariant { name: "no lease or wait was due before the last entry", holds: nothing_overdue },
-    Invariant { name: "queues are in order of arrival and counted (A10)", holds: queues_are_fifo },
-    Invariant { name: "every record is found by its key", holds: indexes_agree },
-    Invariant { name: "clients are counted", holds: clients_are_counted },
+    Invariant {
+        name: "a lock has one record, so at most one grant (A1)",
+        holds: one_record_per_lock,
+    },
+    Invariant {
+        name: "tokens are distinct and below the counter (A2)",
+        holds: tokens_below_counter,
+    },
+    Invariant {
+        name: "every lock is held",
+        holds: every_lock_is_held,
+    },
+    Invariant {
+        name: "every lease has a grant, in token order",
+        holds: leases_have_grants,
+    },
+    Invariant {
+        name: "a lease's id is not above its grants' tokens",
+        holds: lease_ids_are_first_tokens,
+    },
+    Invariant {
+        name: "no lease or wait was due before the last entry",
+        holds: nothing_overdue,
+    },
+    Invariant {
+        name: "queues are in order of arrival and counted (A10)",
+        holds: queues_are_fifo,
+    },
+    Invariant {
+        name: "every record is found by its key",
+        holds: indexes_agree,
+    },
+    Invariant {
+        name: "clients are counted",
+        holds: clients_are_counted,
+    },
 ];
 
 /// Checks all invariants.
@@ -40,56 +67,102 @@ pub fn check(machine: &Machine) -> Result<(), &'static str> {
 }
 
 fn one_record_per_lock(machine: &Machine) -> bool {
-    let names: BTreeSet<&str> = machine.tables.locks.iter().map(|(_, lock)| &*lock.name).collect();
+    let names: BTreeSet<&str> = machine
+        .tables
+        .locks
+        .iter()
+        .map(|(_, lock)| &*lock.name)
+        .collect();
     names.len() == machine.tables.locks.len()
 }
 
 fn tokens_below_counter(machine: &Machine) -> bool {
-    let tokens: BTreeSet<_> = machine.tables.locks.iter().map(|(_, lock)| lock.token).collect();
+    let tokens: BTreeSet<_> = machine
+        .tables
+        .locks
+        .iter()
+        .map(|(_, lock)| lock.token)
+        .collect();
     let below = |next| tokens.last().is_none_or(|highest| *highest < next);
     tokens.len() == machine.tables.locks.len() && machine.next_token.is_none_or(below)
 }
 
 fn every_lock_is_held(machine: &Machine) -> bool {
-    machine.tables.locks.iter().all(|(_, lock)| machine.tables.leases.get(lock.lease).is_some())
+    machine
+        .tables
+        .locks
+        .iter()
+        .all(|(_, lock)| machine.tables.leases.get(lock.lease).is_some())
 }
 
 fn leases_have_grants(machine: &Machine) -> bool {
     let tables = &machine.tables;
-    let tied = tables.leases.iter().map(|(slot, _)| tables.grants_of(slot).count()).sum::<usize>();
+    let tied = tables
+        .leases
+        .iter()
+        .map(|(slot, _)| tables.grants_of(slot).count())
+        .sum::<usize>();
     tied == tables.locks.len()
         && tables.leases.iter().all(|(slot, _)| {
-            let tokens: Vec<_> = tables.grants_of(slot).map(|lock| tables.locks[lock].token).collect();
+            let tokens: Vec<_> = tables
+                .grants_of(slot)
+                .map(|lock| tables.locks[lock].token)
+                .collect();
             !tokens.is_empty() && tokens.is_sorted()
         })
 }
 
 fn lease_ids_are_first_tokens(machine: &Machine) -> bool {
     let tables = &machine.tables;
-    tables.locks.iter().all(|(_, lock)| tables.leases[lock.lease].id.0 <= lock.token)
+    tables
+        .locks
+        .iter()
+        .all(|(_, lock)| tables.leases[lock.lease].id.0 <= lock.token)
 }
 
 fn nothing_overdue(machine: &Machine) -> bool {
     let tables = &machine.tables;
-    !tables.leases.iter().any(|(_, lease)| is_due(lease.expires, machine.now))
-        && !tables.waiters.iter().any(|(_, waiter)| is_due(waiter.deadline, machine.now))
+    !tables
+        .leases
+        .iter()
+        .any(|(_, lease)| is_due(lease.expires, machine.now))
+        && !tables
+            .waiters
+            .iter()
+            .any(|(_, waiter)| is_due(waiter.deadline, machine.now))
 }
 
 fn queues_are_fifo(machine: &Machine) -> bool {
     let tables = &machine.tables;
-    let queued: usize = tables.locks.iter().map(|(slot, _)| tables.queue_of(slot).count()).sum();
+    let queued: usize = tables
+        .locks
+        .iter()
+        .map(|(slot, _)| tables.queue_of(slot).count())
+        .sum();
     queued == tables.waiters.len()
         && tables.locks.iter().all(|(slot, lock)| {
-            let arrivals: Vec<_> = tables.queue_of(slot).map(|at| tables.waiters[at].arrival).collect();
+            let arrivals: Vec<_> = tables
+                .queue_of(slot)
+                .map(|at| tables.waiters[at].arrival)
+                .collect();
             arrivals.is_sorted() && arrivals.len() == lock.waiting() as usize
         })
 }
 
 fn indexes_agree(machine: &Machine) -> bool {
     let tables = &machine.tables;
-    tables.locks.iter().all(|(slot, lock)| tables.find_lock(&lock.name) == Some(slot))
-        && tables.leases.iter().all(|(slot, lease)| tables.find_lease(&lease.key) == Some(slot))
-        && tables.waiters.iter().all(|(slot, waiter)| tables.find_waiter(&waiter.request) == Some(slot))
+    tables
+        .locks
+        .iter()
+        .all(|(slot, lock)| tables.find_lock(&lock.name) == Some(slot))
+        && tables
+            .leases
+            .iter()
+            .all(|(slot, lease)| tables.find_lease(&lease.key) == Some(slot))
+        && tables
+            .waiters
+            .iter()
+            .all(|(slot, waiter)| tables.find_waiter(&waiter.request) == Some(slot))
 }
 
 fn clients_are_counted(machine: &Machine) -> bool {
@@ -125,8 +198,22 @@ mod tests {
         let asks = [
             ("x", "a", Under::New { key, ttl }),
             ("y", "a", Under::Existing { key, ttl: None }),
-            ("x", "b", Under::New { key: LeaseKey::from_bytes([1; 16]), ttl }),
-            ("x", "c", Under::New { key: LeaseKey::from_bytes([2; 16]), ttl }),
+            (
+                "x",
+                "b",
+                Under::New {
+                    key: LeaseKey::from_bytes([1; 16]),
+                    ttl,
+                },
+            ),
+            (
+                "x",
+                "c",
+                Under::New {
+                    key: LeaseKey::from_bytes([2; 16]),
+                    ttl,
+                },
+            ),
         ];
         for ((lock, client, under), n) in asks.into_iter().zip(0..) {
             let command = Command::Acquire(Acquire {
@@ -137,10 +224,17 @@ mod tests {
                 request: Some(RequestId::from_bytes([n; 16])),
                 metadata: None,
             });
-            let entry = Entry { at: Timestamp::ZERO, wall: WallTime::default(), command };
+            let entry = Entry {
+                at: Timestamp::ZERO,
+                wall: WallTime::default(),
+                command,
+            };
             machine.apply(entry, &mut Vec::new());
         }
-        assert_eq!((machine.locks(), machine.leases(), machine.waiters()), (2, 1, 2));
+        assert_eq!(
+            (machine.locks(), machine.leases(), machine.waiters()),
+            (2, 1, 2)
+        );
         machine
     }
 
@@ -164,7 +258,11 @@ mod tests {
             let mut machine = sound();
             assert!((invariant.holds)(&machine), "{}", invariant.name);
             spoil(&mut machine);
-            assert!(!(invariant.holds)(&machine), "cannot fail: {}", invariant.name);
+            assert!(
+                !(invariant.holds)(&machine),
+                "cannot fail: {}",
+                invariant.name
+            );
         }
     }
 

@@ -63,5 +63,8 @@ const _: () = {
     assert!(Ttl::MIN.as_millis() < Ttl::MAX.as_millis());
     assert!(Ttl::MAX.span().as_nanos() <= MAX_WAIT.as_nanos());
     assert!(Limits::DEFAULT.waiters_per_client <= Limits::DEFAULT.waiters_per_lock);
-    assert!(Token::MAX.get() / RESTORE_LEAP >= 256, "an authority must survive many restores");
+    assert!(
+        Token::MAX.get() / RESTORE_LEAP >= 256,
+        "an authority must survive many restores"
+    );
 };

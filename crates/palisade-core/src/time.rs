@@ -130,7 +130,11 @@ impl Ttl {
     /// [`Invalid::Ttl`] outside 100 ms – 24 h; nothing is clamped.
     pub const fn from_millis(millis: u64) -> Result<Ttl, Invalid> {
         if millis < Ttl::MIN.0 as u64 || millis > Ttl::MAX.0 as u64 {
-            return Err(Invalid::Ttl { given_ms: millis, min: Ttl::MIN, max: Ttl::MAX });
+            return Err(Invalid::Ttl {
+                given_ms: millis,
+                min: Ttl::MIN,
+                max: Ttl::MAX,
+            });
         }
         Ok(Ttl(millis as u32))
     }

@@ -126,7 +126,12 @@ pub fn run(opened: Opened, settings: &Settings) -> Result<Authority, Error> {
         returning: (!created).then_some(Returning::Restarted),
     })
     .map_err(Error::Start)?;
-    Ok(Authority { pipeline, report, created, snapshots })
+    Ok(Authority {
+        pipeline,
+        report,
+        created,
+        snapshots,
+    })
 }
 
 /// Makes a new authority directory from a backup: the same authority, a new incarnation, and a token
@@ -143,15 +148,18 @@ pub fn restore(backup: &Path, to: &Path) -> Result<Restored, Error> {
     let partial = Path::new(&name);
     refuse_existing(to)?;
     if partial.exists() {
-        std::fs::remove_dir_all(partial).map_err(place("cannot remove what is left of", partial))?;
+        std::fs::remove_dir_all(partial)
+            .map_err(place("cannot remove what is left of", partial))?;
     }
-    let restored = palisade_wal::restore(backup, partial).map_err(Error::from).and_then(|_| {
-        let restored = leap(partial)?;
-        refuse_existing(to)?;
-        std::fs::rename(partial, to).map_err(place("cannot put in place", to))?;
-        sync_parent(to)?;
-        Ok(restored)
-    });
+    let restored = palisade_wal::restore(backup, partial)
+        .map_err(Error::from)
+        .and_then(|_| {
+            let restored = leap(partial)?;
+            refuse_existing(to)?;
+            std::fs::rename(partial, to).map_err(place("cannot put in place", to))?;
+            sync_parent(to)?;
+            Ok(restored)
+        });
     if restored.is_err() {
         let _ = std::fs::remove_dir_all(partial);
     }
@@ -174,11 +182,17 @@ fn leap(dir: &Path) -> Result<Restored, Error> {
     let mut replayed = replay(&opened)?;
     let identity = identity(&opened)?;
     let mut wal = opened.into_wal();
-    let batch = replayed.return_from(Returning::Restored { leap: limits::RESTORE_LEAP });
+    let batch = replayed.return_from(Returning::Restored {
+        leap: limits::RESTORE_LEAP,
+    });
     wal.commit(&batch)?;
     wal.close()?;
     let machine = replayed.finish();
-    Ok(Restored { identity, next_token: machine.next_token(), locks: machine.locks() })
+    Ok(Restored {
+        identity,
+        next_token: machine.next_token(),
+        locks: machine.locks(),
+    })
 }
 
 fn refuse_existing(to: &Path) -> Result<(), Error> {
@@ -187,25 +201,40 @@ fn refuse_existing(to: &Path) -> Result<(), Error> {
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     };
     if taken {
-        let source = io::Error::new(io::ErrorKind::AlreadyExists, "it exists; choose a new directory");
+        let source = io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "it exists; choose a new directory",
+        );
         return Err(place("cannot restore into", to)(source));
     }
     Ok(())
 }
 
 fn place<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
-    move |source| Error::Place { what, path: path.display().to_string(), source }
+    move |source| Error::Place {
+        what,
+        path: path.display().to_string(),
+        source,
+    }
 }
 
 fn sync_parent(to: &Path) -> Result<(), Error> {
-    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(place("cannot sync", parent))
+    let parent = to
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    std::fs::File::open(parent)
+        .and_then(|dir| dir.sync_all())
+        .map_err(place("cannot sync", parent))
 }
 
 fn identity(opened: &Opened) -> Result<Identity, Error> {
     let identity = opened.identity();
     let authority = AuthorityId::new(&identity.owner.to_string()).map_err(Error::Identity)?;
-    Ok(Identity { authority, incarnation: identity.incarnation.to_string() })
+    Ok(Identity {
+        authority,
+        incarnation: identity.incarnation.to_string(),
+    })
 }
 
 fn replay(opened: &Opened) -> Result<Replay, Error> {
@@ -213,10 +242,12 @@ fn replay(opened: &Opened) -> Result<Replay, Error> {
         Some(mut snapshot) => from_snapshot(&mut snapshot)?,
         None => Replay::from_nothing(seed()),
     };
-    opened.replay(|_, batch| replay.batch(batch)).map_err(|error| match error {
-        WalReplayError::Apply { source, .. } => Error::Replay(source),
-        WalReplayError::Read(error) => Error::Read(error),
-    })?;
+    opened
+        .replay(|_, batch| replay.batch(batch))
+        .map_err(|error| match error {
+            WalReplayError::Apply { source, .. } => Error::Replay(source),
+            WalReplayError::Read(error) => Error::Read(error),
+        })?;
     Ok(replay)
 }
 
@@ -235,7 +266,10 @@ impl Log for OnDisk {
     }
 
     fn commit(&mut self, batch: &[u8]) -> Result<(), LogFailed> {
-        self.0.commit(batch).map(drop).map_err(|error| LogFailed(error.to_string()))
+        self.0
+            .commit(batch)
+            .map(drop)
+            .map_err(|error| LogFailed(error.to_string()))
     }
 
     fn idle(&mut self) {
@@ -256,7 +290,10 @@ impl Snapshots {
         let thread = std::thread::Builder::new()
             .name("palisade-snap".into())
             .spawn(move || make_snapshots(&compactor, &stopped))?;
-        Ok(Snapshots { stop: Some(stop), thread: Some(thread) })
+        Ok(Snapshots {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 }
 
@@ -309,7 +346,9 @@ impl Fold for Shadow {
     }
 
     fn save(&mut self, out: &mut SnapshotWriter) -> Result<(), Error> {
-        self.replay().snapshot(|bytes| out.write_all(bytes)).map_err(Error::Snapshot)
+        self.replay()
+            .snapshot(|bytes| out.write_all(bytes))
+            .map_err(Error::Snapshot)
     }
 }
 

@@ -4,7 +4,12 @@
 //! The storage is a simulation in memory because the real thing cannot be had in a test: after a power
 //! loss it forgets what was not synced, wholly, partly or not at all. Crashes of real processes on a
 //! real disk are tested with the binary.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 use std::sync::Arc;
 
@@ -18,7 +23,11 @@ const TTL_MS: u64 = 10_000;
 
 fn settings() -> Settings {
     // Small segments, so that 200 calls see rotations.
-    Settings { manual_clock: true, log: Options::small(4 << 10), ..Settings::default() }
+    Settings {
+        manual_clock: true,
+        log: Options::small(4 << 10),
+        ..Settings::default()
+    }
 }
 
 fn open(disk: &SimStorage) -> Result<Authority, durable::Error> {
@@ -44,7 +53,11 @@ struct Seen {
 
 impl Seen {
     fn highest(&self) -> u64 {
-        self.grants.iter().map(|grant| grant.token.get()).max().unwrap_or(0)
+        self.grants
+            .iter()
+            .map(|grant| grant.token.get())
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -61,7 +74,11 @@ fn acquire(lock: &str) -> Request {
 }
 
 fn grant(of: &Acknowledged) -> GrantRef {
-    GrantRef { lock: LockName::new(&of.lock).unwrap(), key: of.key, token: Some(of.token) }
+    GrantRef {
+        lock: LockName::new(&of.lock).unwrap(),
+        key: of.key,
+        token: Some(of.token),
+    }
 }
 
 /// Grants and releases until `steps` are done or the authority dies.
@@ -71,12 +88,26 @@ async fn work(handle: &Handle, seen: &mut Seen, round: u64, steps: u64) {
         let Answer::Outcome(Outcome::Granted(granted)) = handle.call(acquire(&lock)).await else {
             return;
         };
-        assert!(granted.token.get() > seen.highest(), "token {} came again", granted.token);
+        assert!(
+            granted.token.get() > seen.highest(),
+            "token {} came again",
+            granted.token
+        );
         let released = step % 3 == 0;
-        seen.grants.push(Acknowledged { lock, token: granted.token, key: granted.key, released });
+        seen.grants.push(Acknowledged {
+            lock,
+            token: granted.token,
+            key: granted.key,
+            released,
+        });
         if released {
-            let Some(last) = seen.grants.last() else { return };
-            if !matches!(handle.call(Request::Release(grant(last))).await, Answer::Outcome(_)) {
+            let Some(last) = seen.grants.last() else {
+                return;
+            };
+            if !matches!(
+                handle.call(Request::Release(grant(last))).await,
+                Answer::Outcome(_)
+            ) {
                 return;
             }
         }
@@ -90,9 +121,14 @@ async fn verify(handle: &Handle, seen: &Seen) -> Result<(), String> {
         let Answer::Lock(view) = handle.call(Request::Show(lock)).await else {
             return Err("no view".into());
         };
-        let holder = view.holder.ok_or(format!("{} with token {} is gone", of.lock, of.token))?;
+        let holder = view
+            .holder
+            .ok_or(format!("{} with token {} is gone", of.lock, of.token))?;
         if holder.token != of.token {
-            return Err(format!("{}: token {} became {}", of.lock, of.token, holder.token));
+            return Err(format!(
+                "{}: token {} became {}",
+                of.lock, of.token, holder.token
+            ));
         }
         if holder.remaining < Span::from_millis(TTL_MS) {
             return Err(format!("{} lost a part of its time", of.lock));
@@ -101,7 +137,10 @@ async fn verify(handle: &Handle, seen: &Seen) -> Result<(), String> {
     match handle.call(Request::Status).await {
         Answer::Status(status) => match status.next_token {
             Some(next) if next.get() > seen.highest() => Ok(()),
-            next => Err(format!("next token {next:?} is not above {}", seen.highest())),
+            next => Err(format!(
+                "next token {next:?} is not above {}",
+                seen.highest()
+            )),
         },
         other => Err(format!("{other:?}")),
     }
@@ -137,8 +176,15 @@ async fn crash_at(call: u64, loss: Loss, lying: bool) -> Result<(), String> {
 #[tokio::test]
 async fn a_crash_at_each_of_the_first_200_storage_calls_loses_nothing_acknowledged() {
     for call in 1..=200 {
-        for loss in [Loss::DropAll, Loss::KeepAll, Loss::Torn(call), Loss::Torn(call + 1_000)] {
-            crash_at(call, loss, false).await.unwrap_or_else(|what| panic!("call {call}, {loss:?}: {what}"));
+        for loss in [
+            Loss::DropAll,
+            Loss::KeepAll,
+            Loss::Torn(call),
+            Loss::Torn(call + 1_000),
+        ] {
+            crash_at(call, loss, false)
+                .await
+                .unwrap_or_else(|what| panic!("call {call}, {loss:?}: {what}"));
         }
     }
 }
@@ -167,13 +213,18 @@ async fn a_failed_sync_stops_the_authority_and_nothing_acknowledged_is_lost() {
         let stopped = handle.stopped().borrow().clone();
         if let Some(Stopped::LogFailed(why)) = &stopped {
             assert!(!why.is_empty());
-            assert!(matches!(handle.call(acquire("later")).await, Answer::Failed(_)));
+            assert!(matches!(
+                handle.call(acquire("later")).await,
+                Answer::Failed(_)
+            ));
         }
         handle.stop();
         authority.join();
 
         let authority = open(&disk.crash(Loss::Torn(call))).unwrap();
-        verify(&authority.pipeline.handle, &seen).await.unwrap_or_else(|what| panic!("call {call}: {what}"));
+        verify(&authority.pipeline.handle, &seen)
+            .await
+            .unwrap_or_else(|what| panic!("call {call}: {what}"));
         authority.pipeline.handle.stop();
         authority.join();
     }

@@ -1,6 +1,15 @@
 //! The pipeline without sockets: ordering, durability gating, callers that leave, a log that is full
 //! or fails.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+#![expect(
+    clippy::await_holding_lock,
+    reason = "the gate is shut on purpose: the pipeline's own thread must stand still meanwhile"
+)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,8 +20,8 @@ use palisade_core::{
 };
 use palisade_server::pipeline::replay::Replay;
 use palisade_server::pipeline::{
-    Acquire, Answer, Failure, Handle, Identity, Log, LogFailed, Pipeline, Request, Returning, Start,
-    Stopped, start,
+    Acquire, Answer, Failure, Handle, Identity, Log, LogFailed, Pipeline, Request, Returning,
+    Start, Stopped, start,
 };
 
 /// A log in memory that can be told to be full, to fail, or to hold its breath.
@@ -60,7 +69,10 @@ impl Paper {
 fn begin(paper: &Paper, machine: Machine, returning: Option<Returning>) -> Pipeline {
     let authority = AuthorityId::new("test").unwrap();
     start(Start {
-        identity: Identity { authority, incarnation: "1".into() },
+        identity: Identity {
+            authority,
+            incarnation: "1".into(),
+        },
         machine,
         log: Box::new(paper.clone()),
         manual_clock: true,
@@ -101,7 +113,11 @@ async fn granted(handle: &Handle, lock: &str, client: &str) -> (Token, LeaseKey)
 }
 
 fn grant(lock: &str, key: LeaseKey) -> GrantRef {
-    GrantRef { lock: LockName::new(lock).unwrap(), key, token: None }
+    GrantRef {
+        lock: LockName::new(lock).unwrap(),
+        key,
+        token: None,
+    }
 }
 
 async fn release(handle: &Handle, lock: &str, key: LeaseKey) -> Answer {
@@ -135,12 +151,19 @@ async fn no_answer_leaves_before_its_batch_is_durable() {
     });
     let read = tokio::spawn({
         let handle = pipeline.handle.clone();
-        async move { handle.call(Request::Show(LockName::new("b").unwrap())).await }
+        async move {
+            handle
+                .call(Request::Show(LockName::new("b").unwrap()))
+                .await
+        }
     });
     while paper.begun.load(Ordering::SeqCst) == before {
         tokio::task::yield_now().await;
     }
-    assert!(!call.is_finished(), "a grant that is not on disk was acknowledged");
+    assert!(
+        !call.is_finished(),
+        "a grant that is not on disk was acknowledged"
+    );
     drop(shut);
     call.await.unwrap();
     read.await.unwrap();
@@ -178,14 +201,26 @@ async fn the_log_replays_to_the_same_state() {
     });
     while waiters(&pipeline.handle).await == 0 {}
     release(&pipeline.handle, "a", key).await;
-    assert!(matches!(waiting.await.unwrap(), Outcome::Granted(granted) if granted.token.get() == 3));
-    pipeline.handle.call(Request::Advance(Span::from_millis(10_000))).await;
+    assert!(
+        matches!(waiting.await.unwrap(), Outcome::Granted(granted) if granted.token.get() == 3)
+    );
+    pipeline
+        .handle
+        .call(Request::Advance(Span::from_millis(10_000)))
+        .await;
     granted(&pipeline.handle, "b", "c4").await;
 
     let machine = paper.replay();
     assert_eq!(machine.next_token().map(Token::get), Some(5));
-    assert_eq!(machine.holder("b", machine.now()).unwrap().client.as_str(), "c4");
-    assert_eq!(machine.holder("a", machine.now()), None, "a's lease was over when b's was");
+    assert_eq!(
+        machine.holder("b", machine.now()).unwrap().client.as_str(),
+        "c4"
+    );
+    assert_eq!(
+        machine.holder("a", machine.now()),
+        None,
+        "a's lease was over when b's was"
+    );
 }
 
 #[tokio::test]
@@ -193,16 +228,27 @@ async fn a_restart_gives_every_lease_its_full_time_and_never_repeats_a_token() {
     let paper = Paper::default();
     let pipeline = fresh(&paper);
     let (first, key) = granted(&pipeline.handle, "a", "c1").await;
-    pipeline.handle.call(Request::Advance(Span::from_millis(9_999))).await;
+    pipeline
+        .handle
+        .call(Request::Advance(Span::from_millis(9_999)))
+        .await;
     // Something that is logged, so that the clock resumes here.
     granted(&pipeline.handle, "b", "c1").await;
     pipeline.handle.stop();
     pipeline.thread.join().unwrap();
 
     let pipeline = begin(&paper, paper.replay(), Some(Returning::Restarted));
-    pipeline.handle.call(Request::Advance(Span::from_millis(9_999))).await;
-    let Answer::Outcome(Outcome::Renewed(renewed)) =
-        pipeline.handle.call(Request::Renew { grant: grant("a", key), ttl: None }).await
+    pipeline
+        .handle
+        .call(Request::Advance(Span::from_millis(9_999)))
+        .await;
+    let Answer::Outcome(Outcome::Renewed(renewed)) = pipeline
+        .handle
+        .call(Request::Renew {
+            grant: grant("a", key),
+            ttl: None,
+        })
+        .await
     else {
         panic!("the lease did not get its full time");
     };
@@ -211,9 +257,20 @@ async fn a_restart_gives_every_lease_its_full_time_and_never_repeats_a_token() {
 
     // The control: without the grace the same lease is over by then.
     let bare = begin(&Paper::default(), paper_without_grace(&paper), None);
-    bare.handle.call(Request::Advance(Span::from_millis(9_999))).await;
-    let renew = bare.handle.call(Request::Renew { grant: grant("a", key), ttl: None }).await;
-    let expired = Outcome::Ended { token: first, how: Ending::Expired };
+    bare.handle
+        .call(Request::Advance(Span::from_millis(9_999)))
+        .await;
+    let renew = bare
+        .handle
+        .call(Request::Renew {
+            grant: grant("a", key),
+            ttl: None,
+        })
+        .await;
+    let expired = Outcome::Ended {
+        token: first,
+        how: Ending::Expired,
+    };
     assert!(matches!(renew, Answer::Outcome(outcome) if outcome == expired));
 }
 
@@ -232,12 +289,16 @@ async fn a_caller_that_leaves_leaves_the_queue() {
     let pipeline = fresh(&paper);
     let (_, key) = granted(&pipeline.handle, "a", "c1").await;
     let handle = pipeline.handle.clone();
-    let waiting = tokio::spawn(async move { acquire(&handle, wish("a", "c2", Some(60_000))).await });
+    let waiting =
+        tokio::spawn(async move { acquire(&handle, wish("a", "c2", Some(60_000))).await });
     while waiters(&pipeline.handle).await == 0 {}
     waiting.abort();
     while waiters(&pipeline.handle).await == 1 {}
     release(&pipeline.handle, "a", key).await;
-    let Answer::Lock(view) = pipeline.handle.call(Request::Show(LockName::new("a").unwrap())).await
+    let Answer::Lock(view) = pipeline
+        .handle
+        .call(Request::Show(LockName::new("a").unwrap()))
+        .await
     else {
         panic!("no view");
     };
@@ -258,14 +319,24 @@ async fn a_request_asked_again_elsewhere_is_answered_there_and_survives_its_firs
     while waiters(&pipeline.handle).await == 0 {}
     let (session, mut answers) = pipeline.handle.session();
     session.submit(vec![(7, Request::Acquire(wish.clone()))]);
-    assert!(matches!(first.await.unwrap(), Answer::Failed(Failure::UnknownOutcome(_))));
+    assert!(matches!(
+        first.await.unwrap(),
+        Answer::Failed(Failure::UnknownOutcome(_))
+    ));
 
     // A third caller joins and dies; the session asked last before it, so it was told.
     let third = call();
-    assert!(matches!(answers.recv().await.unwrap()[..], [(7, Answer::Failed(_))]));
+    assert!(matches!(
+        answers.recv().await.unwrap()[..],
+        [(7, Answer::Failed(_))]
+    ));
     session.submit(vec![(8, Request::Acquire(wish.clone()))]);
     third.await.unwrap();
-    assert_eq!(waiters(&pipeline.handle).await, 1, "the one that asked last still waits");
+    assert_eq!(
+        waiters(&pipeline.handle).await,
+        1,
+        "the one that asked last still waits"
+    );
     release(&pipeline.handle, "a", key).await;
     let [(8, Answer::Outcome(Outcome::Granted(_)))] = answers.recv().await.unwrap()[..] else {
         panic!("the session was not granted");
@@ -281,11 +352,18 @@ async fn a_session_that_hangs_up_leaves_its_queues_but_keeps_its_grants() {
         (1, Request::Acquire(wish("a", "c2", Some(60_000)))),
         (2, Request::Acquire(wish("b", "c2", None))),
     ]);
-    assert_eq!(answers.recv().await.unwrap().len(), 1, "only the grant is answered yet");
+    assert_eq!(
+        answers.recv().await.unwrap().len(),
+        1,
+        "only the grant is answered yet"
+    );
     assert_eq!(waiters(&pipeline.handle).await, 1);
     drop(session);
     while waiters(&pipeline.handle).await == 1 {}
-    assert!(matches!(acquire(&pipeline.handle, wish("b", "c3", None)).await, Outcome::Held(_)));
+    assert!(matches!(
+        acquire(&pipeline.handle, wish("b", "c3", None)).await,
+        Outcome::Held(_)
+    ));
 }
 
 #[tokio::test]
@@ -307,7 +385,11 @@ async fn a_grant_nobody_can_ask_for_again_is_given_back() {
         assert!(call.await.unwrap_err().is_cancelled());
         drop(shut);
         let again = acquire(&pipeline.handle, self::wish(&lock, "c2", None)).await;
-        assert_eq!(matches!(again, Outcome::Held(_)), named, "named {named}: {again:?}");
+        assert_eq!(
+            matches!(again, Outcome::Held(_)),
+            named,
+            "named {named}: {again:?}"
+        );
     }
 }
 
@@ -317,15 +399,26 @@ async fn a_full_disk_refuses_changes_answers_questions_and_heals() {
     let pipeline = fresh(&paper);
     let (_, key) = granted(&pipeline.handle, "a", "c1").await;
     paper.full.store(true, Ordering::SeqCst);
-    let refused = pipeline.handle.call(Request::Acquire(wish("b", "c2", None))).await;
+    let refused = pipeline
+        .handle
+        .call(Request::Acquire(wish("b", "c2", None)))
+        .await;
     assert!(matches!(refused, Answer::Failed(Failure::Unavailable(_))));
-    pipeline.handle.call(Request::Advance(Span::from_millis(60_000))).await;
+    pipeline
+        .handle
+        .call(Request::Advance(Span::from_millis(60_000)))
+        .await;
     let status = pipeline.handle.call(Request::Status).await;
     assert!(matches!(status, Answer::Status(status) if status.locks == 1));
 
     paper.full.store(false, Ordering::SeqCst);
-    let Answer::Outcome(Outcome::Renewed(renewed)) =
-        pipeline.handle.call(Request::Renew { grant: grant("a", key), ttl: None }).await
+    let Answer::Outcome(Outcome::Renewed(renewed)) = pipeline
+        .handle
+        .call(Request::Renew {
+            grant: grant("a", key),
+            ttl: None,
+        })
+        .await
     else {
         panic!("a lease that could not be renewed while the disk was full was lost");
     };
@@ -340,17 +433,34 @@ async fn a_failed_log_acknowledges_nothing_more_and_says_why() {
     granted(&pipeline.handle, "a", "c1").await;
     let waiting = tokio::spawn({
         let handle = pipeline.handle.clone();
-        async move { handle.call(Request::Acquire(wish("a", "c2", Some(60_000)))).await }
+        async move {
+            handle
+                .call(Request::Acquire(wish("a", "c2", Some(60_000))))
+                .await
+        }
     });
     while waiters(&pipeline.handle).await == 0 {}
     paper.fail_at.store(paper.written() + 1, Ordering::SeqCst);
-    let answer = pipeline.handle.call(Request::Acquire(wish("b", "c1", None))).await;
+    let answer = pipeline
+        .handle
+        .call(Request::Acquire(wish("b", "c1", None)))
+        .await;
     assert!(matches!(answer, Answer::Failed(Failure::UnknownOutcome(_))));
-    assert!(matches!(waiting.await.unwrap(), Answer::Failed(Failure::UnknownOutcome(_))));
-    assert_eq!(stopped(&pipeline.handle).await, Stopped::LogFailed("paper jam".into()));
+    assert!(matches!(
+        waiting.await.unwrap(),
+        Answer::Failed(Failure::UnknownOutcome(_))
+    ));
+    assert_eq!(
+        stopped(&pipeline.handle).await,
+        Stopped::LogFailed("paper jam".into())
+    );
     let later = pipeline.handle.call(Request::Status).await;
     assert!(matches!(later, Answer::Failed(_)));
-    assert_eq!(paper.replay().next_token().map(Token::get), Some(2), "b was never granted");
+    assert_eq!(
+        paper.replay().next_token().map(Token::get),
+        Some(2),
+        "b was never granted"
+    );
 }
 
 #[tokio::test]
@@ -362,7 +472,14 @@ async fn events_come_in_order_and_only_when_durable() {
     release(&pipeline.handle, "a", key).await;
     let mut revisions = Vec::new();
     while revisions.len() < 2 {
-        revisions.extend(events.recv().await.unwrap().iter().map(|event| event.revision));
+        revisions.extend(
+            events
+                .recv()
+                .await
+                .unwrap()
+                .iter()
+                .map(|event| event.revision),
+        );
     }
     assert_eq!(revisions, [1, 2]);
 }
@@ -370,7 +487,10 @@ async fn events_come_in_order_and_only_when_durable() {
 #[tokio::test]
 async fn a_running_clock_is_not_advanced() {
     let mut start_with = Start {
-        identity: Identity { authority: AuthorityId::new("t").unwrap(), incarnation: "1".into() },
+        identity: Identity {
+            authority: AuthorityId::new("t").unwrap(),
+            incarnation: "1".into(),
+        },
         machine: Machine::new(1),
         log: Box::new(Paper::default()),
         manual_clock: false,
@@ -379,6 +499,9 @@ async fn a_running_clock_is_not_advanced() {
     };
     start_with.manual_clock = false;
     let pipeline = start(start_with).unwrap();
-    let answer = pipeline.handle.call(Request::Advance(Span::from_millis(1))).await;
+    let answer = pipeline
+        .handle
+        .call(Request::Advance(Span::from_millis(1)))
+        .await;
     assert!(matches!(answer, Answer::Failed(Failure::Refused(_))));
 }

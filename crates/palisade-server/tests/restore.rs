@@ -1,5 +1,10 @@
 //! Directories that must not be opened twice, as a copy, or as a backup; and the restore that may.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 use std::path::Path;
 
@@ -9,7 +14,13 @@ use palisade_server::pipeline::{Acquire, Answer, Request};
 use palisade_wal::OpenError;
 
 fn open(dir: &Path) -> Result<Authority, Error> {
-    durable::open(dir, &Settings { manual_clock: true, ..Settings::default() })
+    durable::open(
+        dir,
+        &Settings {
+            manual_clock: true,
+            ..Settings::default()
+        },
+    )
 }
 
 async fn grant(authority: &Authority, lock: &str) -> u64 {
@@ -51,8 +62,11 @@ fn copy(from: &Path, to: &Path) {
 #[tokio::test]
 async fn a_restored_backup_issues_only_tokens_higher_than_any_before() {
     let place = tempfile::tempdir().unwrap();
-    let (data, saved, new) =
-        (place.path().join("data"), place.path().join("backup"), place.path().join("new"));
+    let (data, saved, new) = (
+        place.path().join("data"),
+        place.path().join("backup"),
+        place.path().join("new"),
+    );
     let authority = open(&data).unwrap();
     grant(&authority, "before").await;
     palisade_wal::backup(&data, &saved).unwrap();
@@ -65,7 +79,10 @@ async fn a_restored_backup_issues_only_tokens_higher_than_any_before() {
 
     assert!(matches!(refusal(&saved), OpenError::Backup { .. }));
     let restored = durable::restore(&saved, &new).unwrap();
-    assert_eq!(restored.identity.authority, identity.authority, "fences stay bound to it");
+    assert_eq!(
+        restored.identity.authority, identity.authority,
+        "fences stay bound to it"
+    );
     assert_ne!(restored.identity.incarnation, identity.incarnation);
     let again = open(&new).unwrap();
     let token = grant(&again, "first after the restore").await;
@@ -92,7 +109,11 @@ async fn a_restore_touches_nothing_that_exists() {
     let error = durable::restore(&saved, &data).unwrap_err();
     assert!(matches!(error, Error::Place { .. }), "{error}");
     let authority = open(&data).unwrap();
-    assert_eq!(grant(&authority, "b").await, 2, "the directory was left as it was");
+    assert_eq!(
+        grant(&authority, "b").await,
+        2,
+        "the directory was left as it was"
+    );
     stop(authority);
 }
 
@@ -112,6 +133,10 @@ async fn a_directory_is_opened_once_and_never_as_a_copy() {
     let moved = place.path().join("moved");
     std::fs::rename(&data, &moved).unwrap();
     let authority = open(&moved).unwrap();
-    assert_eq!(grant(&authority, "b").await, 2, "a moved directory is still itself");
+    assert_eq!(
+        grant(&authority, "b").await,
+        2,
+        "a moved directory is still itself"
+    );
     stop(authority);
 }

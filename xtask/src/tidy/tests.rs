@@ -244,7 +244,7 @@ fn knows_nothing_of() {
         ("palisade-core", "palisade-proto"),
         ("palisade-wal", "tokio-util"),
         ("palisade-wal", "palisade-core"),
-        ("palisade-server", "palisade-wal"),
+        ("palisade-server", "palisade-client"),
         ("palisade-server", "palisade-fence"),
         ("palisade-client", "palisade-fence"),
         ("palisade-fence", "palisade-client"),
@@ -293,6 +293,25 @@ fn knows_nothing_of() {
         ),
     ];
     finds("knows-nothing-of", &fine, &[]);
+}
+
+#[test]
+fn log_seam() {
+    let using = "use palisade_wal::Wal;\n";
+    finds(
+        "log-seam",
+        &[("crates/palisade-server/src/pipeline/log.rs", using)],
+        &["crates/palisade-server/src/pipeline/log.rs:1"],
+    );
+    finds(
+        "log-seam",
+        &[
+            ("crates/palisade-server/src/durable.rs", using),
+            ("crates/palisade-server/tests/crash.rs", using),
+            ("crates/palisade-fence/src/store/mod.rs", using),
+        ],
+        &[],
+    );
 }
 
 #[test]

@@ -45,9 +45,11 @@ impl Resource {
 
 const WRITE: Op = Op::Write(None);
 
-/// One line: what the rule is, what was admitted before, what is presented, what the verdict's word is.
+/// What the rule is, what was admitted before, what is presented, what the verdict's word is.
+type Line = (Mode, &'static [(u64, Op)], (u64, Op), &'static str);
+
 #[rustfmt::skip]
-const TABLE: &[(Mode, &[(u64, Op)], (u64, Op), &str)] = &[
+const TABLE: &[Line] = &[
     // lower, equal, higher (F5, F2, F3)
     (Mode::Claim, &[],                    (1, Op::Claim), "admit"),
     (Mode::Claim, &[(5, Op::Claim)],      (4, Op::Claim), "stale"),

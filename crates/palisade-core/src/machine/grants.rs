@@ -53,12 +53,22 @@ impl Machine {
             return Some(self.rejoin(slot, again));
         }
         let known = self.answers.get(request)?;
-        if known.lock.as_ref().is_some_and(|asked| *asked != again.lock) {
+        if known
+            .lock
+            .as_ref()
+            .is_some_and(|asked| *asked != again.lock)
+        {
             return Some(reused());
         }
-        let Outcome::Granted(first) = &known.outcome else { return Some(known.outcome.clone()) };
+        let Outcome::Granted(first) = &known.outcome else {
+            return Some(known.outcome.clone());
+        };
         let (key, token) = (first.key, Some(first.token));
-        let grant = GrantRef { lock: again.lock.clone(), key, token };
+        let grant = GrantRef {
+            lock: again.lock.clone(),
+            key,
+            token,
+        };
         Some(self.still_granted(&grant, &again.client, effects))
     }
 
@@ -78,11 +88,17 @@ impl Machine {
     }
 
     fn check(&self, acquire: &Acquire) -> Result<(), Invalid> {
-        check_text("metadata", acquire.metadata.as_deref(), limits::METADATA_BYTES)?;
+        check_text(
+            "metadata",
+            acquire.metadata.as_deref(),
+            limits::METADATA_BYTES,
+        )?;
         if let Some(wait) = acquire.wait
             && wait > limits::MAX_WAIT
         {
-            return Err(Invalid::Wait { given_ms: wait.as_millis() });
+            return Err(Invalid::Wait {
+                given_ms: wait.as_millis(),
+            });
         }
         match acquire.under {
             Under::New { ttl, .. } => self.check_ttl(ttl),
@@ -95,7 +111,11 @@ impl Machine {
         if (min..=max).contains(&ttl) {
             Ok(())
         } else {
-            Err(Invalid::Ttl { given_ms: ttl.as_millis().into(), min, max })
+            Err(Invalid::Ttl {
+                given_ms: ttl.as_millis().into(),
+                min,
+                max,
+            })
         }
     }
 
@@ -159,7 +179,9 @@ impl Machine {
             Under::Existing { key, ttl } => (key, ttl),
         };
         let live = known.filter(|slot| !self.tables.leases[*slot].is_expired(self.now));
-        let Some(slot) = live else { return Err(self.past_lease(&key, lock)) };
+        let Some(slot) = live else {
+            return Err(self.past_lease(&key, lock));
+        };
         let lease = &self.tables.leases[slot];
         if self.tables.clients[lease.client].id != *client {
             return Err(Outcome::NotHeld);
@@ -172,13 +194,24 @@ impl Machine {
         }
     }
 
-    fn grant_free(&mut self, acquire: &Acquire, lease: LeaseFor, effects: &mut Vec<Effect>) -> Outcome {
+    fn grant_free(
+        &mut self,
+        acquire: &Acquire,
+        lease: LeaseFor,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
         if self.tables.locks.len() >= self.limits.locks as usize {
-            return Outcome::TooManyLocks { max: self.limits.locks };
+            return Outcome::TooManyLocks {
+                max: self.limits.locks,
+            };
         }
-        let Some(token) = self.draw() else { return Outcome::TokensExhausted };
+        let Some(token) = self.draw() else {
+            return Outcome::TokensExhausted;
+        };
         let lease = self.open(token, lease, &acquire.client);
-        let slot = self.tables.open_lock(&acquire.lock, token, self.wall, lease);
+        let slot = self
+            .tables
+            .open_lock(&acquire.lock, token, self.wall, lease);
         self.finish_grant(slot, acquire.metadata.clone(), Span::ZERO, effects)
     }
 
@@ -190,7 +223,9 @@ impl Machine {
         lease: LeaseFor,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
-        let Some(token) = self.draw() else { return Outcome::TokensExhausted };
+        let Some(token) = self.draw() else {
+            return Outcome::TokensExhausted;
+        };
         // Opened before the old lease can end: the slot of a live lease must not be reused.
         let lease = self.open(token, lease, &acquire.client);
         self.end(slot, Ending::Superseded, None, effects);
@@ -206,7 +241,9 @@ impl Machine {
         waiter: waiting::Next,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
-        let Some(token) = self.draw() else { return Outcome::TokensExhausted };
+        let Some(token) = self.draw() else {
+            return Outcome::TokensExhausted;
+        };
         let lease = self.open(token, waiter.lease, client);
         self.tables.regrant(slot, token, self.wall, lease);
         let waited = self.now.since(waiter.since);
@@ -225,7 +262,8 @@ impl Machine {
             LeaseFor::Live(slot) => slot,
             LeaseFor::New { key, ttl } => {
                 let expires = self.now.after(ttl.span());
-                self.tables.open_lease(LeaseId(token), key, client, ttl, expires)
+                self.tables
+                    .open_lease(LeaseId(token), key, client, ttl, expires)
             }
         }
     }
@@ -269,19 +307,27 @@ impl Machine {
             return Outcome::Invalid(invalid);
         }
         self.find_held(&grant.lock, effects);
-        let Some(slot) = self.live_grant(grant) else { return self.past(grant) };
+        let Some(slot) = self.live_grant(grant) else {
+            return self.past(grant);
+        };
         self.changed = true;
         let lease = &mut self.tables.leases[self.tables.locks[slot].lease];
         lease.ttl = ttl.unwrap_or(lease.ttl);
         // A shorter time to live never takes away what was granted before.
         lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
         let (ttl, token) = (lease.ttl, self.tables.locks[slot].token);
-        Outcome::Renewed(Renewed { token, ttl, valid_for: self.left(slot) })
+        Outcome::Renewed(Renewed {
+            token,
+            ttl,
+            valid_for: self.left(slot),
+        })
     }
 
     pub(super) fn release(&mut self, grant: &GrantRef, effects: &mut Vec<Effect>) -> Outcome {
         self.find_held(&grant.lock, effects);
-        let Some(slot) = self.live_grant(grant) else { return self.past(grant) };
+        let Some(slot) = self.live_grant(grant) else {
+            return self.past(grant);
+        };
         let token = self.tables.locks[slot].token;
         self.end_and_wake(slot, Ending::Released, None, effects);
         Outcome::Released { token }
@@ -297,7 +343,9 @@ impl Machine {
         if let Err(invalid) = check_text("reason", Some(&reason), limits::REASON_BYTES) {
             return Outcome::Invalid(invalid);
         }
-        let Some(slot) = self.find_held(lock, effects) else { return Outcome::NotHeld };
+        let Some(slot) = self.find_held(lock, effects) else {
+            return Outcome::NotHeld;
+        };
         let highest = self.tables.locks[slot].token;
         if highest != token {
             return Outcome::Stale { highest };
@@ -327,12 +375,23 @@ impl Machine {
     }
 
     /// Ends the grant on a lock and remembers how. The lock's record stays for whoever is next.
-    fn end(&mut self, slot: Slot, how: Ending, reason: Option<Box<str>>, effects: &mut Vec<Effect>) {
+    fn end(
+        &mut self,
+        slot: Slot,
+        how: Ending,
+        reason: Option<Box<str>>,
+        effects: &mut Vec<Effect>,
+    ) {
         self.changed = true;
         self.event(slot, Change::Ended { how, reason }, effects);
         let lock = &self.tables.locks[slot];
         let key = self.tables.leases[lock.lease].key;
-        self.over.remember(Over { key, lock: lock.name.clone(), token: lock.token, how });
+        self.over.remember(Over {
+            key,
+            lock: lock.name.clone(),
+            token: lock.token,
+            how,
+        });
         self.tables.set_metadata(slot, None);
         self.tables.untie(slot);
     }
@@ -373,7 +432,9 @@ impl Machine {
 
     /// How long the lease under a lock still lasts.
     fn left(&self, slot: Slot) -> Span {
-        self.tables.leases[self.tables.locks[slot].lease].expires.since(self.now)
+        self.tables.leases[self.tables.locks[slot].lease]
+            .expires
+            .since(self.now)
     }
 
     pub(super) fn holder_at(&self, slot: Slot) -> Holder {
@@ -388,7 +449,10 @@ impl Machine {
 }
 
 fn ended(known: Option<&Over>) -> Outcome {
-    known.map_or(Outcome::NotHeld, |over| Outcome::Ended { token: over.token, how: over.how })
+    known.map_or(Outcome::NotHeld, |over| Outcome::Ended {
+        token: over.token,
+        how: over.how,
+    })
 }
 
 fn check_text(what: &'static str, text: Option<&str>, max: usize) -> Result<(), Invalid> {

@@ -21,20 +21,32 @@ pub(super) struct Index {
 
 impl Index {
     pub(super) fn new(seed: u64) -> Index {
-        Index { parts: vec![HashTable::new(); PARTS], hasher: FixedState::with_seed(seed) }
+        Index {
+            parts: vec![HashTable::new(); PARTS],
+            hasher: FixedState::with_seed(seed),
+        }
     }
 
     fn hash<K: Hash + ?Sized>(&self, key: &K) -> u64 {
         self.hasher.hash_one(key)
     }
 
-    pub(super) fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(Slot) -> bool) -> Option<Slot> {
+    pub(super) fn find<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        is: impl Fn(Slot) -> bool,
+    ) -> Option<Slot> {
         let hash = self.hash(key);
         self.parts[part(hash)].find(hash, |slot| is(*slot)).copied()
     }
 
     /// `key_of` gives back the key's hash for any slot that is in here, by [`Index::rehash`].
-    pub(super) fn insert<K: Hash + ?Sized>(&mut self, key: &K, slot: Slot, rehash: impl Fn(&FixedState, Slot) -> u64) {
+    pub(super) fn insert<K: Hash + ?Sized>(
+        &mut self,
+        key: &K,
+        slot: Slot,
+        rehash: impl Fn(&FixedState, Slot) -> u64,
+    ) {
         let hash = self.hash(key);
         let hasher = &self.hasher;
         self.parts[part(hash)].insert_unique(hash, slot, |slot| rehash(hasher, *slot));

@@ -70,7 +70,11 @@ pub(super) struct Ring<T> {
 
 impl<T: Keyed> Ring<T> {
     pub(super) fn new(seed: u64) -> Ring<T> {
-        Ring { entries: VecDeque::new(), dropped: 0, index: Index::new(seed) }
+        Ring {
+            entries: VecDeque::new(),
+            dropped: 0,
+            index: Index::new(seed),
+        }
     }
 
     /// Remembers an entry; the oldest is forgotten when the ring is full.
@@ -100,10 +104,14 @@ impl<T: Keyed> Ring<T> {
         let (entries, dropped) = (&self.entries, self.dropped);
         let key_of = |slot: Slot| entries[slot.wrapping_sub(dropped) as usize].key();
         let key = key_of(slot);
-        if let Some(older) = self.index.find(&key, |other| other != slot && key_of(other) == key) {
+        if let Some(older) = self
+            .index
+            .find(&key, |other| other != slot && key_of(other) == key)
+        {
             self.index.remove(&key, older);
         }
-        self.index.insert(&key, slot, |hasher, slot| hasher.hash_one(key_of(slot)));
+        self.index
+            .insert(&key, slot, |hasher, slot| hasher.hash_one(key_of(slot)));
         slot
     }
 
@@ -152,7 +160,11 @@ const CHAIN: usize = 64;
 
 impl Endings {
     pub(super) fn new(seed: u64) -> Endings {
-        Endings { entries: VecDeque::new(), dropped: 0, newest: Index::new(seed) }
+        Endings {
+            entries: VecDeque::new(),
+            dropped: 0,
+            newest: Index::new(seed),
+        }
     }
 
     /// Remembers an ending; the oldest is forgotten when there are too many.
@@ -194,7 +206,9 @@ impl Endings {
     }
 
     fn newest_of(&self, key: &LeaseKey) -> Option<Slot> {
-        self.newest.find(key, |slot| self.at(slot).is_some_and(|linked| linked.over.key == *key))
+        self.newest.find(key, |slot| {
+            self.at(slot).is_some_and(|linked| linked.over.key == *key)
+        })
     }
 
     /// `None` for an ending that is forgotten.

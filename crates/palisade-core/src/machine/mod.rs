@@ -102,7 +102,10 @@ impl Machine {
             self.expire_due(effects);
         }
         let outcome = self.command(entry.command, effects);
-        Applied { outcome, changed: self.changed }
+        Applied {
+            outcome,
+            changed: self.changed,
+        }
     }
 
     fn command(&mut self, command: Command, effects: &mut Vec<Effect>) -> Outcome {
@@ -110,7 +113,11 @@ impl Machine {
             Command::Acquire(acquire) => self.acquire(acquire, effects),
             Command::Renew { grant, ttl } => self.renew(&grant, ttl, effects),
             Command::Release(grant) => self.release(&grant, effects),
-            Command::Revoke { lock, token, reason } => self.revoke(&lock, token, reason, effects),
+            Command::Revoke {
+                lock,
+                token,
+                reason,
+            } => self.revoke(&lock, token, reason, effects),
             Command::Withdraw(request) => self.withdraw(&request),
             Command::Abandon(request) => self.abandon(request, effects),
             Command::Expire => Outcome::Done,
@@ -124,13 +131,21 @@ impl Machine {
     /// lock it no longer waits for; each in the order of their deadlines.
     fn expire_due(&mut self, effects: &mut Vec<Effect>) {
         let mut fired = core::mem::take(&mut self.fired);
-        let Tables { waiters, wait_timers, .. } = &mut self.tables;
+        let Tables {
+            waiters,
+            wait_timers,
+            ..
+        } = &mut self.tables;
         wait_timers.advance(self.now, |slot| waiters[slot].deadline, &mut fired);
         fired.sort_unstable_by_key(|slot| (waiters[*slot].deadline, waiters[*slot].arrival));
         for slot in fired.drain(..) {
             self.time_out(slot, effects);
         }
-        let Tables { leases, lease_timers, .. } = &mut self.tables;
+        let Tables {
+            leases,
+            lease_timers,
+            ..
+        } = &mut self.tables;
         lease_timers.advance(self.now, |slot| leases[slot].expires, &mut fired);
         fired.sort_unstable_by_key(|slot| (leases[*slot].expires, leases[*slot].id));
         for slot in fired.drain(..) {
@@ -143,7 +158,10 @@ impl Machine {
     /// [`Command::Expire`] then.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
-        let due = [self.tables.lease_timers.next(), self.tables.wait_timers.next()];
+        let due = [
+            self.tables.lease_timers.next(),
+            self.tables.wait_timers.next(),
+        ];
         due.into_iter().flatten().min()
     }
 
@@ -181,7 +199,11 @@ impl Machine {
     /// Records the answer to a request that can be asked again.
     fn remember(&mut self, request: RequestId, lock: Option<LockName>, outcome: Outcome) {
         self.changed = true;
-        self.answers.remember(Answered { request, lock, outcome });
+        self.answers.remember(Answered {
+            request,
+            lock,
+            outcome,
+        });
     }
 
     fn event(&mut self, lock: u32, change: Change, effects: &mut Vec<Effect>) {

@@ -15,7 +15,9 @@ impl Machine {
     /// The holder of a lock at `now`, or `None` if it is free.
     #[must_use]
     pub fn holder(&self, lock: &str, now: Timestamp) -> Option<Holder> {
-        self.tables.find_lock(lock).and_then(|slot| self.holder_then(slot, now))
+        self.tables
+            .find_lock(lock)
+            .and_then(|slot| self.holder_then(slot, now))
     }
 
     /// The token the next grant gets; `None` when the range is exhausted.
@@ -57,7 +59,9 @@ impl Machine {
     /// What is known of a held lock; `None` if it is free.
     #[must_use]
     pub fn view(&self, lock: &str, now: Timestamp) -> Option<LockView> {
-        self.tables.find_lock(lock).and_then(|slot| self.view_slot(slot, now))
+        self.tables
+            .find_lock(lock)
+            .and_then(|slot| self.view_slot(slot, now))
     }
 
     /// One page of the held locks whose names start with `prefix`, and where the next page starts.
@@ -105,6 +109,9 @@ impl Machine {
     fn holder_then(&self, slot: Slot, now: Timestamp) -> Option<Holder> {
         let lease = &self.tables.leases[self.tables.locks[slot].lease];
         let holder = (!lease.is_expired(now)).then(|| self.holder_at(slot))?;
-        Some(Holder { remaining: lease.expires.since(now), ..holder })
+        Some(Holder {
+            remaining: lease.expires.since(now),
+            ..holder
+        })
     }
 }

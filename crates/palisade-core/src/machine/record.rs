@@ -81,13 +81,21 @@ impl Lock {
     }
 
     pub(super) fn first_waiter(&self) -> Option<Slot> {
-        self.extra.as_ref().map(|extra| extra.first).filter(|first| *first != NIL)
+        self.extra
+            .as_ref()
+            .map(|extra| extra.first)
+            .filter(|first| *first != NIL)
     }
 }
 
 impl Extra {
     pub(super) const fn new() -> Extra {
-        Extra { metadata: None, first: NIL, last: NIL, waiting: 0 }
+        Extra {
+            metadata: None,
+            first: NIL,
+            last: NIL,
+            waiting: 0,
+        }
     }
 }
 

@@ -21,7 +21,11 @@ pub(crate) struct Slab<T> {
 
 impl<T> Slab<T> {
     pub(crate) const fn new() -> Slab<T> {
-        Slab { chunks: Vec::new(), free: Vec::new(), len: 0 }
+        Slab {
+            chunks: Vec::new(),
+            free: Vec::new(),
+            len: 0,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -30,7 +34,9 @@ impl<T> Slab<T> {
 
     /// The number of slots, used or free: one past the highest that was ever used.
     pub(crate) fn slots(&self) -> Slot {
-        self.chunks.last().map_or(0, |last| ((self.chunks.len() - 1) * CHUNK + last.len()) as Slot)
+        self.chunks.last().map_or(0, |last| {
+            ((self.chunks.len() - 1) * CHUNK + last.len()) as Slot
+        })
     }
 
     pub(crate) fn insert(&mut self, record: T) -> Slot {
@@ -50,14 +56,21 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<T> {
-        let record = self.chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)?.take()?;
+        let record = self
+            .chunks
+            .get_mut(slot as usize / CHUNK)?
+            .get_mut(slot as usize % CHUNK)?
+            .take()?;
         self.free.push(slot);
         self.len -= 1;
         Some(record)
     }
 
     pub(crate) fn get(&self, slot: Slot) -> Option<&T> {
-        self.chunks.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)?.as_ref()
+        self.chunks
+            .get(slot as usize / CHUNK)?
+            .get(slot as usize % CHUNK)?
+            .as_ref()
     }
 
     /// All records with their slots, in slot order.
@@ -70,16 +83,26 @@ impl<T> Slab<T> {
 /// A slot that is known to be used. A free one is a bug of the machine, and stops it.
 impl<T> Index<Slot> for Slab<T> {
     type Output = T;
-    #[allow(clippy::expect_used, reason = "a dangling slot is a bug; going on would corrupt who holds what")]
+    #[allow(
+        clippy::expect_used,
+        reason = "a dangling slot is a bug; going on would corrupt who holds what"
+    )]
     fn index(&self, slot: Slot) -> &T {
-        self.chunks[slot as usize / CHUNK][slot as usize % CHUNK].as_ref().expect("a used slot")
+        self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+            .as_ref()
+            .expect("a used slot")
     }
 }
 
 impl<T> IndexMut<Slot> for Slab<T> {
-    #[allow(clippy::expect_used, reason = "a dangling slot is a bug; going on would corrupt who holds what")]
+    #[allow(
+        clippy::expect_used,
+        reason = "a dangling slot is a bug; going on would corrupt who holds what"
+    )]
     fn index_mut(&mut self, slot: Slot) -> &mut T {
-        self.chunks[slot as usize / CHUNK][slot as usize % CHUNK].as_mut().expect("a used slot")
+        self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+            .as_mut()
+            .expect("a used slot")
     }
 }
 
@@ -93,7 +116,11 @@ mod tests {
         let slots: Vec<Slot> = (0..3_000).map(|n| slab.insert(n)).collect();
         assert_eq!((slab.len(), slab.slots()), (3_000, 3_000));
         assert_eq!(slab.remove(slots[7]), Some(7));
-        assert_eq!(slab.remove(slots[7]), None, "a free slot has nothing to give");
+        assert_eq!(
+            slab.remove(slots[7]),
+            None,
+            "a free slot has nothing to give"
+        );
         assert_eq!(slab.insert(99), slots[7]);
         assert_eq!((slab[slots[7]], slab.slots()), (99, 3_000));
         assert_eq!(slab.iter().count(), 3_000);

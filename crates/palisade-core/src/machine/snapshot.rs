@@ -128,7 +128,10 @@ impl Machine {
     ///
     /// # Errors
     /// [`Corrupt`] if the records do not fit together; nothing half-built is returned.
-    pub fn restore(seed: u64, records: impl IntoIterator<Item = Record>) -> Result<Machine, Corrupt> {
+    pub fn restore(
+        seed: u64,
+        records: impl IntoIterator<Item = Record>,
+    ) -> Result<Machine, Corrupt> {
         let mut records = records.into_iter();
         let Some(Record::Head(head)) = records.next() else {
             return Err(Corrupt("it does not begin with a head"));
@@ -191,7 +194,8 @@ impl Machine {
         if is_due(lease.expires, self.now) {
             return Err(Corrupt("a lease outlived its time"));
         }
-        self.tables.open_lease(lease.id, lease.key, &lease.client, lease.ttl, lease.expires);
+        self.tables
+            .open_lease(lease.id, lease.key, &lease.client, lease.ttl, lease.expires);
         Ok(())
     }
 
@@ -202,11 +206,16 @@ impl Machine {
         if self.next_token.is_some_and(|next| grant.token >= next) {
             return Err(Corrupt("a grant's token is not below the counter"));
         }
-        let lease = self.tables.find_lease(&grant.key).ok_or(Corrupt("a grant is under no lease"))?;
+        let lease = self
+            .tables
+            .find_lease(&grant.key)
+            .ok_or(Corrupt("a grant is under no lease"))?;
         if self.tables.leases[lease].id.0 > grant.token {
             return Err(Corrupt("a grant is older than its lease"));
         }
-        let slot = self.tables.open_lock(&grant.lock, grant.token, grant.wall, lease);
+        let slot = self
+            .tables
+            .open_lock(&grant.lock, grant.token, grant.wall, lease);
         self.tables.set_metadata(slot, grant.metadata);
         Ok(())
     }
@@ -245,11 +254,21 @@ impl Machine {
     }
 
     fn sorted_grants(&self) -> impl Iterator<Item = Slot> {
-        sorted(self.tables.locks.iter().map(|(slot, lock)| (lock.token.get(), slot)))
+        sorted(
+            self.tables
+                .locks
+                .iter()
+                .map(|(slot, lock)| (lock.token.get(), slot)),
+        )
     }
 
     fn sorted_waiters(&self) -> impl Iterator<Item = Slot> {
-        sorted(self.tables.waiters.iter().map(|(slot, waiter)| (waiter.arrival, slot)))
+        sorted(
+            self.tables
+                .waiters
+                .iter()
+                .map(|(slot, waiter)| (waiter.arrival, slot)),
+        )
     }
 
     fn lease_record(&self, slot: Slot) -> Record {

@@ -43,7 +43,8 @@ impl Tables {
     }
 
     pub(crate) fn find_lock(&self, name: &str) -> Option<Slot> {
-        self.names.find(name, |slot| &*self.locks[slot].name == name)
+        self.names
+            .find(name, |slot| &*self.locks[slot].name == name)
     }
 
     pub(crate) fn find_lease(&self, key: &LeaseKey) -> Option<Slot> {
@@ -51,7 +52,8 @@ impl Tables {
     }
 
     pub(crate) fn find_waiter(&self, request: &RequestId) -> Option<Slot> {
-        self.requests.find(request, |slot| self.waiters[slot].request == *request)
+        self.requests
+            .find(request, |slot| self.waiters[slot].request == *request)
     }
 
     fn find_client(&self, id: &str) -> Option<Slot> {
@@ -60,7 +62,8 @@ impl Tables {
 
     /// How many requests of this client wait.
     pub(super) fn waiting_of(&self, client: &ClientId) -> u32 {
-        self.find_client(client).map_or(0, |slot| self.clients[slot].waiting)
+        self.find_client(client)
+            .map_or(0, |slot| self.clients[slot].waiting)
     }
 
     // --- clients ---------------------------------------------------------------------------------
@@ -70,9 +73,15 @@ impl Tables {
             self.clients[slot].uses += 1;
             return slot;
         }
-        let slot = self.clients.insert(Client { id: id.clone(), uses: 1, waiting: 0 });
+        let slot = self.clients.insert(Client {
+            id: id.clone(),
+            uses: 1,
+            waiting: 0,
+        });
         let clients = &self.clients;
-        self.ids.insert(&**id, slot, |hasher, slot| hasher.hash_one(&*clients[slot].id));
+        self.ids.insert(&**id, slot, |hasher, slot| {
+            hasher.hash_one(&*clients[slot].id)
+        });
         slot
     }
 
@@ -88,11 +97,27 @@ impl Tables {
 
     // --- leases ----------------------------------------------------------------------------------
 
-    pub(super) fn open_lease(&mut self, id: LeaseId, key: LeaseKey, client: &ClientId, ttl: Ttl, expires: Timestamp) -> Slot {
+    pub(super) fn open_lease(
+        &mut self,
+        id: LeaseId,
+        key: LeaseKey,
+        client: &ClientId,
+        ttl: Ttl,
+        expires: Timestamp,
+    ) -> Slot {
         let client = self.use_client(client);
-        let slot = self.leases.insert(Lease { key, id, client, ttl, expires, first: NIL, last: NIL });
+        let slot = self.leases.insert(Lease {
+            key,
+            id,
+            client,
+            ttl,
+            expires,
+            first: NIL,
+            last: NIL,
+        });
         let leases = &self.leases;
-        self.keys.insert(&key, slot, |hasher, slot| hasher.hash_one(leases[slot].key));
+        self.keys
+            .insert(&key, slot, |hasher, slot| hasher.hash_one(leases[slot].key));
         self.lease_timers.insert(slot, expires);
         slot
     }
@@ -115,13 +140,22 @@ impl Tables {
 
     /// None in a machine at rest: a lease ends with its last grant.
     pub(super) fn leases_without_grants(&self) -> usize {
-        self.leases.iter().filter(|(_, lease)| lease.first == NIL).count()
+        self.leases
+            .iter()
+            .filter(|(_, lease)| lease.first == NIL)
+            .count()
     }
 
     // --- locks -----------------------------------------------------------------------------------
 
     /// A record for a lock that had none.
-    pub(super) fn open_lock(&mut self, name: &LockName, token: Token, wall: WallTime, lease: Slot) -> Slot {
+    pub(super) fn open_lock(
+        &mut self,
+        name: &LockName,
+        token: Token,
+        wall: WallTime,
+        lease: Slot,
+    ) -> Slot {
         let record = Lock {
             name: name.clone(),
             token,
@@ -133,7 +167,9 @@ impl Tables {
         };
         let slot = self.locks.insert(record);
         let locks = &self.locks;
-        self.names.insert(&**name, slot, |hasher, slot| hasher.hash_one(&*locks[slot].name));
+        self.names.insert(&**name, slot, |hasher, slot| {
+            hasher.hash_one(&*locks[slot].name)
+        });
         self.tie(slot, lease);
         slot
     }
@@ -155,7 +191,9 @@ impl Tables {
     pub(super) fn set_metadata(&mut self, slot: Slot, metadata: Option<Box<str>>) {
         let lock = &mut self.locks[slot];
         if metadata.is_some() || lock.extra.is_some() {
-            lock.extra.get_or_insert_with(|| Box::new(Extra::new())).metadata = metadata;
+            lock.extra
+                .get_or_insert_with(|| Box::new(Extra::new()))
+                .metadata = metadata;
         }
     }
 
@@ -200,9 +238,13 @@ impl Tables {
         let (request, lock, deadline) = (waiter.request, waiter.lock, waiter.deadline);
         let slot = self.waiters.insert(waiter);
         let waiters = &self.waiters;
-        self.requests.insert(&request, slot, |hasher, slot| hasher.hash_one(waiters[slot].request));
+        self.requests.insert(&request, slot, |hasher, slot| {
+            hasher.hash_one(waiters[slot].request)
+        });
         self.wait_timers.insert(slot, deadline);
-        let extra = self.locks[lock].extra.get_or_insert_with(|| Box::new(Extra::new()));
+        let extra = self.locks[lock]
+            .extra
+            .get_or_insert_with(|| Box::new(Extra::new()));
         extra.waiting += 1;
         let last = core::mem::replace(&mut extra.last, slot);
         if last == NIL {

@@ -50,7 +50,10 @@ impl Machine {
     /// the latest one: the time before it must not become part of what the grant is good for.
     pub(super) fn rejoin(&mut self, slot: Slot, again: &Acquire) -> Outcome {
         let Waiter { lock, client, .. } = self.tables.waiters[slot];
-        let asked = (&self.tables.locks[lock].name, &self.tables.clients[client].id);
+        let asked = (
+            &self.tables.locks[lock].name,
+            &self.tables.clients[client].id,
+        );
         if asked != (&again.lock, &again.client) {
             return reused();
         }
@@ -62,10 +65,14 @@ impl Machine {
     fn queue_bound(&self, lock: Slot, client: &ClientId) -> Option<QueueBound> {
         let limits = &self.limits;
         if self.tables.locks[lock].waiting() >= limits.waiters_per_lock {
-            return Some(QueueBound::Lock { max: limits.waiters_per_lock });
+            return Some(QueueBound::Lock {
+                max: limits.waiters_per_lock,
+            });
         }
         if self.tables.waiting_of(client) >= limits.waiters_per_client {
-            return Some(QueueBound::Client { max: limits.waiters_per_client });
+            return Some(QueueBound::Client {
+                max: limits.waiters_per_client,
+            });
         }
         None
     }
@@ -74,7 +81,9 @@ impl Machine {
     /// forgets the lock. `last` is who had it.
     pub(super) fn wake(&mut self, lock: Slot, last: &Holder, effects: &mut Vec<Effect>) {
         while let Some(first) = self.tables.locks[lock].first_waiter() {
-            let Some((client, waiter)) = self.tables.dequeue(first) else { break };
+            let Some((client, waiter)) = self.tables.dequeue(first) else {
+                break;
+            };
             let outcome = self.next_or_gone(lock, last, &client, &waiter, effects);
             let granted = matches!(outcome, Outcome::Granted(_));
             self.settle(waiter.request, lock, outcome, effects);
@@ -94,7 +103,10 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) -> Outcome {
         if waiter.deadline <= self.now {
-            return Outcome::Held(Holder { remaining: Span::ZERO, ..last.clone() });
+            return Outcome::Held(Holder {
+                remaining: Span::ZERO,
+                ..last.clone()
+            });
         }
         let name = &self.tables.locks[lock].name;
         let lease = match self.peek_lease(name, client, &waiter.under) {
@@ -102,17 +114,34 @@ impl Machine {
             Err(outcome) => return outcome,
         };
         let (metadata, since) = (waiter.metadata.clone(), waiter.since);
-        self.grant_waiter(lock, client, Next { lease, metadata, since }, effects)
+        self.grant_waiter(
+            lock,
+            client,
+            Next {
+                lease,
+                metadata,
+                since,
+            },
+            effects,
+        )
     }
 
     /// A wait that lasted as long as its caller wanted.
     pub(super) fn time_out(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
-        let Some((_, waiter)) = self.tables.dequeue(slot) else { return };
+        let Some((_, waiter)) = self.tables.dequeue(slot) else {
+            return;
+        };
         let outcome = Outcome::Held(self.holder_at(waiter.lock));
         self.settle(waiter.request, waiter.lock, outcome, effects);
     }
 
-    fn settle(&mut self, request: RequestId, lock: Slot, outcome: Outcome, effects: &mut Vec<Effect>) {
+    fn settle(
+        &mut self,
+        request: RequestId,
+        lock: Slot,
+        outcome: Outcome,
+        effects: &mut Vec<Effect>,
+    ) {
         self.changed = true;
         // A request refused for its form may come again in a better one.
         if !matches!(outcome, Outcome::Invalid(_)) {
@@ -145,7 +174,11 @@ impl Machine {
         if let (Some(lock), Some(Outcome::Granted(Granted { key, token, .. }))) =
             (&lock, known.map(|known| known.outcome))
         {
-            let grant = GrantRef { lock: lock.clone(), key, token: Some(token) };
+            let grant = GrantRef {
+                lock: lock.clone(),
+                key,
+                token: Some(token),
+            };
             if let Some(slot) = self.live_grant(&grant) {
                 self.end_and_wake(slot, Ending::Released, None, effects);
             }

@@ -38,13 +38,22 @@ struct Link {
     place: u16,
 }
 
-const LOOSE: Link = Link { prev: NIL, next: NIL, place: UNLINKED };
+const LOOSE: Link = Link {
+    prev: NIL,
+    next: NIL,
+    place: UNLINKED,
+};
 
 impl Wheel {
     /// A wheel that has worked off everything up to `now`.
     pub(super) fn new(now: Timestamp) -> Wheel {
         let heads = vec![NIL; LEVELS * SLOTS].into_boxed_slice();
-        Wheel { elapsed: floor_tick(now), occupied: [0; LEVELS], heads, links: Vec::new() }
+        Wheel {
+            elapsed: floor_tick(now),
+            occupied: [0; LEVELS],
+            heads,
+            links: Vec::new(),
+        }
     }
 
     /// Puts a timer in. It must not be in already.
@@ -55,7 +64,11 @@ impl Wheel {
         }
         let place = self.place(tick);
         let head = self.heads[place];
-        self.links[timer as usize] = Link { prev: NIL, next: head, place: place as u16 };
+        self.links[timer as usize] = Link {
+            prev: NIL,
+            next: head,
+            place: place as u16,
+        };
         if head != NIL {
             self.links[head as usize].prev = timer;
         }
@@ -65,7 +78,9 @@ impl Wheel {
 
     /// Takes a timer out; nothing happens if it is not in.
     pub(super) fn remove(&mut self, timer: Slot) {
-        let Some(link) = self.links.get_mut(timer as usize) else { return };
+        let Some(link) = self.links.get_mut(timer as usize) else {
+            return;
+        };
         let Link { prev, next, place } = core::mem::replace(link, LOOSE);
         if place == UNLINKED {
             return;
@@ -117,7 +132,8 @@ impl Wheel {
     /// When the wheel next wants [`Wheel::advance`]: never later than the first deadline, perhaps
     /// earlier (to move timers on).
     pub(super) fn next(&self) -> Option<Timestamp> {
-        self.next_place().map(|(_, start)| Timestamp::from_millis(start))
+        self.next_place()
+            .map(|(_, start)| Timestamp::from_millis(start))
     }
 
     fn place(&self, tick: u64) -> usize {
@@ -142,7 +158,11 @@ impl Wheel {
             let round = self.elapsed & !(span * SLOTS as u64 - 1);
             let start = round + slot * span;
             // A place behind the hand belongs to the next round (only the top level wraps).
-            let start = if slot < current { start + span * SLOTS as u64 } else { start };
+            let start = if slot < current {
+                start + span * SLOTS as u64
+            } else {
+                start
+            };
             Some((level * SLOTS + slot as usize, start))
         })
     }

@@ -93,7 +93,11 @@ impl Scrape {
                 stats.queue_full.get(),
             ),
             ("operations", "Operations taken in", stats.operations.get()),
-            ("batches", "Batches made durable, one sync each", stats.batches.get()),
+            (
+                "batches",
+                "Batches made durable, one sync each",
+                stats.batches.get(),
+            ),
             ("log_bytes", "Bytes given to the log", stats.log_bytes.get()),
             (
                 "graces",

@@ -25,7 +25,10 @@ impl Clock {
     /// A clock that shows `at` now and runs.
     #[must_use]
     pub fn running_from(at: Timestamp) -> Clock {
-        Clock::Running(Running { resumed_at: at, boot_then: boottime() })
+        Clock::Running(Running {
+            resumed_at: at,
+            boot_then: boottime(),
+        })
     }
 
     /// A clock that shows `at` until it is told otherwise.
@@ -36,9 +39,10 @@ impl Clock {
 
     pub(super) fn now(&self) -> Timestamp {
         match self {
-            Clock::Running(Running { resumed_at, boot_then }) => {
-                resumed_at.after(Span::from_nanos(boottime().saturating_sub(*boot_then)))
-            }
+            Clock::Running(Running {
+                resumed_at,
+                boot_then,
+            }) => resumed_at.after(Span::from_nanos(boottime().saturating_sub(*boot_then))),
             Clock::Manual(now) => *now,
         }
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use std::collections::{HashMap, HashSet};
 use palisade_core::{GrantRef, LockName, Outcome, RequestId};
+use std::collections::{HashMap, HashSet};
 use tokio::sync::oneshot;
 
 use super::handle::{Outbox, asked_elsewhere, gone, lost};
@@ -19,12 +19,15 @@ pub(super) enum ReplyTo {
 /// A single caller, what to give back if it is gone, and its answer.
 type Call = (oneshot::Sender<Answer>, Option<LockName>, Answer);
 
+/// A session, and its answers by operation.
+type Post = (Arc<Outbox>, Vec<(u64, Answer)>);
+
 /// Answers that are ready but must not leave before the sync, and callers whose answer is not known
 /// yet.
 #[derive(Default)]
 pub(super) struct Desk {
     calls: Vec<Call>,
-    sessions: Vec<(Arc<Outbox>, Vec<(u64, Answer)>)>,
+    sessions: Vec<Post>,
     waiting: HashMap<RequestId, ReplyTo>,
     /// The waiting requests of each session that has some.
     waiting_of: HashMap<u64, HashSet<RequestId>>,
@@ -33,7 +36,8 @@ pub(super) struct Desk {
 impl Desk {
     /// A session is about to get up to `answers` answers.
     pub(super) fn open(&mut self, session: &Arc<Outbox>, answers: usize) {
-        self.sessions.push((Arc::clone(session), Vec::with_capacity(answers)));
+        self.sessions
+            .push((Arc::clone(session), Vec::with_capacity(answers)));
     }
 
     /// An answer is ready; it leaves with [`Desk::send`].
@@ -58,7 +62,10 @@ impl Desk {
             self.answer(earlier, asked_elsewhere());
         }
         if let ReplyTo::Session(outbox, _) = &reply {
-            self.waiting_of.entry(outbox.session).or_default().insert(request);
+            self.waiting_of
+                .entry(outbox.session)
+                .or_default()
+                .insert(request);
         }
         self.waiting.insert(request, reply);
     }
@@ -95,8 +102,12 @@ impl Desk {
 
     /// A session is gone: the requests of it that waited.
     pub(super) fn hangup(&mut self, session: u64) -> Vec<RequestId> {
-        let requests: Vec<RequestId> =
-            self.waiting_of.remove(&session).into_iter().flatten().collect();
+        let requests: Vec<RequestId> = self
+            .waiting_of
+            .remove(&session)
+            .into_iter()
+            .flatten()
+            .collect();
         for request in &requests {
             self.waiting.remove(request);
         }
@@ -108,8 +119,14 @@ impl Desk {
     pub(super) fn send(&mut self) -> Vec<GrantRef> {
         let mut unclaimed = Vec::new();
         for (reply, undo, answer) in self.calls.drain(..) {
-            if let (Err(Answer::Outcome(Outcome::Granted(granted))), Some(lock)) = (reply.send(answer), undo) {
-                unclaimed.push(GrantRef { lock, key: granted.key, token: Some(granted.token) });
+            if let (Err(Answer::Outcome(Outcome::Granted(granted))), Some(lock)) =
+                (reply.send(answer), undo)
+            {
+                unclaimed.push(GrantRef {
+                    lock,
+                    key: granted.key,
+                    token: Some(granted.token),
+                });
             }
         }
         for (outbox, answers) in self.sessions.drain(..) {

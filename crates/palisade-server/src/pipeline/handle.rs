@@ -53,9 +53,16 @@ pub enum Stopped {
 pub(super) enum Message {
     /// One question with one answer. If nobody is there to take a grant, it is given back, unless the
     /// caller can ask for it again.
-    Call { request: Request, reply: oneshot::Sender<Answer>, undo: bool },
+    Call {
+        request: Request,
+        reply: oneshot::Sender<Answer>,
+        undo: bool,
+    },
     /// Questions of a session, in order.
-    Batch { session: Arc<Outbox>, requests: Vec<(u64, Request)> },
+    Batch {
+        session: Arc<Outbox>,
+        requests: Vec<(u64, Request)>,
+    },
     /// The caller of a waiting request went away before its answer.
     Gone(RequestId),
     /// The caller of an acquire went away with its answer unread.
@@ -88,11 +95,24 @@ impl Handle {
         };
         let waiting = name_waiting(&mut request);
         let (reply, answer) = oneshot::channel();
-        if self.inbox.send(Message::Call { request, reply, undo: !named }).is_err() {
+        if self
+            .inbox
+            .send(Message::Call {
+                request,
+                reply,
+                undo: !named,
+            })
+            .is_err()
+        {
             return gone();
         }
         let undo = lock.filter(|_| !named);
-        let mut asking = Asking { inbox: &self.inbox, answer, waiting, undo };
+        let mut asking = Asking {
+            inbox: &self.inbox,
+            answer,
+            waiting,
+            undo,
+        };
         let answer = (&mut asking.answer).await.unwrap_or_else(|_| lost());
         (asking.waiting, asking.undo) = (None, None);
         answer
@@ -104,7 +124,13 @@ impl Handle {
         let (answers, receiver) = mpsc::unbounded_channel();
         let session = self.shared.next_session.fetch_add(1, Ordering::Relaxed);
         let outbox = Arc::new(Outbox { session, answers });
-        (Session { inbox: self.inbox.clone(), outbox }, receiver)
+        (
+            Session {
+                inbox: self.inbox.clone(),
+                outbox,
+            },
+            receiver,
+        )
     }
 
     /// Every change from now on, as it becomes durable, in order. A reader that is too slow is told
@@ -164,7 +190,10 @@ impl Session {
         for (_, request) in &mut requests {
             name_waiting(request);
         }
-        let message = Message::Batch { session: Arc::clone(&self.outbox), requests };
+        let message = Message::Batch {
+            session: Arc::clone(&self.outbox),
+            requests,
+        };
         if let Err(refused) = self.inbox.send(message)
             && let Message::Batch { session, requests } = refused.0
         {
@@ -196,7 +225,11 @@ impl Drop for Asking<'_> {
         if let Some(lock) = self.undo.take()
             && let Ok(Answer::Outcome(Outcome::Granted(granted))) = self.answer.try_recv()
         {
-            let grant = GrantRef { lock, key: granted.key, token: Some(granted.token) };
+            let grant = GrantRef {
+                lock,
+                key: granted.key,
+                token: Some(granted.token),
+            };
             let _ = self.inbox.send(Message::Unread(grant));
         }
         if let Some(request) = self.waiting.take() {
@@ -208,9 +241,11 @@ impl Drop for Asking<'_> {
 /// A request that may wait needs an id by which it can leave the queue; drawn here if it has none.
 fn name_waiting(request: &mut Request) -> Option<RequestId> {
     match request {
-        Request::Acquire(Acquire { wait: Some(_), request, .. }) => {
-            Some(*request.get_or_insert_with(draw))
-        }
+        Request::Acquire(Acquire {
+            wait: Some(_),
+            request,
+            ..
+        }) => Some(*request.get_or_insert_with(draw)),
         _ => None,
     }
 }
@@ -224,11 +259,15 @@ pub(super) fn gone() -> Answer {
 }
 
 pub(super) fn lost() -> Answer {
-    Answer::Failed(Failure::UnknownOutcome("the authority stopped before it answered".into()))
+    Answer::Failed(Failure::UnknownOutcome(
+        "the authority stopped before it answered".into(),
+    ))
 }
 
 pub(super) fn asked_elsewhere() -> Answer {
-    Answer::Failed(Failure::UnknownOutcome("the same request was asked again elsewhere".into()))
+    Answer::Failed(Failure::UnknownOutcome(
+        "the same request was asked again elsewhere".into(),
+    ))
 }
 
 /// Batches of events a slow watcher may lag behind.

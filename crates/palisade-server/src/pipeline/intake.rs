@@ -25,7 +25,15 @@ pub(super) fn step(request: Request, machine: &Machine, now: Timestamp, manual: 
         Request::Renew { grant, ttl } => Command::Renew { grant, ttl },
         Request::Release(grant) => Command::Release(grant),
         Request::Abandon(request) => Command::Abandon(request),
-        Request::Revoke { lock, token, reason } => Command::Revoke { lock, token, reason },
+        Request::Revoke {
+            lock,
+            token,
+            reason,
+        } => Command::Revoke {
+            lock,
+            token,
+            reason,
+        },
         Request::Advance(by) => return Step::Advance(by),
         Request::Show(lock) => {
             let free = LockView {
@@ -38,7 +46,11 @@ pub(super) fn step(request: Request, machine: &Machine, now: Timestamp, manual: 
             };
             return Step::Answer(Answer::Lock(machine.view(&lock, now).unwrap_or(free)));
         }
-        Request::List { prefix, cursor, limit } => {
+        Request::List {
+            prefix,
+            cursor,
+            limit,
+        } => {
             let (locks, next) = machine.page(&prefix, cursor, limit, now);
             return Step::Answer(Answer::Locks { locks, next });
         }
@@ -50,7 +62,10 @@ pub(super) fn step(request: Request, machine: &Machine, now: Timestamp, manual: 
 fn command(acquire: request::Acquire) -> Option<Acquire> {
     let under = match (acquire.lease, acquire.ttl) {
         (Some(key), ttl) => Under::Existing { key, ttl },
-        (None, Some(ttl)) => Under::New { key: LeaseKey::from_bytes(random::bytes()), ttl },
+        (None, Some(ttl)) => Under::New {
+            key: LeaseKey::from_bytes(random::bytes()),
+            ttl,
+        },
         (None, None) => return None,
     };
     Some(Acquire {
@@ -64,7 +79,9 @@ fn command(acquire: request::Acquire) -> Option<Acquire> {
 }
 
 fn no_duration() -> Answer {
-    Answer::Failed(Failure::Refused("a new lease needs a duration (lease_duration_ms)".into()))
+    Answer::Failed(Failure::Refused(
+        "a new lease needs a duration (lease_duration_ms)".into(),
+    ))
 }
 
 fn status(machine: &Machine, manual_clock: bool) -> Status {

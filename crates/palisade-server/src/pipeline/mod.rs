@@ -102,9 +102,20 @@ pub fn seed() -> u64 {
 /// # Errors
 /// If the log takes nothing, or the operating system gives no thread.
 pub fn start(start: Start) -> io::Result<Pipeline> {
-    let Start { identity, machine, log, manual_clock, limits, returning } = start;
+    let Start {
+        identity,
+        machine,
+        log,
+        manual_clock,
+        limits,
+        returning,
+    } = start;
     let resumed = machine.now();
-    let clock = if manual_clock { Clock::manual_from(resumed) } else { Clock::running_from(resumed) };
+    let clock = if manual_clock {
+        Clock::manual_from(resumed)
+    } else {
+        Clock::running_from(resumed)
+    };
     let mut first = returning.map(Returning::commands).unwrap_or_default();
     first.push(Command::Configure(limits));
     let shared = Shared::new(identity);

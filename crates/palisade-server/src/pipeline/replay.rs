@@ -39,7 +39,10 @@ impl Replay {
     /// Begins with nothing: a log from its first batch.
     #[must_use]
     pub fn from_nothing(seed: u64) -> Replay {
-        Replay { machine: Machine::new(seed), effects: Vec::new() }
+        Replay {
+            machine: Machine::new(seed),
+            effects: Vec::new(),
+        }
     }
 
     /// Begins with a snapshot, as [`Replay::snapshot`] wrote it.
@@ -47,14 +50,20 @@ impl Replay {
     /// # Errors
     /// [`ReplayError`] if the bytes are not those of a snapshot.
     pub fn from_snapshot(seed: u64, snapshot: &[u8]) -> Result<Replay, ReplayError> {
-        let mut records = Records { rest: snapshot, failed: None };
+        let mut records = Records {
+            rest: snapshot,
+            failed: None,
+        };
         records.version();
         let machine = Machine::restore(seed, records.by_ref());
         if let Some(malformed) = records.failed {
             return Err(ReplayError::Malformed(malformed));
         }
         let machine = machine.map_err(ReplayError::Corrupt)?;
-        Ok(Replay { machine, effects: Vec::new() })
+        Ok(Replay {
+            machine,
+            effects: Vec::new(),
+        })
     }
 
     /// Applies one batch of the log.
@@ -79,7 +88,8 @@ impl Replay {
         codec::encode_head(&mut batch, at, wall);
         for command in returning.commands() {
             codec::encode_command(&mut batch, &command);
-            self.machine.apply(Entry { at, wall, command }, &mut self.effects);
+            self.machine
+                .apply(Entry { at, wall, command }, &mut self.effects);
             self.effects.clear();
         }
         batch
@@ -124,7 +134,10 @@ impl Records<'_> {
     }
 
     fn fail(&mut self, what: &'static str) {
-        self.failed = Some(Malformed { what, left: self.rest.len() });
+        self.failed = Some(Malformed {
+            what,
+            left: self.rest.len(),
+        });
         self.rest = &[];
     }
 }
@@ -136,17 +149,20 @@ impl Iterator for Records<'_> {
         if self.rest.is_empty() {
             return None;
         }
-        let split = self.rest.split_first_chunk::<4>().and_then(|(length, rest)| {
-            rest.split_at_checked(u32::from_le_bytes(*length) as usize)
-        });
+        let split = self
+            .rest
+            .split_first_chunk::<4>()
+            .and_then(|(length, rest)| rest.split_at_checked(u32::from_le_bytes(*length) as usize));
         let Some((record, rest)) = split else {
             self.fail("a record ends in the middle");
             return None;
         };
         self.rest = rest;
-        codec::decode_record(record).map_err(|malformed| {
-            self.failed = Some(malformed);
-            self.rest = &[];
-        }).ok()
+        codec::decode_record(record)
+            .map_err(|malformed| {
+                self.failed = Some(malformed);
+                self.rest = &[];
+            })
+            .ok()
     }
 }

@@ -16,7 +16,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use palisade_core::{
-    Away, Change, Command, Effect, Ending, Entry, Event, Machine, Outcome, Span, Timestamp, WallTime,
+    Away, Change, Command, Effect, Ending, Entry, Event, Machine, Outcome, Span, Timestamp,
+    WallTime,
 };
 
 use super::clock::{Clock, wall};
@@ -158,7 +159,10 @@ impl Sequencer {
     /// Stamps a batch, and records first what time has done.
     fn begin(&mut self) {
         let last = self.at;
-        let was_full = std::mem::replace(&mut self.full, !self.log.has_room(BATCH_BYTES + COMMAND_BYTES));
+        let was_full = std::mem::replace(
+            &mut self.full,
+            !self.log.has_room(BATCH_BYTES + COMMAND_BYTES),
+        );
         self.shared.stats.log_full.set(self.full.into());
         self.stamp();
         if self.full {
@@ -187,7 +191,11 @@ impl Sequencer {
 
     fn message(&mut self, message: Message) -> Result<(), LogFailed> {
         match message {
-            Message::Call { request, reply, undo } => {
+            Message::Call {
+                request,
+                reply,
+                undo,
+            } => {
                 let undo = match &request {
                     Request::Acquire(acquire) if undo => Some(acquire.lock.clone()),
                     _ => None,
@@ -218,7 +226,11 @@ impl Sequencer {
         }
     }
 
-    fn batch(&mut self, session: &Arc<Outbox>, requests: Vec<(u64, Request)>) -> Result<(), LogFailed> {
+    fn batch(
+        &mut self,
+        session: &Arc<Outbox>,
+        requests: Vec<(u64, Request)>,
+    ) -> Result<(), LogFailed> {
         self.desk.open(session, requests.len());
         for (id, request) in requests {
             self.one(request, ReplyTo::Session(Arc::clone(session), id))?;
@@ -246,7 +258,9 @@ impl Sequencer {
     fn carry_out(&mut self, command: Command, reply: ReplyTo) {
         if self.full {
             let why = "the disk has no room for the log; nothing happened".into();
-            return self.desk.answer(reply, Answer::Failed(Failure::Unavailable(why)));
+            return self
+                .desk
+                .answer(reply, Answer::Failed(Failure::Unavailable(why)));
         }
         let waits_as = match &command {
             Command::Acquire(acquire) => acquire.request,
@@ -265,7 +279,11 @@ impl Sequencer {
     fn apply(&mut self, command: Command) -> Outcome {
         let before = self.bytes.len();
         encode_command(&mut self.bytes, &command);
-        let entry = Entry { at: self.at, wall: self.wall, command };
+        let entry = Entry {
+            at: self.at,
+            wall: self.wall,
+            command,
+        };
         let applied = self.machine.apply(entry, &mut self.effects);
         if !applied.changed {
             self.bytes.truncate(before);
@@ -329,12 +347,18 @@ impl Sequencer {
         stats.locks.set(self.machine.locks() as u64);
         stats.leases.set(self.machine.leases() as u64);
         stats.waiters.set(self.machine.waiters() as u64);
-        stats.next_token.set(self.machine.next_token().map_or(0, |token| token.get()));
+        stats
+            .next_token
+            .set(self.machine.next_token().map_or(0, |token| token.get()));
         if !self.events.is_empty() {
-            let _ = self.shared.events.send(std::mem::take(&mut self.events).into());
+            let _ = self
+                .shared
+                .events
+                .send(std::mem::take(&mut self.events).into());
         }
         // Given back at the beginning of the next round.
-        self.left.extend(self.desk.send().into_iter().map(Command::Release));
+        self.left
+            .extend(self.desk.send().into_iter().map(Command::Release));
         Ok(())
     }
 

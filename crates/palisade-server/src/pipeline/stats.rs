@@ -15,7 +15,10 @@ impl Counter {
 
     pub(super) fn add(&self, n: u64) {
         // One writer: a plain store is enough and costs no locked instruction.
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        self.0.store(
+            self.0.load(Ordering::Relaxed).wrapping_add(n),
+            Ordering::Relaxed,
+        );
     }
 
     pub(super) fn set(&self, n: u64) {

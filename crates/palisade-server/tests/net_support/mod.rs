@@ -191,7 +191,7 @@ impl Server {
             .await
     }
 
-    /// A lock for ten seconds of the manual clock: its lock token and its fencing token.
+    /// A lock for ten seconds of the manual clock: its `lock_token` and its fencing token.
     pub(crate) async fn lock(&self, lock: &str, client: &str) -> (String, u64) {
         let body = format!(r#"{{"client_id": "{client}", "lease_duration_ms": 10000}}"#);
         let granted = self.post(&format!("/v1/locks/{lock}/acquire"), &body).await;

@@ -1,7 +1,7 @@
 //! The loops.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -82,7 +82,10 @@ impl Loops {
         Ok(Loops {
             histogram,
             shared: Arc::new(shared),
-            services: clients.iter().map(|client| Arc::clone(client.service())).collect(),
+            services: clients
+                .iter()
+                .map(|client| Arc::clone(client.service()))
+                .collect(),
             in_flight: settings.in_flight,
             warmup: settings.warmup,
             duration: settings.duration,
@@ -159,7 +162,10 @@ impl Loop {
 
     async fn run(mut self) -> Result<Loop, Error> {
         if self.shared.mode == Mode::Renew {
-            let grant = self.acquire().await?.ok_or_else(|| unexpected("the loop's own lock is held"))?;
+            let grant = self
+                .acquire()
+                .await?
+                .ok_or_else(|| unexpected("the loop's own lock is held"))?;
             while self.phase() != DONE {
                 self.renew(&grant).await?;
             }
@@ -167,7 +173,9 @@ impl Loop {
             return Ok(self);
         }
         while self.phase() != DONE {
-            let Some(grant) = self.acquire().await? else { continue };
+            let Some(grant) = self.acquire().await? else {
+                continue;
+            };
             if !self.shared.hold.is_zero() {
                 tokio::time::sleep(self.shared.hold).await;
             }
@@ -194,7 +202,11 @@ impl Loop {
         let outcome = self.service.acquire(request).await?;
         let seen = now();
         let Acquired::Granted(granted) = outcome else {
-            return if contended { Ok(None) } else { Err(unexpected("a loop's own lock was not granted")) };
+            return if contended {
+                Ok(None)
+            } else {
+                Err(unexpected("a loop's own lock was not granted"))
+            };
         };
         self.tokens.push(granted.token.get());
         if self.phase() == MEASURING {
@@ -208,7 +220,11 @@ impl Loop {
     }
 
     fn grant(&self, key: palisade_core::LeaseKey, token: Token) -> GrantRef {
-        GrantRef { lock: self.lock.clone(), key, token: Some(token) }
+        GrantRef {
+            lock: self.lock.clone(),
+            key,
+            token: Some(token),
+        }
     }
 
     async fn release(&mut self, grant: GrantRef) -> Result<(), Error> {

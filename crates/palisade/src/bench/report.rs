@@ -25,7 +25,11 @@ struct Tokens {
 impl<'a> Report<'a> {
     pub(super) fn new(settings: &'a Settings, measured: Measured) -> Report<'a> {
         let tokens = Tokens::check(&measured.tokens);
-        Report { settings, measured, tokens }
+        Report {
+            settings,
+            measured,
+            tokens,
+        }
     }
 
     pub(super) fn tokens_are_good(&self) -> bool {
@@ -37,15 +41,28 @@ impl<'a> Report<'a> {
     }
 
     fn rows(&self) -> Vec<(&'static str, &Histogram<u64>)> {
-        let first = if self.settings.mode == Mode::Renew { "renew" } else { "acquire" };
+        let first = if self.settings.mode == Mode::Renew {
+            "renew"
+        } else {
+            "acquire"
+        };
         let measured = &self.measured;
-        let rows = [(first, &measured.acquire), ("release", &measured.release), ("hand-off", &measured.hand_off)];
-        rows.into_iter().filter(|(_, histogram)| !histogram.is_empty()).collect()
+        let rows = [
+            (first, &measured.acquire),
+            ("release", &measured.release),
+            ("hand-off", &measured.hand_off),
+        ];
+        rows.into_iter()
+            .filter(|(_, histogram)| !histogram.is_empty())
+            .collect()
     }
 
     pub(super) fn json(&self) -> Value {
-        let latencies: serde_json::Map<String, Value> =
-            self.rows().into_iter().map(|(name, histogram)| (name.into(), latency(histogram))).collect();
+        let latencies: serde_json::Map<String, Value> = self
+            .rows()
+            .into_iter()
+            .map(|(name, histogram)| (name.into(), latency(histogram)))
+            .collect();
         json!({
             "mode": format!("{:?}", self.settings.mode).to_lowercase(),
             "clients": self.settings.clients,
@@ -59,20 +76,36 @@ impl<'a> Report<'a> {
     }
 
     fn unit(&self) -> &'static str {
-        if self.settings.mode == Mode::Renew { "renewals" } else { "acquire+release pairs" }
+        if self.settings.mode == Mode::Renew {
+            "renewals"
+        } else {
+            "acquire+release pairs"
+        }
     }
 
     pub(super) fn text(&self) -> String {
-        let Settings { clients, in_flight, .. } = self.settings;
+        let Settings {
+            clients, in_flight, ..
+        } = self.settings;
         let seconds = self.measured.elapsed.as_secs_f64();
         let mut text = String::new();
-        let _ = writeln!(text, "{clients} connections x {in_flight} in flight, {seconds:.1} s");
+        let _ = writeln!(
+            text,
+            "{clients} connections x {in_flight} in flight, {seconds:.1} s"
+        );
         let _ = writeln!(text, "{:.0} {} per second", self.per_second(), self.unit());
-        let _ = writeln!(text, "\nlatency (us)      p50       p90       p99     p99.9       max");
+        let _ = writeln!(
+            text,
+            "\nlatency (us)      p50       p90       p99     p99.9       max"
+        );
         for (name, histogram) in self.rows() {
             let _ = write!(text, "{name:<11}");
             for quantile in [0.5, 0.9, 0.99, 0.999, 1.0] {
-                let _ = write!(text, "{:>10.0}", micros(histogram.value_at_quantile(quantile)));
+                let _ = write!(
+                    text,
+                    "{:>10.0}",
+                    micros(histogram.value_at_quantile(quantile))
+                );
             }
             text.push('\n');
         }
@@ -84,16 +117,25 @@ impl<'a> Report<'a> {
 impl Tokens {
     /// Rising within each loop, and no number twice over all of them.
     fn check(loops: &[Vec<u64>]) -> Tokens {
-        let rising = loops.iter().all(|tokens| tokens.windows(2).all(|pair| pair[0] < pair[1]));
+        let rising = loops
+            .iter()
+            .all(|tokens| tokens.windows(2).all(|pair| pair[0] < pair[1]));
         let mut all: Vec<u64> = loops.iter().flatten().copied().collect();
         all.sort_unstable();
         let distinct = all.windows(2).all(|pair| pair[0] != pair[1]);
-        Tokens { count: all.len(), rising, distinct }
+        Tokens {
+            count: all.len(),
+            rising,
+            distinct,
+        }
     }
 
     fn sentence(&self) -> String {
         match (self.rising, self.distinct) {
-            (true, true) => format!("{} tokens checked: all distinct, rising for each client", self.count),
+            (true, true) => format!(
+                "{} tokens checked: all distinct, rising for each client",
+                self.count
+            ),
             (false, _) => "A CLIENT SAW TOKENS FALL: this authority is broken".into(),
             (_, false) => "A TOKEN WAS ISSUED TWICE: this authority is broken".into(),
         }

@@ -14,10 +14,20 @@ pub(crate) fn backup(data: &Path, to: &Path, as_json: bool) -> Result<(), OpenEr
     let report = palisade_wal::backup(data, to)?;
     let entries = report.last.map_or(0, |last| last.get());
     if as_json {
-        println!("{}", json!({"backup": to, "authority": report.identity.owner.to_string(), "entries": entries}));
+        println!(
+            "{}",
+            json!({"backup": to, "authority": report.identity.owner.to_string(), "entries": entries})
+        );
     } else {
-        println!("backed up {} to {} ({entries} log entries)", data.display(), to.display());
-        println!("open it with: palisade restore {} --data NEW-DIRECTORY", to.display());
+        println!(
+            "backed up {} to {} ({entries} log entries)",
+            data.display(),
+            to.display()
+        );
+        println!(
+            "open it with: palisade restore {} --data NEW-DIRECTORY",
+            to.display()
+        );
     }
     Ok(())
 }
@@ -29,21 +39,34 @@ pub(crate) fn restore(backup: &Path, data: &Path, as_json: bool) -> Result<(), d
     let next_token = restored.next_token.map(|token| token.get());
     let identity = &restored.identity;
     if as_json {
-        println!("{}", json!({
-            "data": data,
-            "authority": &*identity.authority,
-            "incarnation": identity.incarnation,
-            "next_token": next_token,
-            "locks": restored.locks,
-        }));
+        println!(
+            "{}",
+            json!({
+                "data": data,
+                "authority": &*identity.authority,
+                "incarnation": identity.incarnation,
+                "next_token": next_token,
+                "locks": restored.locks,
+            })
+        );
         return Ok(());
     }
     println!("restored {} into {}", backup.display(), data.display());
     println!("  authority    {} (as before)", identity.authority);
     println!("  incarnation  {} (new)", identity.incarnation);
-    println!("  next token   {}", next_token.map_or("none: the range is exhausted".into(), |token| token.to_string()));
-    println!("  {} locks are held as they were at the backup; their leases get their full time again", restored.locks);
+    println!(
+        "  next token   {}",
+        next_token.map_or("none: the range is exhausted".into(), |token| token
+            .to_string())
+    );
+    println!(
+        "  {} locks are held as they were at the backup; their leases get their full time again",
+        restored.locks
+    );
     println!();
-    println!("Make sure the old server never runs again, then: palisade serve --data {}", data.display());
+    println!(
+        "Make sure the old server never runs again, then: palisade serve --data {}",
+        data.display()
+    );
     Ok(())
 }

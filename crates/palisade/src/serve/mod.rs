@@ -31,10 +31,18 @@ pub(crate) struct Settings {
 /// Why the server could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("cannot listen on {at}: {source}; is another server running there? choose another port with --listen")]
-    Listen { at: SocketAddr, source: std::io::Error },
+    #[error(
+        "cannot listen on {at}: {source}; is another server running there? choose another port with --listen"
+    )]
+    Listen {
+        at: SocketAddr,
+        source: std::io::Error,
+    },
     #[error("cannot open {data}: {source}")]
-    Open { data: String, source: Box<durable::Error> },
+    Open {
+        data: String,
+        source: Box<durable::Error>,
+    },
     #[error(transparent)]
     Serve(#[from] net::ServeError),
     #[error("cannot start: {0}")]
@@ -45,11 +53,17 @@ pub(crate) enum Error {
 ///
 /// The port is taken first, so that two servers on one port do not get as far as the directory.
 pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
-        let listener = TcpListener::bind(settings.listen)
-            .await
-            .map_err(|source| Error::Listen { at: settings.listen, source })?;
+        let listener =
+            TcpListener::bind(settings.listen)
+                .await
+                .map_err(|source| Error::Listen {
+                    at: settings.listen,
+                    source,
+                })?;
         let authority = open(settings)?;
         announce(settings, listener.local_addr()?, &authority);
         let handle = authority.pipeline.handle.clone();
@@ -107,9 +121,17 @@ fn announce(settings: &Settings, at: SocketAddr, authority: &Authority) {
     }
     println!("palisade {} · lock server", env!("CARGO_PKG_VERSION"));
     println!("  listening   http://{at}  (HTTP/JSON and gRPC)");
-    println!("  data        {}{}", settings.data.display(), if authority.created { "  (new)" } else { "" });
+    println!(
+        "  data        {}{}",
+        settings.data.display(),
+        if authority.created { "  (new)" } else { "" }
+    );
     println!("  authority   {}", identity.authority);
-    println!("  next token  {}, {} locks held", stats.next_token.get(), stats.locks.get());
+    println!(
+        "  next token  {}, {} locks held",
+        stats.next_token.get(),
+        stats.locks.get()
+    );
     if settings.manual_clock {
         println!();
         println!("  !! MANUAL CLOCK: nothing expires until you say so, with");

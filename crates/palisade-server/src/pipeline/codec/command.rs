@@ -46,7 +46,11 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
             out.byte(RELEASE);
             put_grant(out, grant, None);
         }
-        Command::Revoke { lock, token, reason } => {
+        Command::Revoke {
+            lock,
+            token,
+            reason,
+        } => {
             out.byte(REVOKE);
             out.text(lock);
             out.number(token.get());
@@ -77,7 +81,14 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
 }
 
 fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
-    let Acquire { lock, client, under, wait, request, metadata } = acquire;
+    let Acquire {
+        lock,
+        client,
+        under,
+        wait,
+        request,
+        metadata,
+    } = acquire;
     let (tag, key, ttl) = under_parts(under);
     out.byte(tag);
     out.byte(
@@ -128,7 +139,12 @@ pub(super) fn get_under(reader: &mut Reader<'_>) -> Result<Under, Malformed> {
     under(reader, tag, key, ttl)
 }
 
-fn under(reader: &Reader<'_>, tag: u8, key: LeaseKey, ttl: Option<Ttl>) -> Result<Under, Malformed> {
+fn under(
+    reader: &Reader<'_>,
+    tag: u8,
+    key: LeaseKey,
+    ttl: Option<Ttl>,
+) -> Result<Under, Malformed> {
     match (tag, ttl) {
         (ACQUIRE_NEW, Some(ttl)) => Ok(Under::New { key, ttl }),
         (ACQUIRE_UNDER, ttl) => Ok(Under::Existing { key, ttl }),
@@ -149,7 +165,13 @@ fn put_grant(out: &mut Vec<u8>, grant: &GrantRef, ttl: Option<Ttl>) {
 }
 
 pub(super) fn put_limits(out: &mut Vec<u8>, limits: &Limits) {
-    let Limits { min_ttl, max_ttl, waiters_per_lock, waiters_per_client, locks } = *limits;
+    let Limits {
+        min_ttl,
+        max_ttl,
+        waiters_per_lock,
+        waiters_per_client,
+        locks,
+    } = *limits;
     out.number(min_ttl.as_millis().into());
     out.number(max_ttl.as_millis().into());
     out.number(waiters_per_lock.into());
@@ -178,7 +200,11 @@ pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<(), Mal
     }
     let (at, wall) = (reader.timestamp()?, reader.wall()?);
     while !reader.is_empty() {
-        each(Entry { at, wall, command: get_command(&mut reader)? });
+        each(Entry {
+            at,
+            wall,
+            command: get_command(&mut reader)?,
+        });
     }
     Ok(())
 }
@@ -203,7 +229,9 @@ fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
             0 => Away::Stalled,
             _ => Away::Restarted,
         }),
-        LEAP => Command::Leap { by: reader.number()? },
+        LEAP => Command::Leap {
+            by: reader.number()?,
+        },
         CONFIGURE => Command::Configure(get_limits(reader)?),
         _ => return reader.bad("a command has an unknown tag"),
     })
@@ -215,8 +243,17 @@ fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
     let ttl = reader.optional(flags & HAS_TTL != 0, Reader::ttl)?;
     let wait: Option<Span> = reader.optional(flags & HAS_WAIT != 0, Reader::span)?;
     let request = reader.optional(flags & HAS_REQUEST != 0, Reader::request)?;
-    let metadata = reader.optional(flags & HAS_METADATA != 0, |reader| Ok(reader.text()?.into()))?;
-    Ok(Acquire { lock, client, under: under(reader, tag, key, ttl)?, wait, request, metadata })
+    let metadata = reader.optional(flags & HAS_METADATA != 0, |reader| {
+        Ok(reader.text()?.into())
+    })?;
+    Ok(Acquire {
+        lock,
+        client,
+        under: under(reader, tag, key, ttl)?,
+        wait,
+        request,
+        metadata,
+    })
 }
 
 fn get_grant(reader: &mut Reader<'_>) -> Result<(GrantRef, Option<Ttl>), Malformed> {

@@ -15,7 +15,7 @@ mod reader;
 mod snapshot;
 mod writer;
 
-pub use command::{decode_batch, encode_head, encode_command};
+pub use command::{decode_batch, encode_command, encode_head};
 pub use reader::Malformed;
 pub use snapshot::{decode_record, encode_record};
 

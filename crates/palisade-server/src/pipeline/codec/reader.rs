@@ -28,7 +28,10 @@ pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
     pub(super) fn bad<T>(&self, what: &'static str) -> Result<T, Malformed> {
-        Err(Malformed { what, left: self.0.len() })
+        Err(Malformed {
+            what,
+            left: self.0.len(),
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -132,6 +135,10 @@ impl<'a> Reader<'a> {
         there: bool,
         read: impl FnOnce(&mut Self) -> Result<T, Malformed>,
     ) -> Result<Option<T>, Malformed> {
-        if there { read(self).map(Some) } else { Ok(None) }
+        if there {
+            read(self).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 }

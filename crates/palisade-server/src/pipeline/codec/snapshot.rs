@@ -82,7 +82,11 @@ fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
 pub fn decode_record(bytes: &[u8]) -> Result<Record, Malformed> {
     let mut reader = Reader(bytes);
     let record = get_record(&mut reader)?;
-    if reader.is_empty() { Ok(record) } else { reader.bad("something follows a record") }
+    if reader.is_empty() {
+        Ok(record)
+    } else {
+        reader.bad("something follows a record")
+    }
 }
 
 fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
@@ -124,7 +128,13 @@ fn get_head(reader: &mut Reader<'_>) -> Result<Head, Malformed> {
         },
     };
     let (revision, arrivals) = (reader.number()?, reader.number()?);
-    Ok(Head { now, next_token, revision, arrivals, limits: get_limits(reader)? })
+    Ok(Head {
+        now,
+        next_token,
+        revision,
+        arrivals,
+        limits: get_limits(reader)?,
+    })
 }
 
 fn get_waiter(reader: &mut Reader<'_>) -> Result<WaiterRecord, Malformed> {
@@ -149,7 +159,11 @@ fn get_answered(reader: &mut Reader<'_>) -> Result<Answered, Malformed> {
             Err(_) => return reader.bad("a lock has an impossible name"),
         },
     };
-    Ok(Answered { request, lock, outcome: get_outcome(reader)? })
+    Ok(Answered {
+        request,
+        lock,
+        outcome: get_outcome(reader)?,
+    })
 }
 
 const GRANTED: u8 = 1;
@@ -224,13 +238,22 @@ fn get_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Malformed> {
             token: reader.token()?,
             remaining: reader.span()?,
         }),
-        ENDED => Outcome::Ended { token: reader.token()?, how: get_ending(reader)? },
+        ENDED => Outcome::Ended {
+            token: reader.token()?,
+            how: get_ending(reader)?,
+        },
         NOT_HELD => Outcome::NotHeld,
-        LOCK_QUEUE_FULL => Outcome::QueueFull(QueueBound::Lock { max: reader.small()? }),
-        CLIENT_QUEUE_FULL => Outcome::QueueFull(QueueBound::Client { max: reader.small()? }),
+        LOCK_QUEUE_FULL => Outcome::QueueFull(QueueBound::Lock {
+            max: reader.small()?,
+        }),
+        CLIENT_QUEUE_FULL => Outcome::QueueFull(QueueBound::Client {
+            max: reader.small()?,
+        }),
         ABANDONED => Outcome::Abandoned,
         EXHAUSTED => Outcome::TokensExhausted,
-        TOO_MANY_LOCKS => Outcome::TooManyLocks { max: reader.small()? },
+        TOO_MANY_LOCKS => Outcome::TooManyLocks {
+            max: reader.small()?,
+        },
         _ => return reader.bad("an answer has an unknown tag"),
     })
 }
