@@ -109,3 +109,8 @@ pub use watch::Watch;
 pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
+
+/// The README's example, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -13,7 +13,7 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use common::{Server, json, status, text};
+use common::{Run, Server, json, status, text};
 use serde_json::Value;
 
 #[test]
@@ -212,11 +212,8 @@ fn ls_and_show_tell_who_holds() {
 fn watch_prints_what_happens() {
     let server = Server::start();
     let seen = fs::File::create(server.file("seen")).unwrap();
-    let mut watch = server
-        .palisade(&["watch", "orders", "--json"])
-        .stdout(seen)
-        .spawn()
-        .unwrap();
+    let mut command = server.palisade(&["watch", "orders", "--json"]);
+    let watch = Run::keep(command.stdout(seen).spawn().unwrap());
     let events = || -> Vec<Value> {
         let lines = fs::read_to_string(server.file("seen")).unwrap();
         lines.lines().map(|line| json(line.as_bytes())).collect()
@@ -243,8 +240,7 @@ fn watch_prints_what_happens() {
             .collect()
     };
     common::until("both events", || about().len() >= 2);
-    watch.kill().unwrap();
-    watch.wait().unwrap();
+    drop(watch);
     let seen = about();
     assert_eq!(
         (&seen[0]["event"], &seen[0]["fencing_token"]),

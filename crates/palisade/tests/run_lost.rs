@@ -231,29 +231,32 @@ fn a_revoked_lock_terminates_the_job_at_once() {
 #[test]
 fn a_stubborn_job_of_a_revoked_lock_is_killed_after_the_grace() {
     let server = Server::start();
-    let run = server.run(&[
-        "job",
-        "--ttl",
-        "1h",
-        "--client-id",
-        "me",
-        "--grace",
-        "100ms",
-        "--",
-        "sh",
-        "-c",
-        STUBBORN,
-    ]);
+    let mut command = server.palisade(&["run", "job", "--ttl", "3s", "--grace", "100ms", "--"]);
+    let run = Run::start(command.args(["sh", "-c", STUBBORN]));
     let pids = server.pids("pids", STUBBORN_PIDS);
-    // The next renewal is 20 minutes away; the release says that it was lost.
+    let last = now();
     server.output(&["break", "job", "--token", "1", "--reason", "test"]);
-    send(pids[0], Signal::KILL);
-    let output = run.end();
-    assert_eq!(status(&output), 123, "{}", text(&output.stderr));
+    until_dead(&pids);
+    // The next renewal tells, a third of the lease later at most; SIGTERM alone would have killed nobody.
+    let took = now().since(last);
     assert!(
-        text(&output.stderr).contains("an operator took it"),
-        "{}",
-        text(&output.stderr)
+        took < Duration::from_secs(2).into(),
+        "dead after {took:?}, not only at the deadline"
     );
-    assert_eq!(living(&pids), [0; 0]);
+    assert_eq!(status(&run.end()), 123);
+}
+
+#[test]
+fn a_loss_that_only_the_release_tells_of_is_a_loss() {
+    let server = Server::start();
+    let job = "echo $$ >> pids; while ! [ -e stop ]; do sleep 0.01; done; exit 5";
+    // The next renewal is 20 minutes away.
+    let run = server.run(&["job", "--ttl", "1h", "--", "sh", "-c", job]);
+    server.pids("pids", 1);
+    server.output(&["break", "job", "--token", "1", "--reason", "test"]);
+    fs::write(server.file("stop"), "").unwrap();
+    let output = run.end();
+    let said = text(&output.stderr);
+    assert_eq!(status(&output), 123, "{said}");
+    assert!(said.contains("an operator took it"), "{said}");
 }

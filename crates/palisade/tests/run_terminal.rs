@@ -133,12 +133,12 @@ fn an_interactive_job_reads_from_the_terminal() {
 #[test]
 fn a_job_in_a_pipeline_leaves_the_terminal_to_the_others() {
     let server = Server::start();
-    let script = r#""$PALISADE" run job -- echo done | sh -c 'read line < /dev/tty; echo "the other read $line"; cat'"#;
+    let script = r#""$PALISADE" run job -- echo done | sh -c 'read line < /dev/tty; echo "the other read $line"; cat'; echo "all over""#;
     let mut session = Session::start(&server, &["-c", script]);
-    until("the job's end", || server.show("job")["holder"].is_null());
     session.press("words\n");
     session.shows("the other read words");
     session.shows("done");
+    session.shows("all over");
 }
 
 #[test]
@@ -155,4 +155,6 @@ fn ctrl_z_stops_both_and_fg_goes_on_with_both() {
     until("the job to go on", || !common::is_stopped(job));
     session.press("words\n");
     session.shows("job read words");
+    session.press("echo all\" over\"\n");
+    session.shows("all over");
 }

@@ -85,6 +85,10 @@ impl Reject {
     }
 }
 
+/// For callers that go on with `?` once they have asked for a result; at the fence itself a rejection
+/// is a value.
+impl core::error::Error for Reject {}
+
 impl fmt::Display for Reject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -133,13 +133,18 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// Takes charge of any command that does not end by itself.
+    pub(crate) fn keep(child: Child) -> Run {
+        Run { child: Some(child) }
+    }
+
     pub(crate) fn start(command: &mut Command) -> Run {
         let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        Run { child: Some(child) }
+        Run::keep(child)
     }
 
     pub(crate) fn pid(&self) -> i32 {
