@@ -114,8 +114,10 @@ impl Loss {
     pub fn code(self) -> &'static str {
         match self {
             Loss::Deadline | Loss::Ended(Ending::Expired) => "expired",
-            Loss::Stale { .. } | Loss::Ended(Ending::Superseded) => "stale",
-            Loss::Released | Loss::NotHeld | Loss::Ended(_) => "not_held",
+            Loss::Stale { .. } => "stale",
+            Loss::Ended(Ending::Superseded) => "superseded",
+            Loss::Ended(Ending::Revoked) => "revoked",
+            Loss::Released | Loss::NotHeld | Loss::Ended(Ending::Released) => "not_held",
         }
     }
 

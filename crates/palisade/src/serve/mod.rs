@@ -54,6 +54,7 @@ pub(crate) enum Error {
 /// The port is taken first, so that two servers on one port do not get as far as the directory.
 pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(network_threads())
         .enable_all()
         .build()?;
     runtime.block_on(async {
@@ -81,6 +82,13 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
         let _ = tokio::task::spawn_blocking(move || authority.join()).await;
         Ok(served?)
     })
+}
+
+/// One thread for sockets on up to seven cores, and one more for every four cores: more of them wake each
+/// other up more than they work (measured in `docs/performance.md`).
+fn network_threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / 4).max(1)
 }
 
 fn open(settings: &Settings) -> Result<Authority, Error> {

@@ -48,7 +48,7 @@ fn serve(data: &Path) -> Command {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::inherit());
+        .stderr(Stdio::null());
     command
 }
 
