@@ -16,9 +16,8 @@ use std::time::Duration;
 
 use palisade_core::{AuthorityId, Invalid, Limits, limits};
 use palisade_wal::{
-    CommitError, CompactError, Compactor, CreateOptions, Fold, OpenError, Opened, Options,
-    ReadError, RecoveryReport, ReplayError as WalReplayError, Seq, SnapshotReader, SnapshotWriter,
-    Wal,
+    CommitError, Compactor, CreateOptions, Fold, OpenError, Opened, Options, ReadError,
+    RecoveryReport, ReplayError as WalReplayError, Seq, SnapshotReader, SnapshotWriter, Wal,
 };
 
 use crate::pipeline::replay::{Replay, ReplayError};
@@ -350,12 +349,4 @@ impl Fold for Shadow {
             .snapshot(|bytes| out.write_all(bytes))
             .map_err(Error::Snapshot)
     }
-}
-
-/// Makes a snapshot now of everything that is sealed; `false` if there is nothing new.
-///
-/// # Errors
-/// Those of the compaction; the authority goes on.
-pub fn compact(compactor: &Compactor) -> Result<bool, CompactError<Error>> {
-    Ok(compactor.compact(&mut Shadow::default())?.is_some())
 }

@@ -40,7 +40,7 @@ impl Index {
         self.parts[part(hash)].find(hash, |slot| is(*slot)).copied()
     }
 
-    /// `key_of` gives back the key's hash for any slot that is in here, by [`Index::rehash`].
+    /// `rehash` gives the hash of the key of any slot that is in here; the table asks when it grows.
     pub(super) fn insert<K: Hash + ?Sized>(
         &mut self,
         key: &K,
@@ -60,7 +60,7 @@ impl Index {
     }
 }
 
-/// The top bits: hashbrown uses the low ones for the place and the next seven for its tags.
+/// Bits that hashbrown does not use: it takes the low ones for the place and the top seven for tags.
 fn part(hash: u64) -> usize {
     (hash >> 51) as usize % PARTS
 }
