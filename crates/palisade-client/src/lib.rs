@@ -83,6 +83,8 @@ mod random;
 mod schedule;
 mod watch;
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 #[cfg(feature = "in-process")]
 pub mod in_process;
 #[cfg(feature = "palisade")]
