@@ -81,10 +81,14 @@ mod listing;
 mod pending;
 mod random;
 mod schedule;
+#[cfg(feature = "etcd")]
+mod url;
 mod watch;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "in-process")]
 pub mod in_process;
 #[cfg(feature = "palisade")]
