@@ -54,8 +54,11 @@
 //! |---|---|---|
 //! | `palisade` (default) | [`palisade`] | a Palisade server, over gRPC: [`Client::connect`] |
 //! | `in-process` | `in_process` | this process, without sockets or disk: `Client::in_process` |
+//! | `etcd` | `etcd` | an etcd cluster: `etcd://…` |
+//! | `postgres` | `postgres` | a table in PostgreSQL: `postgres://…` |
 //!
-//! Whatever implements [`LockService`] works with the same guard: [`Client::new`].
+//! The URL selects: [`Client::connect`]. Whatever implements [`LockService`] works with the same guard,
+//! through [`Client::new`], and passes the suite in `conformance` (feature `conformance`).
 //!
 //! # Choosing a time to live and a wait
 //!
@@ -70,6 +73,7 @@ pub mod service;
 
 mod acquire;
 mod client;
+mod connect;
 mod errand;
 mod error;
 mod fault;
@@ -93,11 +97,14 @@ pub mod etcd;
 pub mod in_process;
 #[cfg(feature = "palisade")]
 pub mod palisade;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 
 use std::time::Duration;
 
 pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest};
 pub use client::{Client, Options};
+pub use connect::{connect, without_secrets};
 pub use error::{Error, Loss, Lost};
 pub use fault::Fault;
 pub use lease::Lease;

@@ -2,6 +2,7 @@
 //! that started them, also when it is killed.
 
 pub(crate) mod etcd;
+pub(crate) mod postgres;
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
