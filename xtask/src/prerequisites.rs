@@ -28,6 +28,54 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         packages: &["gcc", "libc6-dev"],
         needed_for: "linking every program, and libraries that bring C code",
     },
+    Prerequisite {
+        name: "Redis",
+        probe: &["redis-server", "--version"],
+        packages: &["redis-server"],
+        needed_for: "the fence and the authority on Redis",
+    },
+    Prerequisite {
+        name: "PostgreSQL",
+        probe: &["sh", "-c", "ls /usr/lib/postgresql/*/bin/postgres"],
+        packages: &["postgresql"],
+        needed_for: "the fence and the authority on PostgreSQL",
+    },
+    Prerequisite {
+        name: "MariaDB",
+        probe: &["test", "-x", "/usr/sbin/mariadbd"],
+        packages: &["mariadb-server"],
+        needed_for: "the fence on MySQL and MariaDB",
+    },
+    Prerequisite {
+        name: "etcd",
+        probe: &["test", "-x", "/usr/bin/etcd"],
+        packages: &["etcd-server"],
+        needed_for: "the authority on etcd",
+    },
+    Prerequisite {
+        name: "ZooKeeper",
+        probe: &["test", "-f", "/usr/share/java/zookeeper.jar"],
+        packages: &["zookeeper"],
+        needed_for: "the authority on ZooKeeper",
+    },
+    Prerequisite {
+        name: "Java",
+        probe: &["test", "-x", "/usr/bin/java"],
+        packages: &["default-jre-headless"],
+        needed_for: "running ZooKeeper",
+    },
+    Prerequisite {
+        name: "NATS",
+        probe: &["test", "-x", "/usr/sbin/nats-server"],
+        packages: &["nats-server"],
+        needed_for: "the comparison with other systems",
+    },
+    Prerequisite {
+        name: "Python with venv",
+        probe: &["python3", "-c", "import venv, ensurepip"],
+        packages: &["python3-venv"],
+        needed_for: "installing moto, which stands in for S3 and DynamoDB",
+    },
 ];
 
 /// Makes sure that everything in the table is there.
@@ -56,6 +104,24 @@ pub(crate) fn ensure(table: &[Prerequisite]) -> Result<(), String> {
         )),
         None => Ok(()),
     }
+}
+
+/// S3 and DynamoDB for tests: a PyPI package, in an environment of its own beside what is built.
+const MOTO: &str = "moto[server]==5.2.5";
+
+/// Makes sure that moto is where the testbed looks for it.
+///
+/// # Errors
+/// It could not be installed; the message carries what failed.
+pub(crate) fn ensure_moto(target: &Path) -> Result<(), String> {
+    let place = target.join("palisade-tools/moto");
+    if std::env::var_os("PALISADE_MOTO").is_some() || place.join("bin/moto_server").exists() {
+        return Ok(());
+    }
+    println!("installing {MOTO} into {}", place.display());
+    run(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
+    let quiet = ["install", "--quiet", "--disable-pip-version-check", MOTO];
+    run(Command::new(place.join("bin/pip")).args(quiet))
 }
 
 fn is_there(row: &Prerequisite) -> bool {

@@ -5,8 +5,8 @@ use std::process::Stdio;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::prerequisites::{PREREQUISITES, ensure};
-use crate::shell::{cargo, run, spelled, timed};
+use crate::prerequisites::{PREREQUISITES, ensure, ensure_moto};
+use crate::shell::{cargo, run, spelled, target, timed};
 
 /// How long the output may stay open after cargo has ended. Whoever holds it then was left behind by a test.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -70,6 +70,7 @@ impl Plan {
 
     fn work(&self) -> Result<(Tally, Result<(), String>), String> {
         ensure(PREREQUISITES)?;
+        ensure_moto(&target())?;
         run(&mut cargo(&["build", "--release", "--workspace"]))?;
         let mut command = cargo(&[
             "test",

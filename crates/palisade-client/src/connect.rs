@@ -26,6 +26,7 @@ const KNOWN: &[(&str, &str)] = &[
 /// | `palisade://host[:7420]`, `http://host:port` | a Palisade server | `palisade` |
 /// | `etcd://host[:2379][,host…][/root]` | an etcd cluster | `etcd` |
 /// | `zookeeper://host[:2181][,host…][/root]` | a ZooKeeper ensemble | `zookeeper` |
+/// | `redis://[user[:password]@]host[:6379][/database][?replicas=N]` | one Redis primary | `redis` |
 /// | `postgres://[user[:password]@]host[:5432]/database` | a table in PostgreSQL | `postgres` |
 ///
 /// What one of them cannot do is answered with [`Fault::Unsupported`].
@@ -43,6 +44,8 @@ pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn LockService
         )),
         #[cfg(feature = "etcd")]
         "etcd" => Ok(Arc::new(crate::etcd::Etcd::connect(url).await?)),
+        #[cfg(feature = "redis")]
+        "redis" => Ok(Arc::new(crate::redis::Redis::connect(url).await?)),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(
             crate::postgres::Postgres::connect(url, options.connections).await?,
@@ -119,7 +122,10 @@ mod tests {
     #[test]
     fn secrets_are_not_printed() {
         for (url, printed) in [
-            ("postgres://u:p@ss@host/db?password=x", "postgres://…@host/db?…"),
+            (
+                "postgres://u:p@ss@host/db?password=x",
+                "postgres://…@host/db?…",
+            ),
             ("etcd://host:2379/root", "etcd://host:2379/root"),
             ("nonsense", "nonsense"),
         ] {

@@ -57,6 +57,17 @@ impl Fault {
         }
     }
 
+    /// The same fault, said of a place.
+    #[cfg(feature = "palisade")]
+    pub(crate) fn at(mut self, place: &impl std::fmt::Display) -> Fault {
+        let (Fault::Unavailable(why)
+        | Fault::UnknownOutcome(why)
+        | Fault::Invalid(why)
+        | Fault::Unsupported(why)) = &mut self;
+        *why = format!("{place}: {why}").into();
+        self
+    }
+
     /// The name of the fault in the table of error codes.
     #[must_use]
     pub fn code(&self) -> &'static str {

@@ -74,6 +74,8 @@ pub mod service;
 mod acquire;
 mod client;
 mod connect;
+#[cfg(feature = "redis")]
+mod ears;
 mod errand;
 mod error;
 mod fault;
@@ -99,6 +101,8 @@ pub mod in_process;
 pub mod palisade;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 use std::time::Duration;
 

@@ -38,7 +38,10 @@ impl Cluster {
         }
     }
 
-    async fn connect_to(&self, address: std::net::SocketAddr) -> Result<Arc<dyn LockService>, Fault> {
+    async fn connect_to(
+        &self,
+        address: std::net::SocketAddr,
+    ) -> Result<Arc<dyn LockService>, Fault> {
         let etcd = Arc::new(Etcd::connect(&format!("etcd://{address}")).await?);
         self.connected.lock().unwrap().push(etcd.clone());
         Ok(etcd)
@@ -101,7 +104,10 @@ impl Naive {
 
     async fn lease(&self, id: u64, seconds: u64) {
         let answer = self
-            .call("/v3/lease/grant", format!(r#"{{"ID":"{id}","TTL":"{seconds}"}}"#))
+            .call(
+                "/v3/lease/grant",
+                format!(r#"{{"ID":"{id}","TTL":"{seconds}"}}"#),
+            )
             .await;
         assert!(answer.contains(" 200 "), "{answer}");
     }
@@ -153,7 +159,11 @@ async fn a_waiter_whose_lease_died_is_not_granted_though_etcds_own_lock_would() 
         dead.contains(" 200 ") && dead.contains(r#""key""#),
         "the control arm must show the trap: {dead}"
     );
-    assert_eq!(naive.waiting().await, 0, "what it was granted does not exist");
+    assert_eq!(
+        naive.waiting().await,
+        0,
+        "what it was granted does not exist"
+    );
     // And a second holder beside it.
     assert!(naive.lock(3).await.contains(" 200 "));
     the_same_schedule_through_the_adapter(&server).await;
@@ -186,10 +196,7 @@ async fn the_same_schedule_through_the_adapter(server: &Server) {
 }
 
 /// Joins the queue, and stands still from the moment it waits.
-fn stopped_waiter(
-    url: &str,
-    stopped: &std::sync::mpsc::Receiver<()>,
-) -> Result<Acquired, Fault> {
+fn stopped_waiter(url: &str, stopped: &std::sync::mpsc::Receiver<()>) -> Result<Acquired, Fault> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -226,7 +233,9 @@ async fn poll(mut so: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await; // real time: leases of etcd expire
         }
     };
-    tokio::time::timeout(support::PATIENCE, looks).await.unwrap();
+    tokio::time::timeout(support::PATIENCE, looks)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]

@@ -1,12 +1,14 @@
 //! What Palisade says on the wire.
 //!
 //! * [`v1`] – the gRPC interface, generated from `proto/palisade/v1/palisade.proto`.
+//! * [`frames`] – the same session's messages on a bare TCP connection, for the fast path.
 //! * [`json`] – the bodies of the HTTP interface.
 //! * [`codes`] – the one table of error codes that both use.
 //!
 //! Nothing here knows the machine behind it; the server translates.
 
 pub mod codes;
+pub mod frames;
 pub mod json;
 
 pub use codes::Code;

@@ -11,73 +11,194 @@ mod net_support;
 
 use net_support::grpc::{acquire, client, error, granted, release, said};
 use net_support::{Server, Wish, soon};
-use palisade_proto::v1::locks_client::LocksClient;
+use palisade_proto::frames;
 use palisade_proto::v1::reply::Outcome;
 use palisade_proto::v1::request::Operation;
 use palisade_proto::v1::{self, Replies, Reply, Request, Requests};
 use palisade_server::net::Settings;
+use prost::Message as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
-use tonic::{Code, Streaming};
+use tonic::Streaming;
+
+/// The two ways to speak a session.
+#[derive(Clone, Copy, Debug)]
+enum Dress {
+    Grpc,
+    Plain,
+}
+
+/// Runs each test in both.
+macro_rules! in_both_dresses {
+    ($($test:ident)*) => {
+        mod grpc {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test(super::Dress::Grpc).await;
+            })*
+        }
+        mod plain {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test(super::Dress::Plain).await;
+            })*
+        }
+    };
+}
+
+in_both_dresses! {
+    a_session_carries_many_operations_and_answers_each_by_its_id
+    a_waiter_is_answered_when_it_is_granted_and_blocks_nobody
+    malformed_operations_are_refused_one_by_one_and_the_stream_goes_on
+    a_session_that_hangs_up_leaves_its_queues
+    a_session_reads_no_further_while_too_much_is_in_flight
+    a_frame_that_is_too_large_ends_the_session_with_a_word
+    a_server_that_stops_answers_what_is_in_flight_and_says_why_it_ends
+}
 
 /// A session from a client's side.
 struct Session {
-    requests: mpsc::Sender<Requests>,
-    replies: Streaming<Replies>,
+    wire: Wire,
     ready: std::collections::VecDeque<Reply>,
 }
 
+enum Wire {
+    Grpc {
+        requests: Option<mpsc::Sender<Requests>>,
+        replies: Streaming<Replies>,
+    },
+    Plain {
+        stream: TcpStream,
+        inbound: Vec<u8>,
+    },
+}
+
 impl Session {
-    async fn open(locks: &mut LocksClient<Channel>) -> Session {
-        let (requests, frames) = mpsc::channel(16);
-        let replies = soon(locks.session(ReceiverStream::new(frames)))
-            .await
-            .unwrap()
-            .into_inner();
+    async fn open(server: &Server, dress: Dress) -> Session {
+        let wire = match dress {
+            Dress::Grpc => {
+                let (requests, frames) = mpsc::channel(16);
+                let mut locks = client(server).await;
+                let replies = soon(locks.session(ReceiverStream::new(frames)));
+                Wire::Grpc {
+                    requests: Some(requests),
+                    replies: replies.await.unwrap().into_inner(),
+                }
+            }
+            Dress::Plain => {
+                let mut stream = TcpStream::connect(server.addr).await.unwrap();
+                stream.write_all(&frames::PREFACE).await.unwrap();
+                let inbound = Vec::new();
+                Wire::Plain { stream, inbound }
+            }
+        };
         Session {
-            requests,
-            replies,
+            wire,
             ready: [].into(),
         }
     }
 
     /// Sends one frame.
-    async fn send(&self, operations: impl IntoIterator<Item = (u64, Operation)>) {
+    async fn send(&mut self, operations: impl IntoIterator<Item = (u64, Operation)>) {
         let requests = operations.into_iter().map(|(id, operation)| Request {
             id,
             operation: Some(operation),
         });
-        self.requests
-            .send(Requests {
-                requests: requests.collect(),
-            })
-            .await
-            .unwrap();
+        self.send_frame(requests.collect()).await;
     }
 
-    async fn next(&mut self) -> Option<Reply> {
-        while self.ready.is_empty() {
-            self.ready
-                .extend(soon(self.replies.message()).await.unwrap()?.replies);
+    async fn send_frame(&mut self, requests: Vec<Request>) {
+        match &mut self.wire {
+            Wire::Grpc { requests: to, .. } => {
+                let to = to.as_ref().unwrap();
+                to.send(Requests { requests }).await.unwrap();
+            }
+            Wire::Plain { stream, .. } => {
+                stream.write_all(&plain_frame(&requests)).await.unwrap();
+            }
         }
-        self.ready.pop_front()
+    }
+
+    /// Says that nothing more is sent.
+    async fn hang_up(&mut self) {
+        match &mut self.wire {
+            Wire::Grpc { requests, .. } => drop(requests.take()),
+            Wire::Plain { stream, .. } => stream.shutdown().await.unwrap(),
+        }
+    }
+
+    /// The next reply, or the code with which the session ended; `None` if it ended well.
+    async fn next(&mut self) -> Result<Option<Reply>, String> {
+        while self.ready.is_empty() {
+            let Some(replies) = soon(self.wire.frame()).await? else {
+                return Ok(None);
+            };
+            self.ready.extend(replies);
+        }
+        let reply = self.ready.pop_front();
+        match reply {
+            Some(Reply { id: 0, outcome }) if matches!(self.wire, Wire::Plain { .. }) => {
+                Err(error(outcome).code)
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    async fn reply(&mut self) -> Reply {
+        self.next().await.unwrap().expect("the session ended")
     }
 
     async fn expect(&mut self, id: u64) -> Option<Outcome> {
-        let reply = self.next().await.expect("the session ended");
+        let reply = self.reply().await;
         assert_eq!(reply.id, id);
         reply.outcome
     }
 }
 
-#[tokio::test]
-async fn a_session_carries_many_operations_and_answers_each_by_its_id() {
+impl Wire {
+    async fn frame(&mut self) -> Result<Option<Vec<Reply>>, String> {
+        match self {
+            Wire::Grpc { replies, .. } => match replies.message().await {
+                Ok(frame) => Ok(frame.map(|frame| frame.replies)),
+                Err(status) => Err(match status.code() {
+                    tonic::Code::Unavailable => "unavailable".into(),
+                    tonic::Code::OutOfRange | tonic::Code::InvalidArgument => "invalid".into(),
+                    other => format!("{other:?}"),
+                }),
+            },
+            Wire::Plain { stream, inbound } => loop {
+                if let Some(frame) = frames::first(inbound, usize::MAX).unwrap() {
+                    let (replies, length) = (Replies::decode(frame).unwrap(), frame.len());
+                    inbound.drain(..frames::HEADER + length);
+                    return Ok(Some(replies.replies));
+                }
+                if stream.read_buf(inbound).await.unwrap() == 0 {
+                    assert!(inbound.is_empty(), "it ended in a frame");
+                    return Ok(None);
+                }
+            },
+        }
+    }
+}
+
+fn plain_frame(requests: &[Request]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let frame = frames::Open::at_end(&mut bytes);
+    for request in requests {
+        frame.put(&mut bytes, request);
+    }
+    frame.close(&mut bytes);
+    bytes
+}
+
+async fn a_session_carries_many_operations_and_answers_each_by_its_id(dress: Dress) {
     let server = Server::start().await;
-    let mut session = Session::open(&mut client(&server).await).await;
+    let mut session = Session::open(&server, dress).await;
     let wanted = 20_000_u64;
     for frame in 0..20 {
-        let ids = frame * 1_000..(frame + 1) * 1_000;
+        let ids = frame * 1_000 + 1..=(frame + 1) * 1_000;
         session
             .send(ids.map(|id| {
                 (
@@ -89,19 +210,16 @@ async fn a_session_carries_many_operations_and_answers_each_by_its_id() {
     }
     let mut tokens = std::collections::BTreeMap::new();
     for _ in 0..wanted {
-        let reply = session.next().await.unwrap();
+        let reply = session.reply().await;
         tokens.insert(reply.id, granted(reply.outcome).fencing_token);
     }
     assert!(
-        tokens.iter().all(|(id, token)| id + 1 == *token),
+        tokens.iter().all(|(id, token)| id == token),
         "order of asking is order of granting"
     );
     assert_eq!(tokens.len() as u64, wanted);
-    drop(session.requests);
-    assert!(
-        soon(session.replies.message()).await.unwrap().is_none(),
-        "a closed session ends well"
-    );
+    session.hang_up().await;
+    assert_eq!(session.next().await, Ok(None), "a closed session ends well");
     assert_eq!(
         server.status().await.locks as u64,
         wanted,
@@ -109,10 +227,9 @@ async fn a_session_carries_many_operations_and_answers_each_by_its_id() {
     );
 }
 
-#[tokio::test]
-async fn a_waiter_is_answered_when_it_is_granted_and_blocks_nobody() {
+async fn a_waiter_is_answered_when_it_is_granted_and_blocks_nobody(dress: Dress) {
     let server = Server::start().await;
-    let mut session = Session::open(&mut client(&server).await).await;
+    let mut session = Session::open(&server, dress).await;
     session
         .send([(1, Operation::Acquire(acquire("x", "a", 0)))])
         .await;
@@ -135,7 +252,7 @@ async fn a_waiter_is_answered_when_it_is_granted_and_blocks_nobody() {
         .await;
     let (mut by_id, mut order) = (std::collections::BTreeMap::new(), Vec::new());
     for _ in 0..2 {
-        let reply = session.next().await.unwrap();
+        let reply = session.reply().await;
         order.push(reply.id);
         by_id.insert(reply.id, reply.outcome);
     }
@@ -147,38 +264,35 @@ async fn a_waiter_is_answered_when_it_is_granted_and_blocks_nobody() {
     );
 }
 
-#[tokio::test]
-async fn malformed_operations_are_refused_one_by_one_and_the_stream_goes_on() {
+async fn malformed_operations_are_refused_one_by_one_and_the_stream_goes_on(dress: Dress) {
     let server = Server::start().await;
-    let mut session = Session::open(&mut client(&server).await).await;
-    let frame = Requests {
-        requests: vec![
-            Request {
-                id: 1,
-                operation: Some(Operation::Acquire(acquire("", "a", 0))),
-            },
-            Request {
-                id: 2,
-                operation: None,
-            },
-            Request {
-                id: 3,
-                operation: Some(Operation::Acquire(acquire("x", "a", 0))),
-            },
-            Request {
-                id: 4,
-                operation: Some(Operation::Release(release("x", &[1]))),
-            },
-            Request {
-                id: 5,
-                operation: Some(Operation::Release(release("x", &[1; 16]))),
-            },
-        ],
-    };
-    session.requests.send(frame).await.unwrap();
+    let mut session = Session::open(&server, dress).await;
+    let frame = vec![
+        Request {
+            id: 1,
+            operation: Some(Operation::Acquire(acquire("", "a", 0))),
+        },
+        Request {
+            id: 2,
+            operation: None,
+        },
+        Request {
+            id: 3,
+            operation: Some(Operation::Acquire(acquire("x", "a", 0))),
+        },
+        Request {
+            id: 4,
+            operation: Some(Operation::Release(release("x", &[1]))),
+        },
+        Request {
+            id: 5,
+            operation: Some(Operation::Release(release("x", &[1; 16]))),
+        },
+    ];
+    session.send_frame(frame).await;
     let mut replies = std::collections::BTreeMap::new();
     for _ in 0..5 {
-        let reply = session.next().await.unwrap();
+        let reply = session.reply().await;
         replies.insert(reply.id, reply.outcome);
     }
     for id in [1, 2, 4] {
@@ -192,14 +306,13 @@ async fn malformed_operations_are_refused_one_by_one_and_the_stream_goes_on() {
     assert!(matches!(session.expect(6).await, Some(Outcome::Status(_))));
 }
 
-#[tokio::test]
-async fn a_session_that_hangs_up_leaves_its_queues() {
+async fn a_session_that_hangs_up_leaves_its_queues(dress: Dress) {
     let server = Server::start().await;
     let mut locks = client(&server).await;
     granted(said(locks.acquire(acquire("x", "a", 0)).await));
-    let session = Session::open(&mut client(&server).await).await;
+    let mut session = Session::open(&server, dress).await;
     session
-        .send((0..10).map(|id| {
+        .send((1..=10).map(|id| {
             (
                 id,
                 Operation::Acquire(acquire("x", &format!("w{id}"), 60_000)),
@@ -210,22 +323,16 @@ async fn a_session_that_hangs_up_leaves_its_queues() {
     drop(session);
     server.waiters(0).await;
 
-    let half = Session::open(&mut locks).await;
+    let mut half = Session::open(&server, dress).await;
     half.send([(1, Operation::Acquire(acquire("x", "b", 60_000)))])
         .await;
     server.waiters(1).await;
-    let Session {
-        requests,
-        mut replies,
-        ..
-    } = half;
-    drop(requests);
-    assert!(soon(replies.message()).await.unwrap().is_none());
+    half.hang_up().await;
+    assert_eq!(half.next().await, Ok(None));
     server.waiters(0).await;
 }
 
-#[tokio::test]
-async fn a_session_reads_no_further_while_too_much_is_in_flight() {
+async fn a_session_reads_no_further_while_too_much_is_in_flight(dress: Dress) {
     let settings = Settings {
         session_operations: 10,
         ..Settings::default()
@@ -237,9 +344,9 @@ async fn a_session_reads_no_further_while_too_much_is_in_flight() {
     .await;
     let mut locks = client(&server).await;
     let key = granted(said(locks.acquire(acquire("x", "a", 0)).await)).lock_token;
-    let mut session = Session::open(&mut locks).await;
+    let mut session = Session::open(&server, dress).await;
     session
-        .send((0..10).map(|id| {
+        .send((1..=10).map(|id| {
             (
                 id,
                 Operation::Acquire(acquire("x", &format!("w{id}"), 60_000)),
@@ -247,23 +354,22 @@ async fn a_session_reads_no_further_while_too_much_is_in_flight() {
         }))
         .await;
     session
-        .send([(10, Operation::Show(v1::ShowRequest { lock: "x".into() }))])
+        .send([(11, Operation::Show(v1::ShowRequest { lock: "x".into() }))])
         .await;
     server.waiters(10).await;
     said(locks.release(release("x", &key)).await);
-    granted(session.expect(0).await);
-    let Some(Outcome::Lock(shown)) = session.expect(10).await else {
+    granted(session.expect(1).await);
+    let Some(Outcome::Lock(shown)) = session.expect(11).await else {
         panic!()
     };
     assert_eq!(
         (shown.waiters, shown.holder.unwrap().client_id.as_str()),
-        (9, "w0"),
+        (9, "w1"),
         "it was read after the grant"
     );
 }
 
-#[tokio::test]
-async fn a_frame_that_is_too_large_ends_the_session_with_a_word() {
+async fn a_frame_that_is_too_large_ends_the_session_with_a_word(dress: Dress) {
     let settings = Settings {
         frame_bytes: 1_024,
         ..Settings::default()
@@ -273,11 +379,88 @@ async fn a_frame_that_is_too_large_ends_the_session_with_a_word() {
         ..Wish::default()
     })
     .await;
-    let mut session = Session::open(&mut client(&server).await).await;
+    let mut session = Session::open(&server, dress).await;
     session
-        .send((0..100).map(|id| (id, Operation::Acquire(acquire("x", "a", 0)))))
+        .send((1..=100).map(|id| (id, Operation::Acquire(acquire("x", "a", 0)))))
         .await;
-    let status = soon(session.replies.message()).await.unwrap_err();
-    assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
+    assert_eq!(session.next().await, Err("invalid".into()));
     assert_eq!(server.status().await.locks, 0);
+}
+
+async fn a_server_that_stops_answers_what_is_in_flight_and_says_why_it_ends(dress: Dress) {
+    let mut server = Server::start().await;
+    let mut session = Session::open(&server, dress).await;
+    session
+        .send([
+            (1, Operation::Acquire(acquire("x", "a", 0))),
+            (2, Operation::Acquire(acquire("y", "a", 0))),
+        ])
+        .await;
+    granted(session.expect(1).await);
+    server.ask_to_stop();
+    granted(session.expect(2).await);
+    assert_eq!(session.next().await, Err("unavailable".into()));
+    drop(session);
+    server.ended().await.unwrap();
+}
+
+/// What only bytes can spell.
+async fn plain(server: &Server, bytes: &[u8]) -> Session {
+    let mut session = Session::open(server, Dress::Plain).await;
+    let Wire::Plain { stream, .. } = &mut session.wire else {
+        panic!()
+    };
+    stream.write_all(bytes).await.unwrap();
+    session
+}
+
+#[tokio::test]
+async fn a_plain_session_takes_frames_in_any_pieces_and_answers_an_empty_one_by_an_empty_one() {
+    let server = Server::start().await;
+    let mut session = Session::open(&server, Dress::Plain).await;
+    let show = Operation::Show(v1::ShowRequest { lock: "x".into() });
+    let request = |id| Request {
+        id,
+        operation: Some(show.clone()),
+    };
+    let mut bytes = plain_frame(&[request(1)]);
+    frames::put_empty(&mut bytes);
+    bytes.extend(plain_frame(&[request(2)]));
+    let Wire::Plain { stream, .. } = &mut session.wire else {
+        panic!()
+    };
+    stream.set_nodelay(true).unwrap();
+    for byte in &bytes {
+        stream.write_all(std::slice::from_ref(byte)).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    let (mut shown, mut empty) = (Vec::new(), 0);
+    while shown.len() < 2 {
+        let replies = soon(session.wire.frame()).await.unwrap().unwrap();
+        empty += usize::from(replies.is_empty());
+        shown.extend(replies.iter().map(|reply| reply.id));
+    }
+    assert_eq!((shown, empty), (vec![1, 2], 1));
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_frames_end_a_plain_session_with_a_word_and_change_nothing() {
+    let server = Server::start().await;
+    let before = server.changes().await;
+    for bytes in [
+        &[0, 0, 0, 2, 0xff, 0xff][..],
+        &u32::MAX.to_be_bytes(),
+        &plain_frame(&[Request::default(), Request::default()]),
+        b"GET / HTTP/1.1\r\n\r\n",
+    ] {
+        let mut session = plain(&server, bytes).await;
+        assert_eq!(session.next().await, Err("invalid".into()), "{bytes:?}");
+        assert_eq!(session.next().await, Ok(None), "{bytes:?}");
+    }
+    let mut stream = TcpStream::connect(server.addr).await.unwrap();
+    stream.write_all(b"\0PLSDE2\n").await.unwrap();
+    let mut said = Vec::new();
+    soon(stream.read_to_end(&mut said)).await.unwrap();
+    assert!(String::from_utf8_lossy(&said).contains("version 1"));
+    assert_eq!(server.changes().await, before);
 }

@@ -78,7 +78,13 @@ const KNOWS_NOTHING_OF: &[(&str, &[&str])] = &[
 ];
 
 /// Programs and tools: nothing is built on them.
-const LEAVES: &[&str] = &["palisade", "palisade-lab", "palisade-peers", "xtask"];
+const LEAVES: &[&str] = &[
+    "palisade",
+    "palisade-lab",
+    "palisade-peers",
+    "palisade-testbed",
+    "xtask",
+];
 
 /// A line below `[dependencies]`: the package that is meant, not the name it is given.
 struct Dependency {

@@ -23,7 +23,9 @@ impl Address {
         }
         let root = match parts.path.trim_matches('/') {
             "" => ROOT,
-            root if root.len() <= LONGEST_ROOT && root.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            root if root.len() <= LONGEST_ROOT
+                && root.bytes().all(|byte| byte.is_ascii_graphic()) =>
+            {
                 root
             }
             _ => return Err(parts.wrong("the root must be 1 ..= 128 bytes of printable ASCII")),

@@ -37,7 +37,9 @@ fn text(status: &Status) -> String {
     }
 }
 
-fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+fn innermost<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> &'a (dyn std::error::Error + 'static) {
     let mut inner = error;
     while let Some(cause) = inner.source() {
         inner = cause;

@@ -44,9 +44,7 @@ mod wire;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use palisade_core::{
-    AuthorityId, GrantRef, LockName, LockView, Renewed, RequestId, Token, Ttl,
-};
+use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Renewed, RequestId, Token, Ttl};
 
 use crate::fault::Fault;
 use crate::service::{

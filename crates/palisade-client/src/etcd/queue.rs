@@ -188,10 +188,7 @@ impl Asked<'_> {
                 op(get(&self.ticket.key)),
                 op(ranged(first_of(root, lock))),
             ],
-            failure: vec![
-                op(get(&self.ticket.key)),
-                op(ranged(first_of(root, lock))),
-            ],
+            failure: vec![op(get(&self.ticket.key)), op(ranged(first_of(root, lock)))],
         };
         let mut found = self.etcd.wire.txn(txn).await?;
         let first = found.key(1);

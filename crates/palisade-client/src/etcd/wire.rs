@@ -118,10 +118,7 @@ impl Wire {
 
     /// Makes a lease with this id; one that is there already is kept alive instead.
     pub(super) async fn grant(&self, id: i64, seconds: i64) -> Result<Alive, Fault> {
-        let request = pb::LeaseGrantRequest {
-            ttl: seconds,
-            id,
-        };
+        let request = pb::LeaseGrantRequest { ttl: seconds, id };
         match self.lease().lease_grant(request).await {
             Ok(answer) => ttl(answer.into_inner().ttl).map(Alive::For),
             Err(status) if status.code() == Code::FailedPrecondition => self.keep_alive(id).await,
@@ -186,9 +183,10 @@ impl Wire {
         });
         let mut request = Request::new(requests);
         // A member that has lost its leader says so instead of staying silent.
-        request
-            .metadata_mut()
-            .insert("hasleader", tonic::metadata::MetadataValue::from_static("true"));
+        request.metadata_mut().insert(
+            "hasleader",
+            tonic::metadata::MetadataValue::from_static("true"),
+        );
         let answer = WatchClient::new(self.channel.clone()).watch(request).await;
         Ok(answer.map_err(|status| looked(&status))?.into_inner())
     }
@@ -216,12 +214,13 @@ pub(super) struct Answers {
 
 impl Answers {
     fn of(answer: pb::TxnResponse) -> Result<Answers, Fault> {
-        let ranges = answer.responses.into_iter().filter_map(|done| {
-            match done.response {
+        let ranges = answer
+            .responses
+            .into_iter()
+            .filter_map(|done| match done.response {
                 Some(Done::ResponseRange(range)) => Some(range),
                 _ => None,
-            }
-        });
+            });
         Ok(Answers {
             succeeded: answer.succeeded,
             revision: answer.header.ok_or_else(nonsense)?.revision,

@@ -1,5 +1,6 @@
 //! What an authority's address may look like.
 
+use std::fmt;
 use std::time::Duration;
 
 use http::Uri;
@@ -10,29 +11,45 @@ use crate::fault::Fault;
 /// The port a Palisade server listens on unless told otherwise.
 const PORT: u16 = 7420;
 
-/// Both directions; h2 from 0.4.16 on cuts a connection with many tiny messages in flight under the
-/// default windows (`too_many_data_frames`).
-const WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A peer that is silent for this long is asked whether it is there, and given as long to answer: a
 /// connection that died without a word must not cost a lease of ordinary length.
 const PING: Duration = Duration::from_secs(3);
 
-/// The server at `url`, not yet connected to.
-pub(super) fn endpoint(url: &str) -> Result<Endpoint, Fault> {
-    let (host, port) = host_and_port(url)?;
-    let endpoint = Endpoint::from_shared(format!("http://{host}:{port}"))
-        .map_err(|error| wrong(url, &error.to_string()))?;
-    Ok(endpoint
-        .tcp_nodelay(true)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .initial_connection_window_size(WINDOW_BYTES)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .http2_keep_alive_interval(PING)
-        .keep_alive_timeout(PING)
-        .keep_alive_while_idle(true))
+/// Where a server is: a host (IPv6 in brackets) and a port.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    place: String,
+    endpoint: Endpoint,
+}
+
+impl Address {
+    /// Reads a URL.
+    pub(super) fn parse(url: &str) -> Result<Address, Fault> {
+        let (host, port) = host_and_port(url)?;
+        let place = format!("{host}:{port}");
+        let endpoint = Endpoint::from_shared(format!("http://{place}"))
+            .map_err(|error| wrong(url, &error.to_string()))?;
+        let endpoint = endpoint
+            .tcp_nodelay(true)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(PING)
+            .keep_alive_timeout(PING)
+            .keep_alive_while_idle(true);
+        Ok(Address { place, endpoint })
+    }
+
+    /// The same place for gRPC.
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place)
+    }
 }
 
 fn host_and_port(url: &str) -> Result<(String, u16), Fault> {

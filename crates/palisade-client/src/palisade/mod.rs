@@ -1,18 +1,18 @@
-//! A Palisade server as the authority, over gRPC.
+//! A Palisade server as the authority.
 //!
-//! All operations of a connection travel on one bidirectional stream, any number in flight:
+//! All operations of a connection travel on one plain session, any number in flight:
 //!
 //! ```text
-//!   caller ── (operation, oneshot) ──► queue ──► Outbound: everything queued is one frame ──► server
-//!   caller ◄── oneshot ◄── Table (id → oneshot) ◄── link task: frames of replies ◄──────────── server
+//!   caller ── (operation, oneshot) ──► queue ──► Connection: everything queued is one frame ──► server
+//!   caller ◄── oneshot ◄──────────────────────── Connection: frames of replies ◄────────────── server
 //! ```
 //!
 //! There is no timer and no task for an operation: a frame leaves as soon as the connection takes it,
-//! and carries whatever has been queued by then.
+//! and carries whatever has been queued by then. Watching goes over gRPC.
 
 mod address;
+mod connection;
 mod link;
-mod outbound;
 mod table;
 mod watch;
 mod wire;
@@ -21,20 +21,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use palisade_core::{AuthorityId, GrantRef, LockName, LockView, RequestId, Token, Ttl};
 use palisade_proto::v1 as pb;
-use tonic::transport::Endpoint;
 
 use crate::fault::Fault;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Released, Renewal,
     Revocation, Status,
 };
+use address::Address;
 use link::Link;
 use pb::request::Operation as Wish;
 
 /// Connections to one Palisade server.
 pub struct Palisade {
     authority: AuthorityId,
-    endpoint: Endpoint,
+    address: Address,
     links: Vec<Link>,
     next: AtomicUsize,
 }
@@ -46,25 +46,25 @@ impl Palisade {
     /// [`Fault::Invalid`] for an address that cannot be meant or a server that is not Palisade,
     /// [`Fault::Unavailable`] if nothing answers there.
     pub async fn connect(url: &str, connections: usize) -> Result<Palisade, Fault> {
-        let endpoint = address::endpoint(url)?;
+        let address = Address::parse(url)?;
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(Fault::invalid("a connection needs a Tokio runtime"));
         }
         if connections == 0 {
             return Err(Fault::invalid("a client needs at least 1 connection"));
         }
-        let (first, authority) = Link::open(endpoint.clone(), None).await?;
+        let (first, authority) = Link::open(address.clone(), None).await?;
         let mut links = vec![first];
         for _ in 1..connections {
             links.push(
-                Link::open(endpoint.clone(), Some(authority.clone()))
+                Link::open(address.clone(), Some(authority.clone()))
                     .await?
                     .0,
             );
         }
         Ok(Palisade {
             authority,
-            endpoint,
+            address,
             links,
             next: AtomicUsize::new(0),
         })
@@ -123,7 +123,7 @@ impl LockService for Palisade {
             prefix: prefix.to_owned(),
             after_revision: after.unwrap_or(0),
         };
-        Box::pin(watch::open(self.endpoint.clone(), request))
+        Box::pin(watch::open(self.address.clone(), request))
     }
 
     fn revoke(&self, lock: LockName, token: Token, reason: &str) -> Operation<'_, Revocation> {

@@ -1,7 +1,5 @@
 //! The operations of one connection that wait for their replies.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use palisade_proto::v1 as pb;
 use tokio::sync::oneshot;
 
@@ -13,76 +11,13 @@ pub(super) type ReplyTo = oneshot::Sender<Result<pb::reply::Outcome, Fault>>;
 /// Operations in flight, each under the id it was sent with.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    slots: Mutex<Slots>,
-}
-
-#[derive(Debug, Default)]
-struct Slots {
     waiting: Vec<Option<ReplyTo>>,
     free: Vec<usize>,
-    /// The connection is gone: nothing may be sent on it any more.
-    closed: bool,
 }
 
 impl Table {
-    /// Takes in operations that are about to be sent, and gives each its id. `false`, and nothing
-    /// taken, if the connection is gone.
-    pub(super) fn enter<O>(
-        &self,
-        operations: impl Iterator<Item = (O, ReplyTo)>,
-        mut send: impl FnMut(u64, O),
-    ) -> bool {
-        let mut slots = self.lock();
-        if slots.closed {
-            return false;
-        }
-        for (operation, reply) in operations {
-            send(slots.enter(reply), operation);
-        }
-        true
-    }
-
-    /// Whether the connection is gone.
-    pub(super) fn is_closed(&self) -> bool {
-        self.lock().closed
-    }
-
-    /// Hands out the replies of one frame.
-    pub(super) fn settle(&self, replies: Vec<pb::Reply>) {
-        let mut settled = Vec::with_capacity(replies.len());
-        {
-            let mut slots = self.lock();
-            for reply in replies {
-                if let (Some(to), Some(outcome)) = (slots.leave(reply.id), reply.outcome) {
-                    settled.push((to, outcome));
-                }
-            }
-        }
-        // Callers are woken without the lock: they may send their next operation at once.
-        for (to, outcome) in settled {
-            let _ = to.send(Ok(outcome));
-        }
-    }
-
-    /// The connection is gone: what was sent on it may have happened.
-    pub(super) fn close(&self, why: &Fault) {
-        let waiting = {
-            let mut slots = self.lock();
-            slots.closed = true;
-            std::mem::take(&mut slots.waiting)
-        };
-        for to in waiting.into_iter().flatten() {
-            let _ = to.send(Err(why.clone()));
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Slots {
-    fn enter(&mut self, reply: ReplyTo) -> u64 {
+    /// Takes in an operation that is about to be sent, and gives it its id, which is never 0.
+    pub(super) fn enter(&mut self, reply: ReplyTo) -> u64 {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -94,11 +29,30 @@ impl Slots {
         slot as u64 + 1
     }
 
-    fn leave(&mut self, id: u64) -> Option<ReplyTo> {
-        let slot = usize::try_from(id.checked_sub(1)?).ok()?;
-        let reply = self.waiting.get_mut(slot)?.take()?;
-        self.free.push(slot);
-        Some(reply)
+    /// Whether nothing is in flight.
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.waiting.len()
+    }
+
+    /// Hands out a reply. One that nobody waits for is passed over.
+    pub(super) fn settle(&mut self, id: u64, outcome: pb::reply::Outcome) {
+        let slot = id
+            .checked_sub(1)
+            .and_then(|slot| usize::try_from(slot).ok());
+        let Some(slot) = slot.filter(|slot| *slot < self.waiting.len()) else {
+            return;
+        };
+        if let Some(to) = self.waiting[slot].take() {
+            self.free.push(slot);
+            let _ = to.send(Ok(outcome));
+        }
+    }
+
+    /// The connection is gone: what was sent on it may have happened.
+    pub(super) fn close(self, why: &Fault) {
+        for to in self.waiting.into_iter().flatten() {
+            let _ = to.send(Err(why.clone()));
+        }
     }
 }
 
@@ -106,44 +60,35 @@ impl Slots {
 mod tests {
     use super::*;
 
-    fn done(id: u64) -> pb::Reply {
-        pb::Reply {
-            id,
-            outcome: Some(pb::reply::Outcome::Done(pb::Done {})),
-        }
-    }
-
-    fn enter(table: &Table, reply: ReplyTo) -> Option<u64> {
-        let mut id = None;
-        table
-            .enter([((), reply)].into_iter(), |given, ()| id = Some(given))
-            .then_some(())?;
-        id
+    fn done() -> pb::reply::Outcome {
+        pb::reply::Outcome::Done(pb::Done {})
     }
 
     #[test]
     fn a_reply_reaches_its_own_operation_and_frees_its_id() {
-        let table = Table::default();
+        let mut table = Table::default();
         let (one, mut first) = oneshot::channel();
         let (two, mut second) = oneshot::channel();
-        assert_eq!((enter(&table, one), enter(&table, two)), (Some(1), Some(2)));
-        table.settle(vec![done(2), done(2), done(0), done(77)]);
+        assert!(table.is_empty());
+        assert_eq!((table.enter(one), table.enter(two)), (1, 2));
+        for id in [2, 2, 0, 77, u64::MAX] {
+            table.settle(id, done());
+        }
         assert!(second.try_recv().unwrap().is_ok() && first.try_recv().is_err());
+        assert!(!table.is_empty());
         let (three, _third) = oneshot::channel();
-        assert_eq!(enter(&table, three), Some(2));
+        assert_eq!(table.enter(three), 2);
     }
 
     #[test]
-    fn what_was_in_flight_when_the_connection_broke_is_unknown_and_nothing_follows() {
-        let table = Table::default();
+    fn what_was_in_flight_when_the_connection_broke_is_unknown() {
+        let mut table = Table::default();
         let (one, mut first) = oneshot::channel();
-        enter(&table, one);
+        table.enter(one);
         table.close(&Fault::unknown_outcome("cut"));
         assert_eq!(
             first.try_recv().unwrap(),
             Err(Fault::unknown_outcome("cut"))
         );
-        let (two, _second) = oneshot::channel();
-        assert_eq!(enter(&table, two), None);
     }
 }

@@ -7,8 +7,8 @@ use futures_core::Stream;
 use palisade_proto::v1 as pb;
 use palisade_proto::v1::locks_client::LocksClient;
 use tonic::Streaming;
-use tonic::transport::Endpoint;
 
+use super::address::Address;
 use super::wire;
 use crate::fault::Fault;
 use crate::service::{Events, WatchEvent};
@@ -16,8 +16,8 @@ use crate::service::{Events, WatchEvent};
 struct Changes(Streaming<pb::Event>);
 
 /// Opens a watch on a connection of its own, so that a slow reader holds up nobody else.
-pub(super) async fn open(endpoint: Endpoint, request: pb::WatchRequest) -> Result<Events, Fault> {
-    let channel = endpoint.connect().await;
+pub(super) async fn open(address: Address, request: pb::WatchRequest) -> Result<Events, Fault> {
+    let channel = address.endpoint().connect().await;
     let channel = channel.map_err(|error| Fault::unavailable(wire::causes(&error)))?;
     let events = LocksClient::new(channel).watch(request).await;
     let events = events.map_err(|status| wire::fault(&status))?.into_inner();

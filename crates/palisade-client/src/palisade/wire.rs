@@ -277,7 +277,7 @@ pub(super) fn bytes(bytes: &[u8; 16]) -> Vec<u8> {
 }
 
 /// A reply that refuses, by what the caller may do next.
-fn refusal(error: pb::Error) -> Fault {
+pub(super) fn refusal(error: pb::Error) -> Fault {
     match error.code.as_str() {
         "unavailable" | "queue_full" | "too_many_locks" => Fault::unavailable(error.message),
         "unknown_outcome" | "internal" => Fault::unknown_outcome(error.message),

@@ -147,7 +147,8 @@ impl Postgres {
     ) -> Result<Page, Fault> {
         let after = after.map_or(String::new(), |cursor| cursor.0.into());
         let limit = i64::from(limit.max(1));
-        let list = "SELECT shown.* FROM palisade.listed($1, $2, $3), palisade.shown(o_lock) AS shown";
+        let list =
+            "SELECT shown.* FROM palisade.listed($1, $2, $3), palisade.shown(o_lock) AS shown";
         let found = self
             .pool
             .all(
@@ -183,7 +184,12 @@ fn named(grant: &GrantRef) -> (String, Option<i64>) {
 /// Sets up what is missing, and learns which authority this is.
 async fn prepare(pool: &Pool) -> Result<AuthorityId, Fault> {
     let there = "SELECT to_regprocedure('palisade.listed(text, text, bigint)') IS NOT NULL";
-    if !pool.one(there, &[]).await?.try_get::<_, bool>(0).map_err(rows::odd)? {
+    if !pool
+        .one(there, &[])
+        .await?
+        .try_get::<_, bool>(0)
+        .map_err(rows::odd)?
+    {
         // Two that set up at once wait for each other.
         let setup = format!("BEGIN; SELECT pg_advisory_xact_lock(1347309643); {SETUP} COMMIT;");
         pool.batch(&setup).await?;

@@ -12,7 +12,10 @@ use crate::service::{Acquired, Cursor, Page, Released, Renewal, Revocation};
 pub(super) enum Asked {
     Granted(Grant),
     /// It waits; `first` of all that do.
-    Queued { first: bool, holder: Holder },
+    Queued {
+        first: bool,
+        holder: Holder,
+    },
     Other(Acquired),
 }
 

@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tower::Service as _;
 
 use super::app::{App, Phase};
+use super::session;
 use super::settings::Settings;
 
 /// What all connections share.
@@ -51,7 +52,11 @@ impl Connections {
         async move {
             // Small frames in both directions: waiting to fill a segment would cost 40 ms each.
             let _ = stream.set_nodelay(true);
-            run(&app, router, &protocol, stream).await;
+            match session::is_plain(&app, &stream).await {
+                Some(true) => session::serve(app, stream).await,
+                Some(false) => run(&app, router, &protocol, stream).await,
+                None => {}
+            }
         }
     }
 }

@@ -1,14 +1,15 @@
-//! The server's face: gRPC and HTTP/JSON on one port.
+//! The server's face: gRPC, HTTP/JSON and plain sessions on one port.
 //!
 //! ```text
-//!  TCP ─► listener ─► connection ─┬─► grpc ──► session ─┐
-//!         (cap)       (time-outs, │                     ├─► convert ─► pipeline::Handle
+//!                                 ┌─► plain ─► session ─┐
+//!  TCP ─► listener ─► connection ─┼─► grpc ──► session ─┼─► convert ─► pipeline::Handle
+//!         (cap)       (time-outs, │                     │
 //!                      drain)     └─► http ─────────────┘
 //! ```
 //!
-//! Both protocols share the port: a connection that opens with the HTTP/2 preface speaks HTTP/2, any
-//! other HTTP/1.1, and the path decides who answers. Nothing here orders, applies or syncs, and no
-//! operation gets a task of its own.
+//! They share the port: a connection that opens with a zero byte is a plain session, one that opens
+//! with the HTTP/2 preface speaks HTTP/2, any other HTTP/1.1, and the path decides who answers. Nothing
+//! here orders, applies or syncs, and no operation gets a task of its own.
 
 mod app;
 mod connection;

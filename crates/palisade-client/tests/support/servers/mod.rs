@@ -22,8 +22,13 @@ impl Process {
             "{program} is missing: install the Debian package {package}"
         );
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", program]).args(arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(["--pdeathsig", "KILL", program])
+            .args(arguments);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         Process(command.spawn().expect("setpriv of util-linux"))
     }
 
@@ -52,7 +57,10 @@ pub(crate) fn free_port() -> u16 {
 }
 
 /// Looks again and again until it is so.
-#[expect(clippy::disallowed_methods, reason = "a server that never serves must not hang the test")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a server that never serves must not hang the test"
+)]
 pub(crate) fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let end = Instant::now() + START;
     while !ready() {

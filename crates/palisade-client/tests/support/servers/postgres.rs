@@ -29,8 +29,21 @@ impl Postgres {
         run(
             "setpriv",
             &[
-                "--reuid", "postgres", "--regid", "postgres", "--clear-groups", &initdb, "-D", data,
-                "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync",
+                "--reuid",
+                "postgres",
+                "--regid",
+                "postgres",
+                "--clear-groups",
+                &initdb,
+                "-D",
+                data,
+                "-A",
+                "trust",
+                "-U",
+                "postgres",
+                "-E",
+                "UTF8",
+                "--no-sync",
             ],
         );
         let port = free_port();
@@ -70,7 +83,11 @@ impl Postgres {
 fn serve(dir: &Path, port: u16) -> Process {
     let data = dir.join("data").display().to_string();
     let arguments = [
-        "--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig", "KILL",
+        "--reuid=postgres",
+        "--regid=postgres",
+        "--clear-groups",
+        "--pdeathsig",
+        "KILL",
     ];
     let server = [
         format!("{BIN}/postgres"),

@@ -1,0 +1,164 @@
+//! The plain session: the messages of the gRPC session on a bare TCP connection.
+//!
+//! ```text
+//!   client ── preface ── frame ── frame ──►      frame:  length (u32, big-endian) │ message
+//!   client ◄──────────── frame ── frame ───      there:  v1::Requests, back: v1::Replies
+//! ```
+//!
+//! It is on the port of everything else: the preface's first byte opens no HTTP request and no TLS
+//! handshake. An operation costs one read and one write on either side, which is what HTTP/2's
+//! framing, windows and two tasks a connection do not reach.
+//!
+//! * A client speaks first, and again at least every [`SILENCE`]: an empty frame will do, and is
+//!   answered by an empty frame. Whoever hears nothing for longer may take the other for gone.
+//! * No operation has id 0: a reply with it says why the server ends the session; nothing after it is read.
+//! * The connection's end is the session's: requests that wait leave their queues, grants stay.
+
+use std::time::Duration;
+
+use prost::Message;
+
+/// What a client says first: the name and version of what follows.
+pub const PREFACE: [u8; 8] = *b"\0PLSDE1\n";
+
+/// A client is never silent for longer.
+pub const SILENCE: Duration = Duration::from_secs(20);
+
+/// Bytes of a frame's length.
+pub const HEADER: usize = 4;
+
+/// A frame announced with more bytes than are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong {
+    /// The length announced.
+    pub bytes: usize,
+}
+
+/// The first frame in `bytes`, without its header; `None` if it is not complete yet.
+///
+/// # Errors
+/// [`TooLong`] if it announces more than `most` bytes.
+pub fn first(bytes: &[u8], most: usize) -> Result<Option<&[u8]>, TooLong> {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
+        return Ok(None);
+    };
+    let length = u32::from_be_bytes(*header) as usize;
+    if length > most {
+        return Err(TooLong { bytes: length });
+    }
+    Ok(rest.get(..length))
+}
+
+/// Puts an empty frame after what is in `out`.
+pub fn put_empty(out: &mut Vec<u8>) {
+    out.extend_from_slice(&[0; HEADER]);
+}
+
+/// A frame that is put together message by message: all of them are entries of the one repeated field
+/// that [`Requests`](crate::v1::Requests) and [`Replies`](crate::v1::Replies) consist of.
+#[derive(Debug)]
+pub struct Open {
+    begin: usize,
+}
+
+impl Open {
+    /// Opens a frame after what is in `out`.
+    #[must_use]
+    pub fn at_end(out: &mut Vec<u8>) -> Open {
+        let begin = out.len();
+        put_empty(out);
+        Open { begin }
+    }
+
+    /// Puts one message into it.
+    pub fn put<M: Message>(&self, out: &mut Vec<u8>, message: &M) {
+        prost::encoding::message::encode(ENTRIES, message, out);
+    }
+
+    /// Bytes in it so far.
+    #[must_use]
+    pub fn len(&self, out: &[u8]) -> usize {
+        out.len().saturating_sub(self.begin + HEADER)
+    }
+
+    /// Whether nothing was put into it.
+    #[must_use]
+    pub fn is_empty(&self, out: &[u8]) -> bool {
+        self.len(out) == 0
+    }
+
+    /// Writes its length. A frame without a message is taken back.
+    pub fn close(self, out: &mut Vec<u8>) {
+        let length = self.len(out);
+        if length == 0 {
+            out.truncate(self.begin);
+            return;
+        }
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        if let Some(header) = out.get_mut(self.begin..self.begin + HEADER) {
+            header.copy_from_slice(&length.to_be_bytes());
+        }
+    }
+}
+
+/// The number of the repeated field in both messages.
+const ENTRIES: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1::{Replies, Reply};
+
+    #[test]
+    fn a_frame_is_its_length_and_the_message() {
+        let replies = vec![
+            Reply {
+                id: 7,
+                outcome: None,
+            },
+            Reply {
+                id: 300,
+                outcome: None,
+            },
+        ];
+        let mut out = b"before".to_vec();
+        let frame = Open::at_end(&mut out);
+        assert!(frame.is_empty(&out));
+        replies.iter().for_each(|reply| frame.put(&mut out, reply));
+        frame.close(&mut out);
+        put_empty(&mut out);
+        let bytes = &out["before".len()..];
+        let message = first(bytes, 100).unwrap().unwrap();
+        assert_eq!(Replies::decode(message).unwrap(), Replies { replies });
+        let rest = &bytes[HEADER + message.len()..];
+        assert_eq!(first(rest, 100), Ok(Some(&[][..])));
+    }
+
+    #[test]
+    fn a_frame_without_a_message_is_taken_back() {
+        let mut out = vec![1];
+        Open::at_end(&mut out).close(&mut out);
+        assert_eq!(out, [1]);
+    }
+
+    #[test]
+    fn a_frame_that_is_not_all_there_is_waited_for_and_one_too_long_is_not() {
+        for part in [&[][..], &[0, 0, 0], &[0, 0, 0, 2], &[0, 0, 0, 2, 9]] {
+            assert_eq!(first(part, 2), Ok(None));
+        }
+        assert_eq!(first(&[0, 0, 0, 2, 9, 9, 1], 2), Ok(Some(&[9, 9][..])));
+        assert_eq!(first(&[0, 0, 0, 3], 2), Err(TooLong { bytes: 3 }));
+        assert_eq!(
+            first(b"HTTP/1.1 400", 2),
+            Err(TooLong { bytes: 0x4854_5450 })
+        );
+    }
+
+    #[test]
+    fn the_preface_opens_nothing_else_on_the_port() {
+        assert_eq!(
+            PREFACE[0], 0,
+            "no method, no HTTP/2 preface and no TLS record begins so"
+        );
+    }
+}

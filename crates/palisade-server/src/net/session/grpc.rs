@@ -1,0 +1,87 @@
+//! The session as a gRPC stream. One object does both halves inside the response's own poll.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use palisade_proto::v1::{Replies, Requests};
+use tonic::Status;
+
+use super::super::app::App;
+use super::{FRAMES_A_TURN, Flow};
+
+/// A session's stream of replies; `S` is the stream of requests it reads.
+pub(in crate::net) struct Replying<S> {
+    flow: Flow,
+    /// Frames of requests; `None` once the client has no more to send.
+    frames: Option<S>,
+    /// Why the session ends early; told when everything answered is out.
+    failed: Option<Status>,
+    draining: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl<S> Replying<S> {
+    pub(in crate::net) fn new(app: Arc<App>, frames: S) -> Replying<S> {
+        Replying {
+            draining: Box::pin(app.draining()),
+            flow: Flow::new(app),
+            frames: Some(frames),
+            failed: None,
+        }
+    }
+
+    /// Takes no more requests.
+    fn close(&mut self, failed: Option<Status>) {
+        self.frames = None;
+        self.flow.close();
+        self.failed = self.failed.take().or(failed);
+    }
+}
+
+impl<S: Stream<Item = Result<Requests, Status>> + Unpin> Replying<S> {
+    /// Reads frames while the client may have more in flight. `Ready` when reading should go on
+    /// after the answers had their turn.
+    fn poll_frames(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..FRAMES_A_TURN {
+            let Some(frames) = &mut self.frames else {
+                return Poll::Pending;
+            };
+            if !self.flow.has_room() {
+                return Poll::Pending;
+            }
+            match ready!(Pin::new(frames).poll_next(cx)) {
+                Some(Ok(frame)) => self.flow.submit(frame),
+                Some(Err(status)) => self.close(Some(status)),
+                None => self.close(None),
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<S: Stream<Item = Result<Requests, Status>> + Unpin> Stream for Replying<S> {
+    type Item = Result<Replies, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if this.frames.is_some() && this.draining.as_mut().poll(cx).is_ready() {
+            this.close(Some(Status::unavailable("the server is stopping")));
+        }
+        let more = this.poll_frames(cx).is_ready();
+        let mut replies = Vec::new();
+        let turn = this.flow.poll_replies(cx, |reply| replies.push(reply));
+        if !replies.is_empty() {
+            return Poll::Ready(Some(Ok(Replies { replies })));
+        }
+        if turn.is_ready() {
+            // The pipeline has nothing more for this session.
+            return Poll::Ready(this.failed.take().map(Err));
+        }
+        if more {
+            // More frames are there: come back, after others had their turn.
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}

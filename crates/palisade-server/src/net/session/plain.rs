@@ -1,0 +1,293 @@
+//! The session as frames on a bare connection: see [`palisade_proto::frames`].
+//!
+//! ```text
+//!            ┌───────────── one task, one poll ─────────────┐
+//!   socket ─►│ inbound ─► frames ─► Flow ─► frame ─► outbound │─► socket
+//!            └──────────────────────────────────────────────┘
+//! ```
+//!
+//! It reads only while nothing is left to write, so a client that does not read its replies is not
+//! read from. What has become ready since the last write leaves in one frame, with one system call.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, BytesMut};
+use palisade_proto::Code;
+use palisade_proto::frames::{self, Open, TooLong};
+use palisade_proto::v1::Requests;
+use prost::Message as _;
+use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+
+use super::super::app::{App, Phase};
+use super::super::convert::{Refusal, grpc as convert};
+use super::{FRAMES_A_TURN, Flow};
+
+/// Whether the peer opens a plain session; `None` if it went away or took too long to say.
+pub(in crate::net) async fn is_plain(app: &App, stream: &TcpStream) -> Option<bool> {
+    let mut first = [0];
+    tokio::select! {
+        peeked = stream.peek(&mut first) => match peeked {
+            Ok(1) => Some(first[0] == frames::PREFACE[0]),
+            Ok(_) | Err(_) => None,
+        },
+        () = tokio::time::sleep(app.settings.head_timeout) => None,
+        () = app.draining() => None,
+    }
+}
+
+/// Serves one session to its end.
+pub(in crate::net) async fn serve(app: Arc<App>, stream: TcpStream) {
+    let mut phase = app.phase();
+    let mut plain = Plain::new(app, stream);
+    tokio::select! {
+        ended = std::future::poll_fn(|cx| plain.poll(cx)) => {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "session ended");
+            }
+        }
+        // An error means that the server is gone altogether.
+        _ = phase.wait_for(|phase| *phase == Phase::Cutting) => {}
+    }
+}
+
+struct Plain {
+    flow: Flow,
+    stream: TcpStream,
+    inbound: BytesMut,
+    outbound: Vec<u8>,
+    /// How much of `outbound` is on its way.
+    written: usize,
+    /// Whether the preface was read.
+    opened: bool,
+    /// Whether anything more is read.
+    reading: bool,
+    /// Empty frames to answer.
+    pings: usize,
+    /// Why the session ends early; told when everything answered is out.
+    failed: Option<Refusal>,
+    draining: Pin<Box<dyn Future<Output = ()> + Send>>,
+    vigil: Vigil,
+}
+
+impl Plain {
+    fn new(app: Arc<App>, stream: TcpStream) -> Plain {
+        Plain {
+            draining: Box::pin(app.draining()),
+            flow: Flow::new(app),
+            stream,
+            inbound: BytesMut::new(),
+            outbound: Vec::new(),
+            written: 0,
+            opened: false,
+            reading: true,
+            pings: 0,
+            failed: None,
+            vigil: Vigil::new(),
+        }
+    }
+
+    /// `Ready` when the session is over.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.reading && self.draining.as_mut().poll(cx).is_ready() {
+            let stopping = Refusal::new(Code::Unavailable, "the server is stopping");
+            self.close(Some(stopping));
+        }
+        while self.vigil.poll_tick(cx).is_ready() {
+            if self.vigil.is_over(!self.inbound.is_empty()) {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        loop {
+            ready!(self.poll_flush(cx))?;
+            let more = self.poll_inbound(cx).is_ready();
+            let turn = self.gather(cx);
+            if !self.outbound.is_empty() {
+                continue;
+            }
+            if turn.is_ready() {
+                // The pipeline has nothing more for this session.
+                let Some(refusal) = self.failed.take() else {
+                    return Pin::new(&mut self.stream).poll_shutdown(cx);
+                };
+                let frame = Open::at_end(&mut self.outbound);
+                frame.put(&mut self.outbound, &convert::refused(0, &refusal));
+                frame.close(&mut self.outbound);
+                continue;
+            }
+            if more {
+                // More is there: come back, after others had their turn.
+                cx.waker().wake_by_ref();
+            }
+            return Poll::Pending;
+        }
+    }
+
+    /// Takes no more requests.
+    fn close(&mut self, failed: Option<Refusal>) {
+        self.reading = false;
+        self.flow.close();
+        self.failed = self.failed.take().or(failed);
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.outbound.len() {
+            let rest = &self.outbound[self.written..];
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.written += written,
+            }
+        }
+        self.written = 0;
+        self.outbound.clear();
+        self.outbound.shrink_to(KEEP_BYTES);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads while the client may have more in flight. `Ready` when reading should go on after the
+    /// answers had their turn.
+    fn poll_inbound(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..FRAMES_A_TURN {
+            if self.reading
+                && let Err(refusal) = self.take_frames()
+            {
+                self.close(Some(refusal));
+            }
+            if !self.reading || !self.flow.has_room() {
+                return Poll::Pending;
+            }
+            self.inbound.reserve(READ_BYTES);
+            match ready!(pin!(self.stream.read_buf(&mut self.inbound)).poll(cx)) {
+                Ok(0) | Err(_) => self.close(None),
+                Ok(_) => self.vigil.heard(),
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Hands in the frames that are complete, while the client may have more in flight.
+    fn take_frames(&mut self) -> Result<(), Refusal> {
+        if !self.opened {
+            let Some(preface) = self.inbound.first_chunk() else {
+                return Ok(());
+            };
+            if *preface != frames::PREFACE {
+                return Err(Refusal::invalid(
+                    "this server speaks plain sessions of version 1 only",
+                ));
+            }
+            self.opened = true;
+            self.inbound.advance(frames::PREFACE.len());
+        }
+        let most = self.flow.app.settings.frame_bytes;
+        while self.flow.has_room() {
+            let frame = match frames::first(&self.inbound, most) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Ok(()),
+                Err(TooLong { bytes }) => {
+                    let message = format!("a frame of {bytes} bytes; at most {most} are taken");
+                    return Err(Refusal::invalid(message));
+                }
+            };
+            let length = frame.len();
+            if length == 0 {
+                self.pings += 1;
+            } else {
+                let requests = Requests::decode(frame).map_err(|error| {
+                    Refusal::invalid(format!("a frame that is no message: {error}"))
+                })?;
+                if requests.requests.iter().any(|request| request.id == 0) {
+                    return Err(Refusal::invalid("no operation of a plain session has id 0"));
+                }
+                self.flow.submit(requests);
+            }
+            self.vigil.completed();
+            self.inbound.advance(frames::HEADER + length);
+        }
+        Ok(())
+    }
+
+    /// Puts everything that is ready into one frame; `Ready` with nothing in it at the session's end.
+    fn gather(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..std::mem::take(&mut self.pings) {
+            frames::put_empty(&mut self.outbound);
+        }
+        let outbound = &mut self.outbound;
+        let frame = Open::at_end(outbound);
+        let turn = self
+            .flow
+            .poll_replies(cx, |reply| frame.put(outbound, &reply));
+        frame.close(&mut self.outbound);
+        turn
+    }
+}
+
+/// Looks whether the client is still there, and not stuck in a frame.
+struct Vigil {
+    interval: Interval,
+    /// Looks at which nothing had been heard since the one before.
+    silent: u32,
+    /// Looks that met the same frame unfinished.
+    stuck: u32,
+}
+
+impl Vigil {
+    fn new() -> Vigil {
+        let mut interval = interval(frames::SILENCE);
+        // The first look is one period from now, not at once.
+        interval.reset();
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Vigil {
+            interval,
+            silent: 0,
+            stuck: 0,
+        }
+    }
+
+    fn poll_tick(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
+        self.interval.poll_tick(cx)
+    }
+
+    fn heard(&mut self) {
+        self.silent = 0;
+    }
+
+    fn completed(&mut self) {
+        self.stuck = 0;
+    }
+
+    /// At a look: whether the session should end.
+    fn is_over(&mut self, in_a_frame: bool) -> bool {
+        self.silent += 1;
+        self.stuck = if in_a_frame { self.stuck + 1 } else { 0 };
+        self.silent > 2 || self.stuck > 1
+    }
+}
+
+/// Room made for each read.
+const READ_BYTES: usize = 4 << 10;
+
+/// Room kept between bursts.
+const KEEP_BYTES: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_is_silent_or_stuck_in_a_frame_is_given_up() {
+        let mut vigil = Vigil::new();
+        assert!(!vigil.is_over(false) && !vigil.is_over(false) && vigil.is_over(false));
+        vigil.heard();
+        assert!(!vigil.is_over(true));
+        vigil.heard();
+        assert!(vigil.is_over(true), "bytes came, but the frame is the same");
+        vigil.heard();
+        vigil.completed();
+        assert!(!vigil.is_over(true));
+    }
+}

@@ -1,0 +1,271 @@
+//! One server: its process, its folder, its ports.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::place::{Place, free_port};
+
+/// How long a server may take until it serves.
+const START: Duration = Duration::from_secs(60);
+
+/// Ports are chosen before the server takes them: somebody else may be quicker.
+const TRIES: u32 = 5;
+
+/// Given the folder.
+pub(crate) type Prepare = Box<dyn Fn(&Path) + Send + Sync>;
+
+/// Given the folder and the ports.
+pub(crate) type CommandLine = Box<dyn Fn(&Path, &[u16]) -> Vec<String> + Send + Sync>;
+
+/// What a server is started with.
+pub(crate) struct Recipe {
+    pub(crate) name: &'static str,
+    /// What brings the program, as one would install it.
+    pub(crate) install: &'static str,
+    pub(crate) ports: usize,
+    /// Makes what must be there before the first start.
+    pub(crate) prepare: Prepare,
+    /// The program and its arguments.
+    pub(crate) command: CommandLine,
+    /// Whether it serves.
+    pub(crate) ready: fn(u16) -> bool,
+}
+
+/// A server that runs, or was killed and may be started again. It ends with this value.
+pub struct Instance {
+    recipe: Recipe,
+    place: Place,
+    ports: Vec<u16>,
+    process: Mutex<Option<Child>>,
+}
+
+impl Instance {
+    pub(crate) fn start(recipe: Recipe) -> Instance {
+        let place = Place::new(recipe.name);
+        (recipe.prepare)(place.path());
+        let mut instance = Instance {
+            recipe,
+            place,
+            ports: Vec::new(),
+            process: Mutex::new(None),
+        };
+        for attempt in 1.. {
+            instance.ports = (0..instance.recipe.ports).map(|_| free_port()).collect();
+            match instance.launch() {
+                Ok(()) => break,
+                Err(why) => assert!(attempt < TRIES, "{why}"),
+            }
+        }
+        instance
+    }
+
+    /// Where clients connect to, on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.ports[0]
+    }
+
+    /// The same with the address.
+    pub fn address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.port()).into()
+    }
+
+    /// The server's folder.
+    pub fn dir(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// The server's first process.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn pid(&self) -> u32 {
+        self.lock().as_ref().expect("it does not run").id()
+    }
+
+    /// SIGKILL to all its processes.
+    pub fn kill(&self) {
+        if let Some(mut process) = self.lock().take() {
+            signal(&process, Signal::KILL);
+            let _ = process.wait();
+        }
+    }
+
+    /// Starts it on the same data and ports.
+    ///
+    /// # Panics
+    /// If it does not serve in a minute.
+    pub fn start_again(&self) {
+        self.kill();
+        for attempt in 1.. {
+            match self.launch() {
+                Ok(()) => return,
+                // Sockets or locks of the one before may not be gone yet.
+                Err(why) => assert!(attempt < TRIES, "{why}"),
+            }
+        }
+    }
+
+    /// SIGSTOP to all its processes.
+    pub fn pause(&self) {
+        self.lock()
+            .iter()
+            .for_each(|process| signal(process, Signal::STOP));
+    }
+
+    /// SIGCONT to all its processes.
+    pub fn resume(&self) {
+        self.lock()
+            .iter()
+            .for_each(|process| signal(process, Signal::CONT));
+    }
+
+    /// Waits until it serves; else says why it does not.
+    fn launch(&self) -> Result<(), String> {
+        let command = (self.recipe.command)(self.place.path(), &self.ports);
+        let name = self.recipe.name;
+        assert!(
+            is_installed(&command[0]),
+            "{name} is missing ({}): {}",
+            command[0],
+            self.recipe.install
+        );
+        let log = self.place.path().join("log");
+        let child = keeper_spawn(command, File::create(&log).expect("a log file"));
+        *self.lock() = Some(child.map_err(|error| format!("{name}: {error}"))?);
+        let end = Instant::now() + START;
+        loop {
+            if (self.recipe.ready)(self.port()) && self.is_running() {
+                return Ok(());
+            }
+            if !self.is_running() {
+                self.kill();
+                return Err(format!(
+                    "{name} ended at once; its log ends\n{}",
+                    tail(&log)
+                ));
+            }
+            assert!(
+                Instant::now() < end,
+                "{name} does not serve after {START:?}; its log ends\n{}",
+                tail(&log)
+            );
+            std::thread::sleep(Duration::from_millis(5)); // real time: another process has to start
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        let mut process = self.lock();
+        process
+            .as_mut()
+            .is_some_and(|process| matches!(process.try_wait(), Ok(None)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Child>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn signal(process: &Child, signal: Signal) {
+    if let Ok(number) = i32::try_from(process.id())
+        && let Some(group) = Pid::from_raw(number)
+    {
+        let _ = kill_process_group(group, signal);
+    }
+}
+
+pub(crate) fn is_installed(program: &str) -> bool {
+    if program.contains('/') {
+        return Path::new(program).exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+}
+
+fn tail(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(15)..].join("\n")
+}
+
+/// A command to start, its log, and where the child goes.
+type Order = (Vec<String>, File, Sender<std::io::Result<Child>>);
+
+/// Starts a process whose parent is a thread that lives as long as this process: the signal for a
+/// parent's death goes by thread, and a test's thread ends with its test.
+fn keeper_spawn(command: Vec<String>, log: File) -> std::io::Result<Child> {
+    static KEEPER: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
+    let keeper = KEEPER.get_or_init(|| {
+        let (sender, orders) = channel::<Order>();
+        std::thread::spawn(move || {
+            for (command, log, reply) in orders {
+                let _ = reply.send(spawn(&command, log));
+            }
+        });
+        Mutex::new(sender)
+    });
+    let (reply, child) = channel();
+    let keeper = keeper.lock().unwrap_or_else(PoisonError::into_inner);
+    keeper
+        .send((command, log, reply))
+        .expect("the keeper's thread");
+    drop(keeper);
+    child.recv().expect("the keeper's thread")
+}
+
+fn spawn(command: &[String], log: File) -> std::io::Result<Child> {
+    Command::new("setpriv")
+        .args(["--pdeathsig", "KILL"])
+        .args(command)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+}
+
+/// What a server says to `question`, or of its own accord.
+pub(crate) fn says(port: u16, question: &[u8], expected: &str) -> bool {
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
+        return false;
+    };
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+    if stream.write_all(question).is_err() {
+        return false;
+    }
+    let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&heard).contains(expected) {
+        match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => return false,
+            Ok(length) => heard.extend_from_slice(&buffer[..length]),
+        }
+    }
+    true
+}
+
+/// Runs a command that prepares something.
+pub(crate) fn run(command: &[String]) {
+    let output = Command::new(&command[0]).args(&command[1..]).output();
+    let output = output.unwrap_or_else(|error| panic!("{}: {error}", command[0]));
+    assert!(
+        output.status.success(),
+        "{}: {}{}",
+        command.join(" "),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

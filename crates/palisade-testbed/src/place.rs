@@ -1,0 +1,53 @@
+//! Folders and ports.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder that goes with its value, or is swept away when its process is dead.
+pub(crate) struct Place(PathBuf);
+
+impl Place {
+    pub(crate) fn new(name: &str) -> Place {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        static SWEPT: Once = Once::new();
+        let root = std::env::temp_dir().join("palisade-testbed");
+        SWEPT.call_once(|| sweep(&root));
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = root.join(format!("{}-{number}-{name}", std::process::id()));
+        // A process that is dead may have had the same number.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("a folder for a server");
+        Place(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Removes what processes left behind that were killed.
+fn sweep(root: &Path) {
+    for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.split('-').next());
+        if let Some(owner) = owner
+            && !Path::new("/proc").join(owner).exists()
+        {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// A port nobody listens on.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port on 127.0.0.1");
+    listener.local_addr().expect("its number").port()
+}

@@ -1,0 +1,196 @@
+//! A TCP relay between a client and a server, for cutting, delaying and holding back.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the server.
+    Forth,
+    /// From the server to the client.
+    Back,
+}
+
+/// A relay on 127.0.0.1. It ends with its value, and its connections with it.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: Mutex<SocketAddr>,
+    open: AtomicBool,
+    accepted: AtomicU64,
+    /// Both ends of every connection.
+    sockets: Mutex<Vec<TcpStream>>,
+    gates: [Gate; 2],
+    ended: AtomicBool,
+}
+
+/// What stands in the way in one direction.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<Hindrance>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Hindrance {
+    delay: Duration,
+    held: bool,
+}
+
+impl Proxy {
+    /// Relays to a server.
+    pub fn to(server: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port on 127.0.0.1");
+        let address = listener.local_addr().expect("its number");
+        let shared = Arc::new(Shared {
+            server: Mutex::new(server),
+            open: AtomicBool::new(true),
+            accepted: AtomicU64::new(0),
+            sockets: Mutex::default(),
+            gates: [Gate::default(), Gate::default()],
+            ended: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || accept(&listener, &accepting));
+        Proxy { address, shared }
+    }
+
+    /// Where clients connect to.
+    pub fn addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connections accepted so far.
+    pub fn accepted(&self) -> u64 {
+        self.shared.accepted.load(Ordering::SeqCst)
+    }
+
+    /// Breaks every connection, and each new one at once, until [`Proxy::heal`].
+    pub fn cut(&self) {
+        self.shared.open.store(false, Ordering::SeqCst);
+        self.break_connections();
+    }
+
+    /// Breaks every connection once.
+    pub fn break_connections(&self) {
+        for socket in lock(&self.shared.sockets).drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Lets connections through again.
+    pub fn heal(&self) {
+        self.shared.open.store(true, Ordering::SeqCst);
+    }
+
+    /// New connections go to another server.
+    pub fn move_to(&self, server: SocketAddr) {
+        *lock(&self.shared.server) = server;
+    }
+
+    /// Each piece of data takes so much longer in this direction.
+    pub fn delay(&self, direction: Direction, delay: Duration) {
+        self.gate(direction, |hindrance| hindrance.delay = delay);
+    }
+
+    /// Holds everything back in this direction until [`Proxy::let_go`]: nothing is lost, nothing comes.
+    pub fn hold(&self, direction: Direction) {
+        self.gate(direction, |hindrance| hindrance.held = true);
+    }
+
+    /// Lets go what was held back.
+    pub fn let_go(&self, direction: Direction) {
+        self.gate(direction, |hindrance| hindrance.held = false);
+    }
+
+    fn gate(&self, direction: Direction, change: impl FnOnce(&mut Hindrance)) {
+        let gate = &self.shared.gates[direction as usize];
+        change(&mut lock(&gate.state));
+        gate.changed.notify_all();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        self.cut();
+        self.let_go(Direction::Forth);
+        self.let_go(Direction::Back);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for near in listener.incoming().flatten() {
+        if shared.ended.load(Ordering::SeqCst) {
+            return;
+        }
+        shared.accepted.fetch_add(1, Ordering::SeqCst);
+        let _ = relay(near, shared);
+    }
+}
+
+fn relay(near: TcpStream, shared: &Arc<Shared>) -> io::Result<()> {
+    let server = *lock(&shared.server);
+    if !shared.open.load(Ordering::SeqCst) {
+        return Ok(());
+    }
+    let far = TcpStream::connect(server)?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    for direction in [Direction::Forth, Direction::Back] {
+        let (mut from, mut to) = match direction {
+            Direction::Forth => (near.try_clone()?, far.try_clone()?),
+            Direction::Back => (far.try_clone()?, near.try_clone()?),
+        };
+        let shared = Arc::clone(shared);
+        std::thread::spawn(move || {
+            let _ = pump(&mut from, &mut to, &shared.gates[direction as usize]);
+            let _ = to.shutdown(Shutdown::Write);
+        });
+    }
+    let mut sockets = lock(&shared.sockets);
+    sockets.extend([near, far]);
+    // A cut that came meanwhile has not seen these.
+    if !shared.open.load(Ordering::SeqCst) {
+        for socket in sockets.drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+    Ok(())
+}
+
+fn pump(from: &mut TcpStream, to: &mut TcpStream, gate: &Gate) -> io::Result<()> {
+    let mut buffer = [0; 16 << 10];
+    loop {
+        let length = from.read(&mut buffer)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let delay = lock(&gate.state).delay;
+        if !delay.is_zero() {
+            std::thread::sleep(delay); // real time: this is what was asked for
+        }
+        let mut hindrance = lock(&gate.state);
+        while hindrance.held {
+            hindrance = gate
+                .changed
+                .wait(hindrance)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(hindrance);
+        to.write_all(&buffer[..length])?;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,388 @@
+//! The servers, as Debian has them.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::instance::{Instance, Prepare, Recipe, run, says};
+
+/// Gives each server the methods of [`Instance`], and one for a whole process.
+macro_rules! servers {
+    ($($name:ident)*) => {$(
+        impl Deref for $name {
+            type Target = Instance;
+            fn deref(&self) -> &Instance {
+                &self.0
+            }
+        }
+
+        impl $name {
+            /// The one that all tests of this process share, with default settings.
+            pub fn shared() -> &'static $name {
+                static SHARED: OnceLock<$name> = OnceLock::new();
+                SHARED.get_or_init(|| $name::start(&[]))
+            }
+        }
+    )*};
+}
+
+servers! { Redis Postgres MariaDb Etcd ZooKeeper Nats Moto }
+
+fn nothing() -> Prepare {
+    Box::new(|_| {})
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Redis, without persistence unless told otherwise.
+pub struct Redis(Instance);
+
+impl Redis {
+    /// Starts it with these arguments after its own.
+    pub fn start(arguments: &[&str]) -> Redis {
+        let more = owned(arguments);
+        Redis(Instance::start(Recipe {
+            name: "redis",
+            install: "install the Debian package redis-server",
+            ports: 1,
+            prepare: nothing(),
+            command: Box::new(move |dir, ports| {
+                let (dir, port) = (dir.display().to_string(), ports[0].to_string());
+                let mut command = owned(&["/usr/bin/redis-server", "--port", &port]);
+                command.extend(owned(&["--bind", "127.0.0.1", "--dir", &dir, "--save", ""]));
+                command.extend(more.clone());
+                command
+            }),
+            ready: |port| says(port, b"PING\r\n", "+PONG"),
+        }))
+    }
+
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port())
+    }
+}
+
+/// PostgreSQL: superuser `postgres`, no password.
+pub struct Postgres(Instance);
+
+impl Postgres {
+    /// Starts it with these settings (`name=value`).
+    pub fn start(settings: &[&str]) -> Postgres {
+        let more = owned(settings);
+        Postgres(Instance::start(Recipe {
+            name: "postgres",
+            install: "install the Debian package postgresql",
+            ports: 1,
+            prepare: Box::new(initdb),
+            command: Box::new(move |dir, ports| {
+                let mut command = as_postgres();
+                command.push(postgres_program("postgres"));
+                command.extend(owned(&["-D", &data(dir), "-p", &ports[0].to_string()]));
+                let own = [
+                    "listen_addresses=127.0.0.1",
+                    "unix_socket_directories=",
+                    "max_connections=300",
+                ];
+                for setting in own.iter().copied().chain(more.iter().map(String::as_str)) {
+                    command.extend(owned(&["-c", setting]));
+                }
+                command
+            }),
+            ready: postgres_is_ready,
+        }))
+    }
+
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port())
+    }
+}
+
+fn data(dir: &Path) -> String {
+    dir.join("data").display().to_string()
+}
+
+fn initdb(dir: &Path) {
+    let program = postgres_program("initdb");
+    assert!(
+        Path::new(&program).exists(),
+        "{program} is missing: install the Debian package postgresql"
+    );
+    if rustix::process::getuid().is_root() {
+        run(&owned(&["chown", "postgres", &dir.display().to_string()]));
+    }
+    let mut command = as_postgres();
+    command.push(program);
+    command.extend(owned(&[
+        "-D",
+        &data(dir),
+        "-A",
+        "trust",
+        "-U",
+        "postgres",
+        "-E",
+        "UTF8",
+    ]));
+    command.extend(owned(&["--locale=C.UTF-8", "--no-sync"]));
+    run(&command);
+}
+
+/// The newest version that is installed.
+fn postgres_program(name: &str) -> String {
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let newest = versions
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .max()
+        .map_or_else(|| "NN".to_owned(), |version| version.to_string());
+    format!("/usr/lib/postgresql/{newest}/bin/{name}")
+}
+
+/// The server refuses to run as root.
+fn as_postgres() -> Vec<String> {
+    if rustix::process::getuid().is_root() {
+        let user = [
+            "setpriv",
+            "--reuid=postgres",
+            "--regid=postgres",
+            "--clear-groups",
+        ];
+        let mut command = owned(&user);
+        // Changing the user clears it.
+        command.extend(owned(&["--pdeathsig", "KILL"]));
+        command
+    } else {
+        Vec::new()
+    }
+}
+
+fn postgres_is_ready(port: u16) -> bool {
+    let user = b"user\0postgres\0database\0postgres\0\0";
+    let mut hello = (user.len() as u32 + 8).to_be_bytes().to_vec();
+    hello.extend_from_slice(&196_608_u32.to_be_bytes());
+    hello.extend_from_slice(user);
+    says(port, &hello, "server_version")
+}
+
+/// MariaDB: user and database `palisade`, no password.
+pub struct MariaDb(Instance);
+
+impl MariaDb {
+    /// Starts it with these arguments after its own.
+    pub fn start(arguments: &[&str]) -> MariaDb {
+        let more = owned(arguments);
+        MariaDb(Instance::start(Recipe {
+            name: "mariadb",
+            install: "install the Debian package mariadb-server",
+            ports: 1,
+            prepare: Box::new(mariadb_install),
+            command: Box::new(move |dir, ports| {
+                let mut command = owned(&["/usr/sbin/mariadbd", "--no-defaults", "--user=root"]);
+                command.extend([
+                    format!("--datadir={}", data(dir)),
+                    format!("--port={}", ports[0]),
+                    format!("--socket={}/socket", dir.display()),
+                    format!("--pid-file={}/pid", dir.display()),
+                    format!("--init-file={}/init.sql", dir.display()),
+                ]);
+                command.extend(owned(&["--bind-address=127.0.0.1", "--skip-name-resolve"]));
+                command.extend(more.clone());
+                command
+            }),
+            // It greets with its version; the name is part of it.
+            ready: |port| says(port, b"", "MariaDB"),
+        }))
+    }
+
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        format!("mysql://palisade@127.0.0.1:{}/palisade", self.port())
+    }
+}
+
+fn mariadb_install(dir: &Path) {
+    let program = "/usr/bin/mariadb-install-db";
+    assert!(
+        Path::new(program).exists(),
+        "{program} is missing: install the Debian package mariadb-server"
+    );
+    let datadir = format!("--datadir={}", data(dir));
+    let mut command = owned(&[program, "--no-defaults", "--user=root", &datadir]);
+    command.extend(owned(&[
+        "--auth-root-authentication-method=normal",
+        "--skip-test-db",
+    ]));
+    run(&command);
+    let init = "CREATE DATABASE IF NOT EXISTS palisade;\n\
+                CREATE USER IF NOT EXISTS 'palisade'@'%';\n\
+                GRANT ALL ON *.* TO 'palisade'@'%';\n";
+    std::fs::write(dir.join("init.sql"), init).expect("a file in the server's folder");
+}
+
+/// etcd, one member.
+pub struct Etcd(Instance);
+
+impl Etcd {
+    /// Starts it with these arguments after its own.
+    pub fn start(arguments: &[&str]) -> Etcd {
+        let more = owned(arguments);
+        Etcd(Instance::start(Recipe {
+            name: "etcd",
+            install: "install the Debian package etcd-server",
+            ports: 2,
+            prepare: nothing(),
+            command: Box::new(move |dir, ports| {
+                let url = |port: u16| format!("http://127.0.0.1:{port}");
+                let (client, peer) = (url(ports[0]), url(ports[1]));
+                let mut command = vec!["/usr/bin/etcd".to_owned()];
+                command.extend([
+                    format!("--data-dir={}", data(dir)),
+                    format!("--listen-client-urls={client}"),
+                    format!("--advertise-client-urls={client}"),
+                    format!("--listen-peer-urls={peer}"),
+                    format!("--initial-advertise-peer-urls={peer}"),
+                    format!("--initial-cluster=default={peer}"),
+                ]);
+                command.extend(owned(&["--logger=zap", "--log-level=error"]));
+                command.extend(more.clone());
+                command
+            }),
+            ready: |port| {
+                let ask = b"POST /v3/maintenance/status HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
+                says(port, ask, "\"leader\"")
+            },
+        }))
+    }
+
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        format!("etcd://127.0.0.1:{}", self.port())
+    }
+}
+
+/// ZooKeeper, standalone, with a tick of 500 ms: sessions of 1 to 10 seconds.
+pub struct ZooKeeper(Instance);
+
+impl ZooKeeper {
+    /// Starts it with these Java options, such as `-Dznode.container.checkIntervalMs=1000`.
+    pub fn start(options: &[&str]) -> ZooKeeper {
+        let more = owned(options);
+        ZooKeeper(Instance::start(Recipe {
+            name: "zookeeper",
+            install: "install the Debian packages zookeeper and default-jre-headless",
+            ports: 1,
+            prepare: Box::new(|_| {
+                let jar = Path::new(ZOOKEEPER_JAR);
+                assert!(
+                    jar.exists(),
+                    "{ZOOKEEPER_JAR} is missing: install the Debian package zookeeper"
+                );
+            }),
+            command: Box::new(move |dir, ports| {
+                let config = dir.join("zoo.cfg");
+                let text = format!(
+                    "tickTime=500\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\n\
+                     maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n",
+                    data(dir),
+                    ports[0]
+                );
+                std::fs::write(&config, text).expect("a file in the server's folder");
+                let mut command = owned(&["/usr/bin/java", "-Xmx192m", "-cp", ZOOKEEPER_JAR]);
+                command.extend(more.clone());
+                command.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".to_owned());
+                command.push(config.display().to_string());
+                command
+            }),
+            ready: |port| says(port, b"srvr", "Mode:"),
+        }))
+    }
+
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        format!("zookeeper://127.0.0.1:{}", self.port())
+    }
+}
+
+const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
+
+/// NATS with JetStream.
+pub struct Nats(Instance);
+
+impl Nats {
+    /// Starts it with these arguments after its own.
+    pub fn start(arguments: &[&str]) -> Nats {
+        let more = owned(arguments);
+        Nats(Instance::start(Recipe {
+            name: "nats",
+            install: "install the Debian package nats-server",
+            ports: 1,
+            prepare: nothing(),
+            command: Box::new(move |dir, ports| {
+                let port = ports[0].to_string();
+                let mut command = owned(&["/usr/sbin/nats-server", "-a", "127.0.0.1", "-p", &port]);
+                command.extend(owned(&["-js", "-sd", &data(dir)]));
+                command.extend(more.clone());
+                command
+            }),
+            ready: |port| says(port, b"", "INFO"),
+        }))
+    }
+
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port())
+    }
+}
+
+/// `moto_server`: S3 and DynamoDB, in memory.
+pub struct Moto(Instance);
+
+impl Moto {
+    /// Starts it with these arguments after its own. Found by `PALISADE_MOTO`, where `cargo xtask test`
+    /// put it, or on the path.
+    pub fn start(arguments: &[&str]) -> Moto {
+        let more = owned(arguments);
+        Moto(Instance::start(Recipe {
+            name: "moto",
+            install: "run `cargo xtask test`, which installs it, or install moto[server] from PyPI and name its moto_server in PALISADE_MOTO",
+            ports: 1,
+            prepare: nothing(),
+            command: Box::new(move |_, ports| {
+                let port = ports[0].to_string();
+                let mut command = owned(&[&moto_program(), "-H", "127.0.0.1", "-p", &port]);
+                command.extend(more.clone());
+                command
+            }),
+            ready: |port| {
+                let ask = b"GET /moto-api/ HTTP/1.1\r\nHost: moto\r\nConnection: close\r\n\r\n";
+                says(port, ask, "200")
+            },
+        }))
+    }
+
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port())
+    }
+}
+
+fn moto_program() -> String {
+    if let Ok(named) = std::env::var("PALISADE_MOTO") {
+        return named;
+    }
+    // Tests run from the folder of their crate, and their program lies in the target folder.
+    let program = std::env::current_exe().unwrap_or_default();
+    let installed: Option<PathBuf> = program
+        .ancestors()
+        .map(|dir| dir.join("palisade-tools/moto/bin/moto_server"))
+        .find(|path| path.exists());
+    installed.map_or_else(
+        || "moto_server".to_owned(),
+        |path| path.display().to_string(),
+    )
+}

@@ -1,0 +1,96 @@
+//! Every server starts, answers, dies, and comes back on its data.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use palisade_testbed::{
+    Direction, Etcd, Instance, MariaDb, Moto, Nats, Postgres, Proxy, Redis, ZooKeeper,
+};
+
+fn lives_and_dies(server: &Instance) -> (u32, PathBuf) {
+    let first = server.pid();
+    server.kill();
+    assert!(
+        TcpStream::connect(server.address()).is_err(),
+        "something is left"
+    );
+    server.start_again();
+    assert_ne!(server.pid(), first);
+    TcpStream::connect(server.address()).unwrap();
+    (server.pid(), server.dir().to_owned())
+}
+
+fn is_gone((pid, dir): (u32, PathBuf)) {
+    assert!(!PathBuf::from(format!("/proc/{pid}")).exists());
+    assert!(!dir.exists());
+}
+
+fn ask(redis: std::net::SocketAddr, command: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(redis)?;
+    stream.set_read_timeout(Some(Duration::from_millis(300)))?;
+    stream.write_all(format!("{command}\r\n").as_bytes())?;
+    let mut buffer = [0; 100];
+    let length = stream.read(&mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+#[test]
+fn redis_keeps_what_it_synced_and_stands_still_when_paused() {
+    let redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    assert_eq!(ask(redis.address(), "SET a 7").unwrap(), "+OK\r\n");
+    redis.pause();
+    ask(redis.address(), "GET a").unwrap_err();
+    redis.resume();
+    let left = lives_and_dies(&redis);
+    assert_eq!(ask(redis.address(), "GET a").unwrap(), "$1\r\n7\r\n");
+    drop(redis);
+    is_gone(left);
+}
+
+#[test]
+fn every_other_server_comes_and_goes() {
+    macro_rules! each {
+        ($($server:ident)*) => {$(
+            let server = $server::start(&[]);
+            let left = lives_and_dies(&server);
+            drop(server);
+            is_gone(left);
+        )*};
+    }
+    each! { Postgres MariaDb Etcd ZooKeeper Nats Moto }
+}
+
+#[test]
+fn a_shared_server_is_started_once() {
+    assert_eq!(Redis::shared().pid(), Redis::shared().pid());
+}
+
+#[test]
+fn a_relay_holds_back_cuts_and_heals() {
+    let redis = Redis::shared();
+    let proxy = Proxy::to(redis.address());
+    assert_eq!(ask(proxy.addr(), "PING").unwrap(), "+PONG\r\n");
+    proxy.hold(Direction::Back);
+    ask(proxy.addr(), "SET held 1").unwrap_err();
+    assert_eq!(ask(redis.address(), "GET held").unwrap(), "$1\r\n1\r\n");
+    proxy.let_go(Direction::Back);
+    let mut open = TcpStream::connect(proxy.addr()).unwrap();
+    proxy.cut();
+    assert_eq!(open.read(&mut [0]).unwrap_or(0), 0, "it was cut");
+    let refused = ask(proxy.addr(), "PING");
+    assert!(
+        refused.is_err() || refused.as_ref().is_ok_and(String::is_empty),
+        "{refused:?}"
+    );
+    proxy.heal();
+    assert_eq!(ask(proxy.addr(), "PING").unwrap(), "+PONG\r\n");
+    assert!(proxy.accepted() >= 4);
+}
