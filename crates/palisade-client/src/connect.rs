@@ -46,6 +46,10 @@ pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn LockService
         "etcd" => Ok(Arc::new(crate::etcd::Etcd::connect(url).await?)),
         #[cfg(feature = "redis")]
         "redis" => Ok(Arc::new(crate::redis::Redis::connect(url).await?)),
+        "redlock" => Err(Fault::unsupported(
+            "grant fencing tokens: Redlock has none, and what needs a token does not run on it; see the \
+             module palisade_client::redlock",
+        )),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(
             crate::postgres::Postgres::connect(url, options.connections).await?,

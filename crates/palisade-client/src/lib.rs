@@ -87,7 +87,7 @@ mod listing;
 mod pending;
 mod random;
 mod schedule;
-#[cfg(feature = "etcd")]
+#[cfg(any(feature = "etcd", feature = "redlock"))]
 mod url;
 mod watch;
 
@@ -103,6 +103,8 @@ pub mod palisade;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redlock")]
+pub mod redlock;
 
 use std::time::Duration;
 

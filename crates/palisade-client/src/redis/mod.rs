@@ -33,6 +33,7 @@
 //! * Eviction can take a lock away: set `maxmemory-policy noeviction`.
 //! * Several locks under one lease, and events, are not offered.
 //!
+//! For a lock over several independent primaries see the module `redlock`, which has no tokens.
 
 mod answer;
 mod fault;
