@@ -90,12 +90,12 @@ impl Client {
     }
 
     /// Connects to the authority at `url`: `palisade://host[:port]` or `http://host:port` for a
-    /// Palisade server (port 7420 unless given after `palisade://`).
+    /// Palisade server (port 7420 unless given after `palisade://`), or another system: see
+    /// [`connect`](crate::connect()).
     ///
     /// # Errors
     /// [`Fault::Invalid`] for an address that cannot be meant, [`Fault::Unavailable`] if nothing
     /// answers there.
-    #[cfg(feature = "palisade")]
     pub async fn connect(url: &str) -> Result<Client, Error> {
         Client::connect_with(url, Options::default()).await
     }
@@ -104,10 +104,9 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::connect`].
-    #[cfg(feature = "palisade")]
     pub async fn connect_with(url: &str, options: Options) -> Result<Client, Error> {
-        let service = crate::palisade::Palisade::connect(url, options.connections).await?;
-        Client::with(Arc::new(service), Arc::new(BootClock), &options)
+        let service = crate::connect(url, &options).await?;
+        Client::with(service, Arc::new(BootClock), &options)
     }
 
     /// A client of an authority of its own, inside this process and in memory only: for tests and for

@@ -54,8 +54,11 @@
 //! |---|---|---|
 //! | `palisade` (default) | [`palisade`] | a Palisade server, over gRPC: [`Client::connect`] |
 //! | `in-process` | `in_process` | this process, without sockets or disk: `Client::in_process` |
+//! | `etcd` | `etcd` | an etcd cluster: `etcd://…` |
+//! | `postgres` | `postgres` | a table in PostgreSQL: `postgres://…` |
 //!
-//! Whatever implements [`LockService`] works with the same guard: [`Client::new`].
+//! The URL selects: [`Client::connect`]. Whatever implements [`LockService`] works with the same guard,
+//! through [`Client::new`], and passes the suite in `conformance` (feature `conformance`).
 //!
 //! # Choosing a time to live and a wait
 //!
@@ -70,6 +73,9 @@ pub mod service;
 
 mod acquire;
 mod client;
+mod connect;
+#[cfg(feature = "redis")]
+mod ears;
 mod errand;
 mod error;
 mod fault;
@@ -81,17 +87,30 @@ mod listing;
 mod pending;
 mod random;
 mod schedule;
+#[cfg(any(feature = "etcd", feature = "redlock"))]
+mod url;
 mod watch;
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "in-process")]
 pub mod in_process;
 #[cfg(feature = "palisade")]
 pub mod palisade;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "redlock")]
+pub mod redlock;
 
 use std::time::Duration;
 
 pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest};
 pub use client::{Client, Options};
+pub use connect::{connect, without_secrets};
 pub use error::{Error, Loss, Lost};
 pub use fault::Fault;
 pub use lease::Lease;

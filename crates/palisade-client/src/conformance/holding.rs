@@ -1,0 +1,346 @@
+//! What a holder may do with its grant, and what nobody may do with it when it is over.
+
+use std::time::Duration;
+
+use palisade_core::{Ending, GrantRef, LeaseKey};
+
+use crate::conformance::Subject;
+use crate::conformance::report::{Finding, Report};
+use crate::conformance::steps::{
+    Checked, Hand, Held, PATIENCE, Place, Saw, ensure, run_checks, say, until,
+};
+use crate::service::{Acquired, Released, Renewal};
+
+pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
+    run_checks!(
+        place,
+        report,
+        [
+            a_try_is_answered_with_the_holder,
+            a_renewal_keeps_the_token,
+            an_expired_lease_goes_to_the_next_and_never_before_its_holder_stops_believing,
+            a_renewed_lease_outlives_its_first_time,
+            a_release_by_a_non_holder_changes_nothing,
+            a_late_release_does_not_free_the_next_holders_lock,
+            a_repeated_release_is_recognised,
+            a_client_takes_its_own_lock_back_with_a_higher_token,
+            a_repeated_request_is_answered_with_its_first_grant,
+            a_held_lock_is_listed,
+            a_ttl_out_of_range_is_an_error_that_names_the_range,
+        ]
+    );
+}
+
+async fn a_try_is_answered_with_the_holder<S: Subject>(place: &Place<S>) -> Checked {
+    let lock = place.lock("try");
+    let (one, other) = (place.hand(&lock).await?, place.hand(&lock).await?);
+    let free = one.show().await?;
+    ensure(free.holder.is_none() && free.waiters == 0, || {
+        format!("a lock nobody asked for: {free:?}")
+    })?;
+    let wish = one.wish(place.long()?, Duration::ZERO)?;
+    let held = one.hold(&wish).await?;
+    match other
+        .ask(&other.wish(place.long()?, Duration::ZERO)?)
+        .await?
+    {
+        Acquired::Held(holder) => {
+            ensure(
+                holder.token == held.token() && holder.client == wish.client,
+                || format!("another holder was named: {holder:?}"),
+            )?;
+            let longest = place.habit.long.as_millis() as u64;
+            ensure(holder.remaining.as_millis() <= longest, || {
+                format!("{holder:?} lasts longer than it was granted for")
+            })?;
+        }
+        other => return Err(format!("{other:?}")),
+    }
+    let shown = one.show().await?;
+    ensure(shown.waiters == 0, || format!("a try waits: {shown:?}"))?;
+    one.release(&held.grant).await?;
+    let free = other.show().await?;
+    ensure(free.holder.is_none(), || format!("released: {free:?}"))?;
+    Ok(Finding::Passed)
+}
+
+async fn a_renewal_keeps_the_token<S: Subject>(place: &Place<S>) -> Checked {
+    let hand = place.hand(&place.lock("renewal")).await?;
+    let held = hand
+        .hold(&hand.wish(place.long()?, Duration::ZERO)?)
+        .await?;
+    for _ in 0..3 {
+        match hand.renew(&held).await? {
+            Renewal::Renewed(renewed) if renewed.token == held.token() => {
+                let (valid, ttl) = (renewed.valid_for, renewed.ttl.span());
+                ensure(valid <= ttl, || {
+                    format!("valid for {valid:?} of a lease of {ttl:?}")
+                })?;
+            }
+            other => return Err(format!("{other:?}")),
+        }
+        hand.is_held_by(&held).await?;
+    }
+    hand.release(&held.grant).await?;
+    Ok(Finding::Passed)
+}
+
+/// A holder that is gone, and the next one: waited for, or granted by then.
+async fn expired<S: Subject>(place: &Place<S>, lock: &str) -> Result<(Hand, Held, Held), Saw> {
+    let (one, other) = (place.hand(lock).await?, place.hand(lock).await?);
+    let first = one.hold(&one.wish(place.brief()?, Duration::ZERO)?).await?;
+    let second = other.hold(&other.wish(place.long()?, PATIENCE)?).await?;
+    ensure(!first.believes(), || {
+        format!(
+            "token {} was granted while the holder of token {} may still believe in it",
+            second.token(),
+            first.token()
+        )
+    })?;
+    ensure(second.token() > first.token(), || {
+        format!("token {} after {}", second.token(), first.token())
+    })?;
+    Ok((other, first, second))
+}
+
+async fn an_expired_lease_goes_to_the_next_and_never_before_its_holder_stops_believing<
+    S: Subject,
+>(
+    place: &Place<S>,
+) -> Checked {
+    let (hand, first, second) = expired(place, &place.lock("expiry")).await?;
+    // Nothing revives the first, and nothing of it touches the second.
+    let renewed = hand.renew(&first).await?;
+    ensure(
+        match renewed {
+            Renewal::Ended(how) => how == Ending::Expired,
+            Renewal::NotHeld => true,
+            Renewal::Stale { highest } => highest == second.token(),
+            Renewal::Renewed(_) => false,
+        },
+        || format!("the expired grant was renewed: {renewed:?}"),
+    )?;
+    let released = hand.release(&first.grant).await?;
+    ensure(released != Released::Released, || {
+        "the expired grant was released".to_owned()
+    })?;
+    hand.is_held_by(&second).await?;
+    hand.release(&second.grant).await?;
+    Ok(Finding::Passed)
+}
+
+async fn a_renewed_lease_outlives_its_first_time<S: Subject>(place: &Place<S>) -> Checked {
+    let hand = place.hand(&place.lock("outlives")).await?;
+    let held = hand
+        .hold(&hand.wish(place.brief()?, Duration::ZERO)?)
+        .await?;
+    let other = place.hand(&hand.lock).await?;
+    let waiter = other.wish(place.long()?, PATIENCE)?;
+    let asking = tokio::spawn(async move { other.hold(&waiter).await });
+    // Twice its time: renewed at a third, as the guard does.
+    let third = palisade_core::Span::from(place.habit.brief / 3);
+    for _ in 0..6 {
+        until(crate::clock::Clock::now(&crate::clock::BootClock).after(third)).await;
+        match hand.renew(&held).await? {
+            Renewal::Renewed(_) => {}
+            // A machine that was busy for that long proves nothing.
+            other => return Err(format!("a lease renewed in time: {other:?}")),
+        }
+    }
+    hand.is_held_by(&held).await?;
+    ensure(!asking.is_finished(), || {
+        "somebody else was granted it meanwhile".to_owned()
+    })?;
+    hand.release(&held.grant).await?;
+    let next = asking.await.map_err(say)??;
+    hand.release(&next.grant).await?;
+    Ok(Finding::Passed)
+}
+
+async fn a_release_by_a_non_holder_changes_nothing<S: Subject>(place: &Place<S>) -> Checked {
+    let hand = place.hand(&place.lock("non-holder")).await?;
+    let held = hand
+        .hold(&hand.wish(place.long()?, Duration::ZERO)?)
+        .await?;
+    let strange = GrantRef {
+        key: LeaseKey::from_bytes([7; 16]),
+        ..held.grant.clone()
+    };
+    for grant in [
+        GrantRef {
+            token: None,
+            ..strange.clone()
+        },
+        strange,
+    ] {
+        let released = hand.release(&grant).await?;
+        ensure(
+            matches!(released, Released::NotHeld | Released::Stale { .. }),
+            || format!("a stranger's release was answered with {released:?}"),
+        )?;
+        hand.is_held_by(&held).await?;
+    }
+    let renewed = hand.service.renew(
+        GrantRef {
+            key: LeaseKey::from_bytes([7; 16]),
+            ..held.grant.clone()
+        },
+        None,
+    );
+    let renewed = renewed.await.map_err(say)?;
+    ensure(!matches!(renewed, Renewal::Renewed(_)), || {
+        format!("a stranger renewed: {renewed:?}")
+    })?;
+    let released = hand.release(&held.grant).await?;
+    ensure(released == Released::Released, || {
+        format!("the holder's own release was answered with {released:?}")
+    })?;
+    Ok(Finding::Passed)
+}
+
+async fn a_late_release_does_not_free_the_next_holders_lock<S: Subject>(
+    place: &Place<S>,
+) -> Checked {
+    let hand = place.hand(&place.lock("late-release")).await?;
+    let first = hand
+        .hold(&hand.wish(place.long()?, Duration::ZERO)?)
+        .await?;
+    hand.release(&first.grant).await?;
+    let second = hand
+        .hold(&hand.wish(place.long()?, Duration::ZERO)?)
+        .await?;
+    for token in [first.grant.token, None] {
+        let late = GrantRef {
+            token,
+            ..first.grant.clone()
+        };
+        let released = hand.release(&late).await?;
+        ensure(released != Released::Released, || {
+            "released a second time".to_owned()
+        })?;
+        hand.is_held_by(&second).await?;
+    }
+    hand.release(&second.grant).await?;
+    Ok(Finding::Passed)
+}
+
+async fn a_repeated_release_is_recognised<S: Subject>(place: &Place<S>) -> Checked {
+    if !place.habit.remembers {
+        return Ok(Finding::NotApplicable("it forgets grants when they end"));
+    }
+    let hand = place.hand(&place.lock("repeated-release")).await?;
+    let held = hand
+        .hold(&hand.wish(place.long()?, Duration::ZERO)?)
+        .await?;
+    hand.release(&held.grant).await?;
+    let again = hand.release(&held.grant).await?;
+    ensure(again == Released::Ended(Ending::Released), || {
+        format!("{again:?}")
+    })?;
+    Ok(Finding::Passed)
+}
+
+async fn a_client_takes_its_own_lock_back_with_a_higher_token<S: Subject>(
+    place: &Place<S>,
+) -> Checked {
+    if !place.habit.takes_back {
+        return Ok(Finding::NotApplicable("a client id is a label to it"));
+    }
+    let hand = place.hand(&place.lock("back")).await?;
+    let wish = hand.wish(place.long()?, Duration::ZERO)?;
+    let first = hand.hold(&wish).await?;
+    let mut again = hand.wish(place.long()?, Duration::ZERO)?;
+    again.client = wish.client;
+    let second = hand.hold(&again).await?;
+    ensure(second.token() > first.token(), || {
+        format!("token {} after {}", second.token(), first.token())
+    })?;
+    let released = hand.release(&first.grant).await?;
+    ensure(released != Released::Released, || {
+        format!("the former life released it: {released:?}")
+    })?;
+    hand.is_held_by(&second).await?;
+    hand.release(&second.grant).await?;
+    Ok(Finding::Passed)
+}
+
+async fn a_repeated_request_is_answered_with_its_first_grant<S: Subject>(
+    place: &Place<S>,
+) -> Checked {
+    let lock = place.lock("repeated-request");
+    let (one, other) = (place.hand(&lock).await?, place.hand(&lock).await?);
+    let wish = one.wish(place.long()?, Duration::ZERO)?;
+    let first = one.hold(&wish).await?;
+    // Over another connection, as after a lost answer.
+    for hand in [&one, &other] {
+        let again = hand.hold(&wish).await?;
+        ensure(again.grant == first.grant, || {
+            format!("granted a second time: {again:?} after {first:?}")
+        })?;
+    }
+    one.release(&first.grant).await?;
+    let free = one.show().await?;
+    ensure(free.holder.is_none() && free.waiters == 0, || {
+        format!("something stayed behind: {free:?}")
+    })?;
+    Ok(Finding::Passed)
+}
+
+async fn a_held_lock_is_listed<S: Subject>(place: &Place<S>) -> Checked {
+    if !place.habit.lists {
+        return Ok(Finding::NotApplicable("it cannot list"));
+    }
+    let client = place.client().await?;
+    let mut leases = Vec::new();
+    for number in 0..5 {
+        let wish = client.lock(&place.lock(&format!("listed/{number}")));
+        let lease = wish.ttl(place.habit.long).acquire().await.map_err(say)?;
+        leases.push(lease);
+    }
+    let prefix = place.lock("listed/");
+    let mut listed = client.list(&prefix).all().await.map_err(say)?;
+    listed.sort_unstable_by(|a, b| a.lock.as_str().cmp(b.lock.as_str()));
+    let seen: Vec<_> = listed
+        .iter()
+        .map(|view| (view.lock.clone(), view.holder.as_ref().map(|h| h.token)))
+        .collect();
+    let held: Vec<_> = leases
+        .iter()
+        .map(|lease| (lease.lock().clone(), Some(lease.token())))
+        .collect();
+    ensure(seen == held, || format!("listed {seen:?}, held {held:?}"))?;
+    for lease in leases {
+        lease.release().await.map_err(say)?;
+    }
+    let listed = client.list(&prefix).all().await.map_err(say)?;
+    ensure(listed.is_empty(), || {
+        format!("listed after release: {listed:?}")
+    })?;
+    Ok(Finding::Passed)
+}
+
+async fn a_ttl_out_of_range_is_an_error_that_names_the_range<S: Subject>(
+    place: &Place<S>,
+) -> Checked {
+    let client = place.client().await?;
+    let lock = place.lock("range");
+    for ttl in [Duration::from_millis(99), Duration::from_secs(86_401)] {
+        let refused = client.lock(&lock).ttl(ttl).try_acquire().await;
+        let text = refused.map_or_else(|error| error.to_string(), |lease| format!("{lease:?}"));
+        ensure(text.contains("..="), || format!("{ttl:?}: {text}"))?;
+    }
+    // Shorter than it can grant: refused with the range, never lengthened in silence.
+    let shortest = Duration::from_millis(100);
+    if place.habit.brief > shortest {
+        match client.lock(&lock).ttl(shortest).try_acquire().await {
+            Ok(Some(lease)) => ensure(lease.ttl().as_millis() == 100, || {
+                format!("asked for 100 ms, granted {}", lease.ttl())
+            })?,
+            Ok(None) => return Err("a free lock was denied".to_owned()),
+            Err(error) => ensure(error.to_string().contains("..="), || {
+                format!("{shortest:?}: {error}")
+            })?,
+        }
+    }
+    Ok(Finding::Passed)
+}

@@ -1,0 +1,70 @@
+//! What the suite found.
+
+use std::fmt;
+
+/// The checks by name, and what went wrong in those that failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    passed: Vec<&'static str>,
+    failed: Vec<(&'static str, String)>,
+    not_applicable: Vec<(&'static str, &'static str)>,
+}
+
+/// What became of one check.
+pub(super) enum Finding {
+    Passed,
+    /// The authority does not claim it; the text says what.
+    NotApplicable(&'static str),
+}
+
+impl Report {
+    /// The checks that passed, by name.
+    #[must_use]
+    pub fn passed(&self) -> &[&'static str] {
+        &self.passed
+    }
+
+    /// The checks that failed, by name.
+    #[must_use]
+    pub fn failed(&self) -> Vec<&'static str> {
+        self.failed.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// The checks that say nothing about this authority, by name.
+    #[must_use]
+    pub fn not_applicable(&self) -> Vec<&'static str> {
+        self.not_applicable.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// Fails the test that runs the suite if any check failed.
+    ///
+    /// # Panics
+    /// With every failed check and what it saw.
+    #[track_caller]
+    pub fn assert_passed(&self) {
+        assert!(self.failed.is_empty(), "{self}");
+        assert!(!self.passed.is_empty(), "no check was run");
+    }
+
+    pub(super) fn note(&mut self, name: &'static str, result: Result<Finding, String>) {
+        match result {
+            Ok(Finding::Passed) => self.passed.push(name),
+            Ok(Finding::NotApplicable(why)) => self.not_applicable.push((name, why)),
+            Err(saw) => self.failed.push((name, saw)),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (passed, failed) = (self.passed.len(), self.failed.len());
+        write!(f, "{passed} checks passed, {failed} failed")?;
+        for (name, saw) in &self.failed {
+            write!(f, "\n  {name}: {saw}")?;
+        }
+        for (name, why) in &self.not_applicable {
+            write!(f, "\n  {name} does not apply: {why}")?;
+        }
+        Ok(())
+    }
+}

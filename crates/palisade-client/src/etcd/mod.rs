@@ -1,0 +1,180 @@
+//! An etcd cluster as the authority.
+//!
+//! ```text
+//!   request id ─► lease (its id is part of the request id) ─► one queue key under that lease:
+//!
+//!      <root> <lock> NUL <request id, hex>   →   client id, metadata      create revision = token
+//!
+//!   the key with the lowest create revision holds; every other one watches only its predecessor,
+//!   and looks again, itself included, before it believes that it is first
+//! ```
+//!
+//! # What it gives
+//!
+//! * At most one holder: the lowest create revision under the lock. Waiting is FIFO, and one release
+//!   wakes one waiter.
+//! * The token is the **create revision** of the holder's key: etcd's own count of writes, which only
+//!   grows, over all locks and clients. Grants of one lock come in the order of their tokens. Across
+//!   locks a token says when the request joined its queue, not when it was granted.
+//! * Release and renewal compare key *and* revision in one transaction. Every step may be repeated:
+//!   key and lease are named by the request.
+//! * A waiter whose lease died is never granted: it re-reads its own key in the same transaction that
+//!   finds no predecessor. (The server's own `Lock` of etcd 3.4 does not, etcd-io/etcd#11456.)
+//!
+//! # What it cannot give
+//!
+//! * Leases are in whole seconds, and the cluster has a shortest one (⌈1.5 × election time-out⌉, 2 s
+//!   by default) below which it lengthens without a word. A time to live it would not grant as asked
+//!   is an error.
+//! * A client id is a label. The same client waits for its own former lease like anybody else.
+//! * How a grant ended is not remembered: a release that is repeated is answered with "not held".
+//! * **A restored cluster goes back to old tokens.** `etcdctl snapshot restore` with the same member
+//!   names and token also keeps the cluster id, so a fence cannot tell. Restore with a new
+//!   `--initial-cluster-token`: the cluster id changes, this authority's id with it, and fences refuse
+//!   the new tokens until an operator re-arms them. Or raise the revision first (`--bump-revision`,
+//!   etcd 3.6).
+//! * Several locks under one lease, events and a time to live changed by a renewal are not offered.
+
+mod address;
+mod fault;
+mod looking;
+mod queue;
+mod wire;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Renewed, RequestId, Token, Ttl};
+
+use crate::fault::Fault;
+use crate::service::{
+    AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
+};
+use queue::Ticket;
+use wire::{Alive, Wire};
+
+/// A connection to an etcd cluster.
+pub struct Etcd {
+    authority: AuthorityId,
+    wire: Wire,
+    /// What the keys of all locks begin with.
+    root: Arc<str>,
+    wake_ups: AtomicU64,
+}
+
+impl Etcd {
+    /// Connects to the cluster at `url`: `etcd://host[:port][,host[:port]…][/root]`, with 2379 as the
+    /// port and `palisade` as the root of all keys unless given. Locks under two roots have nothing
+    /// to do with each other, and are two authorities to a fence.
+    ///
+    /// # Errors
+    /// [`Fault::Invalid`] for an address that cannot be meant, [`Fault::Unavailable`] if nothing
+    /// answers there.
+    pub async fn connect(url: &str) -> Result<Etcd, Fault> {
+        let address = address::Address::parse(url)?;
+        let wire = Wire::connect(&address.hosts).await?;
+        let cluster = wire.cluster().await?;
+        let root = address.root;
+        let authority = AuthorityId::new(&format!("etcd:{cluster:016x}:{root}"))?;
+        Ok(Etcd {
+            authority,
+            wire,
+            root: root.into(),
+            wake_ups: AtomicU64::new(0),
+        })
+    }
+
+    /// How many times a waiting request of this connection was woken because the one before it had
+    /// gone.
+    #[must_use]
+    pub fn wake_ups(&self) -> u64 {
+        self.wake_ups.load(Ordering::Relaxed)
+    }
+
+    async fn renewed(&self, grant: GrantRef, ttl: Option<Ttl>) -> Result<Renewal, Fault> {
+        let ticket = Ticket::of_grant(&self.root, &grant);
+        // The key proves the grant, the lease keeps it; neither alone is enough.
+        let (place, alive) = tokio::join!(
+            ticket.look(&self.wire, grant.token),
+            self.wire.keep_alive(ticket.lease)
+        );
+        let (Some(place), Alive::For(granted)) = (place?, alive?) else {
+            return Ok(Renewal::NotHeld);
+        };
+        if ttl.is_some_and(|asked| asked != granted) {
+            return Err(Fault::unsupported(format!(
+                "change a lease's time to live; this one has {granted}"
+            )));
+        }
+        Ok(Renewal::Renewed(Renewed {
+            token: place.token,
+            ttl: granted,
+            valid_for: granted.span(),
+        }))
+    }
+
+    async fn released(&self, grant: GrantRef) -> Result<Released, Fault> {
+        let ticket = Ticket::of_grant(&self.root, &grant);
+        let deleted = ticket.leave(&self.wire, grant.token).await?;
+        if deleted {
+            // Nothing hangs on it any more; were it not revoked, it would expire.
+            let _ = self.wire.revoke(ticket.lease).await;
+        }
+        Ok(match deleted {
+            true => Released::Released,
+            false => Released::NotHeld,
+        })
+    }
+
+    async fn revoked(&self, lock: LockName, token: Token) -> Result<Revocation, Fault> {
+        let Some(holder) = self.wire.first(&self.root, &lock).await? else {
+            return Ok(Revocation::NotHeld);
+        };
+        let highest = queue::token(&holder)?;
+        if highest != token {
+            return Ok(Revocation::Stale { highest });
+        }
+        match self.wire.delete_as(&holder.key, Some(token)).await? {
+            true => Ok(Revocation::Revoked),
+            false => Ok(Revocation::NotHeld),
+        }
+    }
+}
+
+impl LockService for Etcd {
+    fn authority(&self) -> &AuthorityId {
+        &self.authority
+    }
+
+    fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
+        Box::pin(queue::acquire(self, request))
+    }
+
+    fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {
+        Box::pin(self.renewed(grant, ttl))
+    }
+
+    fn release(&self, grant: GrantRef) -> Operation<'_, Released> {
+        Box::pin(self.released(grant))
+    }
+
+    /// Revokes the request's lease: its key goes with it, and one that is still on its way cannot be
+    /// put any more.
+    fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
+        Box::pin(self.wire.revoke(queue::lease_id(request.as_bytes())))
+    }
+
+    fn show(&self, lock: LockName) -> Operation<'_, LockView> {
+        Box::pin(looking::show(self, lock))
+    }
+
+    fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Operation<'_, Page> {
+        Box::pin(looking::list(self, prefix.to_owned(), after, limit))
+    }
+
+    /// The reason is for people and etcd has no place for it; the holder learns of it with its next
+    /// renewal.
+    fn revoke(&self, lock: LockName, token: Token, _reason: &str) -> Operation<'_, Revocation> {
+        Box::pin(self.revoked(lock, token))
+    }
+}

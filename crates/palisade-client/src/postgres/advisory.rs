@@ -1,0 +1,133 @@
+//! PostgreSQL's session advisory locks: exclusion **without a fencing token**.
+//!
+//! The lock lives as long as a session does. That is quick and needs no table, and it is for work
+//! that is merely wasted when it is done twice:
+//!
+//! * There is no token, so nothing at the resource can refuse a holder that was paused. The guard has
+//!   no `token()`, and does not compile where a fence wants one.
+//! * There is no lease and no deadline. When the connection dies without a word, the server may free
+//!   the lock long before or long after this side notices.
+//! * It does not survive a transaction pooler: the session is the pooler's, and the lock stays with
+//!   whoever gets it next. Connect to the server itself.
+//!
+//! ```compile_fail
+//! # use palisade_client::postgres::advisory::Guard;
+//! fn claim(token: palisade_client::Token) {}
+//! fn fenced(guard: &Guard) {
+//!     claim(guard.token()); // there is none
+//! }
+//! ```
+//!
+//! For data that must not be lost use [`Postgres`](super::Postgres), whose grants carry tokens.
+
+use std::time::Duration;
+
+use palisade_core::LockName;
+use tokio::task::JoinHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::{fault, pool};
+use crate::error::Error;
+use crate::fault::Fault;
+
+/// A database to take advisory locks in.
+#[derive(Clone, Debug)]
+pub struct AdvisoryLocks {
+    config: Config,
+}
+
+/// A lock that is held for as long as its own connection lives. No token: see the [module](self).
+#[must_use = "dropping the guard ends the session, and with it the lock"]
+pub struct Guard {
+    lock: LockName,
+    client: Client,
+    connection: JoinHandle<()>,
+}
+
+impl AdvisoryLocks {
+    /// Locks in the database at `url`, spelled as for [`Postgres::connect`](super::Postgres::connect).
+    /// Nothing is connected to yet: each lock has a session of its own.
+    ///
+    /// # Errors
+    /// [`Fault::Invalid`] for an address that cannot be meant.
+    pub fn at(url: &str) -> Result<AdvisoryLocks, Fault> {
+        let config = pool::config(url)?;
+        Ok(AdvisoryLocks { config })
+    }
+
+    /// Takes the lock called `name`, waiting up to `wait` for it (zero: not at all); `None` if
+    /// somebody else still has it then. Waiters are served in the order in which they came.
+    ///
+    /// # Errors
+    /// Faults only. Dropping the future leaves nothing behind: its session ends.
+    pub async fn acquire(&self, name: &str, wait: Duration) -> Result<Option<Guard>, Error> {
+        let lock = LockName::new(name)?;
+        let connected = self.config.connect(NoTls).await;
+        let (client, connection) = connected.map_err(|error| fault::connecting(&error))?;
+        let connection = tokio::spawn(async move { drop(connection.await) });
+        let guard = Guard {
+            lock,
+            client,
+            connection,
+        };
+        Ok(guard.take(wait).await?.then_some(guard))
+    }
+}
+
+impl Guard {
+    async fn take(&self, wait: Duration) -> Result<bool, Fault> {
+        let name = [(&self.lock.as_str() as _, Type::TEXT)];
+        if wait.is_zero() {
+            let take = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
+            let taken = self.client.query_typed_one(take, &name).await;
+            let taken = taken.and_then(|row| row.try_get(0));
+            return taken.map_err(|error| fault::of(&error));
+        }
+        let bound = format!("SET lock_timeout = {}", wait.as_millis().max(1));
+        let bounded = self.client.batch_execute(&bound).await;
+        bounded.map_err(|error| fault::of(&error))?;
+        let take = "SELECT pg_advisory_lock(hashtextextended($1, 0))::text";
+        match self.client.query_typed_one(take, &name).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(false),
+            Err(error) => Err(fault::of(&error)),
+        }
+    }
+
+    /// The lock.
+    #[must_use]
+    pub fn lock(&self) -> &LockName {
+        &self.lock
+    }
+
+    /// Whether the session is known to be over. `false` proves nothing: see the [module](self).
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Completes when this side notices that the session is over, and the lock with it.
+    pub async fn lost(&mut self) {
+        let _ = (&mut self.connection).await;
+    }
+
+    /// Gives the lock up, and reports whether it was still held.
+    ///
+    /// # Errors
+    /// [`Fault::UnknownOutcome`] if there was no answer: the session's end frees the lock.
+    pub async fn release(self) -> Result<bool, Error> {
+        let release = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
+        let name = [(&self.lock.as_str() as _, Type::TEXT)];
+        let released = self.client.query_typed_one(release, &name).await;
+        let released = released.and_then(|row| row.try_get(0));
+        Ok(released.map_err(|error| fault::of(&error))?)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}

@@ -1,0 +1,97 @@
+//! Asking for a lock, and asking again until it is granted or the wait is over.
+
+use palisade_core::{Granted, LeaseId, LeaseKey, Span, Timestamp};
+use tokio_postgres::types::Type;
+
+use super::Postgres;
+use super::listener::Ear;
+use super::rows::{self, Asked};
+use crate::clock::{BootClock, Clock as _};
+use crate::fault::Fault;
+use crate::service::{AcquireRequest, Acquired, Under};
+
+pub(super) async fn acquire(
+    postgres: &Postgres,
+    request: AcquireRequest,
+) -> Result<Acquired, Fault> {
+    let called = BootClock.now();
+    let Under::New(ttl) = request.under else {
+        return Err(Fault::unsupported("put several locks under one lease"));
+    };
+    let until = called.after(request.wait.unwrap_or(Span::ZERO));
+    let ear = match request.wait {
+        Some(_) => Some(postgres.listener.listen(request.request).await),
+        None => None,
+    };
+    loop {
+        let sent = BootClock.now();
+        let wait = sent < until;
+        let row = ask(postgres, &request, i64::from(ttl.as_millis()), wait).await?;
+        match rows::asked(&row)? {
+            Asked::Granted(grant) => {
+                // What is left counts from when this statement was sent.
+                let waited = sent.since(called);
+                return Ok(Acquired::Granted(Granted {
+                    token: grant.token,
+                    lease: LeaseId(grant.token),
+                    key: LeaseKey::from_bytes(*request.request.as_bytes()),
+                    ttl,
+                    valid_for: waited.plus(grant.remaining),
+                    waited,
+                    acquired_at: grant.acquired_at,
+                }));
+            }
+            Asked::Queued { first, holder } => {
+                // A sign of life at a third of the time; the first in the queue also looks when the
+                // holder's lease is due, and every second, should nobody tell it.
+                let third = Span::from_nanos(ttl.span().as_nanos() / 3);
+                let next = match first {
+                    true => third.min(LOOK).min(holder.remaining.plus(TICK)),
+                    false => third,
+                };
+                pause(ear.as_ref(), sent.after(next).min(until)).await;
+            }
+            Asked::Other(acquired) => return Ok(acquired),
+        }
+    }
+}
+
+async fn pause(ear: Option<&Ear<'_>>, until: Timestamp) {
+    let Some(ear) = ear else {
+        return;
+    };
+    tokio::select! {
+        () = ear.heard() => {}
+        () = BootClock.sleep_until(until) => {}
+    }
+}
+
+async fn ask(
+    postgres: &Postgres,
+    request: &AcquireRequest,
+    ttl_ms: i64,
+    wait: bool,
+) -> Result<tokio_postgres::Row, Fault> {
+    let id = request.request.to_hex();
+    let metadata = request.metadata.as_deref();
+    postgres
+        .pool
+        .one(
+            "SELECT * FROM palisade.acquire($1::uuid, $2, $3, $4, $5, $6, $7)",
+            &[
+                (&id, Type::TEXT),
+                (&request.lock.as_str(), Type::TEXT),
+                (&request.client.as_str(), Type::TEXT),
+                (&ttl_ms, Type::INT8),
+                (&metadata, Type::TEXT),
+                (&wait, Type::BOOL),
+                (&postgres.listener.channel(), Type::TEXT),
+            ],
+        )
+        .await
+}
+
+/// How often the first in a queue looks when nobody tells it anything.
+const LOOK: Span = Span::from_millis(1_000);
+/// The database counts in microseconds.
+const TICK: Span = Span::from_millis(1);

@@ -1,0 +1,75 @@
+//! Asking for a lock, and asking again until it is granted or the wait is over.
+
+use palisade_core::{Granted, LeaseId, LeaseKey, Span, Timestamp};
+
+use super::Redis;
+use crate::clock::{BootClock, Clock as _};
+use crate::ears::Ear;
+use crate::fault::Fault;
+use crate::service::{AcquireRequest, Acquired, Under};
+
+pub(super) async fn acquire(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault> {
+    let called = BootClock.now();
+    let Under::New(ttl) = request.under else {
+        return Err(Fault::unsupported("put several locks under one lease"));
+    };
+    let (id, millis) = (request.request.to_hex(), ttl.as_millis().to_string());
+    let until = called.after(request.wait.unwrap_or(Span::ZERO));
+    let ear = match request.wait {
+        Some(_) => Some(redis.listener.listen(request.request).await),
+        None => None,
+    };
+    loop {
+        let sent = BootClock.now();
+        let wait = if sent < until { "1" } else { "0" };
+        let metadata = request.metadata.as_deref().unwrap_or_default();
+        let (lock, client) = (request.lock.as_str(), request.client.as_str());
+        let channel = redis.listener.channel();
+        let wish = [lock, &id, client, &millis, metadata, wait, channel];
+        let answer = redis.run("acquire", &wish).await?;
+        let look = match &*answer.how {
+            "granted" => {
+                redis.replicated().await?;
+                // What is left counts from when this question was sent.
+                let waited = sent.since(called);
+                return Ok(Acquired::Granted(Granted {
+                    token: answer.token()?,
+                    lease: LeaseId(answer.token()?),
+                    key: LeaseKey::from_bytes(*request.request.as_bytes()),
+                    ttl: answer.ttl()?,
+                    valid_for: waited.plus(answer.left()),
+                    waited,
+                    acquired_at: answer.acquired_at()?,
+                }));
+            }
+            // Expiry wakes nobody by itself: the first looks when the holder's lease is due.
+            "first" => LOOK.min(answer.left().plus(TICK)),
+            "queued" => ttl.span(),
+            "held" => return Ok(Acquired::Held(answer.holder()?)),
+            "full" => return Ok(Acquired::QueueFull(FULL.into())),
+            "exhausted" => return Ok(Acquired::TokensExhausted),
+            "abandoned" => return Ok(Acquired::Abandoned),
+            _ => return Ok(Acquired::Over(Some(answer.ending()?))),
+        };
+        // A sign of life at a third of the time.
+        let next = look.min(Span::from_nanos(ttl.span().as_nanos() / 3));
+        pause(ear.as_ref(), sent.after(next).min(until)).await;
+    }
+}
+
+async fn pause(ear: Option<&Ear<'_>>, until: Timestamp) {
+    let Some(ear) = ear else {
+        return;
+    };
+    tokio::select! {
+        () = ear.heard() => {}
+        () = BootClock.sleep_until(until) => {}
+    }
+}
+
+const FULL: &str = "1024 requests wait for this lock, as many as may";
+
+/// How often the first in a queue looks when nobody tells it anything.
+const LOOK: Span = Span::from_millis(1_000);
+/// The server counts in milliseconds.
+const TICK: Span = Span::from_millis(1);

@@ -1,0 +1,78 @@
+//! URLs that name an authority: `scheme://[user[:password]@]host[:port][,host[:port]…][/path]`.
+
+use std::fmt;
+
+use crate::fault::Fault;
+
+/// The parts of a URL, as they stand there.
+pub(crate) struct Parts<'a> {
+    scheme: &'a str,
+    pub(crate) user: Option<&'a str>,
+    hosts: &'a str,
+    pub(crate) path: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    /// Takes a URL of this scheme apart.
+    pub(crate) fn of(url: &'a str, scheme: &'a str) -> Result<Parts<'a>, Fault> {
+        let rest = url
+            .strip_prefix(scheme)
+            .and_then(|rest| rest.strip_prefix("://"))
+            .ok_or_else(|| Fault::invalid(format!("an address begins with {scheme}://")))?;
+        let (authority, path) = match rest.find('/') {
+            Some(slash) => rest.split_at(slash),
+            None => (rest, ""),
+        };
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, authority),
+        };
+        Ok(Parts {
+            scheme,
+            user,
+            hosts,
+            path,
+        })
+    }
+
+    /// Each host with its port.
+    pub(crate) fn hosts(&self, default_port: u16) -> Result<Vec<String>, Fault> {
+        self.hosts
+            .split(',')
+            .map(|host| self.host(host, default_port))
+            .collect()
+    }
+
+    fn host(&self, given: &str, default_port: u16) -> Result<String, Fault> {
+        // An IPv6 address stands in brackets, and has colons of its own.
+        let name_ends = given.rfind(']').map_or(0, |bracket| bracket + 1);
+        let (host, port) = match given[name_ends..].find(':') {
+            Some(colon) => {
+                let (host, port) = given.split_at(name_ends + colon);
+                let port = port[1..].parse().ok().filter(|port| *port != 0);
+                let wrong = || self.wrong("the port must be 1 ..= 65535");
+                (host, port.ok_or_else(wrong)?)
+            }
+            None => (given, default_port),
+        };
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._[]:".contains(&byte);
+        if host.is_empty() || !host.bytes().all(allowed) {
+            return Err(self.wrong("a host is missing or is none"));
+        }
+        Ok(format!("{host}:{port}"))
+    }
+
+    /// The address cannot be meant. What may be a secret in it is not repeated.
+    pub(crate) fn wrong(&self, why: impl fmt::Display) -> Fault {
+        let Parts {
+            scheme,
+            hosts,
+            path,
+            ..
+        } = self;
+        let user = self.user.map_or("", |_| "…@");
+        Fault::invalid(format!(
+            "{scheme}://{user}{hosts}{path} is no authority's address: {why}"
+        ))
+    }
+}

@@ -1,0 +1,89 @@
+//! The in-process authority and a real Palisade server against the suite for authorities.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::sync::Arc;
+
+use palisade_client::conformance::{self, Habit, Subject};
+use palisade_client::in_process::InProcess;
+use palisade_client::palisade::Palisade;
+use palisade_client::{Fault, LockService};
+use support::relay::Relay;
+use support::server::Server;
+use tokio::sync::Mutex;
+
+struct Here(Arc<InProcess>);
+
+impl Subject for Here {
+    async fn connect(&self) -> Result<Arc<dyn LockService>, Fault> {
+        Ok(self.0.clone())
+    }
+}
+
+/// `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_process() {
+    let subject = Arc::new(Here(Arc::new(InProcess::start().unwrap())));
+    let habit = Habit::FULL.scaled().unwrap();
+    conformance::run(&subject, habit).await.assert_passed();
+}
+
+/// A server in this process on a durable store, behind a relay that stays when it goes.
+struct There {
+    dir: tempfile::TempDir,
+    server: Mutex<Option<Server>>,
+    relay: Relay,
+}
+
+impl There {
+    async fn start() -> There {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start(&dir.path().join("data")).await;
+        let relay = Relay::to(server.address).await;
+        There {
+            dir,
+            server: Mutex::new(Some(server)),
+            relay,
+        }
+    }
+}
+
+impl Subject for There {
+    async fn connect(&self) -> Result<Arc<dyn LockService>, Fault> {
+        Ok(Arc::new(Palisade::connect(&self.relay.url(), 1).await?))
+    }
+
+    async fn connect_through(&self) -> Option<Result<Arc<dyn LockService>, Fault>> {
+        Some(self.connect().await)
+    }
+
+    async fn cut(&self) {
+        self.relay.cut();
+    }
+
+    /// In order, but its clients see their connections end and none of their requests answered; the
+    /// real SIGKILL is in the binary's own crash battery.
+    async fn crash(&self) -> bool {
+        let mut server = self.server.lock().await;
+        self.relay.move_to(None);
+        server.take().unwrap().stop().await;
+        let again = Server::start(&self.dir.path().join("data")).await;
+        self.relay.move_to(Some(again.address));
+        *server = Some(again);
+        true
+    }
+}
+
+/// `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
+#[tokio::test(flavor = "multi_thread")]
+async fn palisade_server() {
+    let subject = Arc::new(There::start().await);
+    let habit = Habit::FULL.scaled().unwrap();
+    conformance::run(&subject, habit).await.assert_passed();
+}
