@@ -341,7 +341,7 @@ pub(super) fn lease_id(request: &[u8; 16]) -> i64 {
 
 fn whole_seconds(ttl: Ttl) -> Result<i64, Fault> {
     let millis = ttl.as_millis();
-    if millis % 1_000 != 0 {
+    if !millis.is_multiple_of(1_000) {
         return Err(Fault::invalid(format!(
             "a lease of {ttl}: etcd has whole seconds, 1 s ..= {} s",
             Ttl::MAX.as_millis() / 1_000

@@ -12,7 +12,13 @@ use super::queue;
 use crate::fault::Fault;
 
 /// Generated from `proto/etcd/rpc.proto`.
-#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    reason = "generated"
+)]
 pub(super) mod pb {
     tonic::include_proto!("etcdserverpb");
 }

@@ -87,7 +87,7 @@ impl Redlock {
     /// again at random times: there is no queue, and no order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name or a time to live outside its range. A primary that does not
+    /// [`Fault::Invalid`] for a name or a time to live outside its range. A primary that does not
     /// answer counts as one that did not grant.
     pub async fn acquire(
         &self,
