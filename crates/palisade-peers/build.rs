@@ -1,0 +1,12 @@
+//! A bare etcd client, from the same description of its interface as the adapter's.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let protos = "../palisade-client/proto";
+    println!("cargo:rerun-if-changed={protos}");
+    let descriptors = protox::compile(["etcd/rpc.proto"], [protos])?;
+    tonic_prost_build::configure()
+        .build_transport(false)
+        .build_server(false)
+        .compile_fds(descriptors)?;
+    Ok(())
+}

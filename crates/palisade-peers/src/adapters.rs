@@ -1,0 +1,183 @@
+//! What an authority costs behind palisade-client, against a bare client of the same system that
+//! carries out the same recipe by hand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade_client::service::LockService;
+use palisade_client::{Options, connect};
+use palisade_testbed::{Etcd, Postgres, Redis, ZooKeeper};
+use serde_json::json;
+
+use crate::bare;
+use crate::lane::{Adapter, Error, Lane};
+use crate::machine;
+use crate::measure::{hand_off, median, pairs};
+
+/// What to measure.
+pub(crate) struct Plan {
+    pub(crate) lanes: u32,
+    pub(crate) rounds: u32,
+    pub(crate) duration: Duration,
+    pub(crate) hand_overs: u32,
+    pub(crate) json: bool,
+}
+
+/// A system and where it runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum System {
+    Redis,
+    Etcd,
+    ZooKeeper,
+    Postgres,
+}
+
+/// The servers, durable as far as each can be by its settings.
+struct Servers {
+    redis: Redis,
+    etcd: Etcd,
+    zookeeper: ZooKeeper,
+    postgres: Postgres,
+}
+
+/// What one system reached, round by round.
+#[derive(Default)]
+struct Reached {
+    pairs: Vec<f64>,
+    hand_off: Vec<f64>,
+}
+
+const SYSTEMS: [(System, &str); 4] = [
+    (System::Redis, "Redis 7, appendfsync always"),
+    (System::Etcd, "etcd 3.4"),
+    (System::ZooKeeper, "ZooKeeper 3.8"),
+    (System::Postgres, "PostgreSQL 15"),
+];
+
+impl Servers {
+    fn start() -> Servers {
+        Servers {
+            redis: Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]),
+            etcd: Etcd::start(&[]),
+            zookeeper: ZooKeeper::start(&[]),
+            postgres: Postgres::start(&[]),
+        }
+    }
+
+    fn url(&self, system: System) -> String {
+        match system {
+            System::Redis => self.redis.url(),
+            System::Etcd => self.etcd.url(),
+            System::ZooKeeper => self.zookeeper.url(),
+            System::Postgres => self.postgres.url(),
+        }
+    }
+
+    /// A lane of its own connection, through the adapter or bare.
+    async fn lane(
+        &self,
+        system: System,
+        adapter: bool,
+        lock: &str,
+    ) -> Result<Box<dyn Lane>, Error> {
+        let url = self.url(system);
+        if adapter {
+            let options = Options {
+                connections: 1,
+                ..Options::default()
+            };
+            let service: Arc<dyn LockService> = connect(&url, &options).await?;
+            return Ok(Box::new(Adapter::new(service, lock)?));
+        }
+        Ok(match system {
+            System::Redis => Box::new(bare::redis::Lane::connect(&url, lock).await?),
+            System::Etcd => Box::new(bare::etcd::Lane::connect(self.etcd.port(), lock).await?),
+            System::ZooKeeper => {
+                Box::new(bare::zookeeper::Lane::connect(self.zookeeper.port(), lock).await?)
+            }
+            System::Postgres => Box::new(bare::postgres::Lane::connect(&url, lock).await?),
+        })
+    }
+}
+
+pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let machine = machine::line()?;
+    eprintln!("starting the servers");
+    let servers = Servers::start();
+    let reached = runtime.block_on(measure(plan, &servers))?;
+    if plan.json {
+        println!("{}", as_json(plan, &machine, &reached));
+    } else {
+        print!("{}", as_text(plan, &machine, &reached));
+    }
+    Ok(())
+}
+
+/// For each system what the adapter and the bare client reached.
+type Table = Vec<[Reached; 2]>;
+
+async fn measure(plan: &Plan, servers: &Servers) -> Result<Table, Error> {
+    bare::postgres::prepare(&servers.postgres.url()).await?;
+    let mut table: Table = SYSTEMS.iter().map(|_| Default::default()).collect();
+    for round in 0..plan.rounds {
+        eprintln!("round {} of {}", round + 1, plan.rounds);
+        for (row, (system, _)) in table.iter_mut().zip(SYSTEMS) {
+            // In turns, so that what changes on the machine hits both.
+            let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+            for which in order {
+                let adapter = which == 0;
+                let name = |lane: u32| format!("peers/{round}/{which}/{lane}");
+                let mut lanes = Vec::new();
+                for lane in 0..plan.lanes {
+                    lanes.push(servers.lane(system, adapter, &name(lane)).await?);
+                }
+                row[which].pairs.push(pairs(lanes, plan.duration).await?);
+                let contended = format!("peers/{round}/{which}/contended");
+                let two = [
+                    servers.lane(system, adapter, &contended).await?,
+                    servers.lane(system, adapter, &contended).await?,
+                ];
+                row[which]
+                    .hand_off
+                    .push(hand_off(two, plan.hand_overs).await?);
+            }
+        }
+    }
+    Ok(table)
+}
+
+fn as_text(plan: &Plan, machine: &str, table: &Table) -> String {
+    let mut text = format!(
+        "{machine}\n{} lanes, medians of {} rounds\n\n{:<30}{:>12}{:>12}{:>8}{:>14}{:>12}{:>8}\n",
+        plan.lanes, plan.rounds, "", "pairs/s", "bare", "ratio", "hand-off us", "bare", "ratio"
+    );
+    for ((_, name), [adapter, bare]) in SYSTEMS.iter().zip(table) {
+        let (rate, bare_rate) = (median(adapter.pairs.clone()), median(bare.pairs.clone()));
+        let (off, bare_off) = (
+            median(adapter.hand_off.clone()),
+            median(bare.hand_off.clone()),
+        );
+        text.push_str(&format!(
+            "{name:<30}{rate:>12.0}{bare_rate:>12.0}{:>8.2}{off:>14.0}{bare_off:>12.0}{:>8.2}\n",
+            rate / bare_rate,
+            off / bare_off
+        ));
+    }
+    text
+}
+
+fn as_json(plan: &Plan, machine: &str, table: &Table) -> serde_json::Value {
+    let rows = SYSTEMS.iter().zip(table).map(|((_, name), [adapter, bare])| {
+        let side = |reached: &Reached| json!({"pairs_per_second": reached.pairs, "hand_off_us": reached.hand_off});
+        json!({"system": name, "adapter": side(adapter), "bare": side(bare)})
+    });
+    json!({
+        "machine": machine,
+        "lanes": plan.lanes,
+        "rounds": plan.rounds,
+        "systems": rows.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,87 @@
+//! One client with one lock.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use palisade_client::service::{AcquireRequest, Acquired, LockService, Released, Under};
+use palisade_core::{ClientId, GrantRef, LockName, RequestId, Span, Ttl};
+
+/// Whatever goes wrong here ends the run.
+pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
+
+pub(crate) type Step<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// Takes its lock, waiting for it as long as it takes, and gives it up.
+pub(crate) trait Lane: Send {
+    /// The token of the grant.
+    fn acquire(&mut self) -> Step<'_, u64>;
+
+    fn release(&mut self) -> Step<'_, ()>;
+}
+
+/// How long a lease would last, were it not released.
+pub(crate) const TTL_MS: u64 = 10_000;
+
+/// A lane through palisade-client: one attempt a call, no guard, as the bare ones.
+pub(crate) struct Adapter {
+    service: Arc<dyn LockService>,
+    lock: LockName,
+    client: ClientId,
+    grant: Option<GrantRef>,
+}
+
+impl Adapter {
+    pub(crate) fn new(service: Arc<dyn LockService>, lock: &str) -> Result<Adapter, Error> {
+        Ok(Adapter {
+            service,
+            lock: LockName::new(lock)?,
+            client: ClientId::new(&format!(
+                "lane-{}",
+                RequestId::from_bytes(random()?).to_hex()
+            ))?,
+            grant: None,
+        })
+    }
+}
+
+impl Lane for Adapter {
+    fn acquire(&mut self) -> Step<'_, u64> {
+        Box::pin(async move {
+            let request = AcquireRequest {
+                lock: self.lock.clone(),
+                client: self.client.clone(),
+                under: Under::New(Ttl::from_millis(TTL_MS)?),
+                wait: Some(Span::from_millis(60_000)),
+                request: RequestId::from_bytes(random()?),
+                metadata: None,
+            };
+            match self.service.acquire(request).await? {
+                Acquired::Granted(granted) => {
+                    self.grant = Some(GrantRef {
+                        lock: self.lock.clone(),
+                        key: granted.key,
+                        token: Some(granted.token),
+                    });
+                    Ok(granted.token.get())
+                }
+                other => Err(format!("not granted: {other:?}").into()),
+            }
+        })
+    }
+
+    fn release(&mut self) -> Step<'_, ()> {
+        Box::pin(async move {
+            let grant = self.grant.take().ok_or("nothing is held")?;
+            match self.service.release(grant).await? {
+                Released::Released => Ok(()),
+                other => Err(format!("not released: {other:?}").into()),
+            }
+        })
+    }
+}
+
+pub(crate) fn random() -> Result<[u8; 16], Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
+}

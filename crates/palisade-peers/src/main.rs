@@ -1,0 +1,77 @@
+//! Palisade beside other systems: the same work, on the same machine, in one run.
+//!
+//! ```text
+//!   testbed ─► real servers ─┬─► bare lanes     each system's own client, its recipe by hand
+//!                            └─► adapter lanes  the same system behind palisade-client
+//!                                      │
+//!                   rounds, in turns ──┴─► rates, hand-offs ─► a table of ratios
+//! ```
+//!
+//! A lane is one client with one lock. Every lane issues tokens and checks them.
+
+mod adapters;
+mod bare;
+mod lane;
+mod machine;
+mod measure;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+
+/// Palisade beside other systems, measured in one run. Starts Debian's servers itself.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// What an authority costs behind palisade-client, against a bare client of the same system.
+    Adapters {
+        /// Lanes, one operation each at a time.
+        #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+        lanes: u32,
+        /// Rounds; each measures everything once, the medians are printed.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+        rounds: u32,
+        /// Seconds each measurement of a rate takes.
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
+        seconds: u64,
+        /// Hand-overs of one contended lock in each measurement.
+        #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+        hand_overs: u32,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let Arguments { command } = Arguments::parse();
+    let done = match command {
+        Command::Adapters {
+            lanes,
+            rounds,
+            seconds,
+            hand_overs,
+            json,
+        } => adapters::run(&adapters::Plan {
+            lanes,
+            rounds,
+            duration: Duration::from_secs(seconds),
+            hand_overs,
+            json,
+        }),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("palisade-peers: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
