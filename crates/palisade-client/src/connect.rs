@@ -50,6 +50,8 @@ pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn LockService
             "grant fencing tokens: Redlock has none, and what needs a token does not run on it; see the \
              module palisade_client::redlock",
         )),
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => Ok(Arc::new(crate::zookeeper::ZooKeeper::connect(url).await?)),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Arc::new(
             crate::postgres::Postgres::connect(url, options.connections).await?,

@@ -55,6 +55,7 @@
 //! | `palisade` (default) | [`palisade`] | a Palisade server, over gRPC: [`Client::connect`] |
 //! | `in-process` | `in_process` | this process, without sockets or disk: `Client::in_process` |
 //! | `etcd` | `etcd` | an etcd cluster: `etcd://…` |
+//! | `zookeeper` | `zookeeper` | a ZooKeeper ensemble: `zookeeper://…` |
 //! | `postgres` | `postgres` | a table in PostgreSQL: `postgres://…` |
 //!
 //! The URL selects: [`Client::connect`]. Whatever implements [`LockService`] works with the same guard,
@@ -87,7 +88,7 @@ mod listing;
 mod pending;
 mod random;
 mod schedule;
-#[cfg(any(feature = "etcd", feature = "redlock"))]
+#[cfg(any(feature = "etcd", feature = "redlock", feature = "zookeeper"))]
 mod url;
 mod watch;
 
@@ -105,6 +106,8 @@ pub mod postgres;
 pub mod redis;
 #[cfg(feature = "redlock")]
 pub mod redlock;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What every authority does through the guard: the same tests against the in-process one and against
-//! a real server.
+//! What only our own authorities do, or only a manual clock shows: the same tests against the in-process
+//! one and against a real server. What every authority does is in the suite, `conformance_own.rs`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,7 +10,6 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use palisade_client::clock::Clock as _;
@@ -22,7 +21,7 @@ use palisade_client::{
 };
 use palisade_core::Span;
 use support::server::Server;
-use support::{PATIENCE, VirtualClock, until_shown};
+use support::{PATIENCE, VirtualClock};
 
 /// An authority whose clock moves only when told.
 struct Authority {
@@ -88,12 +87,7 @@ macro_rules! for_every_authority {
 }
 
 for_every_authority![
-    one_task_at_a_time_and_tokens_rise_in_grant_order,
-    waiters_are_granted_in_order,
     a_paused_holder_learns_that_it_is_late_and_its_token_is_lower,
-    a_client_takes_its_own_lock_back_with_a_higher_token,
-    a_dropped_guard_frees_the_lock,
-    a_cancelled_wait_leaves_the_queue_and_nothing_is_granted_to_it,
     an_operator_takes_a_lock_and_its_holder_learns_it,
     locks_under_one_lease_expire_together,
     a_release_says_what_happened,
@@ -102,69 +96,6 @@ for_every_authority![
     watching_tells_what_happens_in_order,
     thousands_of_operations_in_flight,
 ];
-
-async fn one_task_at_a_time_and_tokens_rise_in_grant_order(authority: Authority) {
-    const TASKS: u64 = 8;
-    const ROUNDS: u64 = 20;
-    let client = authority.client();
-    let (inside, highest) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU64::new(0)),
-    );
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..TASKS {
-        let (client, inside, highest) = (client.clone(), inside.clone(), highest.clone());
-        tasks.spawn(async move {
-            for _ in 0..ROUNDS {
-                let lease = client.lock("orders").acquire().await.unwrap();
-                assert!(!inside.swap(true, Ordering::SeqCst), "two holders");
-                let before = highest.swap(lease.token().get(), Ordering::SeqCst);
-                assert!(before < lease.token().get());
-                tokio::task::yield_now().await;
-                lease.check().unwrap();
-                inside.store(false, Ordering::SeqCst);
-                assert_eq!(lease.release().await, Ok(Released::Released));
-            }
-        });
-    }
-    while let Some(task) = tasks.join_next().await {
-        task.unwrap();
-    }
-    // One counter, one token for each grant.
-    assert_eq!(highest.load(Ordering::SeqCst), TASKS * ROUNDS);
-}
-
-async fn waiters_are_granted_in_order(authority: Authority) {
-    let client = authority.client();
-    let holder = client.lock("orders").acquire().await.unwrap();
-    let (granted, mut order) = tokio::sync::mpsc::unbounded_channel();
-    for number in 0..4_u32 {
-        let (client, granted) = (client.clone(), granted.clone());
-        let asker = client.clone();
-        tokio::spawn(async move {
-            let lease = client
-                .lock("orders")
-                .wait(secs(60))
-                .acquire()
-                .await
-                .unwrap();
-            granted.send((number, lease.token())).unwrap();
-            lease.release().await.unwrap();
-        });
-        until_shown(&asker, "orders", |lock| lock.waiters == number + 1).await;
-    }
-    assert!(matches!(
-        client.lock("orders").try_acquire().await,
-        Ok(None)
-    ));
-    let mut last = holder.token();
-    holder.release().await.unwrap();
-    for number in 0..4 {
-        let (next, token) = order.recv().await.unwrap();
-        assert!(next == number && token > last);
-        last = token;
-    }
-}
 
 async fn a_paused_holder_learns_that_it_is_late_and_its_token_is_lower(authority: Authority) {
     let clock = Arc::new(VirtualClock::at(secs(77)));
@@ -189,70 +120,6 @@ async fn a_paused_holder_learns_that_it_is_late_and_its_token_is_lower(authority
         next.token()
     );
     assert!(clock.now() >= palisade_core::Timestamp::from_millis(87_000));
-}
-
-async fn a_client_takes_its_own_lock_back_with_a_higher_token(authority: Authority) {
-    let client = authority.client();
-    let former = client
-        .lock("orders")
-        .client_id("worker-7")
-        .acquire()
-        .await
-        .unwrap();
-    let latter = client
-        .lock("orders")
-        .client_id("worker-7")
-        .try_acquire()
-        .await
-        .unwrap()
-        .unwrap();
-    assert!(latter.token() > former.token());
-    assert_eq!(
-        former.release().await,
-        Ok(Released::Ended(Ending::Superseded))
-    );
-    assert_eq!(latter.release().await, Ok(Released::Released));
-}
-
-async fn a_dropped_guard_frees_the_lock(authority: Authority) {
-    let client = authority.client();
-    let lease = client.lock("orders").acquire().await.unwrap();
-    let next = tokio::spawn(client.lock("orders").wait(secs(60)).acquire());
-    until_shown(&client, "orders", |lock| lock.waiters == 1).await;
-    drop(lease);
-    let next = tokio::time::timeout(PATIENCE, next)
-        .await
-        .unwrap()
-        .unwrap()
-        .unwrap();
-    assert_eq!(next.token().get(), 2);
-    // The last handle may go first: the release is on its way.
-    drop(client);
-    drop(next);
-    let other = authority.client();
-    until_shown(&other, "orders", |lock| lock.holder.is_none()).await;
-}
-
-async fn a_cancelled_wait_leaves_the_queue_and_nothing_is_granted_to_it(authority: Authority) {
-    let client = authority.client();
-    let holder = client.lock("orders").acquire().await.unwrap();
-    let waiter = tokio::spawn(client.lock("orders").wait(secs(60)).acquire());
-    until_shown(&client, "orders", |lock| lock.waiters == 1).await;
-    waiter.abort();
-    until_shown(&client, "orders", |lock| lock.waiters == 0).await;
-    let token = holder.token();
-    holder.release().await.unwrap();
-    let next = client
-        .lock("orders")
-        .try_acquire()
-        .await
-        .unwrap()
-        .expect("free at once");
-    assert_eq!(
-        next.token().get(),
-        token.get() + 1,
-        "nobody was granted in between"
-    );
 }
 
 async fn an_operator_takes_a_lock_and_its_holder_learns_it(authority: Authority) {

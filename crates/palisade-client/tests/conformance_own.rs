@@ -9,6 +9,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use palisade_client::conformance::{self, Habit, Subject};
 use palisade_client::in_process::InProcess;
@@ -86,4 +87,39 @@ async fn palisade_server() {
     let subject = Arc::new(There::start().await);
     let habit = Habit::FULL.scaled().unwrap();
     conformance::run(&subject, habit).await.assert_passed();
+}
+
+/// A broken authority: each connection has locks of its own, as on the sides of a partition. It shows
+/// that the suite can fail.
+struct Partitioned;
+
+impl Subject for Partitioned {
+    async fn connect(&self) -> Result<Arc<dyn LockService>, Fault> {
+        Ok(Arc::new(InProcess::start()?))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partitioned_authority_fails_the_suite() {
+    let habit = Habit {
+        patience: Duration::from_millis(700),
+        ..Habit::FULL
+    };
+    let failed = conformance::run(&Arc::new(Partitioned), habit)
+        .await
+        .failed();
+    for check in [
+        "one_holder_at_a_time_and_tokens_rise_in_grant_order",
+        "waiters_are_granted_in_order",
+        "a_try_is_answered_with_the_holder",
+        "an_expired_lease_goes_to_the_next_and_never_before_its_holder_stops_believing",
+        "a_repeated_request_is_answered_with_its_first_grant",
+        "an_abandoned_grant_is_given_back",
+        "a_client_stopped_past_its_lease_knows_it_when_it_goes_on",
+    ] {
+        assert!(
+            failed.contains(&check),
+            "{check} passed; failed: {failed:?}"
+        );
+    }
 }

@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use palisade_client::conformance::{self, Habit, Subject};
 use palisade_client::postgres::Postgres;
-use palisade_client::{Fault, LockService};
+use palisade_client::postgres::advisory::AdvisoryLocks;
+use palisade_client::{Client, Error, Fault, LockService, secs};
 use support::relay::Relay;
 use support::servers::postgres::Postgres as Server;
+use tokio_postgres::NoTls;
 
 /// A database, and what is connected to it.
 struct Database {
@@ -86,4 +88,172 @@ async fn it_passes_the_suite_for_authorities() {
     let report = conformance::run(&subject, HABIT.scaled().unwrap()).await;
     println!("{report}");
     report.assert_passed();
+}
+
+/// A session of its own, for what is not Palisade's.
+async fn session(server: &Server) -> tokio_postgres::Client {
+    let connected = tokio_postgres::connect(&url(server.address()), NoTls).await;
+    let (client, connection) = connected.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// The recipe with a sequence: the token is drawn, and then the lock is waited for. Who drew first may
+/// be granted last.
+#[tokio::test]
+async fn grants_come_in_the_order_of_their_tokens_though_a_sequence_does_not_give_that() {
+    let server = Server::start();
+    let (one, other) = (session(&server).await, session(&server).await);
+    one.batch_execute("CREATE SEQUENCE naive; CREATE TABLE naive_lock (held bigint)")
+        .await
+        .unwrap();
+    let draw = "SELECT nextval('naive')";
+    let slower: i64 = one.query_one(draw, &[]).await.unwrap().get(0);
+    let quicker: i64 = other.query_one(draw, &[]).await.unwrap().get(0);
+    let mut granted = Vec::new();
+    for (session, token) in [(&other, quicker), (&one, slower)] {
+        let taken = "INSERT INTO naive_lock SELECT $1 WHERE NOT EXISTS (TABLE naive_lock)";
+        assert_eq!(session.execute(taken, &[&token]).await.unwrap(), 1);
+        granted.push(token);
+        session
+            .execute("DELETE FROM naive_lock", &[])
+            .await
+            .unwrap();
+    }
+    assert!(
+        granted[0] > granted[1],
+        "the control arm must show the trap"
+    );
+
+    // Sixteen at once, over many locks: the order in which the grants were made durable is theirs.
+    let client = Client::connect(&url(server.address())).await.unwrap();
+    one.batch_execute(
+        "CREATE TABLE seen (place bigserial, token bigint); \
+         CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN INSERT INTO seen (token) VALUES (NEW.token); RETURN NEW; END $$; \
+         CREATE TRIGGER see AFTER INSERT ON palisade.holds FOR EACH ROW EXECUTE FUNCTION see()",
+    )
+    .await
+    .unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..16 {
+        let client = client.clone();
+        tasks.spawn(async move {
+            for _ in 0..10 {
+                let lease = client
+                    .lock(&format!("lock/{number}"))
+                    .acquire()
+                    .await
+                    .unwrap();
+                lease.release().await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let rows = one
+        .query("SELECT token FROM seen ORDER BY place", &[])
+        .await
+        .unwrap();
+    let tokens: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(tokens, (1..=160).collect::<Vec<_>>());
+}
+
+/// A pooler gives every statement another session, and swallows what is listened for.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_kept_in_a_session_and_a_waiter_that_hears_nothing_looks() {
+    let server = Server::start();
+    let operator = session(&server).await;
+    let end_all = async || {
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                   WHERE application_name = 'palisade'";
+        operator.query(end, &[]).await.unwrap();
+    };
+    let client = Client::connect(&url(server.address())).await.unwrap();
+    let wish = || client.lock("orders").ttl(secs(30)).wait(secs(60));
+    let holder = wish().acquire().await.unwrap();
+    let waiter = tokio::spawn(wish().acquire());
+    for _ in 0..3 {
+        end_all().await;
+        let shown = client.show("orders").await.unwrap();
+        assert_eq!(shown.holder.unwrap().token, holder.token());
+    }
+    let token = holder.token();
+    holder.release().await.unwrap();
+    let next = tokio::time::timeout(support::PATIENCE, waiter).await;
+    assert!(next.unwrap().unwrap().unwrap().token() > token);
+}
+
+#[tokio::test]
+async fn after_the_last_token_nothing_is_granted_and_what_is_held_stays_held() {
+    let server = Server::start();
+    let client = Client::connect(&url(server.address())).await.unwrap();
+    session(&server)
+        .await
+        .batch_execute("UPDATE palisade.authority SET last_token = 9007199254740990")
+        .await
+        .unwrap();
+    let last = client.lock("orders").acquire().await.unwrap();
+    assert_eq!(last.token(), palisade_client::Token::MAX);
+    let refused = client.lock("stock").acquire().await.unwrap_err();
+    assert_eq!(refused, Error::TokensExhausted);
+    last.check().unwrap();
+    last.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn another_isolation_level_is_refused_and_set_up_is_done_once_by_many() {
+    let server = Server::start();
+    let url = url(server.address());
+    let mut connecting = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let url = url.clone();
+        connecting.spawn(async move { Client::connect(&url).await.unwrap() });
+    }
+    let mut authorities = Vec::new();
+    while let Some(client) = connecting.join_next().await {
+        authorities.push(client.unwrap().authority().clone());
+    }
+    authorities.dedup();
+    assert_eq!(authorities.len(), 1, "{authorities:?}");
+    let strict = "-c default_transaction_isolation=serializable".replace(' ', "%20");
+    let strict = Client::connect(&format!("{url}?options={strict}"))
+        .await
+        .unwrap();
+    let refused = strict.lock("orders").acquire().await.unwrap_err();
+    assert!(refused.to_string().contains("read committed"), "{refused}");
+}
+
+/// Exclusion without a token: the guard has none, which the module's documentation proves by not
+/// compiling.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_advisory_lock_excludes_until_its_session_ends() {
+    let server = Server::start();
+    let locks = AdvisoryLocks::at(&url(server.address())).unwrap();
+    let held = locks
+        .acquire("orders", Duration::ZERO)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        locks
+            .acquire("orders", Duration::ZERO)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    let short = Duration::from_millis(50);
+    assert!(locks.acquire("orders", short).await.unwrap().is_none());
+    let waiter = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.acquire("orders", secs(60)).await.unwrap().unwrap() }
+    });
+    assert!(held.release().await.unwrap());
+    let mut next = waiter.await.unwrap();
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'";
+    session(&server).await.query(end, &[]).await.unwrap();
+    next.lost().await;
+    assert!(next.is_lost());
+    drop(locks.acquire("orders", secs(60)).await.unwrap().unwrap());
 }

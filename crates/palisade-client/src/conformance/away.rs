@@ -1,14 +1,14 @@
 //! A server that is killed and started again, and connections that are cut.
 
+use std::time::Duration;
+
 use palisade_core::Span;
 
 use crate::client::Client;
 use crate::clock::{BootClock, Clock as _};
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
-use crate::conformance::steps::{
-    Checked, PATIENCE, Place, Saw, ensure, pause, run_checks, say, within,
-};
+use crate::conformance::steps::{Checked, Place, Saw, ensure, pause, run_checks, say, within};
 use crate::lease::Lease;
 use crate::service::Released;
 
@@ -24,8 +24,8 @@ pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
 }
 
 /// Waits until a renewal is acknowledged: what is left never grows by itself.
-async fn renewed(lease: &Lease) -> Result<(), Saw> {
-    let end = BootClock.now().after(Span::from(PATIENCE));
+async fn renewed(lease: &Lease, patience: Duration) -> Result<(), Saw> {
+    let end = BootClock.now().after(Span::from(patience));
     let mut before = lease.remaining();
     while BootClock.now() < end {
         lease.check().map_err(say)?;
@@ -56,12 +56,15 @@ async fn a_held_lock_and_a_waiter_outlive_a_cut_connection<S: Subject>(
     let hand = place.hand(&lock).await?;
     let lease = near.lock(&lock).ttl(place.habit.long).acquire();
     let lease = lease.await.map_err(say)?;
-    let wait = far.lock(&lock).ttl(place.habit.long).wait(PATIENCE);
+    let wait = far
+        .lock(&lock)
+        .ttl(place.habit.long)
+        .wait(place.habit.patience);
     let waiter = tokio::spawn(wait.acquire());
     for _ in 0..2 {
         hand.until("a waiter", |view| view.waiters == 1).await?;
         place.subject.cut().await;
-        renewed(&lease).await?;
+        renewed(&lease, place.habit.patience).await?;
     }
     hand.until("the waiter, once", |view| view.waiters == 1)
         .await?;
@@ -70,7 +73,7 @@ async fn a_held_lock_and_a_waiter_outlive_a_cut_connection<S: Subject>(
     ensure(released == Released::Released, || {
         format!("the holder's release was answered with {released:?}")
     })?;
-    let next = within("the waiter's grant", PATIENCE, async {
+    let next = within("the waiter's grant", place.habit.patience, async {
         waiter.await.map_err(say)?.map_err(say)
     })
     .await?;
@@ -99,7 +102,7 @@ async fn a_lease_outlives_a_killed_server_and_tokens_go_on_rising<S: Subject>(
     if !place.subject.crash().await {
         return Ok(Finding::NotApplicable("there is no server to kill"));
     }
-    renewed(&lease).await?;
+    renewed(&lease, place.habit.patience).await?;
     let tried = place.client().await?.lock(&lock).ttl(place.habit.long);
     let tried = tried.try_acquire().await;
     ensure(matches!(tried, Ok(None)), || {

@@ -6,9 +6,7 @@ use palisade_core::{Ending, GrantRef, LeaseKey};
 
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
-use crate::conformance::steps::{
-    Checked, Hand, Held, PATIENCE, Place, Saw, ensure, run_checks, say, until,
-};
+use crate::conformance::steps::{Checked, Hand, Held, Place, Saw, ensure, run_checks, say, until};
 use crate::service::{Acquired, Released, Renewal};
 
 pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
@@ -89,7 +87,9 @@ async fn a_renewal_keeps_the_token<S: Subject>(place: &Place<S>) -> Checked {
 async fn expired<S: Subject>(place: &Place<S>, lock: &str) -> Result<(Hand, Held, Held), Saw> {
     let (one, other) = (place.hand(lock).await?, place.hand(lock).await?);
     let first = one.hold(&one.wish(place.brief()?, Duration::ZERO)?).await?;
-    let second = other.hold(&other.wish(place.long()?, PATIENCE)?).await?;
+    let second = other
+        .hold(&other.wish(place.long()?, place.habit.patience)?)
+        .await?;
     ensure(!first.believes(), || {
         format!(
             "token {} was granted while the holder of token {} may still believe in it",
@@ -135,7 +135,7 @@ async fn a_renewed_lease_outlives_its_first_time<S: Subject>(place: &Place<S>) -
         .hold(&hand.wish(place.brief()?, Duration::ZERO)?)
         .await?;
     let other = place.hand(&hand.lock).await?;
-    let waiter = other.wish(place.long()?, PATIENCE)?;
+    let waiter = other.wish(place.long()?, place.habit.patience)?;
     let asking = tokio::spawn(async move { other.hold(&waiter).await });
     // Twice its time: renewed at a third, as the guard does.
     let third = palisade_core::Span::from(place.habit.brief / 3);

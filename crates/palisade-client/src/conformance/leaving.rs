@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use crate::client::Client;
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
-use crate::conformance::steps::{Checked, PATIENCE, Place, Saw, ensure, run_checks, say, within};
+use crate::conformance::steps::{Checked, Place, Saw, ensure, run_checks, say, within};
 use crate::service::{AcquireRequest, Acquired, Released};
 
 pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
@@ -32,7 +32,12 @@ async fn a_dropped_guard_frees_the_lock<S: Subject>(place: &Place<S>) -> Checked
     let lock = place.lock("dropped");
     let hand = place.hand(&lock).await?;
     let client = place.client().await?;
-    let wish = || client.lock(&lock).ttl(place.habit.long).wait(PATIENCE);
+    let wish = || {
+        client
+            .lock(&lock)
+            .ttl(place.habit.long)
+            .wait(place.habit.patience)
+    };
     let lease = wish().acquire().await.map_err(say)?;
     let token = lease.token();
     let next = tokio::spawn(wish().acquire());
@@ -56,7 +61,7 @@ async fn a_cancelled_acquire_leaves_nothing<S: Subject>(place: &Place<S>) -> Che
     let client = place.client().await?;
     let wish = || client.lock(&lock).ttl(place.habit.long);
     let holder = wish().acquire().await.map_err(say)?;
-    let waiter = tokio::spawn(wish().wait(PATIENCE).acquire());
+    let waiter = tokio::spawn(wish().wait(place.habit.patience).acquire());
     hand.until("a waiter", |view| view.waiters == 1).await?;
     waiter.abort();
     hand.until("an empty queue", |view| view.waiters == 0)
@@ -76,7 +81,7 @@ async fn a_request_cut_off_anywhere_and_abandoned_leaves_nothing<S: Subject>(
     const POINTS: u32 = 24;
     let hand = place.hand(&place.lock("cut-off")).await?;
     for point in 0..POINTS {
-        let wish = hand.wish(place.long()?, PATIENCE)?;
+        let wish = hand.wish(place.long()?, place.habit.patience)?;
         let patience = Duration::from_micros(150) * point;
         let _ = tokio::time::timeout(patience, hand.service.acquire(wish.clone())).await;
         hand.service.abandon(wish.request).await.map_err(say)?;
@@ -120,7 +125,7 @@ async fn a_wait_that_is_over_leaves_the_queue<S: Subject>(place: &Place<S>) -> C
     let (one, other) = (place.hand(&lock).await?, place.hand(&lock).await?);
     let held = one.hold(&one.wish(place.long()?, Duration::ZERO)?).await?;
     let wish = other.wish(place.long()?, Duration::from_millis(80))?;
-    match within("a wait of 80 ms", PATIENCE, other.ask(&wish)).await? {
+    match within("a wait of 80 ms", place.habit.patience, other.ask(&wish)).await? {
         Acquired::Held(holder) if holder.token == held.token() => {}
         answer => return Err(format!("{answer:?}")),
     }
@@ -190,9 +195,12 @@ async fn a_dead_waiter_is_skipped<S: Subject>(place: &Place<S>) -> Checked {
     let held = hand
         .hold(&hand.wish(place.long()?, Duration::ZERO)?)
         .await?;
-    let dead = Elsewhere::waiter(place, hand.wish(place.brief()?, PATIENCE)?);
+    let dead = Elsewhere::waiter(place, hand.wish(place.brief()?, place.habit.patience)?);
     hand.until("a waiter", |view| view.waiters == 1).await?;
-    let (next, wish) = (hand.clone(), hand.wish(place.long()?, PATIENCE)?);
+    let (next, wish) = (
+        hand.clone(),
+        hand.wish(place.long()?, place.habit.patience)?,
+    );
     let next = tokio::spawn(async move { next.hold(&wish).await });
     hand.until("a second waiter or only the second", |view| {
         view.waiters == 2
@@ -200,7 +208,7 @@ async fn a_dead_waiter_is_skipped<S: Subject>(place: &Place<S>) -> Checked {
     .await?;
     dead.kill().await?;
     hand.release(&held.grant).await?;
-    let next = within("the living waiter's grant", PATIENCE, async {
+    let next = within("the living waiter's grant", place.habit.patience, async {
         next.await.map_err(say)?
     })
     .await?;
@@ -241,7 +249,9 @@ async fn a_client_stopped_past_its_lease_knows_it_when_it_goes_on<S: Subject>(
         })
     };
     let token = holding.await.map_err(say)?;
-    let next = hand.hold(&hand.wish(place.long()?, PATIENCE)?).await?;
+    let next = hand
+        .hold(&hand.wish(place.long()?, place.habit.patience)?)
+        .await?;
     ensure(next.token() > token, || {
         format!("token {} after {token}", next.token())
     })?;

@@ -93,6 +93,8 @@ pub struct Habit {
     pub brief: Duration,
     /// A lease that outlasts a restart of its server; where renewals are waited for, a third of it.
     pub long: Duration,
+    /// How long an event is waited for; one that does not come by then never will.
+    pub patience: Duration,
     /// Waiting requests are granted in the order in which they came.
     pub fifo: bool,
     /// The same client id takes its own lock back at once.
@@ -112,6 +114,7 @@ impl Habit {
     pub const FULL: Habit = Habit {
         brief: Duration::from_millis(400),
         long: Duration::from_secs(6),
+        patience: Duration::from_secs(60),
         fifo: true,
         takes_back: true,
         remembers: true,

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::client::Client;
 use crate::conformance::report::{Finding, Report};
-use crate::conformance::steps::{Checked, PATIENCE, Place, Saw, ensure, run_checks, say, within};
+use crate::conformance::steps::{Checked, Place, Saw, ensure, run_checks, say, within};
 use crate::conformance::{Habit, Subject};
 use crate::lease::Lease;
 use crate::service::Released;
@@ -76,7 +77,7 @@ async fn race(
     resource: Arc<Resource>,
 ) -> Result<(), Saw> {
     for _ in 0..habit.grants {
-        let wish = client.lock(&lock).ttl(habit.long).wait(PATIENCE * 10);
+        let wish = client.lock(&lock).ttl(habit.long).wait(habit.patience * 10);
         let lease = wish.acquire().await.map_err(say)?;
         resource.enter(lease.token().get())?;
         tokio::task::yield_now().await;
@@ -96,6 +97,7 @@ struct Queue {
     order: mpsc::UnboundedReceiver<(u32, u64)>,
     go: Arc<Semaphore>,
     waiters: JoinSet<Result<(), Saw>>,
+    patience: Duration,
 }
 
 impl Queue {
@@ -112,7 +114,7 @@ impl Queue {
         let (go, mut waiters) = (Arc::new(Semaphore::new(0)), JoinSet::new());
         for number in 0..many {
             let wish = place.client().await?.lock(lock);
-            let wish = wish.ttl(place.habit.long).wait(PATIENCE * 2);
+            let wish = wish.ttl(place.habit.long).wait(place.habit.patience * 2);
             let (granted, go) = (granted.clone(), Arc::clone(&go));
             waiters.spawn(async move {
                 let lease = wish.acquire().await.map_err(say)?;
@@ -123,14 +125,19 @@ impl Queue {
             hand.until("one more waiter", |view| view.waiters > number)
                 .await?;
         }
-        let queue = Queue { order, go, waiters };
+        let queue = Queue {
+            order,
+            go,
+            waiters,
+            patience: place.habit.patience,
+        };
         Ok((holder, queue))
     }
 
     /// Who is granted next, with which token.
     async fn next(&mut self) -> Result<(u32, u64), Saw> {
         let granted = async { self.order.recv().await.ok_or_else(|| "nobody".to_owned()) };
-        within("the next waiter's grant", PATIENCE, granted).await
+        within("the next waiter's grant", self.patience, granted).await
     }
 
     /// Lets the holder that was granted last go.

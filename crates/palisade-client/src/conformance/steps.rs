@@ -19,9 +19,6 @@ use crate::service::{AcquireRequest, Acquired, LockService, Released, Renewal, U
 pub(super) type Saw = String;
 pub(super) type Checked = Result<Finding, Saw>;
 
-/// What a check may take in all: an event that does not come by then never will.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-
 /// The authority under test, as one check sees it.
 pub(super) struct Place<S> {
     pub(super) subject: Arc<S>,
@@ -65,6 +62,7 @@ impl<S: Subject> Place<S> {
         Ok(Hand {
             service: self.service().await?,
             lock: LockName::new(lock).map_err(say)?,
+            patience: self.habit.patience,
         })
     }
 
@@ -87,6 +85,7 @@ fn ttl(duration: Duration) -> Result<Ttl, Saw> {
 pub(super) struct Hand {
     pub(super) service: Arc<dyn LockService>,
     pub(super) lock: LockName,
+    patience: Duration,
 }
 
 /// A grant that nobody renews.
@@ -166,7 +165,7 @@ impl Hand {
         what: &str,
         wanted: impl Fn(&LockView) -> bool,
     ) -> Result<(), Saw> {
-        let end = BootClock.now().after(Span::from(PATIENCE));
+        let end = BootClock.now().after(Span::from(self.patience));
         loop {
             let view = self.show().await?;
             if wanted(&view) {
@@ -229,7 +228,7 @@ macro_rules! run_checks {
         $(
             let found = $crate::conformance::steps::within(
                 stringify!($check),
-                $crate::conformance::steps::PATIENCE * 10,
+                $place.habit.patience * 10,
                 $check($place),
             );
             $report.note(stringify!($check), found.await);

@@ -9,14 +9,17 @@ use palisade_core::{LockName, Token, Ttl};
 
 use super::{help, value};
 
-/// Which lock server.
+/// Which authority.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connection {
-    /// The lock server.
+    /// What grants the locks: a lock server (palisade://host, http://host:port) or another system
+    /// (etcd://host, zookeeper://host, postgres://user@host/database). A password belongs into the
+    /// environment variable, where nobody lists it.
     #[arg(
         long,
         value_name = "URL",
         env = "PALISADE_AUTHORITY",
+        hide_env_values = true,
         default_value = "http://127.0.0.1:7420",
         value_hint = ValueHint::Url
     )]

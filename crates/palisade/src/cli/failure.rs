@@ -28,6 +28,13 @@ pub(crate) struct Failure {
     pub(crate) holder: Option<Box<Holder>>,
 }
 
+/// Is it a Palisade server's address, and not another system's?
+fn is_palisade(url: &str) -> bool {
+    ["palisade://", "http://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
+}
+
 /// The form of an error with `--json`: the same as over HTTP.
 #[derive(Serialize)]
 struct Body<'a> {
@@ -100,9 +107,12 @@ impl Failure {
     }
 
     fn of_fault(fault: &Fault, url: &str) -> Failure {
-        let message = format!("{url}: {fault}");
+        let message = format!("{}: {fault}", palisade_client::without_secrets(url));
         match fault {
             Fault::Invalid(_) => Failure::new(USAGE, fault.code(), message),
+            Fault::Unavailable(_) if !is_palisade(url) => {
+                Failure::new(FAILED, fault.code(), message).hint("is it running there?")
+            }
             Fault::Unavailable(_) => Failure::new(FAILED, fault.code(), message).hint(
                 "is a server running there? Start one with `palisade serve`, or name another with \
                  --authority URL or PALISADE_AUTHORITY",

@@ -1,7 +1,9 @@
 //! `acquire`, `renew` and `release`: grants that no guard of ours keeps.
 
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_client::{Client, Ending, Lease, LockRequest, Options, Released, Renewal};
+use palisade_client::{
+    Client, Ending, Lease, LockRequest, Options, Released, Renewal, without_secrets,
+};
 use palisade_core::GrantRef;
 use palisade_proto::Code;
 use serde_json::json;
@@ -87,8 +89,12 @@ fn export(lease: &Lease, url: &str) -> String {
         ("PALISADE_AUTHORITY_ID", lease.authority().to_string()),
         ("PALISADE_DEADLINE_MS", deadline_ms(lease).to_string()),
     ];
-    let lines = lines.map(|(name, value)| format!("export {name}={}", shell_word(&value)));
-    lines.join("\n")
+    let lines = lines
+        .into_iter()
+        // An address with a password stays where it came from.
+        .filter(|(name, value)| *name != "PALISADE_AUTHORITY" || without_secrets(value) == *value)
+        .map(|(name, value)| format!("export {name}={}", shell_word(&value)));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn describe(lease: &Lease, url: &str, out: Out) -> String {
@@ -114,7 +120,10 @@ fn describe(lease: &Lease, url: &str, out: Out) -> String {
             ),
         ),
         ("acquired at", wall(lease.acquired_at())),
-        ("authority", format!("{}  at {url}", lease.authority())),
+        (
+            "authority",
+            format!("{}  at {}", lease.authority(), without_secrets(url)),
+        ),
         ("client id", lease.client_id().to_string()),
     ];
     let head = format!(

@@ -1,8 +1,10 @@
 //! Real servers of other systems, each in a folder and on a port of its own. They die with the thread
 //! that started them, also when it is killed.
+#![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod etcd;
 pub(crate) mod postgres;
+pub(crate) mod zookeeper;
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

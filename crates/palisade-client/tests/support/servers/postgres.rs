@@ -64,6 +64,24 @@ impl Postgres {
         self.wait();
     }
 
+    /// A second server on a copy of what this one has on disk by now; as a standby that took over.
+    pub(crate) fn copied(&mut self) -> Postgres {
+        self.process.kill();
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (self.dir.path().join("data"), dir.path().join("data"));
+        let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
+        run("chown", &["postgres", dir.path().to_str().unwrap()]);
+        run("cp", &["-a", from, to]);
+        let _ = std::fs::remove_file(dir.path().join("data/postmaster.pid"));
+        let port = free_port();
+        let process = serve(dir.path(), port);
+        let mut copy = Postgres { dir, port, process };
+        copy.wait();
+        self.process = serve(self.dir.path(), self.port);
+        self.wait();
+        copy
+    }
+
     fn wait(&mut self) {
         let ready = format!("{BIN}/pg_isready");
         let (dir, port) = (self.dir.path().to_owned(), self.port);

@@ -1,0 +1,155 @@
+//! Names of nodes, and what stands in them.
+
+use palisade_core::{ClientId, LockName, RequestId, Token, Ttl};
+use zookeeper_client::Stat;
+
+use crate::fault::Fault;
+
+/// What stands between the request id and the sequence.
+const INFIX: &str = "-lock-";
+
+/// A node in a lock's queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) path: String,
+    pub(super) token: Token,
+}
+
+/// One child of a lock, by its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Child {
+    /// First, because it orders the queue.
+    pub(super) sequence: i64,
+    pub(super) name: String,
+}
+
+impl Child {
+    /// `None` for what Palisade did not create.
+    fn parse(name: String) -> Option<Child> {
+        let (_, sequence) = name.split_once(INFIX)?;
+        let sequence = sequence.parse().ok()?;
+        Some(Child { sequence, name })
+    }
+
+    pub(super) fn is_of(&self, request: &str) -> bool {
+        self.name
+            .strip_prefix(request)
+            .is_some_and(|rest| rest.starts_with(INFIX))
+    }
+}
+
+/// The queue, from the first to the last.
+pub(super) fn in_order(names: Vec<String>) -> Vec<Child> {
+    let mut children: Vec<_> = names.into_iter().filter_map(Child::parse).collect();
+    children.sort_unstable();
+    children
+}
+
+/// What a request's node is called, without its sequence.
+pub(super) fn name_of(request: &str) -> String {
+    format!("{request}{INFIX}")
+}
+
+pub(super) fn hex(request: &[u8; 16]) -> String {
+    RequestId::from_bytes(*request).to_hex()
+}
+
+/// A lock's name as one node's name: a slash, a percent sign and what ZooKeeper reserves are escaped.
+pub(super) fn escape(lock: &str) -> String {
+    let mut escaped = String::with_capacity(lock.len());
+    for (place, letter) in lock.char_indices() {
+        match letter {
+            '/' | '%' => escaped.push_str(&format!("%{:02x}", u32::from(letter))),
+            // No node is called "." or "..", and ".authority" is ours.
+            '.' if place == 0 => escaped.push_str("%2e"),
+            _ => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+/// The lock that a node stands for; `None` for what is none.
+pub(super) fn unescape(name: &str) -> Option<LockName> {
+    let mut lock = String::with_capacity(name.len());
+    let mut rest = name.chars();
+    while let Some(letter) = rest.next() {
+        match letter {
+            '.' if lock.is_empty() => return None,
+            '%' => {
+                let digits: String = rest.by_ref().take(2).collect();
+                let byte = u8::from_str_radix(&digits, 16).ok()?;
+                lock.push(char::from(byte));
+            }
+            _ => lock.push(letter),
+        }
+    }
+    LockName::new(&lock).ok()
+}
+
+/// The transaction that created a node; `None` if it is beyond what a token can be.
+pub(super) fn token(stat: &Stat) -> Option<Token> {
+    Token::new(u64::try_from(stat.czxid).unwrap_or(0)).ok()
+}
+
+/// What a node says about its request.
+pub(super) struct Data {
+    pub(super) client: ClientId,
+    pub(super) ttl: Ttl,
+    pub(super) metadata: Option<Box<str>>,
+}
+
+impl Data {
+    pub(super) fn write(client: &ClientId, ttl: Ttl, metadata: Option<&str>) -> Vec<u8> {
+        let metadata = metadata.unwrap_or("");
+        format!("{client}\n{}\n{metadata}", ttl.as_millis()).into_bytes()
+    }
+
+    pub(super) fn read(data: &[u8]) -> Result<Data, Fault> {
+        let foreign = || Fault::invalid("a node under the root was not written by Palisade");
+        let text = std::str::from_utf8(data).map_err(|_| foreign())?;
+        let mut lines = text.splitn(3, '\n');
+        let mut line = || lines.next().ok_or_else(foreign);
+        let (client, ttl, metadata) = (line()?, line()?, line()?);
+        let ttl = ttl.parse().map_err(|_| foreign())?;
+        Ok(Data {
+            client: ClientId::new(client).map_err(|_| foreign())?,
+            ttl: Ttl::from_millis(ttl).map_err(|_| foreign())?,
+            metadata: (!metadata.is_empty()).then(|| metadata.into()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_lock_has_a_node_of_its_own() {
+        for lock in [
+            "orders",
+            "a/b",
+            "a%2fb",
+            "..",
+            ".",
+            ".authority",
+            "%",
+            "a.b",
+        ] {
+            let name = escape(lock);
+            assert!(!name.contains('/') && !name.starts_with('.'), "{name}");
+            assert_eq!(unescape(&name).unwrap().as_str(), lock);
+        }
+        assert_eq!(unescape(".authority"), None);
+    }
+
+    #[test]
+    fn the_sequence_orders_whatever_the_request_is_called() {
+        let names = ["ff-lock-0000000001", "aa-lock-0000000010", "strange"];
+        let order = in_order(names.map(str::to_owned).to_vec());
+        assert_eq!(
+            order.iter().map(|c| c.sequence).collect::<Vec<_>>(),
+            [1, 10]
+        );
+        assert!(order[0].is_of("ff") && !order[0].is_of("f"));
+    }
+}

@@ -1,0 +1,279 @@
+//! One request's way through a lock's queue.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+use palisade_core::{Granted, Holder, LeaseId, LeaseKey, Span, Timestamp, Token, Ttl, WallTime};
+use zookeeper_client::{Acls, Client, CreateMode, Error};
+
+use super::ensemble::{self, children, stat};
+use super::node::{self, Child, Data, Node};
+use super::stake::Stake;
+use super::{ZooKeeper, fault};
+use crate::clock::{BootClock, Clock as _};
+use crate::fault::Fault;
+use crate::service::{AcquireRequest, Acquired, Under};
+
+/// A request's own node, if there is one. Two of one request (a create whose answer was lost, and a
+/// member that lagged) are made one: the first stays.
+pub(super) async fn own(
+    session: &Client,
+    directory: &str,
+    request: &str,
+) -> Result<Option<Node>, Fault> {
+    let queue = children(session, directory).await?;
+    let mut own = queue.iter().filter(|child| child.is_of(request));
+    let Some(first) = own.next() else {
+        return Ok(None);
+    };
+    for second in own {
+        delete(session, directory, second).await?;
+    }
+    stat(session, directory, first).await
+}
+
+/// Deletes all that a request has below this node.
+pub(super) async fn sweep(session: &Client, directory: &str, request: &str) -> Result<(), Fault> {
+    session.sync(directory).await.map_err(fault::of)?;
+    for child in children(session, directory).await? {
+        if child.is_of(request) {
+            delete(session, directory, &child).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn delete(session: &Client, directory: &str, child: &Child) -> Result<(), Fault> {
+    let path = format!("{directory}/{}", child.name);
+    match session.delete(&path, None).await {
+        Ok(()) | Err(Error::NoNode) => Ok(()),
+        Err(error) => Err(fault::of(error)),
+    }
+}
+
+/// Asks for a lock.
+pub(super) async fn acquire(
+    zookeeper: &ZooKeeper,
+    request: AcquireRequest,
+) -> Result<Acquired, Fault> {
+    let called = BootClock.now();
+    let Under::New(ttl) = request.under else {
+        return Err(Fault::unsupported("put several locks under one lease"));
+    };
+    let directory = zookeeper.ensemble.directory(&request.lock);
+    let session = zookeeper.ensemble.lease(ttl).await?;
+    ensemble::connected(&session)?;
+    let id = *request.request.as_bytes();
+    let stake = zookeeper.stakes.begin(&id, &session, &directory, ttl);
+    let asked = Asked {
+        zookeeper,
+        session,
+        directory,
+        name: node::hex(&id),
+        stake,
+        ttl,
+        called,
+        request,
+    };
+    let answer = asked.stand().await;
+    let stays = match &answer {
+        Ok(acquired) => matches!(acquired, Acquired::Granted(_)),
+        Err(fault) => fault.is_transient(),
+    };
+    if !stays {
+        asked.stake.sweep().await?;
+        zookeeper.stakes.forget(&id);
+    }
+    answer
+}
+
+struct Asked<'a> {
+    zookeeper: &'a ZooKeeper,
+    session: Arc<Client>,
+    directory: String,
+    name: String,
+    stake: Arc<Stake>,
+    ttl: Ttl,
+    called: Timestamp,
+    request: AcquireRequest,
+}
+
+impl Asked<'_> {
+    /// Joins the queue and stays in it until it is first or the wait is over.
+    async fn stand(&self) -> Result<Acquired, Fault> {
+        let until = self.called.after(self.request.wait.unwrap_or(Span::ZERO));
+        if self.request.wait.is_none()
+            && let Some(first) = self.somebody_else().await?
+        {
+            return Ok(Acquired::Held(first));
+        }
+        self.join().await?;
+        loop {
+            let sent = BootClock.now();
+            // Proves the session to the leader, and brings this member up to date.
+            let synced = self.session.sync(&self.directory);
+            let (synced, queue) = tokio::join!(synced, children(&self.session, &self.directory));
+            synced.map_err(fault::of)?;
+            let queue = queue?;
+            let place = queue.iter().position(|child| child.is_of(&self.name));
+            let own = match place {
+                Some(place) => stat(&self.session, &self.directory, &queue[place]).await?,
+                None => None,
+            };
+            let (Some(place), Some(own)) = (place, own) else {
+                return Err(lost_its_place());
+            };
+            ensemble::connected(&self.session)?;
+            self.stake.goes_on(sent);
+            let Some(before) = place.checked_sub(1).map(|before| &queue[before]) else {
+                return Ok(self.granted(own.token, sent));
+            };
+            if BootClock.now() >= until {
+                return self.give_up(&queue[0]).await;
+            }
+            self.wait(before, own.token, sent, until).await?;
+        }
+    }
+
+    /// Who has the lock, if it is not this very request.
+    async fn somebody_else(&self) -> Result<Option<Holder>, Fault> {
+        let queue = children(&self.session, &self.directory).await?;
+        match queue.first() {
+            Some(first) if !first.is_of(&self.name) => {
+                holder(&self.session, &self.directory, first).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Creates the node, once.
+    async fn join(&self) -> Result<(), Fault> {
+        if own(&self.session, &self.directory, &self.name)
+            .await?
+            .is_some()
+        {
+            return Ok(());
+        }
+        let AcquireRequest {
+            client, metadata, ..
+        } = &self.request;
+        let data = Data::write(client, self.ttl, metadata.as_deref());
+        let path = format!("{}/{}", self.directory, node::name_of(&self.name));
+        let ephemeral = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+        loop {
+            match self.session.create(&path, &data, &ephemeral).await {
+                Ok(_) => return Ok(()),
+                // The first in a long time: the ensemble removes what is empty.
+                Err(Error::NoNode) => {}
+                Err(error) => return Err(fault::of(error)),
+            }
+            let container = CreateMode::Container.with_acls(Acls::anyone_all());
+            match self.session.create(&self.directory, b"", &container).await {
+                Ok(_) | Err(Error::NodeExists) => {}
+                Err(error) => return Err(fault::of(error)),
+            }
+        }
+    }
+
+    /// Until the node before is gone, or it is time for a sign of life or the end of the wait.
+    async fn wait(
+        &self,
+        before: &Child,
+        own: Token,
+        sent: Timestamp,
+        until: Timestamp,
+    ) -> Result<(), Fault> {
+        let path = format!("{}/{}", self.directory, before.name);
+        let watched = self.session.check_and_watch_stat(&path).await;
+        let (Some(stat), watcher) = watched.map_err(fault::of)? else {
+            return Ok(());
+        };
+        // The names order the queue and the transactions order the tokens. They agree, because a
+        // container is only removed when it is empty; should they ever not, nobody is granted.
+        if node::token(&stat).is_none_or(|before| before >= own) {
+            return Err(Fault::invalid(format!(
+                "{path} stands before a node of an earlier transaction ({own}): its sequence began \
+                 again; delete it"
+            )));
+        }
+        let third = Span::from_nanos(self.ttl.span().as_nanos() / 3);
+        tokio::select! {
+            _ = watcher.changed() => {
+                self.zookeeper.wake_ups.fetch_add(1, Ordering::Relaxed);
+            }
+            () = BootClock.sleep_until(sent.after(third).min(until)) => {}
+        }
+        Ok(())
+    }
+
+    /// The wait is over; the node is swept by who called.
+    async fn give_up(&self, first: &Child) -> Result<Acquired, Fault> {
+        match holder(&self.session, &self.directory, first).await? {
+            Some(holder) => Ok(Acquired::Held(holder)),
+            None => Err(Fault::unavailable("its turn came when the wait was over")),
+        }
+    }
+
+    fn granted(&self, token: Token, sent: Timestamp) -> Acquired {
+        let waited = sent.since(self.called);
+        Acquired::Granted(Granted {
+            token,
+            lease: LeaseId(token),
+            key: LeaseKey::from_bytes(*self.request.request.as_bytes()),
+            ttl: self.ttl,
+            valid_for: waited.plus(ensemble::valid_for(self.ttl)),
+            waited,
+            acquired_at: wall(),
+        })
+    }
+}
+
+/// Whose node it is; `None` if it is gone.
+pub(super) async fn holder(
+    session: &Client,
+    directory: &str,
+    child: &Child,
+) -> Result<Option<Holder>, Fault> {
+    Ok(data(session, directory, child)
+        .await?
+        .map(|(holder, _)| holder))
+}
+
+/// Whose node it is, and what it says about itself.
+pub(super) async fn data(
+    session: &Client,
+    directory: &str,
+    child: &Child,
+) -> Result<Option<(Holder, Option<Box<str>>)>, Fault> {
+    let path = format!("{directory}/{}", child.name);
+    let (data, stat) = match session.get_data(&path).await {
+        Ok(found) => found,
+        Err(Error::NoNode) => return Ok(None),
+        Err(error) => return Err(fault::of(error)),
+    };
+    let data = Data::read(&data)?;
+    let token = Token::new(u64::try_from(stat.czxid).unwrap_or(0))?;
+    let holder = Holder {
+        client: data.client,
+        token,
+        // How much of a session is left nobody tells; it is at most all of it.
+        remaining: data.ttl.span(),
+    };
+    Ok(Some((holder, data.metadata)))
+}
+
+fn lost_its_place() -> Fault {
+    Fault::unavailable("its session ended while it waited, and its place in the queue with it")
+}
+
+/// Printed with the grant; it decides nothing.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "ZooKeeper does not tell the time of a grant; this one is only printed"
+)]
+fn wall() -> WallTime {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let millis = since.map_or(0, |since| since.as_millis());
+    WallTime(u64::try_from(millis).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,218 @@
+//! ZooKeeper as the authority: the suite for authorities against Debian's zookeeper, and the known trap
+//! of its sequences.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use palisade_client::conformance::{self, Habit, Subject};
+use palisade_client::zookeeper::ZooKeeper;
+use palisade_client::{Client, Fault, LockService, secs};
+use support::relay::Relay;
+use support::servers::zookeeper::ZooKeeper as Server;
+use zookeeper_client::{Acls, CreateMode};
+
+/// An ensemble of one, and what is connected to it.
+struct Ensemble {
+    server: Mutex<Server>,
+    relay: Relay,
+    connected: Mutex<Vec<Arc<ZooKeeper>>>,
+}
+
+impl Ensemble {
+    async fn start() -> Ensemble {
+        let server = Server::start();
+        let relay = Relay::to(server.address()).await;
+        Ensemble {
+            server: Mutex::new(server),
+            relay,
+            connected: Mutex::default(),
+        }
+    }
+
+    async fn connect_to(&self, address: SocketAddr) -> Result<Arc<dyn LockService>, Fault> {
+        let url = format!("zookeeper://{address}");
+        let zookeeper = Arc::new(ZooKeeper::connect(&url).await?);
+        self.connected.lock().unwrap().push(zookeeper.clone());
+        Ok(zookeeper)
+    }
+}
+
+impl Subject for Ensemble {
+    async fn connect(&self) -> Result<Arc<dyn LockService>, Fault> {
+        let address = self.server.lock().unwrap().address();
+        self.connect_to(address).await
+    }
+
+    async fn connect_through(&self) -> Option<Result<Arc<dyn LockService>, Fault>> {
+        Some(self.connect_to(self.relay.address).await)
+    }
+
+    async fn cut(&self) {
+        self.relay.cut();
+    }
+
+    async fn crash(&self) -> bool {
+        self.server.lock().unwrap().crash();
+        true
+    }
+
+    fn wake_ups(&self) -> Option<u64> {
+        let connected = self.connected.lock().unwrap();
+        Some(connected.iter().map(|one| one.wake_ups()).sum())
+    }
+}
+
+const HABIT: Habit = Habit {
+    brief: secs(1),
+    long: secs(12),
+    takes_back: false,
+    remembers: false,
+    ..Habit::FULL
+};
+
+/// `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_passes_the_suite_for_authorities() {
+    let subject = Arc::new(Ensemble::start().await);
+    let report = conformance::run(&subject, HABIT.scaled().unwrap()).await;
+    println!("{report}");
+    report.assert_passed();
+}
+
+/// Looks again and again until it is so.
+async fn poll(mut so: impl AsyncFnMut() -> bool) {
+    let looks = async {
+        while !so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await; // real time: the ensemble tidies up
+        }
+    };
+    tokio::time::timeout(support::PATIENCE, looks)
+        .await
+        .unwrap();
+}
+
+/// The recipe as it stands in many books: the token is the sequence number. Its second grant has the
+/// first one's token once the lock's empty container was removed.
+#[tokio::test]
+async fn tokens_go_on_rising_when_the_container_is_removed_though_sequences_begin_again() {
+    let server = Server::start();
+    let address = server.address();
+    let naive = zookeeper_client::Client::connect(&address.to_string())
+        .await
+        .unwrap();
+    let client = Client::connect(&format!("zookeeper://{address}"))
+        .await
+        .unwrap();
+    let gone =
+        async |path: &str| poll(async || naive.check_stat(path).await.unwrap().is_none()).await;
+
+    let mut sequences = Vec::new();
+    let mut tokens = Vec::new();
+    let container = CreateMode::Container.with_acls(Acls::anyone_all());
+    let ephemeral = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    for _ in 0..2 {
+        naive.create("/naive", b"", &container).await.unwrap();
+        let (_, sequence) = naive.create("/naive/lock-", b"", &ephemeral).await.unwrap();
+        sequences.push(sequence.into_i64());
+        naive
+            .delete(&format!("/naive/lock-{sequence}"), None)
+            .await
+            .unwrap();
+        gone("/naive").await;
+
+        let lease = client.lock("orders").ttl(secs(5)).acquire().await.unwrap();
+        tokens.push(lease.token());
+        lease.release().await.unwrap();
+        gone("/palisade/orders").await;
+    }
+    assert_eq!(sequences, [0, 0], "the control arm must show the trap");
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
+}
+
+/// Should names and transactions ever disagree, nobody is granted by the name.
+#[tokio::test]
+async fn a_sequence_that_contradicts_the_transactions_grants_nothing() {
+    let server = Server::start();
+    let address = server.address();
+    let raw = zookeeper_client::Client::connect(&address.to_string())
+        .await
+        .unwrap();
+    let client = Client::connect(&format!("zookeeper://{address}"))
+        .await
+        .unwrap();
+    let wish = || client.lock("orders").ttl(secs(5)).wait(secs(30));
+    let holder = wish().acquire().await.unwrap();
+    let waiter = tokio::spawn(wish().acquire());
+    poll(async || client.show("orders").await.unwrap().waiters == 1).await;
+    // A node that was created later and has the name of an earlier one.
+    let forged = format!("/palisade/orders/{}-lock--000000001", "0".repeat(32));
+    let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    raw.create(&forged, b"forged\n5000\n", &persistent)
+        .await
+        .unwrap();
+    holder.release().await.unwrap();
+    let refused = waiter.await.unwrap().unwrap_err();
+    assert!(refused.to_string().contains("sequence"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_time_to_live_the_ensemble_would_change_is_refused_with_the_range() {
+    let server = Server::start();
+    let client = Client::connect(&format!("zookeeper://{}", server.address()))
+        .await
+        .unwrap();
+    for (ttl, range) in [(500, "1000 ms ..="), (61_000, "..= 60000 ms")] {
+        let wish = client.lock("orders").ttl(Duration::from_millis(ttl));
+        let refused = wish.try_acquire().await.unwrap_err();
+        assert_eq!(refused.code(), "invalid");
+        assert!(refused.to_string().contains(range), "{refused}");
+    }
+}
+
+/// A session without a connection is suspended: it counts as not held. Nothing is granted or extended,
+/// and the holder stops believing while the session still excludes everybody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_session_is_not_held() {
+    let ensemble = Ensemble::start().await;
+    let (near, far) = (
+        ensemble.connect_through().await.unwrap().unwrap(),
+        Client::new(ensemble.connect().await.unwrap()).unwrap(),
+    );
+    let client = Client::new(near.clone()).unwrap();
+    let lease = client.lock("orders").ttl(secs(6)).acquire().await.unwrap();
+    let grant = palisade_client::GrantRef {
+        lock: lease.lock().clone(),
+        key: *lease.lease_key(),
+        token: Some(lease.token()),
+    };
+    ensemble.relay.move_to(None);
+    poll(async || near.renew(grant.clone(), None).await.is_err()).await;
+    let longest = lease.remaining();
+    assert!(longest <= secs(4), "two thirds of the session: {longest:?}");
+    let lost = lease.lost().await;
+    assert_eq!(lost.why, palisade_client::Loss::Deadline);
+    // At that very moment the ensemble still keeps the lock for it.
+    let shown = far.show("orders").await.unwrap();
+    assert_eq!(shown.holder.unwrap().token, lease.token());
+    let next = far
+        .lock("orders")
+        .ttl(secs(6))
+        .wait(secs(60))
+        .acquire()
+        .await;
+    assert!(next.unwrap().token() > lease.token());
+    // Connected again, its session is over, and nothing of it is revived.
+    ensemble
+        .relay
+        .move_to(Some(ensemble.server.lock().unwrap().address()));
+    assert!(lease.check().is_err());
+}

@@ -1,0 +1,93 @@
+//! The server as people start it against the suite for authorities: a real process, a real SIGKILL.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "../../palisade-client/tests/support/relay.rs"]
+#[allow(dead_code, reason = "each test file uses its part")]
+mod relay;
+#[path = "../../palisade-client/tests/support/servers/mod.rs"]
+mod servers;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use palisade_client::conformance::{self, Habit, Subject};
+use palisade_client::palisade::Palisade;
+use palisade_client::{Fault, LockService};
+use relay::Relay;
+use servers::{Process, free_port, listens, until};
+
+/// `palisade serve`, and wires to it that can be cut.
+struct Server {
+    dir: tempfile::TempDir,
+    port: u16,
+    process: Mutex<Process>,
+    relay: Relay,
+}
+
+impl Server {
+    async fn start() -> Server {
+        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+        let process = Mutex::new(serve(dir.path(), port));
+        let relay = Relay::to(address(port)).await;
+        Server {
+            dir,
+            port,
+            process,
+            relay,
+        }
+    }
+}
+
+fn address(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+fn serve(dir: &Path, port: u16) -> Process {
+    let arguments = [
+        "serve".to_owned(),
+        format!("--listen=127.0.0.1:{port}"),
+        format!("--data={}", dir.join("data").display()),
+    ];
+    let program = env!("CARGO_BIN_EXE_palisade");
+    let process = Process::start(program, "it is the program under test", &arguments);
+    until("palisade serve", || listens(port));
+    process
+}
+
+impl Subject for Server {
+    async fn connect(&self) -> Result<Arc<dyn LockService>, Fault> {
+        let url = format!("palisade://{}", address(self.port));
+        Ok(Arc::new(Palisade::connect(&url, 1).await?))
+    }
+
+    async fn connect_through(&self) -> Option<Result<Arc<dyn LockService>, Fault>> {
+        let palisade = Palisade::connect(&self.relay.url(), 1).await;
+        Some(palisade.map(|palisade| Arc::new(palisade) as _))
+    }
+
+    async fn cut(&self) {
+        self.relay.cut();
+    }
+
+    async fn crash(&self) -> bool {
+        let mut process = self.process.lock().unwrap();
+        process.kill();
+        *process = serve(self.dir.path(), self.port);
+        true
+    }
+}
+
+/// `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
+#[tokio::test(flavor = "multi_thread")]
+async fn palisade_serve_passes_the_suite_for_authorities() {
+    let subject = Arc::new(Server::start().await);
+    let habit = Habit::FULL.scaled().unwrap();
+    conformance::run(&subject, habit).await.assert_passed();
+}
