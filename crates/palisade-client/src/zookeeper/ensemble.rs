@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use palisade_core::{AuthorityId, GrantRef, LockName, RequestId, Span, Token, Ttl};
 use tokio::sync::Mutex;
-use zookeeper_client::{Acls, Client, CreateMode, Error, SessionState};
+use zookeeper_client::{Acls, Client, CreateMode, Error, SessionState, Stat};
 
 use super::address::Address;
 use super::node::{self, Child, Node};
@@ -204,8 +204,14 @@ pub(super) async fn stat(
     let Some(stat) = session.check_stat(&path).await.map_err(fault::of)? else {
         return Ok(None);
     };
-    let token = node::token(&stat).ok_or_else(exhausted)?;
-    Ok(Some(Node { path, token }))
+    node(directory, child, &stat).map(Some)
+}
+
+/// A child with what is known of it.
+pub(super) fn node(directory: &str, child: &Child, stat: &Stat) -> Result<Node, Fault> {
+    let path = format!("{directory}/{}", child.name);
+    let token = node::token(stat).ok_or_else(exhausted)?;
+    Ok(Node { path, token })
 }
 
 fn exhausted() -> Fault {

@@ -111,6 +111,15 @@ impl ZooKeeper {
     }
 
     async fn released(&self, grant: GrantRef) -> Result<Released, Fault> {
+        if let Some(stake) = self.stakes.get(grant.key.as_bytes())
+            && let Some(released) = stake.release(grant.token).await?
+        {
+            self.stakes.forget(grant.key.as_bytes());
+            return Ok(match released {
+                true => Released::Released,
+                false => Released::NotHeld,
+            });
+        }
         let Some(node) = self.ensemble.find(&grant).await? else {
             self.stakes.forget(grant.key.as_bytes());
             return Ok(Released::NotHeld);

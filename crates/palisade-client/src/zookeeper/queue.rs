@@ -88,6 +88,15 @@ pub(super) async fn acquire(
     answer
 }
 
+/// Where a request stands in the queue.
+struct Look {
+    queue: Vec<Child>,
+    place: usize,
+    own: Node,
+    /// When it was asked.
+    sent: Timestamp,
+}
+
 struct Asked<'a> {
     zookeeper: &'a ZooKeeper,
     session: Arc<Client>,
@@ -108,32 +117,45 @@ impl Asked<'_> {
         {
             return Ok(Acquired::Held(first));
         }
-        self.join().await?;
+        let mut look = self.join().await?;
         loop {
-            let sent = BootClock.now();
-            // Proves the session to the leader, and brings this member up to date.
-            let synced = self.session.sync(&self.directory);
-            let (synced, queue) = tokio::join!(synced, children(&self.session, &self.directory));
-            synced.map_err(fault::of)?;
-            let queue = queue?;
-            let place = queue.iter().position(|child| child.is_of(&self.name));
-            let own = match place {
-                Some(place) => stat(&self.session, &self.directory, &queue[place]).await?,
-                None => None,
-            };
-            let (Some(place), Some(own)) = (place, own) else {
-                return Err(lost_its_place());
-            };
             ensemble::connected(&self.session)?;
-            self.stake.goes_on(sent);
-            let Some(before) = place.checked_sub(1).map(|before| &queue[before]) else {
-                return Ok(self.granted(own.token, sent));
+            self.stake.goes_on(look.sent);
+            let Some(before) = look.place.checked_sub(1).map(|before| &look.queue[before]) else {
+                let granted = self.granted(look.own.token, look.sent);
+                self.stake.granted(look.own);
+                return Ok(granted);
             };
             if BootClock.now() >= until {
-                return self.give_up(&queue[0]).await;
+                return self.give_up(&look.queue[0]).await;
             }
-            self.wait(before, own.token, sent, until).await?;
+            self.wait(before, look.own.token, look.sent, until).await?;
+            look = self.look().await?;
         }
+    }
+
+    /// Where it stands.
+    async fn look(&self) -> Result<Look, Fault> {
+        let sent = BootClock.now();
+        // Proves the session to the leader, and brings this member up to date.
+        let synced = self.session.sync(&self.directory);
+        let (synced, queue) = tokio::join!(synced, children(&self.session, &self.directory));
+        synced.map_err(fault::of)?;
+        let queue = queue?;
+        let place = queue.iter().position(|child| child.is_of(&self.name));
+        let own = match place {
+            Some(place) => stat(&self.session, &self.directory, &queue[place]).await?,
+            None => None,
+        };
+        let (Some(place), Some(own)) = (place, own) else {
+            return Err(lost_its_place());
+        };
+        Ok(Look {
+            queue,
+            place,
+            own,
+            sent,
+        })
     }
 
     /// Who has the lock, if it is not this very request.
@@ -147,14 +169,8 @@ impl Asked<'_> {
         }
     }
 
-    /// Creates the node, once.
-    async fn join(&self) -> Result<(), Fault> {
-        if own(&self.session, &self.directory, &self.name)
-            .await?
-            .is_some()
-        {
-            return Ok(());
-        }
+    /// Creates the node and looks where it stands. One request has one node: the first it created.
+    async fn join(&self) -> Result<Look, Fault> {
         let AcquireRequest {
             client, metadata, ..
         } = &self.request;
@@ -162,8 +178,30 @@ impl Asked<'_> {
         let path = format!("{}/{}", self.directory, node::name_of(&self.name));
         let ephemeral = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         loop {
-            match self.session.create(&path, &data, &ephemeral).await {
-                Ok(_) => return Ok(()),
+            let sent = BootClock.now();
+            // One session's operations are carried out in order, so the look sees the node and all
+            // before it; and a write proves the session to the leader.
+            let (created, queue) = tokio::join!(
+                self.session.create(&path, &data, &ephemeral),
+                children(&self.session, &self.directory)
+            );
+            match created {
+                Ok((stat, _)) => {
+                    let queue = queue?;
+                    if queue.iter().filter(|child| child.is_of(&self.name)).count() > 1 {
+                        // It was asked before: the first node stays.
+                        own(&self.session, &self.directory, &self.name).await?;
+                        return self.look().await;
+                    }
+                    let place = queue.iter().position(|child| child.is_of(&self.name));
+                    let place = place.ok_or_else(lost_its_place)?;
+                    return Ok(Look {
+                        own: ensemble::node(&self.directory, &queue[place], &stat)?,
+                        queue,
+                        place,
+                        sent,
+                    });
+                }
                 // The first in a long time: the ensemble removes what is empty.
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(fault::of(error)),

@@ -7,12 +7,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use palisade_core::{Timestamp, Token, Ttl};
 use tokio_util::sync::CancellationToken;
-use zookeeper_client::Client;
+use zookeeper_client::{Client, Error};
 
+use super::node::Node;
 use super::{ensemble, fault, node, queue};
 use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
@@ -30,6 +31,8 @@ pub(super) struct Stake {
     /// When it ends unless it is renewed, on the boot clock.
     ends: AtomicU64,
     forgotten: CancellationToken,
+    /// Its node, once it was granted.
+    node: OnceLock<Node>,
 }
 
 impl Stakes {
@@ -60,6 +63,7 @@ impl Stakes {
             ttl,
             ends: AtomicU64::new(BootClock.now().after(ttl.span()).as_nanos()),
             forgotten: CancellationToken::new(),
+            node: OnceLock::new(),
         });
         let mut stakes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         stakes.insert(*request, Arc::clone(&stake));
@@ -86,6 +90,26 @@ impl Stakes {
 impl Stake {
     pub(super) fn ttl(&self) -> Ttl {
         self.ttl
+    }
+
+    /// It was granted with this node.
+    pub(super) fn granted(&self, node: Node) {
+        let _ = self.node.set(node);
+    }
+
+    /// Gives up what it was granted, if it was with this token (or whichever); `None` if nothing is
+    /// known of that, otherwise whether it was still there.
+    pub(super) async fn release(&self, token: Option<Token>) -> Result<Option<bool>, Fault> {
+        let node = self.node.get();
+        let node = node.filter(|node| token.is_none_or(|token| token == node.token));
+        let Some(node) = node.filter(|_| !self.session.state().is_terminated()) else {
+            return Ok(None);
+        };
+        match self.session.delete(&node.path, None).await {
+            Ok(()) => Ok(Some(true)),
+            Err(Error::NoNode) => Ok(Some(false)),
+            Err(error) => Err(fault::of(error)),
+        }
     }
 
     /// It lasts its full time from this instant.

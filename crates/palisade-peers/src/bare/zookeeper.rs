@@ -45,10 +45,8 @@ impl Any for Lane {
                 };
                 let path = format!("{}/{}", self.lock, children[before]);
                 let (there, watcher) = self.client.check_and_watch_stat(&path).await?;
-                if there.is_some() {
-                    if watcher.changed().await.event_type != EventType::NodeDeleted {
-                        return Err("the session ended".into());
-                    }
+                if there.is_some() && watcher.changed().await.event_type != EventType::NodeDeleted {
+                    return Err("the session ended".into());
                 }
             }
         })
