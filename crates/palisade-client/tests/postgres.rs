@@ -17,23 +17,23 @@ use palisade_client::conformance::{self, Habit, Subject};
 use palisade_client::postgres::Postgres;
 use palisade_client::postgres::advisory::AdvisoryLocks;
 use palisade_client::{Client, Error, Fault, LockService, secs};
+use palisade_testbed::Postgres as Server;
 use support::relay::Relay;
-use support::servers::postgres::Postgres as Server;
 use tokio_postgres::NoTls;
 
 /// A database, and what is connected to it.
 struct Database {
-    server: Mutex<Server>,
+    server: Server,
     relay: Relay,
     connected: Mutex<Vec<Arc<Postgres>>>,
 }
 
 impl Database {
     async fn start() -> Database {
-        let server = Server::start();
+        let server = Server::start(&[]);
         let relay = Relay::to(server.address()).await;
         Database {
-            server: Mutex::new(server),
+            server,
             relay,
             connected: Mutex::default(),
         }
@@ -52,7 +52,7 @@ fn url(address: SocketAddr) -> String {
 
 impl Subject for Database {
     async fn connect(&self) -> Result<Arc<dyn LockService>, Fault> {
-        let address = self.server.lock().unwrap().address();
+        let address = self.server.address();
         self.connect_to(address).await
     }
 
@@ -65,7 +65,8 @@ impl Subject for Database {
     }
 
     async fn crash(&self) -> bool {
-        self.server.lock().unwrap().crash();
+        self.server.kill();
+        self.server.start_again();
         true
     }
 
@@ -102,7 +103,7 @@ async fn session(server: &Server) -> tokio_postgres::Client {
 /// be granted last.
 #[tokio::test]
 async fn grants_come_in_the_order_of_their_tokens_though_a_sequence_does_not_give_that() {
-    let server = Server::start();
+    let server = Server::start(&[]);
     let (one, other) = (session(&server).await, session(&server).await);
     one.batch_execute("CREATE SEQUENCE naive; CREATE TABLE naive_lock (held bigint)")
         .await
@@ -163,7 +164,7 @@ async fn grants_come_in_the_order_of_their_tokens_though_a_sequence_does_not_giv
 /// A pooler gives every statement another session, and swallows what is listened for.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_kept_in_a_session_and_a_waiter_that_hears_nothing_looks() {
-    let server = Server::start();
+    let server = Server::start(&[]);
     let operator = session(&server).await;
     let end_all = async || {
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
@@ -187,7 +188,7 @@ async fn nothing_is_kept_in_a_session_and_a_waiter_that_hears_nothing_looks() {
 
 #[tokio::test]
 async fn after_the_last_token_nothing_is_granted_and_what_is_held_stays_held() {
-    let server = Server::start();
+    let server = Server::start(&[]);
     let client = Client::connect(&url(server.address())).await.unwrap();
     session(&server)
         .await
@@ -204,7 +205,7 @@ async fn after_the_last_token_nothing_is_granted_and_what_is_held_stays_held() {
 
 #[tokio::test]
 async fn another_isolation_level_is_refused_and_set_up_is_done_once_by_many() {
-    let server = Server::start();
+    let server = Server::start(&[]);
     let url = url(server.address());
     let mut connecting = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -229,7 +230,7 @@ async fn another_isolation_level_is_refused_and_set_up_is_done_once_by_many() {
 /// compiling.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_advisory_lock_excludes_until_its_session_ends() {
-    let server = Server::start();
+    let server = Server::start(&[]);
     let locks = AdvisoryLocks::at(&url(server.address())).unwrap();
     let held = locks
         .acquire("orders", Duration::ZERO)

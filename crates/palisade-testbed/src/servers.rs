@@ -265,7 +265,7 @@ impl Etcd {
     }
 }
 
-/// ZooKeeper, standalone, with a tick of 500 ms: sessions of 1 to 10 seconds.
+/// ZooKeeper, standalone, with a tick of 500 ms: sessions of 1 to 60 seconds.
 pub struct ZooKeeper(Instance);
 
 impl ZooKeeper {
@@ -287,7 +287,7 @@ impl ZooKeeper {
                 let config = dir.join("zoo.cfg");
                 let text = format!(
                     "tickTime=500\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\n\
-                     maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n",
+                     maxClientCnxns=0\nmaxSessionTimeout=60000\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n",
                     data(dir),
                     ports[0]
                 );

@@ -10,18 +10,16 @@
 #[path = "../../palisade-client/tests/support/relay.rs"]
 #[allow(dead_code, reason = "each test file uses its part")]
 mod relay;
-#[path = "../../palisade-client/tests/support/servers/mod.rs"]
-mod servers;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use palisade_client::conformance::{self, Habit, Subject};
 use palisade_client::palisade::Palisade;
 use palisade_client::{Fault, LockService};
 use relay::Relay;
-use servers::{Process, free_port, listens, until};
 
 /// `palisade serve`, and wires to it that can be cut.
 struct Server {
@@ -49,15 +47,45 @@ fn address(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
+/// The server's process; it dies with the thread that started it.
+struct Process(Child);
+
+impl Process {
+    fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
 fn serve(dir: &Path, port: u16) -> Process {
-    let arguments = [
-        "serve".to_owned(),
-        format!("--listen=127.0.0.1:{port}"),
-        format!("--data={}", dir.join("data").display()),
-    ];
-    let program = env!("CARGO_BIN_EXE_palisade");
-    let process = Process::start(program, "it is the program under test", &arguments);
-    until("palisade serve", || listens(port));
+    let mut command = Command::new("setpriv");
+    command
+        .args([
+            "--pdeathsig",
+            "KILL",
+            env!("CARGO_BIN_EXE_palisade"),
+            "serve",
+        ])
+        .arg(format!("--listen={}", address(port)))
+        .arg(format!("--data={}", dir.join("data").display()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut process = Process(command.spawn().expect("setpriv of util-linux"));
+    while TcpStream::connect(address(port)).is_err() {
+        assert!(process.0.try_wait().unwrap().is_none(), "it did not start");
+        std::thread::yield_now();
+    }
     process
 }
 

@@ -7,15 +7,13 @@
     reason = "a test fails by panicking"
 )]
 
-#[path = "../../palisade-client/tests/support/servers/mod.rs"]
-mod servers;
-
+use std::process::Command;
 use std::time::Duration;
 
 use palisade_client::{Client, Lease};
 use palisade_core::fence::{Pass, Reject};
 use palisade_fence::{Change, Checked, Fence as _, Limits, Rule, Write, memory};
-use servers::postgres::Postgres;
+use palisade_testbed::Postgres;
 
 const KEY: &str = "/ledger";
 const LONG: Duration = Duration::from_secs(3_600);
@@ -48,12 +46,28 @@ struct TwoSides {
     _servers: [Postgres; 2],
 }
 
+/// A second server on a copy of what this one has on disk by now; as a standby that took over.
+fn copied(primary: &Postgres) -> Postgres {
+    let copy = Postgres::start(&[]);
+    copy.kill();
+    primary.kill();
+    let (from, to) = (primary.dir().join("data"), copy.dir().join("data"));
+    std::fs::remove_dir_all(&to).unwrap();
+    let copying = Command::new("cp").arg("-a").args([&from, &to]).status();
+    assert!(copying.unwrap().success());
+    // It names a process that is gone.
+    let _ = std::fs::remove_file(to.join("postmaster.pid"));
+    copy.start_again();
+    primary.start_again();
+    copy
+}
+
 impl TwoSides {
     async fn partition() -> TwoSides {
-        let mut primary = Postgres::start();
+        let primary = Postgres::start(&[]);
         // What is set up before the copy is the same on both sides: it is one authority.
         let id = client(&primary).await.authority().clone();
-        let copy = primary.copied();
+        let copy = copied(&primary);
         let (one, other) = (client(&primary).await, client(&copy).await);
         assert_eq!((one.authority(), other.authority()), (&id, &id));
         let old = hold(&one, "ledger").await;

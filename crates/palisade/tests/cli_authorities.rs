@@ -8,8 +8,6 @@
 )]
 
 mod common;
-#[path = "../../palisade-client/tests/support/servers/mod.rs"]
-mod servers;
 
 use std::process::{Command, Output};
 
@@ -105,7 +103,7 @@ impl Shell {
 
 #[test]
 fn etcd() {
-    let server = servers::etcd::Etcd::start();
+    let server = palisade_testbed::Etcd::start(&[]);
     let shell = Shell::at(format!("etcd://{}", server.address()));
     shell.tour();
     assert_eq!(status(&shell.renewal()), 0);
@@ -113,7 +111,7 @@ fn etcd() {
 
 #[test]
 fn zookeeper() {
-    let server = servers::zookeeper::ZooKeeper::start();
+    let server = palisade_testbed::ZooKeeper::start(&[]);
     let shell = Shell::at(format!("zookeeper://{}", server.address()));
     shell.tour();
     // What it cannot do, it says.
@@ -124,7 +122,7 @@ fn zookeeper() {
 
 #[test]
 fn postgres_and_its_password_is_never_printed() {
-    let server = servers::postgres::Postgres::start();
+    let server = palisade_testbed::Postgres::start(&[]);
     let address = server.address();
     let shell = Shell::at(format!("postgres://postgres:s3cret@{address}/postgres"));
     shell.tour();

@@ -4,7 +4,6 @@
 pub(crate) mod relay;
 pub(crate) mod scripted;
 pub(crate) mod server;
-pub(crate) mod servers;
 pub(crate) mod virtual_clock;
 
 use std::sync::Arc;
