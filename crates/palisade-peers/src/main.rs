@@ -14,7 +14,10 @@ mod bare;
 mod lane;
 mod machine;
 mod measure;
+mod palisade;
+mod strategies;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -48,6 +51,25 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// One job over each strategy: no fence, textbook, claim, several locks, none. Then the gatekeeper:
+    /// a crowd after one row.
+    Strategies {
+        /// Workers.
+        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
+        workers: u32,
+        /// Additions of each worker.
+        #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        adds: u32,
+        /// Workers of the crowd.
+        #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(2..=1_024))]
+        crowd: u32,
+        /// Draw the table into this SVG file.
+        #[arg(long)]
+        picture: Option<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -65,6 +87,19 @@ fn main() -> ExitCode {
             duration: Duration::from_secs(seconds),
             hand_overs,
             json,
+        }),
+        Command::Strategies {
+            workers,
+            adds,
+            crowd,
+            picture,
+            json,
+        } => strategies::run(&strategies::Plan {
+            workers,
+            adds,
+            crowd,
+            json,
+            picture,
         }),
     };
     match done {

@@ -1,0 +1,410 @@
+//! One job over each strategy: several workers add to one counter, and holders stand still past their
+//! lease at the worst moment.
+//!
+//! ```text
+//!   acquire ─► (claim) ─► read ─► think, or stand still past the lease ─► write ─► release
+//!                                                                          │
+//!                 stale: begin again ◄──────────── rejected ◄──────────────┤
+//!                                                                          └─► acknowledged
+//!   in the end: acknowledged − counted = lost
+//! ```
+//!
+//! What is lost was acknowledged to a worker and is not in the counter. The pause is aimed: it ends
+//! while the next holder is between its read and its write.
+
+mod counter;
+mod dynamo;
+mod gate;
+mod picture;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade_client::service::{AcquireRequest, Acquired, LockService, Under};
+use palisade_client::{Options, connect};
+use palisade_core::{ClientId, GrantRef, LockName, RequestId, Span, Token, Ttl};
+use palisade_testbed::{Moto, Postgres, ZooKeeper};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::lane::{Error, random};
+use crate::machine;
+use crate::measure::now;
+use crate::palisade::Server;
+use counter::{Counter, Mode, Written};
+use dynamo::Item;
+
+pub(crate) struct Plan {
+    pub(crate) workers: u32,
+    pub(crate) adds: u32,
+    pub(crate) crowd: u32,
+    pub(crate) json: bool,
+    pub(crate) picture: Option<std::path::PathBuf>,
+}
+
+/// A way to keep two workers from undoing each other's work.
+struct Strategy {
+    name: &'static str,
+    lock: Option<Lock>,
+    resource: Resource,
+    /// What an operator should know about it, in a few words.
+    when: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lock {
+    Palisade,
+    ZooKeeper,
+    Postgres,
+}
+
+#[derive(Clone, Copy)]
+enum Resource {
+    Row(Mode),
+    Item,
+}
+
+const STRATEGIES: &[Strategy] = &[
+    Strategy {
+        name: "no lock, no fence",
+        lock: None,
+        resource: Resource::Row(Mode::Plain),
+        when: "never",
+    },
+    Strategy {
+        name: "Palisade lock, no fence",
+        lock: Some(Lock::Palisade),
+        resource: Resource::Row(Mode::Plain),
+        when: "work that is only wasted when done twice",
+    },
+    Strategy {
+        name: "Palisade lock, textbook fence",
+        lock: Some(Lock::Palisade),
+        resource: Resource::Row(Mode::Textbook),
+        when: "writes that do not depend on a read",
+    },
+    Strategy {
+        name: "Palisade lock, claim + conditional write",
+        lock: Some(Lock::Palisade),
+        resource: Resource::Row(Mode::Claim),
+        when: "read, think, write; nothing kept open while thinking",
+    },
+    Strategy {
+        name: "Palisade lock, claim + SELECT FOR UPDATE",
+        lock: Some(Lock::Palisade),
+        resource: Resource::Row(Mode::ForUpdate),
+        when: "the effect spans several rows of one transaction",
+    },
+    Strategy {
+        name: "ZooKeeper lock, claim + conditional write",
+        lock: Some(Lock::ZooKeeper),
+        resource: Resource::Row(Mode::Claim),
+        when: "an ensemble is there already; leases of seconds",
+    },
+    Strategy {
+        name: "PostgreSQL lock, claim + conditional write",
+        lock: Some(Lock::Postgres),
+        resource: Resource::Row(Mode::Claim),
+        when: "the database is the only server there is",
+    },
+    Strategy {
+        name: "no lock, conditional write on a version",
+        lock: None,
+        resource: Resource::Row(Mode::Version),
+        when: "little contention, and thinking again is cheap",
+    },
+    Strategy {
+        name: "no lock, DynamoDB conditional write",
+        lock: None,
+        resource: Resource::Item,
+        when: "the same, where the data is in DynamoDB",
+    },
+];
+
+/// What came out.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) acknowledged: u64,
+    pub(crate) rejected: u64,
+    pub(crate) lost: u64,
+    pub(crate) millis: f64,
+}
+
+pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let machine = machine::line()?;
+    eprintln!("starting the servers");
+    let place = Place {
+        palisade: Server::start()?,
+        postgres: Postgres::start(&[]),
+        zookeeper: ZooKeeper::start(&[]),
+        moto: Moto::start(&[]),
+    };
+    let mut rows = Vec::new();
+    for strategy in STRATEGIES {
+        eprintln!("{}", strategy.name);
+        rows.push((strategy, runtime.block_on(place.job(strategy, plan))?));
+    }
+    eprintln!("the gatekeeper: {} workers after one row", plan.crowd);
+    let gate = runtime.block_on(gate::run(&place, plan.crowd))?;
+    let facts = as_json(plan, &machine, &rows, &gate);
+    if let Some(path) = &plan.picture {
+        std::fs::write(path, picture::draw(&rows_of(&rows), &gate, &machine))?;
+        eprintln!("drawn: {}", path.display());
+    }
+    if plan.json {
+        println!("{facts}");
+    } else {
+        print!("{}", as_text(plan, &machine, &rows, &gate));
+    }
+    Ok(())
+}
+
+/// The servers of one run.
+struct Place {
+    palisade: Server,
+    postgres: Postgres,
+    zookeeper: ZooKeeper,
+    moto: Moto,
+}
+
+impl Place {
+    async fn service(&self, lock: Lock) -> Result<Arc<dyn LockService>, Error> {
+        let url = match lock {
+            Lock::Palisade => self.palisade.url().to_owned(),
+            Lock::ZooKeeper => self.zookeeper.url(),
+            Lock::Postgres => self.postgres.url(),
+        };
+        Ok(connect(&url, &Options::default()).await?)
+    }
+
+    async fn job(&self, strategy: &Strategy, plan: &Plan) -> Result<Outcome, Error> {
+        let name = format!("job-{:x}", u128::from_le_bytes(random()?));
+        let ttl = match strategy.lock {
+            // Sessions there last two ticks at least.
+            Some(Lock::ZooKeeper) => Ttl::from_millis(1_000)?,
+            _ => Ttl::from_millis(300)?,
+        };
+        match strategy.resource {
+            Resource::Row(_) => Counter::create(&self.postgres.url(), &name).await?,
+            Resource::Item => Item::create(self.moto.port(), &name).await?,
+        }
+        let mut workers = JoinSet::new();
+        let begin = now();
+        for number in 0..plan.workers {
+            let service = match strategy.lock {
+                Some(lock) => Some(self.service(lock).await?),
+                None => None,
+            };
+            let worker = Worker {
+                holder: service
+                    .map(|service| Holding::new(service, &name))
+                    .transpose()?,
+                target: match strategy.resource {
+                    Resource::Row(mode) => {
+                        Target::Row(Counter::connect(&self.postgres.url(), &name, mode).await?)
+                    }
+                    Resource::Item => Target::Item(Item::connect(self.moto.port(), &name)),
+                },
+                ttl,
+                number,
+                adds: plan.adds,
+                outcome: Outcome::default(),
+            };
+            workers.spawn(worker.run());
+        }
+        let mut all = Outcome::default();
+        while let Some(done) = workers.join_next().await {
+            let one = done??;
+            all.acknowledged += one.acknowledged;
+            all.rejected += one.rejected;
+        }
+        all.millis = (now() - begin) as f64 / 1e6;
+        let counted = match strategy.resource {
+            Resource::Row(_) => Counter::total(&self.postgres.url(), &name).await?,
+            Resource::Item => Item::connect(self.moto.port(), &name).read().await?.1,
+        };
+        all.lost = all.acknowledged.saturating_sub(counted);
+        Ok(all)
+    }
+}
+
+/// A lock as a worker holds it. Nothing renews it: a worker that thinks too long has lost it, as one
+/// that was stopped would have.
+pub(crate) struct Holding {
+    service: Arc<dyn LockService>,
+    lock: LockName,
+    client: ClientId,
+    grant: Option<GrantRef>,
+}
+
+impl Holding {
+    pub(crate) fn new(service: Arc<dyn LockService>, lock: &str) -> Result<Holding, Error> {
+        let id = RequestId::from_bytes(random()?).to_hex();
+        Ok(Holding {
+            service,
+            lock: LockName::new(lock)?,
+            client: ClientId::new(&format!("worker-{id}"))?,
+            grant: None,
+        })
+    }
+
+    pub(crate) async fn acquire(&mut self, ttl: Ttl) -> Result<Token, Error> {
+        let request = AcquireRequest {
+            lock: self.lock.clone(),
+            client: self.client.clone(),
+            under: Under::New(ttl),
+            wait: Some(Span::from_millis(600_000)),
+            request: RequestId::from_bytes(random()?),
+            metadata: None,
+        };
+        match self.service.acquire(request).await? {
+            Acquired::Granted(granted) => {
+                self.grant = Some(GrantRef {
+                    lock: self.lock.clone(),
+                    key: granted.key,
+                    token: Some(granted.token),
+                });
+                Ok(granted.token)
+            }
+            other => Err(format!("not granted: {other:?}").into()),
+        }
+    }
+
+    /// Whether it was still held does not matter to whoever gives it up.
+    pub(crate) async fn release(&mut self) -> Result<(), Error> {
+        if let Some(grant) = self.grant.take() {
+            self.service.release(grant).await?;
+        }
+        Ok(())
+    }
+}
+
+enum Target {
+    Row(Counter),
+    Item(Item),
+}
+
+struct Worker {
+    holder: Option<Holding>,
+    target: Target,
+    ttl: Ttl,
+    number: u32,
+    adds: u32,
+    outcome: Outcome,
+}
+
+impl Worker {
+    async fn run(mut self) -> Result<Outcome, Error> {
+        for turn in 0..self.adds {
+            // Each stands still once in ten turns, and not all in the same one.
+            let mut stops = (turn + self.number) % 10 == 9;
+            while !self.add(stops).await? {
+                self.outcome.rejected += 1;
+                stops = false;
+            }
+            self.outcome.acknowledged += 1;
+        }
+        Ok(self.outcome)
+    }
+
+    async fn add(&mut self, stops: bool) -> Result<bool, Error> {
+        let token = match &mut self.holder {
+            Some(holder) => Some(holder.acquire(self.ttl).await?),
+            None => None,
+        };
+        let think = if stops {
+            // To just after the lease's end, when the next holder has read and not yet written.
+            let spread = u64::from(random()?[0] % 10);
+            self.ttl.span().to_duration() + Duration::from_millis(spread)
+        } else {
+            THINK
+        };
+        let written = match &mut self.target {
+            Target::Row(counter) => counter.add(token, think).await?,
+            Target::Item(item) => {
+                let (version, total) = item.read().await?;
+                tokio::time::sleep(think).await;
+                item.write(version, total + 1).await?
+            }
+        };
+        if let Some(holder) = &mut self.holder {
+            holder.release().await?;
+        }
+        Ok(written == Written::Acknowledged)
+    }
+}
+
+/// Between read and write.
+const THINK: Duration = Duration::from_millis(10);
+
+type Rows<'a> = [(&'a Strategy, Outcome)];
+
+fn rows_of(rows: &Rows<'_>) -> Vec<(&'static str, Outcome)> {
+    rows.iter()
+        .map(|(strategy, outcome)| (strategy.name, outcome.clone()))
+        .collect()
+}
+
+fn as_text(plan: &Plan, machine: &str, rows: &Rows<'_>, gate: &[gate::Passed]) -> String {
+    let mut text = format!(
+        "{machine}\n{} workers, {} additions each; a holder stands still past its lease once in ten\n\n\
+         {:<44}{:>8}{:>10}{:>7}{:>9}  when to use it\n",
+        plan.workers, plan.adds, "strategy", "acked", "rejected", "lost", "seconds"
+    );
+    for (strategy, outcome) in rows {
+        text.push_str(&format!(
+            "{:<44}{:>8}{:>10}{:>7}{:>9.1}  {}\n",
+            strategy.name,
+            outcome.acknowledged,
+            outcome.rejected,
+            outcome.lost,
+            outcome.millis / 1e3,
+            strategy.when
+        ));
+    }
+    text.push_str(&format!(
+        "\nthe gatekeeper: {} workers add once each to one PostgreSQL row\n\n\
+         {:<44}{:>8}{:>10}{:>7}{:>9}{:>16}\n",
+        plan.crowd, "strategy", "acked", "rejected", "lost", "seconds", "database CPU s"
+    ));
+    for passed in gate {
+        text.push_str(&format!(
+            "{:<44}{:>8}{:>10}{:>7}{:>9.1}{:>16.2}\n",
+            passed.name,
+            passed.outcome.acknowledged,
+            passed.outcome.rejected,
+            passed.outcome.lost,
+            passed.outcome.millis / 1e3,
+            passed.database_cpu
+        ));
+    }
+    text
+}
+
+fn as_json(plan: &Plan, machine: &str, rows: &Rows<'_>, gate: &[gate::Passed]) -> Value {
+    let facts = |name: &str, outcome: &Outcome| {
+        json!({
+            "strategy": name,
+            "acknowledged": outcome.acknowledged,
+            "rejected": outcome.rejected,
+            "lost": outcome.lost,
+            "seconds": outcome.millis / 1e3,
+        })
+    };
+    let gatekeeper = gate.iter().map(|passed| {
+        let mut row = facts(passed.name, &passed.outcome);
+        row["database_cpu_seconds"] = json!(passed.database_cpu);
+        row
+    });
+    json!({
+        "machine": machine,
+        "workers": plan.workers,
+        "adds": plan.adds,
+        "crowd": plan.crowd,
+        "job": rows.iter().map(|(strategy, outcome)| facts(strategy.name, outcome)).collect::<Vec<_>>(),
+        "gatekeeper": gatekeeper.collect::<Vec<_>>(),
+    })
+}
