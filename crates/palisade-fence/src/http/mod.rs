@@ -35,6 +35,9 @@
 //!
 //! A client that goes away changes nothing of this: the inner service runs in a task of its own.
 //!
+//! The mark stands even if the service then refuses the write: with the strict rule (one write per grant)
+//! that was the one.
+//!
 //! Reads are not waited for, they change nothing. Writes with a sequence number go one at a time, or
 //! their order would not be that of their numbers. A repeated number is answered with the status
 //! of the first answer and `X-Fencing-Repeat: true`, or with `unknown_outcome` when it is not known what
