@@ -1,11 +1,14 @@
 //! Tells a repeated write from another one under the same number.
 
+use std::time::Duration;
+
 use axum_core::body::Body;
 use http::StatusCode;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
+use tokio::time::timeout;
 
 use crate::http::Problem;
 
@@ -15,6 +18,7 @@ pub(super) async fn fingerprint(
     head: &Parts,
     body: &mut Body,
     most: usize,
+    within: Duration,
 ) -> Result<u64, Problem> {
     let mut crc = crc32fast::Hasher::new();
     crc.update(head.method.as_str().as_bytes());
@@ -27,15 +31,19 @@ pub(super) async fn fingerprint(
     let short = body.size_hint().upper().is_some_and(|upper| upper <= most as u64);
     let mut bytes = 0;
     if short {
-        let limited = Limited::new(std::mem::take(body), most);
-        let read = limited.collect().await.map_err(|error| {
-            Problem::new(
-                StatusCode::BAD_REQUEST,
-                "invalid",
-                format!("the body of a numbered write did not arrive: {error}"),
-            )
-        })?;
-        let read = read.to_bytes();
+        let reading = Limited::new(std::mem::take(body), most).collect();
+        let read = match timeout(within, reading).await {
+            Ok(Ok(read)) => read.to_bytes(),
+            Ok(Err(error)) => {
+                let message = format!("the body of a numbered write did not arrive: {error}");
+                return Err(Problem::invalid(message));
+            }
+            Err(_) => {
+                let message = "the body of a numbered write did not arrive in time";
+                let status = StatusCode::REQUEST_TIMEOUT;
+                return Err(Problem::new(status, "request_timeout", message));
+            }
+        };
         crc.update(b"\n");
         crc.update(&read);
         bytes = read.len() as u64;

@@ -190,7 +190,12 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         let act = match (asked.kind, asked.presented.sequence) {
             (Kind::Write, None) => Act::Write(None),
             (Kind::Write, Some(sequence)) => {
-                let digest = fingerprint(head, body, self.policy.compared_bytes).await?;
+                let Policy {
+                    compared_bytes,
+                    wait,
+                    ..
+                } = self.policy;
+                let digest = fingerprint(head, body, compared_bytes, wait).await?;
                 Act::Write(Some((sequence, digest)))
             }
             (Kind::Claim | Kind::Read, _) => Act::Claim,
