@@ -28,7 +28,10 @@ pub(super) async fn fingerprint(
     if let Some(length) = head.headers.get(CONTENT_LENGTH) {
         crc.update(length.as_bytes());
     }
-    let short = body.size_hint().upper().is_some_and(|upper| upper <= most as u64);
+    let short = body
+        .size_hint()
+        .upper()
+        .is_some_and(|upper| upper <= most as u64);
     let mut bytes = 0;
     if short {
         let reading = Limited::new(std::mem::take(body), most).collect();

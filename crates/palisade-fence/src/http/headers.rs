@@ -126,9 +126,10 @@ fn number<T>(
         .all(|byte| byte.is_ascii_digit())
         .then_some(text);
     let number = digits.and_then(|digits| digits.parse().ok());
-    number.and_then(parse).map(Some).ok_or_else(|| {
-        Problem::invalid(format!("{header} must be {range}, not {:?}", shown(text)))
-    })
+    number
+        .and_then(parse)
+        .map(Some)
+        .ok_or_else(|| Problem::invalid(format!("{header} must be {range}, not {:?}", shown(text))))
 }
 
 fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {

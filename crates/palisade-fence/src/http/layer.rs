@@ -264,7 +264,9 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         }
         let place = if alone { place } else { place.shared() };
         let (settle, counters) = (self.policy.settle, self.counters.clone());
-        Ok(Passage::Write(Flight::start(place, number, settle, counters)))
+        Ok(Passage::Write(Flight::start(
+            place, number, settle, counters,
+        )))
     }
 
     fn busy(&self) -> Problem {
@@ -314,8 +316,7 @@ fn watched(response: Response, flight: Flight) -> Response {
         Some(Outcome::Unknown) => drop(flight),
         None if matches!(status.as_u16(), 502 | 504) => drop(flight),
         None => {
-            return response
-                .map(|body| FlightBody::around(body, flight, End::Answered(status)));
+            return response.map(|body| FlightBody::around(body, flight, End::Answered(status)));
         }
     }
     response

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-
 /// How a fence in front of a service behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {

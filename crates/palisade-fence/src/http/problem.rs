@@ -82,10 +82,7 @@ impl Problem {
     pub fn into_grpc(self) -> Response {
         let mut response = Response::new(Body::empty());
         let headers = response.headers_mut();
-        headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/grpc"),
-        );
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert("grpc-status", self.grpc_status().into());
         headers.insert("palisade-code", HeaderValue::from_static(self.code));
         let message = utf8_percent_encode(&self.message, NOT_IN_MESSAGE).to_string();

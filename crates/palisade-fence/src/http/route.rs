@@ -187,9 +187,8 @@ fn segments(path: &str) -> Result<Vec<String>, Problem> {
 
 fn segment(raw: &str) -> Result<String, Problem> {
     let decoded = percent_decode_str(raw).decode_utf8();
-    let text = decoded.map_err(|_| {
-        Problem::invalid("the address is not UTF-8 when it is percent-decoded")
-    })?;
+    let text = decoded
+        .map_err(|_| Problem::invalid("the address is not UTF-8 when it is percent-decoded"))?;
     match text.as_ref() {
         "" | "." | ".." => Err(Problem::invalid(
             "the address has an empty segment, '.' or '..': it could be read as another one",
@@ -251,8 +250,7 @@ impl Route {
             (Segment::Any(_), Segment::Any(_)) => true,
             _ => a == b,
         };
-        self.prefix.len() == other.prefix.len()
-            && self.prefix.iter().zip(&other.prefix).all(same)
+        self.prefix.len() == other.prefix.len() && self.prefix.iter().zip(&other.prefix).all(same)
     }
 
     /// Longer first, then what spells out more, then what spells it out earlier.
@@ -349,7 +347,11 @@ mod tests {
             ("/accounts/admin/x", "admins"),
             ("/accounts/7/cards/9", "card:9@7"),
         ] {
-            assert_eq!(found(&routes, "POST", path), Ok(Some(resource.to_owned())), "{path}");
+            assert_eq!(
+                found(&routes, "POST", path),
+                Ok(Some(resource.to_owned())),
+                "{path}"
+            );
         }
     }
 
@@ -357,7 +359,14 @@ mod tests {
     fn what_could_be_read_as_another_address_is_refused() {
         let routes = Routes::parse(["/a/{id}={id}"]).unwrap();
         for path in [
-            "/a//b", "//a/b", "/a/./b", "/a/../b", "/a/%2e%2E/b", "/a/b%2Fc", "/a/b%5cc", "/a/%ff",
+            "/a//b",
+            "//a/b",
+            "/a/./b",
+            "/a/../b",
+            "/a/%2e%2E/b",
+            "/a/b%2Fc",
+            "/a/b%5cc",
+            "/a/%ff",
             "/a/%C3%A4",
         ] {
             assert_eq!(found(&routes, "PUT", path), Err("invalid"), "{path}");
@@ -383,7 +392,9 @@ mod tests {
             (&["/a/../b=x"], "no segment"),
             (&["/{a}=x", "/{b}=y"], "told twice"),
         ] {
-            let refused = Routes::parse(lines.iter().copied()).unwrap_err().to_string();
+            let refused = Routes::parse(lines.iter().copied())
+                .unwrap_err()
+                .to_string();
             assert!(refused.contains(why), "{lines:?}: {refused}");
         }
     }

@@ -24,9 +24,15 @@ async fn a_read_with_a_token_claims_and_is_refused_when_late() {
     let slow = Slow::quick();
     let service = fenced(slow.clone(), Policy::default());
     assert_eq!(send(&service, "GET", "/r", 2).await.status, 200);
-    assert_eq!(send(&service, "POST", "/r", 1).await.code(), (412, "stale".into()));
+    assert_eq!(
+        send(&service, "POST", "/r", 1).await.code(),
+        (412, "stale".into())
+    );
     assert_eq!(send(&service, "HEAD", "/r", 1).await.status, 412);
-    assert_eq!(send(&service, "GET", "/r", 1).await.code(), (412, "stale".into()));
+    assert_eq!(
+        send(&service, "GET", "/r", 1).await.code(),
+        (412, "stale".into())
+    );
     // An observer's read stays possible.
     assert_eq!(call(&service, request("GET", "/r", &[])).await.text, "done");
     assert_eq!(slow.effects(), ["GET /r 2", "GET /r -"]);
@@ -42,8 +48,14 @@ async fn a_claim_is_answered_by_the_fence_alone() {
     };
     let claimed = call(&service, claim("7")).await;
     assert_eq!(claimed.text, r#"{"error":null,"highest":7,"success":true}"#);
-    assert_eq!(send(&service, "PUT", "/r", 6).await.code(), (412, "stale".into()));
-    assert_eq!(call(&service, claim("6")).await.code(), (412, "stale".into()));
+    assert_eq!(
+        send(&service, "PUT", "/r", 6).await.code(),
+        (412, "stale".into())
+    );
+    assert_eq!(
+        call(&service, claim("6")).await.code(),
+        (412, "stale".into())
+    );
     assert!(slow.effects().is_empty());
 }
 
@@ -74,10 +86,23 @@ async fn a_bad_header_is_named_with_its_range_and_changes_nothing() {
     let service = fenced(slow.clone(), Policy::default());
     let token = |text| [("x-fencing-token", text), ("host", "x")];
     for text in [
-        "", "0", "-1", "+5", " 5", "5 5", "5.0", "0x5", "1e3", "five", "9007199254740992",
-        "99999999999999999999999", "5,6",
+        "",
+        "0",
+        "-1",
+        "+5",
+        " 5",
+        "5 5",
+        "5.0",
+        "0x5",
+        "1e3",
+        "five",
+        "9007199254740992",
+        "99999999999999999999999",
+        "5,6",
     ] {
-        let Ok(value) = HeaderValue::from_str(text) else { panic!("{text}") };
+        let Ok(value) = HeaderValue::from_str(text) else {
+            panic!("{text}")
+        };
         let mut bad = request("PUT", "/r", &[]);
         bad.headers_mut().insert("x-fencing-token", value);
         let (status, code, error) = call(&service, bad).await.refusal();
@@ -90,10 +115,16 @@ async fn a_bad_header_is_named_with_its_range_and_changes_nothing() {
     for (more, named) in [
         (("x-fencing-token", "6"), "x-fencing-token is told twice"),
         (("x-fencing-sequence", "-1"), "x-fencing-sequence must be"),
-        (("x-fencing-sequence", "9007199254740992"), "0 ..= 9007199254740991"),
+        (
+            ("x-fencing-sequence", "9007199254740992"),
+            "0 ..= 9007199254740991",
+        ),
         (("x-fencing-lock", ""), "x-fencing-lock: "),
         (("x-fencing-authority", ""), "x-fencing-authority: "),
-        (("x-fencing-operation", "write"), "x-fencing-operation must be claim"),
+        (
+            ("x-fencing-operation", "write"),
+            "x-fencing-operation must be claim",
+        ),
     ] {
         let reply = call(&service, request("PUT", "/r", &[five[0], more])).await;
         let (status, _, error) = reply.refusal();
@@ -108,7 +139,11 @@ async fn a_bad_header_is_named_with_its_range_and_changes_nothing() {
         ("x-fencing-operation", "claim"),
     ] {
         let reply = call(&service, request("PUT", "/r", &[(name, value)])).await;
-        assert_eq!(reply.code(), (400, "invalid".into()), "{name} without a token");
+        assert_eq!(
+            reply.code(),
+            (400, "invalid".into()),
+            "{name} without a token"
+        );
     }
     let mut bytes = request("PUT", "/r", &[]);
     let raw = HeaderValue::from_bytes(b"\xff5").unwrap();
@@ -118,7 +153,10 @@ async fn a_bad_header_is_named_with_its_range_and_changes_nothing() {
     let reply = call(&service, request("GET", "/r", &numbered_read)).await;
     assert_eq!(reply.code(), (400, "invalid".into()));
     // A token where nobody would check it.
-    assert_eq!(send(&service, "PUT", "/open", 5).await.code(), (400, "invalid".into()));
+    assert_eq!(
+        send(&service, "PUT", "/open", 5).await.code(),
+        (400, "invalid".into())
+    );
     assert!(slow.effects().is_empty());
     // Nothing was raised by any of it.
     assert_eq!(send(&service, "PUT", "/r", 1).await.status, 200);
@@ -128,7 +166,10 @@ async fn a_bad_header_is_named_with_its_range_and_changes_nothing() {
 async fn what_is_not_fenced_passes() {
     let slow = Slow::quick();
     let service = fenced(slow.clone(), Policy::default());
-    assert_eq!(call(&service, request("PUT", "/open", &[])).await.status, 200);
+    assert_eq!(
+        call(&service, request("PUT", "/open", &[])).await.status,
+        200
+    );
     assert_eq!(slow.effects(), ["PUT /open -"]);
 }
 
@@ -149,7 +190,10 @@ async fn a_token_of_another_authority_or_lock_is_an_error() {
     assert_eq!(error["authority"], "a");
     let reply = call(&service, named("a", "m")).await;
     assert_eq!(reply.code(), (409, "wrong_lock".into()));
-    assert_eq!(send(&service, "PUT", "/r", 6).await.code(), (409, "wrong_authority".into()));
+    assert_eq!(
+        send(&service, "PUT", "/r", 6).await.code(),
+        (409, "wrong_authority".into())
+    );
 }
 
 #[tokio::test]

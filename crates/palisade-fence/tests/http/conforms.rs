@@ -15,9 +15,7 @@ use hyper_util::rt::TokioExecutor;
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::conformance::{self, Habit, Subject, TEXTBOOK_FAILS, late_writes};
 use palisade_fence::http::{FenceLayer, Policy, Tokenless};
-use palisade_fence::{
-    Admitted, Change, Checked, Fence, Mode, Pass, Reject, Rule, Sequence, Write,
-};
+use palisade_fence::{Admitted, Change, Checked, Fence, Mode, Pass, Reject, Rule, Sequence, Write};
 use serde_json::Value;
 
 use crate::support::{Map, by_segment, marks};
@@ -110,9 +108,11 @@ impl Resource {
         headers: &[(&str, String)],
         body: &[u8],
     ) -> Result<Answer, Broken> {
-        let mut request = http::Request::builder()
-            .method(method)
-            .uri(format!("{}/{}", self.url, key.trim_start_matches('/')));
+        let mut request = http::Request::builder().method(method).uri(format!(
+            "{}/{}",
+            self.url,
+            key.trim_start_matches('/')
+        ));
         if let Some(pass) = by {
             request = request.header("x-fencing-token", pass.token.get());
             if let Some(authority) = pass.authority {
@@ -125,12 +125,18 @@ impl Resource {
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        let request = request.body(Full::new(Bytes::copy_from_slice(body))).unwrap();
+        let request = request
+            .body(Full::new(Bytes::copy_from_slice(body)))
+            .unwrap();
         let broken = |error: &dyn std::fmt::Display| Broken(error.to_string());
         let response = self.client.request(request).await.map_err(|e| broken(&e))?;
         let status = response.status().as_u16();
         let repeat = response.headers().contains_key("x-fencing-repeat");
-        let body = response.into_body().collect().await.map_err(|e| broken(&e))?;
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|e| broken(&e))?;
         Ok(Answer {
             status,
             repeat,
@@ -156,7 +162,11 @@ impl Resource {
 fn reject(body: &[u8]) -> Result<Reject, Broken> {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     let error = &value["error"];
-    let token = |name: &str| error[name].as_u64().and_then(|number| Token::new(number).ok());
+    let token = |name: &str| {
+        error[name]
+            .as_u64()
+            .and_then(|number| Token::new(number).ok())
+    };
     let last = || Sequence::new(error["last"].as_u64().unwrap()).unwrap();
     let text = |name: &str| error[name].as_str().unwrap();
     Ok(match error["code"].as_str().unwrap_or_default() {
@@ -202,17 +212,17 @@ impl Fence for Resource {
 
     async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Broken> {
         let (method, body) = change(write.change);
-        let sequence = write.sequence.map(|n| ("x-fencing-sequence", n.to_string()));
+        let sequence = write
+            .sequence
+            .map(|n| ("x-fencing-sequence", n.to_string()));
         let headers: Vec<_> = sequence.into_iter().collect();
-        let answer = self.send(method, write.key, Some(pass), &headers, body).await?;
+        let answer = self
+            .send(method, write.key, Some(pass), &headers, body)
+            .await?;
         Resource::checked(Some(pass), &answer)
     }
 
-    async fn write_tokenless(
-        &self,
-        key: &str,
-        by: Change<'_>,
-    ) -> Result<Checked<()>, Broken> {
+    async fn write_tokenless(&self, key: &str, by: Change<'_>) -> Result<Checked<()>, Broken> {
         let (method, body) = change(by);
         let answer = self.send(method, key, None, &[], body).await?;
         Resource::checked(None, &answer)
@@ -235,7 +245,9 @@ fn change(change: Change<'_>) -> (&'static str, &[u8]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_claim_fence_passes() {
     let served = Served::start(Rule::CLAIM).await;
-    conformance::run(&served, Habit::CLAIM).await.assert_passed();
+    conformance::run(&served, Habit::CLAIM)
+        .await
+        .assert_passed();
 }
 
 /// The mark is set before the service sees the write, so one that the service then refuses was the one
@@ -244,7 +256,11 @@ async fn the_claim_fence_passes() {
 async fn the_strict_fence_passes_but_for_a_write_that_the_service_refused() {
     let served = Served::start(Rule::STRICT).await;
     let report = conformance::run(&served, Habit::STRICT).await;
-    assert_eq!(report.failed(), ["deleting_nothing_did_not_succeed"], "{report}");
+    assert_eq!(
+        report.failed(),
+        ["deleting_nothing_did_not_succeed"],
+        "{report}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -42,7 +42,10 @@ impl Naive {
 
     async fn claim(&self, token: u64) -> Checked<()> {
         let pass = Pass::new(Token::new(token).unwrap());
-        self.marks.judge(&resource(), Some(pass), Act::Claim).await.unwrap()
+        self.marks
+            .judge(&resource(), Some(pass), Act::Claim)
+            .await
+            .unwrap()
     }
 }
 
@@ -97,7 +100,11 @@ async fn without_lanes_the_older_write_lands_after_the_claim() {
     slow.gate.add_permits(10);
     assert!(older.await.unwrap());
     assert!(read_by_the_newer.is_empty());
-    assert_eq!(slow.effects(), ["PUT /r 1"], "an acknowledged write nobody has read");
+    assert_eq!(
+        slow.effects(),
+        ["PUT /r 1"],
+        "an acknowledged write nobody has read"
+    );
 }
 
 #[tokio::test]
@@ -113,7 +120,11 @@ async fn who_waits_in_vain_raises_nothing() {
     assert_eq!(newer.code(), (503, "unavailable".into()));
     slow.gate.add_permits(10);
     assert_eq!(older.await.unwrap().status, 200);
-    assert_eq!(send(&service, "PUT", "/r", 1).await.status, 200, "nothing was raised");
+    assert_eq!(
+        send(&service, "PUT", "/r", 1).await.status,
+        200,
+        "nothing was raised"
+    );
     assert_eq!(send(&service, "PUT", "/r", 2).await.status, 200);
     assert_eq!(slow.effects(), ["PUT /r 1", "PUT /r 1", "PUT /r 2"]);
 }
@@ -138,9 +149,11 @@ async fn a_client_that_goes_away_takes_no_write_out_of_the_lane() {
 
 #[tokio::test]
 async fn writes_of_one_token_go_together_unless_they_are_told_not_to() {
-    for (one_at_a_time, sequence, together) in
-        [(false, false, true), (true, false, false), (false, true, false)]
-    {
+    for (one_at_a_time, sequence, together) in [
+        (false, false, true),
+        (true, false, false),
+        (false, true, false),
+    ] {
         let slow = Slow::new();
         let policy = Policy {
             one_at_a_time,
@@ -198,7 +211,10 @@ async fn a_write_whose_end_was_not_seen_settles_first() {
     let service = fenced(slow.clone(), policy);
     let broken = send(&service, "PUT", "/r/panic", 1).await;
     assert_eq!(broken.code(), (500, "unknown_outcome".into()));
-    assert_eq!(send(&service, "GET", "/r", 2).await.code(), (503, "unavailable".into()));
+    assert_eq!(
+        send(&service, "GET", "/r", 2).await.code(),
+        (503, "unavailable".into())
+    );
     // The same holder goes on.
     assert_eq!(send(&service, "PUT", "/r", 1).await.status, 200);
     let mut last = 503;
@@ -237,9 +253,15 @@ async fn after_an_unclean_start_a_higher_token_waits_and_the_same_one_does_not()
         settle: Duration::from_millis(300),
         ..impatient()
     });
-    assert_eq!(send(&again, "PUT", "/r", 6).await.code(), (503, "unavailable".into()));
+    assert_eq!(
+        send(&again, "PUT", "/r", 6).await.code(),
+        (503, "unavailable".into())
+    );
     assert_eq!(send(&again, "PUT", "/r", 5).await.status, 200);
-    assert_eq!(send(&again, "PUT", "/r", 4).await.code(), (412, "stale".into()));
+    assert_eq!(
+        send(&again, "PUT", "/r", 4).await.code(),
+        (412, "stale".into())
+    );
     let mut last = 503;
     while last == 503 {
         last = send(&again, "PUT", "/r", 6).await.status;
@@ -250,7 +272,12 @@ async fn after_an_unclean_start_a_higher_token_waits_and_the_same_one_does_not()
             start: Start::Unclean,
             ..Policy::default()
         };
-        FenceLayer::new(crate::support::marks(Rule::CLAIM), by_segment as Map, policy).err()
+        FenceLayer::new(
+            crate::support::marks(Rule::CLAIM),
+            by_segment as Map,
+            policy,
+        )
+        .err()
     });
     let refused = nowhere.join().unwrap().unwrap().to_string();
     assert!(refused.contains("Tokio runtime"), "{refused}");

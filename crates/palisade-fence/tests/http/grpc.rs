@@ -33,6 +33,11 @@ async fn a_refusal_is_a_status_with_the_error_beside_it() {
         }
     }
     // A read without a token, although it is a POST.
-    assert_eq!(call(&service, request("POST", "/rpc/read", &[GRPC])).await.text, "done");
+    assert_eq!(
+        call(&service, request("POST", "/rpc/read", &[GRPC]))
+            .await
+            .text,
+        "done"
+    );
     assert_eq!(slow.effects(), ["POST /rpc/read 5", "POST /rpc/read -"]);
 }

@@ -135,7 +135,11 @@ impl Reply {
         assert_eq!(body["success"], false, "{body}");
         let error = body["error"].clone();
         assert!(!error["message"].as_str().unwrap().is_empty(), "{body}");
-        (self.status, error["code"].as_str().unwrap().to_owned(), error)
+        (
+            self.status,
+            error["code"].as_str().unwrap().to_owned(),
+            error,
+        )
     }
 
     pub(crate) fn code(&self) -> (u16, String) {
@@ -172,7 +176,11 @@ where
     Fenced<S>: Service<Request<Body>, Response = Response, Error = Infallible> + Clone,
 {
     let token = token.to_string();
-    call(service, request(method, path, &[("x-fencing-token", &token)])).await
+    call(
+        service,
+        request(method, path, &[("x-fencing-token", &token)]),
+    )
+    .await
 }
 
 /// Waits for a condition, with a bound.

@@ -145,7 +145,10 @@ impl Command {
     }
 
     fn is_server(&self) -> bool {
-        matches!(self, Command::Serve(_) | Command::Store(_) | Command::Gateway(_))
+        matches!(
+            self,
+            Command::Serve(_) | Command::Store(_) | Command::Gateway(_)
+        )
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, Query, State};
-use axum::http::{StatusCode, Uri};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
@@ -45,15 +45,43 @@ async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
     let mut text = exposition("palisade_gateway", &app.store.counts());
     let counts = app.layer.counts();
     for (name, kind, help, value) in [
-        ("passed_total", "counter", "Requests let through unjudged.", counts.passed),
-        ("refused_total", "counter", "Requests refused before they were judged.", counts.refused),
-        ("busy_total", "counter", "Requests that waited in vain for older writes.", counts.busy),
-        ("unknown_total", "counter", "Writes whose end was not seen.", counts.unknown),
-        ("in_flight", "gauge", "Writes under way or settling.", counts.in_flight),
+        (
+            "passed_total",
+            "counter",
+            "Requests let through unjudged.",
+            counts.passed,
+        ),
+        (
+            "refused_total",
+            "counter",
+            "Requests refused before they were judged.",
+            counts.refused,
+        ),
+        (
+            "busy_total",
+            "counter",
+            "Requests that waited in vain for older writes.",
+            counts.busy,
+        ),
+        (
+            "unknown_total",
+            "counter",
+            "Writes whose end was not seen.",
+            counts.unknown,
+        ),
+        (
+            "in_flight",
+            "gauge",
+            "Writes under way or settling.",
+            counts.in_flight,
+        ),
     ] {
         let name = format!("palisade_gateway_{name}");
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+        let _ = writeln!(
+            text,
+            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"
+        );
     }
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],

@@ -29,9 +29,9 @@ use std::future::Future;
 use std::path::Path;
 
 use axum::Router;
+use palisade_fence::Rule;
 use palisade_fence::http::{FenceLayer, Policy, Routes};
 use palisade_fence::store::{OpenError, Settings, Store};
-use palisade_fence::Rule;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tower_layer::Layer as _;

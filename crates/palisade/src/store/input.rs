@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use axum::body::to_bytes;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode};
 use axum::http::header::{CONTENT_TYPE, ORIGIN};
+use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use palisade_core::{AuthorityId, Token};
@@ -183,7 +183,11 @@ impl FromRequest<Arc<App>> for Fields {
             Ok(Err(_)) => return Err(too_large(most)),
             Err(_) => {
                 let message = "the body did not arrive in time";
-                return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message));
+                return Err(Problem::new(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "request_timeout",
+                    message,
+                ));
             }
         };
         if body.is_empty() {
@@ -221,7 +225,11 @@ fn declared_as_json(headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     let message = "the body must be JSON: send Content-Type: application/json";
-    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
+    Err(Problem::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "unsupported_media_type",
+        message,
+    ))
 }
 
 fn authority(name: &str) -> Result<AuthorityId, Problem> {

@@ -119,7 +119,11 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
         "{} does not take {method}; see the Allow header",
         uri.path()
     );
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        message,
+    )
 }
 
 async fn not_found(uri: Uri) -> Problem {

@@ -23,24 +23,42 @@ async fn a_mark_outlives_a_kill_with_its_write_under_way() {
     let gateway = Gateway::start(&url, dir.path(), &settings);
     assert_eq!(gateway.started["settling"], true);
     let caller = Caller::of(&gateway.url);
-    assert_eq!(caller.put("/accounts/a", 4, "zombie").await.code(), (412, "stale".into()));
-    assert_eq!(caller.get("/accounts/a", 6).await.code(), (503, "unavailable".into()));
+    assert_eq!(
+        caller.put("/accounts/a", 4, "zombie").await.code(),
+        (412, "stale".into())
+    );
+    assert_eq!(
+        caller.get("/accounts/a", 6).await.code(),
+        (503, "unavailable".into())
+    );
     assert_eq!(upstream.value("a").unwrap(), "before");
     upstream.let_go(1);
-    until("the slow write's effect", || upstream.value("a").as_deref() == Some("in flight")).await;
-    assert_eq!(caller.put("/accounts/a", 5, "same holder").await.status, 200);
+    until("the slow write's effect", || {
+        upstream.value("a").as_deref() == Some("in flight")
+    })
+    .await;
+    assert_eq!(
+        caller.put("/accounts/a", 5, "same holder").await.status,
+        200
+    );
     let mut read = caller.get("/accounts/a", 6).await;
     while read.status == 503 {
         read = caller.get("/accounts/a", 6).await;
     }
     assert_eq!(read.text(), "same holder");
-    assert_eq!(caller.put("/accounts/a", 5, "zombie").await.code(), (412, "stale".into()));
+    assert_eq!(
+        caller.put("/accounts/a", 5, "zombie").await.code(),
+        (412, "stale".into())
+    );
     // An orderly end leaves nothing to settle.
     gateway.stop().await;
     let gateway = Gateway::start(&url, dir.path(), &[]);
     assert_eq!(gateway.started["settling"], false);
     let caller = Caller::of(&gateway.url);
-    assert_eq!(caller.put("/accounts/a", 5, "zombie").await.code(), (412, "stale".into()));
+    assert_eq!(
+        caller.put("/accounts/a", 5, "zombie").await.code(),
+        (412, "stale".into())
+    );
     assert_eq!(caller.put("/accounts/a", 7, "next").await.status, 200);
 }
 
@@ -48,12 +66,22 @@ async fn a_mark_outlives_a_kill_with_its_write_under_way() {
 async fn a_service_that_hangs_is_504_and_keeps_newer_ones_out_until_it_has_settled() {
     let (upstream, url) = Upstream::start().await;
     let dir = tempfile::tempdir().unwrap();
-    let settings = ["--answer-timeout", "100ms", "--settle", "600ms", "--wait", "50ms"];
+    let settings = [
+        "--answer-timeout",
+        "100ms",
+        "--settle",
+        "600ms",
+        "--wait",
+        "50ms",
+    ];
     let gateway = Gateway::start(&url, dir.path(), &settings);
     let caller = Caller::of(&gateway.url);
     let hung = caller.put("/slow/a", 1, "late").await;
     assert_eq!(hung.code(), (504, "unknown_outcome".into()));
-    assert_eq!(caller.get("/accounts/a", 2).await.code(), (503, "unavailable".into()));
+    assert_eq!(
+        caller.get("/accounts/a", 2).await.code(),
+        (503, "unavailable".into())
+    );
     upstream.let_go(1);
     until("the effect", || upstream.value("a").is_some()).await;
     let mut read = caller.get("/accounts/a", 2).await;
@@ -73,7 +101,10 @@ async fn a_service_that_breaks_off_is_not_known_and_one_that_is_not_there_was_no
     let numbered = [("x-fencing-token", "1"), ("x-fencing-sequence", "1")];
     let broken = caller.call("PUT", "/a", &numbered, "x").await;
     assert_eq!(broken.code(), (502, "unknown_outcome".into()));
-    assert_eq!(caller.put("/a", 2, "x").await.code(), (503, "unavailable".into()));
+    assert_eq!(
+        caller.put("/a", 2, "x").await.code(),
+        (503, "unavailable".into())
+    );
     gateway.kill();
     // A port that nobody listens on.
     let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -87,7 +118,10 @@ async fn a_service_that_breaks_off_is_not_known_and_one_that_is_not_there_was_no
         let missing = caller.call("PUT", "/a", &numbered, "x").await;
         assert_eq!(missing.code(), (502, "unavailable".into()));
     }
-    assert_eq!(caller.put("/a", 2, "x").await.code(), (502, "unavailable".into()));
+    assert_eq!(
+        caller.put("/a", 2, "x").await.code(),
+        (502, "unavailable".into())
+    );
     gateway.stop().await;
     let gateway = Gateway::start(&nowhere, dir.path(), &settings);
     assert_eq!(gateway.started["settling"], false);

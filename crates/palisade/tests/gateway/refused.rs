@@ -11,9 +11,23 @@ use crate::upstream::Upstream;
 fn refused(settings: &[&str]) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let mut command = palisade();
-    command.args(["gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data"]);
-    let output = command.arg(dir.path().join("d")).args(settings).output().unwrap();
-    assert!(!dir.path().join("d").exists(), "nothing was made: {settings:?}");
+    command.args([
+        "gateway",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--data",
+    ]);
+    let output = command
+        .arg(dir.path().join("d"))
+        .args(settings)
+        .output()
+        .unwrap();
+    assert!(
+        !dir.path().join("d").exists(),
+        "nothing was made: {settings:?}"
+    );
     output
 }
 
@@ -29,18 +43,33 @@ fn a_wrong_command_line_names_what_is_wrong() {
         (&["--upstream", good, "--route", "/a"], "PREFIX=RESOURCE"),
         (&["--upstream", good, "--route", "a=b"], "start with '/'"),
         (&["--upstream", good, "--route", "/{id}={other}"], "{other}"),
-        (&["--upstream", good, "--route", "/a=b", "--route", "/a=c"], "told twice"),
+        (
+            &["--upstream", good, "--route", "/a=b", "--route", "/a=c"],
+            "told twice",
+        ),
         (&["--upstream", good, "--wait", "10"], "needs a unit"),
         (&["--upstream", good, "--wait", "-1s"], "negative"),
         (&["--upstream", good, "--wait", "25h"], "0s ..= 24h"),
         (&["--upstream", good, "--settle", "25h"], "settle"),
-        (&["--upstream", good, "--answer-timeout", "0"], "1ms ..= 24h"),
+        (
+            &["--upstream", good, "--answer-timeout", "0"],
+            "1ms ..= 24h",
+        ),
         (&["--upstream", good, "--fence", "none"], "claim"),
         (&["--upstream", good, "--listen", "nowhere"], "--listen"),
     ] {
         let output = refused(settings);
-        assert_eq!(output.status.code(), Some(2), "{settings:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(named), "{settings:?}: {}", stderr(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{settings:?}: {}",
+            stderr(&output)
+        );
+        assert!(
+            stderr(&output).contains(named),
+            "{settings:?}: {}",
+            stderr(&output)
+        );
     }
 }
 
@@ -54,12 +83,23 @@ async fn a_directory_belongs_to_one_gateway_and_is_not_copied() {
     let second = command(&url, &data).output().unwrap();
     assert_eq!(second.status.code(), Some(125), "{}", stderr(&second));
     gateway.stop().await;
-    let cp = std::process::Command::new("cp").arg("-r").arg(&data).arg(&copy).status();
+    let cp = std::process::Command::new("cp")
+        .arg("-r")
+        .arg(&data)
+        .arg(&copy)
+        .status();
     assert!(cp.unwrap().success());
     let copied = command(&url, &copy).output().unwrap();
     assert_eq!(copied.status.code(), Some(125), "{}", stderr(&copied));
-    let other = command(&url, &data).args(["--fence", "textbook"]).output().unwrap();
-    assert!(stderr(&other).contains("cannot be opened with"), "{}", stderr(&other));
+    let other = command(&url, &data)
+        .args(["--fence", "textbook"])
+        .output()
+        .unwrap();
+    assert!(
+        stderr(&other).contains("cannot be opened with"),
+        "{}",
+        stderr(&other)
+    );
     let gateway = Gateway::start(&url, &data, &[]);
     assert_eq!(Caller::of(&gateway.url).put("/a", 4, "x").await.status, 412);
 }
@@ -74,12 +114,36 @@ async fn a_bad_request_reaches_nobody_and_raises_nothing() {
     for (path, headers, expected) in [
         ("/accounts/a", &[][..], (428, "tokenless")),
         ("/accounts/a", &[("x-fencing-token", "0")], (400, "invalid")),
-        ("/accounts/a", &[("x-fencing-token", "9007199254740992")], (400, "invalid")),
-        ("/accounts/a", &[("x-fencing-token", "9007199254740991")], (409, "jump")),
-        ("/accounts/a", &[("x-fencing-sequence", "1")], (400, "invalid")),
-        ("/accounts//a", &[("x-fencing-token", "5")], (400, "invalid")),
-        ("/accounts/x/../a", &[("x-fencing-token", "5")], (400, "invalid")),
-        ("/accounts/x%2Fa", &[("x-fencing-token", "5")], (400, "invalid")),
+        (
+            "/accounts/a",
+            &[("x-fencing-token", "9007199254740992")],
+            (400, "invalid"),
+        ),
+        (
+            "/accounts/a",
+            &[("x-fencing-token", "9007199254740991")],
+            (409, "jump"),
+        ),
+        (
+            "/accounts/a",
+            &[("x-fencing-sequence", "1")],
+            (400, "invalid"),
+        ),
+        (
+            "/accounts//a",
+            &[("x-fencing-token", "5")],
+            (400, "invalid"),
+        ),
+        (
+            "/accounts/x/../a",
+            &[("x-fencing-token", "5")],
+            (400, "invalid"),
+        ),
+        (
+            "/accounts/x%2Fa",
+            &[("x-fencing-token", "5")],
+            (400, "invalid"),
+        ),
         ("/other", &[("x-fencing-token", "5")], (404, "no_route")),
         ("/other", &[], (404, "no_route")),
     ] {
@@ -88,7 +152,10 @@ async fn a_bad_request_reaches_nobody_and_raises_nothing() {
         assert_eq!(reply.code(), expected, "{path} {headers:?}");
     }
     assert_eq!(upstream.value("a"), None);
-    let fences = Caller::of(&gateway.admin).observe("/v1/fences").await.json();
+    let fences = Caller::of(&gateway.admin)
+        .observe("/v1/fences")
+        .await
+        .json();
     assert_eq!(fences["fences"].as_array().unwrap().len(), 0, "{fences}");
     assert_eq!(caller.put("/accounts/a", 1, "good").await.status, 200);
 }
@@ -100,7 +167,10 @@ async fn noise_is_survived() {
     let dir = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(&url, dir.path(), &[]);
     let address = gateway.url.trim_start_matches("http://");
-    let long = format!("PUT /a HTTP/1.1\r\nhost: x\r\nx-fencing-token: {}\r\n\r\n", "1".repeat(64 << 10));
+    let long = format!(
+        "PUT /a HTTP/1.1\r\nhost: x\r\nx-fencing-token: {}\r\n\r\n",
+        "1".repeat(64 << 10)
+    );
     for noise in [
         &b"\0\0\0\0\r\n\r\n"[..],
         b"PUT\r\n\r\n",

@@ -3,7 +3,12 @@
 use crate::support::{Caller, Gateway, until};
 use crate::upstream::Upstream;
 
-const ROUTE: [&str; 4] = ["--route", "/accounts/{id}=account:{id}", "--route", "/slow/{id}=account:{id}"];
+const ROUTE: [&str; 4] = [
+    "--route",
+    "/accounts/{id}=account:{id}",
+    "--route",
+    "/slow/{id}=account:{id}",
+];
 
 /// Two holders add one each; the first is paused between its read and its write. What is there in the end.
 async fn two_holders(caller: &Caller, account: &str, first: u64) -> (u64, u64) {
@@ -20,7 +25,9 @@ async fn two_holders(caller: &Caller, account: &str, first: u64) -> (u64, u64) {
 
 async fn zero(upstream: &str, account: &str) {
     let direct = Caller::of(upstream);
-    let reply = direct.call("PUT", &format!("/accounts/{account}"), &[], "0").await;
+    let reply = direct
+        .call("PUT", &format!("/accounts/{account}"), &[], "0")
+        .await;
     assert_eq!(reply.status, 200);
 }
 
@@ -32,7 +39,11 @@ async fn a_zombie_corrupts_the_service_and_not_what_is_behind_the_gateway() {
     zero(&url, "bare").await;
     zero(&url, "fenced").await;
     let (acknowledged, there) = two_holders(&Caller::of(&url), "bare", 33).await;
-    assert_eq!((acknowledged, there), (2, 1), "the control arm loses an update");
+    assert_eq!(
+        (acknowledged, there),
+        (2, 1),
+        "the control arm loses an update"
+    );
     let caller = Caller::of(&gateway.url);
     let (acknowledged, there) = two_holders(&caller, "fenced", 33).await;
     assert_eq!((acknowledged, there), (1, 1));
@@ -42,14 +53,23 @@ async fn a_zombie_corrupts_the_service_and_not_what_is_behind_the_gateway() {
     // And the operator sees it.
     let admin = Caller::of(&gateway.admin);
     let metrics = admin.observe("/metrics").await.text();
-    assert!(metrics.contains("palisade_gateway_rejected_total{reason=\"stale\"} 2"), "{metrics}");
+    assert!(
+        metrics.contains("palisade_gateway_rejected_total{reason=\"stale\"} 2"),
+        "{metrics}"
+    );
     let fence = admin.observe("/v1/fences/account:fenced").await.json();
     assert_eq!(fence["highest"], 34);
     let all = admin.observe("/v1/fences?prefix=account").await.json();
     assert_eq!(all["fences"].as_array().unwrap().len(), 1, "{all}");
     assert_eq!(admin.observe("/healthz").await.status, 200);
-    assert_eq!(admin.observe("/v1/fences/nobody").await.code(), (404, "not_found".into()));
-    assert_eq!(admin.observe("/v1/fences?limit=0").await.code(), (400, "invalid".into()));
+    assert_eq!(
+        admin.observe("/v1/fences/nobody").await.code(),
+        (404, "not_found".into())
+    );
+    assert_eq!(
+        admin.observe("/v1/fences?limit=0").await.code(),
+        (400, "invalid".into())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

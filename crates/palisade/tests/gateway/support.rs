@@ -118,7 +118,10 @@ impl Reply {
         let body = self.json();
         assert_eq!(body["success"], false, "{body}");
         assert!(!body["error"]["message"].as_str().unwrap().is_empty());
-        (self.status, body["error"]["code"].as_str().unwrap().to_owned())
+        (
+            self.status,
+            body["error"]["code"].as_str().unwrap().to_owned(),
+        )
     }
 }
 
@@ -143,7 +146,10 @@ impl Caller {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        self.client.request(request.body(body).unwrap()).await.unwrap()
+        self.client
+            .request(request.body(body).unwrap())
+            .await
+            .unwrap()
     }
 
     pub(crate) async fn call(
@@ -170,7 +176,8 @@ impl Caller {
 
     pub(crate) async fn get(&self, path: &str, token: u64) -> Reply {
         let token = token.to_string();
-        self.call("GET", path, &[("x-fencing-token", &token)], "").await
+        self.call("GET", path, &[("x-fencing-token", &token)], "")
+            .await
     }
 
     pub(crate) async fn observe(&self, path: &str) -> Reply {

@@ -34,7 +34,10 @@ impl Upstream {
             .route("/accounts/{id}", get(read).put(write))
             .route("/slow/{id}", put(slow))
             .route("/headers", any(headers))
-            .route("/teapot", any(|| async { (StatusCode::IM_A_TEAPOT, "short and stout") }))
+            .route(
+                "/teapot",
+                any(|| async { (StatusCode::IM_A_TEAPOT, "short and stout") }),
+            )
             .route("/count", post(count))
             .route("/echo", post(|body: Body| async { body }))
             .route("/big/{mib}", get(big))
