@@ -9,12 +9,7 @@
 //! the disk under the temporary folder (`TMPDIR`). Printed are the median and the 99th percentile in
 //! microseconds, and how much more the median is than that of the same request without a gateway.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a measurement stops at what it did not expect"
-)]
-
+use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 
@@ -28,6 +23,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use palisade_client::clock::{BootClock, Clock as _};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// One kind of request, with its figures.
 struct Arm {
@@ -47,15 +44,15 @@ enum Token {
     New,
 }
 
-fn arm(name: &'static str, method: &'static str, through: bool, token: Token) -> Arm {
-    let taken = Histogram::new(3).unwrap();
-    Arm {
+fn arm(name: &'static str, method: &'static str, through: bool, token: Token) -> Result<Arm> {
+    let taken = Histogram::new(3)?;
+    Ok(Arm {
         name,
         method,
         through,
         token,
         taken,
-    }
+    })
 }
 
 struct Gateway(Child);
@@ -67,49 +64,53 @@ impl Drop for Gateway {
     }
 }
 
-fn gateway(upstream: &str, dir: &std::path::Path) -> (Gateway, String) {
-    let here = std::env::current_exe().unwrap();
-    let binary = here.parent().unwrap().parent().unwrap().join("palisade");
+fn gateway(upstream: &str, dir: &std::path::Path) -> Result<(Gateway, String)> {
+    let here = std::env::current_exe()?;
+    let built = here.parent().and_then(|examples| examples.parent());
+    let binary = built.ok_or("where is this?")?.join("palisade");
     let mut command = Command::new(&binary);
     command
-        .args([
-            "gateway",
-            "--json",
-            "--listen",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-        ])
-        .args(["--upstream", upstream, "--route", "/{id}={id}", "--data"])
+        .args(["gateway", "--json", "--listen", "127.0.0.1:0"])
+        .args(["--admin", "127.0.0.1:0", "--upstream", upstream])
+        .args(["--route", "/{id}={id}", "--data"])
         .arg(dir)
         .stdout(Stdio::piped());
     let started = command.spawn();
-    let mut child = started.expect("build the program first: cargo build --release -p palisade");
+    let child = started.map_err(|error| {
+        format!("{error}; build the program first: cargo build --release -p palisade")
+    })?;
+    let mut gateway = Gateway(child);
     let mut line = String::new();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    out.read_line(&mut line).unwrap();
-    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-    let url = line["url"].as_str().unwrap().to_owned();
-    (Gateway(child), url)
+    let out = gateway.0.stdout.take().ok_or("no output")?;
+    BufReader::new(out).read_line(&mut line)?;
+    let line: serde_json::Value = serde_json::from_str(&line)?;
+    let url = line["url"].as_str().ok_or("no url")?.to_owned();
+    Ok((gateway, url))
 }
 
-fn upstream() -> String {
-    let (send, receive) = std::sync::mpsc::channel();
+/// A service in a thread of its own.
+fn upstream() -> Result<String> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        runtime.unwrap().block_on(async move {
+        runtime.block_on(async move {
             let router = Router::new().route("/{id}", get(|| async { "value" }).put(|| async {}));
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            send.send(listener.local_addr().unwrap()).unwrap();
-            axum::serve(listener, router).await.unwrap();
-        });
+            axum::serve(tokio::net::TcpListener::from_std(listener)?, router).await
+        })
     });
-    format!("http://{}", receive.recv().unwrap())
+    Ok(url)
 }
 
-async fn once(client: &Client<HttpConnector, Body>, arm: &Arm, base: &str, round: u64) -> u64 {
+async fn once(
+    client: &Client<HttpConnector, Body>,
+    arm: &Arm,
+    base: &str,
+    round: u64,
+) -> Result<u64> {
     let (id, token) = match arm.token {
         Token::None => ("plain", None),
         Token::Same => ("same", Some(1)),
@@ -118,66 +119,67 @@ async fn once(client: &Client<HttpConnector, Body>, arm: &Arm, base: &str, round
     let mut request = Request::builder()
         .method(arm.method)
         .uri(format!("{base}/{id}"));
-    if let Some(token) = token.filter(|_| arm.through) {
+    if let Some(token) = token {
         request = request.header("x-fencing-token", token);
     }
-    let request = request.body(Body::empty()).unwrap();
+    let request = request.body(Body::empty())?;
     let before = BootClock.now();
-    let response = client.request(request).await.unwrap();
+    let response = client.request(request).await?;
     let status = response.status();
-    response.into_body().collect().await.unwrap();
+    response.into_body().collect().await?;
     let taken = BootClock.now().since(before).as_nanos();
-    assert!(status.is_success(), "{}: {status}", arm.name);
-    taken
+    if status.is_success() {
+        Ok(taken)
+    } else {
+        Err(format!("{}: {status}", arm.name).into())
+    }
 }
 
-fn main() {
-    let rounds = std::env::args()
-        .nth(1)
-        .map_or(5_000, |text| text.parse().expect("a number of rounds"));
-    let dir = tempfile::tempdir().unwrap();
-    let direct = upstream();
-    let (_gateway, fenced) = gateway(&direct, dir.path());
+fn main() -> Result<()> {
+    let rounds = std::env::args().nth(1).map(|text| text.parse());
+    let rounds: u64 = rounds.transpose()?.unwrap_or(5_000);
+    let dir = tempfile::tempdir()?;
+    let direct = upstream()?;
+    let (_gateway, fenced) = gateway(&direct, dir.path())?;
     let mut arms = [
-        arm("GET straight", "GET", false, Token::None),
-        arm("GET, an observer's", "GET", true, Token::None),
-        arm("GET with a token", "GET", true, Token::Same),
-        arm("PUT straight", "PUT", false, Token::None),
-        arm("PUT, same token", "PUT", true, Token::Same),
-        arm("PUT, first of a new token", "PUT", true, Token::New),
+        arm("GET straight", "GET", false, Token::None)?,
+        arm("GET, an observer's", "GET", true, Token::None)?,
+        arm("GET with a token", "GET", true, Token::Same)?,
+        arm("PUT straight", "PUT", false, Token::None)?,
+        arm("PUT, same token", "PUT", true, Token::Same)?,
+        arm("PUT, first of a new token", "PUT", true, Token::New)?,
     ];
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
-        .unwrap();
+        .build()?;
     runtime.block_on(async {
         let client = Client::builder(TokioExecutor::new()).build_http();
         let warm = rounds / 10 + 1;
         for round in 0..warm + rounds {
             for arm in &mut arms {
                 let base = if arm.through { &fenced } else { &direct };
-                let taken = once(&client, arm, base, round).await;
+                let taken = once(&client, arm, base, round).await?;
                 if round >= warm {
-                    arm.taken.record(taken).unwrap();
+                    arm.taken.record(taken)?;
                 }
             }
         }
-    });
+        Ok::<_, Box<dyn Error + Send + Sync>>(())
+    })?;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{rounds} rounds, one caller; microseconds").unwrap();
+    writeln!(out, "{rounds} rounds, one caller; microseconds")?;
     let mut straight = 0.0;
     for arm in &arms {
         let at = |quantile| arm.taken.value_at_quantile(quantile) as f64 / 1_000.0;
-        let (p50, p99) = (at(0.5), at(0.99));
+        let (name, p50, p99) = (arm.name, at(0.5), at(0.99));
         if !arm.through {
             straight = p50;
         }
         let more = p50 - straight;
         writeln!(
             out,
-            "{:<28} p50 {p50:8.1}   p99 {p99:8.1}   adds {more:8.1}",
-            arm.name
-        )
-        .unwrap();
+            "{name:<28} p50 {p50:8.1}   p99 {p99:8.1}   adds {more:8.1}"
+        )?;
     }
+    Ok(())
 }

@@ -1,8 +1,11 @@
 //! Refusals as gRPC callers get them, and calls that only read.
 
-use palisade_fence::http::Policy;
+use palisade_fence::Rule;
+use palisade_fence::http::{FenceLayer, Policy};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
-use crate::support::{Slow, call, fenced, request};
+use crate::support::{Map, Slow, by_segment, call, fenced, marks, request};
 
 const GRPC: (&str, &str) = ("content-type", "application/grpc");
 
@@ -40,4 +43,36 @@ async fn a_refusal_is_a_status_with_the_error_beside_it() {
         "done"
     );
     assert_eq!(slow.effects(), ["POST /rpc/read 5", "POST /rpc/read -"]);
+}
+
+/// A service of tonic behind the layer, called by a client of tonic.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tonic_service_is_fenced_and_its_client_is_told_why() {
+    let layer = FenceLayer::new(marks(Rule::CLAIM), by_segment as Map, Policy::default()).unwrap();
+    let (_reporter, health) = tonic_health::server::health_reporter();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tonic::transport::Server::builder()
+        .layer(layer)
+        .add_service(health);
+    let incoming = tonic::transport::server::TcpIncoming::from(listener);
+    tokio::spawn(server.serve_with_incoming(incoming));
+    let endpoint = tonic::transport::Endpoint::try_from(format!("http://{address}")).unwrap();
+    let mut client = HealthClient::new(endpoint.connect_lazy());
+    let check = |token: u64| {
+        let mut check = tonic::Request::new(HealthCheckRequest::default());
+        check.metadata_mut().insert("x-fencing-token", token.into());
+        check
+    };
+    assert!(client.check(check(5)).await.is_ok());
+    let stale = client.check(check(4)).await.unwrap_err();
+    assert_eq!(stale.code(), tonic::Code::FailedPrecondition);
+    assert_eq!(stale.metadata().get("palisade-code").unwrap(), "stale");
+    assert!(stale.message().contains("fencing token 5"), "{stale}");
+    let none = client
+        .check(HealthCheckRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(none.metadata().get("palisade-code").unwrap(), "tokenless");
+    assert!(client.check(check(6)).await.is_ok());
 }
