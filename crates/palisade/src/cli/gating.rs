@@ -31,6 +31,9 @@ pub(crate) struct GatewayArgs {
     /// The directory of the marks; made if it is not there.
     #[arg(long, value_name = "DIR", default_value = "./palisade-gateway", value_hint = ValueHint::DirPath)]
     data: PathBuf,
+    /// Refuse to start where no marks are, because they were lost: a new directory would let late writes in.
+    #[arg(long)]
+    expect_marks: bool,
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7422")]
     listen: SocketAddr,
@@ -144,7 +147,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
         clients: bind("--listen", args.listen).await?,
         admin: bind("--admin", args.admin).await?,
     };
-    let folder = Folder::open(&args.data, args.fence.rule())
+    let folder = Folder::open(&args.data, args.fence.rule(), args.expect_marks)
         .map_err(|error| failed(format!("cannot open {}: {error}", args.data.display())))?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -28,14 +28,23 @@ pub(crate) struct Folder {
 pub(crate) enum FolderError {
     #[error(transparent)]
     Marks(#[from] OpenError),
+    #[error(
+        "there are no marks here: if they were lost, late writes would be let in; \
+         bring the directory back, or start without --expect-marks"
+    )]
+    Lost,
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl Folder {
-    /// Opens a directory, or makes it. It belongs to this process until it is dropped.
-    pub(crate) fn open(dir: &Path, rule: Rule) -> Result<Folder, FolderError> {
+    /// Opens a directory, or makes it unless it must be there (rule F7: marks that were lost must not look
+    /// like none yet). It belongs to this process until it is dropped.
+    pub(crate) fn open(dir: &Path, rule: Rule, expected: bool) -> Result<Folder, FolderError> {
         let new = !marks(dir).exists();
+        if new && expected {
+            return Err(FolderError::Lost);
+        }
         fs::create_dir_all(dir)?;
         let store = open_marks(dir, rule)?;
         let clean = match fs::remove_file(ended_cleanly(dir)) {

@@ -126,3 +126,34 @@ async fn a_service_that_breaks_off_is_not_known_and_one_that_is_not_there_was_no
     let gateway = Gateway::start(&nowhere, dir.path(), &settings);
     assert_eq!(gateway.started["settling"], false);
 }
+
+/// What became of a numbered write is kept in memory: after a crash it is not made up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_numbered_write_is_never_sent_twice_not_even_after_a_kill() {
+    let (upstream, url) = Upstream::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let numbered = [("x-fencing-token", "5"), ("x-fencing-sequence", "1")];
+    let gateway = Gateway::start(&url, dir.path(), &[]);
+    let caller = Caller::of(&gateway.url);
+    for _ in 0..2 {
+        let put = caller.call("PUT", "/accounts/a", &numbered, "once").await;
+        assert_eq!(put.status, 200);
+    }
+    let direct = Caller::of(&url);
+    let changed = direct.call("PUT", "/accounts/a", &[], "changed").await;
+    assert_eq!(changed.status, 200);
+    let again = caller.call("PUT", "/accounts/a", &numbered, "once").await;
+    assert_eq!(
+        (again.status, again.json()["repeat"].clone()),
+        (200, true.into())
+    );
+    assert_eq!(again.headers["x-fencing-repeat"], "true");
+    gateway.kill();
+    let gateway = Gateway::start(&url, dir.path(), &["--settle", "1ms"]);
+    let caller = Caller::of(&gateway.url);
+    let again = caller.call("PUT", "/accounts/a", &numbered, "once").await;
+    assert_eq!(again.code(), (504, "unknown_outcome".into()));
+    let other = caller.call("PUT", "/accounts/a", &numbered, "other").await;
+    assert_eq!(other.code(), (409, "sequence_reused".into()));
+    assert_eq!(upstream.value("a").as_deref(), Some("changed"));
+}

@@ -80,6 +80,12 @@ async fn a_directory_belongs_to_one_gateway_and_is_not_copied() {
     let (data, copy) = (dir.path().join("data"), dir.path().join("copy"));
     let gateway = Gateway::start(&url, &data, &[]);
     assert_eq!(Caller::of(&gateway.url).put("/a", 5, "x").await.status, 404);
+    let lost = command(&url, &dir.path().join("lost"))
+        .arg("--expect-marks")
+        .output();
+    let lost = lost.unwrap();
+    assert_eq!(lost.status.code(), Some(125), "{}", stderr(&lost));
+    assert!(stderr(&lost).contains("no marks here"), "{}", stderr(&lost));
     let second = command(&url, &data).output().unwrap();
     assert_eq!(second.status.code(), Some(125), "{}", stderr(&second));
     gateway.stop().await;
@@ -100,7 +106,7 @@ async fn a_directory_belongs_to_one_gateway_and_is_not_copied() {
         "{}",
         stderr(&other)
     );
-    let gateway = Gateway::start(&url, &data, &[]);
+    let gateway = Gateway::start(&url, &data, &["--expect-marks"]);
     assert_eq!(Caller::of(&gateway.url).put("/a", 4, "x").await.status, 412);
 }
 
