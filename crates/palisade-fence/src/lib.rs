@@ -14,6 +14,7 @@
 //! * [`memory`] – inside this process: a lock-free [`memory::Ratchet`], a [`memory::Guarded`] value and
 //!   an object store for tests.
 //! * `store` – the durable object store under `palisade store` (feature `store`).
+//! * `http` – a tower layer in front of HTTP and gRPC services (feature `http`).
 //! * `conformance` – the suite that every fence must pass (feature `conformance`).
 //!
 //! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
@@ -24,6 +25,8 @@ mod claimed;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod fence;
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod name;

@@ -2,7 +2,9 @@
 
 mod bench;
 mod cli;
+mod connections;
 mod demo;
+mod gateway;
 mod run;
 mod serve;
 mod store;

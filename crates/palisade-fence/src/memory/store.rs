@@ -31,7 +31,7 @@ impl Store {
         })
     }
 
-    fn carry_out(&self, request: Request) -> Result<Checked<Option<Bytes>>, Fault> {
+    pub(crate) fn carry_out(&self, request: Request) -> Result<Checked<Option<Bytes>>, Fault> {
         let mut table = self.lock();
         let (id, read) = (request.resource.clone(), request.ask.reads().cloned());
         let repeat = match table.plan(request)? {
@@ -51,6 +51,10 @@ impl Store {
         }))
     }
 
+    pub(crate) fn view(&self, id: &ResourceId) -> Option<View> {
+        self.lock().view(id)
+    }
+
     /// A panic in here would be ours, between two whole records.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -68,7 +72,7 @@ impl Resource {
     /// What is known of it; `None` if nothing was ever admitted here.
     #[must_use]
     pub fn view(&self) -> Option<View> {
-        self.store.lock().view(&self.id)
+        self.store.view(&self.id)
     }
 
     fn ask(&self, pass: Option<Pass<'_>>, ask: Ask) -> Result<Checked<Option<Bytes>>, Fault> {

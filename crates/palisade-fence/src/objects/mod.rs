@@ -21,6 +21,8 @@ use palisade_core::fence::FenceState;
 
 #[cfg(any(feature = "store", test))]
 pub(crate) use request::Alter;
+#[cfg(feature = "http")]
+pub(crate) use request::Numbered;
 pub(crate) use request::{Ask, Request};
 #[cfg(feature = "store")]
 pub(crate) use table::Record;

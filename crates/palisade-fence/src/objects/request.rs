@@ -33,6 +33,9 @@ pub(crate) enum Ask {
         alter: Alter,
         numbered: Option<Numbered>,
     },
+    /// A write whose effect lies elsewhere, behind the fence: only its mark is kept here.
+    #[cfg(feature = "http")]
+    Effect(Option<Numbered>),
 }
 
 /// A sequence number and the digest of what was first said under it.
@@ -115,7 +118,16 @@ impl Ask {
     pub(crate) const fn reads(&self) -> Option<&ObjectPath> {
         match self {
             Ask::Read(path) => Some(path),
-            Ask::Claim | Ask::Write { .. } => None,
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn numbered(&self) -> Option<&Numbered> {
+        match self {
+            Ask::Claim | Ask::Read(_) => None,
+            Ask::Write { numbered, .. } => numbered.as_ref(),
+            #[cfg(feature = "http")]
+            Ask::Effect(numbered) => numbered.as_ref(),
         }
     }
 
@@ -123,11 +135,10 @@ impl Ask {
         match self {
             Ask::Claim => Op::Claim,
             Ask::Read(_) => Op::Read,
-            Ask::Write { numbered: None, .. } => Op::Write(None),
-            Ask::Write {
-                numbered: Some(numbered),
-                ..
-            } => Op::Write(Some(numbered.sequence)),
+            _ => match self.numbered() {
+                None => Op::Write(None),
+                Some(numbered) => Op::Write(Some(numbered.sequence)),
+            },
         }
     }
 }
@@ -137,6 +148,8 @@ impl Ask {
     fn size(&self) -> usize {
         match self {
             Ask::Claim => 0,
+            #[cfg(feature = "http")]
+            Ask::Effect(_) => 0,
             Ask::Read(path) => path.as_str().len(),
             Ask::Write { path, alter, .. } => path.as_str().len() + alter.bytes().len(),
         }

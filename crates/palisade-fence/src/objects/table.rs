@@ -7,7 +7,7 @@ use palisade_core::Token;
 use palisade_core::fence::{FenceState, Reject, Rule, Verdict};
 
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::request::{Alter, Ask, Numbered, Request};
+use crate::objects::request::{Alter, Ask, Request};
 use crate::objects::{Bytes, Fault, Guard, Limits, Resource, View};
 
 /// Every resource of a store.
@@ -86,8 +86,8 @@ impl Table {
             .or(guard.digest);
         let guard = next.map(|fence| Guard { fence, digest });
         let change = match ask {
-            Ask::Claim | Ask::Read(_) => None,
             Ask::Write { path, alter, .. } => Some((path, alter)),
+            _ => None,
         };
         let record = Record {
             resource,
@@ -258,15 +258,6 @@ impl Resource {
             }
         };
         self.bytes = (self.bytes + after as u64).saturating_sub(before as u64);
-    }
-}
-
-impl Ask {
-    const fn numbered(&self) -> Option<&Numbered> {
-        match self {
-            Ask::Write { numbered, .. } => numbered.as_ref(),
-            Ask::Claim | Ask::Read(_) => None,
-        }
     }
 }
 

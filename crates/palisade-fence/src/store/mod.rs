@@ -171,7 +171,7 @@ impl Store {
     }
 
     /// Puts an operation in the queue and waits for its answer.
-    async fn ask(&self, request: Request) -> Result<Checked<Option<Bytes>>, StoreError> {
+    pub(crate) async fn ask(&self, request: Request) -> Result<Checked<Option<Bytes>>, StoreError> {
         let kib = u32::try_from(request.size() / 1024 + 1).unwrap_or(u32::MAX);
         // One operation larger than the whole queue takes all of it.
         let permits = self
@@ -191,7 +191,7 @@ impl Store {
     }
 
     /// Looks at the table between two batches, when all of it is on stable storage.
-    async fn look<T: Send + 'static>(
+    pub(crate) async fn look<T: Send + 'static>(
         &self,
         f: impl FnOnce(&Table) -> T + Send + 'static,
     ) -> Result<T, StoreError> {

@@ -155,6 +155,24 @@ Examples:
   palisade store
   curl http://127.0.0.1:7421/openapi.json";
 
+pub(super) const GATEWAY: &str = "\
+Puts a fence in front of an HTTP API.
+
+Requests with other methods than GET, HEAD, OPTIONS and TRACE must carry the fencing token of their \
+holder's grant in X-Fencing-Token (and may carry X-Fencing-Lock, X-Fencing-Authority, X-Fencing-Sequence). \
+A late one is answered 412 and never reaches the API. A GET with a token claims before it reads.
+
+When a claim is answered, no older write is under way at the API. Where the end of a write was not seen \
+(a time-out, a lost connection, a crash of this gateway), that holds if the API ends it within --settle.";
+
+pub(super) const GATEWAY_AFTER: &str = "\
+Examples:
+  palisade gateway --upstream http://127.0.0.1:8080
+  palisade gateway --upstream http://127.0.0.1:8080 --route '/accounts/{id}=account:{id}' --route /reports=reports
+  curl -X PUT -H 'X-Fencing-Token: 34' -d 100 http://127.0.0.1:7422/accounts/7
+  curl -X POST -H 'X-Fencing-Token: 35' -H 'X-Fencing-Operation: claim' http://127.0.0.1:7422/accounts/7
+  curl http://127.0.0.1:7423/v1/fences";
+
 pub(super) const DEMO_AFTER: &str = "\
 A holder is stopped past the end of its lease, another takes over, the first one wakes up and writes. \
 Three acts: without a fence (data corrupted), with the textbook fence (an acknowledged update lost), with \

@@ -7,6 +7,7 @@
 
 mod args;
 mod failure;
+mod gating;
 mod grant;
 mod help;
 mod logs;
@@ -80,6 +81,9 @@ enum Command {
     Break(args::BreakArgs),
     /// Run the fenced store
     Store(storing::StoreArgs),
+    /// Put a fence in front of an HTTP API
+    #[command(long_about = help::GATEWAY)]
+    Gateway(Box<gating::GatewayArgs>),
     /// Show what happens to a paused holder, with and without fences
     Demo(showing::DemoArgs),
     #[command(name = "demo-worker", hide = true)]
@@ -128,6 +132,7 @@ impl Command {
             Command::Watch(args) => wait_for(look::watch(&args, out)),
             Command::Break(args) => wait_for(look::revoke(&args, out)),
             Command::Store(args) => storing::store(&args, out),
+            Command::Gateway(args) => gating::gateway(&args, out),
             Command::Demo(args) => showing::demo(&args, out),
             Command::Worker(args) => showing::worker(&args),
             Command::Bench(args) => showing::bench(&args, out),
@@ -140,7 +145,10 @@ impl Command {
     }
 
     fn is_server(&self) -> bool {
-        matches!(self, Command::Serve(_) | Command::Store(_))
+        matches!(
+            self,
+            Command::Serve(_) | Command::Store(_) | Command::Gateway(_)
+        )
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct StoreArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Fence {
+pub(super) enum Fence {
     /// Every operation with a token checks and raises; the one to use
     Claim,
     /// The same with one write per grant, for records that are published once
@@ -44,10 +44,9 @@ enum Fence {
     Textbook,
 }
 
-impl StoreArgs {
-    fn rule(&self) -> Rule {
-        let mode = match self.fence {
-            _ if self.danger_unfenced => Mode::DangerUnfenced,
+impl Fence {
+    pub(super) const fn rule(self) -> Rule {
+        let mode = match self {
             Fence::Claim => Mode::Claim,
             Fence::Strict => Mode::Strict,
             Fence::Textbook => Mode::Textbook,
@@ -55,6 +54,18 @@ impl StoreArgs {
         Rule {
             mode,
             ..Rule::CLAIM
+        }
+    }
+}
+
+impl StoreArgs {
+    fn rule(&self) -> Rule {
+        match self.danger_unfenced {
+            true => Rule {
+                mode: Mode::DangerUnfenced,
+                ..Rule::CLAIM
+            },
+            false => self.fence.rule(),
         }
     }
 }
@@ -103,12 +114,7 @@ fn failed(code: Code, message: String) -> Failure {
 
 fn announce(args: &StoreArgs, at: SocketAddr, out: Out) -> Result<(), Failure> {
     let url = format!("http://{at}");
-    let fence = match args.rule().mode {
-        Mode::Claim => "claim",
-        Mode::Strict => "strict",
-        Mode::Textbook => "textbook",
-        Mode::DangerUnfenced => "danger-unfenced",
-    };
+    let fence = store::mode_name(args.rule().mode);
     if out.json {
         return out.value(
             &json!({"listening": at.to_string(), "url": url, "data": args.data, "fence": fence}),
@@ -124,7 +130,12 @@ fn announce(args: &StoreArgs, at: SocketAddr, out: Out) -> Result<(), Failure> {
         ("fence", fence.to_owned()),
     ];
     out.text(&facts(out, &rows))?;
-    match args.rule().mode {
+    fence_warning(args.rule().mode, out)
+}
+
+/// What must be said about a fence that is none.
+pub(super) fn fence_warning(mode: Mode, out: Out) -> Result<(), Failure> {
+    match mode {
         Mode::Textbook => {
             out.text("\n  !! TEXTBOOK FENCE: it loses acknowledged updates. For comparison only.")
         }

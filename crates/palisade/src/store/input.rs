@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use axum::body::to_bytes;
 use axum::extract::{FromRequest, Request};
-use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_TYPE, ORIGIN};
+use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use palisade_core::{AuthorityId, Token};
 use palisade_fence::Sequence;
+use palisade_fence::http::Problem;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::store::App;
-use crate::store::problem::Problem;
 
 /// The fields of a JSON object, taken one by one: what is wrong is said by the field's name, and what is
 /// left over is unknown.
@@ -183,7 +183,11 @@ impl FromRequest<Arc<App>> for Fields {
             Ok(Err(_)) => return Err(too_large(most)),
             Err(_) => {
                 let message = "the body did not arrive in time";
-                return Err(Problem::new(408, "request_timeout", message));
+                return Err(Problem::new(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "request_timeout",
+                    message,
+                ));
             }
         };
         if body.is_empty() {
@@ -198,7 +202,7 @@ impl FromRequest<Arc<App>> for Fields {
 
 fn too_large(most: usize) -> Problem {
     Problem::new(
-        413,
+        StatusCode::PAYLOAD_TOO_LARGE,
         "too_large",
         format!("the body is larger than {most} bytes"),
     )
@@ -221,54 +225,16 @@ fn declared_as_json(headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     let message = "the body must be JSON: send Content-Type: application/json";
-    Err(Problem::new(415, "unsupported_media_type", message))
-}
-
-/// The token in the header [`TOKEN_HEADER`], if there is one.
-pub(super) fn token_header(headers: &HeaderMap) -> Result<Option<Token>, Problem> {
-    let Some(text) = single(headers, TOKEN_HEADER)? else {
-        return Ok(None);
-    };
-    // `parse` alone would take a sign.
-    let digits = text
-        .bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then_some(text);
-    let number = digits.and_then(|digits| digits.parse().ok());
-    let token = number.and_then(|number| Token::new(number).ok());
-    token.map(Some).ok_or_else(|| {
-        Problem::invalid(format!(
-            "{TOKEN_HEADER} must be {TOKEN_RANGE}, not {:?}",
-            shown(text)
-        ))
-    })
-}
-
-/// The authority in the header [`AUTHORITY_HEADER`], if there is one.
-pub(super) fn authority_header(headers: &HeaderMap) -> Result<Option<AuthorityId>, Problem> {
-    single(headers, AUTHORITY_HEADER)?
-        .map(authority)
-        .transpose()
-}
-
-fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
-    let mut values = headers.get_all(name).iter();
-    match (values.next(), values.next()) {
-        (None, _) => Ok(None),
-        (Some(value), None) => {
-            let text = value.to_str();
-            text.map(Some)
-                .map_err(|_| Problem::invalid(format!("{name} is not printable ASCII")))
-        }
-        _ => Err(Problem::invalid(format!("{name} is told twice"))),
-    }
+    Err(Problem::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "unsupported_media_type",
+        message,
+    ))
 }
 
 fn authority(name: &str) -> Result<AuthorityId, Problem> {
     AuthorityId::new(name).map_err(|invalid| Problem::invalid(format!("authority: {invalid}")))
 }
 
-pub(super) const TOKEN_HEADER: &str = "x-fencing-token";
-pub(super) const AUTHORITY_HEADER: &str = "x-fencing-authority";
 const TOKEN_RANGE: &str = "an integer in 1 ..= 9007199254740991";
 const SEQUENCE_RANGE: &str = "an integer in 0 ..= 9007199254740991";

@@ -7,10 +7,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use palisade_fence::http::Problem;
 use palisade_fence::store::Counts;
 use serde_json::{Value, json};
 
-use crate::store::problem::Problem;
 use crate::store::{App, mode_name};
 
 /// `GET /healthz`: whether the store still answers.
@@ -23,7 +23,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, P
 
 /// `GET /metrics`: what Prometheus reads.
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
-    let text = exposition(&app.store.counts());
+    let text = exposition("palisade_store", &app.store.counts());
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
         text,
@@ -38,9 +38,11 @@ pub(super) async fn openapi() -> impl IntoResponse {
     )
 }
 
-fn exposition(counts: &Counts) -> String {
+/// What a store has done, under names that begin with `name`.
+pub(crate) fn exposition(whose: &str, counts: &Counts) -> String {
     let mut text = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, rows: &[(String, u64)]| {
+        let name = format!("{whose}_{name}");
         // Writing to a string cannot fail.
         let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         for (labels, value) in rows {
@@ -50,13 +52,13 @@ fn exposition(counts: &Counts) -> String {
     let plain = |value| [(String::new(), value)];
     let counter = "counter";
     metric(
-        "palisade_store_admitted_total",
+        "admitted_total",
         counter,
         "Operations carried out.",
         &plain(counts.admitted),
     );
     metric(
-        "palisade_store_repeats_total",
+        "repeats_total",
         counter,
         "Repeated writes answered as before.",
         &plain(counts.repeats),
@@ -67,25 +69,25 @@ fn exposition(counts: &Counts) -> String {
         .map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), *count))
         .collect();
     metric(
-        "palisade_store_rejected_total",
+        "rejected_total",
         counter,
         "Operations rejected by the fence.",
         &rejected,
     );
     metric(
-        "palisade_store_commits_total",
+        "commits_total",
         counter,
         "Frames made durable.",
         &plain(counts.commits),
     );
     metric(
-        "palisade_store_bytes",
+        "bytes",
         "gauge",
         "What the store holds.",
         &plain(counts.bytes),
     );
     metric(
-        "palisade_store_resources",
+        "resources",
         "gauge",
         "Resources with a fence.",
         &plain(counts.resources),

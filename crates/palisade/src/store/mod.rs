@@ -21,11 +21,9 @@
 //! | `unavailable` | 503 | the store has stopped; nothing happened |
 //! | `unknown_outcome` | 504 | it may have happened: repeat it with the same `sequence` |
 
-mod connection;
 mod input;
 mod metrics;
 mod objects;
-mod problem;
 #[cfg(test)]
 mod tests;
 
@@ -34,27 +32,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{Method, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post};
 use palisade_fence::Mode;
+use palisade_fence::http::Problem;
 use palisade_fence::store::Store;
 use tokio::net::TcpListener;
 
-use problem::Problem;
+use crate::connections;
 
-/// What a connection and a request may take.
+pub(crate) use metrics::exposition;
+
+/// What connections and requests may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Longest body in bytes. An object in base64 is a third longer than it is.
     pub(crate) body_bytes: usize,
-    /// How long the head of a request may take, and how long a connection may idle.
-    pub(crate) head_timeout: Duration,
     /// How long a body may take.
     pub(crate) body_timeout: Duration,
-    /// Connections at a time; more wait to be accepted.
-    pub(crate) connections: usize,
-    /// How long requests in flight have at shutdown.
-    pub(crate) drain: Duration,
+    /// What connections may take.
+    pub(crate) connections: connections::Bounds,
 }
 
 impl Bounds {
@@ -62,10 +59,8 @@ impl Bounds {
     pub(crate) const fn for_objects(object_bytes: u64) -> Bounds {
         Bounds {
             body_bytes: (object_bytes / 3 * 4) as usize + AROUND_BYTES,
-            head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
-            connections: 4_096,
-            drain: Duration::from_secs(10),
+            connections: connections::Bounds::DEFAULT,
         }
     }
 }
@@ -96,7 +91,7 @@ pub(crate) async fn serve(
             reason = failed.stopped() => why = Err(reason),
         }
     };
-    connection::serve(listener, router(store, bounds), bounds, ended).await;
+    connections::serve(listener, router(store, bounds), bounds.connections, ended).await;
     why
 }
 
@@ -124,7 +119,11 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
         "{} does not take {method}; see the Allow header",
         uri.path()
     );
-    Problem::new(405, "method_not_allowed", message)
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        message,
+    )
 }
 
 async fn not_found(uri: Uri) -> Problem {
@@ -132,11 +131,11 @@ async fn not_found(uri: Uri) -> Problem {
         "there is nothing at {}; in a resource_id, '/' is written %2F",
         uri.path()
     );
-    Problem::new(404, "not_found", message)
+    Problem::new(StatusCode::NOT_FOUND, "not_found", message)
 }
 
 /// What the fences check, as the command line spells it.
-const fn mode_name(mode: Mode) -> &'static str {
+pub(crate) const fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Claim => "claim",
         Mode::Strict => "strict",

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, Query, State, rejection::PathRejection, rejection::QueryRejection};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use palisade_core::{AuthorityId, Token};
+use palisade_fence::http::{Problem, authority_header, token_header};
 use palisade_fence::store::Resource;
 use palisade_fence::{
     Admitted, Change, Checked, Fence, Mode, ObjectPath, Pass, ResourceId, Sequence, View, Write,
@@ -14,8 +15,7 @@ use palisade_fence::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::store::input::{Fields, authority_header, token_header};
-use crate::store::problem::Problem;
+use crate::store::input::Fields;
 use crate::store::{App, mode_name};
 
 /// The answer to a claim and to a write.
@@ -62,7 +62,7 @@ impl Claim {
 fn tokenless() -> Problem {
     let message =
         "fencing_token is missing: a write here must carry the token of its holder's grant";
-    Problem::new(428, "tokenless", message)
+    Problem::new(StatusCode::PRECONDITION_REQUIRED, "tokenless", message)
 }
 
 /// `POST /v1/storage/claim`: raises the fence, before the first read (rule F2).
@@ -203,7 +203,7 @@ fn object(
 ) -> Result<Response, Problem> {
     let Some(bytes) = bytes else {
         return Err(Problem::new(
-            404,
+            StatusCode::NOT_FOUND,
             "not_found",
             format!("there is no object {path}"),
         ));

@@ -76,9 +76,12 @@ fn settings() -> Settings {
 }
 
 fn bounds() -> Bounds {
-    let drain = Duration::from_secs(2);
+    let connections = connections::Bounds {
+        drain: Duration::from_secs(2),
+        ..connections::Bounds::DEFAULT
+    };
     Bounds {
-        drain,
+        connections,
         ..Bounds::for_objects(1 << 20)
     }
 }

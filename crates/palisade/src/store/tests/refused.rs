@@ -181,9 +181,13 @@ async fn bodies_and_stores_have_limits() {
 #[tokio::test]
 async fn a_slow_request_is_ended() {
     let quick = Duration::from_millis(100);
-    let bounds = Bounds {
+    let connections = connections::Bounds {
         head_timeout: quick,
+        ..bounds().connections
+    };
+    let bounds = Bounds {
         body_timeout: quick,
+        connections,
         ..bounds()
     };
     let served = Served::with(tempfile::tempdir().unwrap(), &settings(), bounds).await;

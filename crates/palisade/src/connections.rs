@@ -13,16 +13,34 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::store::Bounds;
+/// What connections may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// How long the head of a request may take, and how long a connection may idle.
+    pub(crate) head_timeout: Duration,
+    /// Connections at a time; more wait to be accepted.
+    pub(crate) connections: usize,
+    /// How long requests in flight have at shutdown.
+    pub(crate) drain: Duration,
+}
+
+impl Bounds {
+    /// 30 s for a head, 4,096 connections, 10 s to finish.
+    pub(crate) const DEFAULT: Bounds = Bounds {
+        head_timeout: Duration::from_secs(30),
+        connections: 4_096,
+        drain: Duration::from_secs(10),
+    };
+}
 
 /// Serves until `shutdown`; then no connection is accepted, and those there are may finish the request
-/// they are in.
-pub(super) async fn serve(
+/// they are in. Says whether all of them did.
+pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     bounds: Bounds,
     shutdown: impl Future<Output = ()>,
-) {
+) -> bool {
     let (stop, stopping) = watch::channel(false);
     let room = Arc::new(Semaphore::new(bounds.connections));
     let mut shutdown = pin!(shutdown);
@@ -43,7 +61,7 @@ pub(super) async fn serve(
     let _ = stop.send(true);
     let all = async { while connections.join_next().await.is_some() {} };
     // What is left then is cut off when the set is dropped.
-    let _ = tokio::time::timeout(bounds.drain, all).await;
+    tokio::time::timeout(bounds.drain, all).await.is_ok()
 }
 
 /// The next connection, once there is room for it.

@@ -1,0 +1,63 @@
+//! What the fence answers by itself.
+
+use axum_core::body::Body;
+use axum_core::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use palisade_core::Token;
+use serde_json::json;
+
+use crate::http::flight::End;
+use crate::http::{Problem, REPEAT_HEADER};
+
+/// The answer to a claim.
+pub(super) fn claimed(highest: Option<Token>, grpc: bool) -> Response {
+    if grpc {
+        status_only("0")
+    } else {
+        success(StatusCode::OK, highest, false)
+    }
+}
+
+/// The answer to a write that was sent before; the service does not see it again. The message of a gRPC
+/// call cannot be made up: its caller gets `ALREADY_EXISTS`.
+pub(super) fn repeated(
+    end: Option<End>,
+    highest: Option<Token>,
+    grpc: bool,
+) -> Result<Response, Problem> {
+    match end {
+        Some(End::Answered(status)) => {
+            let mut response = if grpc {
+                status_only("6")
+            } else {
+                success(status, highest, true)
+            };
+            let headers = response.headers_mut();
+            headers.insert(REPEAT_HEADER, HeaderValue::from_static("true"));
+            Ok(response)
+        }
+        // One that was never sent is let through by the caller.
+        Some(End::NotSent) | None => Err(Problem::unknown_outcome(
+            "this write was let through before and its outcome is not known: read, and write with the next number",
+        )),
+    }
+}
+
+fn status_only(grpc_status: &'static str) -> Response {
+    let mut response = Response::new(Body::empty());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert("grpc-status", HeaderValue::from_static(grpc_status));
+    response
+}
+
+fn success(status: StatusCode, highest: Option<Token>, repeat: bool) -> Response {
+    let highest = highest.map(Token::get);
+    let mut body = json!({"success": status.is_success(), "error": null, "highest": highest});
+    if repeat {
+        body["repeat"] = true.into();
+    }
+    let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    (status, json, body.to_string()).into_response()
+}

@@ -1,0 +1,63 @@
+//! What one request asks of the fence.
+
+use http::request::Parts;
+use palisade_core::Token;
+
+use crate::http::headers::Presented;
+use crate::http::route::is_safe;
+use crate::http::{Problem, Resources};
+use crate::name::ResourceId;
+
+/// One request that the fence has to judge.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) resource: ResourceId,
+    pub(super) presented: Presented,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Raise the fence and answer.
+    Claim,
+    /// Raise the fence, then let the read through.
+    Read,
+    /// Raise the fence, then let the write through and watch for its end.
+    Write,
+}
+
+impl Asked {
+    /// `None`: nothing to judge, let it through.
+    pub(super) fn read(head: &Parts, resources: &impl Resources) -> Result<Option<Asked>, Problem> {
+        let presented = Presented::read(&head.headers)?;
+        let Some(target) = resources.target(head)? else {
+            return match presented.token {
+                None => Ok(None),
+                Some(_) => Err(Problem::invalid(format!(
+                    "nothing is fenced at {}: the fencing token would not be checked",
+                    head.uri.path()
+                ))),
+            };
+        };
+        let kind = match target.writes.unwrap_or(!is_safe(&head.method)) {
+            _ if presented.claim => Kind::Claim,
+            true => Kind::Write,
+            false if presented.token.is_some() => Kind::Read,
+            false => return Ok(None),
+        };
+        if kind != Kind::Write && presented.sequence.is_some() {
+            return Err(Problem::invalid(
+                "x-fencing-sequence numbers writes, and this request is none",
+            ));
+        }
+        Ok(Some(Asked {
+            resource: target.resource,
+            presented,
+            kind,
+        }))
+    }
+
+    pub(super) fn token(&self) -> Option<Token> {
+        self.presented.token
+    }
+}

@@ -1,0 +1,157 @@
+//! The headers of a fenced request, each refused by its own name.
+
+use http::HeaderMap;
+use palisade_core::fence::{Pass, Sequence};
+use palisade_core::{AuthorityId, LockName, Token};
+
+use crate::http::Problem;
+
+/// The fencing token of the caller's grant.
+pub const TOKEN_HEADER: &str = "x-fencing-token";
+/// The lock the token was issued for (rule F6).
+pub const LOCK_HEADER: &str = "x-fencing-lock";
+/// The authority that issued the token (rule F6).
+pub const AUTHORITY_HEADER: &str = "x-fencing-authority";
+/// The number of this write among those of its grant (rule F5).
+pub const SEQUENCE_HEADER: &str = "x-fencing-sequence";
+/// `claim`: raise the fence and do nothing else.
+pub const OPERATION_HEADER: &str = "x-fencing-operation";
+/// On an answer: this very write was carried out before, and now nothing was.
+pub const REPEAT_HEADER: &str = "x-fencing-repeat";
+
+/// What the headers of one request say.
+#[derive(Debug, Default)]
+pub(super) struct Presented {
+    pub(super) token: Option<Token>,
+    pub(super) lock: Option<LockName>,
+    pub(super) authority: Option<AuthorityId>,
+    pub(super) sequence: Option<Sequence>,
+    pub(super) claim: bool,
+}
+
+impl Presented {
+    pub(super) fn read(headers: &HeaderMap) -> Result<Presented, Problem> {
+        let presented = Presented {
+            token: token_header(headers)?,
+            lock: lock_header(headers)?,
+            authority: authority_header(headers)?,
+            sequence: sequence_header(headers)?,
+            claim: operation_header(headers)?,
+        };
+        let lonely = [
+            (presented.lock.is_some(), LOCK_HEADER),
+            (presented.authority.is_some(), AUTHORITY_HEADER),
+            (presented.sequence.is_some(), SEQUENCE_HEADER),
+            (presented.claim, OPERATION_HEADER),
+        ];
+        match lonely.into_iter().find(|(there, _)| *there) {
+            Some((_, name)) if presented.token.is_none() => Err(Problem::invalid(format!(
+                "{name} needs {TOKEN_HEADER} beside it"
+            ))),
+            _ => Ok(presented),
+        }
+    }
+
+    pub(super) fn pass(&self) -> Option<Pass<'_>> {
+        self.token.map(|token| Pass {
+            token,
+            authority: self.authority.as_ref(),
+            lock: self.lock.as_ref(),
+        })
+    }
+}
+
+/// The token in the header [`TOKEN_HEADER`], if there is one.
+///
+/// # Errors
+/// [`Problem`] 400 `invalid`: no token, or told twice.
+pub fn token_header(headers: &HeaderMap) -> Result<Option<Token>, Problem> {
+    let parse = |number| Token::new(number).ok();
+    number(headers, TOKEN_HEADER, TOKEN_RANGE, parse)
+}
+
+/// The authority in the header [`AUTHORITY_HEADER`], if there is one.
+///
+/// # Errors
+/// [`Problem`] 400 `invalid`: no name of an authority, or told twice.
+pub fn authority_header(headers: &HeaderMap) -> Result<Option<AuthorityId>, Problem> {
+    name(headers, AUTHORITY_HEADER, AuthorityId::new)
+}
+
+fn lock_header(headers: &HeaderMap) -> Result<Option<LockName>, Problem> {
+    name(headers, LOCK_HEADER, LockName::new)
+}
+
+fn sequence_header(headers: &HeaderMap) -> Result<Option<Sequence>, Problem> {
+    number(headers, SEQUENCE_HEADER, SEQUENCE_RANGE, Sequence::new)
+}
+
+fn operation_header(headers: &HeaderMap) -> Result<bool, Problem> {
+    match single(headers, OPERATION_HEADER)? {
+        None => Ok(false),
+        Some("claim") => Ok(true),
+        Some(other) => Err(Problem::invalid(format!(
+            "{OPERATION_HEADER} must be claim, not {:?}",
+            shown(other)
+        ))),
+    }
+}
+
+fn name<T>(
+    headers: &HeaderMap,
+    header: &str,
+    parse: impl FnOnce(&str) -> Result<T, palisade_core::Invalid>,
+) -> Result<Option<T>, Problem> {
+    let Some(text) = single(headers, header)? else {
+        return Ok(None);
+    };
+    let parsed = parse(text);
+    parsed
+        .map(Some)
+        .map_err(|invalid| Problem::invalid(format!("{header}: {invalid}")))
+}
+
+fn number<T>(
+    headers: &HeaderMap,
+    header: &str,
+    range: &str,
+    parse: impl FnOnce(u64) -> Option<T>,
+) -> Result<Option<T>, Problem> {
+    let Some(text) = single(headers, header)? else {
+        return Ok(None);
+    };
+    // `parse` alone would take a sign.
+    let digits = text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then_some(text);
+    let number = digits.and_then(|digits| digits.parse().ok());
+    number
+        .and_then(parse)
+        .map(Some)
+        .ok_or_else(|| Problem::invalid(format!("{header} must be {range}, not {:?}", shown(text))))
+}
+
+fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Problem> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => {
+            let text = value.to_str();
+            text.map(Some)
+                .map_err(|_| Problem::invalid(format!("{name} is not printable ASCII")))
+        }
+        _ => Err(Problem::invalid(format!("{name} is told twice"))),
+    }
+}
+
+/// The start of what a caller sent, for a message.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(40) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+const TOKEN_RANGE: &str = "an integer in 1 ..= 9007199254740991";
+const SEQUENCE_RANGE: &str = "an integer in 0 ..= 9007199254740991";

@@ -1,0 +1,96 @@
+//! Where the marks are kept.
+
+use std::future::Future;
+
+use palisade_core::Token;
+use palisade_core::fence::{Pass, Sequence};
+
+use crate::checked::Checked;
+use crate::http::Problem;
+use crate::memory;
+use crate::name::ResourceId;
+use crate::objects::{Ask, Numbered, Request};
+
+/// Keeps the marks of a fence whose data lies elsewhere: [`memory::Store`] for tests,
+/// `palisade_fence::store::Store` where they must survive.
+pub trait Marks: Clone + Send + Sync + 'static {
+    /// What can go wrong besides a rejection.
+    type Error: Into<Problem> + Send;
+
+    /// Judges one operation by the rule of this store, and keeps the mark.
+    ///
+    /// An answer stands on what is as durable as the store can make it. Admitting the token that the
+    /// mark has already, without a sequence number, changes nothing and needs no sync.
+    fn judge(
+        &self,
+        resource: &ResourceId,
+        pass: Option<Pass<'_>>,
+        act: Act,
+    ) -> impl Future<Output = Result<Checked<()>, Self::Error>> + Send;
+
+    /// The mark of a resource.
+    fn highest(
+        &self,
+        resource: &ResourceId,
+    ) -> impl Future<Output = Result<Option<Token>, Self::Error>> + Send;
+}
+
+/// What a request does to what is behind the fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Nothing, or a read: it raises the fence.
+    Claim,
+    /// A write: its number, and the digest of what it says.
+    Write(Option<(Sequence, u64)>),
+}
+
+fn request(resource: &ResourceId, pass: Option<Pass<'_>>, act: Act) -> Request {
+    let numbered = |(sequence, digest)| Numbered { sequence, digest };
+    Request {
+        resource: resource.clone(),
+        by: pass.map(Into::into),
+        ask: match act {
+            Act::Claim => Ask::Claim,
+            Act::Write(number) => Ask::Effect(number.map(numbered)),
+        },
+    }
+}
+
+impl Marks for memory::Store {
+    type Error = crate::objects::Fault;
+
+    async fn judge(
+        &self,
+        resource: &ResourceId,
+        pass: Option<Pass<'_>>,
+        act: Act,
+    ) -> Result<Checked<()>, Self::Error> {
+        let judged = self.carry_out(request(resource, pass, act))?;
+        Ok(judged.map(|_| ()))
+    }
+
+    async fn highest(&self, resource: &ResourceId) -> Result<Option<Token>, Self::Error> {
+        let view = self.view(resource);
+        Ok(view.and_then(|view| view.fence.highest()))
+    }
+}
+
+#[cfg(feature = "store")]
+impl Marks for crate::store::Store {
+    type Error = crate::store::StoreError;
+
+    async fn judge(
+        &self,
+        resource: &ResourceId,
+        pass: Option<Pass<'_>>,
+        act: Act,
+    ) -> Result<Checked<()>, Self::Error> {
+        let judged = self.ask(request(resource, pass, act)).await?;
+        Ok(judged.map(|_| ()))
+    }
+
+    async fn highest(&self, resource: &ResourceId) -> Result<Option<Token>, Self::Error> {
+        let resource = resource.clone();
+        self.look(move |table| table.highest(&resource)).await
+    }
+}

@@ -1,0 +1,216 @@
+//! Every refusal, in one shape: `{"success": false, "error": {"code", "message", …}}`.
+
+use axum_core::body::Body;
+use axum_core::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use palisade_core::fence::Reject;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use serde_json::{Map, Value, json};
+
+use crate::name::Invalid;
+use crate::objects::Fault;
+
+/// A request that was not carried out, or of which it is not known.
+///
+/// As JSON it is the answer of an HTTP service; as gRPC it is a status, with the code in the metadata
+/// `palisade-code` and the whole error as JSON in `palisade-error`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    /// What the holder needs to know, next to the message.
+    more: Map<String, Value>,
+}
+
+impl Problem {
+    /// A refusal with a status, a code and a message.
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Problem {
+        Problem {
+            status,
+            code,
+            message: message.into(),
+            more: Map::new(),
+        }
+    }
+
+    /// 400: the request is wrong, nothing happened.
+    pub fn invalid(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, "invalid", message)
+    }
+
+    /// 503: nothing happened.
+    pub fn unavailable(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+    }
+
+    /// 504: it may have happened.
+    pub fn unknown_outcome(message: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::GATEWAY_TIMEOUT, "unknown_outcome", message)
+    }
+
+    /// The same with another status, for a gateway's 502.
+    #[must_use]
+    pub fn with_status(self, status: StatusCode) -> Problem {
+        Problem { status, ..self }
+    }
+
+    /// The same with one more thing to know.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Problem {
+        self.more.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Its code on the wire.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.code
+    }
+
+    fn error(&self) -> Value {
+        let mut error = Map::new();
+        error.insert("code".to_owned(), self.code.into());
+        error.insert("message".to_owned(), self.message.clone().into());
+        error.extend(self.more.clone());
+        error.into()
+    }
+
+    /// As the answer to a gRPC call: no message, only a status.
+    #[must_use]
+    pub fn into_grpc(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert("grpc-status", self.grpc_status().into());
+        headers.insert("palisade-code", HeaderValue::from_static(self.code));
+        let message = utf8_percent_encode(&self.message, NOT_IN_MESSAGE).to_string();
+        for (name, text) in [
+            ("grpc-message", message),
+            ("palisade-error", self.error().to_string()),
+        ] {
+            if let Ok(value) = HeaderValue::from_str(&text) {
+                headers.insert(name, value);
+            }
+        }
+        response
+    }
+
+    /// The status of gRPC that tells a caller to do the same as the HTTP status would.
+    fn grpc_status(&self) -> u16 {
+        match (self.code, self.status.as_u16()) {
+            ("unknown_outcome", _) => 2,
+            (_, 400) => 3,
+            (_, 404) => 5,
+            (_, 408) => 4,
+            (_, 409 | 412 | 428) => 9,
+            (_, 413) => 11,
+            (_, 507) => 8,
+            (_, 502..=504) => 14,
+            _ => 13,
+        }
+    }
+
+    /// As the caller speaks it.
+    pub(super) fn answer(self, called_by: &HeaderMap) -> Response {
+        self.answer_as(is_grpc(called_by))
+    }
+
+    pub(super) fn answer_as(self, grpc: bool) -> Response {
+        if grpc {
+            self.into_grpc()
+        } else {
+            self.into_response()
+        }
+    }
+}
+
+/// Whether a request is a gRPC call.
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+}
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Problem {
+        Problem::invalid(invalid.to_string())
+    }
+}
+
+impl From<Reject> for Problem {
+    fn from(reject: Reject) -> Problem {
+        let problem = Problem::new(status(&reject), reject.code(), reject.to_string());
+        match reject {
+            Reject::Stale { highest } | Reject::Tokenless { highest } => {
+                problem.with("highest", highest.get())
+            }
+            Reject::SequenceStale { last } | Reject::SequenceReused { last } => {
+                problem.with("last", last.get())
+            }
+            Reject::WrongAuthority { bound } => problem.with("authority", bound.as_str()),
+            Reject::WrongLock { bound } => problem.with("lock", bound.as_str()),
+            Reject::Jump { highest, bound } => problem
+                .with("highest", highest.map(|token| token.get()))
+                .with("bound", bound),
+            Reject::AlreadyWritten | Reject::Missing => problem,
+        }
+    }
+}
+
+const fn status(reject: &Reject) -> StatusCode {
+    match reject {
+        Reject::Stale { .. } | Reject::SequenceStale { .. } => StatusCode::PRECONDITION_FAILED,
+        Reject::Tokenless { .. } => StatusCode::PRECONDITION_REQUIRED,
+        Reject::Missing => StatusCode::NOT_FOUND,
+        Reject::AlreadyWritten
+        | Reject::SequenceReused { .. }
+        | Reject::WrongAuthority { .. }
+        | Reject::WrongLock { .. }
+        | Reject::Jump { .. } => StatusCode::CONFLICT,
+    }
+}
+
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Problem {
+        let message = fault.to_string();
+        match fault {
+            Fault::Invalid(_) => Problem::invalid(message),
+            Fault::ObjectTooLarge { max, .. } => {
+                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+                    .with("max_bytes", max)
+            }
+            Fault::StorageFull { max } => storage_full(message).with("max_bytes", max),
+        }
+    }
+}
+
+#[cfg(feature = "store")]
+impl From<crate::store::StoreError> for Problem {
+    fn from(error: crate::store::StoreError) -> Problem {
+        use crate::store::StoreError;
+
+        let message = error.to_string();
+        match error {
+            StoreError::Fault(fault) => fault.into(),
+            StoreError::DiskFull { .. } => storage_full(message),
+            StoreError::Stopped { .. } => Problem::unavailable(message),
+            StoreError::Unknown { .. } => Problem::unknown_outcome(message),
+        }
+    }
+}
+
+fn storage_full(message: String) -> Problem {
+    Problem::new(StatusCode::INSUFFICIENT_STORAGE, "storage_full", message)
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = json!({ "success": false, "error": self.error() }).to_string();
+        let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+        (self.status, json, body).into_response()
+    }
+}
+
+/// What must not stand in a `grpc-message` as it is.
+const NOT_IN_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');

@@ -1,0 +1,217 @@
+//! `palisade gateway`: from the command line to the reverse proxy.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use axum::http::Uri;
+use clap::{Args, ValueHint};
+use palisade_fence::http::{Policy, Routes, Start, Tokenless};
+use palisade_proto::Code;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::failure::{FAILED, Failure, USAGE};
+use super::help;
+use super::output::{Out, facts};
+use super::storing::{Fence, fence_warning};
+use super::value;
+use crate::connections::Bounds;
+use crate::gateway::{Folder, Gateway, Ports, Times, Upstream};
+use crate::store::mode_name;
+
+/// `palisade gateway`.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = help::GATEWAY_AFTER)]
+pub(crate) struct GatewayArgs {
+    /// The HTTP API to put the fence in front of: http://HOST[:PORT][/BASE].
+    #[arg(long, value_name = "URL")]
+    upstream: Uri,
+    /// The directory of the marks; made if it is not there.
+    #[arg(long, value_name = "DIR", default_value = "./palisade-gateway", value_hint = ValueHint::DirPath)]
+    data: PathBuf,
+    /// Refuse to start where no marks are, because they were lost: a new directory would let late writes in.
+    #[arg(long)]
+    expect_marks: bool,
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7422")]
+    listen: SocketAddr,
+    /// Where health, metrics and fences are shown; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7423")]
+    admin: SocketAddr,
+    /// Which paths are which resource, for example '/accounts/{id}=account:{id}'; the longest prefix
+    /// counts. Without any, the whole upstream is the resource '/'.
+    #[arg(long = "route", value_name = "PREFIX=RESOURCE")]
+    routes: Vec<String>,
+    /// Let writes through, unfenced, where no route fits.
+    #[arg(long)]
+    pass_unrouted: bool,
+    /// Let writes without a token through until their resource is fenced.
+    #[arg(long)]
+    tokenless_until_fenced: bool,
+    /// Let writes of one token through one at a time.
+    #[arg(long)]
+    one_at_a_time: bool,
+    /// How long a higher token waits for older writes to end; then it is told to try again.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration, allow_hyphen_values = true)]
+    wait: Duration,
+    /// How long the upstream may still work on a request after its connection was lost. Higher tokens
+    /// wait that long after a time-out, and after a crash of this gateway.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration, allow_hyphen_values = true)]
+    settle: Duration,
+    /// How long the upstream may take to accept a connection.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = time, allow_hyphen_values = true)]
+    connect_timeout: Duration,
+    /// How long the upstream may take to begin its answer.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = time, allow_hyphen_values = true)]
+    answer_timeout: Duration,
+    /// How long a body may pause, in either direction.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = time, allow_hyphen_values = true)]
+    idle_timeout: Duration,
+    /// How long requests under way have at the end.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration, allow_hyphen_values = true)]
+    drain: Duration,
+    /// What the fences check. A directory keeps the kind it was made with.
+    #[arg(long, value_name = "KIND", default_value = "claim")]
+    fence: Fence,
+}
+
+/// A time that something may take: never none at all.
+fn time(text: &str) -> Result<Duration, String> {
+    let given = value::duration(text)?;
+    if (Duration::from_millis(1)..=Policy::MAX).contains(&given) {
+        Ok(given)
+    } else {
+        Err(format!("{given:?} is outside 1ms ..= 24h"))
+    }
+}
+
+impl GatewayArgs {
+    fn routes(&self) -> Result<Routes, Failure> {
+        let whole = ["/=/"];
+        let lines = self.routes.iter().map(String::as_str);
+        let parsed = if self.routes.is_empty() {
+            Routes::parse(whole)
+        } else {
+            Routes::parse(lines)
+        };
+        let routes = parsed.map_err(|bad| wrong(bad.to_string()))?;
+        Ok(routes.pass_unrouted(self.pass_unrouted))
+    }
+
+    fn upstream(&self) -> Result<Upstream, Failure> {
+        let times = Times {
+            connect: self.connect_timeout,
+            answer: self.answer_timeout,
+            idle: self.idle_timeout,
+        };
+        Upstream::new(&self.upstream, times).map_err(wrong)
+    }
+
+    fn policy(&self) -> Result<Policy, Failure> {
+        let tokenless = if self.tokenless_until_fenced {
+            Tokenless::UntilFenced
+        } else {
+            Tokenless::Refused
+        };
+        let policy = Policy {
+            wait: self.wait,
+            settle: self.settle,
+            one_at_a_time: self.one_at_a_time,
+            tokenless,
+            ..Policy::default()
+        };
+        policy.check().map_err(|bad| wrong(format!("--{bad}")))?;
+        Ok(policy)
+    }
+}
+
+fn wrong(message: String) -> Failure {
+    Failure::new(USAGE, Code::Invalid.name(), message)
+}
+
+pub(super) fn gateway(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let served = runtime.block_on(serve(args, out));
+    // Writes that still run are not waited for here: the drain was their time.
+    runtime.shutdown_background();
+    served
+}
+
+async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
+    let (routes, upstream, policy) = (args.routes()?, args.upstream()?, args.policy()?);
+    let ports = Ports {
+        clients: bind("--listen", args.listen).await?,
+        admin: bind("--admin", args.admin).await?,
+    };
+    let folder = Folder::open(&args.data, args.fence.rule(), args.expect_marks)
+        .map_err(|error| failed(format!("cannot open {}: {error}", args.data.display())))?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    announce(args, &ports, folder.start(), out)?;
+    let gateway = Gateway {
+        folder,
+        routes,
+        upstream,
+        policy,
+        bounds: Bounds {
+            drain: args.drain,
+            ..Bounds::DEFAULT
+        },
+    };
+    let shutdown = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let served = gateway.serve(ports, shutdown).await;
+    served.map_err(|why| failed(format!("the gateway stopped: {why}")))
+}
+
+async fn bind(flag: &str, at: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(at).await.map_err(|error| {
+        failed(format!("cannot listen on {at}: {error}")).hint(format!(
+            "is another one running there? Choose another port with {flag}"
+        ))
+    })
+}
+
+fn failed(message: String) -> Failure {
+    Failure::new(FAILED, Code::Internal.name(), message)
+}
+
+fn announce(args: &GatewayArgs, ports: &Ports, start: Start, out: Out) -> Result<(), Failure> {
+    let (at, admin) = (ports.clients.local_addr()?, ports.admin.local_addr()?);
+    let (url, admin) = (format!("http://{at}"), format!("http://{admin}"));
+    let mode = args.fence.rule().mode;
+    let settling = start == Start::Unclean;
+    if out.json {
+        return out.value(&json!({
+            "listening": at.to_string(), "url": url, "admin": admin, "upstream": args.upstream.to_string(),
+            "data": args.data, "fence": mode_name(mode), "settling": settling,
+        }));
+    }
+    out.text(&format!(
+        "palisade {} · fenced gateway",
+        env!("CARGO_PKG_VERSION")
+    ))?;
+    let rows = [
+        ("listening", url),
+        ("upstream", args.upstream.to_string()),
+        ("admin", admin),
+        ("data", args.data.display().to_string()),
+        ("fence", mode_name(mode).to_owned()),
+    ];
+    out.text(&facts(out, &rows))?;
+    if settling {
+        out.text(&format!(
+            "\n  the last one did not end cleanly: higher tokens wait for {:?}",
+            args.settle
+        ))?;
+    }
+    fence_warning(mode, out)
+}

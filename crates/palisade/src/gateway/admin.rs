@@ -1,0 +1,150 @@
+//! What an operator asks a gateway, on a port of its own: no path of the upstream is taken away.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{StatusCode, Uri};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router};
+use palisade_fence::http::{FenceLayer, Problem, Routes};
+use palisade_fence::store::Store;
+use palisade_fence::{FenceState, ResourceId, Written};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::store::{exposition, mode_name};
+
+#[derive(Debug)]
+struct App {
+    store: Store,
+    layer: FenceLayer<Store, Routes>,
+}
+
+pub(super) fn router(store: Store, layer: FenceLayer<Store, Routes>) -> Router {
+    Router::new()
+        .route("/healthz", get(health))
+        .route("/metrics", get(metrics))
+        .route("/v1/fences", get(list))
+        .route("/v1/fences/{resource}", get(show))
+        .fallback(not_found)
+        .with_state(Arc::new(App { store, layer }))
+}
+
+async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
+    app.store.list("", None, 1).await?;
+    Ok(Json(
+        json!({ "status": "ok", "fence": mode_name(app.store.mode()) }),
+    ))
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+    use std::fmt::Write as _;
+
+    let mut text = exposition("palisade_gateway", &app.store.counts());
+    let counts = app.layer.counts();
+    for (name, kind, help, value) in [
+        (
+            "passed_total",
+            "counter",
+            "Requests let through unjudged.",
+            counts.passed,
+        ),
+        (
+            "refused_total",
+            "counter",
+            "Requests refused before they were judged.",
+            counts.refused,
+        ),
+        (
+            "busy_total",
+            "counter",
+            "Requests that waited in vain for older writes.",
+            counts.busy,
+        ),
+        (
+            "unknown_total",
+            "counter",
+            "Writes whose end was not seen.",
+            counts.unknown,
+        ),
+        (
+            "in_flight",
+            "gauge",
+            "Writes under way or settling.",
+            counts.in_flight,
+        ),
+    ] {
+        let name = format!("palisade_gateway_{name}");
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"
+        );
+    }
+    (
+        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        text,
+    )
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Page {
+    #[serde(default)]
+    prefix: String,
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+async fn list(
+    State(app): State<Arc<App>>,
+    page: Result<Query<Page>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<Value>, Problem> {
+    let Query(page) = page.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+    let limit = page.limit.unwrap_or(100);
+    if !(1..=1_000).contains(&limit) {
+        return Err(Problem::invalid("limit must be an integer in 1 ..= 1000"));
+    }
+    let found = app.store.list(&page.prefix, page.after.as_deref(), limit);
+    let fences: Vec<Value> = found
+        .await?
+        .iter()
+        .map(|(resource, view)| fence(resource, &view.fence))
+        .collect();
+    Ok(Json(json!({ "fences": fences })))
+}
+
+async fn show(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let resource = app.store.resource(&name)?;
+    match resource.view().await? {
+        Some(view) => Ok(Json(fence(resource.id(), &view.fence))),
+        None => {
+            let message = format!("nothing was ever fenced as {name}");
+            Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message))
+        }
+    }
+}
+
+fn fence(resource: &ResourceId, state: &FenceState) -> Value {
+    let sequence = state.mark.and_then(|mark| match mark.written {
+        Written::Through(sequence) => Some(sequence.get()),
+        Written::Nothing | Written::Unnumbered => None,
+    });
+    json!({
+        "resource_id": resource.as_str(),
+        "highest": state.highest().map(|token| token.get()),
+        "sequence": sequence,
+        "authority": state.authority.as_ref().map(|authority| authority.as_str()),
+        "lock": state.lock.as_ref().map(|lock| lock.as_str()),
+    })
+}
+
+async fn not_found(uri: Uri) -> Problem {
+    let message = format!("there is nothing at {}", uri.path());
+    Problem::new(StatusCode::NOT_FOUND, "not_found", message)
+}

@@ -1,0 +1,200 @@
+//! Sends a request on, and its answer back.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::uri::{Authority, PathAndQuery, Scheme};
+use axum::http::{HeaderValue, StatusCode, Uri, Version};
+use axum::response::{IntoResponse, Response};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use palisade_fence::http::{IdleBody, Outcome, Problem};
+use tower_service::Service;
+
+use super::headers;
+
+/// How long the upstream may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// To accept a connection.
+    pub(crate) connect: Duration,
+    /// To begin its answer, after the last piece of the request.
+    pub(crate) answer: Duration,
+    /// Between two pieces of a body, in either direction.
+    pub(crate) idle: Duration,
+}
+
+/// Where requests go.
+#[derive(Clone, Debug)]
+pub(crate) struct Upstream {
+    authority: Authority,
+    host: HeaderValue,
+    /// What comes before the path of every request; without a slash at its end.
+    base: String,
+    times: Times,
+}
+
+impl Upstream {
+    /// Reads an address: `http://HOST[:PORT][/BASE]`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn new(url: &Uri, times: Times) -> Result<Upstream, String> {
+        if url.scheme() != Some(&Scheme::HTTP) {
+            return Err("the upstream must be http://HOST[:PORT]".to_owned());
+        }
+        if url.query().is_some() {
+            return Err("the upstream must not have a query".to_owned());
+        }
+        let authority = url.authority().ok_or("the upstream has no host")?.clone();
+        if authority.as_str().contains('@') {
+            return Err("the upstream must not have a user in it".to_owned());
+        }
+        let host = HeaderValue::from_str(authority.as_str());
+        Ok(Upstream {
+            host: host.map_err(|_| "the upstream's host is no header".to_owned())?,
+            authority,
+            base: url.path().trim_end_matches('/').to_owned(),
+            times,
+        })
+    }
+
+    /// The service that sends requests there.
+    pub(crate) fn service(self) -> Forward {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(self.times.connect));
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_CONNECTION)
+            .build(connector);
+        Forward(Arc::new(Inner {
+            upstream: self,
+            client,
+        }))
+    }
+
+    fn uri(&self, of: &Uri) -> Option<Uri> {
+        let path = of.path_and_query()?;
+        let path = if self.base.is_empty() {
+            path.clone()
+        } else {
+            PathAndQuery::try_from(format!("{}{path}", self.base)).ok()?
+        };
+        let uri = Uri::builder()
+            .scheme(Scheme::HTTP)
+            .authority(self.authority.clone())
+            .path_and_query(path);
+        uri.build().ok()
+    }
+}
+
+/// Sends requests to the upstream.
+#[derive(Clone, Debug)]
+pub(crate) struct Forward(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    upstream: Upstream,
+    client: Client<HttpConnector, Body>,
+}
+
+impl Service<Request> for Forward {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let inner = self.0.clone();
+        Box::pin(async move { Ok(inner.send(request).await) })
+    }
+}
+
+impl Inner {
+    async fn send(&self, request: Request) -> Response {
+        let Times { answer, idle, .. } = self.upstream.times;
+        let (mut head, body) = request.into_parts();
+        let Some(uri) = self.upstream.uri(&head.uri) else {
+            let message = format!("{} {} cannot be sent on", head.method, head.uri);
+            return answered(Problem::invalid(message), Outcome::NotSent);
+        };
+        (head.uri, head.version) = (uri, Version::HTTP_11);
+        headers::for_upstream(&mut head.headers, &self.upstream.host);
+        let frames = Arc::new(AtomicU64::new(0));
+        let body = Body::new(IdleBody::new(body, idle, frames.clone()));
+        let mut sent = pin!(self.client.request(Request::from_parts(head, body)));
+        let received = loop {
+            let before = frames.load(Ordering::Relaxed);
+            match tokio::time::timeout(answer, &mut sent).await {
+                Ok(received) => break received,
+                // The request itself was still on its way.
+                Err(_) if frames.load(Ordering::Relaxed) != before => {}
+                Err(_) => return late(answer),
+            }
+        };
+        match received {
+            Ok(response) => {
+                let (mut head, body) = response.into_parts();
+                headers::remove_those_of_the_hop(&mut head.headers);
+                head.version = Version::HTTP_11;
+                let body = IdleBody::new(Body::new(body), idle, Arc::default());
+                Response::from_parts(head, Body::new(body))
+            }
+            Err(error) if error.is_connect() => answered(
+                Problem::unavailable(format!(
+                    "the upstream cannot be reached, nothing was sent: {}",
+                    causes(&error)
+                ))
+                .with_status(StatusCode::BAD_GATEWAY),
+                Outcome::NotSent,
+            ),
+            Err(error) => answered(
+                Problem::unknown_outcome(format!(
+                    "the request broke off on its way to the upstream or back: {}",
+                    causes(&error)
+                ))
+                .with_status(StatusCode::BAD_GATEWAY),
+                Outcome::Unknown,
+            ),
+        }
+    }
+}
+
+fn late(after: Duration) -> Response {
+    let message = format!("the upstream did not answer within {after:?}");
+    answered(Problem::unknown_outcome(message), Outcome::Unknown)
+}
+
+fn answered(problem: Problem, outcome: Outcome) -> Response {
+    let mut response = problem.into_response();
+    response.extensions_mut().insert(outcome);
+    response
+}
+
+/// An error and what it came from, which is where the meaning is.
+fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+/// Shorter than what services usually wait for the next request of a connection.
+const IDLE_CONNECTION: Duration = Duration::from_secs(20);

@@ -1,0 +1,15 @@
+//! `palisade gateway` as a process in front of real services.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod crash;
+mod refused;
+mod story;
+mod streaming;
+mod support;
+mod upstream;
