@@ -25,7 +25,7 @@ use crate::store::mode_name;
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = help::GATEWAY_AFTER)]
 pub(crate) struct GatewayArgs {
-    /// The HTTP API to put the fence in front of: http://HOST[:PORT][/BASE].
+    /// The HTTP API to put the fence in front of: http://HOST:PORT, and a path if all of it is below one.
     #[arg(long, value_name = "URL")]
     upstream: Uri,
     /// The directory of the marks; made if it is not there.
