@@ -14,6 +14,7 @@
 //! * [`memory`] – inside this process: a lock-free [`memory::Ratchet`], a [`memory::Guarded`] value and
 //!   an object store for tests.
 //! * `store` – the durable object store under `palisade store` (feature `store`).
+//! * `postgres` – PostgreSQL, in the user's own transaction (features `postgres` and `sqlx-postgres`).
 //! * `conformance` – the suite that every fence must pass (feature `conformance`).
 //!
 //! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
@@ -24,11 +25,15 @@ mod claimed;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod fence;
+#[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
+mod guard_row;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod name;
 #[cfg(any(feature = "memory", feature = "store"))]
 mod objects;
+#[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
+pub mod postgres;
 #[cfg(feature = "store")]
 pub mod store;
 
