@@ -61,3 +61,52 @@ BEGIN
         'CREATE TRIGGER palisade_sticky BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s '
         'FOR EACH STATEMENT EXECUTE FUNCTION palisade_check_token(%L)', target, resource);
 END $$;
+
+-- The same for a table whose rows carry their own token: an UPDATE must name the token column and never
+-- lower it, and a row is not deleted, for its fence lives in it.
+--
+--     SELECT palisade_sticky_column('orders', 'last_fencing_token');
+CREATE OR REPLACE FUNCTION palisade_check_column() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    before bigint;
+    after bigint;
+BEGIN
+    IF TG_LEVEL = 'STATEMENT' THEN
+        IF TG_OP = 'TRUNCATE' THEN
+            RAISE EXCEPTION '% is fenced row by row: it cannot be truncated', TG_TABLE_NAME
+                USING ERRCODE = 'PF002', DETAIL = '';
+        END IF;
+        -- Only an UPDATE whose SET list names the column comes here before its rows.
+        PERFORM set_config('palisade.names_column', CASE TG_WHEN WHEN 'BEFORE' THEN 'on' ELSE '' END, true);
+        RETURN NULL;
+    END IF;
+    before := coalesce((to_jsonb(OLD) ->> TG_ARGV[0])::bigint, 0);
+    IF TG_OP = 'DELETE' OR current_setting('palisade.names_column', true) IS DISTINCT FROM 'on' THEN
+        IF before = 0 THEN
+            RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+        END IF;
+        RAISE EXCEPTION 'this row of % is fenced: % without its token is rejected', TG_TABLE_NAME, TG_OP
+            USING ERRCODE = 'PF002', DETAIL = before::text;
+    END IF;
+    after := coalesce((to_jsonb(NEW) ->> TG_ARGV[0])::bigint, 0);
+    IF after < before THEN
+        RAISE EXCEPTION 'fencing token % is stale in %: % has been here', after, TG_TABLE_NAME, before
+            USING ERRCODE = 'PF001', DETAIL = before::text;
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE FUNCTION palisade_sticky_column(target regclass, token_column name) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    run CONSTANT text := format('EXECUTE FUNCTION palisade_check_column(%L)', token_column);
+BEGIN
+    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_named BEFORE UPDATE OF %I ON %s '
+                   'FOR EACH STATEMENT %s', token_column, target, run);
+    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_row BEFORE UPDATE OR DELETE ON %s '
+                   'FOR EACH ROW %s', target, run);
+    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_done AFTER UPDATE ON %s '
+                   'FOR EACH STATEMENT %s', target, run);
+    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_truncate BEFORE TRUNCATE ON %s '
+                   'FOR EACH STATEMENT %s', target, run);
+END $$;

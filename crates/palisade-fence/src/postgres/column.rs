@@ -42,6 +42,7 @@ pub struct Column {
     raise: String,
     lock: String,
     look: String,
+    token: String,
     rule: Rule,
 }
 
@@ -61,8 +62,21 @@ impl Column {
             ),
             lock: format!("SELECT {token}::bigint FROM {table} WHERE {row} FOR UPDATE"),
             look: format!("SELECT {token}::bigint FROM {table} WHERE {row}"),
+            token,
             rule: Rule::CLAIM,
         })
+    }
+
+    /// The condition of your own statement that carries the token as its `$parameter`, a `bigint`: the
+    /// fence and its jump bound.
+    #[must_use]
+    pub fn condition(&self, parameter: usize) -> String {
+        let (token, bound) = (&self.token, self.bound());
+        format!("{token} <= ${parameter} AND ${parameter} - {token} <= {bound}")
+    }
+
+    fn bound(&self) -> u64 {
+        self.rule.max_jump.unwrap_or(Token::MAX.get())
     }
 
     /// The same under another rule. The optimistic form always raises as [`Rule::CLAIM`] does; only the
@@ -82,8 +96,7 @@ impl Column {
         key: &str,
         token: Token,
     ) -> Result<(), Refused> {
-        let bound = self.rule.max_jump.unwrap_or(Token::MAX.get());
-        let arguments = [Arg::Text(Some(key)), int(token.get()), int(bound)];
+        let arguments = [Arg::Text(Some(key)), int(token.get()), int(self.bound())];
         let rows = tx.ask(&self.raise, &arguments).await?.len();
         self.explain(tx, key, token, rows as u64).await
     }
@@ -106,8 +119,9 @@ impl Column {
     /// or more: done. None never counts as success (rule F8): this looks why, stale or missing.
     ///
     /// ```text
-    /// let hit = tx.execute("UPDATE orders SET total = $2, last_fencing_token = $3 \
-    ///                       WHERE id = $1 AND last_fencing_token <= $3", &[…]).await?;
+    /// let sql = format!("UPDATE orders SET total = $2, last_fencing_token = $3 WHERE id = $1 AND {}",
+    ///                   orders.condition(3));
+    /// let hit = tx.execute(&sql, &[…]).await?;
     /// orders.explain(&mut tx, "17", token, hit).await?;
     /// ```
     ///
