@@ -7,6 +7,7 @@
 
 mod args;
 mod failure;
+mod fence;
 mod grant;
 mod help;
 mod logs;
@@ -78,6 +79,9 @@ enum Command {
     /// Take a lock from its holder
     #[command(long_about = help::BREAK)]
     Break(args::BreakArgs),
+    /// Install, look at and re-arm the fences of resources
+    #[command(subcommand)]
+    Fence(fence::FenceCommand),
     /// Run the fenced store
     Store(storing::StoreArgs),
     /// Show what happens to a paused holder, with and without fences
@@ -127,6 +131,7 @@ impl Command {
             Command::Show(args) => wait_for(look::show(&args, out)),
             Command::Watch(args) => wait_for(look::watch(&args, out)),
             Command::Break(args) => wait_for(look::revoke(&args, out)),
+            Command::Fence(command) => wait_for(fence::carry_out(command, out)),
             Command::Store(args) => storing::store(&args, out),
             Command::Demo(args) => showing::demo(&args, out),
             Command::Worker(args) => showing::worker(&args),

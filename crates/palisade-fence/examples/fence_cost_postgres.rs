@@ -1,0 +1,200 @@
+//! What a fence costs in PostgreSQL: the same write with and without, interleaved, in one run.
+//!
+//! ```text
+//! cargo run --release -p palisade-fence --features postgres,sqlx-postgres --example fence_cost_postgres
+//! ```
+//!
+//! It starts a PostgreSQL of its own with its default settings (every commit is synced). Each round runs
+//! every arm once for `PALISADE_SECONDS` (1); printed are medians over `PALISADE_ROUNDS` (7).
+//! Every connection writes a row of its own.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a measurement ends by panicking"
+)]
+
+use std::time::{Duration, Instant};
+
+use palisade_core::Token;
+use palisade_fence::postgres::{Column, KeyType, MIGRATIONS, Records, Strategy, claim};
+use palisade_testbed::Postgres;
+use tokio_postgres::{Client, NoTls, Statement};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arm {
+    Plain,
+    Optimistic,
+    PlainTransaction,
+    GuardRow,
+    PlainPessimistic,
+    Pessimistic,
+}
+
+const ARMS: [(Arm, &str); 6] = [
+    (Arm::Plain, "plain UPDATE"),
+    (Arm::Optimistic, "UPDATE … AND last_fencing_token <= $3"),
+    (Arm::PlainTransaction, "BEGIN, UPDATE, COMMIT"),
+    (Arm::GuardRow, "BEGIN, claim the guard row, UPDATE, COMMIT"),
+    (
+        Arm::PlainPessimistic,
+        "BEGIN, SELECT FOR UPDATE, UPDATE, COMMIT",
+    ),
+    (Arm::Pessimistic, "BEGIN, Records pessimistic, COMMIT"),
+];
+
+struct Worker {
+    client: Client,
+    row: String,
+    plain: Statement,
+    fenced: Statement,
+    lock: Statement,
+}
+
+impl Worker {
+    async fn new(url: &str, number: usize) -> Worker {
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let row = format!("row-{number}");
+        let column = Column::new(
+            "resource_records",
+            "resource_id",
+            KeyType::Text,
+            "last_fencing_token",
+        );
+        let condition = column.unwrap().condition(3);
+        let set = "UPDATE resource_records SET resource_data = $2, updated_at = now()";
+        let insert =
+            "INSERT INTO resource_records (resource_id) VALUES ($1) ON CONFLICT DO NOTHING";
+        client.execute(insert, &[&row]).await.unwrap();
+        let fenced =
+            format!("{set}, last_fencing_token = $3 WHERE resource_id = $1 AND {condition}");
+        Worker {
+            row,
+            plain: client
+                .prepare(&format!("{set} WHERE resource_id = $1"))
+                .await
+                .unwrap(),
+            fenced: client.prepare(&fenced).await.unwrap(),
+            lock: client
+                .prepare(
+                    "SELECT resource_data FROM resource_records WHERE resource_id = $1 FOR UPDATE",
+                )
+                .await
+                .unwrap(),
+            client,
+        }
+    }
+
+    async fn write(&mut self, arm: Arm) {
+        let (row, data, token) = (&self.row, "x".repeat(100), Token::new(1_000).unwrap());
+        let number = 1_000_i64;
+        match arm {
+            Arm::Plain => assert_eq!(
+                self.client
+                    .execute(&self.plain, &[row, &data])
+                    .await
+                    .unwrap(),
+                1
+            ),
+            Arm::Optimistic => {
+                let hit = self
+                    .client
+                    .execute(&self.fenced, &[row, &data, &number])
+                    .await
+                    .unwrap();
+                assert_eq!(hit, 1);
+            }
+            Arm::Pessimistic => {
+                let mut tx = self.client.transaction().await.unwrap();
+                let records = Records::new(Strategy::Pessimistic);
+                records.write(&mut tx, row, token, &data).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+            Arm::PlainTransaction | Arm::GuardRow | Arm::PlainPessimistic => {
+                let mut tx = self.client.transaction().await.unwrap();
+                if arm == Arm::GuardRow {
+                    claim(&mut tx, row, token).await.unwrap();
+                } else if arm == Arm::PlainPessimistic {
+                    tx.query_one(&self.lock, &[row]).await.unwrap();
+                }
+                tx.execute(&self.plain, &[row, &data]).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+        }
+    }
+}
+
+/// Writes a second, by so many connections.
+async fn measure(url: &str, connections: usize, arm: Arm, time: Duration) -> f64 {
+    let mut workers = Vec::new();
+    for number in 0..connections {
+        workers.push(Worker::new(url, number).await);
+    }
+    let began = Instant::now();
+    let tasks = workers.into_iter().map(|mut worker| {
+        tokio::spawn(async move {
+            let mut writes = 0_u32;
+            while began.elapsed() < time {
+                worker.write(arm).await;
+                writes += 1;
+            }
+            writes
+        })
+    });
+    let mut writes = 0;
+    for task in tasks.collect::<Vec<_>>() {
+        writes += task.await.unwrap();
+    }
+    f64::from(writes) / began.elapsed().as_secs_f64()
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+fn setting(name: &str, usual: u32) -> u32 {
+    std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
+}
+
+#[tokio::main]
+async fn main() {
+    let server = Postgres::start(&[]);
+    let url = server.url();
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    for (_, sql) in MIGRATIONS {
+        client.batch_execute(sql).await.unwrap();
+    }
+    let version: String = client
+        .query_one("SELECT version()", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let (rounds, seconds) = (
+        setting("PALISADE_ROUNDS", 7),
+        setting("PALISADE_SECONDS", 1),
+    );
+    println!(
+        "{version}\n{rounds} rounds of {seconds} s, interleaved; medians of writes a second, and of their ratio to plain within a round"
+    );
+    for connections in [1, 16] {
+        let mut seen: Vec<Vec<f64>> = vec![Vec::new(); ARMS.len()];
+        for round in 0..rounds as usize {
+            for turn in 0..ARMS.len() {
+                // Each round begins with another arm.
+                let at = (turn + round) % ARMS.len();
+                let time = Duration::from_secs(u64::from(seconds));
+                seen[at].push(measure(&url, connections, ARMS[at].0, time).await);
+            }
+        }
+        println!("\n{connections} connection(s)");
+        for ((_, name), figures) in ARMS.iter().zip(&seen) {
+            let ratios = figures.iter().zip(&seen[0]).map(|(arm, plain)| arm / plain);
+            let (ratio, median) = (median(ratios.collect()), median(figures.clone()));
+            println!("  {name:44} {median:8.0}/s  {ratio:5.2}");
+        }
+    }
+}
