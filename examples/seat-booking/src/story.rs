@@ -53,7 +53,9 @@ pub async fn play(url: &str, mode: Mode, mut tell: impl FnMut(String)) -> Result
     ));
 
     let seconds = LEASE_SECONDS + 1;
-    authority.advance(Span::from_millis(1_000 * seconds)).await?;
+    authority
+        .advance(Span::from_millis(1_000 * seconds))
+        .await?;
     tell(format!(
         "{seconds} s later her lease of {LEASE_SECONDS} s has expired. Her process has not noticed."
     ));
