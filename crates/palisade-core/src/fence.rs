@@ -176,6 +176,13 @@ impl<'a> Pass<'a> {
     }
 }
 
+/// A bare token, as [`Pass::new`].
+impl From<Token> for Pass<'_> {
+    fn from(token: Token) -> Self {
+        Pass::new(token)
+    }
+}
+
 /// What the holder wants to do under its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {

@@ -15,6 +15,7 @@
 //!   an object store for tests.
 //! * `store` – the durable object store under `palisade store` (feature `store`).
 //! * `http` – a tower layer in front of HTTP and gRPC services (feature `http`).
+//! * `postgres` – PostgreSQL, in the user's own transaction (features `postgres` and `sqlx-postgres`).
 //! * `conformance` – the suite that every fence must pass (feature `conformance`).
 //!
 //! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
@@ -27,11 +28,15 @@ pub mod conformance;
 mod fence;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
+mod guard_row;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod name;
 #[cfg(any(feature = "memory", feature = "store"))]
 mod objects;
+#[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
+pub mod postgres;
 #[cfg(feature = "store")]
 pub mod store;
 

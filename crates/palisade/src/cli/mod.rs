@@ -7,6 +7,7 @@
 
 mod args;
 mod failure;
+mod fence;
 mod gating;
 mod grant;
 mod help;
@@ -79,6 +80,9 @@ enum Command {
     /// Take a lock from its holder
     #[command(long_about = help::BREAK)]
     Break(args::BreakArgs),
+    /// Install, look at and re-arm the fences of resources
+    #[command(subcommand)]
+    Fence(fence::FenceCommand),
     /// Run the fenced store
     Store(storing::StoreArgs),
     /// Put a fence in front of an HTTP API
@@ -131,6 +135,7 @@ impl Command {
             Command::Show(args) => wait_for(look::show(&args, out)),
             Command::Watch(args) => wait_for(look::watch(&args, out)),
             Command::Break(args) => wait_for(look::revoke(&args, out)),
+            Command::Fence(command) => wait_for(fence::carry_out(command, out)),
             Command::Store(args) => storing::store(&args, out),
             Command::Gateway(args) => gating::gateway(&args, out),
             Command::Demo(args) => showing::demo(&args, out),

@@ -1,0 +1,112 @@
+-- Sticky enforcement (rule F9): code that forgot the fence cannot write a table.
+--
+--     SELECT palisade_sticky('orders', 'orders');    -- the table, the resource whose guard row counts
+--     SELECT palisade_unstick('orders');
+--
+-- From then on every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of that table must come in a
+-- transaction that carries the resource's current token. A claim by palisade-fence says so by itself;
+-- by hand it is
+--
+--     SET LOCAL palisade.token = '34';               -- and, if the transaction has several resources,
+--     SET LOCAL palisade.resource = 'orders';
+--
+-- What it does not stop: a superuser or the table's owner, who may disable or drop the trigger;
+-- session_replication_role = replica, which only a superuser (or whom they granted it) can set, and
+-- which logical replication and pg_restore --disable-triggers rely on; the loading of a full dump, whose
+-- triggers are made after its data; writes to partitions or child tables by their own names (install it
+-- there too); and somebody who lies about the token, for a token is a number and no secret.
+CREATE OR REPLACE FUNCTION palisade_check_token() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    resource_of_table CONSTANT text := TG_ARGV[0];
+    named text := nullif(current_setting('palisade.resource', true), '');
+    shown text := nullif(current_setting('palisade.tokens', true), '')::jsonb ->> resource_of_table;
+    highest bigint;
+BEGIN
+    IF shown IS NULL AND (named IS NULL OR named = resource_of_table) THEN
+        shown := nullif(current_setting('palisade.token', true), '');
+    END IF;
+    -- The lock makes a claim under way wait for us, or us for it.
+    SELECT g.token INTO highest FROM palisade_fence g WHERE g.resource = resource_of_table FOR SHARE;
+    IF shown IS NULL THEN
+        RAISE EXCEPTION '% is fenced by resource %: the transaction carries no fencing token',
+            TG_TABLE_NAME, resource_of_table
+            USING ERRCODE = 'PF002', DETAIL = coalesce(highest::text, ''),
+                  HINT = 'claim the resource first, in the same transaction';
+    ELSIF shown !~ '^[1-9][0-9]{0,15}$' THEN
+        RAISE EXCEPTION 'palisade.token is %, not an integer in 1 ..= 9007199254740991', quote_literal(shown)
+            USING ERRCODE = 'PF004';
+    ELSIF highest IS NULL OR shown::bigint > highest THEN
+        RAISE EXCEPTION 'fencing token % was not claimed at resource %', shown, resource_of_table
+            USING ERRCODE = 'PF004', HINT = 'claim the resource first, in the same transaction';
+    ELSIF shown::bigint < highest THEN
+        RAISE EXCEPTION 'fencing token % is stale at resource %: % has been here', shown, resource_of_table, highest
+            USING ERRCODE = 'PF001', DETAIL = highest::text;
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION palisade_unstick(target regclass) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('DROP TRIGGER IF EXISTS palisade_sticky ON %s', target);
+END $$;
+
+CREATE OR REPLACE FUNCTION palisade_sticky(target regclass, resource text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF resource !~ '^[ -~]{1,255}$' THEN
+        RAISE EXCEPTION 'a resource is 1 to 255 bytes of printable ASCII, not %', quote_nullable(resource)
+            USING ERRCODE = '22023';
+    END IF;
+    PERFORM palisade_unstick(target);
+    EXECUTE format(
+        'CREATE TRIGGER palisade_sticky BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s '
+        'FOR EACH STATEMENT EXECUTE FUNCTION palisade_check_token(%L)', target, resource);
+END $$;
+
+-- The same for a table whose rows carry their own token: an UPDATE must name the token column and never
+-- lower it, and a row is not deleted, for its fence lives in it.
+--
+--     SELECT palisade_sticky_column('orders', 'last_fencing_token');
+CREATE OR REPLACE FUNCTION palisade_check_column() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    before bigint;
+    after bigint;
+BEGIN
+    IF TG_LEVEL = 'STATEMENT' THEN
+        IF TG_OP = 'TRUNCATE' THEN
+            RAISE EXCEPTION '% is fenced row by row: it cannot be truncated', TG_TABLE_NAME
+                USING ERRCODE = 'PF002', DETAIL = '';
+        END IF;
+        -- Only an UPDATE whose SET list names the column comes here before its rows.
+        PERFORM set_config('palisade.names_column', CASE TG_WHEN WHEN 'BEFORE' THEN 'on' ELSE '' END, true);
+        RETURN NULL;
+    END IF;
+    before := coalesce((to_jsonb(OLD) ->> TG_ARGV[0])::bigint, 0);
+    IF TG_OP = 'DELETE' OR current_setting('palisade.names_column', true) IS DISTINCT FROM 'on' THEN
+        IF before = 0 THEN
+            RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+        END IF;
+        RAISE EXCEPTION 'this row of % is fenced: % without its token is rejected', TG_TABLE_NAME, TG_OP
+            USING ERRCODE = 'PF002', DETAIL = before::text;
+    END IF;
+    after := coalesce((to_jsonb(NEW) ->> TG_ARGV[0])::bigint, 0);
+    IF after < before THEN
+        RAISE EXCEPTION 'fencing token % is stale in %: % has been here', after, TG_TABLE_NAME, before
+            USING ERRCODE = 'PF001', DETAIL = before::text;
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE FUNCTION palisade_sticky_column(target regclass, token_column name) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    run CONSTANT text := format('EXECUTE FUNCTION palisade_check_column(%L)', token_column);
+BEGIN
+    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_named BEFORE UPDATE OF %I ON %s '
+                   'FOR EACH STATEMENT %s', token_column, target, run);
+    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_row BEFORE UPDATE OR DELETE ON %s '
+                   'FOR EACH ROW %s', target, run);
+    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_done AFTER UPDATE ON %s '
+                   'FOR EACH STATEMENT %s', target, run);
+    EXECUTE format('CREATE OR REPLACE TRIGGER palisade_column_truncate BEFORE TRUNCATE ON %s '
+                   'FOR EACH STATEMENT %s', target, run);
+END $$;

@@ -1,0 +1,246 @@
+//! The guard row of a fence in SQL: its columns, and the state they say. Knows of no database.
+//!
+//! ```text
+//!   row of palisade_fence ──► GuardRow ──► FenceState ──► Rule::decide ──► GuardRow ──► row
+//! ```
+
+use palisade_core::fence::{FenceState, Mark, Op, Pass, Reject, Rule, Sequence, Verdict, Written};
+use palisade_core::{AuthorityId, LockName, Token};
+
+/// What a numbered write remembers, so that its repeat is known and answered (rule F5).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    /// A checksum of what was written.
+    pub(crate) digest: Option<i64>,
+    /// What was answered.
+    pub(crate) result: Option<Vec<u8>>,
+}
+
+/// One row, as SQL has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GuardRow {
+    pub(crate) authority: Option<String>,
+    pub(crate) lock: Option<String>,
+    pub(crate) token: Option<i64>,
+    pub(crate) written: bool,
+    pub(crate) sequence: Option<i64>,
+    pub(crate) recorded: Recorded,
+}
+
+/// A row that no fence can have written: which column, and why not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("column {column} of the guard row holds {holds}")]
+pub struct Corrupt {
+    /// The column.
+    pub column: &'static str,
+    /// What is there.
+    pub holds: String,
+}
+
+/// A write with its number and a checksum of what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbered {
+    /// Its number among the writes of this grant.
+    pub sequence: Sequence,
+    /// A checksum of what it says: another write under the same number is found out by it.
+    pub digest: u64,
+}
+
+/// What is to be done with the row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Admitted; this is the row from now on, unless it stays as it is.
+    Admit(Option<GuardRow>),
+    /// The write was carried out before; this was its answer.
+    Repeat(Option<Vec<u8>>),
+    /// Nothing changes.
+    Reject(Reject),
+}
+
+/// A token from a column; 0 says that there is none yet.
+pub(crate) fn token(column: &'static str, number: i64) -> Result<Option<Token>, Corrupt> {
+    let corrupt = |_| Corrupt {
+        column,
+        holds: number.to_string(),
+    };
+    match u64::try_from(number) {
+        Ok(0) => Ok(None),
+        Ok(positive) => Token::new(positive).map(Some).map_err(|_| Corrupt {
+            column,
+            holds: number.to_string(),
+        }),
+        Err(error) => Err(corrupt(error)),
+    }
+}
+
+/// A number as BIGINT has it. Tokens and sequence numbers end at 2^53 − 1, so this never saturates.
+pub(crate) fn bigint(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The state of a resource whose only memory is a token column.
+pub(crate) fn column_state(number: i64) -> Result<FenceState, Corrupt> {
+    let highest = token("last_fencing_token", number)?;
+    Ok(highest.map_or_else(FenceState::default, FenceState::floor))
+}
+
+impl GuardRow {
+    /// The state it says.
+    pub(crate) fn state(&self) -> Result<FenceState, Corrupt> {
+        let written = match (self.written, self.sequence) {
+            (false, _) => Written::Nothing,
+            (true, None) => Written::Unnumbered,
+            (true, Some(number)) => Written::Through(sequence(number)?),
+        };
+        let highest = self
+            .token
+            .map(|number| token("token", number))
+            .transpose()?;
+        Ok(FenceState {
+            authority: named("authority", self.authority.as_deref(), AuthorityId::new)?,
+            lock: named("lock", self.lock.as_deref(), LockName::new)?,
+            mark: highest.flatten().map(|token| Mark { token, written }),
+        })
+    }
+
+    fn of(state: &FenceState, recorded: Recorded) -> GuardRow {
+        let written = state.mark.map_or(Written::Nothing, |mark| mark.written);
+        GuardRow {
+            authority: state.authority.as_ref().map(|id| id.as_str().to_owned()),
+            lock: state.lock.as_ref().map(|name| name.as_str().to_owned()),
+            token: state.highest().map(|token| bigint(token.get())),
+            written: written != Written::Nothing,
+            sequence: match written {
+                Written::Through(number) => Some(bigint(number.get())),
+                Written::Nothing | Written::Unnumbered => None,
+            },
+            recorded,
+        }
+    }
+
+    /// Judges an operation on this row; `digest` belongs to a numbered write.
+    pub(crate) fn decide(
+        &self,
+        rule: Rule,
+        pass: Pass<'_>,
+        op: Op,
+        digest: Option<u64>,
+    ) -> Result<Decision, Corrupt> {
+        let digest = digest.map(u64::cast_signed);
+        let before = self.state()?;
+        Ok(match rule.decide(&before, pass, op) {
+            Verdict::Reject(reject) => Decision::Reject(reject),
+            Verdict::Admit(None) => Decision::Admit(None),
+            Verdict::Admit(Some(state)) => {
+                let same_grant = before.highest() == state.highest();
+                let recorded = match op {
+                    Op::Write(Some(_)) => Recorded {
+                        digest,
+                        result: None,
+                    },
+                    _ if same_grant => self.recorded.clone(),
+                    _ => Recorded::default(),
+                };
+                Decision::Admit(Some(GuardRow::of(&state, recorded)))
+            }
+            Verdict::Repeat if self.recorded.digest == digest => {
+                Decision::Repeat(self.recorded.result.clone())
+            }
+            Verdict::Repeat => match op {
+                Op::Write(Some(last)) => Decision::Reject(Reject::SequenceReused { last }),
+                _ => Decision::Admit(None),
+            },
+        })
+    }
+}
+
+fn sequence(number: i64) -> Result<Sequence, Corrupt> {
+    let sequence = u64::try_from(number).ok().and_then(Sequence::new);
+    sequence.ok_or_else(|| Corrupt {
+        column: "sequence",
+        holds: number.to_string(),
+    })
+}
+
+fn named<T, E>(
+    column: &'static str,
+    text: Option<&str>,
+    new: impl Fn(&str) -> Result<T, E>,
+) -> Result<Option<T>, Corrupt> {
+    let parse = |text: &str| {
+        new(text).map_err(|_| Corrupt {
+            column,
+            holds: format!("{text:?}"),
+        })
+    };
+    text.map(parse).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(token: i64) -> GuardRow {
+        GuardRow {
+            token: Some(token),
+            ..GuardRow::default()
+        }
+    }
+
+    #[test]
+    fn a_state_comes_back_as_it_went_in() {
+        let full = GuardRow {
+            authority: Some("ours".to_owned()),
+            lock: Some("orders".to_owned()),
+            token: Some(7),
+            written: true,
+            sequence: Some(3),
+            recorded: Recorded::default(),
+        };
+        for row in [GuardRow::default(), row(7), full] {
+            assert_eq!(
+                GuardRow::of(&row.state().unwrap(), Recorded::default()),
+                row
+            );
+        }
+    }
+
+    #[test]
+    fn what_no_fence_wrote_is_a_fault_and_no_number_to_compare() {
+        for (bad, column) in [
+            (row(-1), "token"),
+            (row(1 << 53), "token"),
+            (
+                GuardRow {
+                    authority: Some(String::new()),
+                    ..row(1)
+                },
+                "authority",
+            ),
+            (
+                GuardRow {
+                    written: true,
+                    sequence: Some(-1),
+                    ..row(1)
+                },
+                "sequence",
+            ),
+        ] {
+            assert_eq!(bad.state().unwrap_err().column, column);
+        }
+    }
+
+    #[test]
+    fn a_repeat_is_known_by_what_it_says() {
+        let number = Sequence::new(1).unwrap();
+        let (pass, op) = (Pass::new(Token::FIRST), Op::Write(Some(number)));
+        let first = GuardRow::default().decide(Rule::CLAIM, pass, op, Some(9));
+        let Ok(Decision::Admit(Some(row))) = first else {
+            panic!("{first:?}");
+        };
+        let again = |digest| row.decide(Rule::CLAIM, pass, op, Some(digest)).unwrap();
+        assert_eq!(again(9), Decision::Repeat(None));
+        let reused = Reject::SequenceReused { last: number };
+        assert_eq!(again(8), Decision::Reject(reused));
+    }
+}

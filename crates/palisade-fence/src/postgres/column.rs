@@ -1,0 +1,197 @@
+//! The token as a column of the user's own table: every row is a resource, fenced by itself.
+//!
+//! ```text
+//!   optimistic     UPDATE … SET …, last_fencing_token = $t WHERE id = $1 AND last_fencing_token <= $t
+//!                  └ 0 rows: Column::explain tells stale from missing
+//!   pessimistic    SELECT last_fencing_token … FOR UPDATE → Rule::decide → UPDATE
+//! ```
+//!
+//! A column remembers one number: the tokens of one authority and lock, writes without numbers.
+
+use palisade_core::Token;
+use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
+
+use super::fault::{Fault, Refused};
+use super::session::{Arg, Session};
+use crate::guard_row::{bigint, column_state};
+
+/// The type of a key column: keys are given as text and cast to it, so that its index is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyType {
+    /// `text`, `varchar`
+    Text,
+    /// `bigint`, `integer`
+    BigInt,
+    /// `uuid`
+    Uuid,
+}
+
+impl KeyType {
+    const fn name(self) -> &'static str {
+        match self {
+            KeyType::Text => "text",
+            KeyType::BigInt => "bigint",
+            KeyType::Uuid => "uuid",
+        }
+    }
+}
+
+/// A table whose rows carry their token: `bigint NOT NULL DEFAULT 0`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    raise: String,
+    lock: String,
+    look: String,
+    token: String,
+    rule: Rule,
+}
+
+impl Column {
+    /// Names the table (`orders` or `shop.orders`), its key column and its token column.
+    ///
+    /// # Errors
+    /// [`Fault::Argument`] that says which name is none.
+    pub fn new(table: &str, key: &str, key_type: KeyType, token: &str) -> Result<Column, Fault> {
+        let parts: Vec<String> = table.split('.').map(identifier).collect::<Result<_, _>>()?;
+        let (table, key, token) = (parts.join("."), identifier(key)?, identifier(token)?);
+        let row = format!("{key} = CAST($1::text AS {})", key_type.name());
+        Ok(Column {
+            raise: format!(
+                "UPDATE {table} SET {token} = $2::bigint WHERE {row} AND {token} <= $2::bigint \
+                 AND $2::bigint - {token} <= $3::bigint RETURNING 1::bigint"
+            ),
+            lock: format!("SELECT {token}::bigint FROM {table} WHERE {row} FOR UPDATE"),
+            look: format!("SELECT {token}::bigint FROM {table} WHERE {row}"),
+            token,
+            rule: Rule::CLAIM,
+        })
+    }
+
+    /// The condition of your own statement that carries the token as its `$parameter`, a `bigint`: the
+    /// fence and its jump bound.
+    #[must_use]
+    pub fn condition(&self, parameter: usize) -> String {
+        let (token, bound) = (&self.token, self.bound());
+        format!("{token} <= ${parameter} AND ${parameter} - {token} <= {bound}")
+    }
+
+    fn bound(&self) -> u64 {
+        self.rule.max_jump.unwrap_or(Token::MAX.get())
+    }
+
+    /// The same under another rule. The optimistic form always raises as [`Rule::CLAIM`] does; only the
+    /// jump bound counts there.
+    #[must_use]
+    pub fn under(self, rule: Rule) -> Column {
+        Column { rule, ..self }
+    }
+
+    /// Claims a row, optimistically: one statement that raises its token, unless it is stale.
+    ///
+    /// # Errors
+    /// [`Refused::Rejected`]: stale, a leap, or [`Reject::Missing`] if there is no such row.
+    pub async fn claim<S: Session>(
+        &self,
+        tx: &mut S,
+        key: &str,
+        token: Token,
+    ) -> Result<(), Refused> {
+        let arguments = [Arg::Text(Some(key)), int(token.get()), int(self.bound())];
+        let rows = tx.ask(&self.raise, &arguments).await?.len();
+        self.explain(tx, key, token, rows as u64).await
+    }
+
+    /// Claims a row, pessimistically: locks it until the transaction ends, decides, raises.
+    ///
+    /// # Errors
+    /// As [`Column::claim`].
+    pub async fn lock<S: Session>(
+        &self,
+        tx: &mut S,
+        key: &str,
+        token: Token,
+    ) -> Result<(), Refused> {
+        self.decide(tx, &self.lock, key, token).await?;
+        self.claim(tx, key, token).await
+    }
+
+    /// Judges your own `UPDATE … WHERE … AND last_fencing_token <= $token` by how many rows it hit. One
+    /// or more: done. None never counts as success (rule F8): this looks why, stale or missing.
+    ///
+    /// ```text
+    /// let sql = format!("UPDATE orders SET total = $2, last_fencing_token = $3 WHERE id = $1 AND {}",
+    ///                   orders.condition(3));
+    /// let hit = tx.execute(&sql, &[…]).await?;
+    /// orders.explain(&mut tx, "17", token, hit).await?;
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Column::claim`]. A row that would have been admitted, and yet was not hit, is missing: some
+    /// other condition of the statement did not hold.
+    pub async fn explain<S: Session>(
+        &self,
+        tx: &mut S,
+        key: &str,
+        token: Token,
+        affected: u64,
+    ) -> Result<(), Refused> {
+        if affected > 0 {
+            return Ok(());
+        }
+        self.decide(tx, &self.look, key, token).await?;
+        Err(Reject::Missing.into())
+    }
+
+    async fn decide<S: Session>(
+        &self,
+        tx: &mut S,
+        sql: &str,
+        key: &str,
+        token: Token,
+    ) -> Result<(), Refused> {
+        let rows = tx.ask(sql, &[Arg::Text(Some(key))]).await?;
+        let Some(row) = rows.first() else {
+            return Err(Reject::Missing.into());
+        };
+        admit(self.rule, row.int(0).unwrap_or(0), token)
+    }
+}
+
+/// Judges a token against the number in a column.
+pub(super) fn admit(rule: Rule, column: i64, token: Token) -> Result<(), Refused> {
+    match rule.decide(&column_state(column)?, Pass::new(token), Op::Claim) {
+        Verdict::Reject(reject) => Err(reject.into()),
+        Verdict::Admit(_) | Verdict::Repeat => Ok(()),
+    }
+}
+
+pub(super) fn int(number: u64) -> Arg<'static> {
+    Arg::Int(Some(bigint(number)))
+}
+
+/// Quoted as SQL wants it. What PostgreSQL would cut to 63 bytes is refused.
+fn identifier(name: &str) -> Result<String, Fault> {
+    if name.is_empty() || name.len() > 63 || name.contains('\0') {
+        return Err(Fault::Argument(format!(
+            "{name:?} is no name of a table or column: 1 ..= 63 bytes without NUL are allowed"
+        )));
+    }
+    Ok(format!("\"{}\"", name.replace('"', "\"\"")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_end_the_statement() {
+        let column = Column::new("a\"; DROP TABLE x; --", "id", KeyType::Text, "token").unwrap();
+        assert!(column.look.contains("\"a\"\"; DROP TABLE x; --\""));
+        for bad in ["", "a\0b", &"x".repeat(64)] {
+            assert!(matches!(
+                Column::new(bad, "id", KeyType::Text, "token"),
+                Err(Fault::Argument(_))
+            ));
+        }
+    }
+}

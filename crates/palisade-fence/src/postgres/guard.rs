@@ -1,0 +1,278 @@
+//! The guard row: claim it, check it, and let the effect commit with it.
+
+use std::collections::BTreeMap;
+
+use palisade_core::Token;
+use palisade_core::fence::{Op, Pass, Rule, Sequence};
+
+use super::fault::{Fault, Refused};
+use super::session::{Arg, Row, Session};
+use crate::guard_row::{Decision, GuardRow, Numbered, Recorded};
+use crate::name::ResourceId;
+
+/// Takes the rows in name order, so that no two transactions wait for each other; gives none unless all
+/// are there. It **writes** them: see the module's word on isolation. The setting is for the trigger.
+const TAKE: &str = "WITH asked AS MATERIALIZED (
+    SELECT resource FROM palisade_fence WHERE resource = ANY($1)
+        AND (SELECT count(*) FROM palisade_fence WHERE resource = ANY($1)) = cardinality($1)
+    ORDER BY resource FOR UPDATE)
+UPDATE palisade_fence AS g SET updated_at = clock_timestamp() FROM asked WHERE g.resource = asked.resource
+RETURNING g.resource::text, g.authority::text, g.lock::text, g.token, g.written::int::bigint, g.sequence,
+    g.digest, g.result, set_config('palisade.tokens',
+        (coalesce(nullif(current_setting('palisade.tokens', true), ''), '{}')::jsonb
+            || jsonb_object($1, $2))::text, true)";
+
+const CREATE: &str = "INSERT INTO palisade_fence (resource)
+SELECT name FROM unnest($1) AS name ORDER BY name COLLATE \"C\" ON CONFLICT (resource) DO NOTHING";
+
+const STORE: &str =
+    "UPDATE palisade_fence SET authority = $2, lock = $3, token = $4, written = $5 <> 0,
+    sequence = $6, digest = $7, result = $8, updated_at = clock_timestamp()
+WHERE resource = $1 RETURNING 1::bigint";
+
+const RECORD: &str = "UPDATE palisade_fence SET result = $4, updated_at = clock_timestamp()
+WHERE resource = $1 AND token = $2 AND sequence = $3 RETURNING 1::bigint";
+
+const FORGET: &str = "SELECT set_config('palisade.tokens', '', true)";
+
+/// Claims a resource: from the commit on, nothing older is admitted there. The first statement of a
+/// transaction, before its first read (rule F2).
+///
+/// The raise is durable when the transaction commits, together with what else it wrote. Takes a token or
+/// a whole [`Pass`]. Costs one round trip, and a second one when it raises.
+///
+/// # Errors
+/// [`Refused::Rejected`] if a newer holder has been here; faults of the database.
+pub async fn claim<'p, S: Session>(
+    tx: &mut S,
+    resource: &str,
+    pass: impl Into<Pass<'p>>,
+) -> Result<Entry, Refused> {
+    Guard::CLAIM.check(tx, resource, pass, Op::Claim).await
+}
+
+/// Claims several resources at once, in name order: all are admitted or none is raised.
+///
+/// # Errors
+/// As [`claim`]; naming a resource twice is a fault.
+pub async fn claim_all<S: Session>(tx: &mut S, claims: &[(&str, Pass<'_>)]) -> Result<(), Refused> {
+    Guard::CLAIM.claim_all(tx, claims).await
+}
+
+/// What was admitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Go on: carry it out in this transaction.
+    First {
+        /// The highest token from now on; `None` where the check is off.
+        highest: Option<Token>,
+    },
+    /// This very write was carried out before: do nothing, answer this.
+    Repeat {
+        /// What [`Guard::record`] was given then.
+        result: Option<Vec<u8>>,
+    },
+}
+
+/// Guard rows under one rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// How they decide.
+    pub rule: Rule,
+}
+
+impl Guard {
+    /// The claim fence: the one to use.
+    pub const CLAIM: Guard = Guard { rule: Rule::CLAIM };
+
+    /// Longest result that is recorded with a numbered write, in bytes.
+    pub const MAX_RESULT_BYTES: usize = 65_536;
+
+    /// Checks any operation that carries a token, and raises the fence where it must.
+    ///
+    /// # Errors
+    /// As [`claim`].
+    pub async fn check<'p, S: Session>(
+        &self,
+        tx: &mut S,
+        resource: &str,
+        pass: impl Into<Pass<'p>>,
+        op: Op,
+    ) -> Result<Entry, Refused> {
+        let resource = ResourceId::new(resource)?;
+        self.judge(tx, &resource, pass.into(), op, None).await
+    }
+
+    /// Checks a numbered write: a repeat is recognised, and gets the result that was recorded.
+    ///
+    /// # Errors
+    /// As [`claim`]; the same number for another write is rejected.
+    pub async fn write<'p, S: Session>(
+        &self,
+        tx: &mut S,
+        resource: &str,
+        pass: impl Into<Pass<'p>>,
+        write: Numbered,
+    ) -> Result<Entry, Refused> {
+        let (resource, op) = (ResourceId::new(resource)?, Op::Write(Some(write.sequence)));
+        self.judge(tx, &resource, pass.into(), op, Some(write.digest))
+            .await
+    }
+
+    /// Records what a numbered write answered, in the transaction that carried it out.
+    ///
+    /// # Errors
+    /// [`Fault::Argument`] if it is too long, or if this is not the resource's last numbered write.
+    pub async fn record<S: Session>(
+        &self,
+        tx: &mut S,
+        resource: &str,
+        token: Token,
+        sequence: Sequence,
+        result: &[u8],
+    ) -> Result<(), Refused> {
+        if result.len() > Guard::MAX_RESULT_BYTES {
+            let (bytes, max) = (result.len(), Guard::MAX_RESULT_BYTES);
+            let text = format!("the result has {bytes} bytes; 0 ..= {max} are allowed");
+            return Err(Fault::Argument(text).into());
+        }
+        let arguments = [
+            Arg::Text(Some(resource)),
+            int(token.get()),
+            int(sequence.get()),
+            Arg::Bytes(Some(result)),
+        ];
+        match tx.ask(RECORD, &arguments).await?.len() {
+            1 => Ok(()),
+            _ => Err(Fault::Argument(format!(
+                "{resource}: the last write there is not number {sequence} of token {token}"
+            ))
+            .into()),
+        }
+    }
+
+    async fn judge<S: Session>(
+        &self,
+        tx: &mut S,
+        resource: &ResourceId,
+        pass: Pass<'_>,
+        op: Op,
+        digest: Option<u64>,
+    ) -> Result<Entry, Refused> {
+        let asked = BTreeMap::from([(resource.as_str(), pass)]);
+        let rows = take(tx, &asked).await?;
+        let row = rows.get(resource.as_str()).cloned().unwrap_or_default();
+        match row.decide(self.rule, pass, op, digest)? {
+            Decision::Admit(next) => {
+                if let Some(next) = &next {
+                    store(tx, resource.as_str(), next).await?;
+                }
+                let highest = next.as_ref().unwrap_or(&row).state()?.highest();
+                Ok(Entry::First { highest })
+            }
+            Decision::Repeat(result) => Ok(Entry::Repeat { result }),
+            Decision::Reject(reject) => {
+                tx.ask(FORGET, &[]).await?;
+                Err(reject.into())
+            }
+        }
+    }
+
+    /// See [`claim_all`].
+    ///
+    /// # Errors
+    /// As [`claim_all`].
+    pub async fn claim_all<S: Session>(
+        &self,
+        tx: &mut S,
+        claims: &[(&str, Pass<'_>)],
+    ) -> Result<(), Refused> {
+        let mut asked = BTreeMap::new();
+        for (resource, pass) in claims {
+            ResourceId::new(resource)?;
+            if asked.insert(*resource, *pass).is_some() {
+                let text = format!("{resource} is claimed twice in one step");
+                return Err(Fault::Argument(text).into());
+            }
+        }
+        let rows = take(tx, &asked).await?;
+        let mut raised = Vec::new();
+        for (resource, pass) in &asked {
+            let row = rows.get(*resource).cloned().unwrap_or_default();
+            match row.decide(self.rule, *pass, Op::Claim, None)? {
+                Decision::Admit(next) => raised.extend(next.map(|next| (*resource, next))),
+                Decision::Repeat(_) => {}
+                Decision::Reject(reject) => {
+                    tx.ask(FORGET, &[]).await?;
+                    return Err(reject.into());
+                }
+            }
+        }
+        for (resource, next) in &raised {
+            store(tx, resource, next).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The rows of these resources, ours until the transaction ends; what is missing is made.
+async fn take<S: Session>(
+    tx: &mut S,
+    asked: &BTreeMap<&str, Pass<'_>>,
+) -> Result<BTreeMap<String, GuardRow>, Fault> {
+    let names: Vec<String> = asked.keys().map(|name| (*name).to_owned()).collect();
+    let tokens = asked.values().map(|pass| pass.token.to_string()).collect();
+    let arguments = [Arg::Texts(names.clone()), Arg::Texts(tokens)];
+    let mut rows = tx.ask(TAKE, &arguments).await?;
+    if rows.len() < asked.len() {
+        tx.ask(CREATE, &[Arg::Texts(names)]).await?;
+        rows = tx.ask(TAKE, &arguments).await?;
+    }
+    if rows.len() < asked.len() {
+        let text = "a guard row vanished: is row level security hiding it?";
+        return Err(Fault::Argument(text.to_owned()));
+    }
+    Ok(rows.into_iter().filter_map(named).collect())
+}
+
+fn named(mut row: Row) -> Option<(String, GuardRow)> {
+    Some((row.text(0)?, guard_row(&mut row)))
+}
+
+/// From the columns after the resource's.
+pub(super) fn guard_row(row: &mut Row) -> GuardRow {
+    GuardRow {
+        authority: row.text(1),
+        lock: row.text(2),
+        token: row.int(3),
+        written: row.int(4) == Some(1),
+        sequence: row.int(5),
+        recorded: Recorded {
+            digest: row.int(6),
+            result: row.bytes(7),
+        },
+    }
+}
+
+async fn store<S: Session>(tx: &mut S, resource: &str, row: &GuardRow) -> Result<(), Fault> {
+    let arguments = [
+        Arg::Text(Some(resource)),
+        Arg::Text(row.authority.as_deref()),
+        Arg::Text(row.lock.as_deref()),
+        Arg::Int(row.token),
+        Arg::Int(Some(i64::from(row.written))),
+        Arg::Int(row.sequence),
+        Arg::Int(row.recorded.digest),
+        Arg::Bytes(row.recorded.result.as_deref()),
+    ];
+    match tx.ask(STORE, &arguments).await?.len() {
+        1 => Ok(()),
+        _ => Err(Fault::Argument(format!(
+            "{resource}: the guard row could not be written"
+        ))),
+    }
+}
+
+fn int(number: u64) -> Arg<'static> {
+    Arg::Int(Some(crate::guard_row::bigint(number)))
+}

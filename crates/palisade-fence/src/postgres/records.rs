@@ -1,0 +1,201 @@
+//! The ready store `resource_records`: a text under each resource, and its token in the same row.
+
+use palisade_core::Token;
+use palisade_core::fence::{Reject, Rule};
+
+use super::column::{admit, int};
+use super::fault::{Fault, Refused};
+use super::session::{Arg, Session};
+
+/// One statement; the row's own lock makes it atomic. A missing row is made.
+const OPTIMISTIC: &str = "INSERT INTO resource_records AS r (resource_id, resource_data, last_fencing_token, updated_at)
+SELECT $1, $2, $3, now() WHERE $3 <= $4 OR EXISTS (SELECT FROM resource_records WHERE resource_id = $1)
+ON CONFLICT (resource_id) DO UPDATE SET resource_data = excluded.resource_data,
+    last_fencing_token = excluded.last_fencing_token, updated_at = excluded.updated_at
+WHERE r.last_fencing_token <= $3 AND $3 - r.last_fencing_token <= $4 RETURNING 1::bigint";
+
+const CLAIM: &str =
+    "INSERT INTO resource_records AS r (resource_id, last_fencing_token, updated_at)
+SELECT $1, $2, now() WHERE $2 <= $3 OR EXISTS (SELECT FROM resource_records WHERE resource_id = $1)
+ON CONFLICT (resource_id) DO UPDATE SET
+    last_fencing_token = excluded.last_fencing_token, updated_at = excluded.updated_at
+WHERE r.last_fencing_token <= $2 AND $2 - r.last_fencing_token <= $3 RETURNING resource_data";
+
+const CREATE: &str = "INSERT INTO resource_records (resource_id) VALUES ($1)
+ON CONFLICT (resource_id) DO NOTHING";
+
+const LOCK: &str = "SELECT last_fencing_token, resource_data FROM resource_records WHERE resource_id = $1 FOR UPDATE";
+
+const LOOK: &str =
+    "SELECT last_fencing_token, resource_data FROM resource_records WHERE resource_id = $1";
+
+const SET: &str =
+    "UPDATE resource_records SET resource_data = $2, last_fencing_token = $3, updated_at = now()
+WHERE resource_id = $1 RETURNING 1::bigint";
+
+const DELETE: &str = "UPDATE resource_records SET resource_data = NULL, last_fencing_token = $2,
+    updated_at = now() WHERE resource_id = $1 AND resource_data IS NOT NULL RETURNING 1::bigint";
+
+/// How a row is kept from others while it is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// One conditional statement; waits for nobody but a writer of the same row in mid-statement.
+    Optimistic,
+    /// `SELECT … FOR UPDATE`, then the write: two round trips, for a decision of your own in between.
+    Pessimistic,
+}
+
+/// The store: table `resource_records`, keys of 1 – 100 characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Records {
+    /// How rows are taken.
+    pub strategy: Strategy,
+    /// The jump bound in force.
+    pub rule: Rule,
+}
+
+impl Records {
+    /// The store under [`Rule::CLAIM`].
+    #[must_use]
+    pub const fn new(strategy: Strategy) -> Records {
+        Records {
+            strategy,
+            rule: Rule::CLAIM,
+        }
+    }
+
+    /// Claims a resource and reads it, in one step: both F2 and F3. A missing row is made, empty.
+    ///
+    /// # Errors
+    /// [`Refused::Rejected`] if stale or a leap; faults of the database.
+    pub async fn claim<S: Session>(
+        &self,
+        tx: &mut S,
+        id: &str,
+        token: Token,
+    ) -> Result<Option<String>, Refused> {
+        valid(id)?;
+        match self.strategy {
+            Strategy::Optimistic => {
+                let arguments = [Arg::Text(Some(id)), int(token.get()), self.bound()];
+                match tx.ask(CLAIM, &arguments).await?.first_mut() {
+                    Some(row) => Ok(row.text(0)),
+                    None => Err(self.why(tx, id, token).await?),
+                }
+            }
+            Strategy::Pessimistic => {
+                let data = self.lock(tx, id, token).await?;
+                self.set(tx, id, data.as_deref(), token).await?;
+                Ok(data)
+            }
+        }
+    }
+
+    /// Writes a resource's text; a missing row is made, a higher token claims in the same step.
+    ///
+    /// # Errors
+    /// As [`Records::claim`].
+    pub async fn write<S: Session>(
+        &self,
+        tx: &mut S,
+        id: &str,
+        token: Token,
+        data: &str,
+    ) -> Result<(), Refused> {
+        valid(id)?;
+        match self.strategy {
+            Strategy::Optimistic => {
+                let (id_, data) = (Arg::Text(Some(id)), Arg::Text(Some(data)));
+                let arguments = [id_, data, int(token.get()), self.bound()];
+                match tx.ask(OPTIMISTIC, &arguments).await?.len() {
+                    1 => Ok(()),
+                    _ => Err(self.why(tx, id, token).await?),
+                }
+            }
+            Strategy::Pessimistic => {
+                self.lock(tx, id, token).await?;
+                self.set(tx, id, Some(data), token).await
+            }
+        }
+    }
+
+    /// Empties a resource. Its row stays, for the fence lives in it (rule F4).
+    ///
+    /// # Errors
+    /// As [`Records::claim`]; [`Reject::Missing`] if there is nothing (rule F8).
+    pub async fn delete<S: Session>(
+        &self,
+        tx: &mut S,
+        id: &str,
+        token: Token,
+    ) -> Result<(), Refused> {
+        valid(id)?;
+        self.lock(tx, id, token).await?;
+        let arguments = [Arg::Text(Some(id)), int(token.get())];
+        match tx.ask(DELETE, &arguments).await?.len() {
+            1 => Ok(()),
+            _ => Err(Reject::Missing.into()),
+        }
+    }
+
+    /// Takes the row until the transaction ends, and judges the token.
+    async fn lock<S: Session>(
+        &self,
+        tx: &mut S,
+        id: &str,
+        token: Token,
+    ) -> Result<Option<String>, Refused> {
+        let arguments = [Arg::Text(Some(id))];
+        let mut rows = tx.ask(LOCK, &arguments).await?;
+        if rows.is_empty() {
+            tx.ask(CREATE, &arguments).await?;
+            rows = tx.ask(LOCK, &arguments).await?;
+        }
+        let Some(row) = rows.first_mut() else {
+            return Err(Reject::Missing.into());
+        };
+        admit(self.rule, row.int(0).unwrap_or(0), token)?;
+        Ok(row.text(1))
+    }
+
+    async fn set<S: Session>(
+        &self,
+        tx: &mut S,
+        id: &str,
+        data: Option<&str>,
+        token: Token,
+    ) -> Result<(), Refused> {
+        let arguments = [Arg::Text(Some(id)), Arg::Text(data), int(token.get())];
+        match tx.ask(SET, &arguments).await?.len() {
+            1 => Ok(()),
+            _ => Err(Reject::Missing.into()),
+        }
+    }
+
+    /// Why nothing was hit.
+    async fn why<S: Session>(
+        &self,
+        tx: &mut S,
+        id: &str,
+        token: Token,
+    ) -> Result<Refused, Refused> {
+        let rows = tx.ask(LOOK, &[Arg::Text(Some(id))]).await?;
+        let highest = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
+        admit(self.rule, highest, token)?;
+        Ok(Reject::Missing.into())
+    }
+
+    fn bound(&self) -> Arg<'static> {
+        int(self.rule.max_jump.unwrap_or(Token::MAX.get()))
+    }
+}
+
+fn valid(id: &str) -> Result<(), Fault> {
+    let characters = id.chars().count();
+    if (1..=100).contains(&characters) && !id.contains('\0') {
+        return Ok(());
+    }
+    Err(Fault::Argument(format!(
+        "resource_id has {characters} characters; 1 ..= 100 without NUL are allowed"
+    )))
+}

@@ -1,0 +1,275 @@
+//! `palisade fence`: the fences of resources, seen by an operator.
+//!
+//! ```text
+//!   --url scheme://… → Resources (one match by scheme, here and nowhere else) → show · ls · rearm
+//!   install KIND     → the schema of that kind, run or printed
+//! ```
+
+mod postgres;
+
+use clap::{Args, Subcommand, ValueEnum};
+use palisade_core::{AuthorityId, Token};
+use palisade_fence::{FenceState, Written};
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+use super::output::{Out, facts, table};
+use super::value;
+
+/// `palisade fence`.
+#[derive(Subcommand, Clone, Debug)]
+pub(crate) enum FenceCommand {
+    /// Make a database ready for fences: tables and triggers
+    Install(InstallArgs),
+    /// Show a resource's fence
+    Show(ShowArgs),
+    /// List the fences
+    Ls(LsArgs),
+    /// Make a resource refuse everything below a floor, after its fence was lost, restored or poisoned
+    Rearm(RearmArgs),
+}
+
+/// Where the resources are.
+#[derive(Args, Clone, Debug)]
+struct Where {
+    /// The database: postgres://USER@HOST:PORT/DATABASE. Its password comes from PGPASSWORD, or within
+    /// the URL from PALISADE_FENCE_URL; not from here, where every user of the machine could read it.
+    /// The connection is not encrypted: use a socket, this machine or a tunnel.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "PALISADE_FENCE_URL",
+        hide_env_values = true
+    )]
+    url: String,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct InstallArgs {
+    /// What kind of resource.
+    kind: Kind,
+    /// The database; see `palisade fence show --help`.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "PALISADE_FENCE_URL",
+        hide_env_values = true,
+        required_unless_present = "dry_run"
+    )]
+    url: Option<String>,
+    /// Reject every write to this table that carries no current token of the resource [default: the
+    /// resource is called like the table]. May be given several times.
+    #[arg(long = "table", value_name = "TABLE[=RESOURCE]")]
+    tables: Vec<String>,
+    /// Print what would be run, and run nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Postgres,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ShowArgs {
+    /// The resource.
+    resource: String,
+    #[command(flatten)]
+    at: Where,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LsArgs {
+    /// Only resources whose names start with this.
+    #[arg(default_value = "")]
+    prefix: String,
+    #[command(flatten)]
+    at: Where,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RearmArgs {
+    /// The resource.
+    resource: String,
+    /// The lowest token that is admitted again: one that the authority issued just now.
+    #[arg(long, value_name = "N", value_parser = value::token)]
+    floor: Token,
+    /// The authority whose tokens count from now on [default: the first one that is named].
+    #[arg(long, value_name = "ID", value_parser = authority)]
+    authority_id: Option<AuthorityId>,
+    #[command(flatten)]
+    at: Where,
+}
+
+fn authority(text: &str) -> Result<AuthorityId, String> {
+    AuthorityId::new(text).map_err(|invalid| invalid.to_string())
+}
+
+/// Resources of one place: what each kind must be able to do.
+enum Resources {
+    Postgres(postgres::Database),
+}
+
+impl Resources {
+    /// The one place where a URL's scheme is looked at.
+    async fn open(url: &str) -> Result<Resources, Failure> {
+        match url.split_once("://").map(|(scheme, _)| scheme) {
+            Some("postgres" | "postgresql") => {
+                Ok(Resources::Postgres(postgres::Database::open(url).await?))
+            }
+            // The URL is not repeated: it may have a password in it.
+            scheme => Err(Failure::usage(match scheme {
+                Some(scheme) => format!("--url: no fences are known under {scheme}://"),
+                None => "--url: it has no scheme".to_owned(),
+            })
+            .hint("for example postgres://app@127.0.0.1:5432/shop")),
+        }
+    }
+
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
+        match self {
+            Resources::Postgres(database) => database.show(resource).await,
+        }
+    }
+
+    /// A page of them, in name order, from the one behind `after` on.
+    async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<Vec<(String, FenceState)>, Failure> {
+        match self {
+            Resources::Postgres(database) => database.list(prefix, after).await,
+        }
+    }
+
+    async fn rearm(&mut self, args: &RearmArgs) -> Result<(), Failure> {
+        let authority = args.authority_id.as_ref();
+        match self {
+            Resources::Postgres(database) => {
+                database.rearm(&args.resource, args.floor, authority).await
+            }
+        }
+    }
+}
+
+pub(super) async fn carry_out(command: FenceCommand, out: Out) -> Result<(), Failure> {
+    match command {
+        FenceCommand::Install(args) => install(&args, out).await,
+        FenceCommand::Show(args) => show(&args, out).await,
+        FenceCommand::Ls(args) => ls(&args, out).await,
+        FenceCommand::Rearm(args) => rearm(&args, out).await,
+    }
+}
+
+async fn install(args: &InstallArgs, out: Out) -> Result<(), Failure> {
+    let steps = match args.kind {
+        Kind::Postgres => postgres::steps(&args.tables)?,
+    };
+    if let (false, Some(url)) = (args.dry_run, &args.url) {
+        match Resources::open(url).await? {
+            Resources::Postgres(mut database) => database.install(&steps).await?,
+        }
+    }
+    for (name, sql) in &steps {
+        match (out.json, args.dry_run) {
+            (true, true) => out.value(&json!({"file": name, "sql": sql}))?,
+            (true, false) => out.value(&json!({"installed": name}))?,
+            (false, true) => out.text(&format!("-- {name}\n{sql}"))?,
+            (false, false) => out.text(&format!("installed {name}"))?,
+        }
+    }
+    Ok(())
+}
+
+async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
+    let mut resources = Resources::open(&args.at.url).await?;
+    let state = resources.show(&args.resource).await?;
+    if out.json {
+        return out.value(&body(&args.resource, state.as_ref()));
+    }
+    match &state {
+        None => out.text(&format!("{} is not fenced", args.resource)),
+        Some(state) => {
+            let [_, token, authority, lock, written] = row(&args.resource, state);
+            let rows = [
+                ("highest token", token),
+                ("authority", authority),
+                ("lock", lock),
+                ("written", written),
+            ];
+            let head = out.strong(&args.resource);
+            out.text(&format!("{head}\n{}", facts(out, &rows)))
+        }
+    }
+}
+
+async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
+    let mut resources = Resources::open(&args.at.url).await?;
+    let mut rows = Vec::new();
+    let mut after = None;
+    loop {
+        let page = resources.list(&args.prefix, after.as_deref()).await?;
+        let Some((last, _)) = page.last() else { break };
+        after = Some(last.clone());
+        for (resource, state) in &page {
+            match out.json {
+                true => out.value(&body(resource, Some(state)))?,
+                false => rows.push(row(resource, state)),
+            }
+        }
+    }
+    let head = ["RESOURCE", "TOKEN", "AUTHORITY", "LOCK", "WRITTEN"];
+    match (out.json, rows.is_empty()) {
+        (true, _) => Ok(()),
+        (false, true) => out.text("nothing is fenced"),
+        (false, false) => out.text(&table(out, head, [false, true, false, false, false], &rows)),
+    }
+}
+
+async fn rearm(args: &RearmArgs, out: Out) -> Result<(), Failure> {
+    let mut resources = Resources::open(&args.at.url).await?;
+    resources.rearm(args).await?;
+    let (resource, floor) = (&args.resource, args.floor);
+    if out.json {
+        return out.value(&json!({"resource": resource, "floor": floor.get()}));
+    }
+    out.text(&format!(
+        "{resource} refuses every fencing token below {floor}"
+    ))
+}
+
+fn body(resource: &str, state: Option<&FenceState>) -> Value {
+    let none = FenceState::default();
+    let state = state.unwrap_or(&none);
+    let (written, sequence) = match state.mark.map(|mark| mark.written) {
+        None | Some(Written::Nothing) => (false, None),
+        Some(Written::Unnumbered) => (true, None),
+        Some(Written::Through(number)) => (true, Some(number.get())),
+    };
+    json!({
+        "resource": resource,
+        "highest": state.highest().map(Token::get),
+        "authority": state.authority.as_ref().map(AuthorityId::as_str),
+        "lock": state.lock.as_ref().map(palisade_core::LockName::as_str),
+        "written": written,
+        "sequence": sequence,
+    })
+}
+
+fn row(resource: &str, state: &FenceState) -> [String; 5] {
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let written = match state.mark.map(|mark| mark.written) {
+        None | Some(Written::Nothing) => "nothing".to_owned(),
+        Some(Written::Unnumbered) => "yes".to_owned(),
+        Some(Written::Through(number)) => format!("through {number}"),
+    };
+    [
+        resource.to_owned(),
+        or_none(state.highest().map(|token| token.to_string())),
+        or_none(state.authority.as_ref().map(ToString::to_string)),
+        or_none(state.lock.as_ref().map(ToString::to_string)),
+        written,
+    ]
+}

@@ -1,0 +1,137 @@
+//! Fences in a PostgreSQL database.
+
+use palisade_core::{AuthorityId, Token};
+use palisade_fence::FenceState;
+use palisade_fence::postgres::{Fault, MIGRATIONS, list, rearm, show};
+use palisade_proto::Code;
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::super::failure::{FAILED, Failure};
+
+/// How many fences one question asks for.
+const PAGE: u32 = 500;
+
+pub(super) struct Database(Client);
+
+/// What is to be run: file name and SQL.
+pub(super) fn steps(tables: &[String]) -> Result<Vec<(String, String)>, Failure> {
+    let files = MIGRATIONS.iter();
+    let mut steps: Vec<_> = files
+        .map(|(n, s)| ((*n).to_owned(), (*s).to_owned()))
+        .collect();
+    for given in tables {
+        let (table, resource) = given.split_once('=').unwrap_or((given, given));
+        if table.is_empty() || table.contains('\0') {
+            let text = format!("--table {given:?}: TABLE or TABLE=RESOURCE is wanted");
+            return Err(Failure::usage(text));
+        }
+        palisade_fence::ResourceId::new(resource)
+            .map_err(|invalid| Failure::usage(format!("--table {given}: {invalid}")))?;
+        let sql = format!(
+            "SELECT palisade_sticky({}, {});\n",
+            quoted(table),
+            quoted(resource)
+        );
+        steps.push((format!("sticky table {table}"), sql));
+    }
+    Ok(steps)
+}
+
+/// A string as SQL has it, whatever the server's settings.
+fn quoted(text: &str) -> String {
+    let text = text.replace('\'', "''");
+    match text.contains('\\') {
+        true => format!("E'{}'", text.replace('\\', "\\\\")),
+        false => format!("'{text}'"),
+    }
+}
+
+impl Database {
+    pub(super) async fn open(url: &str) -> Result<Database, Failure> {
+        let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
+            Failure::usage(format!("--url: {error}"))
+                .hint("for example postgres://app@127.0.0.1:5432/shop")
+        })?;
+        if config.get_password().is_none()
+            && let Ok(password) = std::env::var("PGPASSWORD")
+        {
+            config.password(password);
+        }
+        let (client, connection) = config.connect(NoTls).await.map_err(|error| {
+            let fault = Fault::from(error);
+            Failure::new(FAILED, Code::Unavailable.name(), told(&fault))
+                .hint("is the database running there, and is the password in PGPASSWORD?")
+        })?;
+        // It ends with the client; its errors come out where the client asks.
+        tokio::spawn(connection);
+        Ok(Database(client))
+    }
+
+    /// All of it or nothing.
+    pub(super) async fn install(&mut self, steps: &[(String, String)]) -> Result<(), Failure> {
+        let tx = self.0.transaction().await.map_err(Fault::from)?;
+        for (name, sql) in steps {
+            let done = tx.batch_execute(sql).await;
+            done.map_err(|error| {
+                let fault = Fault::from(error);
+                Failure::local(format!("{name}: {}; nothing was installed", told(&fault)))
+            })?;
+        }
+        Ok(tx.commit().await.map_err(Fault::from)?)
+    }
+
+    pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
+        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        Ok(show(&mut tx, resource).await?)
+    }
+
+    pub(super) async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<Vec<(String, FenceState)>, Failure> {
+        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        let page = list(&mut tx, prefix, after, PAGE).await?;
+        Ok(page
+            .into_iter()
+            .map(|one| (one.resource, one.state))
+            .collect())
+    }
+
+    pub(super) async fn rearm(
+        &mut self,
+        resource: &str,
+        floor: Token,
+        authority: Option<&AuthorityId>,
+    ) -> Result<(), Failure> {
+        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        rearm(&mut tx, resource, floor, authority).await?;
+        Ok(tx.commit().await.map_err(Fault::from)?)
+    }
+}
+
+/// With what lies below, which the driver leaves out of its own words.
+fn told(fault: &Fault) -> String {
+    let mut text = fault.to_string();
+    let mut below = std::error::Error::source(fault).and_then(std::error::Error::source);
+    while let Some(error) = below {
+        text = format!("{text}: {error}");
+        below = error.source();
+    }
+    text
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Failure {
+        match fault {
+            Fault::Invalid(_) | Fault::Argument(_) => Failure::usage(fault.to_string()),
+            Fault::NotInstalled(_) => Failure::new(
+                FAILED,
+                Code::Invalid.name(),
+                "no fence is installed in this database",
+            )
+            .hint("palisade fence install postgres --url URL"),
+            _ => Failure::local(told(&fault)),
+        }
+    }
+}

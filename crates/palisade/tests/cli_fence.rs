@@ -1,0 +1,128 @@
+//! `palisade fence` against a real PostgreSQL.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use std::process::Output;
+
+use common::{json, palisade, status, text};
+use palisade_testbed::Postgres;
+
+fn fence(arguments: &[&str]) -> Output {
+    let mut command = palisade();
+    for name in ["PGPASSWORD", "PALISADE_FENCE_URL"] {
+        command.env_remove(name);
+    }
+    command.arg("fence").args(arguments).output().unwrap()
+}
+
+fn said(arguments: &[&str]) -> String {
+    let output = fence(arguments);
+    assert_eq!(
+        status(&output),
+        0,
+        "{arguments:?}: {}",
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+#[test]
+fn installed_rearmed_shown_and_listed() {
+    let server = Postgres::start(&[]);
+    let url = &server.url();
+    let refused = fence(&["show", "--url", url, "orders"]);
+    assert_eq!(status(&refused), 125);
+    assert!(text(&refused.stderr).contains("palisade fence install postgres"));
+
+    // A dry run names every statement and runs none.
+    let dry = said(&["install", "postgres", "--dry-run", "--table", "pg_none=o'r"]);
+    assert!(dry.contains("CREATE TABLE IF NOT EXISTS palisade_fence"));
+    assert!(dry.contains("SELECT palisade_sticky('pg_none', 'o''r');"));
+    assert_eq!(status(&fence(&["ls", "--url", url])), 125);
+
+    // A table that is not there: nothing at all is installed.
+    let refused = fence(&["install", "postgres", "--url", url, "--table", "nowhere"]);
+    assert_eq!(status(&refused), 125);
+    assert!(text(&refused.stderr).contains("\"nowhere\" does not exist"));
+    assert_eq!(status(&fence(&["ls", "--url", url])), 125);
+
+    for _ in 0..2 {
+        let table = [
+            "install",
+            "postgres",
+            "--url",
+            url,
+            "--table",
+            "resource_records=orders",
+        ];
+        assert!(said(&table).contains("installed 0001_guard_row.sql"));
+    }
+    assert_eq!(said(&["ls", "--url", url]).trim(), "nothing is fenced");
+    assert!(said(&["show", "--url", url, "orders"]).contains("orders is not fenced"));
+    let rearm = [
+        "rearm",
+        "--url",
+        url,
+        "orders",
+        "--floor",
+        "34",
+        "--authority-id",
+        "ours",
+    ];
+    assert!(said(&rearm).contains("refuses every fencing token below 34"));
+    let shown = fence(&["--json", "show", "--url", url, "orders"]);
+    let shown = json(&shown.stdout);
+    assert_eq!(shown["highest"], 34);
+    assert_eq!(shown["authority"], "ours");
+    assert_eq!(shown["written"], false);
+    assert!(said(&["ls", "--url", url, "ord"]).contains("orders"));
+    assert_eq!(said(&["ls", "--url", url, "x"]).trim(), "nothing is fenced");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (arguments, code, message) in [
+        (&["install", "postgres"][..], 2, "--url"),
+        (&["install", "oracle", "--dry-run"], 2, "oracle"),
+        (
+            &["install", "postgres", "--dry-run", "--table", "=x"],
+            2,
+            "TABLE=RESOURCE",
+        ),
+        (
+            &["install", "postgres", "--dry-run", "--table", "t="],
+            2,
+            "resource_id is empty",
+        ),
+        (
+            &["show", "--url", "gopher://secret@x", "r"],
+            2,
+            "no fences are known under gopher://",
+        ),
+        (&["show", "--url", "nothing", "r"], 2, "no scheme"),
+        (
+            &["rearm", "--url", "postgres://x", "r", "--floor", "0"],
+            2,
+            "1 ..= 9007199254740991",
+        ),
+        (&["rearm", "--url", "postgres://x", "r"], 2, "--floor"),
+        (
+            &["show", "--url", "postgres://u@127.0.0.1:1/d", "r"],
+            125,
+            "is the database running",
+        ),
+    ] {
+        let output = fence(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(status(&output), code, "{arguments:?}: {said}");
+        assert!(said.contains(message), "{arguments:?}: {said}");
+        assert!(!said.contains("secret"), "{said}");
+    }
+}

@@ -1,0 +1,31 @@
+//! Two customers, one seat, and a payment that takes longer than the lease.
+//!
+//! ```text
+//!   Alice  lock ─ claim ─ seat free? ─ pays ············· (her bank is slow) ············· book ✗ refund
+//!                                          lease expires │
+//!   Bob                                                  lock ─ claim ─ seat free? ─ pays ─ book ✓
+//! ```
+//!
+//! Alice's process is not wrong to go on: nobody can tell her in time that her lease has ended. Only the
+//! database can refuse her booking, and it does, because Bob's claim raised the fence of the seat. A
+//! payment is an effect outside the database, so it is not rolled back; it is compensated.
+
+mod desk;
+mod story;
+
+use std::error::Error;
+
+pub use desk::{Desk, Ticket};
+pub use story::{Ending, play};
+
+/// Whether bookings are fenced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A lock and nothing else, as everybody does it at first.
+    Unfenced,
+    /// The lock's token is claimed at the seat, in the transaction that reads or writes it.
+    Fenced,
+}
+
+/// What can fail, besides a booking that was too late.
+pub type Failure = Box<dyn Error + Send + Sync>;

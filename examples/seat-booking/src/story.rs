@@ -1,0 +1,117 @@
+//! The story, with an authority whose clock we hold, so that it goes the same way every time.
+
+use std::sync::Arc;
+
+use palisade_client::in_process::InProcess;
+use palisade_client::{Client, secs};
+use palisade_core::Span;
+use palisade_fence::postgres::MIGRATIONS;
+use tokio_postgres::NoTls;
+
+use crate::{Desk, Failure, Mode, Ticket};
+
+const SEAT: &str = "12A";
+const LEASE_SECONDS: u64 = 10;
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// What Alice was told.
+    pub alice: Ticket,
+    /// What Bob was told.
+    pub bob: Ticket,
+    /// Whose name is on the seat.
+    pub seated: Option<String>,
+    /// Who has paid and not got the money back.
+    pub charged: Vec<String>,
+}
+
+/// Plays it once, in tables of its own, and tells it line by line.
+///
+/// # Errors
+/// The database's, or the authority's.
+pub async fn play(url: &str, mode: Mode, mut tell: impl FnMut(String)) -> Result<Ending, Failure> {
+    prepare(url).await?;
+    let authority = Arc::new(InProcess::with_manual_clock()?);
+    let (mut alice, mut bob) = (Desk::open(url, mode).await?, Desk::open(url, mode).await?);
+    let lock = format!("seat:{SEAT}");
+    let request = async || {
+        let client = Client::new(authority.clone())?;
+        client
+            .lock(&lock)
+            .ttl(secs(LEASE_SECONDS))
+            .wait(secs(5))
+            .acquire()
+            .await
+    };
+
+    let hers = request().await?;
+    let free = alice.is_free(SEAT, hers.token()).await?;
+    tell(format!(
+        "Alice holds the lock of seat {SEAT}, token {}. Free: {free}. She pays; her bank is slow.",
+        hers.token()
+    ));
+
+    let seconds = LEASE_SECONDS + 1;
+    authority
+        .advance(Span::from_millis(1_000 * seconds))
+        .await?;
+    tell(format!(
+        "{seconds} s later her lease of {LEASE_SECONDS} s has expired. Her process has not noticed."
+    ));
+
+    let his = request().await?;
+    let free = bob.is_free(SEAT, his.token()).await?;
+    tell(format!(
+        "Bob holds the lock now, token {}. Free: {free}. He pays at once.",
+        his.token()
+    ));
+    let payment = bob.charge("Bob").await?;
+    let bobs = bob.book(SEAT, "Bob", his.token(), payment).await?;
+    tell(format!("Bob is told: {}.", words(bobs)));
+
+    let payment = alice.charge("Alice").await?;
+    tell("Alice's payment went through at last. Her process books the seat.".to_owned());
+    let hers = alice.book(SEAT, "Alice", hers.token(), payment).await?;
+    tell(format!("Alice is told: {}.", words(hers)));
+    ending(url, hers, bobs).await
+}
+
+const fn words(ticket: Ticket) -> &'static str {
+    match ticket {
+        Ticket::Booked => "seat 12A is yours",
+        Ticket::Refunded => "seat 12A is gone, here is your money back",
+    }
+}
+
+/// The tables, all fresh. Tokens of an authority in memory begin at 1 again, so the fence of this one
+/// seat is taken down with them: no program with a lasting authority may do that.
+async fn prepare(url: &str) -> Result<(), Failure> {
+    let (database, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    for (_, sql) in MIGRATIONS {
+        database.batch_execute(sql).await?;
+    }
+    let forget = "BEGIN; SET LOCAL palisade.rearm = 'on';
+        DELETE FROM palisade_fence WHERE resource = 'seat:12A'; COMMIT";
+    database.batch_execute(forget).await?;
+    Ok(database
+        .batch_execute(include_str!("../sql/shop.sql"))
+        .await?)
+}
+
+async fn ending(url: &str, alice: Ticket, bob: Ticket) -> Result<Ending, Failure> {
+    let (database, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    let seat = database
+        .query_one("SELECT passenger FROM seats WHERE seat = $1", &[&SEAT])
+        .await?;
+    let sql = "SELECT passenger FROM payments WHERE NOT refunded ORDER BY passenger";
+    let charged = database.query(sql, &[]).await?;
+    Ok(Ending {
+        alice,
+        bob,
+        seated: seat.get(0),
+        charged: charged.iter().map(|row| row.get(0)).collect(),
+    })
+}
