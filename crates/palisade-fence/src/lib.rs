@@ -26,10 +26,10 @@ mod claimed;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod fence;
-#[cfg(feature = "http")]
-pub mod http;
 #[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
 mod guard_row;
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod name;
