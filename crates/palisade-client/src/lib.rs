@@ -75,7 +75,7 @@ pub mod service;
 mod acquire;
 mod client;
 mod connect;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod ears;
 mod errand;
 mod error;

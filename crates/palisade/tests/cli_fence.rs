@@ -77,6 +77,10 @@ fn installed_rearmed_shown_and_listed() {
         "ours",
     ];
     assert!(said(&rearm).contains("refuses every fencing token below 34"));
+    let lower = ["rearm", "--url", url, "orders", "--floor", "12"];
+    let refused = fence(&lower);
+    assert_eq!(status(&refused), 125);
+    assert!(text(&refused.stderr).contains("--lower-from 34"));
     let shown = fence(&["--json", "show", "--url", url, "orders"]);
     let shown = json(&shown.stdout);
     assert_eq!(shown["highest"], 34);

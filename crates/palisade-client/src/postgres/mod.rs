@@ -87,7 +87,7 @@ impl Postgres {
     /// How many times a waiting request of this connection was woken because it had been granted.
     #[must_use]
     pub fn wake_ups(&self) -> u64 {
-        self.listener.wake_ups()
+        self.listener.ears.wake_ups()
     }
 
     async fn renewed(&self, grant: GrantRef, ttl: Option<Ttl>) -> Result<Renewal, Fault> {

@@ -4,9 +4,9 @@ use palisade_core::{Granted, LeaseId, LeaseKey, Span, Timestamp};
 use tokio_postgres::types::Type;
 
 use super::Postgres;
-use super::listener::Ear;
 use super::rows::{self, Asked};
 use crate::clock::{BootClock, Clock as _};
+use crate::ears::Ear;
 use crate::fault::Fault;
 use crate::service::{AcquireRequest, Acquired, Under};
 

@@ -51,6 +51,16 @@ pub enum Fault {
     /// A guard row no fence can have written.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
+    /// A fence is not re-armed below where it stands.
+    #[error(
+        "the fence stands at {highest}; with the floor {floor} it would admit holders it has refused"
+    )]
+    FloorTooLow {
+        /// The floor asked for.
+        floor: Token,
+        /// Where it stands.
+        highest: Token,
+    },
     /// The sticky trigger or the ratchet of the table said no.
     #[error("{0}")]
     Trigger(Reject),

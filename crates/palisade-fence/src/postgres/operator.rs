@@ -24,7 +24,9 @@ const ALLOW: &str = "SELECT set_config('palisade.rearm', $1, true)";
 
 const REARM: &str = "INSERT INTO palisade_fence (resource, token, floor, authority) VALUES ($1, $2, $2, $3)
 ON CONFLICT (resource) DO UPDATE SET token = $2, floor = $2, authority = $3, lock = NULL, written = false,
-    sequence = NULL, digest = NULL, result = NULL, updated_at = clock_timestamp()";
+    sequence = NULL, digest = NULL, result = NULL, updated_at = clock_timestamp()
+WHERE palisade_fence.token <= $2 OR palisade_fence.token = $4
+RETURNING resource::text";
 
 /// A fence, and whose.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,22 +73,39 @@ pub async fn list<S: Session>(
 }
 
 /// Makes a resource refuse everything below `floor`, a token that the authority issued just now; also
-/// where there is no fence, or a poisoned one. What was recorded there is forgotten.
+/// where there is no fence. What was recorded there is forgotten.
+///
+/// A fence is never lowered by this, or a holder it has refused would be admitted again. The exception
+/// is a poisoned one (rule F10), which stands at a token that no authority issued: `lower_from` names
+/// that token, as proof that the operator looked.
 ///
 /// # Errors
-/// As [`show`].
+/// [`Fault::FloorTooLow`] if the fence is higher than the floor, and `lower_from` is not where it
+/// stands; the others as [`show`]. Nothing took effect.
 pub async fn rearm<S: Session>(
     tx: &mut S,
     resource: &str,
     floor: Token,
     authority: Option<&AuthorityId>,
+    lower_from: Option<Token>,
 ) -> Result<(), Fault> {
     ResourceId::new(resource)?;
     tx.ask(ALLOW, &[Arg::Text(Some("on"))]).await?;
-    let floor = Arg::Int(Some(bigint(floor.get())));
-    let authority = Arg::Text(authority.map(AuthorityId::as_str));
-    tx.ask(REARM, &[Arg::Text(Some(resource)), floor, authority])
-        .await?;
+    let number = |token: Token| bigint(token.get());
+    let arguments = [
+        Arg::Text(Some(resource)),
+        Arg::Int(Some(number(floor))),
+        Arg::Text(authority.map(AuthorityId::as_str)),
+        Arg::Int(lower_from.map(number)),
+    ];
+    let done = tx.ask(REARM, &arguments).await?;
     tx.ask(ALLOW, &[Arg::Text(Some(""))]).await?;
-    Ok(())
+    if !done.is_empty() {
+        return Ok(());
+    }
+    let highest = show(tx, resource).await?.and_then(|state| state.highest());
+    Err(Fault::FloorTooLow {
+        floor,
+        highest: highest.unwrap_or(floor),
+    })
 }

@@ -172,9 +172,11 @@ async fn a_rearmed_fence_refuses_everything_below_its_floor() {
     Tokio::carry_out(&mut c, &All(vec![("poisoned", 1 << 40)]))
         .await
         .unwrap();
-    for resource in ["lost", "poisoned"] {
+    for (resource, stands) in [("lost", None), ("poisoned", Some(t(1 << 40)))] {
         let mut tx = c.transaction().await.unwrap();
-        rearm(&mut tx, resource, t(100), Some(&ours)).await.unwrap();
+        rearm(&mut tx, resource, t(100), Some(&ours), stands)
+            .await
+            .unwrap();
         tx.commit().await.unwrap();
         for (token, admitted) in [(99, false), (100, true), (101, true)] {
             let mut tx = c.transaction().await.unwrap();
@@ -182,6 +184,33 @@ async fn a_rearmed_fence_refuses_everything_below_its_floor() {
             assert_eq!(claimed.is_ok(), admitted, "{resource} {token}: {claimed:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn rearming_does_not_let_a_refused_holder_in_again() {
+    let url = database(&Postgres::shared().url()).await;
+    let mut c = Tokio::connect(&url).await.unwrap();
+    Tokio::carry_out(&mut c, &All(vec![("orders", 100)]))
+        .await
+        .unwrap();
+    for lower_from in [None, Some(t(99)), Some(t(101))] {
+        let mut tx = c.transaction().await.unwrap();
+        let refused = rearm(&mut tx, "orders", t(50), None, lower_from).await;
+        let said = refused.unwrap_err().to_string();
+        assert!(said.contains("stands at 100"), "{said}");
+        tx.commit().await.unwrap();
+    }
+    let mut tx = c.transaction().await.unwrap();
+    let zombie = claim(&mut tx, "orders", t(60)).await.unwrap_err();
+    assert!(matches!(
+        zombie.rejected(),
+        Some(Reject::Stale { highest }) if *highest == t(100)
+    ));
+    rearm(&mut tx, "orders", t(100), None, None).await.unwrap();
+    assert_eq!(
+        show(&mut tx, "orders").await.unwrap().unwrap().highest(),
+        Some(t(100))
+    );
 }
 
 #[tokio::test]

@@ -95,6 +95,9 @@ pub(crate) struct RearmArgs {
     /// The lowest token that is admitted again: one that the authority issued just now.
     #[arg(long, value_name = "N", value_parser = value::token)]
     floor: Token,
+    /// Lower a poisoned fence: the token that it stands at, which no authority issued.
+    #[arg(long, value_name = "N", value_parser = value::token)]
+    lower_from: Option<Token>,
     /// The authority whose tokens count from now on [default: the first one that is named].
     #[arg(long, value_name = "ID", value_parser = authority)]
     authority_id: Option<AuthorityId>,
@@ -148,7 +151,10 @@ impl Resources {
         let authority = args.authority_id.as_ref();
         match self {
             Resources::Postgres(database) => {
-                database.rearm(&args.resource, args.floor, authority).await
+                let (floor, lower_from) = (args.floor, args.lower_from);
+                database
+                    .rearm(&args.resource, floor, authority, lower_from)
+                    .await
             }
         }
     }

@@ -103,9 +103,10 @@ impl Database {
         resource: &str,
         floor: Token,
         authority: Option<&AuthorityId>,
+        lower_from: Option<Token>,
     ) -> Result<(), Failure> {
         let mut tx = self.0.transaction().await.map_err(Fault::from)?;
-        rearm(&mut tx, resource, floor, authority).await?;
+        rearm(&mut tx, resource, floor, authority, lower_from).await?;
         Ok(tx.commit().await.map_err(Fault::from)?)
     }
 }
@@ -125,6 +126,12 @@ impl From<Fault> for Failure {
     fn from(fault: Fault) -> Failure {
         match fault {
             Fault::Invalid(_) | Fault::Argument(_) => Failure::usage(fault.to_string()),
+            Fault::FloorTooLow { highest, .. } => {
+                Failure::new(FAILED, Code::Stale.name(), fault.to_string()).hint(format!(
+                    "choose a floor above {highest}; if that is no token of the authority's, because the \
+                     fence was poisoned, add --lower-from {highest}"
+                ))
+            }
             Fault::NotInstalled(_) => Failure::new(
                 FAILED,
                 Code::Invalid.name(),
