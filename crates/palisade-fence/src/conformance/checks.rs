@@ -2,6 +2,10 @@
 
 use palisade_core::fence::{Pass, Reject, Sequence};
 
+use crate::conformance::frozen::{
+    a_frozen_writer_loses_nothing, a_write_given_up_and_repeated_is_there_once,
+    a_writer_that_dies_leaves_all_or_nothing,
+};
 use crate::conformance::race::{late_write_once, racing_holders};
 use crate::conformance::steps::{
     KEY, Probe, Saw, admitted, authority, reads, rejected, repeated, stale, t,
@@ -41,6 +45,8 @@ pub(super) async fn common<S: Subject>(s: &S, habit: Habit, report: &mut Report)
         a_named_authority_binds_and_naming_none_is_an_error if habit.authorities;
         the_forced_schedule_loses_nothing;
         racing_holders_lose_no_acknowledged_write(habit);
+        a_frozen_writer_loses_nothing;
+        a_writer_that_dies_leaves_all_or_nothing;
     }
 }
 
@@ -48,22 +54,24 @@ pub(super) async fn common<S: Subject>(s: &S, habit: Habit, report: &mut Report)
 pub(super) async fn many_writes<S: Subject>(s: &S, habit: Habit, report: &mut Report) {
     checks! { s, report;
         the_same_token_writes_again;
-        a_repeated_number_is_carried_out_once;
-        a_lower_number_is_rejected;
-        a_gap_in_the_numbers_is_admitted;
-        numbers_start_again_under_a_higher_token;
-        a_number_is_not_reused_for_another_write;
-        an_append_is_repeated_safely if habit.appends;
+        a_repeated_number_is_carried_out_once if habit.numbers;
+        a_lower_number_is_rejected if habit.numbers;
+        a_gap_in_the_numbers_is_admitted if habit.numbers;
+        numbers_start_again_under_a_higher_token if habit.numbers;
+        a_number_is_not_reused_for_another_write if habit.numbers;
+        an_append_is_repeated_safely if habit.appends && habit.numbers;
+        a_write_given_up_and_repeated_is_there_once(habit) if habit.numbers;
     }
 }
 
 /// What holds where a grant writes once.
-pub(super) async fn strict<S: Subject>(s: &S, report: &mut Report) {
+pub(super) async fn strict<S: Subject>(s: &S, habit: Habit, report: &mut Report) {
     checks! { s, report;
         a_second_write_is_already_written_and_not_stale;
         a_claim_leaves_the_one_write;
-        a_repeat_of_the_one_write_is_recognised;
+        a_repeat_of_the_one_write_is_recognised if habit.numbers;
         a_higher_token_writes_once_more;
+        a_write_given_up_and_repeated_is_there_once(habit) if habit.numbers;
     }
 }
 

@@ -23,10 +23,13 @@
 //! A fence that does not check must fail: [`Report::failed`] names what went wrong, so that a control
 //! arm can be held against what it is expected to let through.
 //!
-//! What needs a resource that can crash or lose its fence (rules F4 and F7) is a test of its own at
-//! each backend; tokens outside `1 ..= 2^53 - 1` cannot be spelled here and are tested at each wire.
+//! A resource that can crash, or lose its fence and keep its data (rules F4 and F7), says how
+//! ([`Subject::crash`], [`Subject::lose_fence`]); what is left out is named by [`Report::left_out`].
+//! Tokens outside `1 ..= 2^53 - 1` cannot be spelled here and are tested at each wire.
 
 mod checks;
+mod frozen;
+mod losses;
 mod race;
 mod steps;
 
@@ -47,6 +50,25 @@ pub trait Subject: Sync {
         &self,
         name: &str,
     ) -> impl Future<Output = Result<Self::Fence, <Self::Fence as Fence>::Error>> + Send;
+
+    /// Kills what keeps the resources, as hard as it can be killed, and starts it again. `false`:
+    /// there is nothing to kill, and the check is left out.
+    ///
+    /// # Errors
+    /// What went wrong on the way.
+    fn crash(&self) -> impl Future<Output = Result<bool, String>> + Send {
+        async { Ok(false) }
+    }
+
+    /// Removes the fence of the resource of this name and leaves its data, as a partial restore does.
+    /// `false`: it cannot be lost alone, and the check is left out.
+    ///
+    /// # Errors
+    /// What went wrong on the way.
+    fn lose_fence(&self, name: &str) -> impl Future<Output = Result<bool, String>> + Send {
+        let _ = name;
+        async { Ok(false) }
+    }
 }
 
 /// What the backend under test does by its settings.
@@ -58,6 +80,8 @@ pub struct Habit {
     pub max_jump: Option<u64>,
     /// Whether it can append.
     pub appends: bool,
+    /// Whether writes can be numbered, and so repeated (rule F5).
+    pub numbers: bool,
     /// Whether its tokens name their authority (rule F6).
     pub authorities: bool,
     /// Rounds of the races.
@@ -70,6 +94,7 @@ impl Habit {
         one_write_per_grant: false,
         max_jump: Some(crate::DEFAULT_MAX_JUMP),
         appends: true,
+        numbers: true,
         authorities: true,
         rounds: 1_000,
     };
@@ -95,10 +120,12 @@ pub const TEXTBOOK_FAILS: &[&str] = &[
     "a_named_authority_binds_and_naming_none_is_an_error",
     "the_forced_schedule_loses_nothing",
     "racing_holders_lose_no_acknowledged_write",
+    "a_frozen_writer_loses_nothing",
     "a_repeated_number_is_carried_out_once",
     "a_lower_number_is_rejected",
     "a_number_is_not_reused_for_another_write",
     "an_append_is_repeated_safely",
+    "a_write_given_up_and_repeated_is_there_once",
 ];
 
 /// What a resource without any check fails.
@@ -117,11 +144,13 @@ pub const UNFENCED_FAILS: &[&str] = &[
     "a_named_authority_binds_and_naming_none_is_an_error",
     "the_forced_schedule_loses_nothing",
     "racing_holders_lose_no_acknowledged_write",
+    "a_frozen_writer_loses_nothing",
     "a_repeated_number_is_carried_out_once",
     "a_lower_number_is_rejected",
     "numbers_start_again_under_a_higher_token",
     "a_number_is_not_reused_for_another_write",
     "an_append_is_repeated_safely",
+    "a_write_given_up_and_repeated_is_there_once",
 ];
 
 /// What the suite found.
@@ -129,6 +158,7 @@ pub const UNFENCED_FAILS: &[&str] = &[
 pub struct Report {
     passed: Vec<&'static str>,
     failed: Vec<(&'static str, String)>,
+    left_out: Vec<&'static str>,
 }
 
 impl Report {
@@ -142,6 +172,12 @@ impl Report {
     #[must_use]
     pub fn failed(&self) -> Vec<&'static str> {
         self.failed.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// The checks that the subject cannot be put through, by name.
+    #[must_use]
+    pub fn left_out(&self) -> &[&'static str] {
+        &self.left_out
     }
 
     /// Fails the test that runs the suite if any check failed.
@@ -160,15 +196,23 @@ impl Report {
             Err(saw) => self.failed.push((name, saw)),
         }
     }
+
+    fn note_if_possible(&mut self, name: &'static str, result: Result<bool, String>) {
+        match result {
+            Ok(false) => self.left_out.push(name),
+            other => self.note(name, other.map(|_| ())),
+        }
+    }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} checks passed, {} failed",
+            "{} checks passed, {} failed, {} left out",
             self.passed.len(),
-            self.failed.len()
+            self.failed.len(),
+            self.left_out.len()
         )?;
         self.failed
             .iter()
@@ -181,9 +225,10 @@ pub async fn run<S: Subject>(subject: &S, habit: Habit) -> Report {
     let mut report = Report::default();
     checks::common(subject, habit, &mut report).await;
     if habit.one_write_per_grant {
-        checks::strict(subject, &mut report).await;
+        checks::strict(subject, habit, &mut report).await;
     } else {
         checks::many_writes(subject, habit, &mut report).await;
     }
+    losses::run(subject, &mut report).await;
     report
 }

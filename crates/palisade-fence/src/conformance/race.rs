@@ -84,7 +84,7 @@ async fn turn<F: Fence>(r: &Probe<F>, token: u64, pauses: u64) -> Result<bool, S
 }
 
 /// Claims and then reads the counter; `None` if either was rejected.
-async fn start<F: Fence>(r: &Probe<F>, token: u64) -> Result<Option<u64>, Saw> {
+pub(super) async fn start<F: Fence>(r: &Probe<F>, token: u64) -> Result<Option<u64>, Saw> {
     if !r.claim(token).await?.is_admitted() {
         return Ok(None);
     }
@@ -92,11 +92,11 @@ async fn start<F: Fence>(r: &Probe<F>, token: u64) -> Result<Option<u64>, Saw> {
     counter(&r.read(token).await?)
 }
 
-async fn adds<F: Fence>(r: &Probe<F>, token: u64, before: u64) -> Result<bool, Saw> {
+pub(super) async fn adds<F: Fence>(r: &Probe<F>, token: u64, before: u64) -> Result<bool, Saw> {
     Ok(r.put(token, &(before + 1).to_string()).await?.is_admitted())
 }
 
-fn counter(answer: &Checked<Option<Vec<u8>>>) -> Result<Option<u64>, Saw> {
+pub(super) fn counter(answer: &Checked<Option<Vec<u8>>>) -> Result<Option<u64>, Saw> {
     let Checked::Admitted(read) = answer else {
         return Ok(None);
     };
@@ -110,7 +110,7 @@ fn counter(answer: &Checked<Option<Vec<u8>>>) -> Result<Option<u64>, Saw> {
 }
 
 /// Runs two holders side by side in one task: every `await` is a place where the other may go on.
-async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+pub(super) async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut left, mut right) = (None, None);
     poll_fn(|cx| {
