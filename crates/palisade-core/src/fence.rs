@@ -119,6 +119,25 @@ impl FenceState {
         }
     }
 
+    /// The state that an operator re-arms a fence with (rule F7); what was written is forgotten.
+    ///
+    /// # Errors
+    /// [`FloorTooLow`] if the fence stands above the floor: it would admit again whom it has refused.
+    pub fn rearmed(&self, with: &Rearm<'_>) -> Result<FenceState, FloorTooLow> {
+        match self.highest() {
+            Some(highest) if highest > with.floor && with.lower_from != Some(highest) => {
+                Err(FloorTooLow {
+                    floor: with.floor,
+                    highest,
+                })
+            }
+            _ => Ok(FenceState {
+                authority: with.authority.cloned(),
+                ..FenceState::floor(with.floor)
+            }),
+        }
+    }
+
     /// The highest token admitted, if any.
     #[must_use]
     pub fn highest(&self) -> Option<Token> {
@@ -132,6 +151,39 @@ impl FenceState {
             None => Verdict::Admit(None),
             Some(highest) => Verdict::Reject(Reject::Tokenless { highest }),
         }
+    }
+}
+
+/// How an operator re-arms a fence that was lost, restored or poisoned (rule F7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rearm<'a> {
+    /// The lowest token admitted again: one that the authority issued just now.
+    pub floor: Token,
+    /// The authority whose tokens count from now on; `None`: the first one that is named.
+    pub authority: Option<&'a AuthorityId>,
+    /// Lowers a poisoned fence (rule F10): the token at which it stands and which no authority issued,
+    /// named as proof that the operator looked.
+    pub lower_from: Option<Token>,
+}
+
+/// A fence is not re-armed below where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FloorTooLow {
+    /// The floor asked for.
+    pub floor: Token,
+    /// Where it stands.
+    pub highest: Token,
+}
+
+impl core::error::Error for FloorTooLow {}
+
+impl fmt::Display for FloorTooLow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FloorTooLow { floor, highest } = self;
+        write!(
+            f,
+            "the fence stands at {highest}; with the floor {floor} it would admit holders it has refused"
+        )
     }
 }
 

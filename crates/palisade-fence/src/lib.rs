@@ -10,7 +10,8 @@
 //! the fence keeps data safe. The decision is [`palisade_core::fence`]; this crate carries it out at a
 //! resource, in one atomic, durable step with the effect (rule F1).
 //!
-//! * [`Fence`] is what every resource offers, [`Checked`] what it answers.
+//! * [`Fence`] is what every resource offers, [`Checked`] what it answers, [`Admin`] what an operator
+//!   does; every rejection is in the log and counted ([`audit`]).
 //! * [`memory`] – inside this process: a lock-free [`memory::Ratchet`], a [`memory::Guarded`] value and
 //!   an object store for tests.
 //! * `store` – the durable object store under `palisade store` (feature `store`).
@@ -21,6 +22,8 @@
 //! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
 //! that was hit, a name that is no name.
 
+mod admin;
+pub mod audit;
 mod checked;
 mod claimed;
 #[cfg(feature = "conformance")]
@@ -40,6 +43,7 @@ pub mod postgres;
 #[cfg(feature = "store")]
 pub mod store;
 
+pub use admin::{Admin, Listed};
 pub use checked::{Admitted, Checked};
 pub use claimed::{Claimed, enter};
 pub use fence::{Change, Fence, Write};
@@ -47,5 +51,6 @@ pub use name::{Invalid, ObjectPath, PathFault, ResourceId};
 #[cfg(any(feature = "memory", feature = "store"))]
 pub use objects::{Fault, Limits, View};
 pub use palisade_core::fence::{
-    DEFAULT_MAX_JUMP, FenceState, Mark, Mode, Op, Pass, Reject, Rule, Sequence, Verdict, Written,
+    DEFAULT_MAX_JUMP, FenceState, FloorTooLow, Mark, Mode, Op, Pass, Rearm, Reject, Rule, Sequence,
+    Verdict, Written,
 };

@@ -12,6 +12,8 @@ mod common;
 use std::process::Output;
 
 use common::{json, palisade, status, text};
+use palisade_fence::Rule;
+use palisade_fence::store::{Settings, Store};
 use palisade_testbed::Postgres;
 
 fn fence(arguments: &[&str]) -> Output {
@@ -88,6 +90,35 @@ fn installed_rearmed_shown_and_listed() {
     assert_eq!(shown["written"], false);
     assert!(said(&["ls", "--url", url, "ord"]).contains("orders"));
     assert_eq!(said(&["ls", "--url", url, "x"]).trim(), "nothing is fenced");
+}
+
+/// A store's directory while nobody serves it: the gateway's marks are one, too.
+#[test]
+fn a_directory_is_listed_and_rearmed_while_it_is_not_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, gateway) = (dir.path().join("d"), dir.path().join("g"));
+    let path = |dir: &std::path::Path| dir.to_str().unwrap().to_owned();
+    let refused = fence(&["ls", "--data", &path(&data)]);
+    assert_eq!(status(&refused), 2);
+    assert!(text(&refused.stderr).contains("there is no store"));
+    assert!(!data.exists(), "looking makes nothing");
+
+    for (shown, made) in [(&data, data.clone()), (&gateway, gateway.join("marks"))] {
+        let settings = Settings::default().with_rule(Rule::STRICT);
+        let store = Store::open(&made, &settings).unwrap();
+        let running = fence(&["show", "--data", &path(shown), "orders"]);
+        assert_eq!(status(&running), 125);
+        assert!(text(&running.stderr).contains("stop the store or the gateway"));
+        drop(store);
+        let shown = path(shown);
+        let rearm = ["rearm", "--data", &shown, "orders", "--floor", "34"];
+        assert!(said(&rearm).contains("refuses every fencing token below 34"));
+        let refused = fence(&["rearm", "--data", &shown, "orders", "--floor", "12"]);
+        assert_eq!(status(&refused), 125);
+        assert!(text(&refused.stderr).contains("--lower-from 34"));
+        assert!(said(&["ls", "--data", &shown]).contains("orders"));
+        assert!(said(&["show", "--data", &shown, "orders"]).contains("34"));
+    }
 }
 
 #[test]

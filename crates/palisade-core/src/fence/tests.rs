@@ -232,6 +232,54 @@ fn a_rearmed_fence_refuses_everything_below_its_floor() {
 }
 
 #[test]
+fn a_fence_is_rearmed_upwards_and_down_only_from_where_it_is_said_to_stand() {
+    let ours = AuthorityId::new("ours").unwrap();
+    let rearm = |floor, lower_from: Option<u64>| Rearm {
+        floor: t(floor),
+        authority: Some(&ours),
+        lower_from: lower_from.map(t),
+    };
+    let stands = FenceState::floor(t(50));
+    let too_low = Err(FloorTooLow {
+        floor: t(49),
+        highest: t(50),
+    });
+    assert_eq!(stands.rearmed(&rearm(49, None)), too_low);
+    assert_eq!(stands.rearmed(&rearm(49, Some(51))), too_low);
+    let lowered = stands.rearmed(&rearm(49, Some(50))).unwrap();
+    assert_eq!(lowered.highest(), Some(t(49)));
+    assert_eq!(lowered.authority, Some(ours.clone()));
+    let raised = FenceState::default().rearmed(&rearm(50, None)).unwrap();
+    assert_eq!(raised.highest(), Some(t(50)));
+    assert!(stands.rearmed(&rearm(50, None)).is_ok());
+}
+
+#[test]
+fn every_code_is_listed() {
+    let (lock, last) = (LockName::new("l").unwrap(), Sequence::MAX);
+    let bound = AuthorityId::new("a").unwrap();
+    let (highest, jump) = (
+        t(1),
+        Reject::Jump {
+            highest: None,
+            bound: 1,
+        },
+    );
+    let rejects = [
+        Reject::Stale { highest },
+        Reject::SequenceStale { last },
+        Reject::AlreadyWritten,
+        Reject::SequenceReused { last },
+        Reject::WrongAuthority { bound },
+        Reject::WrongLock { bound: lock },
+        jump,
+        Reject::Tokenless { highest },
+        Reject::Missing,
+    ];
+    assert_eq!(rejects.map(|reject| reject.code()), Reject::CODES);
+}
+
+#[test]
 fn a_sequence_number_fits_where_a_token_fits() {
     assert_eq!(Sequence::new((1 << 53) - 1), Some(Sequence::MAX));
     assert_eq!(Sequence::new(1 << 53), None);

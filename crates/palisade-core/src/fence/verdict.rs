@@ -68,7 +68,30 @@ pub enum Reject {
 }
 
 impl Reject {
-    /// The reason as one word, for wire formats and counters.
+    /// Every [`code`](Reject::code), once.
+    pub const CODES: [&'static str; 9] = [
+        "stale",
+        "sequence_stale",
+        "already_written",
+        "sequence_reused",
+        "wrong_authority",
+        "wrong_lock",
+        "jump",
+        "tokenless",
+        "missing",
+    ];
+
+    /// The highest token at the resource, where the reason names it.
+    #[must_use]
+    pub const fn highest(&self) -> Option<Token> {
+        match self {
+            Reject::Stale { highest } | Reject::Tokenless { highest } => Some(*highest),
+            Reject::Jump { highest, .. } => *highest,
+            _ => None,
+        }
+    }
+
+    /// The reason as one word, for wire formats and counters; one of [`Reject::CODES`].
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {

@@ -206,7 +206,8 @@ async fn first<N, O>(new: impl Future<Output = N>, old: impl Future<Output = O>)
             set = true;
             let (alarm, waker) = (alarm.clone(), cx.waker().clone());
             std::thread::spawn(move || {
-                std::thread::sleep(PATIENCE); // real time: a lock at the resource cannot be seen from here
+                // A lock at the resource cannot be seen from here.
+                std::thread::park_timeout(PATIENCE);
                 alarm.store(true, Ordering::Release);
                 waker.wake();
             });

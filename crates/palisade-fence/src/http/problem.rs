@@ -175,7 +175,7 @@ impl From<Fault> for Problem {
     fn from(fault: Fault) -> Problem {
         let message = fault.to_string();
         match fault {
-            Fault::Invalid(_) => Problem::invalid(message),
+            Fault::Invalid(_) | Fault::FloorTooLow(_) => Problem::invalid(message),
             Fault::ObjectTooLarge { max, .. } => {
                 Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
                     .with("max_bytes", max)

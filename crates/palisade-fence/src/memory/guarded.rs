@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use palisade_core::fence::{FenceState, Op, Pass, Rule, Sequence, Verdict};
 
+use crate::audit;
 use crate::checked::{Admitted, Checked};
 
 /// A value that only the newest holder can touch.
@@ -96,7 +97,10 @@ impl<T> Guarded<T> {
                 false
             }
             Verdict::Repeat => true,
-            Verdict::Reject(reject) => return Checked::Rejected(reject),
+            Verdict::Reject(reject) => {
+                audit::rejected(std::any::type_name::<T>(), Some(pass), &reject);
+                return Checked::Rejected(reject);
+            }
         };
         Checked::Admitted(Admitted {
             value: (),

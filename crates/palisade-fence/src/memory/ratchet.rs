@@ -7,7 +7,8 @@ use palisade_core::fence::{DEFAULT_MAX_JUMP, Reject};
 
 /// The highest token seen, in one atomic word: a check costs a few nanoseconds and never waits.
 ///
-/// It decides as [`Rule::CLAIM`](palisade_core::fence::Rule::CLAIM) does for bare tokens. It cannot
+/// It does not say what is rejected in any log or count: whoever asks knows what it is about, and calls
+/// [`audit::rejected`](crate::audit::rejected). It decides as [`Rule::CLAIM`](palisade_core::fence::Rule::CLAIM) does for bare tokens. It cannot
 /// make check and effect one step: between [`present`](Ratchet::present) and what the caller does then,
 /// a newer holder may come and go. Use it where something else already orders the effects (one task
 /// that owns the resource, a lock the caller has); else use [`Guarded`](super::Guarded).

@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use palisade_core::fence::{Pass, Rule};
+use palisade_core::fence::{FenceState, Pass, Rearm, Rule};
 
+use crate::admin::{Admin, Listed};
+use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::fence::{Change, Fence, Write};
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::{Ask, Bytes, Fault, Limits, Plan, Request, Table, View};
+use crate::objects::{Ask, Bytes, Credentials, Fault, Limits, Plan, Request, Table, View};
 
 /// The store of `palisade store` without the disk: resource → path → bytes.
 #[derive(Clone, Debug)]
@@ -33,7 +35,8 @@ impl Store {
 
     pub(crate) fn carry_out(&self, request: Request) -> Result<Checked<Option<Bytes>>, Fault> {
         let mut table = self.lock();
-        let (id, read) = (request.resource.clone(), request.ask.reads().cloned());
+        let (id, by) = (request.resource.clone(), request.by.clone());
+        let read = request.ask.reads().cloned();
         let repeat = match table.plan(request)? {
             Plan::Admit(record) if record.is_empty() => false,
             Plan::Admit(record) => {
@@ -41,7 +44,11 @@ impl Store {
                 false
             }
             Plan::Repeat => true,
-            Plan::Reject(reject) => return Ok(Checked::Rejected(reject)),
+            Plan::Reject(reject) => {
+                let pass = by.as_ref().map(Credentials::as_pass);
+                audit::rejected(id.as_str(), pass, &reject);
+                return Ok(Checked::Rejected(reject));
+            }
         };
         let value = read.and_then(|path| table.object(&id, &path));
         Ok(Checked::Admitted(Admitted {
@@ -58,6 +65,30 @@ impl Store {
     /// A panic in here would be ours, between two whole records.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Admin for Store {
+    type Error = Fault;
+
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+        Ok(self
+            .view(&ResourceId::new(resource)?)
+            .map(|view| view.fence))
+    }
+
+    async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, Fault> {
+        Ok(self.lock().fences(prefix, after, limit))
+    }
+
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+        let done = self.carry_out(Request::rearm(ResourceId::new(resource)?, with));
+        done.map(|_| ())
     }
 }
 

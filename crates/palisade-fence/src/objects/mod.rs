@@ -21,6 +21,8 @@ use palisade_core::fence::FenceState;
 
 #[cfg(any(feature = "store", test))]
 pub(crate) use request::Alter;
+#[cfg(feature = "store")]
+pub(crate) use request::Credentials;
 #[cfg(feature = "http")]
 pub(crate) use request::Numbered;
 pub(crate) use request::{Ask, Request};
@@ -70,6 +72,9 @@ pub enum Fault {
         /// The limit.
         max: u64,
     },
+    /// A fence is not re-armed below where it stands.
+    #[error(transparent)]
+    FloorTooLow(#[from] palisade_core::fence::FloorTooLow),
     /// The store would be larger than [`Limits::total_bytes`].
     #[error("the store is full: {max} bytes are allowed in all (total_bytes)")]
     StorageFull {

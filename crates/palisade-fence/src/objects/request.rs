@@ -1,6 +1,6 @@
 //! What is asked of a table, owned, so that it can wait in a queue.
 
-use palisade_core::fence::{Op, Pass, Sequence};
+use palisade_core::fence::{Op, Pass, Rearm, Sequence};
 use palisade_core::{AuthorityId, LockName, Token};
 
 use crate::fence::Change;
@@ -33,6 +33,12 @@ pub(crate) enum Ask {
         alter: Alter,
         numbered: Option<Numbered>,
     },
+    /// The operator's, of the fence alone.
+    Rearm {
+        floor: Token,
+        authority: Option<AuthorityId>,
+        lower_from: Option<Token>,
+    },
     /// A write whose effect lies elsewhere, behind the fence: only its mark is kept here.
     #[cfg(feature = "http")]
     Effect(Option<Numbered>),
@@ -53,13 +59,28 @@ pub(crate) enum Alter {
     Delete,
 }
 
+impl Request {
+    /// The operator's request to re-arm a fence.
+    pub(crate) fn rearm(resource: ResourceId, with: &Rearm<'_>) -> Request {
+        let Rearm {
+            floor,
+            authority,
+            lower_from,
+        } = *with;
+        Request {
+            resource,
+            by: None,
+            ask: Ask::Rearm {
+                floor,
+                authority: authority.cloned(),
+                lower_from,
+            },
+        }
+    }
+}
+
 #[cfg(feature = "store")]
 impl Request {
-    /// The token presented, if any.
-    pub(crate) fn token(&self) -> Option<Token> {
-        self.by.as_ref().map(|by| by.token)
-    }
-
     /// An upper bound of its record in a log, and about what it takes in a queue.
     pub(crate) fn size(&self) -> usize {
         let by = self.by.as_ref().map_or(0, Credentials::size);
@@ -124,7 +145,7 @@ impl Ask {
 
     pub(crate) const fn numbered(&self) -> Option<&Numbered> {
         match self {
-            Ask::Claim | Ask::Read(_) => None,
+            Ask::Claim | Ask::Read(_) | Ask::Rearm { .. } => None,
             Ask::Write { numbered, .. } => numbered.as_ref(),
             #[cfg(feature = "http")]
             Ask::Effect(numbered) => numbered.as_ref(),
@@ -133,7 +154,7 @@ impl Ask {
 
     pub(crate) const fn op(&self) -> Op {
         match self {
-            Ask::Claim => Op::Claim,
+            Ask::Claim | Ask::Rearm { .. } => Op::Claim,
             Ask::Read(_) => Op::Read,
             _ => match self.numbered() {
                 None => Op::Write(None),
@@ -147,7 +168,7 @@ impl Ask {
 impl Ask {
     fn size(&self) -> usize {
         match self {
-            Ask::Claim => 0,
+            Ask::Claim | Ask::Rearm { .. } => 0,
             #[cfg(feature = "http")]
             Ask::Effect(_) => 0,
             Ask::Read(path) => path.as_str().len(),

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use palisade_core::Token;
-use palisade_core::fence::{FenceState, Reject, Rule, Verdict};
+use palisade_core::fence::{FenceState, Rearm, Reject, Rule, Verdict};
 
+use crate::admin::Listed;
 use crate::name::{ObjectPath, ResourceId};
 use crate::objects::request::{Alter, Ask, Request};
 use crate::objects::{Bytes, Fault, Guard, Limits, Resource, View};
@@ -62,6 +63,20 @@ impl Table {
             .resources
             .get(&resource)
             .map_or(&UNFENCED, |resource| &resource.guard);
+        if let Ask::Rearm {
+            floor,
+            authority,
+            lower_from,
+        } = &ask
+        {
+            let with = Rearm {
+                floor: *floor,
+                authority: authority.as_ref(),
+                lower_from: *lower_from,
+            };
+            let next = guard.fence.rearmed(&with)?;
+            return self.admit(resource, &UNFENCED, Some(next), ask);
+        }
         let verdict = match &by {
             Some(by) => self.rule.decide(&guard.fence, by.as_pass(), ask.op()),
             None => guard.fence.decide_tokenless_write(),
@@ -182,9 +197,17 @@ impl Table {
     }
 }
 
-/// What a store lists and logs.
-#[cfg(any(feature = "store", test))]
 impl Table {
+    /// A page of fences, in name order.
+    pub(crate) fn fences(&self, prefix: &str, after: Option<&str>, limit: u32) -> Vec<Listed> {
+        let found = self.list(prefix, after).take(limit as usize);
+        let listed = found.map(|(name, view)| Listed {
+            resource: name.as_str().to_owned(),
+            state: view.fence,
+        });
+        listed.collect()
+    }
+
     /// Resources whose name starts with `prefix`, from `after` on, in name order.
     pub(crate) fn list<'a>(
         &'a self,
@@ -202,7 +225,11 @@ impl Table {
             .take_while(move |(name, _)| name.as_str().starts_with(prefix))
             .map(|(name, resource)| (name, resource.view()))
     }
+}
 
+/// What a store logs.
+#[cfg(any(feature = "store", test))]
+impl Table {
     /// Everything, as records that make it again.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
         self.resources.iter().flat_map(|(name, resource)| {

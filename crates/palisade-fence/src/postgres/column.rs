@@ -139,7 +139,7 @@ impl Column {
             return Ok(());
         }
         self.decide(tx, &self.look, key, token).await?;
-        Err(Reject::Missing.into())
+        Err(Refused::from(Reject::Missing).noted(key, Pass::new(token)))
     }
 
     async fn decide<S: Session>(
@@ -150,10 +150,11 @@ impl Column {
         token: Token,
     ) -> Result<(), Refused> {
         let rows = tx.ask(sql, &[Arg::Text(Some(key))]).await?;
-        let Some(row) = rows.first() else {
-            return Err(Reject::Missing.into());
+        let judged = match rows.first() {
+            Some(row) => admit(self.rule, row.int(0).unwrap_or(0), token),
+            None => Err(Reject::Missing.into()),
         };
-        admit(self.rule, row.int(0).unwrap_or(0), token)
+        judged.map_err(|refused| refused.noted(key, Pass::new(token)))
     }
 }
 

@@ -3,7 +3,9 @@
 use std::error::Error;
 
 use palisade_core::Token;
-use palisade_core::fence::Reject;
+use palisade_core::fence::{FloorTooLow, Pass, Reject};
+
+use crate::audit;
 
 use crate::guard_row::Corrupt;
 use crate::name::Invalid;
@@ -20,6 +22,14 @@ pub enum Refused {
 }
 
 impl Refused {
+    /// The same, once the operator was told.
+    pub(super) fn noted(self, resource: &str, pass: Pass<'_>) -> Refused {
+        if let Refused::Rejected(reject) = &self {
+            audit::rejected(resource, Some(pass), reject);
+        }
+        self
+    }
+
     /// The reason, if the fence said no.
     #[must_use]
     pub const fn rejected(&self) -> Option<&Reject> {
@@ -52,15 +62,8 @@ pub enum Fault {
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
     /// A fence is not re-armed below where it stands.
-    #[error(
-        "the fence stands at {highest}; with the floor {floor} it would admit holders it has refused"
-    )]
-    FloorTooLow {
-        /// The floor asked for.
-        floor: Token,
-        /// Where it stands.
-        highest: Token,
-    },
+    #[error(transparent)]
+    FloorTooLow(#[from] FloorTooLow),
     /// The sticky trigger or the ratchet of the table said no.
     #[error("{0}")]
     Trigger(Reject),
@@ -75,6 +78,18 @@ pub enum Fault {
     /// The connection or the driver failed.
     #[error("the connection to the database failed: {0}")]
     Connection(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl Refused {
+    /// What became of a statement of the user's own; which table's trigger said no, the driver does not
+    /// tell in every version.
+    pub(super) fn of_the_users(fault: Fault) -> Refused {
+        let refused = Refused::from(fault);
+        if let Refused::Rejected(reject) = &refused {
+            audit::rejected("a sticky table", None, reject);
+        }
+        refused
+    }
 }
 
 impl Fault {

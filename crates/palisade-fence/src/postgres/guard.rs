@@ -173,7 +173,7 @@ impl Guard {
             Decision::Repeat(result) => Ok(Entry::Repeat { result }),
             Decision::Reject(reject) => {
                 tx.ask(FORGET, &[]).await?;
-                Err(reject.into())
+                Err(Refused::from(reject).noted(resource.as_str(), pass))
             }
         }
     }
@@ -204,7 +204,7 @@ impl Guard {
                 Decision::Repeat(_) => {}
                 Decision::Reject(reject) => {
                     tx.ask(FORGET, &[]).await?;
-                    return Err(reject.into());
+                    return Err(Refused::from(reject).noted(resource, *pass));
                 }
             }
         }

@@ -42,7 +42,7 @@ pub use crate::guard_row::{Corrupt, Numbered};
 pub use column::{Column, KeyType};
 pub use fault::{Fault, Refused};
 pub use guard::{Entry, Guard, claim, claim_all};
-pub use operator::{Listed, list, rearm, show};
+pub use operator::Operator;
 pub use records::{Records, Strategy};
 pub use session::Session;
 

@@ -1,7 +1,7 @@
 //! The ready store `resource_records`: a text under each resource, and its token in the same row.
 
 use palisade_core::Token;
-use palisade_core::fence::{Reject, Rule};
+use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::column::{admit, int};
 use super::fault::{Fault, Refused};
@@ -134,7 +134,7 @@ impl Records {
         let arguments = [Arg::Text(Some(id)), int(token.get())];
         match tx.ask(DELETE, &arguments).await?.len() {
             1 => Ok(()),
-            _ => Err(Reject::Missing.into()),
+            _ => Err(missing(id, token)),
         }
     }
 
@@ -152,9 +152,10 @@ impl Records {
             rows = tx.ask(LOCK, &arguments).await?;
         }
         let Some(row) = rows.first_mut() else {
-            return Err(Reject::Missing.into());
+            return Err(missing(id, token));
         };
-        admit(self.rule, row.int(0).unwrap_or(0), token)?;
+        admit(self.rule, row.int(0).unwrap_or(0), token)
+            .map_err(|refused| refused.noted(id, Pass::new(token)))?;
         Ok(row.text(1))
     }
 
@@ -168,7 +169,7 @@ impl Records {
         let arguments = [Arg::Text(Some(id)), Arg::Text(data), int(token.get())];
         match tx.ask(SET, &arguments).await?.len() {
             1 => Ok(()),
-            _ => Err(Reject::Missing.into()),
+            _ => Err(missing(id, token)),
         }
     }
 
@@ -181,13 +182,20 @@ impl Records {
     ) -> Result<Refused, Refused> {
         let rows = tx.ask(LOOK, &[Arg::Text(Some(id))]).await?;
         let highest = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
-        admit(self.rule, highest, token)?;
-        Ok(Reject::Missing.into())
+        let refused = match admit(self.rule, highest, token) {
+            Err(refused) => refused,
+            Ok(()) => Reject::Missing.into(),
+        };
+        Ok(refused.noted(id, Pass::new(token)))
     }
 
     fn bound(&self) -> Arg<'static> {
         int(self.rule.max_jump.unwrap_or(Token::MAX.get()))
     }
+}
+
+fn missing(id: &str, token: Token) -> Refused {
+    Refused::from(Reject::Missing).noted(id, Pass::new(token))
 }
 
 fn valid(id: &str) -> Result<(), Fault> {

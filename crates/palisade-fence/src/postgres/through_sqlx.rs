@@ -63,6 +63,6 @@ impl From<sqlx::Error> for Fault {
 
 impl From<sqlx::Error> for Refused {
     fn from(error: sqlx::Error) -> Refused {
-        Fault::from(error).into()
+        Refused::of_the_users(error.into())
     }
 }

@@ -52,6 +52,6 @@ impl From<tokio_postgres::Error> for Fault {
 
 impl From<tokio_postgres::Error> for Refused {
     fn from(error: tokio_postgres::Error) -> Refused {
-        Fault::from(error).into()
+        Refused::of_the_users(error.into())
     }
 }

@@ -25,7 +25,7 @@ pub struct Counts {
 pub(super) struct Counters {
     pub(super) admitted: AtomicU64,
     pub(super) repeats: AtomicU64,
-    rejected: [AtomicU64; REASONS.len()],
+    rejected: [AtomicU64; Reject::CODES.len()],
     pub(super) commits: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) resources: AtomicU64,
@@ -33,7 +33,9 @@ pub(super) struct Counters {
 
 impl Counters {
     pub(super) fn rejected(&self, reject: &Reject) {
-        let at = REASONS.iter().position(|reason| *reason == reject.code());
+        let at = Reject::CODES
+            .iter()
+            .position(|reason| *reason == reject.code());
         if let Some(counter) = at.and_then(|at| self.rejected.get(at)) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
@@ -44,7 +46,7 @@ impl Counters {
         Counts {
             admitted: read(&self.admitted),
             repeats: read(&self.repeats),
-            rejected: REASONS
+            rejected: Reject::CODES
                 .into_iter()
                 .zip(self.rejected.iter().map(read))
                 .collect(),
@@ -54,16 +56,3 @@ impl Counters {
         }
     }
 }
-
-/// Every [`Reject::code`].
-const REASONS: [&str; 9] = [
-    "stale",
-    "sequence_stale",
-    "already_written",
-    "sequence_reused",
-    "wrong_authority",
-    "wrong_lock",
-    "jump",
-    "tokenless",
-    "missing",
-];

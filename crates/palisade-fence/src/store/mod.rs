@@ -21,6 +21,7 @@ mod codec;
 mod compaction;
 mod counts;
 mod error;
+mod operator;
 mod resource;
 mod settings;
 #[cfg(test)]

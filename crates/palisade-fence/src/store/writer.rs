@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 
-use palisade_core::Token;
-use palisade_core::fence::{Op, Reject};
+use palisade_core::fence::Reject;
 use palisade_wal::{Full, Opened, Wal};
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
+use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::{Bytes, Plan, Record, Request, Table};
+use crate::objects::{Bytes, Credentials, Plan, Record, Request, Table};
 use crate::store::codec;
 use crate::store::compaction::{Compaction, Replica};
 use crate::store::counts::Counters;
@@ -164,7 +164,7 @@ impl Writer {
             Plan::Repeat => true,
             Plan::Reject(reject) => {
                 self.counters.rejected(&reject);
-                asked.log(self.table.highest(&asked.resource), &reject);
+                asked.rejected(&reject);
                 return Ok(Checked::Rejected(reject));
             }
         };
@@ -235,31 +235,22 @@ impl Job {
 /// What is left of a request while it is decided.
 struct Asked {
     resource: ResourceId,
-    token: Option<Token>,
-    op: Op,
+    by: Option<Credentials>,
     reads: Option<ObjectPath>,
 }
 
 impl Asked {
     fn of(request: &Request) -> Asked {
-        let (resource, token) = (request.resource.clone(), request.token());
         Asked {
-            resource,
-            token,
-            op: request.ask.op(),
+            resource: request.resource.clone(),
+            by: request.by.clone(),
             reads: request.ask.reads().cloned(),
         }
     }
 
-    /// A rejected zombie is what an operator wants to see. It is no error: the fence did its work.
-    fn log(&self, highest: Option<Token>, reject: &Reject) {
-        let (resource, op) = (self.resource.as_str(), self.op);
-        let (token, highest) = (self.token.map(Token::get), highest.map(Token::get));
-        let reason = reject.code();
-        match reject {
-            Reject::Missing => tracing::info!(resource, token, highest, ?op, reason, "rejected"),
-            _ => tracing::warn!(resource, token, highest, ?op, reason, "rejected"),
-        }
+    fn rejected(&self, reject: &Reject) {
+        let pass = self.by.as_ref().map(Credentials::as_pass);
+        audit::rejected(self.resource.as_str(), pass, reject);
     }
 }
 

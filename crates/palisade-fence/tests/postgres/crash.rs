@@ -2,7 +2,8 @@
 //! not has left no trace, neither in the data nor in the fence.
 
 use palisade_core::Token;
-use palisade_fence::postgres::{claim, show};
+use palisade_fence::Admin as _;
+use palisade_fence::postgres::{Operator, claim};
 use palisade_testbed::Postgres;
 
 use crate::drivers::{Driver as _, Tokio};
@@ -68,7 +69,8 @@ async fn fence_and_data_stand_together_after_every_kill() {
             .await
             .unwrap()
             .get(0);
-        let fence = show(&mut tx, "r")
+        let fence = Operator::new(&mut tx)
+            .show("r")
             .await
             .unwrap()
             .and_then(|state| state.highest());

@@ -2,10 +2,9 @@
 
 use palisade_core::{AuthorityId, Token};
 use palisade_fence::postgres::{
-    Entry, Fault, Guard, Numbered, Records, Refused, Session, Strategy, claim, claim_all, list,
-    rearm, show,
+    Entry, Fault, Guard, Numbered, Operator, Records, Refused, Session, Strategy, claim, claim_all,
 };
-use palisade_fence::{Pass, Reject, Sequence};
+use palisade_fence::{Admin as _, Pass, Rearm, Reject, Sequence};
 use palisade_testbed::Postgres;
 use sqlx::{Connection as _, PgConnection};
 
@@ -32,7 +31,7 @@ impl Job for All<'_> {
 }
 
 async fn highest<S: Session>(tx: &mut S, resource: &str) -> Option<u64> {
-    let state = show(tx, resource).await.unwrap()?;
+    let state = Operator::new(tx).show(resource).await.unwrap()?;
     state.highest().map(Token::get)
 }
 
@@ -55,7 +54,10 @@ async fn several_are_claimed_together_or_not_at_all() {
         .await
         .unwrap();
     let mut tx = c.transaction().await.unwrap();
-    let listed = list(&mut tx, "", Some("a"), 10).await.unwrap();
+    let listed = Operator::new(&mut tx)
+        .list("", Some("a"), 10)
+        .await
+        .unwrap();
     let names: Vec<_> = listed.iter().map(|one| one.resource.as_str()).collect();
     assert_eq!(names, ["b", "c"]);
     assert!(listed.iter().all(|one| one.state.highest() == Some(t(6))));
@@ -174,15 +176,26 @@ async fn a_rearmed_fence_refuses_everything_below_its_floor() {
         .unwrap();
     for (resource, stands) in [("lost", None), ("poisoned", Some(t(1 << 40)))] {
         let mut tx = c.transaction().await.unwrap();
-        rearm(&mut tx, resource, t(100), Some(&ours), stands)
-            .await
-            .unwrap();
+        let with = Rearm {
+            floor: t(100),
+            authority: Some(&ours),
+            lower_from: stands,
+        };
+        Operator::new(&mut tx).rearm(resource, &with).await.unwrap();
         tx.commit().await.unwrap();
         for (token, admitted) in [(99, false), (100, true), (101, true)] {
             let mut tx = c.transaction().await.unwrap();
             let claimed = claim(&mut tx, resource, Pass::new(t(token)).by(&ours)).await;
             assert_eq!(claimed.is_ok(), admitted, "{resource} {token}: {claimed:?}");
         }
+    }
+}
+
+fn floor(floor: u64, lower_from: Option<Token>) -> Rearm<'static> {
+    Rearm {
+        floor: t(floor),
+        authority: None,
+        lower_from,
     }
 }
 
@@ -195,7 +208,9 @@ async fn rearming_does_not_let_a_refused_holder_in_again() {
         .unwrap();
     for lower_from in [None, Some(t(99)), Some(t(101))] {
         let mut tx = c.transaction().await.unwrap();
-        let refused = rearm(&mut tx, "orders", t(50), None, lower_from).await;
+        let refused = Operator::new(&mut tx)
+            .rearm("orders", &floor(50, lower_from))
+            .await;
         let said = refused.unwrap_err().to_string();
         assert!(said.contains("stands at 100"), "{said}");
         tx.commit().await.unwrap();
@@ -206,11 +221,10 @@ async fn rearming_does_not_let_a_refused_holder_in_again() {
         zombie.rejected(),
         Some(Reject::Stale { highest }) if *highest == t(100)
     ));
-    rearm(&mut tx, "orders", t(100), None, None).await.unwrap();
-    assert_eq!(
-        show(&mut tx, "orders").await.unwrap().unwrap().highest(),
-        Some(t(100))
-    );
+    let mut operator = Operator::new(&mut tx);
+    operator.rearm("orders", &floor(100, None)).await.unwrap();
+    let fence = operator.show("orders").await.unwrap().unwrap();
+    assert_eq!(fence.highest(), Some(t(100)));
 }
 
 #[tokio::test]
@@ -240,7 +254,13 @@ async fn what_is_wrong_is_named_and_nothing_is_written() {
         refused.to_string().contains("101 characters; 1 ..= 100"),
         "{refused}"
     );
-    assert!(list(&mut tx, "", None, 10).await.unwrap().is_empty());
+    assert!(
+        Operator::new(&mut tx)
+            .list("", None, 10)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 
     let mut outside = PgConnection::connect(&url).await.unwrap();
     let refused = claim(&mut outside, "a", t(1)).await.unwrap_err();

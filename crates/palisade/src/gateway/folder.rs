@@ -11,9 +11,7 @@ use std::path::{Path, PathBuf};
 
 use palisade_fence::Rule;
 use palisade_fence::http::Start;
-use palisade_fence::store::{OpenError, Store};
-
-use super::open_marks;
+use palisade_fence::store::{OpenError, Settings, Store};
 
 /// An opened directory.
 #[derive(Debug)]
@@ -46,7 +44,7 @@ impl Folder {
             return Err(FolderError::Lost);
         }
         fs::create_dir_all(dir)?;
-        let store = open_marks(dir, rule)?;
+        let store = Store::open(&marks(dir), &Settings::default().with_rule(rule))?;
         let clean = match fs::remove_file(ended_cleanly(dir)) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => new,
@@ -77,7 +75,8 @@ impl Folder {
     }
 }
 
-pub(super) fn marks(dir: &Path) -> PathBuf {
+/// Where a gateway's marks are; an operator looks there while it is stopped.
+pub(crate) fn marks(dir: &Path) -> PathBuf {
     dir.join("marks")
 }
 

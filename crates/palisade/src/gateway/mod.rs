@@ -26,19 +26,16 @@ mod forward;
 mod headers;
 
 use std::future::Future;
-use std::path::Path;
 
 use axum::Router;
-use palisade_fence::Rule;
 use palisade_fence::http::{FenceLayer, Policy, Routes};
-use palisade_fence::store::{OpenError, Settings, Store};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tower_layer::Layer as _;
 
 use crate::connections::{self, Bounds};
 
-pub(crate) use folder::Folder;
+pub(crate) use folder::{Folder, marks};
 pub(crate) use forward::{Times, Upstream};
 
 /// How a gateway is run.
@@ -110,13 +107,4 @@ impl Gateway {
         }
         Ok(())
     }
-}
-
-/// Opens the marks of a gateway's directory, for those who show and re-arm them. The gateway must not be
-/// running: its directory is locked.
-///
-/// # Errors
-/// As [`Store::open`].
-pub(crate) fn open_marks(dir: &Path, rule: Rule) -> Result<Store, OpenError> {
-    Store::open(&folder::marks(dir), &Settings::default().with_rule(rule))
 }

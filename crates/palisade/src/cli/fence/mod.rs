@@ -1,18 +1,23 @@
 //! `palisade fence`: the fences of resources, seen by an operator.
 //!
 //! ```text
-//!   --url scheme://… → Resources (one match by scheme, here and nowhere else) → show · ls · rearm
+//!   --url scheme://… ┐
+//!   --data DIR       ┴► Resources (one match by scheme, here and nowhere else) → show · ls · rearm
 //!   install KIND     → the schema of that kind, run or printed
 //! ```
 
+mod folder;
 mod postgres;
+
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use palisade_core::{AuthorityId, Token};
-use palisade_fence::{FenceState, Written};
+use palisade_fence::{FenceState, FloorTooLow, Listed, Rearm, Written};
+use palisade_proto::Code;
 use serde_json::{Value, json};
 
-use super::failure::Failure;
+use super::failure::{FAILED, Failure};
 use super::output::{Out, facts, table};
 use super::value;
 
@@ -29,8 +34,12 @@ pub(crate) enum FenceCommand {
     Rearm(RearmArgs),
 }
 
+/// How many fences one question asks for.
+const PAGE: u32 = 500;
+
 /// Where the resources are.
 #[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
 struct Where {
     /// The database: postgres://USER@HOST:PORT/DATABASE. Its password comes from PGPASSWORD, or within
     /// the URL from PALISADE_FENCE_URL; not from here, where every user of the machine could read it.
@@ -41,7 +50,10 @@ struct Where {
         env = "PALISADE_FENCE_URL",
         hide_env_values = true
     )]
-    url: String,
+    url: Option<String>,
+    /// The data directory of a `palisade store` or a `palisade gateway` that is stopped.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -111,12 +123,21 @@ fn authority(text: &str) -> Result<AuthorityId, String> {
 
 /// Resources of one place: what each kind must be able to do.
 enum Resources {
+    Folder(folder::Folder),
     Postgres(postgres::Database),
 }
 
 impl Resources {
+    async fn open(at: &Where) -> Result<Resources, Failure> {
+        match (&at.url, &at.data) {
+            (_, Some(dir)) => folder::Folder::open(dir).map(Resources::Folder),
+            (Some(url), None) => Resources::of(url).await,
+            (None, None) => Err(Failure::usage("--url or --data is wanted".to_owned())),
+        }
+    }
+
     /// The one place where a URL's scheme is looked at.
-    async fn open(url: &str) -> Result<Resources, Failure> {
+    async fn of(url: &str) -> Result<Resources, Failure> {
         match url.split_once("://").map(|(scheme, _)| scheme) {
             Some("postgres" | "postgresql") => {
                 Ok(Resources::Postgres(postgres::Database::open(url).await?))
@@ -132,32 +153,33 @@ impl Resources {
 
     async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
         match self {
+            Resources::Folder(folder) => folder.show(resource).await,
             Resources::Postgres(database) => database.show(resource).await,
         }
     }
 
     /// A page of them, in name order, from the one behind `after` on.
-    async fn list(
-        &mut self,
-        prefix: &str,
-        after: Option<&str>,
-    ) -> Result<Vec<(String, FenceState)>, Failure> {
+    async fn list(&mut self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Failure> {
         match self {
+            Resources::Folder(folder) => folder.list(prefix, after).await,
             Resources::Postgres(database) => database.list(prefix, after).await,
         }
     }
 
-    async fn rearm(&mut self, args: &RearmArgs) -> Result<(), Failure> {
-        let authority = args.authority_id.as_ref();
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
         match self {
-            Resources::Postgres(database) => {
-                let (floor, lower_from) = (args.floor, args.lower_from);
-                database
-                    .rearm(&args.resource, floor, authority, lower_from)
-                    .await
-            }
+            Resources::Folder(folder) => folder.rearm(resource, with).await,
+            Resources::Postgres(database) => database.rearm(resource, with).await,
         }
     }
+}
+
+fn too_low(floor: FloorTooLow) -> Failure {
+    let highest = floor.highest;
+    Failure::new(FAILED, Code::Stale.name(), floor.to_string()).hint(format!(
+        "choose a floor above {highest}; if that is no token of the authority's, because the fence was \
+         poisoned, add --lower-from {highest}"
+    ))
 }
 
 pub(super) async fn carry_out(command: FenceCommand, out: Out) -> Result<(), Failure> {
@@ -174,8 +196,8 @@ async fn install(args: &InstallArgs, out: Out) -> Result<(), Failure> {
         Kind::Postgres => postgres::steps(&args.tables)?,
     };
     if let (false, Some(url)) = (args.dry_run, &args.url) {
-        match Resources::open(url).await? {
-            Resources::Postgres(mut database) => database.install(&steps).await?,
+        match args.kind {
+            Kind::Postgres => postgres::Database::open(url).await?.install(&steps).await?,
         }
     }
     for (name, sql) in &steps {
@@ -190,7 +212,7 @@ async fn install(args: &InstallArgs, out: Out) -> Result<(), Failure> {
 }
 
 async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
-    let mut resources = Resources::open(&args.at.url).await?;
+    let mut resources = Resources::open(&args.at).await?;
     let state = resources.show(&args.resource).await?;
     if out.json {
         return out.value(&body(&args.resource, state.as_ref()));
@@ -212,14 +234,14 @@ async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
 }
 
 async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
-    let mut resources = Resources::open(&args.at.url).await?;
+    let mut resources = Resources::open(&args.at).await?;
     let mut rows = Vec::new();
     let mut after = None;
     loop {
         let page = resources.list(&args.prefix, after.as_deref()).await?;
-        let Some((last, _)) = page.last() else { break };
-        after = Some(last.clone());
-        for (resource, state) in &page {
+        let Some(last) = page.last() else { break };
+        after = Some(last.resource.clone());
+        for Listed { resource, state } in &page {
             match out.json {
                 true => out.value(&body(resource, Some(state)))?,
                 false => rows.push(row(resource, state)),
@@ -235,8 +257,13 @@ async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
 }
 
 async fn rearm(args: &RearmArgs, out: Out) -> Result<(), Failure> {
-    let mut resources = Resources::open(&args.at.url).await?;
-    resources.rearm(args).await?;
+    let mut resources = Resources::open(&args.at).await?;
+    let with = Rearm {
+        floor: args.floor,
+        authority: args.authority_id.as_ref(),
+        lower_from: args.lower_from,
+    };
+    resources.rearm(&args.resource, &with).await?;
     let (resource, floor) = (&args.resource, args.floor);
     if out.json {
         return out.value(&json!({"resource": resource, "floor": floor.get()}));

@@ -1,15 +1,12 @@
 //! Fences in a PostgreSQL database.
 
-use palisade_core::{AuthorityId, Token};
-use palisade_fence::FenceState;
-use palisade_fence::postgres::{Fault, MIGRATIONS, list, rearm, show};
+use palisade_fence::postgres::{Fault, MIGRATIONS, Operator};
+use palisade_fence::{Admin as _, FenceState, Listed, Rearm};
 use palisade_proto::Code;
 use tokio_postgres::{Client, Config, NoTls};
 
 use super::super::failure::{FAILED, Failure};
-
-/// How many fences one question asks for.
-const PAGE: u32 = 500;
+use super::{PAGE, too_low};
 
 pub(super) struct Database(Client);
 
@@ -82,31 +79,21 @@ impl Database {
 
     pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
         let mut tx = self.0.transaction().await.map_err(Fault::from)?;
-        Ok(show(&mut tx, resource).await?)
+        Ok(Operator::new(&mut tx).show(resource).await?)
     }
 
     pub(super) async fn list(
         &mut self,
         prefix: &str,
         after: Option<&str>,
-    ) -> Result<Vec<(String, FenceState)>, Failure> {
+    ) -> Result<Vec<Listed>, Failure> {
         let mut tx = self.0.transaction().await.map_err(Fault::from)?;
-        let page = list(&mut tx, prefix, after, PAGE).await?;
-        Ok(page
-            .into_iter()
-            .map(|one| (one.resource, one.state))
-            .collect())
+        Ok(Operator::new(&mut tx).list(prefix, after, PAGE).await?)
     }
 
-    pub(super) async fn rearm(
-        &mut self,
-        resource: &str,
-        floor: Token,
-        authority: Option<&AuthorityId>,
-        lower_from: Option<Token>,
-    ) -> Result<(), Failure> {
+    pub(super) async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
         let mut tx = self.0.transaction().await.map_err(Fault::from)?;
-        rearm(&mut tx, resource, floor, authority, lower_from).await?;
+        Operator::new(&mut tx).rearm(resource, with).await?;
         Ok(tx.commit().await.map_err(Fault::from)?)
     }
 }
@@ -126,12 +113,7 @@ impl From<Fault> for Failure {
     fn from(fault: Fault) -> Failure {
         match fault {
             Fault::Invalid(_) | Fault::Argument(_) => Failure::usage(fault.to_string()),
-            Fault::FloorTooLow { highest, .. } => {
-                Failure::new(FAILED, Code::Stale.name(), fault.to_string()).hint(format!(
-                    "choose a floor above {highest}; if that is no token of the authority's, because the \
-                     fence was poisoned, add --lower-from {highest}"
-                ))
-            }
+            Fault::FloorTooLow(floor) => too_low(floor),
             Fault::NotInstalled(_) => Failure::new(
                 FAILED,
                 Code::Invalid.name(),

@@ -1,0 +1,35 @@
+//! What an operator does with the fences of a store.
+
+use palisade_core::fence::{FenceState, Rearm};
+
+use crate::admin::{Admin, Listed};
+use crate::name::ResourceId;
+use crate::objects::{Fault, Request};
+use crate::store::{Store, StoreError};
+
+impl Admin for Store {
+    type Error = StoreError;
+
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, StoreError> {
+        let resource = ResourceId::new(resource).map_err(Fault::from)?;
+        let view = self.look(move |table| table.view(&resource)).await?;
+        Ok(view.map(|view| view.fence))
+    }
+
+    async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, StoreError> {
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        self.look(move |table| table.fences(&prefix, after.as_deref(), limit))
+            .await
+    }
+
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), StoreError> {
+        let resource = ResourceId::new(resource).map_err(Fault::from)?;
+        let done = self.ask(Request::rearm(resource, with)).await;
+        done.map(|_| ())
+    }
+}
