@@ -1,5 +1,7 @@
 //! The natural first call: claim, and only then have something to read from.
 
+use std::collections::BTreeMap;
+
 use palisade_core::fence::Pass;
 
 use crate::checked::Checked;
@@ -23,6 +25,32 @@ pub async fn enter<'a, F: Fence>(
     pass: Pass<'a>,
 ) -> Result<Checked<Claimed<'a, F>>, F::Error> {
     Ok(fence.claim(pass).await?.map(|()| Claimed { fence, pass }))
+}
+
+/// Claims several resources before any of them is read, in name order, so that two holders of several
+/// do not stand in each other's way. Gives them under their names.
+///
+/// It is no transaction: if one is rejected, those before it have been raised already, which shuts out
+/// nobody but older holders. (In one database, `claim_all` of its module is all or nothing.)
+///
+/// # Errors
+/// The resources' own faults; a stale token is [`Checked::Rejected`], and the log says where.
+pub async fn enter_all<'a, F: Fence + 'a>(
+    claims: impl IntoIterator<Item = (&'a str, &'a F, Pass<'a>)>,
+) -> Result<Checked<BTreeMap<&'a str, Claimed<'a, F>>>, F::Error> {
+    let mut claims: Vec<_> = claims.into_iter().collect();
+    claims.sort_by_key(|(name, ..)| *name);
+    let (mut entered, mut highest) = (BTreeMap::new(), None);
+    for (name, fence, pass) in claims {
+        match enter(fence, pass).await? {
+            Checked::Admitted(admitted) => {
+                highest = highest.max(admitted.highest);
+                entered.insert(name, admitted.value);
+            }
+            Checked::Rejected(reject) => return Ok(Checked::Rejected(reject)),
+        }
+    }
+    Ok(Checked::admitted(entered, highest))
 }
 
 impl<F: Fence> Claimed<'_, F> {

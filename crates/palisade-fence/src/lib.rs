@@ -22,6 +22,7 @@
 //! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
 //! that was hit, a name that is no name.
 
+mod account;
 mod admin;
 pub mod audit;
 mod checked;
@@ -43,9 +44,10 @@ pub mod postgres;
 #[cfg(feature = "store")]
 pub mod store;
 
+pub use account::{Account, Fate};
 pub use admin::{Admin, Listed};
 pub use checked::{Admitted, Checked};
-pub use claimed::{Claimed, enter};
+pub use claimed::{Claimed, enter, enter_all};
 pub use fence::{Change, Fence, Write};
 pub use name::{Invalid, ObjectPath, PathFault, ResourceId};
 #[cfg(any(feature = "memory", feature = "store"))]

@@ -7,8 +7,11 @@
     reason = "a test fails by panicking"
 )]
 
+use palisade_core::Token;
 use palisade_fence::conformance::{self, Habit, Subject, TEXTBOOK_FAILS, UNFENCED_FAILS};
-use palisade_fence::{Fault, Limits, Mode, Rule, memory};
+use palisade_fence::{
+    Change, Fault, Fence as _, Limits, Mode, Pass, Reject, Rule, Write, enter_all, memory,
+};
 
 struct Memory(memory::Store);
 
@@ -70,4 +73,37 @@ async fn the_late_write_is_lost_every_time_by_the_textbook_and_never_by_the_clai
     assert_eq!(lost(Mode::Strict).await, 0);
     assert_eq!(lost(Mode::Textbook).await, 1_000);
     assert_eq!(lost(Mode::DangerUnfenced).await, 1_000);
+}
+
+#[tokio::test]
+async fn several_are_claimed_before_any_is_read() {
+    let store = memory::Store::new(Rule::CLAIM, Limits::DEFAULT);
+    let [a, b, c] = ["a", "b", "c"].map(|name| store.resource(name).unwrap());
+    let pass = |token| Pass::new(Token::new(token).unwrap());
+    let _ = b.claim(pass(9)).await.unwrap();
+    let asked = |token| {
+        [
+            ("c", &c, pass(token)),
+            ("a", &a, pass(token)),
+            ("b", &b, pass(token)),
+        ]
+    };
+    let late = enter_all(asked(8)).await.unwrap();
+    let highest = Token::new(9).unwrap();
+    assert_eq!(late.rejected(), Some(&Reject::Stale { highest }));
+    assert_eq!(
+        a.view().unwrap().fence.highest(),
+        Some(pass(8).token),
+        "a comes before b"
+    );
+    assert!(c.view().is_none(), "c comes after it");
+    let all = enter_all(asked(10)).await.unwrap().into_result().unwrap();
+    assert_eq!(all.keys().copied().collect::<Vec<_>>(), ["a", "b", "c"]);
+    for (resource, claimed) in [(&a, &all["a"]), (&b, &all["b"]), (&c, &all["c"])] {
+        let late = resource
+            .write(pass(9), Write::new("/x", Change::Put(b"late")))
+            .await;
+        assert!(late.unwrap().rejected().is_some());
+        assert!(claimed.read("/x").await.unwrap().is_admitted());
+    }
 }

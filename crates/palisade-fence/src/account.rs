@@ -1,0 +1,169 @@
+//! What a holder had done when it was rejected, so that it can undo what lies outside the fence.
+//!
+//! ```text
+//!   note("charge", Fate::Admitted) ─ note("reserve", Fate::Admitted) ─ note("book", Fate::Rejected) ─┐
+//!                                                                                                    ▼
+//!   compensate: newest first, each step with what became of it             book ✗ ─ reserve ✓ ─ charge ✓
+//! ```
+//!
+//! A transaction that is rejected rolls its own writes back. A payment, a mail, a file elsewhere it does
+//! not: those are compensated, as in Garcia-Molina and Salem 1987, "Sagas".
+
+use palisade_core::fence::Reject;
+
+use crate::checked::Checked;
+
+/// What became of one step under a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was carried out, and a newer holder sees it.
+    Admitted,
+    /// It was not carried out.
+    Rejected(Reject),
+    /// A fault came instead of an answer: it may or may not have been carried out. Ask again under the
+    /// same sequence number, or look, before undoing anything.
+    Unknown,
+}
+
+impl Fate {
+    /// What an answer of a [`Fence`](crate::Fence) says.
+    pub fn of<T, E>(answer: &Result<Checked<T>, E>) -> Fate {
+        match answer {
+            Ok(Checked::Admitted(_)) => Fate::Admitted,
+            Ok(Checked::Rejected(reject)) => Fate::Rejected(reject.clone()),
+            Err(_) => Fate::Unknown,
+        }
+    }
+}
+
+/// The steps of one holder, in the order in which they were tried, each with its fate.
+///
+/// ```
+/// use palisade_core::Token;
+/// use palisade_fence::{Account, Change, Fate, Fence, Limits, Pass, Rule, Write, memory};
+///
+/// # async fn book() -> Result<(), Box<dyn std::error::Error>> {
+/// let seats = memory::Store::new(Rule::CLAIM, Limits::DEFAULT).resource("seat:12A")?;
+/// let (mine, newer) = (Pass::new(Token::new(33)?), Pass::new(Token::new(34)?));
+/// let mut account = Account::new();
+/// let reserved = seats.write(mine, Write::new("/reserved", Change::Put(b"Alice"))).await;
+/// account.note("reserve", Fate::of(&reserved));
+/// account.note("charge", Fate::Admitted); // at the bank, which knows of no fence
+/// let _ = seats.claim(newer).await?; // the lease ended meanwhile
+/// let booked = seats.write(mine, Write::new("/passenger", Change::Put(b"Alice"))).await;
+/// assert!(!account.note("book", Fate::of(&booked)));
+///
+/// let mut undone = Vec::new();
+/// account.compensate(async |step, fate| {
+///     if *step == "charge" && *fate == Fate::Admitted {
+///         undone.push("money back");
+///     }
+///     Ok::<(), std::io::Error>(())
+/// }).await.map_err(|(error, _left)| error)?;
+/// assert_eq!(undone, ["money back"]);
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(book()).unwrap();
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account<S>(Vec<(S, Fate)>);
+
+impl<S> Default for Account<S> {
+    fn default() -> Account<S> {
+        Account::new()
+    }
+}
+
+impl<S> Account<S> {
+    /// Nothing was tried yet.
+    #[must_use]
+    pub const fn new() -> Account<S> {
+        Account(Vec::new())
+    }
+
+    /// Notes what became of a step; whether to go on with the next.
+    pub fn note(&mut self, step: S, fate: Fate) -> bool {
+        self.0.push((step, fate));
+        self.is_clean()
+    }
+
+    /// Whether every step was admitted: there is nothing to undo.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.0.iter().all(|(_, fate)| *fate == Fate::Admitted)
+    }
+
+    /// Every step, the oldest first.
+    pub fn steps(&self) -> impl Iterator<Item = (&S, &Fate)> {
+        self.0.iter().map(|(step, fate)| (step, fate))
+    }
+
+    /// The step that was rejected first, and why.
+    #[must_use]
+    pub fn rejected(&self) -> Option<(&S, &Reject)> {
+        self.steps().find_map(|(step, fate)| match fate {
+            Fate::Rejected(reject) => Some((step, reject)),
+            _ => None,
+        })
+    }
+
+    /// Gives every step to `undo`, the newest first, unless all were admitted. Stops where `undo` fails;
+    /// what was not undone by then comes back with the error.
+    ///
+    /// # Errors
+    /// The first error of `undo`, with the steps that are left, the failed one among them.
+    pub async fn compensate<E>(
+        mut self,
+        mut undo: impl AsyncFnMut(&S, &Fate) -> Result<(), E>,
+    ) -> Result<(), (E, Account<S>)> {
+        if self.is_clean() {
+            return Ok(());
+        }
+        while let Some((step, fate)) = self.0.last() {
+            match undo(step, fate).await {
+                Ok(()) => drop(self.0.pop()),
+                Err(error) => return Err((error, self)),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn undoing_goes_backwards_and_what_is_left_comes_back() {
+        let mut account = Account::new();
+        assert!(account.note(1, Fate::Admitted));
+        assert!(account.note(2, Fate::Admitted));
+        assert!(!account.note(3, Fate::Rejected(Reject::Missing)));
+        assert_eq!(account.rejected(), Some((&3, &Reject::Missing)));
+        let mut seen = Vec::new();
+        let stopped = account
+            .compensate(async |step, _| {
+                seen.push(*step);
+                if *step == 2 {
+                    Err("the bank is closed")
+                } else {
+                    Ok(())
+                }
+            })
+            .await;
+        let (error, left) = stopped.unwrap_err();
+        assert_eq!((error, seen), ("the bank is closed", vec![3, 2]));
+        assert_eq!(
+            left.steps().map(|(step, _)| *step).collect::<Vec<_>>(),
+            [1, 2]
+        );
+    }
+
+    #[tokio::test]
+    async fn what_was_admitted_altogether_is_not_undone() {
+        let mut account = Account::new();
+        account.note("only", Fate::Admitted);
+        let done = account.compensate(async |_, _| Err("undone")).await;
+        assert!(done.is_ok());
+    }
+}
