@@ -53,12 +53,29 @@ impl Connections {
             // Small frames in both directions: waiting to fill a segment would cost 40 ms each.
             let _ = stream.set_nodelay(true);
             match session::is_plain(&app, &stream).await {
-                Some(true) => session::serve(app, stream).await,
+                Some(true) => near(app, stream).await,
                 Some(false) => run(&app, router, &protocol, stream).await,
                 None => {}
             }
         }
     }
+}
+
+/// Serves a plain session on the pipeline's own thread.
+async fn near(app: Arc<App>, stream: TcpStream) {
+    let Ok(stream) = stream.into_std() else {
+        return;
+    };
+    let handle = app.handle.clone();
+    let session = handle.near(async move {
+        // Registered with the runtime of that thread.
+        match TcpStream::from_std(stream) {
+            Ok(stream) => session::serve(app, stream).await,
+            Err(error) => tracing::warn!(%error, "a session could not begin"),
+        }
+    });
+    // An error means that the pipeline's thread is gone, and the connection with it.
+    let _ = session.await;
 }
 
 /// The protocol's bounds.

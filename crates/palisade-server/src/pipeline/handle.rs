@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 
 use palisade_core::{AuthorityId, Event, GrantRef, LockName, Outcome, RequestId};
+use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 
 use super::random;
 use super::request::{Acquire, Answer, Failure, Request};
@@ -27,7 +29,7 @@ pub struct Identity {
 /// last handle goes.
 #[derive(Clone)]
 pub struct Handle {
-    inbox: Sender<Message>,
+    inbox: mpsc::UnboundedSender<Message>,
     shared: Arc<Shared>,
 }
 
@@ -38,6 +40,9 @@ pub(super) struct Shared {
     pub(super) events: broadcast::Sender<Arc<[Event]>>,
     pub(super) stopped: watch::Sender<Option<Stopped>>,
     next_session: AtomicU64,
+    /// The runtime of the pipeline's thread, and the tasks on it that are not the pipeline's own.
+    near: runtime::Handle,
+    pub(super) neighbours: TaskTracker,
 }
 
 /// Why the pipeline no longer runs.
@@ -80,7 +85,7 @@ pub(super) struct Outbox {
 }
 
 impl Handle {
-    pub(super) fn new(inbox: Sender<Message>, shared: Arc<Shared>) -> Handle {
+    pub(super) fn new(inbox: mpsc::UnboundedSender<Message>, shared: Arc<Shared>) -> Handle {
         Handle { inbox, shared }
     }
 
@@ -133,6 +138,16 @@ impl Handle {
         )
     }
 
+    /// Runs a task on the pipeline's own thread, between two rounds: what it submits is taken in, and
+    /// what it is answered reaches it, without another thread being woken. It must never block. Aborted
+    /// at once if the pipeline's thread is gone.
+    pub fn near<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.shared.neighbours.spawn_on(task, &self.shared.near)
+    }
+
     /// Every change from now on, as it becomes durable, in order. A reader that is too slow is told
     /// how much it missed.
     #[must_use]
@@ -165,13 +180,15 @@ impl Handle {
 }
 
 impl Shared {
-    pub(super) fn new(identity: Identity) -> Arc<Shared> {
+    pub(super) fn new(identity: Identity, near: runtime::Handle) -> Arc<Shared> {
         Arc::new(Shared {
             identity,
             stats: Stats::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
             stopped: watch::channel(None).0,
             next_session: AtomicU64::new(1),
+            near,
+            neighbours: TaskTracker::new(),
         })
     }
 }
@@ -179,7 +196,7 @@ impl Shared {
 /// A session's sending half. Dropping it takes its waiting requests out of their queues; what it was
 /// granted stays until it is released or expires.
 pub struct Session {
-    inbox: Sender<Message>,
+    inbox: mpsc::UnboundedSender<Message>,
     outbox: Arc<Outbox>,
 }
 
@@ -212,7 +229,7 @@ impl Drop for Session {
 /// A caller on its way to an answer. Dropped before that, it leaves the queue and gives back what it
 /// was granted in that moment.
 struct Asking<'a> {
-    inbox: &'a Sender<Message>,
+    inbox: &'a mpsc::UnboundedSender<Message>,
     answer: oneshot::Receiver<Answer>,
     waiting: Option<RequestId>,
     undo: Option<LockName>,

@@ -10,6 +10,10 @@
 //!                             └──► events ──► watchers
 //! ```
 //!
+//! The thread runs other tasks between two rounds, if it is asked to ([`Handle::near`]): a session that
+//! lives there hands in its requests and gets its answers without waking another thread, which costs
+//! more than the rest of a round.
+//!
 //! It knows neither sockets nor how the log is made durable: the one side is [`Handle`], the other
 //! the trait [`Log`].
 
@@ -26,10 +30,11 @@ mod sequencer;
 mod stats;
 
 use std::io;
-use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use palisade_core::{Away, Command, Limits, Machine};
+use tokio::runtime::Builder;
+use tokio::sync::mpsc;
 
 pub use clock::{Clock, Running};
 pub use handle::{Answers, Handle, Identity, Session, Stopped};
@@ -85,7 +90,7 @@ impl Returning {
 pub struct Pipeline {
     /// The way in.
     pub handle: Handle,
-    /// Ends after [`Handle::stop`] or when the log fails.
+    /// Ends after [`Handle::stop`] or when the log fails, and when the tasks near it have ended.
     pub thread: JoinHandle<()>,
 }
 
@@ -118,13 +123,26 @@ pub fn start(start: Start) -> io::Result<Pipeline> {
     };
     let mut first = returning.map(Returning::commands).unwrap_or_default();
     first.push(Command::Configure(limits));
-    let shared = Shared::new(identity);
-    let (inbox, messages) = mpsc::channel();
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let shared = Shared::new(identity, runtime.handle().clone());
+    let (inbox, messages) = mpsc::unbounded_channel();
     let handle = Handle::new(inbox, shared.clone());
-    let mut sequencer = Sequencer::new(machine, log, clock, messages, shared);
+    let mut sequencer = Sequencer::new(machine, log, clock, messages, shared.clone());
     sequencer.open(first).map_err(io::Error::other)?;
     let thread = std::thread::Builder::new()
         .name("palisade-order".into())
-        .spawn(move || sequencer.run())?;
+        .spawn(move || {
+            // A task like its neighbours, so that they have their turn before it takes in a round.
+            let sequencer = runtime.spawn(sequencer.run());
+            runtime.block_on(async {
+                if let Err(failed) = sequencer.await
+                    && let Ok(panic) = failed.try_into_panic()
+                {
+                    std::panic::resume_unwind(panic);
+                }
+                shared.neighbours.close();
+                shared.neighbours.wait().await;
+            });
+        })?;
     Ok(Pipeline { handle, thread })
 }

@@ -12,13 +12,16 @@
 //! ends before its holder's own reckoning from the moment of sending.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use palisade_core::{
     Away, Change, Command, Effect, Ending, Entry, Event, Machine, Outcome, Span, Timestamp,
     WallTime,
 };
+
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::yield_now;
+use tokio::time::timeout;
 
 use super::clock::{Clock, wall};
 use super::codec::{encode_command, encode_head};
@@ -46,7 +49,7 @@ pub(super) struct Sequencer {
     machine: Machine,
     log: Box<dyn Log>,
     clock: Clock,
-    inbox: Receiver<Message>,
+    inbox: UnboundedReceiver<Message>,
     shared: Arc<Shared>,
     desk: Desk,
     /// The batch being built: its stamp, its bytes, and how many of them are the head.
@@ -68,7 +71,7 @@ impl Sequencer {
         machine: Machine,
         log: Box<dyn Log>,
         clock: Clock,
-        inbox: Receiver<Message>,
+        inbox: UnboundedReceiver<Message>,
         shared: Arc<Shared>,
     ) -> Sequencer {
         Sequencer {
@@ -91,8 +94,8 @@ impl Sequencer {
     }
 
     /// Works until it is asked to stop or the log fails.
-    pub(super) fn run(mut self) {
-        let stopped = match self.rounds() {
+    pub(super) async fn run(mut self) {
+        let stopped = match self.rounds().await {
             Ok(()) => {
                 self.desk.dismiss();
                 Stopped::Asked
@@ -108,7 +111,8 @@ impl Sequencer {
 
     /// Whoever still stands in line is told that nothing happened.
     fn turn_away(&mut self) {
-        for message in self.inbox.try_iter() {
+        self.inbox.close();
+        while let Ok(message) = self.inbox.try_recv() {
             match message {
                 Message::Call { reply, .. } => {
                     let _ = reply.send(gone());
@@ -131,10 +135,10 @@ impl Sequencer {
         self.publish()
     }
 
-    fn rounds(&mut self) -> Result<(), LogFailed> {
+    async fn rounds(&mut self) -> Result<(), LogFailed> {
         let mut round = Vec::new();
         while !self.stopping {
-            self.gather(&mut round);
+            self.gather(&mut round).await;
             self.begin();
             for message in round.drain(..) {
                 self.message(message)?;
@@ -146,14 +150,21 @@ impl Sequencer {
     }
 
     /// Waits for something to do, then takes everything that is there.
-    fn gather(&mut self, round: &mut Vec<Message>) {
+    async fn gather(&mut self, round: &mut Vec<Message>) {
         let due = self.machine.next_due().filter(|_| !self.full);
-        match self.inbox.recv_timeout(self.clock.until(due, HEARTBEAT)) {
-            Ok(first) => round.push(first),
-            Err(RecvTimeoutError::Timeout) => return self.log.idle(),
-            Err(RecvTimeoutError::Disconnected) => self.stopping = true,
+        match timeout(self.clock.until(due, HEARTBEAT), self.inbox.recv()).await {
+            Ok(Some(first)) => round.push(first),
+            Ok(None) => self.stopping = true,
+            Err(_) => return self.log.idle(),
         }
-        round.extend(self.inbox.try_iter().take(ROUND));
+        // The neighbours read what has come for them and write what they were answered: a sync is next,
+        // and they would wait for it.
+        yield_now().await;
+        while round.len() <= ROUND
+            && let Ok(message) = self.inbox.try_recv()
+        {
+            round.push(message);
+        }
     }
 
     /// Stamps a batch, and records first what time has done.
