@@ -130,12 +130,13 @@ impl Asked<'_> {
                 return self.give_up(&look.queue[0]).await;
             }
             self.wait(before, look.own.token, look.sent, until).await?;
-            look = self.look().await?;
+            look = self.look(Some(look.own)).await?;
         }
     }
 
-    /// Where it stands.
-    async fn look(&self) -> Result<Look, Fault> {
+    /// Where it stands. `known` is its own node, if it has been seen before in this session: no other will
+    /// ever have that name, so seeing the name is enough.
+    async fn look(&self, known: Option<Node>) -> Result<Look, Fault> {
         let sent = BootClock.now();
         // Proves the session to the leader, and brings this member up to date.
         let synced = self.session.sync(&self.directory);
@@ -143,17 +144,15 @@ impl Asked<'_> {
         synced.map_err(fault::of)?;
         let queue = queue?;
         let place = queue.iter().position(|child| child.is_of(&self.name));
-        let own = match place {
-            Some(place) => stat(&self.session, &self.directory, &queue[place]).await?,
-            None => None,
-        };
-        let (Some(place), Some(own)) = (place, own) else {
-            return Err(lost_its_place());
+        let place = place.ok_or_else(lost_its_place)?;
+        let own = match known {
+            Some(known) => Some(known).filter(|known| known.path.ends_with(&queue[place].name)),
+            None => stat(&self.session, &self.directory, &queue[place]).await?,
         };
         Ok(Look {
             queue,
             place,
-            own,
+            own: own.ok_or_else(lost_its_place)?,
             sent,
         })
     }
@@ -191,7 +190,7 @@ impl Asked<'_> {
                     if queue.iter().filter(|child| child.is_of(&self.name)).count() > 1 {
                         // It was asked before: the first node stays.
                         own(&self.session, &self.directory, &self.name).await?;
-                        return self.look().await;
+                        return self.look(None).await;
                     }
                     let place = queue.iter().position(|child| child.is_of(&self.name));
                     let place = place.ok_or_else(lost_its_place)?;
