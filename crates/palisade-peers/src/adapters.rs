@@ -156,7 +156,7 @@ async fn measure(plan: &Plan, servers: &Servers) -> Result<Table, Error> {
 
 fn as_text(plan: &Plan, machine: &str, table: &Table) -> String {
     let mut text = format!(
-        "{machine}\n{} lanes, medians of {} rounds\n\n{:<30}{:>12}{:>12}{:>8}{:>14}{:>12}{:>8}\n",
+        "{machine}\n{} lanes, medians of {} rounds; ratios are medians of the rounds' ratios\n\n{:<30}{:>12}{:>12}{:>8}{:>14}{:>12}{:>8}\n",
         plan.lanes, plan.rounds, "", "pairs/s", "bare", "ratio", "hand-off us", "bare", "ratio"
     );
     for ((_, name), [adapter, bare]) in table {
@@ -167,11 +167,22 @@ fn as_text(plan: &Plan, machine: &str, table: &Table) -> String {
         );
         text.push_str(&format!(
             "{name:<30}{rate:>12.0}{bare_rate:>12.0}{:>8.2}{off:>14.0}{bare_off:>12.0}{:>8.2}\n",
-            rate / bare_rate,
-            off / bare_off
+            ratio(&adapter.pairs, &bare.pairs),
+            ratio(&adapter.hand_off, &bare.hand_off),
         ));
     }
     text
+}
+
+/// Round by round, because what else the machine does changes from round to round.
+fn ratio(adapter: &[f64], bare: &[f64]) -> f64 {
+    median(
+        adapter
+            .iter()
+            .zip(bare)
+            .map(|(one, other)| one / other)
+            .collect(),
+    )
 }
 
 fn as_json(plan: &Plan, machine: &str, table: &Table) -> serde_json::Value {
