@@ -41,6 +41,12 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "the fence and the authority on PostgreSQL",
     },
     Prerequisite {
+        name: "PgBouncer",
+        probe: &["test", "-x", "/usr/sbin/pgbouncer"],
+        packages: &["pgbouncer"],
+        needed_for: "the authority on PostgreSQL behind a transaction pooler",
+    },
+    Prerequisite {
         name: "MariaDB",
         probe: &["test", "-x", "/usr/sbin/mariadbd"],
         packages: &["mariadb-server"],

@@ -20,14 +20,17 @@ pub(crate) struct Plan {
     pub(crate) rounds: u32,
     pub(crate) duration: Duration,
     pub(crate) hand_overs: u32,
+    /// All systems, if it is empty.
+    pub(crate) only: Vec<System>,
     pub(crate) json: bool,
 }
 
 /// A system and where it runs.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum System {
     Redis,
     Etcd,
+    #[value(name = "zookeeper")]
     ZooKeeper,
     Postgres,
 }
@@ -117,14 +120,16 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
 }
 
 /// For each system what the adapter and the bare client reached.
-type Table = Vec<[Reached; 2]>;
+type Table = Vec<((System, &'static str), [Reached; 2])>;
 
 async fn measure(plan: &Plan, servers: &Servers) -> Result<Table, Error> {
     bare::postgres::prepare(&servers.postgres.url()).await?;
-    let mut table: Table = SYSTEMS.iter().map(|_| Default::default()).collect();
+    let systems = SYSTEMS.into_iter();
+    let systems = systems.filter(|(one, _)| plan.only.is_empty() || plan.only.contains(one));
+    let mut table: Table = systems.map(|named| (named, Default::default())).collect();
     for round in 0..plan.rounds {
         eprintln!("round {} of {}", round + 1, plan.rounds);
-        for (row, (system, _)) in table.iter_mut().zip(SYSTEMS) {
+        for ((system, _), row) in &mut table {
             // In turns, so that what changes on the machine hits both.
             let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
             for which in order {
@@ -132,13 +137,13 @@ async fn measure(plan: &Plan, servers: &Servers) -> Result<Table, Error> {
                 let name = |lane: u32| format!("peers/{round}/{which}/{lane}");
                 let mut lanes = Vec::new();
                 for lane in 0..plan.lanes {
-                    lanes.push(servers.lane(system, adapter, &name(lane)).await?);
+                    lanes.push(servers.lane(*system, adapter, &name(lane)).await?);
                 }
                 row[which].pairs.push(pairs(lanes, plan.duration).await?);
                 let contended = format!("peers/{round}/{which}/contended");
                 let two = [
-                    servers.lane(system, adapter, &contended).await?,
-                    servers.lane(system, adapter, &contended).await?,
+                    servers.lane(*system, adapter, &contended).await?,
+                    servers.lane(*system, adapter, &contended).await?,
                 ];
                 row[which]
                     .hand_off
@@ -151,10 +156,10 @@ async fn measure(plan: &Plan, servers: &Servers) -> Result<Table, Error> {
 
 fn as_text(plan: &Plan, machine: &str, table: &Table) -> String {
     let mut text = format!(
-        "{machine}\n{} lanes, medians of {} rounds\n\n{:<30}{:>12}{:>12}{:>8}{:>14}{:>12}{:>8}\n",
+        "{machine}\n{} lanes, medians of {} rounds; ratios are medians of the rounds' ratios\n\n{:<30}{:>12}{:>12}{:>8}{:>14}{:>12}{:>8}\n",
         plan.lanes, plan.rounds, "", "pairs/s", "bare", "ratio", "hand-off us", "bare", "ratio"
     );
-    for ((_, name), [adapter, bare]) in SYSTEMS.iter().zip(table) {
+    for ((_, name), [adapter, bare]) in table {
         let (rate, bare_rate) = (median(adapter.pairs.clone()), median(bare.pairs.clone()));
         let (off, bare_off) = (
             median(adapter.hand_off.clone()),
@@ -162,15 +167,26 @@ fn as_text(plan: &Plan, machine: &str, table: &Table) -> String {
         );
         text.push_str(&format!(
             "{name:<30}{rate:>12.0}{bare_rate:>12.0}{:>8.2}{off:>14.0}{bare_off:>12.0}{:>8.2}\n",
-            rate / bare_rate,
-            off / bare_off
+            ratio(&adapter.pairs, &bare.pairs),
+            ratio(&adapter.hand_off, &bare.hand_off),
         ));
     }
     text
 }
 
+/// Round by round, because what else the machine does changes from round to round.
+fn ratio(adapter: &[f64], bare: &[f64]) -> f64 {
+    median(
+        adapter
+            .iter()
+            .zip(bare)
+            .map(|(one, other)| one / other)
+            .collect(),
+    )
+}
+
 fn as_json(plan: &Plan, machine: &str, table: &Table) -> serde_json::Value {
-    let rows = SYSTEMS.iter().zip(table).map(|((_, name), [adapter, bare])| {
+    let rows = table.iter().map(|((_, name), [adapter, bare])| {
         let side = |reached: &Reached| json!({"pairs_per_second": reached.pairs, "hand_off_us": reached.hand_off});
         json!({"system": name, "adapter": side(adapter), "bare": side(bare)})
     });

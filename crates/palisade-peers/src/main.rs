@@ -47,6 +47,9 @@ enum Command {
         /// Hand-overs of one contended lock in each measurement.
         #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
         hand_overs: u32,
+        /// Measure this system alone; several times for several.
+        #[arg(long, value_enum)]
+        only: Vec<adapters::System>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -80,12 +83,14 @@ fn main() -> ExitCode {
             rounds,
             seconds,
             hand_overs,
+            only,
             json,
         } => adapters::run(&adapters::Plan {
             lanes,
             rounds,
             duration: Duration::from_secs(seconds),
             hand_overs,
+            only,
             json,
         }),
         Command::Strategies {

@@ -50,14 +50,7 @@ pub struct Instance {
 
 impl Instance {
     pub(crate) fn start(recipe: Recipe) -> Instance {
-        let place = Place::new(recipe.name);
-        (recipe.prepare)(place.path());
-        let mut instance = Instance {
-            recipe,
-            place,
-            ports: Vec::new(),
-            process: Mutex::new(None),
-        };
+        let mut instance = Instance::prepared(recipe);
         for attempt in 1.. {
             instance.ports = (0..instance.recipe.ports).map(|_| free_port()).collect();
             match instance.launch() {
@@ -66,6 +59,25 @@ impl Instance {
             }
         }
         instance
+    }
+
+    /// One of several that have been told each other's ports.
+    pub(crate) fn start_on(recipe: Recipe, ports: Vec<u16>) -> Instance {
+        let mut instance = Instance::prepared(recipe);
+        instance.ports = ports;
+        instance.start_again();
+        instance
+    }
+
+    fn prepared(recipe: Recipe) -> Instance {
+        let place = Place::new(recipe.name);
+        (recipe.prepare)(place.path());
+        Instance {
+            recipe,
+            place,
+            ports: Vec::new(),
+            process: Mutex::new(None),
+        }
     }
 
     /// Where clients connect to, on 127.0.0.1.
@@ -240,21 +252,26 @@ fn spawn(command: &[String], log: File) -> std::io::Result<Child> {
 
 /// What a server says to `question`, or of its own accord.
 pub(crate) fn says(port: u16, question: &[u8], expected: &str) -> bool {
+    answer(port, question, expected).contains(expected)
+}
+
+/// What a server says to `question` until it has said `expected`, or no more.
+pub(crate) fn answer(port: u16, question: &[u8], expected: &str) -> String {
+    let (mut heard, mut buffer) = (String::new(), [0; 4096]);
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
-        return false;
+        return heard;
     };
     let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
     if stream.write_all(question).is_err() {
-        return false;
+        return heard;
     }
-    let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
-    while !String::from_utf8_lossy(&heard).contains(expected) {
+    while !heard.contains(expected) {
         match stream.read(&mut buffer) {
-            Ok(0) | Err(_) => return false,
-            Ok(length) => heard.extend_from_slice(&buffer[..length]),
+            Ok(0) | Err(_) => break,
+            Ok(length) => heard.push_str(&String::from_utf8_lossy(&buffer[..length])),
         }
     }
-    true
+    heard
 }
 
 /// Runs a command that prepares something.

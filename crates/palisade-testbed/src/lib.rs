@@ -26,10 +26,12 @@
 )]
 
 mod instance;
+mod members;
 mod place;
 mod proxy;
 mod servers;
 
 pub use instance::Instance;
+pub use members::{Etcd, ZooKeeper};
 pub use proxy::{Direction, Proxy};
-pub use servers::{Etcd, MariaDb, Moto, Nats, Postgres, Redis, ZooKeeper};
+pub use servers::{MariaDb, Moto, Nats, PgBouncer, Postgres, Redis};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::instance::{Instance, Prepare, Recipe, run, says};
+use crate::members::{Etcd, ZooKeeper};
 
 /// Gives each server the methods of [`Instance`], and one for a whole process.
 macro_rules! servers {
@@ -28,11 +29,11 @@ macro_rules! servers {
 
 servers! { Redis Postgres MariaDb Etcd ZooKeeper Nats Moto }
 
-fn nothing() -> Prepare {
+pub(crate) fn nothing() -> Prepare {
     Box::new(|_| {})
 }
 
-fn owned(words: &[&str]) -> Vec<String> {
+pub(crate) fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
@@ -101,7 +102,7 @@ impl Postgres {
     }
 }
 
-fn data(dir: &Path) -> String {
+pub(crate) fn data(dir: &Path) -> String {
     dir.join("data").display().to_string()
 }
 
@@ -169,6 +170,54 @@ fn postgres_is_ready(port: u16) -> bool {
     says(port, &hello, "server_version")
 }
 
+/// PgBouncer in front of a PostgreSQL, in transaction mode with two sessions.
+pub struct PgBouncer(Instance);
+
+impl PgBouncer {
+    /// Starts it in front of this server.
+    pub fn before(server: &Postgres) -> PgBouncer {
+        let port = server.port();
+        PgBouncer(Instance::start(Recipe {
+            name: "pgbouncer",
+            install: "install the Debian package pgbouncer",
+            ports: 1,
+            prepare: Box::new(|dir| {
+                if rustix::process::getuid().is_root() {
+                    run(&owned(&["chown", "postgres", &dir.display().to_string()]));
+                }
+            }),
+            command: Box::new(move |dir, ports| {
+                let config = dir.join("pgbouncer.ini");
+                let text = format!(
+                    "[databases]\n* = host=127.0.0.1 port={port} user=postgres\n\
+                     [pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={}\nunix_socket_dir=\n\
+                     auth_type=any\npool_mode=transaction\ndefault_pool_size=2\nmax_client_conn=200\n\
+                     ignore_startup_parameters=extra_float_digits\n",
+                    ports[0]
+                );
+                std::fs::write(&config, text).expect("a file in the server's folder");
+                let mut command = as_postgres();
+                command.push("/usr/sbin/pgbouncer".to_owned());
+                command.push(config.display().to_string());
+                command
+            }),
+            ready: postgres_is_ready,
+        }))
+    }
+
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port())
+    }
+}
+
+impl Deref for PgBouncer {
+    type Target = Instance;
+    fn deref(&self) -> &Instance {
+        &self.0
+    }
+}
+
 /// MariaDB: user and database `palisade`, no password.
 pub struct MariaDb(Instance);
 
@@ -223,92 +272,6 @@ fn mariadb_install(dir: &Path) {
                 GRANT ALL ON *.* TO 'palisade'@'%';\n";
     std::fs::write(dir.join("init.sql"), init).expect("a file in the server's folder");
 }
-
-/// etcd, one member.
-pub struct Etcd(Instance);
-
-impl Etcd {
-    /// Starts it with these arguments after its own.
-    pub fn start(arguments: &[&str]) -> Etcd {
-        let more = owned(arguments);
-        Etcd(Instance::start(Recipe {
-            name: "etcd",
-            install: "install the Debian package etcd-server",
-            ports: 2,
-            prepare: nothing(),
-            command: Box::new(move |dir, ports| {
-                let url = |port: u16| format!("http://127.0.0.1:{port}");
-                let (client, peer) = (url(ports[0]), url(ports[1]));
-                let mut command = vec!["/usr/bin/etcd".to_owned()];
-                command.extend([
-                    format!("--data-dir={}", data(dir)),
-                    format!("--listen-client-urls={client}"),
-                    format!("--advertise-client-urls={client}"),
-                    format!("--listen-peer-urls={peer}"),
-                    format!("--initial-advertise-peer-urls={peer}"),
-                    format!("--initial-cluster=default={peer}"),
-                ]);
-                command.extend(owned(&["--logger=zap", "--log-level=error"]));
-                command.extend(more.clone());
-                command
-            }),
-            ready: |port| {
-                let ask = b"POST /v3/maintenance/status HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
-                says(port, ask, "\"leader\"")
-            },
-        }))
-    }
-
-    /// Its address as a URL.
-    pub fn url(&self) -> String {
-        format!("etcd://127.0.0.1:{}", self.port())
-    }
-}
-
-/// ZooKeeper, standalone, with a tick of 500 ms: sessions of 1 to 60 seconds.
-pub struct ZooKeeper(Instance);
-
-impl ZooKeeper {
-    /// Starts it with these Java options, such as `-Dznode.container.checkIntervalMs=1000`.
-    pub fn start(options: &[&str]) -> ZooKeeper {
-        let more = owned(options);
-        ZooKeeper(Instance::start(Recipe {
-            name: "zookeeper",
-            install: "install the Debian packages zookeeper and default-jre-headless",
-            ports: 1,
-            prepare: Box::new(|_| {
-                let jar = Path::new(ZOOKEEPER_JAR);
-                assert!(
-                    jar.exists(),
-                    "{ZOOKEEPER_JAR} is missing: install the Debian package zookeeper"
-                );
-            }),
-            command: Box::new(move |dir, ports| {
-                let config = dir.join("zoo.cfg");
-                let text = format!(
-                    "tickTime=500\ndataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\n\
-                     maxClientCnxns=0\nmaxSessionTimeout=60000\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n",
-                    data(dir),
-                    ports[0]
-                );
-                std::fs::write(&config, text).expect("a file in the server's folder");
-                let mut command = owned(&["/usr/bin/java", "-Xmx192m", "-cp", ZOOKEEPER_JAR]);
-                command.extend(more.clone());
-                command.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".to_owned());
-                command.push(config.display().to_string());
-                command
-            }),
-            ready: |port| says(port, b"srvr", "Mode:"),
-        }))
-    }
-
-    /// Its address as a URL.
-    pub fn url(&self) -> String {
-        format!("zookeeper://127.0.0.1:{}", self.port())
-    }
-}
-
-const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
 
 /// NATS with JetStream.
 pub struct Nats(Instance);

@@ -67,10 +67,8 @@ async fn open(config: &Config, channel: &str, ears: Arc<Ears>) -> Result<JoinHan
     let (client, mut connection) = connected.map_err(|error| fault::connecting(&error))?;
     let task = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-            if let AsyncMessage::Notification(told) = message
-                && let Ok(request) = RequestId::from_hex(told.payload())
-            {
-                ears.tell(&request);
+            if let AsyncMessage::Notification(told) = message {
+                ears.tell(told.payload());
             }
         }
     });

@@ -5,8 +5,8 @@
 //!                  enter the lock ─► end what is over ─► draw a token and grant, or queue
 //!   release  ──►   the next waiter is granted in the same transaction ─► NOTIFY its connection
 //!                                                                              │
-//!   a waiting request: listener ◄──────────────────────────────────────────────┘
-//!                      └─► asks again with the same request id, which is answered with its grant
+//!   a waiting request: listener ◄─── its token ────────────────────────────────┘
+//!                      (nobody told it: it asks again, and is answered with its grant)
 //! ```
 //!
 //! # What it gives

@@ -102,10 +102,11 @@ BEGIN
     RETURN drawn;
 END $$;
 
--- Ends what is over, and grants to the first waiter that lives.
+-- Ends what is over, and grants to the first waiter that lives: the message is its grant.
 CREATE OR REPLACE FUNCTION palisade.settle(p_lock text) RETURNS void
 LANGUAGE plpgsql AS $$
-DECLARE held palisade.holds; next palisade.waits; now timestamptz := clock_timestamp();
+DECLARE
+    held palisade.holds; next palisade.waits; drawn bigint; now timestamptz := clock_timestamp();
 BEGIN
     SELECT * INTO held FROM palisade.holds WHERE lock = p_lock;
     IF FOUND THEN
@@ -115,11 +116,12 @@ BEGIN
     END IF;
     DELETE FROM palisade.waits WHERE lock = p_lock AND alive_until <= now;
     SELECT * INTO next FROM palisade.waits WHERE lock = p_lock ORDER BY place LIMIT 1;
-    IF FOUND AND palisade.open(p_lock, next.request, next.client, next.ttl_ms, next.metadata)
-        IS NOT NULL
-    THEN
+    IF NOT FOUND THEN RETURN; END IF;
+    drawn := palisade.open(p_lock, next.request, next.client, next.ttl_ms, next.metadata);
+    IF drawn IS NOT NULL THEN
         DELETE FROM palisade.waits WHERE place = next.place;
-        PERFORM pg_notify(next.channel, replace(next.request::text, '-', ''));
+        PERFORM pg_notify(next.channel, format('%s %s %s', replace(next.request::text, '-', ''), drawn,
+            floor(extract(epoch FROM now) * 1000)::bigint));
     END IF;
 END $$;
 

@@ -1,12 +1,12 @@
 //! Asking for a lock, and asking again until it is granted or the wait is over.
 
-use palisade_core::{Granted, LeaseId, LeaseKey, Span, Timestamp};
+use palisade_core::{Granted, LeaseId, LeaseKey, Span};
 use tokio_postgres::types::Type;
 
 use super::Postgres;
 use super::rows::{self, Asked};
 use crate::clock::{BootClock, Clock as _};
-use crate::ears::Ear;
+use crate::ears;
 use crate::fault::Fault;
 use crate::service::{AcquireRequest, Acquired, Under};
 
@@ -19,7 +19,7 @@ pub(super) async fn acquire(
         return Err(Fault::unsupported("put several locks under one lease"));
     };
     let until = called.after(request.wait.unwrap_or(Span::ZERO));
-    let ear = match request.wait {
+    let mut ear = match request.wait {
         Some(_) => Some(postgres.listener.listen(request.request).await),
         None => None,
     };
@@ -49,20 +49,19 @@ pub(super) async fn acquire(
                     true => third.min(LOOK).min(holder.remaining.plus(TICK)),
                     false => third,
                 };
-                pause(ear.as_ref(), sent.after(next).min(until)).await;
+                let told = match &mut ear {
+                    Some(ear) => ear.hear(sent.after(next).min(until)).await,
+                    None => None,
+                };
+                let asked = ears::Asked { called, sent };
+                if let Some(told) = told
+                    && let Some(granted) = told.granted(request.request, ttl, asked)
+                {
+                    return Ok(Acquired::Granted(granted));
+                }
             }
             Asked::Other(acquired) => return Ok(acquired),
         }
-    }
-}
-
-async fn pause(ear: Option<&Ear<'_>>, until: Timestamp) {
-    let Some(ear) = ear else {
-        return;
-    };
-    tokio::select! {
-        () = ear.heard() => {}
-        () = BootClock.sleep_until(until) => {}
     }
 }
 

@@ -69,9 +69,8 @@ async fn open(
     let mut messages = connection.into_on_message();
     Ok(tokio::spawn(async move {
         while let Some(message) = messages.next().await {
-            let granted = message.get_payload::<String>().ok();
-            if let Some(Ok(request)) = granted.map(|text| RequestId::from_hex(&text)) {
-                ears.tell(&request);
+            if let Ok(told) = message.get_payload::<String>() {
+                ears.tell(&told);
             }
         }
     }))

@@ -2,188 +2,193 @@
 --
 --   KEYS[1]  what the names of all keys begin with, with one hash tag around the root
 --   ARGV[1]  the authority id that the caller knows; another data set is another authority
---   ARGV[2]  the operation, then its arguments
+--   ARGV[2]  the operation, ARGV[3] the lock, then the operation's arguments
 --
 -- Keys, below the root:
 --   authority        the id of this data set
 --   tokens           the last fencing token drawn, for all locks
---   lock:NAME        hash of the holder; expires with its lease
+--   lock:NAME        the holder and how the grant before it ended; expires with its lease.
+--                    Of a free lock: how its last grant ended, kept for ten minutes
 --   queue:NAME       sorted set of waiting request ids, by ticket
 --   wait:ID          hash of a waiting request; expires when it gives no sign of life
---   over:ID          how a grant or a request ended; kept for an hour
---   of:ID            the lock that a request was granted, for abandoning it; kept for an hour more
-local root, op = KEYS[1], ARGV[2]
-local LAST_TOKEN, REMEMBER_MS, MOST_WAITERS = 9007199254740991, 3600000, 1024
+--   abandoned:ID     a request that was given up, which is never granted from then on; for an hour
+--
+-- A lock nobody waits for is taken with one INCR and one SET and given up with one SET: what is below
+-- the first `return`s is for everything else, and costs nothing before.
+local root, op, lock, request = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
+local LAST_TOKEN, ENDED_MS, ABANDONED_MS, MOST_WAITERS = 9007199254740991, 600000, 3600000, 1024
+local place, queue = root .. 'lock:' .. lock, root .. 'queue:' .. lock
 
-if redis.call('GET', root .. 'authority') ~= ARGV[1] then
+-- Draws the token and grants: one step, so tokens rise in the order of grants (rule A2). Nothing when
+-- the last token is out.
+local function open(by, client, ttl, metadata, before)
+  local drawn = redis.call('INCR', root .. 'tokens')
+  if drawn > LAST_TOKEN then
+    redis.call('DECR', root .. 'tokens')
+    return nil
+  end
+  -- As text: a number of Lua's would be spelled with an exponent.
+  local token, clock = string.format('%.0f', drawn), redis.call('TIME')
+  local at = clock[1] .. string.format('%03d', math.floor(clock[2] / 1000))
+  redis.call('SET', place, 'held ' .. by .. ' ' .. token .. ' ' .. ttl .. ' ' .. at .. '\n' .. client
+    .. '\n' .. before .. '\n' .. metadata, 'PX', ttl)
+  return token, at
+end
+
+local known = redis.call('MGET', root .. 'authority', place, root .. 'abandoned:' .. request)
+if known[1] ~= ARGV[1] then
   return { 'elsewhere' }
 end
+local text = known[2] or ''
 
-local clock = redis.call('TIME')
-local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
-
-local function hold(lock)
-  local fields = redis.call('HMGET', root .. 'lock:' .. lock, 'request', 'client', 'token', 'ttl', 'at', 'metadata')
-  if not fields[1] then return nil end
-  return {
-    request = fields[1], client = fields[2], token = fields[3], ttl = fields[4], at = fields[5],
-    metadata = fields[6] or '',
-    left = math.max(redis.call('PTTL', root .. 'lock:' .. lock), 0),
-  }
+if op == 'acquire' and known[3] then
+  return { 'abandoned' }
+elseif op == 'acquire' and string.sub(text, 1, 5) ~= 'held ' and redis.call('EXISTS', queue) == 0 then
+  local how, ended = string.match(text, '^(%l+) ' .. request .. ' (%d+)$')
+  if how then return { how, '', ended } end
+  local token, at = open(request, ARGV[5], ARGV[6], ARGV[7], text)
+  if not token then return { 'exhausted' } end
+  return { 'granted', '', token, ARGV[6], at, ARGV[6] }
+elseif op == 'release' and string.find(text, 'held ' .. request .. ' ' .. ARGV[5] .. ' ', 1, true) == 1
+  and redis.call('EXISTS', queue) == 0 then
+  redis.call('SET', place, 'released ' .. request .. ' ' .. ARGV[5], 'PX', ENDED_MS)
+  return { 'done' }
 end
 
-local function remember(request, how, token)
-  redis.call('SET', root .. 'over:' .. request, how .. ' ' .. (token or 0), 'PX', REMEMBER_MS)
+-- The holder, if there is one, and how the grant before it ended.
+local function read()
+  local found = redis.call('GET', place) or ''
+  local by, token, ttl, at, client, before, metadata =
+    string.match(found, '^held (%x+) (%d+) (%d+) (%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  if not by then return nil, found end
+  return { by = by, token = token, ttl = ttl, at = at, client = client, metadata = metadata }, before
 end
 
-local function remembered(request)
-  local over = redis.call('GET', root .. 'over:' .. request)
-  if not over then return nil end
-  return string.match(over, '^(%a+) (%d+)$')
+local function told(how, holder)
+  local left = math.max(redis.call('PTTL', place), 0)
+  return { how, holder.client, holder.token, left, holder.at, holder.ttl, holder.metadata }
 end
 
--- How it ended for a request that does not hold; nothing if it never did.
-local function ending(request)
-  local how, token = remembered(request)
-  if how then return { how, '', token } end
-  if redis.call('EXISTS', root .. 'of:' .. request) == 1 then return { 'expired', '', '0' } end
+local function leave_queue(who)
+  redis.call('ZREM', queue, who)
+  redis.call('DEL', root .. 'wait:' .. who)
 end
 
--- Draws the token and grants: one step, so tokens rise in the order of grants (rule A2).
-local function grant(lock, request, client, ttl, metadata)
-  if tonumber(redis.call('GET', root .. 'tokens') or '0') >= LAST_TOKEN then return false end
-  -- As text: a number of Lua's would be cut to an integer, or spelled with an exponent.
-  redis.call('INCR', root .. 'tokens')
-  local token = redis.call('GET', root .. 'tokens')
-  local key = root .. 'lock:' .. lock
-  redis.call('DEL', key)
-  redis.call('HSET', key, 'request', request, 'client', client, 'token', token, 'ttl', ttl,
-    'at', string.format('%.0f', now_ms), 'metadata', metadata)
-  redis.call('PEXPIRE', key, ttl)
-  redis.call('SET', root .. 'of:' .. request, lock, 'PX', REMEMBER_MS + ttl)
-  return true
-end
-
-local function leave_queue(lock, request)
-  redis.call('ZREM', root .. 'queue:' .. lock, request)
-  redis.call('DEL', root .. 'wait:' .. request)
-end
-
--- Grants a free lock to the first in its queue that still gives signs of life, and wakes that one.
-local function settle(lock)
-  local queue = root .. 'queue:' .. lock
-  while redis.call('EXISTS', root .. 'lock:' .. lock) == 0 do
+-- Grants a free lock to the first in its queue that still gives signs of life, and tells that one.
+local function settle()
+  local holder, before = read()
+  while not holder do
     local first = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not first then return end
+    if not first then break end
     local wish = redis.call('HMGET', root .. 'wait:' .. first, 'client', 'ttl', 'metadata', 'channel')
     if wish[1] then
-      if not grant(lock, first, wish[1], wish[2], wish[3]) then return end
-      redis.call('PUBLISH', wish[4], first)
+      local token, at = open(first, wish[1], wish[2], wish[3], before)
+      if not token then break end
+      redis.call('PUBLISH', wish[4], first .. ' ' .. token .. ' ' .. at)
+      holder, before = read()
     end
-    leave_queue(lock, first)
+    leave_queue(first)
   end
+  return holder, before
 end
 
-local function drop(lock, holder, how)
-  redis.call('DEL', root .. 'lock:' .. lock)
-  remember(holder.request, how, holder.token)
-  settle(lock)
-end
-
-local function held(how, holder)
-  return { how, holder.client, holder.token, holder.left, holder.at, holder.ttl, holder.metadata }
+local function drop(holder, how)
+  redis.call('SET', place, how .. ' ' .. holder.by .. ' ' .. holder.token, 'PX', ENDED_MS)
+  settle()
 end
 
 -- The grant that `request` is the key of, or why there is none.
-local function own(lock, request, token)
-  settle(lock)
-  local holder = hold(lock)
-  if holder and holder.request == request then
+local function own(token)
+  local holder, before = settle()
+  if holder and holder.by == request then
     if token ~= '0' and token ~= holder.token then return nil, { 'stale', '', holder.token } end
     return holder
   end
-  return nil, ending(request) or { 'not_held' }
+  if known[3] then return nil, { 'abandoned' } end
+  local how, ended = string.match(before, '^(%l+) ' .. request .. ' (%d+)$')
+  return nil, how and { how, '', ended } or { 'not_held' }
 end
 
 local operations = {}
 
-function operations.acquire(lock, request, client, ttl, metadata, wait, channel)
-  settle(lock)
-  local holder = hold(lock)
-  if holder and holder.request == request then return held('granted', holder) end
-  local over = ending(request)
-  if over then return over end
+function operations.acquire(client, ttl, metadata, wait, channel)
+  local holder, before = settle()
+  if holder and holder.by == request then return told('granted', holder) end
+  local how, ended = string.match(before, '^(%l+) ' .. request .. ' (%d+)$')
+  if how then return { how, '', ended } end
   if not holder or holder.client == client then
-    leave_queue(lock, request)
-    if not grant(lock, request, client, ttl, metadata) then return { 'exhausted' } end
-    if holder then remember(holder.request, 'superseded', holder.token) end
-    return held('granted', hold(lock))
+    leave_queue(request)
+    if holder then before = 'superseded ' .. holder.by .. ' ' .. holder.token end
+    if not open(request, client, ttl, metadata, before) then return { 'exhausted' } end
+    return told('granted', (read()))
   end
   if wait == '0' then
-    leave_queue(lock, request)
-    return held('held', holder)
+    leave_queue(request)
+    return told('held', holder)
   end
-  local queue, wish = root .. 'queue:' .. lock, root .. 'wait:' .. request
   if not redis.call('ZSCORE', queue, request) then
     if redis.call('ZCARD', queue) >= MOST_WAITERS then return { 'full' } end
     redis.call('ZADD', queue, redis.call('INCR', root .. 'tickets'), request)
   end
+  local wish = root .. 'wait:' .. request
   redis.call('HSET', wish, 'client', client, 'ttl', ttl, 'metadata', metadata, 'channel', channel,
     'lock', lock)
   redis.call('PEXPIRE', wish, ttl)
   -- A queue of the dead goes when nobody has looked at it for longer than any of them may wait.
   redis.call('PEXPIRE', queue, 172800000)
   local first = redis.call('ZRANGE', queue, 0, 0)[1] == request
-  return held(first and 'first' or 'queued', holder)
+  return told(first and 'first' or 'queued', holder)
 end
 
-function operations.renew(lock, request, token, ttl)
-  local holder, why = own(lock, request, token)
+function operations.renew(token, ttl)
+  local holder, why = own(token)
   if not holder then return why end
-  if ttl == '0' then ttl = holder.ttl end
-  redis.call('HSET', root .. 'lock:' .. lock, 'ttl', ttl)
-  redis.call('PEXPIRE', root .. 'lock:' .. lock, ttl)
-  return held('renewed', hold(lock))
-end
-
-function operations.release(lock, request, token)
-  local holder, why = own(lock, request, token)
-  if not holder then return why end
-  drop(lock, holder, 'released')
-  return { 'done', '', holder.token }
-end
-
-function operations.revoke(lock, token)
-  settle(lock)
-  local holder = hold(lock)
-  if not holder then return { 'not_held' } end
-  if holder.token ~= token then return { 'stale', '', holder.token } end
-  drop(lock, holder, 'revoked')
-  return { 'done', '', holder.token }
-end
-
-function operations.abandon(request)
-  local lock = redis.call('GET', root .. 'of:' .. request)
-    or redis.call('HGET', root .. 'wait:' .. request, 'lock')
-  if lock then
-    leave_queue(lock, request)
-    local holder = hold(lock)
-    if holder and holder.request == request then drop(lock, holder, 'released') end
+  if ttl == '0' or ttl == holder.ttl then
+    redis.call('PEXPIRE', place, holder.ttl)
+  else
+    local rest = string.match(redis.call('GET', place), '\n.*$')
+    redis.call('SET', place, 'held ' .. request .. ' ' .. holder.token .. ' ' .. ttl .. ' ' .. holder.at
+      .. rest, 'PX', ttl)
   end
-  remember(request, 'abandoned')
+  return told('renewed', (read()))
+end
+
+function operations.release(token)
+  local holder, why = own(token)
+  if not holder then return why end
+  drop(holder, 'released')
   return { 'done' }
 end
 
-function operations.show(lock)
-  settle(lock)
-  local waiters = 0
-  for _, request in ipairs(redis.call('ZRANGE', root .. 'queue:' .. lock, 0, -1)) do
-    waiters = waiters + redis.call('EXISTS', root .. 'wait:' .. request)
+function operations.abandon()
+  redis.call('SET', root .. 'abandoned:' .. request, '1', 'PX', ABANDONED_MS)
+  if lock == '' then
+    lock = redis.call('HGET', root .. 'wait:' .. request, 'lock')
+    if not lock then return { 'unknown' } end
+    place, queue = root .. 'lock:' .. lock, root .. 'queue:' .. lock
   end
-  local holder = hold(lock)
-  local view = holder and held('held', holder) or { 'free', '', '0', 0, '0', '0', '' }
+  leave_queue(request)
+  local holder = read()
+  if holder and holder.by == request then drop(holder, 'abandoned') end
+  return { 'done' }
+end
+
+function operations.revoke(token)
+  local holder = settle()
+  if not holder then return { 'not_held' } end
+  if holder.token ~= token then return { 'stale', '', holder.token } end
+  drop(holder, 'revoked')
+  return { 'done' }
+end
+
+function operations.show()
+  local holder, waiters = settle(), 0
+  for _, waiter in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+    waiters = waiters + redis.call('EXISTS', root .. 'wait:' .. waiter)
+  end
+  local view = holder and told('held', holder) or { 'free', '', '0', 0, '0', '0', '' }
   view[8] = waiters
   return view
 end
 
-return operations[op](unpack(ARGV, 3))
+return operations[op](unpack(ARGV, 5))

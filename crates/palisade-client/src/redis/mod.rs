@@ -4,16 +4,16 @@
 //!   operation ─► one script, locks.lua: end what is over ─► draw a token and grant, or queue
 //!   release  ──►   the next waiter is granted in the same script ─► PUBLISH to its connection
 //!                                                                            │
-//!   a waiting request: listener ◄────────────────────────────────────────────┘
-//!                      └─► asks again with the same request id, which is answered with its grant
+//!   a waiting request: listener ◄─── its token ──────────────────────────────┘
+//!                      (nobody told it: it asks again, and is answered with its grant)
 //! ```
 //!
 //! # What it gives
 //!
 //! * One serial order for everything: a script is one step at the server. FIFO waiters, one woken by a
 //!   release; a waiter that gives no sign of life for its time to live is passed over; repeats are
-//!   recognised by their request id; endings are remembered for an hour; the same client takes its
-//!   lock back.
+//!   recognised by their request id; of each lock the last ending is remembered for ten minutes; the
+//!   same client takes its lock back.
 //! * Tokens from **one counter, drawn in the step that grants**: they rise in the order of grants,
 //!   over all locks. (`INCR` first and `SET NX` after can grant 2 and then 1.)
 //!
@@ -38,7 +38,9 @@
 mod answer;
 mod fault;
 mod listener;
+mod looking;
 mod place;
+mod underway;
 mod waiting;
 
 use std::time::Duration;
@@ -55,6 +57,7 @@ use crate::service::{
 use answer::Answer;
 use listener::Listener;
 use place::Place;
+use underway::Underway;
 
 /// What the names of all keys begin with. The braces keep them in one slot of a cluster.
 const ROOT: &str = "{palisade}:";
@@ -65,6 +68,7 @@ pub struct Redis {
     connection: ConnectionManager,
     script: Script,
     listener: Listener,
+    underway: Underway,
     replicas: u32,
 }
 
@@ -90,6 +94,7 @@ impl Redis {
             connection,
             script: Script::new(include_str!("locks.lua")),
             listener: Listener::new(client)?,
+            underway: Underway::default(),
             replicas,
         })
     }
@@ -101,9 +106,16 @@ impl Redis {
     }
 
     /// Runs one operation.
-    async fn run(&self, operation: &str, arguments: &[&str]) -> Result<Answer, Fault> {
+    async fn run(
+        &self,
+        operation: &str,
+        lock: &str,
+        request: &str,
+        arguments: &[&str],
+    ) -> Result<Answer, Fault> {
         let mut call = self.script.prepare_invoke();
         call.key(ROOT).arg(self.authority.as_str()).arg(operation);
+        call.arg(lock).arg(request);
         for argument in arguments {
             call.arg(*argument);
         }
@@ -141,7 +153,7 @@ impl Redis {
     async fn renewed(&self, grant: GrantRef, ttl: Option<Ttl>) -> Result<Renewal, Fault> {
         let ttl = ttl.map_or(0, Ttl::as_millis).to_string();
         let (lock, request, token) = named(&grant);
-        let answer = self.run("renew", &[&lock, &request, &token, &ttl]).await?;
+        let answer = self.run("renew", &lock, &request, &[&token, &ttl]).await?;
         Ok(match &*answer.how {
             "renewed" => {
                 self.replicated().await?;
@@ -161,7 +173,7 @@ impl Redis {
 
     async fn released(&self, grant: GrantRef) -> Result<Released, Fault> {
         let (lock, request, token) = named(&grant);
-        let answer = self.run("release", &[&lock, &request, &token]).await?;
+        let answer = self.run("release", &lock, &request, &[&token]).await?;
         Ok(match &*answer.how {
             "done" => Released::Released,
             "not_held" => Released::NotHeld,
@@ -174,7 +186,7 @@ impl Redis {
 
     async fn revoked(&self, lock: LockName, token: Token) -> Result<Revocation, Fault> {
         let token = token.to_string();
-        let answer = self.run("revoke", &[lock.as_str(), &token]).await?;
+        let answer = self.run("revoke", lock.as_str(), "", &[&token]).await?;
         Ok(match &*answer.how {
             "done" => Revocation::Revoked,
             "not_held" => Revocation::NotHeld,
@@ -186,45 +198,8 @@ impl Redis {
     }
 
     async fn shown(&self, lock: LockName) -> Result<LockView, Fault> {
-        self.run("show", &[lock.as_str()]).await?.view(lock)
-    }
-
-    /// One step of a scan: an unordered page, which may be empty.
-    async fn listed(
-        &self,
-        prefix: String,
-        after: Option<Cursor>,
-        limit: u32,
-    ) -> Result<Page, Fault> {
-        let cursor: u64 = after
-            .map_or(Ok(0), |cursor| cursor.0.parse())
-            .map_err(|_| Fault::invalid("the cursor is of another authority's listing"))?;
-        let locks = format!("{ROOT}lock:");
-        let scan = redis::cmd("SCAN")
-            .arg(cursor)
-            .arg("MATCH")
-            .arg(format!("{locks}{}*", escaped(&prefix)))
-            .arg("COUNT")
-            .arg(limit.max(1))
-            .to_owned();
-        let mut connection = self.connection.clone();
-        let (next, keys): (u64, Vec<String>) = scan
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| fault::of(&error))?;
-        let mut page = Page {
-            locks: Vec::with_capacity(keys.len()),
-            next: (next != 0).then(|| Cursor(next.to_string().into())),
-        };
-        for key in keys {
-            let Some(name) = key.strip_prefix(&locks) else {
-                continue;
-            };
-            let view = self.shown(LockName::new(name)?).await?;
-            // It may have been released since.
-            page.locks.extend(view.holder.is_some().then_some(view));
-        }
-        Ok(page)
+        let shown = self.run("show", lock.as_str(), "", &[]).await?;
+        shown.view(lock)
     }
 }
 
@@ -258,18 +233,6 @@ fn named(grant: &GrantRef) -> (String, String, String) {
     )
 }
 
-/// The prefix with what has a meaning in a pattern taken literally.
-fn escaped(prefix: &str) -> String {
-    let mut pattern = String::with_capacity(prefix.len());
-    for letter in prefix.chars() {
-        if "*?[]\\^-".contains(letter) {
-            pattern.push('\\');
-        }
-        pattern.push(letter);
-    }
-    pattern
-}
-
 impl LockService for Redis {
     fn authority(&self) -> &AuthorityId {
         &self.authority
@@ -288,10 +251,7 @@ impl LockService for Redis {
     }
 
     fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
-        Box::pin(async move {
-            self.run("abandon", &[&request.to_hex()]).await?;
-            Ok(())
-        })
+        Box::pin(looking::abandon(self, request))
     }
 
     fn show(&self, lock: LockName) -> Operation<'_, LockView> {
@@ -299,7 +259,7 @@ impl LockService for Redis {
     }
 
     fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Operation<'_, Page> {
-        Box::pin(self.listed(prefix.to_owned(), after, limit))
+        Box::pin(looking::list(self, prefix.to_owned(), after, limit))
     }
 
     /// The reason is for people and Redis has no place for it; the holder learns of it with its next
@@ -314,13 +274,3 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long replicas may take.
 const WAIT_FOR_REPLICAS: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prefix_means_itself() {
-        assert_eq!(escaped("a*b?[c]\\"), "a\\*b\\?\\[c\\]\\\\");
-    }
-}

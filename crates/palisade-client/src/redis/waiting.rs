@@ -1,21 +1,31 @@
 //! Asking for a lock, and asking again until it is granted or the wait is over.
 
-use palisade_core::{Granted, LeaseId, LeaseKey, Span, Timestamp};
+use palisade_core::{Granted, LeaseId, LeaseKey, Span};
 
 use super::Redis;
 use crate::clock::{BootClock, Clock as _};
-use crate::ears::Ear;
+use crate::ears::Asked;
 use crate::fault::Fault;
 use crate::service::{AcquireRequest, Acquired, Under};
 
 pub(super) async fn acquire(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault> {
+    redis.underway.begin(request.request, &request.lock);
+    let id = request.request;
+    let answer = stand(redis, request).await;
+    if !matches!(answer, Err(Fault::UnknownOutcome(_))) {
+        redis.underway.forget(&id);
+    }
+    answer
+}
+
+async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault> {
     let called = BootClock.now();
     let Under::New(ttl) = request.under else {
         return Err(Fault::unsupported("put several locks under one lease"));
     };
     let (id, millis) = (request.request.to_hex(), ttl.as_millis().to_string());
     let until = called.after(request.wait.unwrap_or(Span::ZERO));
-    let ear = match request.wait {
+    let mut ear = match request.wait {
         Some(_) => Some(redis.listener.listen(request.request).await),
         None => None,
     };
@@ -25,8 +35,8 @@ pub(super) async fn acquire(redis: &Redis, request: AcquireRequest) -> Result<Ac
         let metadata = request.metadata.as_deref().unwrap_or_default();
         let (lock, client) = (request.lock.as_str(), request.client.as_str());
         let channel = redis.listener.channel();
-        let wish = [lock, &id, client, &millis, metadata, wait, channel];
-        let answer = redis.run("acquire", &wish).await?;
+        let wish = [client, &millis, metadata, wait, channel];
+        let answer = redis.run("acquire", lock, &id, &wish).await?;
         let look = match &*answer.how {
             "granted" => {
                 redis.replicated().await?;
@@ -53,17 +63,16 @@ pub(super) async fn acquire(redis: &Redis, request: AcquireRequest) -> Result<Ac
         };
         // A sign of life at a third of the time.
         let next = look.min(Span::from_nanos(ttl.span().as_nanos() / 3));
-        pause(ear.as_ref(), sent.after(next).min(until)).await;
-    }
-}
-
-async fn pause(ear: Option<&Ear<'_>>, until: Timestamp) {
-    let Some(ear) = ear else {
-        return;
-    };
-    tokio::select! {
-        () = ear.heard() => {}
-        () = BootClock.sleep_until(until) => {}
+        let told = match &mut ear {
+            Some(ear) => ear.hear(sent.after(next).min(until)).await,
+            None => None,
+        };
+        // How many replicas have it is only learnt by asking.
+        if let Some(told) = told.filter(|_| redis.replicas == 0)
+            && let Some(granted) = told.granted(request.request, ttl, Asked { called, sent })
+        {
+            return Ok(Acquired::Granted(granted));
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use palisade_core::{Granted, Holder, LeaseId, LeaseKey, Span, Timestamp, Token, Ttl, WallTime};
-use zookeeper_client::{Acls, Client, CreateMode, Error};
+use zookeeper_client::{Acls, Client, CreateMode, Error, EventType};
 
 use super::ensemble::{self, children, stat};
 use super::node::{self, Child, Data, Node};
@@ -129,31 +129,39 @@ impl Asked<'_> {
             if BootClock.now() >= until {
                 return self.give_up(&look.queue[0]).await;
             }
-            self.wait(before, look.own.token, look.sent, until).await?;
-            look = self.look().await?;
+            let gone = self.wait(before, look.own.token, look.sent, until).await?;
+            let fresh = gone && BootClock.now() < self.sign_of_life(look.sent);
+            let proven = fresh.then_some(look.sent);
+            look = self.look(Some(look.own), proven).await?;
         }
     }
 
-    /// Where it stands.
-    async fn look(&self) -> Result<Look, Fault> {
-        let sent = BootClock.now();
-        // Proves the session to the leader, and brings this member up to date.
-        let synced = self.session.sync(&self.directory);
-        let (synced, queue) = tokio::join!(synced, children(&self.session, &self.directory));
-        synced.map_err(fault::of)?;
+    /// Where it stands. `known` is its own node, if it has been seen before in this session: no other will
+    /// ever have that name, so seeing the name is enough. `proven` is when the leader was last asked, if
+    /// that is not to be done now: nobody ever joins the queue before a node, so being first stays true,
+    /// and the session outlasts what that proof is good for.
+    async fn look(&self, known: Option<Node>, proven: Option<Timestamp>) -> Result<Look, Fault> {
+        let sent = proven.unwrap_or_else(|| BootClock.now());
+        let prove = async {
+            match proven {
+                Some(_) => Ok(()),
+                // Proves the session to the leader, and brings this member up to date.
+                None => self.session.sync(&self.directory).await.map_err(fault::of),
+            }
+        };
+        let (proved, queue) = tokio::join!(prove, children(&self.session, &self.directory));
+        proved?;
         let queue = queue?;
         let place = queue.iter().position(|child| child.is_of(&self.name));
-        let own = match place {
-            Some(place) => stat(&self.session, &self.directory, &queue[place]).await?,
-            None => None,
-        };
-        let (Some(place), Some(own)) = (place, own) else {
-            return Err(lost_its_place());
+        let place = place.ok_or_else(lost_its_place)?;
+        let own = match known {
+            Some(known) => Some(known).filter(|known| known.path.ends_with(&queue[place].name)),
+            None => stat(&self.session, &self.directory, &queue[place]).await?,
         };
         Ok(Look {
             queue,
             place,
-            own,
+            own: own.ok_or_else(lost_its_place)?,
             sent,
         })
     }
@@ -191,7 +199,7 @@ impl Asked<'_> {
                     if queue.iter().filter(|child| child.is_of(&self.name)).count() > 1 {
                         // It was asked before: the first node stays.
                         own(&self.session, &self.directory, &self.name).await?;
-                        return self.look().await;
+                        return self.look(None, None).await;
                     }
                     let place = queue.iter().position(|child| child.is_of(&self.name));
                     let place = place.ok_or_else(lost_its_place)?;
@@ -214,18 +222,19 @@ impl Asked<'_> {
         }
     }
 
-    /// Until the node before is gone, or it is time for a sign of life or the end of the wait.
+    /// Until the node before is gone, or it is time for a sign of life or the end of the wait; whether it
+    /// is gone.
     async fn wait(
         &self,
         before: &Child,
         own: Token,
         sent: Timestamp,
         until: Timestamp,
-    ) -> Result<(), Fault> {
+    ) -> Result<bool, Fault> {
         let path = format!("{}/{}", self.directory, before.name);
         let watched = self.session.check_and_watch_stat(&path).await;
         let (Some(stat), watcher) = watched.map_err(fault::of)? else {
-            return Ok(());
+            return Ok(true);
         };
         // The names order the queue and the transactions order the tokens. They agree, because a
         // container is only removed when it is empty; should they ever not, nobody is granted.
@@ -235,14 +244,19 @@ impl Asked<'_> {
                  again; delete it"
             )));
         }
-        let third = Span::from_nanos(self.ttl.span().as_nanos() / 3);
         tokio::select! {
-            _ = watcher.changed() => {
+            changed = watcher.changed() => {
                 self.zookeeper.wake_ups.fetch_add(1, Ordering::Relaxed);
+                // Anything else says something of the session, which is then to be proved.
+                Ok(changed.event_type == EventType::NodeDeleted)
             }
-            () = BootClock.sleep_until(sent.after(third).min(until)) => {}
+            () = BootClock.sleep_until(self.sign_of_life(sent).min(until)) => Ok(false),
         }
-        Ok(())
+    }
+
+    /// When the session is to be proved again: at a third of its time.
+    fn sign_of_life(&self, sent: Timestamp) -> Timestamp {
+        sent.after(Span::from_nanos(self.ttl.span().as_nanos() / 3))
     }
 
     /// The wait is over; the node is swept by who called.

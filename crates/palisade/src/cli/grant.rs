@@ -58,7 +58,7 @@ pub(super) async fn acquire(args: &AcquireArgs, out: Out) -> Result<(), Failure>
 }
 
 /// The local deadline in milliseconds on CLOCK_BOOTTIME, rounded down.
-pub(crate) fn deadline_ms(lease: &Lease) -> u64 {
+fn deadline_ms(lease: &Lease) -> u64 {
     // The clock first: read later it would move the deadline out.
     let now = BootClock.now();
     now.after(lease.remaining().into()).as_nanos() / 1_000_000

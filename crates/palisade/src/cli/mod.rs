@@ -31,7 +31,6 @@ use args::Connection;
 
 pub(crate) use args::RunArgs;
 pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
-pub(crate) use grant::deadline_ms;
 pub(crate) use output::Out;
 
 /// Leases with fencing tokens
@@ -170,8 +169,25 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 }
 
 impl Connection {
+    /// Redlock's addresses are for `palisade run` alone.
+    pub(crate) fn is_redlock(&self) -> bool {
+        self.authority.starts_with("redlock://")
+    }
+
     pub(crate) async fn open(&self, options: Options) -> Result<Client, Failure> {
+        if self.is_redlock() {
+            return Err(only_run());
+        }
         let client = Client::connect_with(&self.authority, options).await;
         client.map_err(|error| Failure::of(&error, &self.authority))
     }
+}
+
+/// Why nothing else works on a lock without tokens.
+fn only_run() -> Failure {
+    let why = "redlock:// knows `palisade run` only: it has no fencing token to name a grant by (acquire, \
+               renew, release, break), keeps no record of who holds a lock (show, ls) and announces \
+               nothing (watch)";
+    Failure::new(FAILED, "unsupported", why)
+        .hint("for all of it use an authority with tokens: one Redis primary is redis://host")
 }

@@ -53,6 +53,16 @@ impl Out {
         }
     }
 
+    /// Prints what must not be overlooked although the program goes on, to standard error.
+    pub(crate) fn warning(self, message: &str) {
+        let text = if self.json {
+            serde_json::json!({"warning": {"message": message}}).to_string()
+        } else {
+            format!("palisade: WARNING: {message}")
+        };
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+
     /// Prints why the program ends, to standard error.
     pub(crate) fn failure(self, failure: &Failure) {
         let text = if self.json {

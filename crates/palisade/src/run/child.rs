@@ -5,33 +5,27 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use palisade_client::Lease;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::deadline::Job;
 use super::group::Group;
 use super::sys::BeforeExec;
 use super::watchdog::Watchdog;
-use crate::cli::deadline_ms;
 
-/// The secret stays with palisade: a job that has it could release the lock under itself.
-const SECRET: &str = "PALISADE_LOCK_TOKEN";
-
-/// What a job and a hook are told.
-pub(super) fn environment(lease: &Lease, url: &str) -> Vec<(&'static str, String)> {
-    vec![
-        ("PALISADE_LOCK", lease.lock().to_string()),
-        ("PALISADE_FENCING_TOKEN", lease.token().to_string()),
-        ("PALISADE_AUTHORITY", url.to_owned()),
-        ("PALISADE_AUTHORITY_ID", lease.authority().to_string()),
-        ("PALISADE_DEADLINE_MS", deadline_ms(lease).to_string()),
-    ]
-}
+/// What a job never inherits. The secret stays with palisade: a job that has it could release the lock
+/// under itself. The others are of another lock, if they are not given anew.
+const NOT_INHERITED: [&str; 3] = [
+    "PALISADE_LOCK_TOKEN",
+    "PALISADE_FENCING_TOKEN",
+    "PALISADE_AUTHORITY_ID",
+];
 
 /// A command with that environment.
 pub(super) fn command(program: &OsString, environment: &[(&'static str, String)]) -> Command {
     let mut command = Command::new(program);
-    command.env_remove(SECRET);
+    for name in NOT_INHERITED {
+        command.env_remove(name);
+    }
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     command
 }

@@ -10,6 +10,7 @@
 mod child;
 mod deadline;
 mod group;
+mod guard;
 mod hook;
 mod signals;
 mod supervise;
@@ -20,15 +21,15 @@ pub(crate) mod watchdog;
 use std::io;
 use std::time::Duration;
 
-use palisade_client::{Caution, Client, Ending, Lease, Options, Released};
-use palisade_core::{Span, Timestamp, Ttl};
+use palisade_core::Span;
 use palisade_proto::Code;
 use rustix::process::Signal;
 
-use crate::cli::{FAILED, Failure, LOST, NOT_ACQUIRED, Out, RunArgs, USAGE};
-use deadline::{Hold, Supervisor};
+use crate::cli::{FAILED, Failure, Out, RunArgs, USAGE};
+use deadline::Supervisor;
+use guard::Guard;
 use signals::Signals;
-use supervise::{End, Watch, look};
+use supervise::{End, Watch};
 use terminal::Terminal;
 use watchdog::Watchdog;
 
@@ -80,24 +81,18 @@ fn grace(args: &RunArgs) -> Result<Span, Failure> {
 
 const LONGEST_DEFAULT_GRACE: Span = Span::from_millis(2_000);
 
-/// The guard's deadline leaves time for SIGKILL to do its work: processes do not end in no time.
-fn caution(ttl: Ttl) -> Caution {
-    let margin = Span::from_nanos(ttl.span().as_nanos() / 10).min(Span::from_millis(100));
-    Caution::new(10_000, margin).unwrap_or_default()
-}
-
 async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
     let mut signals = Signals::ending()?;
-    let lease = tokio::select! {
-        lease = acquire(args) => lease?,
+    let guard = tokio::select! {
+        guard = Guard::acquire(args, out) => guard?,
         // Nothing runs yet. What the request was or will be granted is given back.
         signal = signals.next() => return Ok(ended_by(signal)),
     };
-    let environment = child::environment(&lease, &args.wish.connection.authority);
-    let end = match job(args, grace, &lease, &environment, &mut signals).await {
+    let environment = guard.environment(&args.wish.connection.authority);
+    let end = match job(args, grace, &guard, &environment, &mut signals).await {
         Ok(end) => end,
         Err(failure) => {
-            let _ = tokio::time::timeout(LAST_WORD, lease.release()).await;
+            guard.free().await;
             return Err(failure);
         }
     };
@@ -108,9 +103,9 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
         );
     }
     let lost = if end.lost {
-        Some(give_up(lease).await)
+        Some(guard.give_up().await)
     } else {
-        release(lease, out).await
+        guard.release(out).await
     };
     let Some(failure) = lost else {
         return Ok(end.status);
@@ -121,27 +116,6 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
     Err(failure)
 }
 
-async fn acquire(args: &RunArgs) -> Result<Lease, Failure> {
-    let options = Options {
-        caution: caution(args.wish.ttl),
-        ..Options::default()
-    };
-    let client: Client = args.wish.connection.open(options).await?;
-    let url = &args.wish.connection.authority;
-    args.wish.ask(&client).acquire().await.map_err(|error| {
-        let failure = Failure::of(&error, url);
-        // Granted too late to be of use; nothing has run.
-        if failure.status == LOST {
-            Failure {
-                status: NOT_ACQUIRED,
-                ..failure
-            }
-        } else {
-            failure
-        }
-    })
-}
-
 fn ended_by(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(FAILED)
 }
@@ -150,7 +124,7 @@ fn ended_by(signal: Signal) -> u8 {
 async fn job(
     args: &RunArgs,
     grace: Span,
-    lease: &Lease,
+    guard: &Guard,
     environment: &[(&'static str, String)],
     signals: &mut Signals,
 ) -> Result<End, Failure> {
@@ -158,7 +132,7 @@ async fn job(
     signals.watch_all()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| failed("cannot adopt what the command leaves behind", error.into()))?;
-    let deadline = now_until(lease)?;
+    let deadline = guard.deadline()?;
     let watchdog = Watchdog::start(deadline, None)
         .map_err(|error| failed("cannot start the watchdog", error))?;
     let mut terminal = Terminal::find();
@@ -182,7 +156,7 @@ async fn job(
     let supervisor = Supervisor::new(grace, refresh, deadline);
     let children = child::Children::new(leader);
     Ok(Watch {
-        lease,
+        guard,
         signals,
         supervisor,
         children,
@@ -191,13 +165,6 @@ async fn job(
     }
     .until_gone()
     .await)
-}
-
-fn now_until(lease: &Lease) -> Result<Timestamp, Failure> {
-    match look(lease) {
-        (_, Hold::Until(deadline)) => Ok(deadline),
-        (_, Hold::Lost) => Err(loss(lease)),
-    }
 }
 
 fn command(
@@ -224,62 +191,6 @@ fn not_started(args: &RunArgs, error: &io::Error) -> Failure {
         _ => (NOT_EXECUTABLE, Code::Refused.name()),
     };
     Failure::new(status, code, format!("{program}: {error}"))
-}
-
-/// Why the lease is lost, as the guard knows.
-fn loss(lease: &Lease) -> Failure {
-    match lease.check() {
-        Err(lost) => Failure::new(LOST, lost.why.code(), lost.to_string()),
-        // Ended a grace before the deadline: as good as lost.
-        Ok(()) => {
-            let message = format!(
-                "{} (token {}) is lost: no renewal was acknowledged in time",
-                lease.lock(),
-                lease.token()
-            );
-            Failure::new(LOST, Code::Expired.name(), message)
-        }
-    }
-}
-
-/// Everything of the job is dead, so whoever waits can have the lock; if it is not known to be free.
-async fn give_up(lease: Lease) -> Failure {
-    let mut failure = loss(&lease);
-    failure
-        .message
-        .push_str("; everything of the command was ended");
-    let _ = tokio::time::timeout(LAST_WORD, lease.release()).await;
-    failure
-}
-
-/// Releases. The authority may say that the lock had been lost before: then it was, whatever the command
-/// did.
-async fn release(lease: Lease, out: Out) -> Option<Failure> {
-    let (lock, token, ttl) = (lease.lock().clone(), lease.token(), lease.ttl());
-    let was = |how: &str, code: Code| {
-        let message = format!("{lock} (token {token}) was lost before it was released: {how}");
-        Some(Failure::new(LOST, code.name(), message))
-    };
-    match lease.release().await {
-        Ok(Released::Released | Released::Ended(Ending::Released)) => None,
-        Ok(Released::Ended(Ending::Expired)) => was("the lease had expired", Code::Expired),
-        Ok(Released::Ended(Ending::Revoked)) => was("an operator took it", Code::Revoked),
-        Ok(Released::Ended(Ending::Superseded)) => {
-            was("the same client id acquired it again", Code::Superseded)
-        }
-        Ok(Released::NotHeld) => was("it is not held", Code::NotHeld),
-        Ok(Released::Stale { highest }) => {
-            was(&format!("it is held with token {highest}"), Code::Stale)
-        }
-        Err(error) => {
-            let message = format!("{lock} could not be released: {error}");
-            let failure = Failure::new(0, error.code(), message);
-            out.failure(&failure.hint(format!(
-                "it expires by itself, at most {ttl} after the last renewal"
-            )));
-            None
-        }
-    }
 }
 
 /// Lets what was given up on the way (a cancelled acquire, a guard that was dropped) reach the server. It

@@ -1,19 +1,18 @@
 //! The loop around a job: look, decide, act, wait.
 
-use palisade_client::Lease;
 use palisade_client::clock::{BootClock, Clock as _};
-use palisade_core::Timestamp;
 use rustix::process::{Pid, Signal};
 
 use super::child::{Children, News};
-use super::deadline::{Blow, Hold, Job, Step, Supervisor};
+use super::deadline::{Blow, Job, Step, Supervisor};
+use super::guard::Guard;
 use super::signals::Signals;
 use super::terminal::Terminal;
 use super::watchdog::Watchdog;
 
 /// A job and everything that watches it.
 pub(super) struct Watch<'a> {
-    pub(super) lease: &'a Lease,
+    pub(super) guard: &'a Guard,
     pub(super) signals: &'a mut Signals,
     pub(super) supervisor: Supervisor,
     pub(super) children: Children,
@@ -35,7 +34,7 @@ pub(super) struct End {
 impl Watch<'_> {
     /// Watches until nothing of the job is alive.
     pub(super) async fn until_gone(mut self) -> End {
-        let mut lost = Box::pin(self.lease.lost());
+        let mut lost = Box::pin(self.guard.lost());
         let (mut is_lost, mut passed_on) = (false, None);
         loop {
             let news = self.children.reap(self.watchdog_pid());
@@ -51,7 +50,7 @@ impl Watch<'_> {
             tokio::select! {
                 biased;
                 () = BootClock.alarm(step.wake) => {}
-                _ = &mut lost, if !is_lost => is_lost = true,
+                () = &mut lost, if !is_lost => is_lost = true,
                 signal = self.signals.next() => passed_on = Some(signal),
             }
         }
@@ -60,7 +59,7 @@ impl Watch<'_> {
     fn decide(&mut self) -> Step {
         let watchdog = self.watchdog_pid();
         let job = self.children.job(watchdog);
-        let (now, hold) = look(self.lease);
+        let (now, hold) = self.guard.look();
         let step = self.supervisor.step(now, hold, job);
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.deadline(self.supervisor.deadline());
@@ -170,14 +169,4 @@ impl Watch<'_> {
             orphans: self.children.orphans(),
         }
     }
-}
-
-/// What the guard says, and when. The clock is read first: read later it would move the deadline out.
-pub(super) fn look(lease: &Lease) -> (Timestamp, Hold) {
-    let now = BootClock.now();
-    let hold = match lease.check() {
-        Ok(()) => Hold::Until(now.after(lease.remaining().into())),
-        Err(_) => Hold::Lost,
-    };
-    (now, hold)
 }
