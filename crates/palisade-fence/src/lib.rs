@@ -17,6 +17,7 @@
 //! * `store` – the durable object store under `palisade store` (feature `store`).
 //! * `http` – a tower layer in front of HTTP and gRPC services (feature `http`).
 //! * `postgres` – PostgreSQL, in the user's own transaction (features `postgres` and `sqlx-postgres`).
+//! * `redis` – Redis, by Lua scripts on the user's own connection (feature `redis`).
 //! * `conformance` – the suite that every fence must pass (feature `conformance`).
 //!
 //! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
@@ -41,6 +42,8 @@ mod name;
 mod objects;
 #[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "store")]
 pub mod store;
 
