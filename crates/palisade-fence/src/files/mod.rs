@@ -39,7 +39,7 @@
 //!   completed from what was staged, never left half.
 //! * Numbered writes are answered right after any crash: if the write was decided, its repeat is known and it
 //!   has been carried out; if not, it is a first time.
-//! * A write costs four or five syncs, a claim two, a read under the highest token none.
+//! * A write costs five or six syncs, a claim two, a read under the highest token none.
 //! * The fence lies beside the data: a backup of the folder has both (rule F4). Files without it are
 //!   [`Fault::Lost`] until an operator re-arms ([`Root`]).
 //!

@@ -217,7 +217,7 @@ mod tests {
     fn it_is_the_text_it_always_was() {
         let text = "palisade-fence 1\nrevision 7\ntoken 9007199254740991\nwritten 9007199254740991\n\
             digest 18446744073709551615\nauthority a:0f3c\nlock nightly\npending append 120 a file 5\n\
-            length 140 sum 1\nsum b9f1d3f5\n";
+            length 140 sum 1\nsum 97923cbe\n";
         assert_eq!(String::from_utf8(full().encode()).unwrap(), text);
     }
 

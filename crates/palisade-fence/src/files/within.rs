@@ -173,7 +173,7 @@ impl<'a> Within<'a> {
         };
         let stage = staged(self.held.revision + 1);
         let staging = self.disk.write(&stage, bytes, Some(name));
-        if let Err(fault) = staging {
+        if let Err(fault) = staging.and_then(|()| self.disk.sync_names()) {
             // Nothing is decided yet. If it cannot be removed either, the next one writes over it.
             let _ = self.disk.remove(&stage);
             return Err(fault);

@@ -11,13 +11,13 @@ use palisade_fence::{Admin as _, Change, Checked, Reject, Write};
 use tempfile::TempDir;
 
 use crate::child::{self, Job, NEW, RACE_ROUNDS, command, died};
-use crate::t;
+use crate::{quick_place, t};
 
 const OLD: &[u8] = b"old;";
 
 /// A folder in which token 1 wrote `old;` to `/data`.
 fn prepared() -> TempDir {
-    let place = tempfile::tempdir().unwrap();
+    let place = quick_place();
     let path = place.path().join("r");
     fs::create_dir(&path).unwrap();
     let folder = Folder::open(&path).unwrap();
@@ -27,7 +27,7 @@ fn prepared() -> TempDir {
 }
 
 fn copied(from: &TempDir) -> TempDir {
-    let place = tempfile::tempdir().unwrap();
+    let place = quick_place();
     let to = place.path().join("r");
     fs::create_dir(&to).unwrap();
     for entry in fs::read_dir(from.path().join("r")).unwrap() {
@@ -153,7 +153,7 @@ fn without_the_fence_a_killed_append_is_there_twice() {
     let path = |place: &TempDir| place.path().to_owned();
     let mut doubled = 0;
     for step in 1.. {
-        let place = tempfile::tempdir().unwrap();
+        let place = quick_place();
         fs::write(path(&place).join("data"), OLD).unwrap();
         if !died(&path(&place), Job::NaiveAppend, step) {
             break;
@@ -169,7 +169,7 @@ fn without_the_fence_a_killed_append_is_there_twice() {
 /// and every name before the answer.
 #[test]
 fn syncs_come_before_the_names_and_names_before_the_answer() {
-    let stage = ["create", "write", "write the rest", "sync"];
+    let stage = ["create", "write", "write the rest", "sync", "sync folder"];
     let decide = [
         "create",
         "write",

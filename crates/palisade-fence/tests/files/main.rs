@@ -19,9 +19,15 @@ use palisade_fence::{Mode, Rule};
 
 use naive::Naive;
 use subject::Places;
+use tempfile::TempDir;
 
 fn t(number: u64) -> Token {
     Token::new(number).unwrap()
+}
+
+/// A temporary place in memory, where there is one: for what asks for no disk.
+fn quick_place() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
 const fn rule(mode: Mode) -> Rule {
@@ -31,15 +37,14 @@ const fn rule(mode: Mode) -> Rule {
     }
 }
 
-/// Each round is some dozen syncs of the disk.
-const HABIT: Habit = Habit {
-    rounds: 200,
-    ..Habit::CLAIM
-};
-
 #[tokio::test]
 async fn the_files_of_a_folder_conform() {
-    let report = conformance::run(&Places::new(Rule::CLAIM), HABIT).await;
+    // Each round is some dozen syncs of the disk.
+    let habit = Habit {
+        rounds: 200,
+        ..Habit::CLAIM
+    };
+    let report = conformance::run(&Places::on_disk(Rule::CLAIM), habit).await;
     report.assert_passed();
     // What a crash leaves is asked at every step, in the module `crash`.
     assert_eq!(
@@ -50,19 +55,16 @@ async fn the_files_of_a_folder_conform() {
 
 #[tokio::test]
 async fn the_strict_fence_conforms() {
-    let habit = Habit {
-        rounds: 200,
-        ..Habit::STRICT
-    };
     let places = Places::new(Rule::STRICT);
-    conformance::run(&places, habit).await.assert_passed();
+    conformance::run(&places, Habit::STRICT)
+        .await
+        .assert_passed();
 }
 
 #[tokio::test]
 async fn without_a_bound_the_last_token_is_a_token() {
     let habit = Habit {
         max_jump: None,
-        rounds: 20,
         ..Habit::CLAIM
     };
     let places = Places::new(Rule::CLAIM.unbounded());
@@ -75,7 +77,7 @@ async fn the_textbook_and_no_fence_fail_where_they_must() {
         (Mode::Textbook, TEXTBOOK_FAILS),
         (Mode::DangerUnfenced, UNFENCED_FAILS),
     ] {
-        let report = conformance::run(&Places::new(rule(mode)), HABIT).await;
+        let report = conformance::run(&Places::new(rule(mode)), Habit::CLAIM).await;
         for name in expected {
             assert!(report.failed().contains(name), "{name} passed: {report}");
         }
@@ -89,7 +91,7 @@ async fn a_check_before_the_write_fails() {
     let habit = Habit {
         numbers: false,
         authorities: false,
-        ..HABIT
+        ..Habit::CLAIM
     };
     let report = conformance::run(&Naive::default(), habit).await;
     let frozen = "a_frozen_writer_loses_nothing";

@@ -9,13 +9,13 @@ use palisade_fence::{Change, Checked, Fence, FenceState, Op, Pass, Reject, Rule,
 use tempfile::TempDir;
 use tokio::task::yield_now;
 
-use crate::t;
+use crate::{quick_place, t};
 
 pub(crate) struct Naive(TempDir);
 
 impl Default for Naive {
     fn default() -> Naive {
-        Naive(tempfile::tempdir().unwrap())
+        Naive(quick_place())
     }
 }
 

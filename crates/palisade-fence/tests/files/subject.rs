@@ -7,6 +7,8 @@ use palisade_fence::conformance::Subject;
 use palisade_fence::files::{AsyncFolder, Fault, Folder};
 use tempfile::TempDir;
 
+use crate::quick_place;
+
 pub(crate) struct Places {
     place: TempDir,
     rule: Rule,
@@ -14,6 +16,13 @@ pub(crate) struct Places {
 
 impl Places {
     pub(crate) fn new(rule: Rule) -> Places {
+        Places {
+            place: quick_place(),
+            rule,
+        }
+    }
+
+    pub(crate) fn on_disk(rule: Rule) -> Places {
         Places {
             place: tempfile::tempdir().unwrap(),
             rule,
