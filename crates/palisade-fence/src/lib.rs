@@ -17,6 +17,8 @@
 //! * `store` – the durable object store under `palisade store` (feature `store`).
 //! * `http` – a tower layer in front of HTTP and gRPC services (feature `http`).
 //! * `postgres` – PostgreSQL, in the user's own transaction (features `postgres` and `sqlx-postgres`).
+//! * `redis` – Redis, by Lua scripts on the user's own connection (feature `redis`).
+//! * `files` – the files of a folder (feature `files`).
 //! * `conformance` – the suite that every fence must pass (feature `conformance`).
 //!
 //! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
@@ -30,6 +32,8 @@ mod claimed;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod fence;
+#[cfg(feature = "files")]
+pub mod files;
 #[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
 mod guard_row;
 #[cfg(feature = "http")]
@@ -41,6 +45,8 @@ mod name;
 mod objects;
 #[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "store")]
 pub mod store;
 

@@ -19,9 +19,11 @@ use std::sync::Arc;
 
 use palisade_core::fence::FenceState;
 
-#[cfg(any(feature = "store", test))]
+#[cfg(feature = "files")]
+pub(crate) use digest::digest;
+#[cfg(any(feature = "files", feature = "store", test))]
 pub(crate) use request::Alter;
-#[cfg(feature = "store")]
+#[cfg(any(feature = "memory", feature = "store"))]
 pub(crate) use request::Credentials;
 #[cfg(feature = "http")]
 pub(crate) use request::Numbered;

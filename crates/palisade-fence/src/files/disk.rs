@@ -1,0 +1,185 @@
+//! The calls to the file system, each a step of its own, all below one open folder.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{self, AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::fault::Fault;
+
+/// Is told of every step just before it: a crash test ends the process there.
+pub type Watch = Arc<dyn Fn(&'static str) + Send + Sync>;
+
+/// A folder, held open: renaming it or a symbolic link on the way does not lead elsewhere.
+pub(super) struct Disk {
+    dir: OwnedFd,
+    watch: Option<Watch>,
+}
+
+const FLAGS: OFlags = OFlags::NOFOLLOW
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK);
+
+/// What `open` creates files with; the process's umask takes its share.
+const NEW_FILE: Mode = Mode::from_raw_mode(0o666);
+
+impl Disk {
+    pub(super) fn open(path: &Path) -> Result<Disk, Fault> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = fs::open(path, flags, Mode::empty());
+        Ok(Disk {
+            dir: dir.map_err(at("open folder", &path.display().to_string()))?,
+            watch: None,
+        })
+    }
+
+    pub(super) fn watched(self, watch: Watch) -> Disk {
+        Disk {
+            watch: Some(watch),
+            ..self
+        }
+    }
+
+    pub(super) fn step(&self, what: &'static str) {
+        if let Some(watch) = &self.watch {
+            watch(what);
+        }
+    }
+
+    /// The lock of the file `name`, if nobody has it: it ends with what is returned, or the process.
+    pub(super) fn lock(&self, name: &str) -> Result<Option<OwnedFd>, Fault> {
+        let flags = FLAGS | OFlags::CREATE | OFlags::RDWR;
+        let file = fs::openat(&self.dir, name, flags, NEW_FILE).map_err(at("open", name))?;
+        match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(at("lock", name)(error)),
+        }
+    }
+
+    /// The bytes of a file; `None` if there is none of this name.
+    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Fault> {
+        let Some(_) = self.length(name)? else {
+            return Ok(None);
+        };
+        let file = fs::openat(&self.dir, name, FLAGS | OFlags::RDONLY, Mode::empty());
+        let mut file = match file {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(at("open", name)(error)),
+        };
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(at("read", name))?;
+        Ok(Some(bytes))
+    }
+
+    /// The length of a file; `None` if there is none of this name.
+    pub(super) fn length(&self, name: &str) -> Result<Option<u64>, Fault> {
+        match fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                Ok(Some(u64::try_from(stat.st_size).unwrap_or(0)))
+            }
+            Ok(_) => Err(Fault::Name {
+                name: name.to_owned(),
+                problem: "is there, and is not a regular file",
+            }),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(at("look at", name)(error)),
+        }
+    }
+
+    /// The names of all there is.
+    pub(super) fn names(&self) -> Result<Vec<String>, Fault> {
+        let entries = fs::Dir::read_from(&self.dir).map_err(at("list", "the folder"))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(at("list", "the folder"))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name != "." && name != ".." {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Writes a file from its start and syncs it; with the permissions of `like`, if that is there.
+    pub(super) fn write(&self, name: &str, bytes: &[u8], like: Option<&str>) -> Result<(), Fault> {
+        self.step("create");
+        let flags = FLAGS | OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY;
+        let file = fs::openat(&self.dir, name, flags, NEW_FILE).map_err(at("create", name))?;
+        let file = File::from(file);
+        if let Some(mode) = like.and_then(|like| self.mode(like)) {
+            let allowed = file.set_permissions(Permissions::from_mode(mode));
+            allowed.map_err(at("set the permissions of", name))?;
+        }
+        self.write_all(&file, name, bytes, 0)?;
+        self.sync(&file, name)
+    }
+
+    /// Makes a file end with these bytes at this offset, whatever was behind it, and syncs it.
+    pub(super) fn write_at(&self, name: &str, bytes: &[u8], offset: u64) -> Result<(), Fault> {
+        self.step("open");
+        let flags = FLAGS | OFlags::CREATE | OFlags::WRONLY;
+        let file = fs::openat(&self.dir, name, flags, NEW_FILE).map_err(at("open", name))?;
+        let file = File::from(file);
+        self.step("cut");
+        file.set_len(offset).map_err(at("cut", name))?;
+        self.write_all(&file, name, bytes, offset)?;
+        self.sync(&file, name)
+    }
+
+    /// A watched write is two, so that a crash can tear it.
+    fn write_all(&self, file: &File, name: &str, bytes: &[u8], offset: u64) -> Result<(), Fault> {
+        let half = self.watch.as_ref().map_or(0, |_| bytes.len() / 2);
+        let (first, second) = bytes.split_at(half);
+        self.step("write");
+        let written = file.write_all_at(first, offset);
+        self.step("write the rest");
+        written
+            .and_then(|()| file.write_all_at(second, offset + first.len() as u64))
+            .map_err(at("write", name))
+    }
+
+    fn sync(&self, file: &File, name: &str) -> Result<(), Fault> {
+        self.step("sync");
+        file.sync_all().map_err(at("sync", name))
+    }
+
+    pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), Fault> {
+        self.step("rename");
+        fs::renameat(&self.dir, from, &self.dir, to).map_err(at("rename into place", to))
+    }
+
+    /// Removes a file; it may be gone already.
+    pub(super) fn remove(&self, name: &str) -> Result<(), Fault> {
+        self.step("remove");
+        match fs::unlinkat(&self.dir, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(at("remove", name)(error)),
+        }
+    }
+
+    /// Makes names durable: what was created, renamed and removed.
+    pub(super) fn sync_names(&self) -> Result<(), Fault> {
+        self.step("sync folder");
+        fs::fsync(self.dir.as_fd()).map_err(at("sync", "the folder"))
+    }
+
+    fn mode(&self, name: &str) -> Option<u32> {
+        let stat = fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some(stat.st_mode & 0o7777)
+    }
+}
+
+fn at<E: Into<io::Error>>(doing: &'static str, name: &str) -> impl FnOnce(E) -> Fault {
+    let doing = format!("{doing} {name}");
+    move |error| Fault::Io {
+        doing,
+        error: error.into(),
+    }
+}

@@ -1,0 +1,253 @@
+//! A fenced folder, blocking.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade_core::fence::{FenceState, Op, Pass, Rearm, Reject, Rule, Sequence};
+
+use super::disk::{Disk, Watch};
+use super::fault::Fault;
+use super::within::{Judged, LOCK, OWN, Within, load};
+use crate::audit;
+use crate::checked::{Admitted, Checked};
+use crate::fence::{Change, Write};
+use crate::name::ObjectPath;
+use crate::objects::{Alter, digest};
+
+/// A folder whose files are written under a fence. Cloning shares it.
+///
+/// Any number of threads and processes may open the same folder; they go through its fence one after
+/// the other. All of these calls block, for some syncs of the disk.
+#[derive(Clone)]
+pub struct Folder {
+    disk: Arc<Disk>,
+    name: Arc<str>,
+    rule: Rule,
+    patience: Duration,
+}
+
+/// Longest file name of the common file systems, in bytes.
+const NAME_BYTES: usize = 255;
+
+impl Folder {
+    /// How long to wait for somebody within, if [`Folder::patience`] does not say otherwise.
+    pub const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Opens a folder that is there. Files that lie in it without a fence are refused at the first
+    /// operation; [`Root`](super::Root) re-arms it.
+    ///
+    /// # Errors
+    /// [`Fault::Io`] if there is no such folder.
+    pub fn open(path: impl AsRef<Path>) -> Result<Folder, Fault> {
+        let path = path.as_ref();
+        Ok(Folder {
+            disk: Arc::new(Disk::open(path)?),
+            name: path.display().to_string().into(),
+            rule: Rule::CLAIM,
+            patience: Folder::PATIENCE,
+        })
+    }
+
+    /// The same folder under another rule. Use one rule for the whole life of a folder.
+    #[must_use]
+    pub fn under(self, rule: Rule) -> Folder {
+        Folder { rule, ..self }
+    }
+
+    /// The same folder, with so long a wait for somebody within.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Folder {
+        Folder { patience, ..self }
+    }
+
+    /// Opens a folder for a crash test: `watch` is told of every step just before it is taken.
+    ///
+    /// # Errors
+    /// As [`Folder::open`].
+    #[doc(hidden)]
+    pub fn watched(path: impl AsRef<Path>, watch: Watch) -> Result<Folder, Fault> {
+        let folder = Folder::open(&path)?;
+        let disk = Disk::open(path.as_ref())?.watched(watch);
+        Ok(Folder {
+            disk: Arc::new(disk),
+            ..folder
+        })
+    }
+
+    /// Raises the fence, before the first read (rule F2): durable when this returns.
+    ///
+    /// # Errors
+    /// [`Fault`], but for [`Fault::Name`].
+    pub fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Checked<()>, Fault> {
+        let pass = pass.into();
+        let mut within = self.enter()?;
+        let judged = within.judge(self.rule, Some(pass), Op::Claim, None);
+        self.answer(judged, Some(pass), |next| {
+            within.raise(next)?;
+            Ok(Some(()))
+        })
+    }
+
+    /// Reads a file in order to write (rule F3). `key` is a slash and the file's name.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn read<'p>(
+        &self,
+        pass: impl Into<Pass<'p>>,
+        key: &str,
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+        let (path, pass) = (path(key)?, pass.into());
+        let mut within = self.enter()?;
+        let judged = within.judge(self.rule, Some(pass), Op::Read, None);
+        self.answer(judged, Some(pass), |next| {
+            within.raise(next)?;
+            self.disk.read(file(&path)).map(Some)
+        })
+    }
+
+    /// Writes a file. Put replaces it in one step, keeping its permissions; append and put make it if it
+    /// is missing. Durable when this returns.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn write<'p>(
+        &self,
+        pass: impl Into<Pass<'p>>,
+        write: Write<'_>,
+    ) -> Result<Checked<()>, Fault> {
+        let alter = write.change.into();
+        self.change(Some(pass.into()), write.key, &alter, write.sequence)
+    }
+
+    /// A write by code that has no token: rejected once the folder is fenced (rule F9). That this code
+    /// asks at all is its own good will.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+        self.change(None, key, &change.into(), None)
+    }
+
+    /// An observer's plain read: waits for nobody. An append that is under way, or was cut short by a
+    /// crash and not finished yet, may be seen in part.
+    ///
+    /// # Errors
+    /// [`Fault`], but nothing about the fence.
+    pub fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+        self.disk.read(file(&path(key)?))
+    }
+
+    pub(super) fn change(
+        &self,
+        pass: Option<Pass<'_>>,
+        key: &str,
+        alter: &Alter,
+        sequence: Option<Sequence>,
+    ) -> Result<Checked<()>, Fault> {
+        let path = path(key)?;
+        let said = sequence.map(|_| digest(&path, alter));
+        let mut within = self.enter()?;
+        let judged = within.judge(self.rule, pass, Op::Write(sequence), said);
+        self.answer(judged, pass, |next| within.write(next, file(&path), alter))
+    }
+
+    /// What a fence keeps, without going in.
+    pub(super) fn show(&self) -> Result<Option<FenceState>, Fault> {
+        Ok(load(&self.disk, &self.name)?.map(|sidecar| sidecar.fence))
+    }
+
+    pub(super) fn rearm(&self, with: &Rearm<'_>) -> Result<(), Fault> {
+        let mut within = Within::enter_anyway(&self.disk, self.lock()?)?;
+        let fence = within.fence().rearmed(with)?;
+        within.rearm(fence)
+    }
+
+    fn enter(&self) -> Result<Within<'_>, Fault> {
+        Within::enter(&self.disk, self.lock()?, &self.name)
+    }
+
+    /// Takes the lock; its holder is gone with its process, so it never has to be broken.
+    fn lock(&self) -> Result<std::os::fd::OwnedFd, Fault> {
+        let (mut waited, mut pause) = (Duration::ZERO, Duration::from_micros(100));
+        loop {
+            if let Some(lock) = self.disk.lock(LOCK)? {
+                return Ok(lock);
+            }
+            if waited >= self.patience {
+                return Err(Fault::Busy {
+                    folder: self.name.to_string(),
+                    waited,
+                });
+            }
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a lock of the file system can be waited for with a bound only by asking again"
+            )]
+            std::thread::sleep(pause);
+            waited += pause;
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    /// Carries out what was admitted; `None` from it means that there was nothing to change.
+    fn answer<T: Default>(
+        &self,
+        judged: Judged,
+        pass: Option<Pass<'_>>,
+        carry_out: impl FnOnce(super::sidecar::Sidecar) -> Result<Option<T>, Fault>,
+    ) -> Result<Checked<T>, Fault> {
+        let reject = match judged {
+            Judged::Reject(reject) => reject,
+            Judged::Repeat => {
+                return Ok(Checked::Admitted(Admitted {
+                    value: T::default(),
+                    highest: pass.map(|pass| pass.token),
+                    repeat: true,
+                }));
+            }
+            Judged::Admit(next) => {
+                let highest = next.fence.highest();
+                match carry_out(next)? {
+                    Some(value) => return Ok(Checked::admitted(value, highest)),
+                    None => Reject::Missing,
+                }
+            }
+        };
+        audit::rejected(&self.name, pass, &reject);
+        Ok(Checked::Rejected(reject))
+    }
+}
+
+impl std::fmt::Debug for Folder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Folder")
+            .field("name", &self.name)
+            .field("rule", &self.rule)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A slash and one name: no file of a fenced folder lies elsewhere.
+fn path(key: &str) -> Result<ObjectPath, Fault> {
+    let path = ObjectPath::new(key)?;
+    let name = file(&path);
+    let problem = if name.contains('/') {
+        "leads into a folder below; that one would have a fence of its own"
+    } else if name.starts_with(OWN) {
+        "is the fence's own: names that begin with .palisade- are not data"
+    } else if name.len() > NAME_BYTES {
+        "is too long; a file name has 1 ..= 255 bytes"
+    } else {
+        return Ok(path);
+    };
+    Err(Fault::Name {
+        name: name.to_owned(),
+        problem,
+    })
+}
+
+fn file(path: &ObjectPath) -> &str {
+    path.as_str().trim_start_matches('/')
+}

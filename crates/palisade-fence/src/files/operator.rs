@@ -1,0 +1,73 @@
+//! What an operator does: look at the fences of the folders below one folder, and re-arm one (rule F7).
+
+use std::path::{Path, PathBuf};
+
+use palisade_core::fence::{FenceState, Rearm};
+
+use super::disk::Disk;
+use super::fault::Fault;
+use super::folder::Folder;
+use crate::admin::{Admin, Listed};
+use crate::name::ResourceId;
+
+/// A folder of fenced folders; the resource `reports` is the folder of this name in it.
+///
+/// Its futures block, for some syncs of the disk: they are an operator's.
+#[derive(Clone, Debug)]
+pub struct Root(PathBuf);
+
+impl Root {
+    /// A folder of fenced folders.
+    pub fn new(path: impl Into<PathBuf>) -> Root {
+        Root(path.into())
+    }
+
+    fn folder(&self, resource: &str) -> Result<Folder, Fault> {
+        let id = ResourceId::new(resource)?;
+        if id.as_str().contains('/') || matches!(resource, "." | "..") {
+            return Err(Fault::Name {
+                name: resource.to_owned(),
+                problem: "is not the name of a folder below this one",
+            });
+        }
+        Folder::open(self.0.join(resource))
+    }
+}
+
+impl Admin for Root {
+    type Error = Fault;
+
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+        self.folder(resource)?.show()
+    }
+
+    async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, Fault> {
+        let mut names = Disk::open(Path::new(&self.0))?.names()?;
+        names.retain(|name| name.starts_with(prefix) && after.is_none_or(|after| &**name > after));
+        names.sort_unstable();
+        let mut listed = Vec::new();
+        for resource in names {
+            if listed.len() >= limit as usize {
+                break;
+            }
+            let is_folder = self.0.join(&resource).is_dir();
+            if let Some(state) = is_folder
+                .then(|| self.folder(&resource)?.show())
+                .transpose()?
+                .flatten()
+            {
+                listed.push(Listed { resource, state });
+            }
+        }
+        Ok(listed)
+    }
+
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+        self.folder(resource)?.rearm(with)
+    }
+}

@@ -1,0 +1,249 @@
+//! What the fence of a folder keeps, as text in one small file.
+//!
+//! ```text
+//!   palisade-fence 1
+//!   revision 7
+//!   token 34
+//!   written 3                   or nothing, or yes for writes without a number
+//!   digest 81604378627          of the write with that number
+//!   authority a:0f3c
+//!   lock nightly
+//!   pending append 120 report   or put NAME, delete NAME: to be carried out if the staged file is there
+//!   length 140 report           of the file written last, after that
+//!   sum 5c1d9a02                CRC-32 of the lines above
+//! ```
+
+use palisade_core::fence::{FenceState, Mark, Sequence, Written};
+use palisade_core::{AuthorityId, LockName, Token};
+
+/// The state of a fenced folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sidecar {
+    /// Counts the writes of this file; names what is staged for this one.
+    pub(super) revision: u64,
+    pub(super) fence: FenceState,
+    /// The digest of the write that had the last sequence number: a repeat must say the same.
+    pub(super) digest: Option<u64>,
+    pub(super) pending: Option<Pending>,
+    pub(super) last: Option<Left>,
+}
+
+/// A write that is decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pending {
+    pub(super) name: String,
+    pub(super) effect: Effect,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Put,
+    /// The staged bytes belong at this offset.
+    Append(u64),
+    Delete,
+}
+
+/// A file and the length it was left with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Left {
+    pub(super) length: u64,
+    pub(super) name: String,
+}
+
+const HEAD: &str = "palisade-fence 1";
+
+impl Sidecar {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let number =
+            |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());
+        let written = match self.fence.mark.map(|mark| mark.written) {
+            None | Some(Written::Nothing) => String::new(),
+            Some(Written::Unnumbered) => "yes".to_owned(),
+            Some(Written::Through(last)) => last.to_string(),
+        };
+        let pending = self
+            .pending
+            .as_ref()
+            .map(|Pending { name, effect }| match effect {
+                Effect::Put => format!("put {name}"),
+                Effect::Append(offset) => format!("append {offset} {name}"),
+                Effect::Delete => format!("delete {name}"),
+            });
+        let last = self.last.as_ref();
+        let mut text = format!(
+            "{HEAD}\nrevision {}\ntoken {}\nwritten {written}\ndigest {}\nauthority {}\nlock {}\n\
+            pending {}\nlength {}\n",
+            self.revision,
+            number(self.fence.highest().map(Token::get)),
+            number(self.digest),
+            self.fence.authority.as_ref().map_or("", |id| id.as_str()),
+            self.fence.lock.as_ref().map_or("", |name| name.as_str()),
+            pending.unwrap_or_default(),
+            last.map_or(String::new(), |left| format!(
+                "{} {}",
+                left.length, left.name
+            )),
+        );
+        let sum = crc32fast::hash(text.as_bytes());
+        text.push_str(&format!("sum {sum:08x}\n"));
+        text.into_bytes()
+    }
+
+    /// Reads it back, or says which line cannot be.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Sidecar, String> {
+        let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+        let (body, sum) = text.split_at(text.rfind("sum ").ok_or("no sum")?);
+        let mut lines = body.lines();
+        if lines.next() != Some(HEAD) {
+            return Err(format!("it does not begin with {HEAD:?}"));
+        }
+        if sum != format!("sum {:08x}\n", crc32fast::hash(body.as_bytes())) {
+            return Err("the sum is wrong".to_owned());
+        }
+        let mut line = |name: &'static str| Line::next(&mut lines, name);
+        let revision = line("revision")?.number()?;
+        let token = line("token")?.read(|text| Token::new(text.parse().ok()?).ok())?;
+        let written = line("written")?.read(|text| match text {
+            "yes" => Some(Written::Unnumbered),
+            number => Some(Written::Through(Sequence::new(number.parse().ok()?)?)),
+        })?;
+        let digest = line("digest")?.read(|text| text.parse().ok())?;
+        let authority = line("authority")?.read(|text| AuthorityId::new(text).ok())?;
+        let lock = line("lock")?.read(|text| LockName::new(text).ok())?;
+        let pending = line("pending")?.read(pending)?;
+        let last = line("length")?.read(left)?;
+        let written = written.unwrap_or(Written::Nothing);
+        Ok(Sidecar {
+            revision,
+            fence: FenceState {
+                authority,
+                lock,
+                mark: token.map(|token| Mark { token, written }),
+            },
+            digest,
+            pending,
+            last,
+        })
+    }
+}
+
+/// The rest of a line behind its name.
+struct Line<'a> {
+    name: &'static str,
+    text: &'a str,
+}
+
+impl<'a> Line<'a> {
+    fn next(lines: &mut std::str::Lines<'a>, name: &'static str) -> Result<Line<'a>, String> {
+        let text = lines
+            .next()
+            .and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let text = text.ok_or_else(|| format!("no line {name:?} where it belongs"))?;
+        Ok(Line { name, text })
+    }
+
+    /// An empty rest says that there is none.
+    fn read<T>(self, read: impl FnOnce(&'a str) -> Option<T>) -> Result<Option<T>, String> {
+        match self.text {
+            "" => Ok(None),
+            text => read(text)
+                .map(Some)
+                .ok_or_else(|| format!("{} {text:?}", self.name)),
+        }
+    }
+
+    fn number(self) -> Result<u64, String> {
+        let (name, text) = (self.name, self.text);
+        text.parse().map_err(|_| format!("{name} {text:?}"))
+    }
+}
+
+fn pending(text: &str) -> Option<Pending> {
+    let (how, rest) = text.split_once(' ')?;
+    let (effect, name) = match how {
+        "put" => (Effect::Put, rest),
+        "append" => {
+            let left = left(rest)?;
+            return Some(Pending {
+                name: left.name,
+                effect: Effect::Append(left.length),
+            });
+        }
+        "delete" => (Effect::Delete, rest),
+        _ => return None,
+    };
+    Some(Pending {
+        name: name.to_owned(),
+        effect,
+    })
+}
+
+fn left(text: &str) -> Option<Left> {
+    let (length, name) = text.split_once(' ')?;
+    Some(Left {
+        length: length.parse().ok()?,
+        name: name.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> Sidecar {
+        Sidecar {
+            revision: 7,
+            fence: FenceState {
+                authority: Some(AuthorityId::new("a:0f3c").unwrap()),
+                lock: Some(LockName::new("nightly").unwrap()),
+                mark: Some(Mark {
+                    token: Token::MAX,
+                    written: Written::Through(Sequence::MAX),
+                }),
+            },
+            digest: Some(u64::MAX),
+            pending: Some(Pending {
+                name: "a file 5".to_owned(),
+                effect: Effect::Append(120),
+            }),
+            last: Some(Left {
+                length: 140,
+                name: "sum 1".to_owned(),
+            }),
+        }
+    }
+
+    #[test]
+    fn it_is_the_text_it_always_was() {
+        let text = "palisade-fence 1\nrevision 7\ntoken 9007199254740991\nwritten 9007199254740991\n\
+            digest 18446744073709551615\nauthority a:0f3c\nlock nightly\npending append 120 a file 5\n\
+            length 140 sum 1\nsum 97923cbe\n";
+        assert_eq!(String::from_utf8(full().encode()).unwrap(), text);
+    }
+
+    #[test]
+    fn it_comes_back_as_it_went_in() {
+        let mut seen = vec![Sidecar::default(), full()];
+        for effect in [Effect::Put, Effect::Delete] {
+            let name = "x".to_owned();
+            seen.push(Sidecar {
+                pending: Some(Pending { name, effect }),
+                ..full()
+            });
+        }
+        for sidecar in seen {
+            assert_eq!(Sidecar::decode(&sidecar.encode()), Ok(sidecar));
+        }
+    }
+
+    #[test]
+    fn any_byte_that_is_missing_or_another_is_noticed() {
+        let good = full().encode();
+        for at in 0..good.len() {
+            assert!(Sidecar::decode(&good[..at]).is_err(), "cut at {at}");
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(Sidecar::decode(&bad).is_err(), "changed at {at}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What the script answers, as this crate says it.
+
+use palisade_core::fence::{Reject, Sequence};
+use palisade_core::{AuthorityId, LockName, Token};
+use redis::Value;
+
+use super::fault::Fault;
+use crate::checked::{Admitted, Checked};
+
+/// Reads an answer of fence.lua for a resource; `kind` is the kind of its effect.
+pub(super) fn read(resource: &str, kind: &str, said: Value) -> Result<Checked<Value>, Fault> {
+    let resource = || resource.to_owned();
+    let Value::Array(parts) = said else {
+        return Err(odd(&[said]));
+    };
+    let mut words = parts.iter().map_while(word);
+    let mut next = || words.next().unwrap_or_default();
+    match next() {
+        how @ ("admit" | "repeat") => Ok(Checked::Admitted(Admitted {
+            highest: token(next()),
+            repeat: how == "repeat",
+            value: parts.into_iter().nth(2).unwrap_or(Value::Nil),
+        })),
+        "reject" => match reject(next(), next(), next()) {
+            Some(reject) => Ok(Checked::Rejected(reject)),
+            None => Err(odd(&parts)),
+        },
+        "failed" if kind == "script" => Err(Fault::Script(next().to_owned())),
+        "failed" => Err(Fault::Command(next().to_owned())),
+        "lost" => Err(Fault::Lost {
+            resource: resource(),
+        }),
+        "unarmed" => Err(Fault::Unarmed {
+            resource: resource(),
+        }),
+        "corrupt" => Err(Fault::Corrupt {
+            resource: resource(),
+            holds: next().to_owned(),
+        }),
+        _ => Err(odd(&parts)),
+    }
+}
+
+fn odd(said: &[Value]) -> Fault {
+    Fault::Answer(format!("{said:?}"))
+}
+
+fn reject(code: &str, what: &str, bound: &str) -> Option<Reject> {
+    let last = || what.parse().ok().and_then(Sequence::new);
+    Some(match code {
+        "stale" => Reject::Stale {
+            highest: token(what)?,
+        },
+        "sequence_stale" => Reject::SequenceStale { last: last()? },
+        "already_written" => Reject::AlreadyWritten,
+        "sequence_reused" => Reject::SequenceReused { last: last()? },
+        "wrong_authority" => Reject::WrongAuthority {
+            bound: AuthorityId::new(what).ok()?,
+        },
+        "wrong_lock" => Reject::WrongLock {
+            bound: LockName::new(what).ok()?,
+        },
+        "jump" => Reject::Jump {
+            highest: token(what),
+            bound: bound.parse().ok()?,
+        },
+        "tokenless" => Reject::Tokenless {
+            highest: token(what)?,
+        },
+        "missing" => Reject::Missing,
+        _ => return None,
+    })
+}
+
+pub(super) fn token(text: &str) -> Option<Token> {
+    Token::new(text.parse().ok()?).ok()
+}
+
+/// A word of an answer; `None` if it is something else.
+pub(super) fn word(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}

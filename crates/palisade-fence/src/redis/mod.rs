@@ -1,0 +1,84 @@
+//! Fences for data in Redis: one Lua script checks and writes, in one round trip on the user's own
+//! connection.
+//!
+//! ```text
+//!   Resource ──► EVALSHA fence.lua   palisade:fence:{orders}   token, written, digest, authority, lock, result
+//!                  │  one step          {orders}:total         the user's own keys, same slot
+//!                  ├ judge the mark: reject, repeat, or
+//!                  ├ store the mark, then
+//!                  └ SET HSET HDEL DEL APPEND, or the user's own script
+//! ```
+//!
+//! ```
+//! use palisade_fence::redis::{Fault, Resource, Script, probe};
+//! use palisade_fence::Reject;
+//! # use palisade_core::Token;
+//! # use palisade_testbed::Redis;
+//!
+//! # async fn add(con: &mut redis::aio::MultiplexedConnection, token: Token) -> Result<Option<u64>, Fault> {
+//! probe(con).await?; // once for a server: may it evict fences?
+//! let orders = Resource::new("orders")?.guarding(&["{orders}:total"])?;
+//! if let Some(reject) = orders.claim(con, token).await?.rejected() {
+//!     println!("give up: {reject}"); // first: raise the fence
+//!     return Ok(None);
+//! }
+//! let add = Script::new("return redis.call('INCRBY', KEYS[1], ARGV[1])")?;
+//! let total = orders.write(token).run(con, &add, &["{orders}:total"], &[b"5"]).await?;
+//! Ok(total.into_result().ok())
+//! # }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! # let server = Redis::start(&[]);
+//! # let client = redis::Client::open(server.url()).unwrap();
+//! # let mut con = client.get_multiplexed_async_connection().await.unwrap();
+//! # let mut token = |number| Token::new(number).unwrap();
+//! # assert_eq!(add(&mut con, token(7)).await.unwrap(), Some(5));
+//! # assert_eq!(add(&mut con, token(6)).await.unwrap(), None);
+//! # }
+//! ```
+//!
+//! # What it gives
+//!
+//! * A script is one step at the server, in memory, in its log and at its replicas: there is no data of
+//!   a new token under an old mark (rule F1). The mark is stored first, the effect second.
+//! * [`Writing::set`] and the other commands are all or nothing: a command that fails takes the mark back
+//!   with it. **A script of the user's own is not**: Redis takes nothing back, so when it fails, the
+//!   raised fence stays and so does what the script had done. A numbered run that failed is answered
+//!   the same again, and never runs twice.
+//! * Marks never expire and are never collected. Tokens are compared as Lua's numbers, which are
+//!   exact up to 2^53, and are never printed by Lua, which would write 1e+15.
+//! * The rule is that of [`palisade_core::fence`]; a test holds the two against each other.
+//!
+//! # What it cannot give
+//!
+//! * **Who writes with plain `SET` is not stopped**: Redis has no trigger, and its access rules hold
+//!   inside scripts as outside. Rule F9 binds those who write through this module.
+//! * **Redis answers before it is on disk.** With `appendfsync everysec` a crash loses up to two
+//!   seconds of marks and data, with `always` nothing that was answered, without a log everything since
+//!   the snapshot. Mark and data go back *together*: a holder that was refused before the crash may be
+//!   admitted after it. The same holds for a **failover** (what the replica had not received is gone;
+//!   `WAIT` narrows that), for a **restored snapshot** and for `FLUSHALL`. Redis cannot notice it: after
+//!   each of these, let the authority issue a token and re-arm with that floor ([`Operator`]).
+//! * What is noticed is a mark that is gone while its data is there: [`Fault::Lost`]. An operation
+//!   looks at its own keys and at those of [`Resource::guarding`].
+//! * Eviction could take a mark away: [`probe`] refuses `allkeys-*` policies.
+//! * A replica that serves reads may be behind: a tokened read goes to the primary by itself, because it
+//!   is a script that may write. A plain read at a replica is an observer's.
+//! * In a cluster several resources cannot be claimed in one step: claim one after the other, in name
+//!   order, all before the first read.
+
+mod answer;
+mod fault;
+mod objects;
+mod operator;
+mod probe;
+mod resource;
+mod script;
+mod slot;
+
+pub use fault::Fault;
+pub use objects::Objects;
+pub use operator::Operator;
+pub use probe::probe;
+pub use resource::{Resource, Writing};
+pub use script::Script;

@@ -1,0 +1,132 @@
+//! What an operator does: look at fences, and re-arm one (rule F7).
+
+use std::collections::BTreeSet;
+
+use palisade_core::fence::{FenceState, FloorTooLow, Mark, Rearm, Sequence, Written};
+use palisade_core::{AuthorityId, LockName, Token};
+use redis::aio::ConnectionLike;
+use redis::{Value, cmd};
+
+use super::answer;
+use super::fault::Fault;
+use super::resource::{MARKS, Resource};
+use super::script::REARM;
+use crate::admin::{Admin, Listed};
+
+/// How many keys one step of a scan looks at.
+const STEP: u32 = 1_000;
+
+/// The fences of a server.
+///
+/// Redis keeps no order: a page of a listing scans all keys of the server, step by step. In a cluster it
+/// sees the node that the connection goes to.
+#[derive(Debug)]
+pub struct Operator<'a, C>(&'a mut C);
+
+impl<'a, C: ConnectionLike + Send> Operator<'a, C> {
+    /// Looks through this connection.
+    pub const fn new(connection: &'a mut C) -> Operator<'a, C> {
+        Operator(connection)
+    }
+}
+
+impl<C: ConnectionLike + Send> Admin for Operator<'_, C> {
+    type Error = Fault;
+
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+        let resource = Resource::new(resource)?;
+        let mut get = cmd("GET");
+        get.arg(&resource.mark);
+        let held: Option<Vec<u8>> = get.query_async(self.0).await?;
+        let Some(held) = held else {
+            return Ok(None);
+        };
+        let state = state(&held).ok_or_else(|| Fault::Corrupt {
+            resource: resource.name().to_owned(),
+            holds: String::from_utf8_lossy(&held).into_owned(),
+        })?;
+        Ok(Some(state))
+    }
+
+    async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, Fault> {
+        let (mut names, mut cursor) = (BTreeSet::new(), 0_u64);
+        loop {
+            let mut scan = cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(format!("{MARKS}{{*}}"));
+            scan.arg("COUNT").arg(STEP);
+            let (next, keys): (u64, Vec<String>) = scan.query_async(self.0).await?;
+            let found = keys.iter().filter_map(|key| {
+                let name = key.strip_prefix(MARKS)?;
+                name.strip_prefix('{')?.strip_suffix('}')
+            });
+            let wanted = found
+                .filter(|name| name.starts_with(prefix) && after.is_none_or(|after| *name > after));
+            names.extend(wanted.map(str::to_owned));
+            // The first ones of what was seen are enough to remember.
+            while names.len() > limit as usize {
+                names.pop_last();
+            }
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+        let mut listed = Vec::new();
+        for resource in names {
+            if let Some(state) = self.show(&resource).await? {
+                listed.push(Listed { resource, state });
+            }
+        }
+        Ok(listed)
+    }
+
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+        let resource = Resource::new(resource)?;
+        let from = with
+            .lower_from
+            .map_or(String::new(), |token| token.to_string());
+        let to = with.floor.to_string();
+        let authority = with.authority.map_or("", AuthorityId::as_str);
+        let arguments = [to.as_bytes(), authority.as_bytes(), from.as_bytes()];
+        let said = REARM.run(self.0, &[&resource.mark], &arguments).await?;
+        if said == Value::Nil {
+            return Ok(());
+        }
+        let floor = with.floor;
+        match answer::word(&said).and_then(answer::token) {
+            Some(highest) => Err(FloorTooLow { floor, highest }.into()),
+            None => Err(Fault::Answer(format!("{said:?}"))),
+        }
+    }
+}
+
+/// What a mark says: see fence.lua.
+fn state(held: &[u8]) -> Option<FenceState> {
+    let mut lines = held.split(|byte| *byte == b'\n');
+    let mut line = || std::str::from_utf8(lines.next()?).ok();
+    let token = Token::new(line()?.parse().ok()?).ok()?;
+    let written = match line()? {
+        "" => Written::Nothing,
+        "yes" => Written::Unnumbered,
+        number => Written::Through(Sequence::new(number.parse().ok()?)?),
+    };
+    let (_digest, authority, lock) = (line()?, line()?, line()?);
+    Some(FenceState {
+        authority: named(authority, AuthorityId::new)?,
+        lock: named(lock, LockName::new)?,
+        mark: Some(Mark { token, written }),
+    })
+}
+
+/// A name that may be left out; `None` if it is no name.
+fn named<T, E>(text: &str, new: impl Fn(&str) -> Result<T, E>) -> Option<Option<T>> {
+    match text {
+        "" => Some(None),
+        text => new(text).ok().map(Some),
+    }
+}

@@ -1,0 +1,394 @@
+//! One fenced resource, on the user's own connection.
+
+use palisade_core::fence::{Pass, Rule, Sequence};
+use redis::aio::ConnectionLike;
+use redis::{FromRedisValue, Value};
+
+use super::answer;
+use super::fault::Fault;
+use super::script::{Ask, Effect, PLAIN, Script};
+use super::slot::slot;
+use crate::audit;
+use crate::checked::Checked;
+use crate::name::ResourceId;
+
+/// What the names of all marks begin with. No other key may.
+pub(super) const MARKS: &str = "palisade:fence:";
+
+/// Some keys under one fence.
+///
+/// Its name is the tag of its keys: the mark of `orders` is the hash `palisade:fence:{orders}`, and the
+/// data lies in `orders`, `{orders}:total` and the like. So in a cluster all are in one slot, which one
+/// script needs; another key is refused before anything is sent.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    name: ResourceId,
+    pub(super) mark: String,
+    guarded: Vec<String>,
+    rule: Rule,
+}
+
+impl Resource {
+    /// Longest list of arguments to one command: Lua has no room for more.
+    pub const MAX_ARGUMENTS: usize = 4_000;
+
+    /// A resource under the claim fence.
+    ///
+    /// # Errors
+    /// [`Fault::Invalid`] for a name that is no name, [`Fault::Argument`] for one with a brace in it.
+    pub fn new(name: &str) -> Result<Resource, Fault> {
+        let name = ResourceId::new(name)?;
+        if name.as_str().contains(['{', '}']) {
+            let text = format!(
+                "resource_id {name} has a brace in it; the name is the keys' tag: write the tag alone"
+            );
+            return Err(Fault::Argument(text));
+        }
+        Ok(Resource {
+            mark: format!("{MARKS}{{{name}}}"),
+            guarded: Vec::new(),
+            rule: Rule::CLAIM,
+            name,
+        })
+    }
+
+    /// Names keys of the resource's data that are looked for when there is no mark: with data in one of
+    /// them the fence state was lost, and nothing is admitted (rule F7). The keys that an operation
+    /// works on are looked for anyway; a claim has none but these.
+    ///
+    /// # Errors
+    /// [`Fault::Argument`] for a key in another slot.
+    pub fn guarding(mut self, keys: &[&str]) -> Result<Resource, Fault> {
+        self.belong(keys)?;
+        self.guarded
+            .extend(keys.iter().map(|key| (*key).to_owned()));
+        Ok(self)
+    }
+
+    /// The same resource under another rule. Use one rule for the whole life of a resource.
+    #[must_use]
+    pub fn under(self, rule: Rule) -> Resource {
+        Resource { rule, ..self }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// A key of this resource: `{name}:rest`.
+    #[must_use]
+    pub fn key(&self, rest: &str) -> String {
+        format!("{{{}}}:{rest}", self.name)
+    }
+
+    /// Raises the fence, before the first read (rule F2): one round trip. From then on nothing older is
+    /// admitted. As durable as the server's settings make it; see the module.
+    ///
+    /// # Errors
+    /// [`Fault::Lost`] if the fence state is gone; the server's.
+    pub async fn claim<'p, C: ConnectionLike>(
+        &self,
+        connection: &mut C,
+        pass: impl Into<Pass<'p>>,
+    ) -> Result<Checked<()>, Fault> {
+        let asked = self.ask("claim", Some(pass.into()), None, Effect::NONE);
+        Ok(self.send(connection, asked, None).await?.map(|_| ()))
+    }
+
+    /// Reads a string in order to write (rule F3).
+    ///
+    /// # Errors
+    /// As [`Resource::claim`]; a key of another type is [`Fault::Command`].
+    pub async fn get<'p, C: ConnectionLike>(
+        &self,
+        connection: &mut C,
+        pass: impl Into<Pass<'p>>,
+        key: &str,
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+        let (keys, arguments) = ([key], [&b"GET"[..]]);
+        let effect = command("command", &keys, &arguments);
+        self.reads(connection, pass.into(), effect, None).await
+    }
+
+    /// Reads a field of a hash in order to write (rule F3).
+    ///
+    /// # Errors
+    /// As [`Resource::get`].
+    pub async fn hget<'p, C: ConnectionLike>(
+        &self,
+        connection: &mut C,
+        pass: impl Into<Pass<'p>>,
+        key: &str,
+        field: &str,
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+        let (keys, arguments) = ([key], [&b"HGET"[..], field.as_bytes()]);
+        let effect = command("command", &keys, &arguments);
+        self.reads(connection, pass.into(), effect, None).await
+    }
+
+    /// Reads with a script of the user's own, in order to write (rule F3).
+    ///
+    /// # Errors
+    /// As [`Resource::claim`]; [`Fault::Script`] if the script fails.
+    pub async fn read<'p, C: ConnectionLike, T: FromRedisValue>(
+        &self,
+        connection: &mut C,
+        pass: impl Into<Pass<'p>>,
+        script: &Script,
+        keys: &[&str],
+        arguments: &[&[u8]],
+    ) -> Result<Checked<T>, Fault> {
+        let effect = command("script", keys, arguments);
+        self.reads(connection, pass.into(), effect, Some(script))
+            .await
+    }
+
+    /// Begins a write under a token; a higher token is claimed in the same step.
+    pub fn write<'a>(&'a self, pass: impl Into<Pass<'a>>) -> Writing<'a> {
+        Writing {
+            resource: self,
+            pass: Some(pass.into()),
+            sequence: None,
+        }
+    }
+
+    /// Begins a write by code that has no token. It is rejected once the resource is fenced (rule F9), and
+    /// [`Fault::Unarmed`] before. That this code asks at all is its own good will: see the module.
+    #[must_use]
+    pub const fn write_tokenless(&self) -> Writing<'_> {
+        Writing {
+            resource: self,
+            pass: None,
+            sequence: None,
+        }
+    }
+
+    async fn reads<C: ConnectionLike, T: FromRedisValue>(
+        &self,
+        connection: &mut C,
+        pass: Pass<'_>,
+        effect: Effect<'_>,
+        script: Option<&Script>,
+    ) -> Result<Checked<T>, Fault> {
+        let asked = self.ask("read", Some(pass), None, effect);
+        value(self.send(connection, asked, script).await?)
+    }
+
+    const fn ask<'a>(
+        &self,
+        op: &'static str,
+        pass: Option<Pass<'a>>,
+        sequence: Option<Sequence>,
+        effect: Effect<'a>,
+    ) -> Ask<'a> {
+        Ask {
+            rule: self.rule,
+            pass,
+            op,
+            sequence,
+            effect,
+        }
+    }
+
+    async fn send<C: ConnectionLike>(
+        &self,
+        connection: &mut C,
+        ask: Ask<'_>,
+        script: Option<&Script>,
+    ) -> Result<Checked<Value>, Fault> {
+        self.belong(ask.effect.keys)?;
+        let (given, max) = (ask.effect.arguments.len(), Resource::MAX_ARGUMENTS);
+        if given > max {
+            let text = format!("{given} arguments in one command; 0 ..= {max} are allowed");
+            return Err(Fault::Argument(text));
+        }
+        let text = script.map_or(&*PLAIN, |script| &script.0);
+        let said = ask
+            .send(connection, text, &self.mark, &self.guarded)
+            .await?;
+        let checked = answer::read(self.name(), ask.effect.kind, said)?;
+        if let Some(reject) = checked.rejected() {
+            audit::rejected(self.name(), ask.pass, reject);
+        }
+        Ok(checked)
+    }
+
+    fn belong(&self, keys: &[&str]) -> Result<(), Fault> {
+        for key in keys {
+            let problem = if key.starts_with(MARKS) {
+                format!("key {key:?} is a fence's own: keys that begin with {MARKS} are not data")
+            } else if slot(key) != slot(&self.mark) {
+                let name = self.name();
+                format!("key {key:?} is not in the slot of resource {name}: call it {{{name}}}:…")
+            } else {
+                continue;
+            };
+            return Err(Fault::Argument(problem));
+        }
+        Ok(())
+    }
+}
+
+/// One write that is under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Writing<'a> {
+    resource: &'a Resource,
+    pass: Option<Pass<'a>>,
+    sequence: Option<Sequence>,
+}
+
+impl Writing<'_> {
+    /// Gives the write its number among those of this grant: makes it safe to repeat (rule F5).
+    #[must_use]
+    pub const fn numbered(self, sequence: Sequence) -> Self {
+        Writing {
+            sequence: Some(sequence),
+            ..self
+        }
+    }
+
+    /// `SET`: the key holds these bytes and does not expire.
+    ///
+    /// # Errors
+    /// As [`Resource::get`].
+    pub async fn set<C: ConnectionLike>(
+        self,
+        connection: &mut C,
+        key: &str,
+        bytes: &[u8],
+    ) -> Result<Checked<()>, Fault> {
+        self.command(connection, "command", key, &[b"SET", bytes])
+            .await
+    }
+
+    /// `HSET`: these fields of the hash hold these bytes.
+    ///
+    /// # Errors
+    /// As [`Resource::get`]; [`Fault::Argument`] beyond [`Resource::MAX_ARGUMENTS`].
+    pub async fn hset<C: ConnectionLike>(
+        self,
+        connection: &mut C,
+        key: &str,
+        fields: &[(&str, &[u8])],
+    ) -> Result<Checked<()>, Fault> {
+        let mut arguments = vec![&b"HSET"[..]];
+        for (field, bytes) in fields {
+            arguments.extend([field.as_bytes(), bytes]);
+        }
+        self.command(connection, "command", key, &arguments).await
+    }
+
+    /// `HDEL`: the field is gone. What was not there is
+    /// [`Reject::Missing`](palisade_core::fence::Reject::Missing) (rule F8).
+    ///
+    /// # Errors
+    /// As [`Resource::get`].
+    pub async fn hdel<C: ConnectionLike>(
+        self,
+        connection: &mut C,
+        key: &str,
+        field: &str,
+    ) -> Result<Checked<()>, Fault> {
+        let arguments = [b"HDEL", field.as_bytes()];
+        self.command(connection, "deleting", key, &arguments).await
+    }
+
+    /// `DEL`: the key is gone. What was not there is
+    /// [`Reject::Missing`](palisade_core::fence::Reject::Missing) (rule F8).
+    ///
+    /// # Errors
+    /// As [`Resource::get`].
+    pub async fn del<C: ConnectionLike>(
+        self,
+        connection: &mut C,
+        key: &str,
+    ) -> Result<Checked<()>, Fault> {
+        self.command(connection, "deleting", key, &[b"DEL"]).await
+    }
+
+    /// `APPEND`: these bytes come after what the key holds.
+    ///
+    /// # Errors
+    /// As [`Resource::get`].
+    pub async fn append<C: ConnectionLike>(
+        self,
+        connection: &mut C,
+        key: &str,
+        bytes: &[u8],
+    ) -> Result<Checked<()>, Fault> {
+        self.command(connection, "command", key, &[b"APPEND", bytes])
+            .await
+    }
+
+    /// Runs a script of the user's own and gives what it returns.
+    ///
+    /// The fence is raised **before** the script runs, in the same step at the server. What a numbered
+    /// run returned, up to 64 KiB, is recorded: its repeat runs nothing and gets that, or nil if it
+    /// was longer.
+    ///
+    /// # Errors
+    /// As [`Resource::claim`]; [`Fault::Script`] if the script fails.
+    pub async fn run<C: ConnectionLike, T: FromRedisValue>(
+        self,
+        connection: &mut C,
+        script: &Script,
+        keys: &[&str],
+        arguments: &[&[u8]],
+    ) -> Result<Checked<T>, Fault> {
+        let effect = command("script", keys, arguments);
+        value(self.send(connection, effect, Some(script)).await?)
+    }
+
+    async fn command<C: ConnectionLike>(
+        self,
+        connection: &mut C,
+        kind: &'static str,
+        key: &str,
+        arguments: &[&[u8]],
+    ) -> Result<Checked<()>, Fault> {
+        let keys = [key];
+        let effect = command(kind, &keys, arguments);
+        Ok(self.send(connection, effect, None).await?.map(|_| ()))
+    }
+
+    async fn send<C: ConnectionLike>(
+        self,
+        connection: &mut C,
+        effect: Effect<'_>,
+        script: Option<&Script>,
+    ) -> Result<Checked<Value>, Fault> {
+        let op = self.pass.map_or("tokenless", |_| "write");
+        let asked = self.resource.ask(op, self.pass, self.sequence, effect);
+        self.resource.send(connection, asked, script).await
+    }
+}
+
+const fn command<'a>(
+    kind: &'static str,
+    keys: &'a [&'a str],
+    arguments: &'a [&'a [u8]],
+) -> Effect<'a> {
+    Effect {
+        kind,
+        keys,
+        arguments,
+    }
+}
+
+fn value<T: FromRedisValue>(checked: Checked<Value>) -> Result<Checked<T>, Fault> {
+    Ok(match checked {
+        Checked::Admitted(admitted) => {
+            let (highest, repeat) = (admitted.highest, admitted.repeat);
+            let value =
+                T::from_redis_value(admitted.value).map_err(|error| Fault::Redis(error.into()))?;
+            Checked::Admitted(crate::checked::Admitted {
+                value,
+                highest,
+                repeat,
+            })
+        }
+        Checked::Rejected(reject) => Checked::Rejected(reject),
+    })
+}

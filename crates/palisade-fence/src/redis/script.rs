@@ -1,0 +1,186 @@
+//! The script's text, and how it is called: by its hash, in one round trip.
+
+use std::sync::LazyLock;
+
+use palisade_core::fence::{Mode, Pass, Rule, Sequence};
+use redis::aio::ConnectionLike;
+use redis::{Cmd, RedisError, ServerErrorKind, Value, cmd};
+
+use super::fault::Fault;
+
+const FENCE: &str = include_str!("fence.lua");
+
+/// The fence's script with no script of the user's in it.
+pub(super) static PLAIN: LazyLock<Text> = LazyLock::new(|| Text::new(FENCE.to_owned()));
+
+/// What an operator runs.
+pub(super) static REARM: LazyLock<Text> =
+    LazyLock::new(|| Text::new(include_str!("rearm.lua").to_owned()));
+
+/// A script of the user's own, guarded by the fence: it runs after the check, in the same step.
+///
+/// It is written like any script for `EVAL`: `KEYS` and `ARGV` are its own. Keep it; the server knows it
+/// by its hash after the first call.
+#[derive(Clone, Debug)]
+pub struct Script(pub(super) Text);
+
+impl Script {
+    /// Takes a script of the user's own.
+    ///
+    /// # Errors
+    /// [`Fault::Argument`] for a script with a `#!` line, which cannot stand inside another. A mistake in
+    /// its Lua is found by the server at the first call, and nothing takes effect.
+    pub fn new(lua: &str) -> Result<Script, Fault> {
+        match lua.starts_with("#!") {
+            true => Err(Fault::Argument(
+                "a guarded script must not begin with #!: it runs inside the fence's".to_owned(),
+            )),
+            false => Ok(Script(Text::new(with(lua)))),
+        }
+    }
+}
+
+fn with(lua: &str) -> String {
+    format!("local function effect(KEYS, ARGV)\n{lua}\nend\n{FENCE}")
+}
+
+/// A text that the server may know already.
+#[derive(Clone, Debug)]
+pub(super) struct Text {
+    lua: String,
+    hash: String,
+}
+
+impl Text {
+    fn new(lua: String) -> Text {
+        let hash = redis::Script::new(&lua).get_hash().to_owned();
+        Text { lua, hash }
+    }
+
+    /// Runs it: by its hash, and with its text if the server does not know it (any more).
+    pub(super) async fn run<C: ConnectionLike>(
+        &self,
+        connection: &mut C,
+        keys: &[&str],
+        arguments: &[&[u8]],
+    ) -> Result<Value, RedisError> {
+        let known = command("EVALSHA", &self.hash, keys, arguments);
+        match known.query_async(connection).await {
+            Err(error) if is_unknown(&error) => {
+                command("EVAL", &self.lua, keys, arguments)
+                    .query_async(connection)
+                    .await
+            }
+            answer => answer,
+        }
+    }
+}
+
+fn is_unknown(error: &RedisError) -> bool {
+    error.kind() == ServerErrorKind::NoScript.into()
+}
+
+fn command(name: &str, script: &str, keys: &[&str], arguments: &[&[u8]]) -> Cmd {
+    let mut command = cmd(name);
+    command.arg(script).arg(keys.len()).arg(keys);
+    for argument in arguments {
+        command.arg(*argument);
+    }
+    command
+}
+
+/// What the fence is asked. The order of `arguments` is that of `ARGV` in fence.lua.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask<'a> {
+    pub(super) rule: Rule,
+    /// `None`: a write without a token.
+    pub(super) pass: Option<Pass<'a>>,
+    pub(super) op: &'static str,
+    pub(super) sequence: Option<Sequence>,
+    pub(super) effect: Effect<'a>,
+}
+
+/// What is done once it is admitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effect<'a> {
+    pub(super) kind: &'static str,
+    pub(super) keys: &'a [&'a str],
+    pub(super) arguments: &'a [&'a [u8]],
+}
+
+impl Effect<'_> {
+    pub(super) const NONE: Effect<'static> = Effect {
+        kind: "none",
+        keys: &[],
+        arguments: &[],
+    };
+
+    /// A checksum of all it says, each part with its length. It finds a caller's mistake, not an attack.
+    fn digest(&self, text: &Text) -> u64 {
+        let mut crc = crc32fast::Hasher::new();
+        let mut length = 0;
+        let keys = self.keys.iter().map(|key| key.as_bytes());
+        let script = [text.hash.as_bytes()];
+        for part in script
+            .into_iter()
+            .chain(keys)
+            .chain(self.arguments.iter().copied())
+        {
+            crc.update(&(part.len() as u64).to_le_bytes());
+            crc.update(part);
+            length += part.len() as u64;
+        }
+        u64::from(crc.finalize()) << 32 | length & 0xffff_ffff
+    }
+}
+
+impl Ask<'_> {
+    /// Sends it; `guarded` are keys whose data proves that the resource is not new.
+    pub(super) async fn send<C: ConnectionLike>(
+        &self,
+        connection: &mut C,
+        text: &Text,
+        mark: &str,
+        guarded: &[String],
+    ) -> Result<Value, RedisError> {
+        let mut keys = vec![mark];
+        keys.extend(self.effect.keys);
+        keys.extend(guarded.iter().map(String::as_str));
+        let number =
+            |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());
+        let bound = number(self.rule.max_jump);
+        let token = number(self.pass.map(|pass| pass.token.get()));
+        let sequence = number(self.sequence.map(Sequence::get));
+        let digest = number(self.sequence.map(|_| self.effect.digest(text)));
+        let count = self.effect.keys.len().to_string();
+        let authority = self.pass.and_then(|pass| pass.authority);
+        let lock = self.pass.and_then(|pass| pass.lock);
+        let mut arguments: Vec<&[u8]> = [
+            mode(self.rule.mode),
+            &bound,
+            self.op,
+            &token,
+            authority.map_or("", |id| id.as_str()),
+            lock.map_or("", |name| name.as_str()),
+            &sequence,
+            &digest,
+            self.effect.kind,
+        ]
+        .map(str::as_bytes)
+        .to_vec();
+        if self.effect.kind == "script" {
+            arguments.push(count.as_bytes());
+        }
+        arguments.extend(self.effect.arguments);
+        text.run(connection, &keys, &arguments).await
+    }
+}
+
+const fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Claim => "claim",
+        Mode::Strict => "strict",
+        Mode::Textbook => "textbook",
+        Mode::DangerUnfenced => "unfenced",
+    }
+}

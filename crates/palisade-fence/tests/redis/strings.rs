@@ -1,0 +1,72 @@
+//! A user's own string keys under the fence: SET, GET, APPEND and DEL.
+
+use palisade_fence::redis::{Fault, Resource, Writing};
+use palisade_fence::{Change, Checked, Fence, Pass, Rule, Write};
+use redis::aio::ConnectionManager;
+use redis::cmd;
+
+pub(crate) struct Strings {
+    connection: ConnectionManager,
+    resource: Resource,
+}
+
+impl Strings {
+    pub(crate) fn new(connection: ConnectionManager, name: &str, rule: Rule) -> Strings {
+        let resource = Resource::new(name).unwrap().under(rule);
+        let keys = ["/ledger", "/other"].map(|path| resource.key(path));
+        let keys = keys.each_ref().map(String::as_str);
+        Strings {
+            connection,
+            resource: resource.guarding(&keys).unwrap(),
+        }
+    }
+
+    async fn change(
+        &self,
+        writing: Writing<'_>,
+        key: &str,
+        change: Change<'_>,
+    ) -> Result<Checked<()>, Fault> {
+        let key = &self.resource.key(key);
+        let connection = &mut self.connection.clone();
+        match change {
+            Change::Put(bytes) => writing.set(connection, key, bytes).await,
+            Change::Append(bytes) => writing.append(connection, key, bytes).await,
+            Change::Delete => writing.del(connection, key).await,
+        }
+    }
+}
+
+impl Fence for Strings {
+    type Error = Fault;
+
+    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+        let connection = &mut self.connection.clone();
+        self.resource.claim(connection, pass).await
+    }
+
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+        let (connection, key) = (&mut self.connection.clone(), self.resource.key(key));
+        self.resource.get(connection, pass, &key).await
+    }
+
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+        let writing = self.resource.write(pass);
+        let writing = match write.sequence {
+            Some(sequence) => writing.numbered(sequence),
+            None => writing,
+        };
+        self.change(writing, write.key, write.change).await
+    }
+
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+        self.change(self.resource.write_tokenless(), key, change)
+            .await
+    }
+
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+        let mut get = cmd("GET");
+        get.arg(self.resource.key(key));
+        Ok(get.query_async(&mut self.connection.clone()).await?)
+    }
+}

@@ -1,0 +1,39 @@
+//! `palisade run nightly -- nightly-job REPORT_FOLDER < sales.csv`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use nightly_job::{Ending, Failure, Fenced, Unfenced, run};
+
+/// The status of a run that a newer one has shut out.
+const REFUSED: u8 = 3;
+
+fn main() -> Result<ExitCode, Failure> {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let unfenced = arguments
+        .first()
+        .is_some_and(|first| first == "--danger-unfenced");
+    if unfenced {
+        arguments.remove(0);
+    }
+    let [folder] = arguments.as_slice() else {
+        return Err("usage: nightly-job [--danger-unfenced] REPORT_FOLDER < sales.csv".into());
+    };
+    let folder = PathBuf::from(folder);
+    let (sales, tell) = (std::io::stdin().lock(), |line| println!("{line}"));
+    let ending = if unfenced {
+        run(&mut Unfenced::open(&folder), sales, tell)?
+    } else {
+        run(&mut Fenced::open(&folder)?, sales, tell)?
+    };
+    match ending {
+        Ending::Done { written } => {
+            println!("done: {written} lines were of this run");
+            Ok(ExitCode::SUCCESS)
+        }
+        Ending::Refused { written, reason } => {
+            eprintln!("{reason}. {written} lines were of this run, and stay");
+            Ok(ExitCode::from(REFUSED))
+        }
+    }
+}

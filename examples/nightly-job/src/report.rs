@@ -1,0 +1,111 @@
+//! The report, with a fence and without.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+
+use palisade_core::{AuthorityId, Token};
+use palisade_fence::files::Folder;
+use palisade_fence::{Change, Pass, Sequence, Write};
+
+use crate::Failure;
+
+const NAME: &str = "report.csv";
+
+/// Where the lines go. The inner error is a refusal.
+pub trait Report {
+    /// The lines that are there. Comes first.
+    ///
+    /// # Errors
+    /// The file system's.
+    fn start(&mut self) -> Result<Result<String, String>, Failure>;
+
+    /// Appends a line.
+    ///
+    /// # Errors
+    /// The file system's.
+    fn append(&mut self, line: &str) -> Result<Result<(), String>, Failure>;
+}
+
+/// The report in a fenced folder, under the token of this run.
+pub struct Fenced {
+    folder: Folder,
+    token: Token,
+    authority: Option<AuthorityId>,
+    lines: u64,
+}
+
+impl Fenced {
+    /// Opens it with what `palisade run` put into the environment.
+    ///
+    /// # Errors
+    /// If there is no folder, or no token.
+    pub fn open(folder: &Path) -> Result<Fenced, Failure> {
+        let token = std::env::var("PALISADE_FENCING_TOKEN")
+            .map_err(|_| "no PALISADE_FENCING_TOKEN: start this with `palisade run LOCK -- …`")?;
+        let authority = std::env::var("PALISADE_AUTHORITY_ID").ok();
+        Ok(Fenced {
+            folder: Folder::open(folder)?,
+            token: Token::new(token.parse()?)?,
+            authority: authority.map(|id| AuthorityId::new(&id)).transpose()?,
+            lines: 0,
+        })
+    }
+
+    fn pass(&self) -> Pass<'_> {
+        Pass {
+            authority: self.authority.as_ref(),
+            ..Pass::new(self.token)
+        }
+    }
+}
+
+impl Report for Fenced {
+    fn start(&mut self) -> Result<Result<String, String>, Failure> {
+        if let Some(reject) = self.folder.claim(self.pass())?.rejected() {
+            return Ok(Err(reject.to_string()));
+        }
+        let read = self.folder.read(self.pass(), &format!("/{NAME}"))?;
+        Ok(match read.into_result() {
+            Ok(bytes) => Ok(String::from_utf8(bytes.unwrap_or_default())?),
+            Err(reject) => Err(reject.to_string()),
+        })
+    }
+
+    /// Each line has its number, so a repeat after a crash or a fault writes nothing twice.
+    fn append(&mut self, line: &str) -> Result<Result<(), String>, Failure> {
+        let (key, bytes) = (format!("/{NAME}"), format!("{line}\n"));
+        let number = Sequence::new(self.lines).ok_or("more lines than numbers")?;
+        let write = Write::new(&key, Change::Append(bytes.as_bytes())).numbered(number);
+        let checked = self.folder.write(self.pass(), write)?;
+        self.lines += 1;
+        Ok(checked.into_result().map_err(|reject| reject.to_string()))
+    }
+}
+
+/// The same report without a fence: a lock and nothing else, as everybody does it at first.
+pub struct Unfenced(PathBuf);
+
+impl Unfenced {
+    /// Opens it.
+    #[must_use]
+    pub fn open(folder: &Path) -> Unfenced {
+        Unfenced(folder.join(NAME))
+    }
+}
+
+impl Report for Unfenced {
+    fn start(&mut self) -> Result<Result<String, String>, Failure> {
+        match fs::read_to_string(&self.0) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Ok(String::new())),
+            read => Ok(Ok(read?)),
+        }
+    }
+
+    fn append(&mut self, line: &str) -> Result<Result<(), String>, Failure> {
+        let mut file = File::options().create(true).append(true).open(&self.0)?;
+        file.write_all(format!("{line}\n").as_bytes())?;
+        file.sync_all()?;
+        Ok(Ok(()))
+    }
+}
