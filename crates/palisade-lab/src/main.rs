@@ -1,0 +1,20 @@
+//! The command line of the lab.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Breaks Palisade on purpose, and shows that the proof can fail.
+#[derive(Debug, Parser)]
+#[command(name = "palisade-lab", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {}
+}
