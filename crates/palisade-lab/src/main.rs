@@ -13,8 +13,14 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Sim(palisade_lab::sim::command::Sim),
+    Mutants(palisade_lab::sim::command::Mutants),
+}
 
 fn main() -> ExitCode {
-    match Cli::parse().command {}
+    match Cli::parse().command {
+        Command::Sim(command) => command.run(),
+        Command::Mutants(command) => command.run(),
+    }
 }

@@ -1,0 +1,126 @@
+//! First come, first served, and nobody who left (A10): a lock goes to the longest waiting request that
+//! is still there and whose wait is not over.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Check;
+use crate::sim::fact::{Fact, What};
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Fifo {
+    queues: BTreeMap<u8, Vec<Waiter>>,
+    /// Requests whose callers left, until they come again.
+    gone: BTreeSet<u32>,
+    /// Who holds each lock, and every token granted so far.
+    holders: BTreeMap<u8, u8>,
+    granted: BTreeSet<u64>,
+}
+
+struct Waiter {
+    request: u32,
+    until: u64,
+}
+
+impl Fifo {
+    fn queued(&mut self, request: u32, lock: u8, until: u64) {
+        let queue = self.queues.entry(lock).or_default();
+        let back = self.gone.remove(&request);
+        match queue.iter().position(|waiter| waiter.request == request) {
+            // It left and came again: at the end.
+            Some(place) if back => {
+                queue.remove(place);
+            }
+            // Another attempt keeps its place and its end.
+            Some(_) => return,
+            None => {}
+        }
+        queue.push(Waiter { request, until });
+    }
+
+    fn decided(&mut self, request: u32, lock: u8, client: u8, at: u64, token: Option<u64>) -> Result<(), String> {
+        let waited = self.queues.iter().find_map(|(lock, queue)| {
+            let place = queue.iter().position(|waiter| waiter.request == request)?;
+            Some((*lock, place))
+        });
+        let Some(token) = token else {
+            if let Some((lock, place)) = waited {
+                self.leave(lock, place);
+            }
+            return Ok(());
+        };
+        if self.granted.contains(&token) {
+            return Ok(());
+        }
+        let Some((lock, place)) = waited else {
+            return self.at_once(lock, client, token);
+        };
+        let until = self.leave(lock, place);
+        if self.gone.contains(&request) {
+            return Err(format!("token {token} went to request {request}, whose caller had left"));
+        }
+        if place != 0 {
+            return Err(format!("token {token} went to request {request}, with {place} before it"));
+        }
+        if at >= until {
+            let late = (at - until) / 1_000_000;
+            return Err(format!("token {token} went to request {request} {late} ms after its wait was over"));
+        }
+        Ok(())
+    }
+
+    /// Nobody passes a queue, but who takes his own lock back.
+    fn at_once(&self, lock: u8, client: u8, token: u64) -> Result<(), String> {
+        let waiting = self.queues.get(&lock).map_or(0, Vec::len);
+        if waiting == 0 || self.holders.get(&lock) == Some(&client) {
+            return Ok(());
+        }
+        Err(format!("token {token} went to client {client} at once, with {waiting} waiting"))
+    }
+
+    fn leave(&mut self, lock: u8, place: usize) -> u64 {
+        let queue = self.queues.entry(lock).or_default();
+        queue.remove(place).until
+    }
+}
+
+impl Check for Fifo {
+    fn name(&self) -> &'static str {
+        "first come, first served"
+    }
+
+    fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Queued {
+                request,
+                lock,
+                at,
+                wait,
+                ..
+            } => self.queued(*request, *lock, at.saturating_add(*wait)),
+            Fact::Decided {
+                request,
+                lock,
+                client,
+                at,
+                token,
+            } => return self.decided(*request, *lock, *client, *at, *token),
+            Fact::Gone { request } => drop(self.gone.insert(*request)),
+            Fact::Applied(turn) => match turn.what {
+                What::Granted(_) => {
+                    self.granted.insert(turn.token);
+                    self.holders.insert(turn.lock, turn.client);
+                }
+                What::Ended(_) => drop(self.holders.remove(&turn.lock)),
+            },
+            // Nobody is connected any more: all waits are over.
+            Fact::Recovered { live, .. } => {
+                self.queues.clear();
+                self.gone.clear();
+                self.holders = live.iter().map(|(lock, _, client)| (*lock, *client)).collect();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
