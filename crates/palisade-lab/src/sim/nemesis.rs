@@ -15,6 +15,9 @@ impl World {
         match event {
             Event::Strike(index) => {
                 let strike = self.plan.strikes[index].1.clone();
+                if self.quiet || strike.client().is_some_and(|client| client >= self.plan.clients) {
+                    return;
+                }
                 self.note(Fact::Nemesis(format!("{strike:?}")));
                 self.strike(strike);
             }

@@ -92,6 +92,19 @@ pub enum Strike {
     Revoke(u8),
 }
 
+impl Strike {
+    /// The client that is meant, if it is one: a plan made shorter may have it no more.
+    pub(crate) fn client(&self) -> Option<u8> {
+        match *self {
+            Strike::PauseClient(client, _) | Strike::KillClient(client, _) | Strike::Break(client) => {
+                Some(client)
+            }
+            Strike::JumpClock(node, _) if node < AUTHORITY => Some(node),
+            _ => None,
+        }
+    }
+}
+
 impl Plan {
     /// The plan of a seed.
     #[must_use]

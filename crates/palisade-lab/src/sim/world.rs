@@ -339,7 +339,7 @@ impl World {
     }
 
     fn resume(&mut self, node: u8) {
-        if node >= AUTHORITY || !self.runs(node) {
+        if usize::from(node) >= self.clients.len() || !self.runs(node) {
             return;
         }
         let held = std::mem::take(&mut self.clients[usize::from(node)].held);

@@ -55,12 +55,13 @@ impl Fifo {
         let Some((lock, place)) = waited else {
             return self.at_once(lock, client, token);
         };
+        let before = self.waiting(lock, place);
         let until = self.leave(lock, place);
         if self.gone.contains(&request) {
             return Err(format!("token {token} went to request {request}, whose caller had left"));
         }
-        if place != 0 {
-            return Err(format!("token {token} went to request {request}, with {place} before it"));
+        if before != 0 {
+            return Err(format!("token {token} went to request {request}, with {before} before it"));
         }
         if at >= until {
             let late = (at - until) / 1_000_000;
@@ -71,11 +72,20 @@ impl Fifo {
 
     /// Nobody passes a queue, but who takes his own lock back.
     fn at_once(&self, lock: u8, client: u8, token: u64) -> Result<(), String> {
-        let waiting = self.queues.get(&lock).map_or(0, Vec::len);
+        let waiting = self.waiting(lock, usize::MAX);
         if waiting == 0 || self.holders.get(&lock) == Some(&client) {
             return Ok(());
         }
         Err(format!("token {token} went to client {client} at once, with {waiting} waiting"))
+    }
+
+    /// How many of the first `places` of a queue are still there.
+    fn waiting(&self, lock: u8, places: usize) -> usize {
+        let queue = self.queues.get(&lock).into_iter().flatten();
+        queue
+            .take(places)
+            .filter(|waiter| !self.gone.contains(&waiter.request))
+            .count()
     }
 
     fn leave(&mut self, lock: u8, place: usize) -> u64 {

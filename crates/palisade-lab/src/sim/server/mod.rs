@@ -188,7 +188,8 @@ impl Authority {
 
     /// The virtual instant at which something will be due.
     pub(crate) fn next_due(&self) -> Option<u64> {
-        let process = self.process.as_ref()?;
+        // A full disk waits for its next heartbeat.
+        let process = self.process.as_ref().filter(|process| !process.full)?;
         let due = process.machine.next_due()?.as_nanos();
         let local = process.boot_then + due.saturating_sub(process.resumed_at.as_nanos());
         Some(self.clock.when(local))
