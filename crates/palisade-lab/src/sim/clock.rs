@@ -146,18 +146,20 @@ impl Future for Alarm {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.clock.nanos() >= self.at {
-            return Poll::Ready(());
-        }
-        let clock = Arc::clone(&self.clock);
+        let (clock, at) = (Arc::clone(&self.clock), self.at);
         let mut state = hold(&clock.state);
-        let serial = *self.serial.get_or_insert_with(|| {
-            state.serial += 1;
-            state.serial
-        });
-        state
-            .alarms
-            .insert((self.at, serial), context.waker().clone());
+        let serial = match self.serial {
+            None if state.at(clock.time.now()) >= at => return Poll::Ready(()),
+            None => {
+                state.serial += 1;
+                state.serial
+            }
+            // It has rung. Nobody else says so: what else woke this task must not be overtaken by it.
+            Some(serial) if !state.alarms.contains_key(&(at, serial)) => return Poll::Ready(()),
+            Some(serial) => serial,
+        };
+        self.serial = Some(serial);
+        state.alarms.insert((at, serial), context.waker().clone());
         Poll::Pending
     }
 }

@@ -38,10 +38,8 @@ pub enum Fact {
     Decided {
         /// Which.
         request: u32,
-        /// For what.
-        lock: u8,
-        /// Whose.
-        client: u8,
+        /// For which lock and client; `None` if it was decided after a wait.
+        who: Option<(u8, u8)>,
         /// When.
         at: u64,
         /// The token, if it was granted.

@@ -177,8 +177,9 @@ impl World {
         if !self.resource.is_unarmed(lock) && self.resource.is_up() {
             return;
         }
-        self.resource
-            .rearm(lock, self.newest.unwrap_or(Token::FIRST));
+        // Above every token that anybody holds: else its holder's old writes are not known any more.
+        let floor = self.newest.and_then(Token::next).unwrap_or(Token::FIRST);
+        self.resource.rearm(lock, floor);
         self.resource_facts();
         self.after(50 * MS, Event::Rearm(lock));
     }

@@ -38,7 +38,7 @@ impl Fifo {
         queue.push(Waiter { request, until });
     }
 
-    fn decided(&mut self, request: u32, lock: u8, client: u8, at: u64, token: Option<u64>) -> Result<(), String> {
+    fn decided(&mut self, request: u32, who: Option<(u8, u8)>, at: u64, token: Option<u64>) -> Result<(), String> {
         let waited = self.queues.iter().find_map(|(lock, queue)| {
             let place = queue.iter().position(|waiter| waiter.request == request)?;
             Some((*lock, place))
@@ -50,11 +50,17 @@ impl Fifo {
             return Ok(());
         };
         if self.granted.contains(&token) {
+            // The answer to a repeat.
             return Ok(());
         }
         let Some((lock, place)) = waited else {
-            return self.at_once(lock, client, token);
+            return self.at_once(who, token);
         };
+        if who.is_some() && self.gone.remove(&request) {
+            // It left, and comes as a new one.
+            self.leave(lock, place);
+            return self.at_once(who, token);
+        }
         let before = self.waiting(lock, place);
         let until = self.leave(lock, place);
         if self.gone.contains(&request) {
@@ -71,7 +77,10 @@ impl Fifo {
     }
 
     /// Nobody passes a queue, but who takes his own lock back.
-    fn at_once(&self, lock: u8, client: u8, token: u64) -> Result<(), String> {
+    fn at_once(&self, who: Option<(u8, u8)>, token: u64) -> Result<(), String> {
+        let Some((lock, client)) = who else {
+            return Err(format!("token {token} went to a request that did not wait any more"));
+        };
         let waiting = self.waiting(lock, usize::MAX);
         if waiting == 0 || self.holders.get(&lock) == Some(&client) {
             return Ok(());
@@ -110,11 +119,10 @@ impl Check for Fifo {
             } => self.queued(*request, *lock, at.saturating_add(*wait)),
             Fact::Decided {
                 request,
-                lock,
-                client,
+                who,
                 at,
                 token,
-            } => return self.decided(*request, *lock, *client, *at, *token),
+            } => return self.decided(*request, *who, *at, *token),
             Fact::Gone { request } => drop(self.gone.insert(*request)),
             Fact::Applied(turn) => match turn.what {
                 What::Granted(_) => {
@@ -124,7 +132,9 @@ impl Check for Fifo {
                 What::Ended(_) => drop(self.holders.remove(&turn.lock)),
             },
             // Nobody is connected any more: all waits are over.
-            Fact::Recovered { live, .. } => {
+            Fact::Recovered { live, next, .. } => {
+                // What was decided and lost with the crash is drawn again.
+                self.granted.retain(|token| token < next);
                 self.queues.clear();
                 self.gone.clear();
                 self.holders = live.iter().map(|(lock, _, client)| (*lock, *client)).collect();

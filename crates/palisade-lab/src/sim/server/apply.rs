@@ -243,13 +243,11 @@ impl Authority {
             }
             _ => None,
         };
-        let (lock, client) = who.unwrap_or((u8::MAX, u8::MAX));
         let request = self.ledger.number(request);
         let at = self.process.as_ref().map_or(0, |process| process.at.as_nanos());
         self.facts.push(Fact::Decided {
             request,
-            lock,
-            client,
+            who,
             at,
             token,
         });
