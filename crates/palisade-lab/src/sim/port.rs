@@ -7,7 +7,7 @@ use palisade_client::service::{
     AcquireRequest, Acquired, LockService, Operation, Released, Renewal, Under,
 };
 use palisade_client::{Fault, Lease, LockView};
-use palisade_core::fence::{Reject, Sequence};
+use palisade_core::fence::Sequence;
 use palisade_core::{AuthorityId, GrantRef, LockName, Outcome, RequestId, Span, Timestamp, Token, Ttl};
 use palisade_server::pipeline::{Acquire, Answer, Failure, Request};
 use tokio::sync::oneshot;
@@ -35,7 +35,7 @@ pub(crate) enum AskOp {
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
     Admitted(u128),
-    Rejected(Reject),
+    Rejected,
     /// Nothing happened; trying again is safe.
     Unavailable,
 }

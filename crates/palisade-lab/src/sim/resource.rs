@@ -230,7 +230,7 @@ impl Resource {
         let object = &mut process.objects[usize::from(ask.lock)];
         let reply = match verdict {
             None => Some(Reply::Unavailable),
-            Some(Verdict::Reject(reject)) => Some(Reply::Rejected(reject)),
+            Some(Verdict::Reject(_)) => Some(Reply::Rejected),
             Some(Verdict::Repeat) => Some(Reply::Admitted(object.value)),
             Some(Verdict::Admit(next)) => {
                 if let Some(next) = next {

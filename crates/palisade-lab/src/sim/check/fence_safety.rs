@@ -12,6 +12,7 @@ pub(crate) struct FenceSafety {
     resources: BTreeMap<u8, Resource>,
     /// The place of each token in the order of the grants.
     order: BTreeMap<u64, u64>,
+    grants: u64,
 }
 
 #[derive(Default)]
@@ -70,8 +71,8 @@ impl Check for FenceSafety {
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Applied(turn) if matches!(turn.what, What::Granted(_)) => {
-                let place = self.order.len() as u64;
-                self.order.insert(turn.token, place);
+                self.grants += 1;
+                self.order.insert(turn.token, self.grants);
             }
             Fact::Stored {
                 lock,
