@@ -22,15 +22,7 @@ impl World {
                 self.strike(strike);
             }
             Event::StartAuthority => self.start_authority(),
-            Event::StartResource => {
-                if !self.resource.is_up() {
-                    if self.resource.start().is_err() {
-                        self.stop_resource(0);
-                        return self.after(20 * MS, Event::StartResource);
-                    }
-                    self.resource_facts();
-                }
-            }
+            Event::StartResource => self.start_resource(),
             Event::Rearm(lock) => self.rearm(lock),
             Event::FreeDisk => self.free_disk(),
             Event::Quiet => self.be_quiet(),
@@ -171,6 +163,20 @@ impl World {
         }
         self.damaged = false;
         self.authority_facts();
+    }
+
+    fn start_resource(&mut self) {
+        if self.resource.is_up() {
+            return;
+        }
+        if self.resource.start().is_err() {
+            self.stop_resource(0);
+            return self.after(20 * MS, Event::StartResource);
+        }
+        self.resource_facts();
+        for lock in 0..self.plan.locks {
+            self.after(50 * MS, Event::Rearm(lock));
+        }
     }
 
     fn rearm(&mut self, lock: u8) {

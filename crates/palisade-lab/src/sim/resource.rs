@@ -181,10 +181,7 @@ impl Resource {
 
     /// An operator arms a lost fence anew, with a token that the authority issued just now.
     pub(crate) fn rearm(&mut self, lock: u8, floor: Token) {
-        let lost = |process: &Process| process.objects[usize::from(lock)].fence.is_none();
-        if self.process.as_ref().is_some_and(lost)
-            && self.replace_fence(lock, Some(FenceState::floor(floor)))
-        {
+        if self.is_unarmed(lock) && self.replace_fence(lock, Some(FenceState::floor(floor))) {
             let floor = floor.get();
             self.facts.push(Fact::Rearmed { lock, floor });
         }
@@ -196,6 +193,8 @@ impl Resource {
         self.process.as_ref().is_some_and(lost)
     }
 
+    /// `true` if it was tried: a disk that failed in it may have the new fence all the same, and is
+    /// found out at the next operation.
     fn replace_fence(&mut self, lock: u8, fence: Option<FenceState>) -> bool {
         let Some(process) = &mut self.process else {
             return false;
@@ -207,7 +206,8 @@ impl Resource {
         let object = &mut process.objects[usize::from(lock)];
         object.fence = fence;
         let frame = write(lock, object);
-        process.wal.commit(&frame).is_ok()
+        let _ = process.wal.commit(&frame);
+        true
     }
 
     /// Decides the next operation and takes it up; the sync comes with [`Resource::finish`].

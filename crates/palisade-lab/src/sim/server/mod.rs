@@ -20,7 +20,10 @@ mod ledger;
 
 use std::sync::Arc;
 
-use palisade_core::{Away, Command, Effect, Limits, Machine, Span, Timestamp, WallTime};
+use palisade_core::machine::Record;
+use palisade_core::{
+    Away, Command, Effect, Limits, Machine, RequestId, Span, Timestamp, WallTime,
+};
 use palisade_server::pipeline::codec::encode_head;
 use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::Wal;
@@ -57,6 +60,7 @@ pub(crate) struct Authority {
     ledger: Ledger,
     rng: Rng,
     process: Option<Process>,
+    was_here: bool,
     /// What happened since it was last taken away.
     pub(crate) facts: Vec<Fact>,
     /// Answers that left.
@@ -93,6 +97,7 @@ impl Authority {
             ledger: Ledger::new(mutant),
             rng: Rng::fork(seed, 2),
             process: None,
+            was_here: false,
             facts: Vec::new(),
             out: Vec::new(),
         }
@@ -137,13 +142,13 @@ impl Authority {
             left: Vec::new(),
             machine,
         };
-        if returning {
+        if std::mem::replace(&mut self.was_here, true) {
             self.facts.push(self.recovered(&process.machine, restored));
         }
         process.stamp(self.clock.nanos(), self.wall());
         self.process = Some(process);
-        if returning && self.mutant != Some(Mutant::NoGrace) {
-            self.apply(Command::Grace(Away::Restarted));
+        if returning {
+            self.grace(Away::Restarted);
         }
         self.apply(Command::Configure(Limits::DEFAULT));
         if let Err(why) = self.finish() {
@@ -151,6 +156,26 @@ impl Authority {
             return Err(why);
         }
         Ok(())
+    }
+
+    /// Every lease gets its full time again. The mutant does nothing of it but what the same command
+    /// does to requests that wait.
+    fn grace(&mut self, away: Away) {
+        if self.mutant != Some(Mutant::NoGrace) {
+            self.apply(Command::Grace(away));
+            return;
+        }
+        let process = self.process.iter().filter(|_| away == Away::Restarted);
+        let waiting: Vec<RequestId> = process
+            .flat_map(|process| process.machine.records())
+            .filter_map(|record| match record {
+                Record::Waiter(waiter) => Some(waiter.request),
+                _ => None,
+            })
+            .collect();
+        for request in waiting {
+            self.apply(Command::Withdraw(request));
+        }
     }
 
     fn recovered(&self, machine: &Machine, restored: bool) -> Fact {
@@ -221,9 +246,7 @@ impl Authority {
             let (at, left) = (process.at.as_nanos(), std::mem::take(&mut process.left));
             if was_full || away {
                 self.facts.push(Fact::Stalled { at });
-                if self.mutant != Some(Mutant::NoGrace) {
-                    self.apply(Command::Grace(Away::Stalled));
-                }
+                self.grace(Away::Stalled);
             }
             for command in left {
                 self.apply(command);
