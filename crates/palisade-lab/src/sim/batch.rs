@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::clock::hold;
+use super::counts::Counts;
 use super::mutants::Mutant;
 use super::observer::Violation;
 use super::plan::Plan;
@@ -25,8 +26,8 @@ pub struct Batch {
 pub struct Summary {
     /// Seeds that were run.
     pub seeds: u64,
-    /// Facts, grants, elements added, rejected operations, over all of them.
-    pub counts: [u64; 4],
+    /// How often what happened, over all of them.
+    pub counts: Counts,
     /// A hash over all hashes, whatever thread they came from.
     pub hash: u64,
     /// The violations, by seed.
@@ -68,9 +69,7 @@ impl Summary {
         let run = run(Plan::of(seed), None, false);
         self.seeds += 1;
         self.hash ^= run.hash.wrapping_mul(seed | 1);
-        for (sum, count) in self.counts.iter_mut().zip(run.counts) {
-            *sum += count;
-        }
+        self.counts.merge(&run.counts);
         self.violations
             .extend(run.violation.map(|violation| (seed, violation)));
     }
@@ -78,9 +77,7 @@ impl Summary {
     fn merge(&mut self, other: Summary) {
         self.seeds += other.seeds;
         self.hash ^= other.hash;
-        for (sum, count) in self.counts.iter_mut().zip(other.counts) {
-            *sum += count;
-        }
+        self.counts.merge(&other.counts);
         self.violations.extend(other.violations);
     }
 }

@@ -73,10 +73,13 @@ impl Sim {
                 say(&format!("… {done} seeds"));
             }
         });
-        let [facts, grants, added, rejected] = summary.counts;
         say(&format!(
-            "{} seeds from {}: {} violations; {grants} grants, {added} elements added, {rejected} operations rejected, {facts} facts; hash {:016x}",
-            summary.seeds, self.from, summary.violations.len(), summary.hash
+            "{} seeds from {}: {} violations; hash {:016x}\n  {}",
+            summary.seeds,
+            self.from,
+            summary.violations.len(),
+            summary.hash,
+            summary.counts
         ));
         for (seed, violation) in summary.violations.iter().take(SHOWN) {
             say(&format!(

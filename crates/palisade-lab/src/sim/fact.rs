@@ -107,6 +107,12 @@ pub enum Fact {
     },
     /// A copied directory was opened.
     CopyOpened,
+    /// A directory was refused: a bit had flipped.
+    Damaged,
+    /// A round found no room on the disk.
+    DiskFull,
+    /// The authority made a snapshot.
+    Snapshot,
     /// The authority was away, or its disk full, for longer than it may ignore; its clock now.
     Stalled {
         /// Its clock.

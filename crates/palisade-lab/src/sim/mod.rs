@@ -20,6 +20,7 @@
 mod batch;
 mod check;
 mod clock;
+mod counts;
 pub mod command;
 mod fact;
 pub mod mutants;
@@ -35,6 +36,7 @@ mod worker;
 mod world;
 
 pub use batch::{Batch, Summary, first_violation};
+pub use counts::Counts;
 pub use fact::{Fact, Turn, What};
 pub use mutants::Mutant;
 pub use observer::Violation;
@@ -52,46 +54,27 @@ pub struct Run {
     pub violation: Option<Violation>,
     /// Everything that happened, with its virtual time in nanoseconds; empty unless asked for.
     pub trace: Vec<(u64, Fact)>,
-    /// How much happened: facts, grants, elements added, rejected operations.
-    pub counts: [u64; 4],
+    /// How often what happened.
+    pub counts: Counts,
 }
 
 /// Runs a plan, with one rule removed or none.
 ///
-/// # Panics
-/// Never; a machine without threads or randomness ends in a violation that says so.
+/// A machine that cannot even start a run ends in a violation that says so.
 #[must_use]
 pub fn run(plan: Plan, mutant: Option<Mutant>, trace: bool) -> Run {
-    let world = match World::new(plan, mutant, trace) {
-        Ok(world) => world,
-        Err(what) => {
-            let violation = Violation {
+    match World::new(plan, mutant, trace) {
+        Ok(world) => world.run().into_run(),
+        Err(what) => Run {
+            hash: 0,
+            violation: Some(Violation {
                 rule: "the simulation itself",
                 what,
                 at: 0,
-            };
-            return Run {
-                hash: 0,
-                violation: Some(violation),
-                trace: Vec::new(),
-                counts: [0; 4],
-            };
-        }
-    };
-    let observer = world.run();
-    let hash = observer.hash();
-    let counts = [
-        observer.facts,
-        observer.grants,
-        observer.added,
-        observer.rejected,
-    ];
-    let (violation, trace) = observer.into_parts();
-    Run {
-        hash,
-        violation,
-        trace,
-        counts,
+            }),
+            trace: Vec::new(),
+            counts: Counts::default(),
+        },
     }
 }
 

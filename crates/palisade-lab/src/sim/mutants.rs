@@ -40,13 +40,19 @@ pub enum Mutant {
     LostFenceServed,
     /// The holder's deadline counts from the answer's receipt, not from the request's sending.
     DeadlineFromReceipt,
+    /// The holder's deadline takes clocks for exact.
+    DriftIgnored,
     /// The holder stops believing after the release was answered, not before it is sent.
     HeldUntilReleased,
+    /// The textbook's fence in place of the claim fence.
+    TextbookFence,
+    /// No fence.
+    NoFence,
 }
 
 impl Mutant {
     /// All of them: the rule, the seam, and what is done there.
-    pub const ALL: [(Mutant, &'static str, &'static str); 16] = [
+    pub const ALL: [(Mutant, &'static str, &'static str); 19] = [
         (Mutant::TokenBeforeGrant, "A2", "wrapper of the machine: tokens are renamed in order of arrival"),
         (Mutant::AnswerBeforeSync, "A3", "order of the authority's round: apply, answer, sync"),
         (Mutant::RestoreWithoutLeap, "A5", "the restore's own batch is left out"),
@@ -62,6 +68,9 @@ impl Mutant {
         (Mutant::NumbersIgnored, "F5", "wrapper of the rule: it is not shown the sequence number"),
         (Mutant::LostFenceServed, "F7", "the lost fence becomes a new one, not a refusal"),
         (Mutant::DeadlineFromReceipt, "deadline", "wrapper of the service: the round trip is added to what the answer is good for"),
+        (Mutant::DriftIgnored, "deadline", "the real client with a caution of nothing"),
+        (Mutant::TextbookFence, "control", "the real rule in its textbook mode"),
+        (Mutant::NoFence, "control", "the real rule, switched off"),
         (Mutant::HeldUntilReleased, "not-held", "order of the holder's steps: release, then let go of the guard"),
     ];
 

@@ -52,7 +52,10 @@ impl World {
                 self.crash_authority(ms, true, chance);
                 if self.authority.disk().has_backup() {
                     let mut rng = self.rng.clone();
-                    self.damaged |= self.authority.disk().flip(&mut rng);
+                    if self.authority.disk().flip(&mut rng) {
+                        self.note(Fact::Damaged);
+                        self.damaged = true;
+                    }
                     self.rng = rng;
                 }
             }

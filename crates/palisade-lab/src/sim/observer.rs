@@ -3,8 +3,10 @@
 use std::hash::{Hash as _, Hasher};
 
 use super::check::{self, Check};
-use super::fact::{Fact, What};
+use super::counts::Counts;
+use super::fact::Fact;
 use super::plan::Plan;
+use super::Run;
 
 /// A rule that was broken, and the fact that broke it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,10 +21,7 @@ pub struct Violation {
 
 pub(crate) struct Observer {
     hash: Mix,
-    pub(crate) facts: u64,
-    pub(crate) grants: u64,
-    pub(crate) added: u64,
-    pub(crate) rejected: u64,
+    counts: Counts,
     trace: Option<Vec<(u64, Fact)>>,
     checks: Vec<Box<dyn Check>>,
     pub(crate) violation: Option<Violation>,
@@ -32,10 +31,7 @@ impl Observer {
     pub(crate) fn new(plan: &Plan, trace: bool) -> Observer {
         Observer {
             hash: Mix(plan.seed),
-            facts: 0,
-            grants: 0,
-            added: 0,
-            rejected: 0,
+            counts: Counts::default(),
             trace: trace.then(Vec::new),
             checks: check::all(plan),
             violation: None,
@@ -48,7 +44,7 @@ impl Observer {
         }
         self.hash.write_u64(now);
         fact.hash(&mut self.hash);
-        self.count(&fact);
+        self.counts.see(&fact);
         for check in &mut self.checks {
             if let Err(what) = check.see(now, &fact) {
                 self.violation = Some(Violation {
@@ -64,22 +60,13 @@ impl Observer {
         }
     }
 
-    fn count(&mut self, fact: &Fact) {
-        self.facts += 1;
-        match fact {
-            Fact::Published(turn) if matches!(turn.what, What::Granted(_)) => self.grants += 1,
-            Fact::Added { .. } => self.added += 1,
-            Fact::Rejected { .. } => self.rejected += 1,
-            _ => {}
+    pub(crate) fn into_run(self) -> Run {
+        Run {
+            hash: self.hash.finish(),
+            violation: self.violation,
+            trace: self.trace.unwrap_or_default(),
+            counts: self.counts,
         }
-    }
-
-    pub(crate) fn hash(&self) -> u64 {
-        self.hash.finish()
-    }
-
-    pub(crate) fn into_parts(self) -> (Option<Violation>, Vec<(u64, Fact)>) {
-        (self.violation, self.trace.unwrap_or_default())
     }
 }
 

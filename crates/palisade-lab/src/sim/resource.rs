@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use palisade_core::fence::{FenceState, Mark, Op, Pass, Reject, Rule, Sequence, Verdict, Written};
+use palisade_core::fence::{FenceState, Mark, Mode, Op, Pass, Reject, Rule, Sequence, Verdict, Written};
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_wal::testing::{Fault, Loss, SimStorage};
 use palisade_wal::{CreateOptions, Id, Options, Wal};
@@ -294,6 +294,15 @@ impl Resource {
         }
     }
 
+    fn rule(&self) -> Rule {
+        let mode = match self.mutant {
+            Some(Mutant::TextbookFence) => Mode::Textbook,
+            Some(Mutant::NoFence) => Mode::DangerUnfenced,
+            _ => Mode::Claim,
+        };
+        Rule { mode, ..Rule::CLAIM }
+    }
+
     /// The rule's verdict; `None` without a fence.
     fn decide(&self, client: u8, ask: Ask) -> (Option<Verdict>, Vec<Fact>) {
         let object = self
@@ -314,7 +323,7 @@ impl Resource {
             }
             AskOp::Write { sequence, .. } => (Op::Write(Some(sequence)), "write"),
         };
-        let verdict = match (self.mutant, op, Rule::CLAIM.decide(fence, pass, op)) {
+        let verdict = match (self.mutant, op, self.rule().decide(fence, pass, op)) {
             (Some(Mutant::ClaimWithoutRaise), Op::Claim | Op::Read, Verdict::Admit(_)) => {
                 Verdict::Admit(None)
             }

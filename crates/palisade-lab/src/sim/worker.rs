@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use palisade_client::clock::Clock as _;
-use palisade_client::{Attempt, Client, GrantRef, Lease, Options, Released};
+use palisade_client::{Attempt, Caution, Client, GrantRef, Lease, Options, Released};
 use palisade_core::fence::Sequence;
 use palisade_core::{Span, Timestamp, Token};
 
@@ -51,8 +51,13 @@ const ATTEMPTS: u8 = 5;
 
 impl Worker {
     pub(crate) async fn work(mut self) {
+        let caution = match self.mutant {
+            Some(Mutant::DriftIgnored) => Caution::new(0, Span::ZERO).unwrap_or_default(),
+            _ => Caution::DEFAULT,
+        };
         let options = Options {
             patience: PATIENCE,
+            caution,
             ..Options::default()
         };
         let clock = Arc::new(ClientClock(Arc::clone(&self.port.clock)));

@@ -104,6 +104,16 @@ impl Check for FenceSafety {
                 code: "stale",
                 ..
             } => return self.rejected(*lock, *token, *highest),
+            // A late duplicate of the holder's own write.
+            Fact::Rejected {
+                code: "sequence_stale",
+                ..
+            } => {}
+            Fact::Rejected {
+                lock, token, code, ..
+            } => {
+                return Err(format!("resource {lock} refused token {token}: {code}"));
+            }
             _ => {}
         }
         Ok(())

@@ -15,7 +15,7 @@ use palisade_wal::{
 use crate::sim::rng::Rng;
 
 /// Sealed log that is worth a snapshot.
-const SNAPSHOT_AFTER: u64 = 12 << 10;
+const SNAPSHOT_AFTER: u64 = 4 << 10;
 
 /// A directory, and its last backup.
 pub(crate) struct Disk {
@@ -179,12 +179,11 @@ fn from_snapshot(snapshot: &mut SnapshotReader, seed: u64) -> Result<Replay, Str
 }
 
 /// Makes a snapshot by replaying sealed log, as the server's background thread does; a failure leaves
-/// everything as it was.
-pub(crate) fn compact(wal: &Wal) {
+/// everything as it was. `true` if there is a new one.
+pub(crate) fn compact(wal: &Wal) -> bool {
     let compactor = wal.compactor();
-    if compactor.sealed_bytes() >= SNAPSHOT_AFTER {
-        let _ = compactor.compact(&mut Shadow(None));
-    }
+    compactor.sealed_bytes() >= SNAPSHOT_AFTER
+        && matches!(compactor.compact(&mut Shadow(None)), Ok(Some(_)))
 }
 
 struct Shadow(Option<Replay>);

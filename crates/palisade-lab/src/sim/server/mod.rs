@@ -241,7 +241,9 @@ impl Authority {
         let was_full = std::mem::replace(&mut process.full, process.wal.reserve(ROUND_BYTES).is_err());
         process.stamp(local, wall);
         process.looked = process.at;
-        if !process.full {
+        if process.full {
+            self.facts.push(Fact::DiskFull);
+        } else {
             let away = process.at.since(last) > Span::from_nanos(STALL + HEARTBEAT);
             let (at, left) = (process.at.as_nanos(), std::mem::take(&mut process.left));
             if was_full || away {
@@ -290,7 +292,9 @@ impl Authority {
             {
                 return Err(error.to_string());
             }
-            disk::compact(&process.wal);
+            if disk::compact(&process.wal) {
+                self.facts.push(Fact::Snapshot);
+            }
         }
         process.bytes.clear();
         process.head = 0;
