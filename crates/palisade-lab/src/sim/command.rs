@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clap::Args;
 
 use super::batch::{Batch, first_violation};
-use super::mutants::Mutant;
+use super::mutants::{Mutant, TABLE};
 use super::plan::Plan;
 use super::{Fact, Run, run, shrink};
 
@@ -108,7 +108,8 @@ impl Mutants {
     /// Runs the command; failure means that a mutant was not found.
     pub fn run(self) -> ExitCode {
         let mut missed = 0;
-        for (mutant, rule, seam) in Mutant::ALL {
+        for row in TABLE {
+            let (mutant, rule) = (row.mutant, row.rule);
             let name = format!("{mutant:?}");
             let wanted = |only: &String| only == rule || *only == name;
             if !self.only.as_ref().is_none_or(wanted) {
@@ -119,7 +120,7 @@ impl Mutants {
                 seeds: self.seeds,
                 threads: threads(self.threads),
             };
-            say(&format!("{rule:9} {name}: {seam}"));
+            say(&format!("{rule:9} {name}: {}", row.seam));
             match first_violation(batch, mutant) {
                 None => {
                     missed += 1;
@@ -142,7 +143,10 @@ impl Mutants {
 
     fn shortest(&self, seed: u64, mutant: Mutant) {
         let (plan, run) = shrink(Plan::of(seed), Some(mutant));
-        let ends = run.violation.as_ref().map_or("", |violation| &violation.what);
+        let ends = run
+            .violation
+            .as_ref()
+            .map_or("", |violation| &violation.what);
         say(&format!(
             "          shortest schedule: {} facts; {}\n          {ends}",
             run.trace.len(),
@@ -169,7 +173,11 @@ fn describe(plan: &Plan) -> String {
         plan.loss,
         plan.duplication,
         plan.spikes,
-        if strikes.is_empty() { "none".into() } else { strikes.join(", ") }
+        if strikes.is_empty() {
+            "none".into()
+        } else {
+            strikes.join(", ")
+        }
     )
 }
 
@@ -195,7 +203,11 @@ fn say(line: &str) {
 }
 
 fn code(good: bool) -> ExitCode {
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 const PROGRESS: u64 = 100_000;

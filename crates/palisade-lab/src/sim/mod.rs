@@ -20,14 +20,17 @@
 mod batch;
 mod check;
 mod clock;
-mod counts;
 pub mod command;
+mod counts;
+mod drive;
 mod fact;
 pub mod mutants;
 mod nemesis;
+mod network;
 mod observer;
 mod plan;
 mod port;
+mod queue;
 mod resource;
 mod rng;
 mod server;

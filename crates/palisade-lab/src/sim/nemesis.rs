@@ -5,17 +5,23 @@ use palisade_server::pipeline::Request;
 
 use super::clock::hold;
 use super::fact::Fact;
+use super::mutants::Mutant;
 use super::plan::{AUTHORITY, NODES, RESOURCE, Strike};
+use super::queue::Event;
 use super::server::{Incoming, ReplyTo};
-use super::world::{Event, MS, World};
 use super::worker::lock_name;
+use super::world::{MS, World};
 
 impl World {
     pub(crate) fn nemesis(&mut self, event: Event) {
         match event {
             Event::Strike(index) => {
                 let strike = self.plan.strikes[index].1.clone();
-                if self.quiet || strike.client().is_some_and(|client| client >= self.plan.clients) {
+                if self.quiet
+                    || strike
+                        .client()
+                        .is_some_and(|client| client >= self.plan.clients)
+                {
                     return;
                 }
                 self.note(Fact::Nemesis(format!("{strike:?}")));
@@ -183,7 +189,8 @@ impl World {
     }
 
     fn rearm(&mut self, lock: u8) {
-        if !self.resource.is_unarmed(lock) && self.resource.is_up() {
+        let nobody = self.mutant == Some(Mutant::NoOperator);
+        if nobody || !self.resource.is_unarmed(lock) && self.resource.is_up() {
             return;
         }
         // Above every token that anybody holds: else its holder's old writes are not known any more.
@@ -215,10 +222,14 @@ impl World {
 
     fn revoke(&mut self, lock: u8) {
         let believed = (0..self.plan.clients).find_map(|client| {
-            let (held, token) = self.clients[usize::from(client)].port.as_ref()?.believes()?;
+            let (held, token) = self.clients[usize::from(client)]
+                .port
+                .as_ref()?
+                .believes()?;
             (held == lock).then_some(token)
         });
-        let (Some(Ok(token)), Ok(lock)) = (believed.map(Token::new), LockName::new(&lock_name(lock)))
+        let (Some(Ok(token)), Ok(lock)) =
+            (believed.map(Token::new), LockName::new(&lock_name(lock)))
         else {
             return;
         };

@@ -2,11 +2,12 @@
 
 use std::hash::{Hash as _, Hasher};
 
+use super::Run;
 use super::check::{self, Check};
 use super::counts::Counts;
 use super::fact::Fact;
+use super::mutants::Mutant;
 use super::plan::Plan;
-use super::Run;
 
 /// A rule that was broken, and the fact that broke it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,12 +29,12 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    pub(crate) fn new(plan: &Plan, trace: bool) -> Observer {
+    pub(crate) fn new(plan: &Plan, mutant: Option<Mutant>, trace: bool) -> Observer {
         Observer {
             hash: Mix(plan.seed),
             counts: Counts::default(),
             trace: trace.then(Vec::new),
-            checks: check::all(plan),
+            checks: check::all(plan, mutant.map(|mutant| mutant.row().checker)),
             violation: None,
         }
     }

@@ -96,9 +96,9 @@ impl Strike {
     /// The client that is meant, if it is one: a plan made shorter may have it no more.
     pub(crate) fn client(&self) -> Option<u8> {
         match *self {
-            Strike::PauseClient(client, _) | Strike::KillClient(client, _) | Strike::Break(client) => {
-                Some(client)
-            }
+            Strike::PauseClient(client, _)
+            | Strike::KillClient(client, _)
+            | Strike::Break(client) => Some(client),
             Strike::JumpClock(node, _) if node < AUTHORITY => Some(node),
             _ => None,
         }

@@ -8,7 +8,9 @@ use palisade_client::service::{
 };
 use palisade_client::{Fault, Lease, LockView};
 use palisade_core::fence::Sequence;
-use palisade_core::{AuthorityId, GrantRef, LockName, Outcome, RequestId, Span, Timestamp, Token, Ttl};
+use palisade_core::{
+    AuthorityId, GrantRef, LockName, Outcome, RequestId, Span, Timestamp, Token, Ttl,
+};
 use palisade_server::pipeline::{Acquire, Answer, Failure, Request};
 use tokio::sync::oneshot;
 
@@ -160,9 +162,8 @@ impl Port {
     /// How long an answer is good for, counted from `sent`. The mutant counts from its receipt.
     fn good_for(&self, valid_for: Span, sent: u64) -> Span {
         match self.mutant {
-            Some(Mutant::DeadlineFromReceipt) => {
-                valid_for.plus(Timestamp::from_nanos(self.clock.nanos()).since(Timestamp::from_nanos(sent)))
-            }
+            Some(Mutant::DeadlineFromReceipt) => valid_for
+                .plus(Timestamp::from_nanos(self.clock.nanos()).since(Timestamp::from_nanos(sent))),
             _ => valid_for,
         }
     }

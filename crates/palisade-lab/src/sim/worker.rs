@@ -143,10 +143,7 @@ impl Worker {
                 return;
             };
             let write = AskOp::Write { value, sequence };
-            if !matches!(
-                self.ask(lock, token, write).await,
-                Some(Reply::Admitted(_))
-            ) {
+            if !matches!(self.ask(lock, token, write).await, Some(Reply::Admitted(_))) {
                 return;
             }
             self.port.note(Fact::Added {

@@ -10,8 +10,6 @@
 //! One thread. Each step takes the earliest event, lets the one process it concerns run until it waits
 //! again, and puts what that process sent on its way.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use palisade_core::{AuthorityId, LockName, Token};
@@ -20,11 +18,12 @@ use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 
 use super::clock::{MachineClock, Virtual, hold};
-use super::fact::{Fact, What};
+use super::fact::Fact;
 use super::mutants::Mutant;
 use super::observer::Observer;
 use super::plan::{AUTHORITY, NODES, Plan, RESOURCE};
-use super::port::{Ask, Outgoing, Port, Reply};
+use super::port::{Outgoing, Port};
+use super::queue::{Event, Queue};
 use super::resource::{Job, Resource};
 use super::rng::Rng;
 use super::server::{Authority, Incoming, ReplyTo};
@@ -34,53 +33,6 @@ use super::worker::{Elements, Worker, lock_name};
 const QUIET_MS: u64 = 60_000;
 
 pub(crate) const MS: u64 = 1_000_000;
-
-#[derive(Clone)]
-pub(crate) enum Event {
-    ToAuthority(ReplyTo, Request),
-    Hangup(u8, u32),
-    ToClient(ReplyTo, Answer),
-    Broken(u8, u32),
-    ToResource(ReplyTo, Ask),
-    FromResource(ReplyTo, Reply),
-    RoundDone(u32),
-    ResourceDone(u32),
-    Effect(u32),
-    Strike(usize),
-    Resume(u8),
-    StartClient(u8),
-    StartAuthority,
-    StartResource,
-    Rearm(u8),
-    FreeDisk,
-    Quiet,
-}
-
-struct Entry {
-    at: u64,
-    serial: u64,
-    event: Event,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        self.serial == other.serial
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
-        (self.at, self.serial).cmp(&(other.at, other.serial))
-    }
-}
 
 /// A client's machine.
 pub(crate) struct Client {
@@ -100,8 +52,7 @@ pub(crate) struct World {
     pub(crate) mutant: Option<Mutant>,
     pub(crate) time: Arc<Virtual>,
     pub(crate) end: u64,
-    queue: BinaryHeap<Reverse<Entry>>,
-    serial: u64,
+    queue: Queue,
     pub(crate) rng: Rng,
     pub(crate) paused_until: [u64; NODES],
     pub(crate) cuts: Vec<(u8, u8, u64)>,
@@ -110,7 +61,7 @@ pub(crate) struct World {
     pub(crate) authority: Authority,
     pub(crate) authority_clock: Arc<MachineClock>,
     pub(crate) authority_boot: u32,
-    syncing: bool,
+    pub(crate) syncing: bool,
     pub(crate) damaged: bool,
     pub(crate) resource: Resource,
     pub(crate) resource_boot: u32,
@@ -125,7 +76,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(plan: Plan, mutant: Option<Mutant>, trace: bool) -> Result<World, String> {
         let time = Arc::new(Virtual::default());
-        let observer = Observer::new(&plan, trace);
+        let observer = Observer::new(&plan, mutant, trace);
         let plan = Arc::new(plan);
         let seed = plan.seed;
         let text = |error: &dyn std::fmt::Display| error.to_string();
@@ -149,12 +100,13 @@ impl World {
             .collect();
         let name = AuthorityId::new("sim").map_err(|error| text(&error))?;
         let locks = (0..plan.locks).map(|lock| LockName::new(&lock_name(lock)));
-        let locks: Vec<LockName> = locks.collect::<Result<_, _>>().map_err(|error| text(&error))?;
+        let locks: Vec<LockName> = locks
+            .collect::<Result<_, _>>()
+            .map_err(|error| text(&error))?;
         let authority_clock = clock(AUTHORITY);
         let mut world = World {
             end: (plan.chaos_ms + QUIET_MS) * MS,
-            queue: BinaryHeap::new(),
-            serial: 0,
+            queue: Queue::default(),
             rng: Rng::fork(seed, 3),
             paused_until: [0; NODES],
             cuts: Vec::new(),
@@ -198,9 +150,7 @@ impl World {
     }
 
     pub(crate) fn at(&mut self, at: u64, event: Event) {
-        self.serial += 1;
-        let serial = self.serial;
-        self.queue.push(Reverse(Entry { at, serial, event }));
+        self.queue.push(at, event);
     }
 
     pub(crate) fn after(&mut self, nanos: u64, event: Event) {
@@ -232,10 +182,7 @@ impl World {
         }
         self.note(Fact::Ended);
         for client in &mut self.clients {
-            let lease = client
-                .port
-                .take()
-                .and_then(|port| hold(&port.hand).take());
+            let lease = client.port.take().and_then(|port| hold(&port.hand).take());
             drop(lease);
         }
         self.observer
@@ -247,7 +194,7 @@ impl World {
 
     /// One event; gives its time.
     fn step(&mut self) -> Option<u64> {
-        let queued = self.queue.peek().map(|Reverse(entry)| entry.at);
+        let queued = self.queue.next_at();
         let alarm = (0..self.plan.clients)
             .filter(|client| self.runs(*client))
             .filter_map(|client| {
@@ -255,16 +202,13 @@ impl World {
                 Some((at, client))
             })
             .min();
-        let due = self
-            .is_idle()
-            .then(|| self.authority.next_due())
-            .flatten();
+        let due = self.is_idle().then(|| self.authority.next_due()).flatten();
         let first = [queued, alarm.map(|(at, _)| at), due];
         let at = first.into_iter().flatten().min()?.max(self.now());
         self.time.set(at);
         if queued.is_some_and(|queued| queued <= at) {
-            if let Some(Reverse(entry)) = self.queue.pop() {
-                self.event(entry.event);
+            if let Some(event) = self.queue.pop() {
+                self.event(event);
             }
         } else if let Some((_, client)) = alarm.filter(|(alarm, _)| *alarm <= at) {
             self.clients[usize::from(client)].clock.ring();
@@ -406,184 +350,6 @@ impl World {
                     self.send(client, RESOURCE, "ask", Event::ToResource(to, ask));
                 }
             }
-        }
-    }
-
-    /// Puts a message on its way, or loses it, or doubles it.
-    pub(crate) fn send(&mut self, from: u8, to: u8, what: &'static str, event: Event) {
-        let copies = if !self.quiet && self.rng.chance(self.plan.duplication) {
-            2
-        } else {
-            1
-        };
-        for _ in 0..copies {
-            let delay_us = self.delay(from, to);
-            self.note(Fact::Sent {
-                from,
-                to,
-                what,
-                delay_us,
-            });
-            if let Some(delay) = delay_us {
-                self.after(delay * 1_000, event.clone());
-            }
-        }
-    }
-
-    fn delay(&mut self, from: u8, to: u8) -> Option<u64> {
-        let now = self.now();
-        if self.quiet {
-            return Some(self.rng.between(100, 1_000));
-        }
-        let cut = |(a, b, until): &(u8, u8, u64)| (*a, *b) == (from, to) && now < *until;
-        if self.cuts.iter().any(cut) || self.rng.chance(self.plan.loss) {
-            return None;
-        }
-        let (least, most) = self.plan.delay_us;
-        let usual = self.rng.between(least, most);
-        if self.rng.chance(self.plan.spikes) {
-            return Some(usual + self.rng.between(1, 3_000) * 1_000);
-        }
-        Some(usual)
-    }
-
-    fn sync_time(&mut self) -> u64 {
-        let (least, most) = self.plan.sync_us;
-        let slow = !self.quiet && self.rng.chance(10);
-        self.rng.between(least, most) * if slow { 100_000 } else { 1_000 }
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        !self.syncing && self.runs(AUTHORITY)
-    }
-
-    fn authority_works(&mut self) {
-        if !self.is_idle() || !self.authority.has_work() {
-            return;
-        }
-        self.round();
-    }
-
-    /// The first half of a round of the authority.
-    pub(crate) fn round(&mut self) {
-        self.authority.begin();
-        self.syncing = true;
-        self.authority_facts();
-        let takes = if self.authority.has_batch() {
-            self.sync_time()
-        } else {
-            0
-        };
-        self.after(takes, Event::RoundDone(self.authority_boot));
-    }
-
-    fn round_done(&mut self, boot: u32) {
-        if boot != self.authority_boot {
-            return;
-        }
-        if !self.runs(AUTHORITY) {
-            let until = self.paused_until[usize::from(AUTHORITY)];
-            return self.at(until, Event::RoundDone(boot));
-        }
-        self.syncing = false;
-        let failed = self.authority.finish();
-        self.authority_facts();
-        if failed.is_err() {
-            // A failed sync is never retried: the process stops, and is started again (A6).
-            self.stop_authority(false, 0);
-            self.after(50 * MS, Event::StartAuthority);
-        }
-    }
-
-    /// The authority's process is gone; whoever is connected learns it.
-    pub(crate) fn stop_authority(&mut self, power: bool, chance: u64) {
-        if self.authority.is_up() {
-            self.authority.die(power, chance);
-        }
-        self.authority_boot += 1;
-        self.syncing = false;
-        for client in 0..self.plan.clients {
-            let session = self.clients[usize::from(client)].session;
-            let delay = self.rng.between(1, 50);
-            self.after(delay * MS, Event::Broken(client, session));
-        }
-    }
-
-    /// Shows what the authority did, and lets its answers go.
-    pub(crate) fn authority_facts(&mut self) {
-        for fact in std::mem::take(&mut self.authority.facts) {
-            let granted = match &fact {
-                Fact::Applied(turn) => {
-                    matches!(turn.what, What::Granted(_)).then_some((turn.lock, turn.client, turn.token))
-                }
-                _ => None,
-            };
-            self.note(fact);
-            if let Some((lock, client, token)) = granted {
-                self.newest = self.newest.max(Token::new(token).ok());
-                self.believers(lock, client, token);
-            }
-        }
-        for (to, answer) in std::mem::take(&mut self.authority.out) {
-            if usize::from(to.client) < self.clients.len() {
-                self.send(AUTHORITY, to.client, "answer", Event::ToClient(to, answer));
-            }
-        }
-    }
-
-    fn believers(&mut self, lock: u8, client: u8, token: u64) {
-        let believers: Vec<(u8, u64)> = (0..self.plan.clients)
-            .filter(|other| *other != client)
-            .filter_map(|other| {
-                let port = self.clients[usize::from(other)].port.as_ref()?;
-                let (held, old) = port.believes()?;
-                (held == lock).then_some((other, old))
-            })
-            .collect();
-        if !believers.is_empty() {
-            self.note(Fact::Believers {
-                lock,
-                token,
-                believers,
-            });
-        }
-    }
-
-    fn resource_works(&mut self) {
-        if !self.resource.has_work() {
-            return;
-        }
-        if self.resource.begin() {
-            let later = self.rng.between(1, 60);
-            self.after(later * MS, Event::Effect(self.resource_boot));
-        }
-        let takes = self.sync_time();
-        self.after(takes, Event::ResourceDone(self.resource_boot));
-    }
-
-    fn resource_done(&mut self, boot: u32) {
-        if boot != self.resource_boot {
-            return;
-        }
-        let failed = self.resource.finish();
-        self.resource_facts();
-        if failed.is_err() {
-            self.stop_resource(0);
-            self.after(20 * MS, Event::StartResource);
-        }
-    }
-
-    pub(crate) fn stop_resource(&mut self, chance: u64) {
-        self.resource.die(chance);
-        self.resource_boot += 1;
-    }
-
-    pub(crate) fn resource_facts(&mut self) {
-        for fact in std::mem::take(&mut self.resource.facts) {
-            self.note(fact);
-        }
-        for (to, reply) in std::mem::take(&mut self.resource.out) {
-            self.send(RESOURCE, to.client, "reply", Event::FromResource(to, reply));
         }
     }
 }

@@ -29,7 +29,7 @@ impl Belief {
 
 impl Check for Belief {
     fn name(&self) -> &'static str {
-        "one believer"
+        super::BELIEF
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

@@ -18,7 +18,12 @@ pub(crate) struct Durability {
 }
 
 impl Durability {
-    fn recovered(&mut self, restored: bool, next: u64, live: &[(u8, u64, u8)]) -> Result<(), String> {
+    fn recovered(
+        &mut self,
+        restored: bool,
+        next: u64,
+        live: &[(u8, u64, u8)],
+    ) -> Result<(), String> {
         if next <= self.highest {
             return Err(format!(
                 "the next token is {next} and token {} was acknowledged (A4)",
@@ -42,7 +47,7 @@ impl Durability {
 
 impl Check for Durability {
     fn name(&self) -> &'static str {
-        "durability of acknowledged grants"
+        super::DURABILITY
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

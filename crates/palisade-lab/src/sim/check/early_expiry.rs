@@ -21,7 +21,10 @@ struct Lease {
 
 impl EarlyExpiry {
     fn extend(&mut self, token: u64, at: u64, ttl: u64) {
-        let lease = self.leases.entry(token).or_insert(Lease { ttl, not_before: 0 });
+        let lease = self
+            .leases
+            .entry(token)
+            .or_insert(Lease { ttl, not_before: 0 });
         lease.ttl = ttl;
         lease.not_before = lease.not_before.max(at + ttl);
     }
@@ -29,7 +32,7 @@ impl EarlyExpiry {
 
 impl Check for EarlyExpiry {
     fn name(&self) -> &'static str {
-        "no early expiry"
+        super::EARLY_EXPIRY
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

@@ -84,14 +84,16 @@ impl Exclusion {
         if asked {
             Ok(())
         } else {
-            Err(format!("token {token} was {how:?} and nobody had asked for it (A9)"))
+            Err(format!(
+                "token {token} was {how:?} and nobody had asked for it (A9)"
+            ))
         }
     }
 }
 
 impl Check for Exclusion {
     fn name(&self) -> &'static str {
-        "mutual exclusion in the log"
+        super::EXCLUSION
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

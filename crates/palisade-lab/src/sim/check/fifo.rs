@@ -38,7 +38,13 @@ impl Fifo {
         queue.push(Waiter { request, until });
     }
 
-    fn decided(&mut self, request: u32, who: Option<(u8, u8)>, at: u64, token: Option<u64>) -> Result<(), String> {
+    fn decided(
+        &mut self,
+        request: u32,
+        who: Option<(u8, u8)>,
+        at: u64,
+        token: Option<u64>,
+    ) -> Result<(), String> {
         let waited = self.queues.iter().find_map(|(lock, queue)| {
             let place = queue.iter().position(|waiter| waiter.request == request)?;
             Some((*lock, place))
@@ -64,14 +70,20 @@ impl Fifo {
         let before = self.waiting(lock, place);
         let until = self.leave(lock, place);
         if self.gone.contains(&request) {
-            return Err(format!("token {token} went to request {request}, whose caller had left"));
+            return Err(format!(
+                "token {token} went to request {request}, whose caller had left"
+            ));
         }
         if before != 0 {
-            return Err(format!("token {token} went to request {request}, with {before} before it"));
+            return Err(format!(
+                "token {token} went to request {request}, with {before} before it"
+            ));
         }
         if at >= until {
             let late = (at - until) / 1_000_000;
-            return Err(format!("token {token} went to request {request} {late} ms after its wait was over"));
+            return Err(format!(
+                "token {token} went to request {request} {late} ms after its wait was over"
+            ));
         }
         Ok(())
     }
@@ -79,13 +91,17 @@ impl Fifo {
     /// Nobody passes a queue, but who takes his own lock back.
     fn at_once(&self, who: Option<(u8, u8)>, token: u64) -> Result<(), String> {
         let Some((lock, client)) = who else {
-            return Err(format!("token {token} went to a request that did not wait any more"));
+            return Err(format!(
+                "token {token} went to a request that did not wait any more"
+            ));
         };
         let waiting = self.waiting(lock, usize::MAX);
         if waiting == 0 || self.holders.get(&lock) == Some(&client) {
             return Ok(());
         }
-        Err(format!("token {token} went to client {client} at once, with {waiting} waiting"))
+        Err(format!(
+            "token {token} went to client {client} at once, with {waiting} waiting"
+        ))
     }
 
     /// How many of the first `places` of a queue are still there.
@@ -105,7 +121,7 @@ impl Fifo {
 
 impl Check for Fifo {
     fn name(&self) -> &'static str {
-        "first come, first served"
+        super::FIFO
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
@@ -137,7 +153,10 @@ impl Check for Fifo {
                 self.granted.retain(|token| token < next);
                 self.queues.clear();
                 self.gone.clear();
-                self.holders = live.iter().map(|(lock, _, client)| (*lock, *client)).collect();
+                self.holders = live
+                    .iter()
+                    .map(|(lock, _, client)| (*lock, *client))
+                    .collect();
             }
             _ => {}
         }

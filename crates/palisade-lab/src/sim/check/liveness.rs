@@ -24,7 +24,7 @@ impl Liveness {
 
 impl Check for Liveness {
     fn name(&self) -> &'static str {
-        "liveness after the faults"
+        super::LIVENESS
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
@@ -34,7 +34,9 @@ impl Check for Liveness {
             Fact::Ended => {
                 let stuck = (0..self.clients).find(|client| !self.added.contains(client));
                 if let Some(client) = stuck {
-                    return Err(format!("client {client} got nothing done after the faults stopped"));
+                    return Err(format!(
+                        "client {client} got nothing done after the faults stopped"
+                    ));
                 }
             }
             _ => {}

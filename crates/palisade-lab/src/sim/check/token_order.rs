@@ -13,7 +13,7 @@ pub(crate) struct TokenOrder {
 
 impl Check for TokenOrder {
     fn name(&self) -> &'static str {
-        "token order"
+        super::TOKEN_ORDER
     }
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {

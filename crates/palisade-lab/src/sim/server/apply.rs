@@ -36,7 +36,9 @@ impl Authority {
                 continue;
             }
             if full {
-                self.process.iter_mut().for_each(|process| process.left.push(command.clone()));
+                self.process
+                    .iter_mut()
+                    .for_each(|process| process.left.push(command.clone()));
             } else {
                 self.apply(command);
             }
@@ -131,7 +133,9 @@ impl Authority {
                 .answer(to, Answer::Failed(Failure::Unavailable(why)));
         }
         let waits_as = match &command {
-            Command::Acquire(acquire) => acquire.request.map(|request| (request, index(&acquire.lock))),
+            Command::Acquire(acquire) => acquire
+                .request
+                .map(|request| (request, index(&acquire.lock))),
             _ => None,
         };
         let renews = match &command {
@@ -140,10 +144,21 @@ impl Authority {
         };
         let outcome = self.apply(command);
         let outcome = match (self.mutant, renews, outcome) {
-            (Some(Mutant::LateRenewal), Some(token), Outcome::Ended { how: Ending::Expired, .. }) => {
+            (
+                Some(Mutant::LateRenewal),
+                Some(token),
+                Outcome::Ended {
+                    how: Ending::Expired,
+                    ..
+                },
+            ) => {
                 let ttl = Ttl::MIN;
                 let valid_for = ttl.span();
-                Outcome::Renewed(Renewed { token, ttl, valid_for })
+                Outcome::Renewed(Renewed {
+                    token,
+                    ttl,
+                    valid_for,
+                })
             }
             (_, _, outcome) => outcome,
         };
@@ -217,7 +232,10 @@ impl Authority {
                 self.decided(request, Some((lock, client)), outcome);
             }
             (None, Outcome::Renewed(renewed)) => {
-                let at = self.process.as_ref().map_or(0, |process| process.at.as_nanos());
+                let at = self
+                    .process
+                    .as_ref()
+                    .map_or(0, |process| process.at.as_nanos());
                 self.facts.push(Fact::Renewed {
                     token: self.ledger.outward(renewed.token).get(),
                     at,
@@ -244,7 +262,10 @@ impl Authority {
             _ => None,
         };
         let request = self.ledger.number(request);
-        let at = self.process.as_ref().map_or(0, |process| process.at.as_nanos());
+        let at = self
+            .process
+            .as_ref()
+            .map_or(0, |process| process.at.as_nanos());
         self.facts.push(Fact::Decided {
             request,
             who,

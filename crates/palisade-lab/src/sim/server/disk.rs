@@ -3,9 +3,9 @@
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 
-use palisade_server::pipeline::replay::Replay;
-use palisade_server::pipeline::Returning;
 use palisade_core::limits;
+use palisade_server::pipeline::Returning;
+use palisade_server::pipeline::replay::Replay;
 use palisade_wal::testing::{Fault, Loss, SimStorage};
 use palisade_wal::{
     CreateOptions, Fold, Id, OpenError, Options, Seq, SnapshotReader, SnapshotWriter, Wal,
@@ -203,7 +203,9 @@ impl Fold for Shadow {
     }
 
     fn apply(&mut self, _: Seq, batch: &[u8]) -> Result<(), String> {
-        self.replay().batch(batch).map_err(|error| error.to_string())
+        self.replay()
+            .batch(batch)
+            .map_err(|error| error.to_string())
     }
 
     fn save(&mut self, out: &mut SnapshotWriter) -> Result<(), String> {

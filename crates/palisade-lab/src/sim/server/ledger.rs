@@ -59,7 +59,10 @@ impl Ledger {
 
     /// The token that is given out for one of the machine's.
     pub(crate) fn outward(&self, token: Token) -> Token {
-        let given = self.names.as_ref().and_then(|names| names.given.get(&token.get()));
+        let given = self
+            .names
+            .as_ref()
+            .and_then(|names| names.given.get(&token.get()));
         given.map_or(token, |given| Token::new(*given).unwrap_or(token))
     }
 
@@ -68,7 +71,11 @@ impl Ledger {
         let Some(names) = &self.names else {
             return token;
         };
-        let found = names.given.iter().rev().find(|(_, given)| **given == token.get());
+        let found = names
+            .given
+            .iter()
+            .rev()
+            .find(|(_, given)| **given == token.get());
         found.map_or(token, |(machine, _)| Token::new(*machine).unwrap_or(token))
     }
 

@@ -17,16 +17,13 @@ mod apply;
 mod desk;
 mod disk;
 mod ledger;
+mod process;
 
 use std::sync::Arc;
 
 use palisade_core::machine::Record;
-use palisade_core::{
-    Away, Command, Effect, Limits, Machine, RequestId, Span, Timestamp, WallTime,
-};
-use palisade_server::pipeline::codec::encode_head;
+use palisade_core::{Away, Command, Limits, Machine, RequestId, Span, Timestamp, WallTime};
 use palisade_server::pipeline::{Answer, Request};
-use palisade_wal::Wal;
 use palisade_wal::testing::Loss;
 
 use super::clock::MachineClock;
@@ -37,6 +34,7 @@ use desk::Desk;
 pub(crate) use desk::ReplyTo;
 use disk::{Disk, Opened};
 use ledger::Ledger;
+use process::Process;
 
 /// As in the product's sequencer, in nanoseconds.
 const HEARTBEAT: u64 = 100_000_000;
@@ -65,26 +63,6 @@ pub(crate) struct Authority {
     pub(crate) facts: Vec<Fact>,
     /// Answers that left.
     pub(crate) out: Vec<(ReplyTo, Answer)>,
-}
-
-struct Process {
-    machine: Machine,
-    wal: Wal,
-    resumed_at: Timestamp,
-    boot_then: u64,
-    at: Timestamp,
-    wall: WallTime,
-    /// When it last looked at its clock, and since when it has had nothing to do.
-    looked: Timestamp,
-    idle_since: Option<Timestamp>,
-    inbox: Vec<Incoming>,
-    desk: Desk,
-    bytes: Vec<u8>,
-    head: usize,
-    effects: Vec<Effect>,
-    turns: Vec<Turn>,
-    full: bool,
-    left: Vec<Command>,
 }
 
 impl Authority {
@@ -207,7 +185,11 @@ impl Authority {
     pub(crate) fn has_work(&self) -> bool {
         self.process.as_ref().is_some_and(|process| {
             !process.inbox.is_empty()
-                || !process.full && process.machine.next_due().is_some_and(|due| due <= process.now(self.clock.nanos()))
+                || !process.full
+                    && process
+                        .machine
+                        .next_due()
+                        .is_some_and(|due| due <= process.now(self.clock.nanos()))
         })
     }
 
@@ -238,7 +220,8 @@ impl Authority {
         process.look_back(local);
         process.idle_since = None;
         let last = process.looked;
-        let was_full = std::mem::replace(&mut process.full, process.wal.reserve(ROUND_BYTES).is_err());
+        let was_full =
+            std::mem::replace(&mut process.full, process.wal.reserve(ROUND_BYTES).is_err());
         process.stamp(local, wall);
         process.looked = process.at;
         if process.full {
@@ -255,7 +238,10 @@ impl Authority {
             }
             self.expire_due();
         }
-        let inbox = self.process.as_mut().map(|process| std::mem::take(&mut process.inbox));
+        let inbox = self
+            .process
+            .as_mut()
+            .map(|process| std::mem::take(&mut process.inbox));
         for message in inbox.unwrap_or_default() {
             self.message(message);
         }
@@ -272,7 +258,10 @@ impl Authority {
 
     fn expire_due(&mut self) {
         let due = self.process.as_ref().is_some_and(|process| {
-            process.machine.next_due().is_some_and(|due| due <= process.at)
+            process
+                .machine
+                .next_due()
+                .is_some_and(|due| due <= process.at)
         });
         if due {
             self.apply(Command::Expire);
@@ -299,7 +288,8 @@ impl Authority {
         process.bytes.clear();
         process.head = 0;
         process.idle_since = Some(process.now(local));
-        self.facts.extend(process.turns.drain(..).map(Fact::Published));
+        self.facts
+            .extend(process.turns.drain(..).map(Fact::Published));
         self.let_out();
         Ok(())
     }
@@ -342,7 +332,8 @@ impl Authority {
 
     /// The directory is lost; the last backup takes its place. `false`: there is none.
     pub(crate) fn restore(&mut self) -> Result<bool, String> {
-        self.disk.restore(self.mutant != Some(Mutant::RestoreWithoutLeap))
+        self.disk
+            .restore(self.mutant != Some(Mutant::RestoreWithoutLeap))
     }
 
     pub(crate) fn jump_wall(&mut self, by_ms: i64) {
@@ -355,38 +346,11 @@ impl Authority {
     }
 }
 
-impl Process {
-    fn now(&self, local: u64) -> Timestamp {
-        self.resumed_at
-            .after(Span::from_nanos(local.saturating_sub(self.boot_then)))
-    }
-
-    fn stamp(&mut self, local: u64, wall: WallTime) {
-        self.at = self.at.max(self.now(local));
-        self.wall = wall;
-        self.bytes.clear();
-        encode_head(&mut self.bytes, self.at, wall);
-        self.head = self.bytes.len();
-    }
-
-    /// An idle process looked at its clock a beat ago, and gave its log the mark of rest.
-    fn look_back(&mut self, local: u64) {
-        let now = self.now(local);
-        let Some(since) = self.idle_since else {
-            return;
-        };
-        if now.since(since).as_nanos() > HEARTBEAT {
-            self.looked = self
-                .looked
-                .max(Timestamp::from_nanos(now.as_nanos() - HEARTBEAT));
-            let _ = self.wal.seal_mark();
-        }
-    }
-}
-
 /// The number in a name: its last digit.
 pub(crate) fn index(name: &str) -> u8 {
-    name.bytes().next_back().map_or(0, |digit| digit.wrapping_sub(b'0'))
+    name.bytes()
+        .next_back()
+        .map_or(0, |digit| digit.wrapping_sub(b'0'))
 }
 
 fn turn(event: &palisade_core::Event, token: u64) -> Turn {

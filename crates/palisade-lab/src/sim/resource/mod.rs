@@ -9,19 +9,22 @@
 //! It is the shape of the product's store (whose writer owns a thread): decide against the table,
 //! one frame for fence and data (rules F1, F4), one sync, and only then the answer.
 
+mod frame;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use palisade_core::fence::{FenceState, Mark, Mode, Op, Pass, Reject, Rule, Sequence, Verdict, Written};
+use palisade_core::fence::{FenceState, Mode, Op, Pass, Reject, Rule, Verdict};
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_wal::testing::{Fault, Loss, SimStorage};
 use palisade_wal::{CreateOptions, Id, Options, Wal};
 
-use super::fact::Fact;
-use super::mutants::Mutant;
-use super::port::{Ask, AskOp, Reply};
-use super::rng::Rng;
-use super::server::ReplyTo;
+use crate::sim::fact::Fact;
+use crate::sim::mutants::Mutant;
+use crate::sim::port::{Ask, AskOp, Reply};
+use crate::sim::rng::Rng;
+use crate::sim::server::ReplyTo;
+use frame::{read, write};
 
 /// One operation that reached the resource.
 pub(crate) struct Job {
@@ -110,7 +113,8 @@ impl Resource {
         let names = (&self.authority, self.locks.as_slice());
         opened
             .replay(|_, frame| {
-                read(frame, names, &mut objects).ok_or_else(|| "a frame of no known form".to_owned())
+                read(frame, names, &mut objects)
+                    .ok_or_else(|| "a frame of no known form".to_owned())
             })
             .map_err(|error| error.to_string())?;
         for (lock, object) in (0..).zip(&objects) {
@@ -246,7 +250,12 @@ impl Resource {
                         };
                         if self.mutant == Some(Mutant::EffectApart) {
                             let lock = ask.lock;
-                            process.late.push_back(Effect { lock, value, to, stored });
+                            process.late.push_back(Effect {
+                                lock,
+                                value,
+                                to,
+                                stored,
+                            });
                             None
                         } else {
                             object.value = value;
@@ -285,7 +294,12 @@ impl Resource {
         let Some(effect) = process.late.pop_front() else {
             return;
         };
-        let Effect { lock, value, to, stored } = effect;
+        let Effect {
+            lock,
+            value,
+            to,
+            stored,
+        } = effect;
         let object = &mut process.objects[usize::from(lock)];
         object.value = value;
         if process.wal.commit(&write(lock, object)).is_ok() {
@@ -300,7 +314,10 @@ impl Resource {
             Some(Mutant::NoFence) => Mode::DangerUnfenced,
             _ => Mode::Claim,
         };
-        Rule { mode, ..Rule::CLAIM }
+        Rule {
+            mode,
+            ..Rule::CLAIM
+        }
     }
 
     /// The rule's verdict; `None` without a fence.
@@ -374,60 +391,4 @@ impl Object {
     fn highest(&self) -> Option<u64> {
         self.fence.as_ref()?.highest().map(Token::get)
     }
-}
-
-/// lock, flags (fence there, authority bound, lock bound, mark there, written, numbered), token,
-/// sequence, value: what one frame says of one resource.
-fn write(lock: u8, object: &Object) -> Vec<u8> {
-    let fence = object.fence.clone().unwrap_or_default();
-    let (token, written) = fence
-        .mark
-        .map_or((0, Written::Nothing), |mark| (mark.token.get(), mark.written));
-    let sequence = match written {
-        Written::Through(sequence) => sequence.get(),
-        _ => 0,
-    };
-    let flags = [
-        object.fence.is_some(),
-        fence.authority.is_some(),
-        fence.lock.is_some(),
-        fence.mark.is_some(),
-        written != Written::Nothing,
-        matches!(written, Written::Through(_)),
-    ];
-    let flags = (0..).zip(flags).map(|(bit, set)| u8::from(set) << bit).sum();
-    let mut frame = vec![lock, flags];
-    frame.extend_from_slice(&token.to_le_bytes());
-    frame.extend_from_slice(&sequence.to_le_bytes());
-    frame.extend_from_slice(&object.value.to_le_bytes());
-    frame
-}
-
-fn read(frame: &[u8], names: (&AuthorityId, &[LockName]), objects: &mut [Object]) -> Option<()> {
-    let (authority, locks) = names;
-    let ([lock, flags], rest) = frame.split_first_chunk()?;
-    let (token, rest) = rest.split_first_chunk()?;
-    let (sequence, rest) = rest.split_first_chunk()?;
-    let value = u128::from_le_bytes(*rest.first_chunk()?);
-    let has = |bit: u8| flags & 1 << bit != 0;
-    let written = match (has(4), has(5)) {
-        (_, true) => Written::Through(Sequence::new(u64::from_le_bytes(*sequence))?),
-        (true, false) => Written::Unnumbered,
-        (false, false) => Written::Nothing,
-    };
-    let mark = match Token::new(u64::from_le_bytes(*token)) {
-        Ok(token) if has(3) => Some(Mark { token, written }),
-        _ => None,
-    };
-    let name = locks.get(usize::from(*lock))?;
-    let fence = FenceState {
-        authority: has(1).then(|| authority.clone()),
-        lock: has(2).then(|| name.clone()),
-        mark,
-    };
-    *objects.get_mut(usize::from(*lock))? = Object {
-        fence: has(0).then_some(fence),
-        value,
-    };
-    Some(())
 }
