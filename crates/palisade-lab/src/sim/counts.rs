@@ -69,6 +69,8 @@ counts! {
     snapshots: "snapshots",
     /// Restarts of the resource.
     resource_restarts: "restarts of the resource",
+    /// Restarts of the resource on a backup.
+    resource_restores: "restores of the resource",
     /// Fences lost.
     fences_lost: "fences lost",
 }
@@ -95,6 +97,11 @@ impl Counts {
             Fact::Stalled { .. } => &mut self.stalls,
             Fact::DiskFull => &mut self.full,
             Fact::Snapshot => &mut self.snapshots,
+            Fact::ResourceRecovered {
+                lock: 0,
+                restored: true,
+                ..
+            } => &mut self.resource_restores,
             Fact::ResourceRecovered { lock: 0, .. } => &mut self.resource_restarts,
             Fact::FenceLost { .. } => &mut self.fences_lost,
             _ => return,

@@ -108,7 +108,7 @@ impl World {
     }
 
     pub(crate) fn resource_works(&mut self) {
-        if !self.resource.has_work() {
+        if !self.runs(RESOURCE) || !self.resource.has_work() {
             return;
         }
         if self.resource.begin() {
@@ -122,6 +122,10 @@ impl World {
     pub(crate) fn resource_done(&mut self, boot: u32) {
         if boot != self.resource_boot {
             return;
+        }
+        if !self.runs(RESOURCE) {
+            let until = self.paused_until[usize::from(RESOURCE)];
+            return self.at(until, Event::ResourceDone(boot));
         }
         let failed = self.resource.finish();
         self.resource_facts();

@@ -161,6 +161,8 @@ pub enum Fact {
         value: u128,
         /// The highest token of its fence.
         highest: Option<u64>,
+        /// Whether from a backup: then whatever came after it is gone, on purpose.
+        restored: bool,
     },
     /// A resource lost its fence and not its data.
     FenceLost {

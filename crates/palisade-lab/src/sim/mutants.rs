@@ -40,6 +40,8 @@ pub enum Mutant {
     NumbersIgnored,
     /// A resource whose fence state is lost goes on without one.
     LostFenceServed,
+    /// A resource restored from a backup goes on with the backup's fence.
+    RestoredFenceServed,
     /// The holder's deadline counts from the answer's receipt, not from the request's sending.
     DeadlineFromReceipt,
     /// The holder's deadline takes clocks for exact.
@@ -77,7 +79,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 20] = [
+pub const TABLE: [Row; 21] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -161,6 +163,12 @@ pub const TABLE: [Row; 20] = [
         "F7",
         check::LOST_UPDATE,
         "the lost fence becomes a new one, not a refusal",
+    ),
+    row(
+        Mutant::RestoredFenceServed,
+        "F7",
+        check::RESURRECTION,
+        "the restored fence is served as it is",
     ),
     row(
         Mutant::DeadlineFromReceipt,

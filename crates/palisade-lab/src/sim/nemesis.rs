@@ -87,6 +87,13 @@ impl World {
                 self.stop_resource(chance);
                 self.after(ms * MS, Event::StartResource);
             }
+            Strike::PauseResource(ms) => self.pause(RESOURCE, ms),
+            Strike::BackUpResource => self.resource.back_up(),
+            Strike::RestoreResource(ms) => {
+                self.stop_resource(0);
+                self.resource_lost = true;
+                self.after(ms * MS, Event::StartResource);
+            }
             Strike::LoseFence(lock, ms) => {
                 self.resource.lose_fence(lock);
                 self.resource_facts();
@@ -178,10 +185,18 @@ impl World {
         if self.resource.is_up() {
             return;
         }
-        if self.resource.start().is_err() {
+        let restored = match self.resource_lost {
+            true => self.resource.restore(),
+            false => Ok(false),
+        };
+        if restored
+            .and_then(|restored| self.resource.start(restored))
+            .is_err()
+        {
             self.stop_resource(0);
             return self.after(20 * MS, Event::StartResource);
         }
+        self.resource_lost = false;
         self.resource_facts();
         for lock in 0..self.plan.locks {
             self.after(50 * MS, Event::Rearm(lock));

@@ -72,6 +72,12 @@ pub enum Strike {
     Break(u8),
     /// The resource's machine loses power.
     CrashResource(u64, u64),
+    /// The resource does not run.
+    PauseResource(u64),
+    /// The resource's directory is backed up.
+    BackUpResource,
+    /// The resource's directory is lost and its last backup restored; an operator arms it anew.
+    RestoreResource(u64),
     /// A resource loses its fence and not its data; an operator arms it anew.
     LoseFence(u8, u64),
     /// The authority's n-th next call to its disk fails.
@@ -183,11 +189,26 @@ fn strikes(rng: &mut Rng, plan: &Plan) -> Vec<(u64, Strike)> {
             found.push((at, strike));
         }
     }
+    back_up(rng, &mut found);
     found.sort_by_key(|(at, _)| *at);
     found
 }
 
-const KINDS: u64 = 20;
+/// Whatever is going to be restored is backed up some time before.
+fn back_up(rng: &mut Rng, strikes: &mut Vec<(u64, Strike)>) {
+    let mut backups = Vec::new();
+    for (at, strike) in strikes.iter() {
+        let backup = match strike {
+            Strike::Restore(_) | Strike::FlipBit(..) => Strike::Backup,
+            Strike::RestoreResource(_) => Strike::BackUpResource,
+            _ => continue,
+        };
+        backups.push((rng.between(10, *at), backup));
+    }
+    strikes.append(&mut backups);
+}
+
+const KINDS: u64 = 22;
 
 fn strike(rng: &mut Rng, plan: &Plan, kind: u64) -> Strike {
     let client = rng.below(plan.clients.into()) as u8;
@@ -222,6 +243,8 @@ fn strike(rng: &mut Rng, plan: &Plan, kind: u64) -> Strike {
         15 | 16 => Strike::JumpWall(rng.between(0, 7_200_000) as i64 - 3_600_000),
         17 => Strike::Backup,
         18 => Strike::Restore(short),
+        19 => Strike::PauseResource(span),
+        20 => Strike::RestoreResource(short),
         _ => Strike::Revoke(lock),
     }
 }

@@ -65,6 +65,7 @@ pub(crate) struct World {
     pub(crate) damaged: bool,
     pub(crate) resource: Resource,
     pub(crate) resource_boot: u32,
+    pub(crate) resource_lost: bool,
     elements: Arc<Elements>,
     name: AuthorityId,
     /// The highest token that is out: what an operator would be given now.
@@ -119,6 +120,7 @@ impl World {
             damaged: false,
             resource: Resource::new(seed, locks, name.clone(), mutant),
             resource_boot: 0,
+            resource_lost: false,
             elements: Arc::default(),
             name,
             newest: None,

@@ -16,12 +16,18 @@ pub(crate) struct LostUpdate {
 struct Set {
     value: u128,
     acknowledged: u128,
+    /// Stored before a backup took the set's place, and not in it: an acknowledgement of these may
+    /// still be on its way.
+    before_restore: u128,
+    /// Everything that was ever stored.
+    stored: u128,
 }
 
 impl LostUpdate {
     fn is_now(&mut self, lock: u8, value: u128, what: &str) -> Result<(), String> {
         let set = self.sets.entry(lock).or_default();
         set.value = value;
+        set.stored |= value;
         set.check(lock, what)
     }
 }
@@ -58,10 +64,23 @@ impl Check for LostUpdate {
                 ..
             } => {
                 let set = self.sets.entry(*lock).or_default();
-                set.acknowledged |= 1 << element;
+                if set.before_restore & 1 << element == 0 {
+                    set.acknowledged |= 1 << element;
+                }
                 set.check(*lock, "its own acknowledgement")
             }
-            Fact::ResourceRecovered { lock, value, .. } => {
+            Fact::ResourceRecovered {
+                lock,
+                value,
+                restored,
+                ..
+            } => {
+                if *restored {
+                    // A backup does not have what came after it.
+                    let set = self.sets.entry(*lock).or_default();
+                    set.acknowledged &= value;
+                    set.before_restore |= set.stored & !value;
+                }
                 self.is_now(*lock, *value, "the restart")
             }
             _ => Ok(()),

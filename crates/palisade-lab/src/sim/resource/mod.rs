@@ -17,7 +17,7 @@ use std::sync::Arc;
 use palisade_core::fence::{FenceState, Mode, Op, Pass, Reject, Rule, Verdict};
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_wal::testing::{Fault, Loss, SimStorage};
-use palisade_wal::{CreateOptions, Id, Options, Wal};
+use palisade_wal::{CreateOptions, Id, Options, Wal, backup_on, restore_on};
 
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
@@ -45,6 +45,8 @@ pub(crate) struct Resource {
     authority: AuthorityId,
     locks: Vec<LockName>,
     storage: SimStorage,
+    backup: Option<SimStorage>,
+    restores: u8,
     process: Option<Process>,
     pub(crate) facts: Vec<Fact>,
     pub(crate) out: Vec<(ReplyTo, Reply)>,
@@ -85,6 +87,8 @@ impl Resource {
             authority,
             locks,
             storage: SimStorage::new(seed),
+            backup: None,
+            restores: 0,
             process: None,
             facts: Vec::new(),
             out: Vec::new(),
@@ -96,7 +100,7 @@ impl Resource {
     }
 
     /// Starts on what the disk holds.
-    pub(crate) fn start(&mut self) -> Result<(), String> {
+    pub(crate) fn start(&mut self, restored: bool) -> Result<(), String> {
         let create = CreateOptions {
             owner: Some(Id::from_bytes([8; 16])),
             incarnation: Some(Id::from_bytes([1; 16])),
@@ -122,6 +126,7 @@ impl Resource {
                 lock,
                 value: object.value,
                 highest: object.highest(),
+                restored,
             });
         }
         self.process = Some(Process {
@@ -131,6 +136,10 @@ impl Resource {
             under_way: None,
             late: VecDeque::new(),
         });
+        if restored && self.mutant != Some(Mutant::RestoredFenceServed) {
+            // Data of a backup is refused until it is armed anew (F7).
+            (0..self.locks.len() as u8).for_each(|lock| self.lose_fence(lock));
+        }
         Ok(())
     }
 
@@ -161,6 +170,26 @@ impl Resource {
     pub(crate) fn fail_in(&self, call: u64) {
         self.storage
             .fault_at(self.storage.calls() + call, Fault::Error);
+    }
+
+    pub(crate) fn back_up(&mut self) {
+        let target = SimStorage::new(1);
+        if backup_on(&self.storage, &target).is_ok() {
+            self.backup = Some(target);
+        }
+    }
+
+    /// Puts the last backup in the place of the directory; `false`: there is none.
+    pub(crate) fn restore(&mut self) -> Result<bool, String> {
+        let Some(backup) = &self.backup else {
+            return Ok(false);
+        };
+        self.restores = self.restores.wrapping_add(1);
+        let target = SimStorage::new(self.restores.into());
+        let incarnation = Id::from_bytes([100 + self.restores % 100; 16]);
+        restore_on(backup, &target, incarnation).map_err(|error| error.to_string())?;
+        self.storage = target.restart();
+        Ok(true)
     }
 
     pub(crate) fn take_in(&mut self, job: Job) {
