@@ -49,7 +49,9 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
         found.push(smaller);
     };
     for index in 0..plan.strikes.len() {
-        with(&|plan| drop(plan.strikes.remove(index)));
+        with(&|plan| {
+            plan.strikes.remove(index);
+        });
     }
     with(&|plan| plan.loss = 0);
     with(&|plan| plan.duplication = 0);

@@ -223,13 +223,13 @@ impl World {
 
     fn event(&mut self, event: Event) {
         match event {
-            Event::ToAuthority(to, request) => self.to_authority(to, request),
+            Event::ToAuthority(to, request) => self.reaches_authority(to, request),
             Event::Hangup(client, session) => {
                 self.authority.take_in(Incoming::Hangup(client, session));
             }
             Event::ToClient(ReplyTo { client, .. }, _)
             | Event::FromResource(ReplyTo { client, .. }, _)
-            | Event::Broken(client, _) => self.to_client(client, event),
+            | Event::Broken(client, _) => self.reaches_client(client, event),
             Event::ToResource(to, ask) => {
                 self.resource.take_in(Job { to, ask });
                 self.resource_facts();
@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    fn to_authority(&mut self, to: ReplyTo, request: Request) {
+    fn reaches_authority(&mut self, to: ReplyTo, request: Request) {
         if self.authority.is_up() {
             self.authority.take_in(Incoming::Ask(to, request));
         } else {
@@ -259,7 +259,7 @@ impl World {
     }
 
     /// Lets a client have what arrived for it, or keeps it until the client runs again.
-    fn to_client(&mut self, client: u8, event: Event) {
+    fn reaches_client(&mut self, client: u8, event: Event) {
         let runs = self.runs(client);
         let machine = &mut self.clients[usize::from(client)];
         if !runs {
@@ -290,7 +290,7 @@ impl World {
         }
         let held = std::mem::take(&mut self.clients[usize::from(node)].held);
         for event in held {
-            self.to_client(node, event);
+            self.reaches_client(node, event);
         }
     }
 
