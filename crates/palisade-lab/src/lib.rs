@@ -1,0 +1,5 @@
+//! The lab: where a sceptical expert comes to break Palisade.
+//!
+//! Each part is a module and a command of the binary of the same name.
+
+pub mod sim;

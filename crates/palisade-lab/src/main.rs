@@ -1,0 +1,26 @@
+//! The command line of the lab.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Breaks Palisade on purpose, and shows that the proof can fail.
+#[derive(Debug, Parser)]
+#[command(name = "palisade-lab", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Sim(palisade_lab::sim::command::Sim),
+    Mutants(palisade_lab::sim::command::Mutants),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Sim(command) => command.run(),
+        Command::Mutants(command) => command.run(),
+    }
+}

@@ -1,0 +1,61 @@
+//! The holder's deadline (DESIGN §5): nobody believes in a lock in the moment in which the authority
+//! grants it to another. Promised for clocks within 1 % only; not promised after a revocation (the
+//! holder is told with its next renewal), nor for grants that a restored backup does not know.
+
+use std::collections::BTreeSet;
+
+use palisade_core::Ending;
+
+use super::Check;
+use crate::sim::fact::{Fact, What};
+
+/// See the module.
+pub(crate) struct Belief {
+    promised: bool,
+    /// Grants of which nothing is promised any more.
+    void: BTreeSet<u64>,
+    granted: BTreeSet<u64>,
+}
+
+impl Belief {
+    pub(crate) fn new(promised: bool) -> Belief {
+        Belief {
+            promised,
+            void: BTreeSet::new(),
+            granted: BTreeSet::new(),
+        }
+    }
+}
+
+impl Check for Belief {
+    fn name(&self) -> &'static str {
+        super::BELIEF
+    }
+
+    fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Applied(turn) => match turn.what {
+                What::Granted(_) => drop(self.granted.insert(turn.token)),
+                What::Ended(Ending::Revoked | Ending::Superseded) => {
+                    self.void.insert(turn.token);
+                }
+                What::Ended(_) => {}
+            },
+            Fact::Recovered { restored: true, .. } => self.void.append(&mut self.granted),
+            Fact::Believers {
+                lock,
+                token,
+                believers,
+            } if self.promised => {
+                let promised = believers.iter().find(|(_, old)| !self.void.contains(old));
+                if let Some((client, old)) = promised {
+                    return Err(format!(
+                        "lock {lock} is granted with token {token} while client {client} believes in token {old}"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! No early expiry (A7, A8): by the authority's own clock no lease ends before its full time from its
+//! grant, its last renewal, and every time the authority was away.
+
+use std::collections::BTreeMap;
+
+use palisade_core::Ending;
+
+use super::Check;
+use crate::sim::fact::{Fact, What};
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct EarlyExpiry {
+    leases: BTreeMap<u64, Lease>,
+}
+
+struct Lease {
+    ttl: u64,
+    not_before: u64,
+}
+
+impl EarlyExpiry {
+    fn extend(&mut self, token: u64, at: u64, ttl: u64) {
+        let lease = self
+            .leases
+            .entry(token)
+            .or_insert(Lease { ttl, not_before: 0 });
+        lease.ttl = ttl;
+        lease.not_before = lease.not_before.max(at + ttl);
+    }
+}
+
+impl Check for EarlyExpiry {
+    fn name(&self) -> &'static str {
+        super::EARLY_EXPIRY
+    }
+
+    fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Applied(turn) => match turn.what {
+                What::Granted(ttl) => {
+                    self.leases.remove(&turn.token);
+                    self.extend(turn.token, turn.at, ttl);
+                }
+                What::Ended(how) => {
+                    let lease = self.leases.remove(&turn.token);
+                    if let (Ending::Expired, Some(lease)) = (how, lease)
+                        && turn.at < lease.not_before
+                    {
+                        return Err(format!(
+                            "token {} expired {} ms early",
+                            turn.token,
+                            (lease.not_before - turn.at).div_ceil(1_000_000)
+                        ));
+                    }
+                }
+            },
+            Fact::Renewed { token, at, ttl } => self.extend(*token, *at, *ttl),
+            Fact::Recovered { at, live, .. } => {
+                let mut before = std::mem::take(&mut self.leases);
+                for (_, token, _) in live {
+                    // A lease whose end was applied and lost with the crash is back; its time is not
+                    // known here any more.
+                    if let Some(lease) = before.remove(token) {
+                        let not_before = at + lease.ttl;
+                        self.leases.insert(
+                            *token,
+                            Lease {
+                                ttl: lease.ttl,
+                                not_before,
+                            },
+                        );
+                    }
+                }
+            }
+            Fact::Stalled { at } => {
+                for lease in self.leases.values_mut() {
+                    lease.not_before = lease.not_before.max(at + lease.ttl);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Mutual exclusion in the log (A1, A8, A9): one live grant for each lock, ended by what was asked for,
+//! and no renewal of what is over.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use palisade_core::Ending;
+
+use super::Check;
+use crate::sim::fact::{Fact, Turn, What};
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Exclusion {
+    /// The live grant of each lock: token and client.
+    live: BTreeMap<u8, (u64, u8)>,
+    released: BTreeSet<u64>,
+    revoked: BTreeSet<u64>,
+    abandoned: BTreeSet<u32>,
+    /// The request behind each grant.
+    request_of: BTreeMap<u64, u32>,
+    /// Renewals in the log that were not acknowledged yet.
+    renewals: BTreeMap<u64, u32>,
+}
+
+impl Exclusion {
+    fn turn(&mut self, turn: &Turn) -> Result<(), String> {
+        let Turn {
+            lock,
+            client,
+            token,
+            what,
+            ..
+        } = *turn;
+        match what {
+            What::Granted(_) => match self.live.insert(lock, (token, client)) {
+                Some((other, holder)) => Err(format!(
+                    "lock {lock} was granted with token {token} to client {client} while client {holder} had it with token {other}"
+                )),
+                None => Ok(()),
+            },
+            What::Ended(how) => {
+                let live = self.live.remove(&lock);
+                if live != Some((token, client)) {
+                    return Err(format!(
+                        "token {token} of lock {lock} ended, but the live grant was {live:?}"
+                    ));
+                }
+                self.may_end(token, how)
+            }
+        }
+    }
+
+    fn renewed(&mut self, token: u64) -> Result<(), String> {
+        *self.renewals.entry(token).or_default() += 1;
+        if self.live.values().any(|(live, _)| *live == token) {
+            Ok(())
+        } else {
+            Err(format!("token {token} was renewed and is not live (A8)"))
+        }
+    }
+
+    fn acknowledged(&mut self, token: u64) -> Result<(), String> {
+        match self.renewals.get_mut(&token) {
+            Some(owed) if *owed > 0 => *owed -= 1,
+            _ => {
+                return Err(format!(
+                    "a renewal of token {token} was acknowledged that is not in the log (A8)"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn may_end(&self, token: u64, how: Ending) -> Result<(), String> {
+        let asked = match how {
+            Ending::Released => {
+                let request = self.request_of.get(&token);
+                self.released.contains(&token)
+                    || request.is_some_and(|request| self.abandoned.contains(request))
+            }
+            Ending::Revoked => self.revoked.contains(&token),
+            Ending::Expired | Ending::Superseded => true,
+        };
+        if asked {
+            Ok(())
+        } else {
+            Err(format!(
+                "token {token} was {how:?} and nobody had asked for it (A9)"
+            ))
+        }
+    }
+}
+
+impl Check for Exclusion {
+    fn name(&self) -> &'static str {
+        super::EXCLUSION
+    }
+
+    fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Applied(turn) => return self.turn(turn),
+            Fact::ReleaseTaken { token } => drop(self.released.insert(*token)),
+            Fact::RevokeTaken { token } => drop(self.revoked.insert(*token)),
+            Fact::AbandonTaken { request } => drop(self.abandoned.insert(*request)),
+            Fact::Decided {
+                request,
+                token: Some(token),
+                ..
+            } => drop(self.request_of.insert(*token, *request)),
+            Fact::Recovered { live, .. } => {
+                self.renewals.clear();
+                self.live = live
+                    .iter()
+                    .map(|(lock, token, client)| (*lock, (*token, *client)))
+                    .collect();
+            }
+            Fact::Renewed { token, .. } => return self.renewed(*token),
+            Fact::Acknowledged {
+                token,
+                renewal: true,
+            } => return self.acknowledged(*token),
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,46 @@
+//! Liveness: once nothing fails any more, every client adds an element, within the run's last part.
+
+use std::collections::BTreeSet;
+
+use super::Check;
+use crate::sim::fact::Fact;
+
+/// See the module.
+pub(crate) struct Liveness {
+    clients: u8,
+    quiet: bool,
+    added: BTreeSet<u8>,
+}
+
+impl Liveness {
+    pub(crate) fn new(clients: u8) -> Liveness {
+        Liveness {
+            clients,
+            quiet: false,
+            added: BTreeSet::new(),
+        }
+    }
+}
+
+impl Check for Liveness {
+    fn name(&self) -> &'static str {
+        super::LIVENESS
+    }
+
+    fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Quiet => self.quiet = true,
+            Fact::Added { client, .. } if self.quiet => drop(self.added.insert(*client)),
+            Fact::Ended => {
+                let stuck = (0..self.clients).find(|client| !self.added.contains(client));
+                if let Some(client) = stuck {
+                    return Err(format!(
+                        "client {client} got nothing done after the faults stopped"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

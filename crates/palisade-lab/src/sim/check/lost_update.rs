@@ -1,0 +1,89 @@
+//! No lost update (F1, F2, F4, F5, F7): an element whose addition was acknowledged stays in its set,
+//! whatever clocks, holders and the authority do.
+
+use std::collections::BTreeMap;
+
+use super::Check;
+use crate::sim::fact::Fact;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct LostUpdate {
+    sets: BTreeMap<u8, Set>,
+}
+
+#[derive(Default)]
+struct Set {
+    value: u128,
+    acknowledged: u128,
+    /// Stored before a backup took the set's place, and not in it: an acknowledgement of these may
+    /// still be on its way.
+    before_restore: u128,
+    /// Everything that was ever stored.
+    stored: u128,
+}
+
+impl LostUpdate {
+    fn is_now(&mut self, lock: u8, value: u128, what: &str) -> Result<(), String> {
+        let set = self.sets.entry(lock).or_default();
+        set.value = value;
+        set.stored |= value;
+        set.check(lock, what)
+    }
+}
+
+impl Set {
+    fn check(&self, lock: u8, what: &str) -> Result<(), String> {
+        let lost = self.acknowledged & !self.value;
+        if lost == 0 {
+            return Ok(());
+        }
+        Err(format!(
+            "acknowledged element {} of resource {lock} is gone after {what}",
+            lost.trailing_zeros()
+        ))
+    }
+}
+
+impl Check for LostUpdate {
+    fn name(&self) -> &'static str {
+        super::LOST_UPDATE
+    }
+
+    fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Stored {
+                lock,
+                token,
+                sequence,
+                value,
+            } => self.is_now(*lock, *value, &format!("write {sequence} of token {token}")),
+            Fact::Added {
+                lock,
+                element: Some(element),
+                ..
+            } => {
+                let set = self.sets.entry(*lock).or_default();
+                if set.before_restore & 1 << element == 0 {
+                    set.acknowledged |= 1 << element;
+                }
+                set.check(*lock, "its own acknowledgement")
+            }
+            Fact::ResourceRecovered {
+                lock,
+                value,
+                restored,
+                ..
+            } => {
+                if *restored {
+                    // A backup does not have what came after it.
+                    let set = self.sets.entry(*lock).or_default();
+                    set.acknowledged &= value;
+                    set.before_restore |= set.stored & !value;
+                }
+                self.is_now(*lock, *value, "the restart")
+            }
+            _ => Ok(()),
+        }
+    }
+}

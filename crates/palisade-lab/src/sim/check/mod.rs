@@ -1,0 +1,54 @@
+//! What must hold in every run, one rule a file. A checker knows facts only, none of the code under
+//! test.
+
+mod belief;
+mod durability;
+mod early_expiry;
+mod exclusion;
+mod fifo;
+mod liveness;
+mod lost_update;
+mod refusal;
+mod resurrection;
+mod token_order;
+
+use super::fact::Fact;
+use super::plan::Plan;
+
+/// A rule that watches a run.
+pub(crate) trait Check {
+    /// What it is called in reports.
+    fn name(&self) -> &'static str;
+
+    /// Takes in one fact, at a virtual instant; says what is wrong.
+    fn see(&mut self, now: u64, fact: &Fact) -> Result<(), String>;
+}
+
+pub(crate) const EXCLUSION: &str = "mutual exclusion in the log";
+pub(crate) const TOKEN_ORDER: &str = "token order";
+pub(crate) const EARLY_EXPIRY: &str = "no early expiry";
+pub(crate) const FIFO: &str = "first come, first served";
+pub(crate) const DURABILITY: &str = "durability of acknowledged grants";
+pub(crate) const BELIEF: &str = "one believer";
+pub(crate) const LOST_UPDATE: &str = "fence: no lost update";
+pub(crate) const RESURRECTION: &str = "fence: no resurrection";
+pub(crate) const REFUSAL: &str = "fence: the newest is not refused";
+pub(crate) const LIVENESS: &str = "liveness after the faults";
+
+/// All of them, or the one with this name.
+pub(crate) fn all(plan: &Plan, only: Option<&str>) -> Vec<Box<dyn Check>> {
+    let mut all: Vec<Box<dyn Check>> = vec![
+        Box::<exclusion::Exclusion>::default(),
+        Box::<token_order::TokenOrder>::default(),
+        Box::<early_expiry::EarlyExpiry>::default(),
+        Box::<fifo::Fifo>::default(),
+        Box::<durability::Durability>::default(),
+        Box::new(belief::Belief::new(plan.tame)),
+        Box::<lost_update::LostUpdate>::default(),
+        Box::<resurrection::Resurrection>::default(),
+        Box::<refusal::Refusal>::default(),
+        Box::new(liveness::Liveness::new(plan.clients)),
+    ];
+    all.retain(|check| only.is_none_or(|only| check.name() == only));
+    all
+}

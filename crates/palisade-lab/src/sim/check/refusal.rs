@@ -1,0 +1,59 @@
+//! The newest holder is never refused because of an older grant (A2, A4, A5, F6, F10). An operator's
+//! floor after a lost fence is no grant; it may refuse whoever held before.
+
+use std::collections::BTreeMap;
+
+use super::Check;
+use crate::sim::fact::{Fact, What};
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Refusal {
+    /// The place of each token in the order of the grants.
+    places: BTreeMap<u64, u64>,
+    grants: u64,
+    floors: BTreeMap<u8, u64>,
+}
+
+impl Refusal {
+    fn stale(&self, lock: u8, token: u64, highest: Option<u64>) -> Result<(), String> {
+        let place = |token: u64| self.places.get(&token);
+        let floor = self.floors.get(&lock).copied();
+        if highest == floor || highest.and_then(place) > place(token) {
+            return Ok(());
+        }
+        Err(format!(
+            "resource {lock} refused token {token} because of token {highest:?}, which is the older grant"
+        ))
+    }
+}
+
+impl Check for Refusal {
+    fn name(&self) -> &'static str {
+        super::REFUSAL
+    }
+
+    fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Applied(turn) if matches!(turn.what, What::Granted(_)) => {
+                self.grants += 1;
+                self.places.insert(turn.token, self.grants);
+            }
+            Fact::Rearmed { lock, floor } => drop(self.floors.insert(*lock, *floor)),
+            Fact::Rejected {
+                lock,
+                token,
+                highest,
+                code,
+                ..
+            } => match *code {
+                "stale" => return self.stale(*lock, *token, *highest),
+                // A late duplicate of the holder's own write.
+                "sequence_stale" => {}
+                code => return Err(format!("resource {lock} refused token {token}: {code}")),
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! No resurrection (F5, F7): a write takes effect once, so a late duplicate brings nothing old back; and
+//! what a restored backup does not have is not brought back by those who read it before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Check;
+use crate::sim::fact::Fact;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Resurrection {
+    /// Writes that took effect: resource, token, number.
+    writes: BTreeSet<(u8, u64, u64)>,
+    sets: BTreeMap<u8, Set>,
+}
+
+#[derive(Default)]
+struct Set {
+    stored: u128,
+    /// Gone with a restore.
+    gone: u128,
+}
+
+impl Resurrection {
+    fn stored(&mut self, lock: u8, token: u64, sequence: u64, value: u128) -> Result<(), String> {
+        if !self.writes.insert((lock, token, sequence)) {
+            return Err(format!(
+                "write {sequence} of token {token} took effect twice at resource {lock}"
+            ));
+        }
+        let set = self.sets.entry(lock).or_default();
+        set.stored |= value;
+        let back = value & set.gone;
+        if back == 0 {
+            return Ok(());
+        }
+        Err(format!(
+            "element {} of resource {lock} was gone with a restore, and write {sequence} of token {token} brings it back",
+            back.trailing_zeros()
+        ))
+    }
+}
+
+impl Check for Resurrection {
+    fn name(&self) -> &'static str {
+        super::RESURRECTION
+    }
+
+    fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Stored {
+                lock,
+                token,
+                sequence,
+                value,
+            } => self.stored(*lock, *token, *sequence, *value),
+            Fact::ResourceRecovered {
+                lock,
+                value,
+                restored: true,
+                ..
+            } => {
+                let set = self.sets.entry(*lock).or_default();
+                set.gone |= set.stored & !value;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! How often what happened: a simulation in which nothing goes wrong proves nothing.
+
+use std::fmt;
+
+use palisade_core::Ending;
+
+use super::fact::{Fact, What};
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident: $label:literal,)*) => {
+        /// How often what happened, over one run or many.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counts {
+            /// Adds those of another run.
+            pub(crate) fn merge(&mut self, other: &Counts) {
+                $(self.$name += other.$name;)*
+            }
+        }
+
+        impl fmt::Display for Counts {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let all = [$((self.$name, $label)),*];
+                for (place, (count, label)) in all.into_iter().enumerate() {
+                    let comma = if place == 0 { "" } else { ", " };
+                    write!(f, "{comma}{count} {label}")?;
+                }
+                Ok(())
+            }
+        }
+    };
+}
+
+counts! {
+    /// Facts of any kind.
+    facts: "facts",
+    /// Grants on stable storage.
+    grants: "grants",
+    /// Grants that expired.
+    expired: "expired",
+    /// Grants an operator took.
+    revoked: "revoked",
+    /// Grants a client took over from its former life.
+    superseded: "superseded",
+    /// Renewals in the log.
+    renewals: "renewals",
+    /// Elements added and acknowledged.
+    added: "elements added",
+    /// Operations that a fence rejected.
+    rejected: "operations rejected",
+    /// Messages lost.
+    lost: "messages lost",
+    /// Times a client believed in a lock that was granted to another (not where clocks are tame).
+    overlaps: "double beliefs",
+    /// Restarts of the authority.
+    restarts: "restarts of the authority",
+    /// Restarts on a backup.
+    restores: "restores",
+    /// Directories refused because a bit had flipped.
+    damaged: "damaged directories refused",
+    /// Times the authority noticed that it had been away.
+    stalls: "stalls",
+    /// Rounds without room on the disk.
+    full: "rounds on a full disk",
+    /// Snapshots of the authority.
+    snapshots: "snapshots",
+    /// Restarts of the resource.
+    resource_restarts: "restarts of the resource",
+    /// Restarts of the resource on a backup.
+    resource_restores: "restores of the resource",
+    /// Fences lost.
+    fences_lost: "fences lost",
+}
+
+impl Counts {
+    pub(crate) fn see(&mut self, fact: &Fact) {
+        self.facts += 1;
+        let counter = match fact {
+            Fact::Published(turn) => match turn.what {
+                What::Granted(_) => &mut self.grants,
+                What::Ended(Ending::Expired) => &mut self.expired,
+                What::Ended(Ending::Revoked) => &mut self.revoked,
+                What::Ended(Ending::Superseded) => &mut self.superseded,
+                What::Ended(Ending::Released) => return,
+            },
+            Fact::Renewed { .. } => &mut self.renewals,
+            Fact::Added { .. } => &mut self.added,
+            Fact::Rejected { .. } => &mut self.rejected,
+            Fact::Sent { delay_us: None, .. } => &mut self.lost,
+            Fact::Believers { .. } => &mut self.overlaps,
+            Fact::Recovered { restored: true, .. } => &mut self.restores,
+            Fact::Recovered { .. } => &mut self.restarts,
+            Fact::Damaged => &mut self.damaged,
+            Fact::Stalled { .. } => &mut self.stalls,
+            Fact::DiskFull => &mut self.full,
+            Fact::Snapshot => &mut self.snapshots,
+            Fact::ResourceRecovered {
+                lock: 0,
+                restored: true,
+                ..
+            } => &mut self.resource_restores,
+            Fact::ResourceRecovered { lock: 0, .. } => &mut self.resource_restarts,
+            Fact::FenceLost { .. } => &mut self.fences_lost,
+            _ => return,
+        };
+        *counter += 1;
+    }
+}

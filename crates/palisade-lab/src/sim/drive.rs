@@ -1,0 +1,157 @@
+//! Drives the authority and the resource: begins their rounds, ends them after a sync's time, and shows
+//! what they did.
+
+use palisade_core::Token;
+
+use super::fact::{Fact, What};
+use super::plan::{AUTHORITY, RESOURCE};
+use super::queue::Event;
+use super::world::{MS, World};
+
+impl World {
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.syncing && self.runs(AUTHORITY)
+    }
+
+    pub(crate) fn authority_works(&mut self) {
+        if !self.is_idle() || !self.authority.has_work() {
+            return;
+        }
+        self.round();
+    }
+
+    /// The first half of a round of the authority.
+    pub(crate) fn round(&mut self) {
+        self.authority.begin();
+        self.syncing = true;
+        self.authority_facts();
+        let takes = if self.authority.has_batch() {
+            self.sync_time()
+        } else {
+            0
+        };
+        self.after(takes, Event::RoundDone(self.authority_boot));
+    }
+
+    pub(crate) fn round_done(&mut self, boot: u32) {
+        if boot != self.authority_boot {
+            return;
+        }
+        if !self.runs(AUTHORITY) {
+            let until = self.paused_until[usize::from(AUTHORITY)];
+            return self.at(until, Event::RoundDone(boot));
+        }
+        self.syncing = false;
+        let failed = self.authority.finish();
+        self.authority_facts();
+        if failed.is_err() {
+            // A failed sync is never retried: the process stops, and is started again (A6).
+            self.stop_authority(false, 0);
+            self.after(50 * MS, Event::StartAuthority);
+        }
+    }
+
+    /// The authority's process is gone; whoever is connected learns it.
+    pub(crate) fn stop_authority(&mut self, power: bool, chance: u64) {
+        if self.authority.is_up() {
+            self.authority.die(power, chance);
+        }
+        self.authority_boot += 1;
+        self.syncing = false;
+        for client in 0..self.plan.clients {
+            let session = self.clients[usize::from(client)].session;
+            let delay = self.rng.between(1, 50);
+            self.after(delay * MS, Event::Broken(client, session));
+        }
+    }
+
+    /// Shows what the authority did, and lets its answers go.
+    pub(crate) fn authority_facts(&mut self) {
+        for fact in std::mem::take(&mut self.authority.facts) {
+            let granted = match &fact {
+                Fact::Applied(turn) => matches!(turn.what, What::Granted(_)).then_some((
+                    turn.lock,
+                    turn.client,
+                    turn.token,
+                )),
+                _ => None,
+            };
+            self.note(fact);
+            if let Some((lock, client, token)) = granted {
+                self.newest = self.newest.max(Token::new(token).ok());
+                self.believers(lock, client, token);
+            }
+        }
+        for (to, answer) in std::mem::take(&mut self.authority.out) {
+            if usize::from(to.client) < self.clients.len() {
+                self.send(AUTHORITY, to.client, "answer", Event::ToClient(to, answer));
+            }
+        }
+    }
+
+    fn believers(&mut self, lock: u8, client: u8, token: u64) {
+        let believers: Vec<(u8, u64)> = (0..self.plan.clients)
+            .filter(|other| *other != client)
+            .filter_map(|other| {
+                let port = self.clients[usize::from(other)].port.as_ref()?;
+                let (held, old) = port.believes()?;
+                (held == lock).then_some((other, old))
+            })
+            .collect();
+        if !believers.is_empty() {
+            self.note(Fact::Believers {
+                lock,
+                token,
+                believers,
+            });
+        }
+    }
+
+    pub(crate) fn resource_works(&mut self) {
+        if !self.runs(RESOURCE) || !self.resource.has_work() {
+            return;
+        }
+        if self.resource.begin() {
+            let later = self.rng.between(1, 60);
+            self.after(later * MS, Event::Effect(self.resource_boot));
+        }
+        let takes = self.sync_time();
+        self.after(takes, Event::ResourceDone(self.resource_boot));
+    }
+
+    pub(crate) fn resource_done(&mut self, boot: u32) {
+        if boot != self.resource_boot {
+            return;
+        }
+        if !self.runs(RESOURCE) {
+            let until = self.paused_until[usize::from(RESOURCE)];
+            return self.at(until, Event::ResourceDone(boot));
+        }
+        let failed = self.resource.finish();
+        self.resource_facts();
+        if failed.is_err() {
+            self.stop_resource(0);
+            self.after(20 * MS, Event::StartResource);
+        }
+    }
+
+    pub(crate) fn stop_resource(&mut self, chance: u64) {
+        self.resource.die(chance);
+        self.resource_boot += 1;
+    }
+
+    pub(crate) fn resource_facts(&mut self) {
+        for fact in std::mem::take(&mut self.resource.facts) {
+            self.note(fact);
+        }
+        for (to, reply) in std::mem::take(&mut self.resource.out) {
+            self.send(RESOURCE, to.client, "reply", Event::FromResource(to, reply));
+        }
+    }
+
+    fn sync_time(&mut self) -> u64 {
+        let (least, most) = self.plan.sync_us;
+        let slow = !self.quiet && self.rng.chance(10);
+        self.rng.between(least, most) * if slow { 100_000 } else { 1_000 }
+    }
+}

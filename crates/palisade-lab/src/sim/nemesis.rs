@@ -1,0 +1,284 @@
+//! What strikes, and how things come back.
+
+use palisade_core::{LockName, Token};
+use palisade_server::pipeline::Request;
+
+use super::clock::hold;
+use super::fact::Fact;
+use super::mutants::Mutant;
+use super::plan::{AUTHORITY, NODES, RESOURCE, Strike};
+use super::queue::Event;
+use super::server::{Incoming, ReplyTo};
+use super::worker::lock_name;
+use super::world::{MS, World};
+
+impl World {
+    pub(crate) fn nemesis(&mut self, event: Event) {
+        match event {
+            Event::Strike(index) => {
+                let strike = self.plan.strikes[index].1.clone();
+                if self.quiet
+                    || strike
+                        .client()
+                        .is_some_and(|client| client >= self.plan.clients)
+                {
+                    return;
+                }
+                self.note(Fact::Nemesis(format!("{strike:?}")));
+                self.strike(strike);
+            }
+            Event::StartAuthority => self.start_authority(),
+            Event::StartResource => self.start_resource(),
+            Event::Rearm(lock) => self.rearm(lock),
+            Event::FreeDisk => self.free_disk(),
+            Event::Quiet => self.be_quiet(),
+            _ => {}
+        }
+    }
+
+    fn strike(&mut self, strike: Strike) {
+        match strike {
+            Strike::PauseClient(client, ms) => self.pause(client, ms),
+            Strike::PauseHolder(lock, ms) => {
+                if let Some(holder) = self.holder(lock) {
+                    self.pause(holder, ms);
+                }
+            }
+            Strike::KillClient(client, ms) => {
+                self.kill_client(client);
+                self.after(ms * MS, Event::StartClient(client));
+            }
+            Strike::PauseAuthority(ms) => {
+                self.authority.pause();
+                self.pause(AUTHORITY, ms);
+            }
+            Strike::CrashAuthority(ms, chance) => self.crash_authority(ms, true, chance),
+            Strike::KillAuthority(ms) => self.crash_authority(ms, false, 0),
+            Strike::FlipBit(ms, chance) => {
+                self.crash_authority(ms, true, chance);
+                if self.authority.disk().has_backup() {
+                    let mut rng = self.rng.clone();
+                    if self.authority.disk().flip(&mut rng) {
+                        self.note(Fact::Damaged);
+                        self.damaged = true;
+                    }
+                    self.rng = rng;
+                }
+            }
+            Strike::Restore(ms) => {
+                if self.authority.disk().has_backup() {
+                    self.crash_authority(ms, true, 0);
+                    self.damaged = true;
+                }
+            }
+            Strike::Cut(from, to, ms) => {
+                let until = self.now() + ms * MS;
+                self.cuts.push((from, to, until));
+            }
+            Strike::Isolate(node, ms) => {
+                let until = self.now() + ms * MS;
+                for other in (0..NODES as u8).filter(|other| *other != node) {
+                    self.cuts.push((node, other, until));
+                    self.cuts.push((other, node, until));
+                }
+            }
+            Strike::Break(client) => self.break_connection(client),
+            Strike::CrashResource(ms, chance) => {
+                self.stop_resource(chance);
+                self.after(ms * MS, Event::StartResource);
+            }
+            Strike::PauseResource(ms) => self.pause(RESOURCE, ms),
+            Strike::BackUpResource => self.resource.back_up(),
+            Strike::RestoreResource(ms) => {
+                self.stop_resource(0);
+                self.resource_lost = true;
+                self.after(ms * MS, Event::StartResource);
+            }
+            Strike::LoseFence(lock, ms) => {
+                self.resource.lose_fence(lock);
+                self.resource_facts();
+                self.after(ms * MS, Event::Rearm(lock));
+            }
+            Strike::FailAuthorityDisk(call) => self.authority.disk().fail_in(call),
+            Strike::FailResourceDisk(call) => self.resource.fail_in(call),
+            Strike::FillDisk(ms) => {
+                self.authority.disk().fill(true);
+                self.after(ms * MS, Event::FreeDisk);
+            }
+            Strike::JumpClock(node, ms) => self.jump(node, ms),
+            Strike::JumpWall(ms) => self.authority.jump_wall(ms),
+            Strike::Backup => self.authority.disk().back_up(),
+            Strike::Revoke(lock) => self.revoke(lock),
+        }
+    }
+
+    fn pause(&mut self, node: u8, ms: u64) {
+        let until = self.now() + ms * MS;
+        let paused = &mut self.paused_until[usize::from(node)];
+        *paused = (*paused).max(until);
+        self.after(ms * MS, Event::Resume(node));
+    }
+
+    /// Whoever has a grant of the lock in its hand.
+    fn holder(&self, lock: u8) -> Option<u8> {
+        (0..self.plan.clients).find(|client| {
+            let port = self.clients[usize::from(*client)].port.as_ref();
+            port.and_then(|port| port.believes())
+                .is_some_and(|(held, _)| held == lock)
+        })
+    }
+
+    fn kill_client(&mut self, client: u8) {
+        let machine = &mut self.clients[usize::from(client)];
+        let Some(port) = machine.port.take() else {
+            return;
+        };
+        port.kill();
+        if let Some(task) = machine.task.take() {
+            task.abort();
+        }
+        drop(hold(&port.hand).take());
+        machine.held.clear();
+        let session = machine.session;
+        machine.life += 1;
+        machine.session += 1;
+        self.settle(client);
+        let delay = self.rng.between(1, 100);
+        self.after(delay * MS, Event::Hangup(client, session));
+    }
+
+    fn break_connection(&mut self, client: u8) {
+        let session = self.clients[usize::from(client)].session;
+        let (there, here) = (self.rng.between(0, 100), self.rng.between(0, 100));
+        self.after(there * MS, Event::Hangup(client, session));
+        self.after(here * MS, Event::Broken(client, session));
+    }
+
+    fn crash_authority(&mut self, ms: u64, power: bool, chance: u64) {
+        self.stop_authority(power, chance);
+        self.paused_until[usize::from(AUTHORITY)] = 0;
+        self.after(ms * MS, Event::StartAuthority);
+    }
+
+    fn start_authority(&mut self) {
+        if self.authority.is_up() {
+            return;
+        }
+        let restored = self.damaged;
+        let ready = if restored {
+            self.authority.restore().map(drop)
+        } else {
+            Ok(())
+        };
+        let started = ready.and_then(|()| self.authority.start(restored));
+        if started.is_err() {
+            // A disk that is full or fails: whoever supervises the process tries again.
+            self.authority.facts.clear();
+            self.authority.disk().restart();
+            return self.after(100 * MS, Event::StartAuthority);
+        }
+        self.damaged = false;
+        self.authority_facts();
+    }
+
+    fn start_resource(&mut self) {
+        if self.resource.is_up() {
+            return;
+        }
+        let restored = match self.resource_lost {
+            true => self.resource.restore(),
+            false => Ok(false),
+        };
+        if restored
+            .and_then(|restored| self.resource.start(restored))
+            .is_err()
+        {
+            self.stop_resource(0);
+            return self.after(20 * MS, Event::StartResource);
+        }
+        self.resource_lost = false;
+        self.resource_facts();
+        for lock in 0..self.plan.locks {
+            self.after(50 * MS, Event::Rearm(lock));
+        }
+    }
+
+    fn rearm(&mut self, lock: u8) {
+        let nobody = self.mutant == Some(Mutant::NoOperator);
+        if nobody || !self.resource.is_unarmed(lock) && self.resource.is_up() {
+            return;
+        }
+        // Above every token that anybody holds: else its holder's old writes are not known any more.
+        let floor = self.newest.and_then(Token::next).unwrap_or(Token::FIRST);
+        self.resource.rearm(lock, floor);
+        self.resource_facts();
+        self.after(50 * MS, Event::Rearm(lock));
+    }
+
+    fn free_disk(&mut self) {
+        self.authority.disk().fill(false);
+        // The next heartbeat finds room.
+        if self.authority.is_up() && self.is_idle() {
+            self.round();
+        }
+    }
+
+    fn jump(&mut self, node: u8, ms: i64) {
+        let by = ms * MS as i64;
+        match node {
+            AUTHORITY => {
+                self.authority.pause();
+                self.authority_clock.jump(by);
+            }
+            RESOURCE => {}
+            client => self.clients[usize::from(client)].clock.jump(by),
+        }
+    }
+
+    fn revoke(&mut self, lock: u8) {
+        let believed = (0..self.plan.clients).find_map(|client| {
+            let (held, token) = self.clients[usize::from(client)]
+                .port
+                .as_ref()?
+                .believes()?;
+            (held == lock).then_some(token)
+        });
+        let (Some(Ok(token)), Ok(lock)) =
+            (believed.map(Token::new), LockName::new(&lock_name(lock)))
+        else {
+            return;
+        };
+        let operator = ReplyTo {
+            client: u8::MAX,
+            life: 0,
+            operation: 0,
+        };
+        let reason = "sim".into();
+        let request = Request::Revoke {
+            lock,
+            token,
+            reason,
+        };
+        self.authority.take_in(Incoming::Ask(operator, request));
+    }
+
+    /// From now on nothing fails, and what was down comes up.
+    fn be_quiet(&mut self) {
+        self.quiet = true;
+        self.cuts.clear();
+        self.note(Fact::Quiet);
+        self.free_disk();
+        self.after(0, Event::StartAuthority);
+        self.after(0, Event::StartResource);
+        for node in 0..NODES as u8 {
+            self.paused_until[usize::from(node)] = 0;
+            self.after(0, Event::Resume(node));
+        }
+        for client in 0..self.plan.clients {
+            self.after(0, Event::StartClient(client));
+        }
+        for lock in 0..self.plan.locks {
+            self.after(0, Event::Rearm(lock));
+        }
+    }
+}

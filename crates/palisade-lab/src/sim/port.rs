@@ -1,0 +1,262 @@
+//! One client process's way to the network: the real client's `LockService`, and the resource.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use palisade_client::service::{
+    AcquireRequest, Acquired, LockService, Operation, Released, Renewal, Under,
+};
+use palisade_client::{Fault, Lease, LockView};
+use palisade_core::fence::Sequence;
+use palisade_core::{
+    AuthorityId, GrantRef, LockName, Outcome, RequestId, Span, Timestamp, Token, Ttl,
+};
+use palisade_server::pipeline::{Acquire, Answer, Failure, Request};
+use tokio::sync::oneshot;
+
+use super::clock::{MachineClock, hold};
+use super::fact::Fact;
+use super::mutants::Mutant;
+
+/// What a client asks of a resource.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) lock: u8,
+    pub(crate) token: Token,
+    pub(crate) op: AskOp,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AskOp {
+    Claim,
+    Read,
+    Write { value: u128, sequence: Sequence },
+}
+
+/// What a resource answers.
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    Admitted(u128),
+    Rejected,
+    /// Nothing happened; trying again is safe.
+    Unavailable,
+}
+
+/// A message on its way out.
+pub(crate) enum Outgoing {
+    Authority(u32, Request),
+    Resource(u32, Ask),
+}
+
+/// The port of one life of one client process.
+pub(crate) struct Port {
+    state: Mutex<State>,
+    /// The grant in hand, where the checkers can ask it what it believes.
+    pub(crate) hand: Mutex<Option<(u8, Lease)>>,
+    pub(crate) clock: Arc<MachineClock>,
+    mutant: Option<Mutant>,
+    authority: AuthorityId,
+}
+
+#[derive(Default)]
+struct State {
+    dead: bool,
+    next: u32,
+    out: Vec<Outgoing>,
+    facts: Vec<Fact>,
+    answers: BTreeMap<u32, oneshot::Sender<Answer>>,
+    replies: BTreeMap<u32, oneshot::Sender<Reply>>,
+}
+
+impl Port {
+    pub(crate) fn new(
+        clock: Arc<MachineClock>,
+        authority: AuthorityId,
+        mutant: Option<Mutant>,
+    ) -> Arc<Port> {
+        Arc::new(Port {
+            state: Mutex::default(),
+            hand: Mutex::new(None),
+            clock,
+            mutant,
+            authority,
+        })
+    }
+
+    /// The process is killed: nothing leaves it any more.
+    pub(crate) fn kill(&self) {
+        let mut state = hold(&self.state);
+        state.dead = true;
+        state.out.clear();
+        state.facts.clear();
+    }
+
+    pub(crate) fn take_out(&self) -> (Vec<Outgoing>, Vec<Fact>) {
+        let mut state = hold(&self.state);
+        (
+            std::mem::take(&mut state.out),
+            std::mem::take(&mut state.facts),
+        )
+    }
+
+    pub(crate) fn note(&self, fact: Fact) {
+        let mut state = hold(&self.state);
+        if !state.dead {
+            state.facts.push(fact);
+        }
+    }
+
+    pub(crate) fn answer(&self, id: u32, answer: Answer) {
+        let waiting = hold(&self.state).answers.remove(&id);
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(answer);
+        }
+    }
+
+    pub(crate) fn reply(&self, id: u32, reply: Reply) {
+        let waiting = hold(&self.state).replies.remove(&id);
+        if let Some(waiting) = waiting {
+            let _ = waiting.send(reply);
+        }
+    }
+
+    /// The connection to the authority broke: what was asked may have happened.
+    pub(crate) fn broken(&self) {
+        let waiting = std::mem::take(&mut hold(&self.state).answers);
+        drop(waiting);
+    }
+
+    /// Which lock this process believes to hold, and with which token. Asking changes nothing.
+    pub(crate) fn believes(&self) -> Option<(u8, u64)> {
+        let hand = hold(&self.hand);
+        let (lock, lease) = hand.as_ref()?;
+        (!lease.remaining().is_zero()).then(|| (*lock, lease.token().get()))
+    }
+
+    pub(crate) fn ask(&self, ask: Ask) -> oneshot::Receiver<Reply> {
+        let (reply, answer) = oneshot::channel();
+        let mut state = hold(&self.state);
+        let id = state.post(|id| Outgoing::Resource(id, ask));
+        state.replies.insert(id, reply);
+        answer
+    }
+
+    async fn call(&self, request: Request) -> Result<Outcome, Fault> {
+        let answer = {
+            let (reply, answer) = oneshot::channel();
+            let mut state = hold(&self.state);
+            let id = state.post(|id| Outgoing::Authority(id, request));
+            state.answers.insert(id, reply);
+            answer
+        };
+        match answer.await {
+            Ok(Answer::Outcome(outcome)) => Ok(outcome),
+            Ok(Answer::Failed(Failure::Unavailable(why))) => Err(Fault::unavailable(why)),
+            Ok(Answer::Failed(Failure::Refused(why))) => Err(Fault::invalid(why)),
+            Ok(Answer::Failed(Failure::UnknownOutcome(why))) => Err(Fault::unknown_outcome(why)),
+            Ok(_) => Err(Fault::invalid("an answer to another question")),
+            Err(_) => Err(Fault::unknown_outcome("the connection broke")),
+        }
+    }
+
+    /// How long an answer is good for, counted from `sent`. The mutant counts from its receipt.
+    fn good_for(&self, valid_for: Span, sent: u64) -> Span {
+        match self.mutant {
+            Some(Mutant::DeadlineFromReceipt) => valid_for
+                .plus(Timestamp::from_nanos(self.clock.nanos()).since(Timestamp::from_nanos(sent))),
+            _ => valid_for,
+        }
+    }
+}
+
+impl State {
+    fn post(&mut self, message: impl FnOnce(u32) -> Outgoing) -> u32 {
+        self.next += 1;
+        if !self.dead {
+            self.out.push(message(self.next));
+        }
+        self.next
+    }
+}
+
+/// The authority as the real client sees it.
+pub(crate) struct Service(pub(crate) Arc<Port>);
+
+impl LockService for Service {
+    fn authority(&self) -> &AuthorityId {
+        &self.0.authority
+    }
+
+    fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
+        let (lease, ttl) = match request.under {
+            Under::New(ttl) => (None, Some(ttl)),
+            Under::Existing(key) => (Some(key), None),
+        };
+        let asked = Acquire {
+            lock: request.lock,
+            client: request.client,
+            lease,
+            ttl,
+            wait: request.wait,
+            request: Some(request.request),
+            metadata: request.metadata,
+        };
+        Box::pin(async move {
+            let sent = self.0.clock.nanos();
+            match self.0.call(Request::Acquire(asked)).await? {
+                Outcome::Granted(mut granted) => {
+                    granted.valid_for = self.0.good_for(granted.valid_for, sent);
+                    Ok(Acquired::Granted(granted))
+                }
+                Outcome::Held(holder) => Ok(Acquired::Held(holder)),
+                Outcome::QueueFull(_) => Ok(Acquired::QueueFull("queue full".into())),
+                Outcome::TooManyLocks { .. } => Ok(Acquired::TooManyLocks("too many".into())),
+                Outcome::Ended { how, .. } => Ok(Acquired::Over(Some(how))),
+                Outcome::NotHeld => Ok(Acquired::Over(None)),
+                Outcome::Abandoned => Ok(Acquired::Abandoned),
+                Outcome::TokensExhausted => Ok(Acquired::TokensExhausted),
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+
+    fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {
+        Box::pin(async move {
+            let sent = self.0.clock.nanos();
+            match self.0.call(Request::Renew { grant, ttl }).await? {
+                Outcome::Renewed(mut renewed) => {
+                    renewed.valid_for = self.0.good_for(renewed.valid_for, sent);
+                    Ok(Renewal::Renewed(renewed))
+                }
+                Outcome::Ended { how, .. } => Ok(Renewal::Ended(how)),
+                Outcome::NotHeld => Ok(Renewal::NotHeld),
+                Outcome::Stale { highest } => Ok(Renewal::Stale { highest }),
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+
+    fn release(&self, grant: GrantRef) -> Operation<'_, Released> {
+        Box::pin(async move {
+            match self.0.call(Request::Release(grant)).await? {
+                Outcome::Released { .. } => Ok(Released::Released),
+                Outcome::Ended { how, .. } => Ok(Released::Ended(how)),
+                Outcome::NotHeld => Ok(Released::NotHeld),
+                Outcome::Stale { highest } => Ok(Released::Stale { highest }),
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+
+    fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
+        Box::pin(async move { self.0.call(Request::Abandon(request)).await.map(drop) })
+    }
+
+    fn show(&self, _: LockName) -> Operation<'_, LockView> {
+        Box::pin(async { Err(Fault::unsupported("show locks")) })
+    }
+}
+
+fn unexpected(outcome: &Outcome) -> Fault {
+    Fault::invalid(format!("{outcome:?}"))
+}

@@ -1,0 +1,69 @@
+//! One frame of the resource's log: fence and data together.
+
+use palisade_core::fence::{FenceState, Mark, Sequence, Written};
+use palisade_core::{AuthorityId, LockName, Token};
+
+use super::Object;
+
+/// lock, flags (fence there, authority bound, lock bound, mark there, written, numbered), token,
+/// sequence, value: what one frame says of one resource.
+pub(super) fn write(lock: u8, object: &Object) -> Vec<u8> {
+    let fence = object.fence.clone().unwrap_or_default();
+    let (token, written) = fence.mark.map_or((0, Written::Nothing), |mark| {
+        (mark.token.get(), mark.written)
+    });
+    let sequence = match written {
+        Written::Through(sequence) => sequence.get(),
+        _ => 0,
+    };
+    let flags = [
+        object.fence.is_some(),
+        fence.authority.is_some(),
+        fence.lock.is_some(),
+        fence.mark.is_some(),
+        written != Written::Nothing,
+        matches!(written, Written::Through(_)),
+    ];
+    let flags = (0..)
+        .zip(flags)
+        .map(|(bit, set)| u8::from(set) << bit)
+        .sum();
+    let mut frame = vec![lock, flags];
+    frame.extend_from_slice(&token.to_le_bytes());
+    frame.extend_from_slice(&sequence.to_le_bytes());
+    frame.extend_from_slice(&object.value.to_le_bytes());
+    frame
+}
+
+pub(super) fn read(
+    frame: &[u8],
+    names: (&AuthorityId, &[LockName]),
+    objects: &mut [Object],
+) -> Option<()> {
+    let (authority, locks) = names;
+    let ([lock, flags], rest) = frame.split_first_chunk()?;
+    let (token, rest) = rest.split_first_chunk()?;
+    let (sequence, rest) = rest.split_first_chunk()?;
+    let value = u128::from_le_bytes(*rest.first_chunk()?);
+    let has = |bit: u8| flags & 1 << bit != 0;
+    let written = match (has(4), has(5)) {
+        (_, true) => Written::Through(Sequence::new(u64::from_le_bytes(*sequence))?),
+        (true, false) => Written::Unnumbered,
+        (false, false) => Written::Nothing,
+    };
+    let mark = match Token::new(u64::from_le_bytes(*token)) {
+        Ok(token) if has(3) => Some(Mark { token, written }),
+        _ => None,
+    };
+    let name = locks.get(usize::from(*lock))?;
+    let fence = FenceState {
+        authority: has(1).then(|| authority.clone()),
+        lock: has(2).then(|| name.clone()),
+        mark,
+    };
+    *objects.get_mut(usize::from(*lock))? = Object {
+        fence: has(0).then_some(fence),
+        value,
+    };
+    Some(())
+}

@@ -1,0 +1,423 @@
+//! The resource's process: the real fence rule and the real log, one operation after the other.
+//!
+//! ```text
+//!   inbox ──► begin: Rule::decide · take it up · encode fence and data in one frame
+//!                                   │  (a sync's time passes)
+//!             finish: Wal::commit ──┴──► answer
+//! ```
+//!
+//! It is the shape of the product's store (whose writer owns a thread): decide against the table,
+//! one frame for fence and data (rules F1, F4), one sync, and only then the answer.
+
+mod frame;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use palisade_core::fence::{FenceState, Mode, Op, Pass, Reject, Rule, Verdict};
+use palisade_core::{AuthorityId, LockName, Token};
+use palisade_wal::testing::{Fault, Loss, SimStorage};
+use palisade_wal::{CreateOptions, Id, Options, Wal, backup_on, restore_on};
+
+use crate::sim::fact::Fact;
+use crate::sim::mutants::Mutant;
+use crate::sim::port::{Ask, AskOp, Reply};
+use crate::sim::rng::Rng;
+use crate::sim::server::ReplyTo;
+use frame::{read, write};
+
+/// One operation that reached the resource.
+pub(crate) struct Job {
+    pub(crate) to: ReplyTo,
+    pub(crate) ask: Ask,
+}
+
+/// A set under a fence. No fence: it was lost, and nothing is served (rule F7).
+#[derive(Clone, Debug, Default)]
+struct Object {
+    fence: Option<FenceState>,
+    value: u128,
+}
+
+/// The resource's machine.
+pub(crate) struct Resource {
+    mutant: Option<Mutant>,
+    authority: AuthorityId,
+    locks: Vec<LockName>,
+    storage: SimStorage,
+    backup: Option<SimStorage>,
+    restores: u8,
+    process: Option<Process>,
+    pub(crate) facts: Vec<Fact>,
+    pub(crate) out: Vec<(ReplyTo, Reply)>,
+}
+
+struct Process {
+    wal: Wal,
+    objects: Vec<Object>,
+    inbox: VecDeque<Job>,
+    under_way: Option<UnderWay>,
+    /// The mutant's: checked and not yet carried out.
+    late: VecDeque<Effect>,
+}
+
+struct UnderWay {
+    frame: Vec<u8>,
+    to: ReplyTo,
+    reply: Option<Reply>,
+    facts: Vec<Fact>,
+}
+
+struct Effect {
+    lock: u8,
+    value: u128,
+    to: ReplyTo,
+    stored: Fact,
+}
+
+impl Resource {
+    pub(crate) fn new(
+        seed: u64,
+        locks: Vec<LockName>,
+        authority: AuthorityId,
+        mutant: Option<Mutant>,
+    ) -> Resource {
+        Resource {
+            mutant,
+            authority,
+            locks,
+            storage: SimStorage::new(seed),
+            backup: None,
+            restores: 0,
+            process: None,
+            facts: Vec::new(),
+            out: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Starts on what the disk holds.
+    pub(crate) fn start(&mut self, restored: bool) -> Result<(), String> {
+        let create = CreateOptions {
+            owner: Some(Id::from_bytes([8; 16])),
+            incarnation: Some(Id::from_bytes([1; 16])),
+        };
+        let options = Options::small(4 << 10);
+        let storage = Arc::new(self.storage.clone());
+        let opened = Wal::open_or_create_on(storage, &create, &options)
+            .map_err(|error| error.to_string())?;
+        let fresh = Object {
+            fence: Some(FenceState::default()),
+            value: 0,
+        };
+        let mut objects = vec![fresh; self.locks.len()];
+        let names = (&self.authority, self.locks.as_slice());
+        opened
+            .replay(|_, frame| {
+                read(frame, names, &mut objects)
+                    .ok_or_else(|| "a frame of no known form".to_owned())
+            })
+            .map_err(|error| error.to_string())?;
+        for (lock, object) in (0..).zip(&objects) {
+            self.facts.push(Fact::ResourceRecovered {
+                lock,
+                value: object.value,
+                highest: object.highest(),
+                restored,
+            });
+        }
+        self.process = Some(Process {
+            wal: opened.into_wal(),
+            objects,
+            inbox: VecDeque::new(),
+            under_way: None,
+            late: VecDeque::new(),
+        });
+        if restored && self.mutant != Some(Mutant::RestoredFenceServed) {
+            // Data of a backup is refused until it is armed anew (F7).
+            (0..self.locks.len() as u8).for_each(|lock| self.lose_fence(lock));
+        }
+        Ok(())
+    }
+
+    /// The machine loses power; a frame under way is lost, torn or there.
+    pub(crate) fn die(&mut self, chance: u64) {
+        let mut rng = Rng::new(chance);
+        if let Some(mut process) = self.process.take()
+            && let Some(under_way) = process.under_way
+        {
+            match rng.below(4) {
+                0 => {}
+                1 => drop(process.wal.commit(&under_way.frame)),
+                call => {
+                    let call = self.storage.calls() + call - 1;
+                    self.storage.fault_at(call, Fault::Crash);
+                    drop(process.wal.commit(&under_way.frame));
+                }
+            }
+        }
+        self.storage = self.storage.crash(match rng.below(4) {
+            0 => Loss::DropAll,
+            1 => Loss::KeepAll,
+            _ => Loss::Torn(rng.next()),
+        });
+    }
+
+    /// The n-th call from now on fails.
+    pub(crate) fn fail_in(&self, call: u64) {
+        self.storage
+            .fault_at(self.storage.calls() + call, Fault::Error);
+    }
+
+    pub(crate) fn back_up(&mut self) {
+        let target = SimStorage::new(1);
+        if backup_on(&self.storage, &target).is_ok() {
+            self.backup = Some(target);
+        }
+    }
+
+    /// Puts the last backup in the place of the directory; `false`: there is none.
+    pub(crate) fn restore(&mut self) -> Result<bool, String> {
+        let Some(backup) = &self.backup else {
+            return Ok(false);
+        };
+        self.restores = self.restores.wrapping_add(1);
+        let target = SimStorage::new(self.restores.into());
+        let incarnation = Id::from_bytes([100 + self.restores % 100; 16]);
+        restore_on(backup, &target, incarnation).map_err(|error| error.to_string())?;
+        self.storage = target.restart();
+        Ok(true)
+    }
+
+    pub(crate) fn take_in(&mut self, job: Job) {
+        match &mut self.process {
+            Some(process) => process.inbox.push_back(job),
+            None => self.out.push((job.to, Reply::Unavailable)),
+        }
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        let idle = |process: &Process| process.under_way.is_none() && !process.inbox.is_empty();
+        self.process.as_ref().is_some_and(idle)
+    }
+
+    /// The fence of one resource is gone, its data is not.
+    pub(crate) fn lose_fence(&mut self, lock: u8) {
+        let served = self.mutant == Some(Mutant::LostFenceServed);
+        if self.replace_fence(lock, served.then(FenceState::default)) {
+            self.facts.push(Fact::FenceLost { lock });
+        }
+    }
+
+    /// An operator arms a lost fence anew, with a token that the authority issued just now.
+    pub(crate) fn rearm(&mut self, lock: u8, floor: Token) {
+        if self.is_unarmed(lock) && self.replace_fence(lock, Some(FenceState::floor(floor))) {
+            let floor = floor.get();
+            self.facts.push(Fact::Rearmed { lock, floor });
+        }
+    }
+
+    /// Whether a resource waits for its operator.
+    pub(crate) fn is_unarmed(&self, lock: u8) -> bool {
+        let lost = |process: &Process| process.objects[usize::from(lock)].fence.is_none();
+        self.process.as_ref().is_some_and(lost)
+    }
+
+    /// `true` if it was tried: a disk that failed in it may have the new fence all the same, and is
+    /// found out at the next operation.
+    fn replace_fence(&mut self, lock: u8, fence: Option<FenceState>) -> bool {
+        let Some(process) = &mut self.process else {
+            return false;
+        };
+        // An operation under way would bring the old fence back with its frame.
+        if process.under_way.is_some() {
+            return false;
+        }
+        let object = &mut process.objects[usize::from(lock)];
+        object.fence = fence;
+        let frame = write(lock, object);
+        let _ = process.wal.commit(&frame);
+        true
+    }
+
+    /// Decides the next operation and takes it up; the sync comes with [`Resource::finish`].
+    ///
+    /// `true`: an effect was put off (by the mutant), and [`Resource::take_effect`] is due some time.
+    pub(crate) fn begin(&mut self) -> bool {
+        let Some(job) = self
+            .process
+            .as_mut()
+            .and_then(|process| process.inbox.pop_front())
+        else {
+            return false;
+        };
+        let Job { to, ask } = job;
+        let (verdict, mut facts) = self.decide(to.client, ask);
+        let Some(process) = &mut self.process else {
+            return false;
+        };
+        let put_off = process.late.len();
+        let object = &mut process.objects[usize::from(ask.lock)];
+        let reply = match verdict {
+            None => Some(Reply::Unavailable),
+            Some(Verdict::Reject(_)) => Some(Reply::Rejected),
+            Some(Verdict::Repeat) => Some(Reply::Admitted(object.value)),
+            Some(Verdict::Admit(next)) => {
+                if let Some(next) = next {
+                    object.fence = Some(next);
+                }
+                match ask.op {
+                    AskOp::Write { value, sequence } => {
+                        let stored = Fact::Stored {
+                            lock: ask.lock,
+                            token: ask.token.get(),
+                            sequence: sequence.get(),
+                            value,
+                        };
+                        if self.mutant == Some(Mutant::EffectApart) {
+                            let lock = ask.lock;
+                            process.late.push_back(Effect {
+                                lock,
+                                value,
+                                to,
+                                stored,
+                            });
+                            None
+                        } else {
+                            object.value = value;
+                            facts.push(stored);
+                            Some(Reply::Admitted(value))
+                        }
+                    }
+                    AskOp::Claim | AskOp::Read => Some(Reply::Admitted(object.value)),
+                }
+            }
+        };
+        let frame = match self.mutant {
+            Some(Mutant::FenceApart) => write(
+                ask.lock,
+                &Object {
+                    fence: Some(FenceState::default()),
+                    value: object.value,
+                },
+            ),
+            _ => write(ask.lock, object),
+        };
+        process.under_way = Some(UnderWay {
+            frame,
+            to,
+            reply,
+            facts,
+        });
+        process.late.len() > put_off
+    }
+
+    /// Carries out the first effect that was put off.
+    pub(crate) fn take_effect(&mut self) {
+        let Some(process) = &mut self.process else {
+            return;
+        };
+        let Some(effect) = process.late.pop_front() else {
+            return;
+        };
+        let Effect {
+            lock,
+            value,
+            to,
+            stored,
+        } = effect;
+        let object = &mut process.objects[usize::from(lock)];
+        object.value = value;
+        if process.wal.commit(&write(lock, object)).is_ok() {
+            self.facts.push(stored);
+            self.out.push((to, Reply::Admitted(value)));
+        }
+    }
+
+    fn rule(&self) -> Rule {
+        let mode = match self.mutant {
+            Some(Mutant::TextbookFence) => Mode::Textbook,
+            Some(Mutant::NoFence) => Mode::DangerUnfenced,
+            _ => Mode::Claim,
+        };
+        Rule {
+            mode,
+            ..Rule::CLAIM
+        }
+    }
+
+    /// The rule's verdict; `None` without a fence.
+    fn decide(&self, client: u8, ask: Ask) -> (Option<Verdict>, Vec<Fact>) {
+        let object = self
+            .process
+            .as_ref()
+            .map(|process| &process.objects[usize::from(ask.lock)]);
+        let Some(fence) = object.and_then(|object| object.fence.as_ref()) else {
+            return (None, Vec::new());
+        };
+        let pass = Pass::new(ask.token)
+            .by(&self.authority)
+            .of(&self.locks[usize::from(ask.lock)]);
+        let (op, name) = match ask.op {
+            AskOp::Claim => (Op::Claim, "claim"),
+            AskOp::Read => (Op::Read, "read"),
+            AskOp::Write { .. } if self.mutant == Some(Mutant::NumbersIgnored) => {
+                (Op::Write(None), "write")
+            }
+            AskOp::Write { sequence, .. } => (Op::Write(Some(sequence)), "write"),
+        };
+        let verdict = match (self.mutant, op, self.rule().decide(fence, pass, op)) {
+            (Some(Mutant::ClaimWithoutRaise), Op::Claim | Op::Read, Verdict::Admit(_)) => {
+                Verdict::Admit(None)
+            }
+            (Some(Mutant::LowerAdmitted), _, Verdict::Reject(Reject::Stale { .. })) => {
+                Verdict::Admit(None)
+            }
+            (_, _, verdict) => verdict,
+        };
+        let (lock, token) = (ask.lock, ask.token.get());
+        let fact = match &verdict {
+            Verdict::Reject(reject) => Fact::Rejected {
+                lock,
+                client,
+                token,
+                highest: fence.highest().map(Token::get),
+                code: reject.code(),
+            },
+            _ => Fact::Admitted {
+                lock,
+                client,
+                token,
+                op: name,
+            },
+        };
+        (Some(verdict), vec![fact])
+    }
+
+    /// The sync, and the answer after it.
+    pub(crate) fn finish(&mut self) -> Result<(), String> {
+        let Some(process) = &mut self.process else {
+            return Ok(());
+        };
+        let Some(under_way) = process.under_way.take() else {
+            return Ok(());
+        };
+        process
+            .wal
+            .commit(&under_way.frame)
+            .map_err(|error| error.to_string())?;
+        self.facts.extend(under_way.facts);
+        self.out
+            .extend(under_way.reply.map(|reply| (under_way.to, reply)));
+        Ok(())
+    }
+}
+
+impl Object {
+    fn highest(&self) -> Option<u64> {
+        self.fence.as_ref()?.highest().map(Token::get)
+    }
+}
