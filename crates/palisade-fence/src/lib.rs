@@ -17,6 +17,8 @@
 //! * `store` – the durable object store under `palisade store` (feature `store`).
 //! * `http` – a tower layer in front of HTTP and gRPC services (feature `http`).
 //! * `postgres` – PostgreSQL, in the user's own transaction (features `postgres` and `sqlx-postgres`).
+//! * `mysql` – MySQL and MariaDB, in the user's own transaction (feature `mysql`).
+//! * `sqlite` – SQLite, on the user's own connection (feature `sqlite`).
 //! * `conformance` – the suite that every fence must pass (feature `conformance`).
 //!
 //! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
@@ -30,17 +32,33 @@ mod claimed;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod fence;
-#[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
+#[cfg(any(
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite",
+    feature = "sqlx-postgres"
+))]
 mod guard_row;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 mod name;
 #[cfg(any(feature = "memory", feature = "store"))]
 mod objects;
 #[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
 pub mod postgres;
+#[cfg(any(
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite",
+    feature = "sqlx-postgres"
+))]
+mod sql;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 #[cfg(feature = "store")]
 pub mod store;
 
