@@ -19,6 +19,8 @@
 //! * `postgres` – PostgreSQL, in the user's own transaction (features `postgres` and `sqlx-postgres`).
 //! * `redis` – Redis, by Lua scripts on the user's own connection (feature `redis`).
 //! * `files` – the files of a folder (feature `files`).
+//! * `mysql` – MySQL and MariaDB, in the user's own transaction (feature `mysql`).
+//! * `sqlite` – SQLite, on the user's own connection (feature `sqlite`).
 //! * `conformance` – the suite that every fence must pass (feature `conformance`).
 //!
 //! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
@@ -34,12 +36,19 @@ pub mod conformance;
 mod fence;
 #[cfg(feature = "files")]
 pub mod files;
-#[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
+#[cfg(any(
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite",
+    feature = "sqlx-postgres"
+))]
 mod guard_row;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 mod name;
 #[cfg(any(feature = "memory", feature = "store"))]
 mod objects;
@@ -47,6 +56,15 @@ mod objects;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite",
+    feature = "sqlx-postgres"
+))]
+mod sql;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 #[cfg(feature = "store")]
 pub mod store;
 

@@ -9,11 +9,11 @@
 //! A column remembers one number: the tokens of one authority and lock, writes without numbers.
 
 use palisade_core::Token;
-use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
+use palisade_core::fence::{Pass, Reject, Rule};
 
-use super::fault::{Fault, Refused};
 use super::session::{Arg, Session};
-use crate::guard_row::{bigint, column_state};
+use crate::guard_row::bigint;
+use crate::sql::{Fault, Refused, admit, bound, valid_name};
 
 /// The type of a key column: keys are given as text and cast to it, so that its index is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,12 +71,8 @@ impl Column {
     /// fence and its jump bound.
     #[must_use]
     pub fn condition(&self, parameter: usize) -> String {
-        let (token, bound) = (&self.token, self.bound());
+        let (token, bound) = (&self.token, bound(self.rule));
         format!("{token} <= ${parameter} AND ${parameter} - {token} <= {bound}")
-    }
-
-    fn bound(&self) -> u64 {
-        self.rule.max_jump.unwrap_or(Token::MAX.get())
     }
 
     /// The same under another rule. The optimistic form always raises as [`Rule::CLAIM`] does; only the
@@ -96,7 +92,11 @@ impl Column {
         key: &str,
         token: Token,
     ) -> Result<(), Refused> {
-        let arguments = [Arg::Text(Some(key)), int(token.get()), int(self.bound())];
+        let arguments = [
+            Arg::Text(Some(key)),
+            int(token.get()),
+            int(bound(self.rule)),
+        ];
         let rows = tx.ask(&self.raise, &arguments).await?.len();
         self.explain(tx, key, token, rows as u64).await
     }
@@ -158,25 +158,13 @@ impl Column {
     }
 }
 
-/// Judges a token against the number in a column.
-pub(super) fn admit(rule: Rule, column: i64, token: Token) -> Result<(), Refused> {
-    match rule.decide(&column_state(column)?, Pass::new(token), Op::Claim) {
-        Verdict::Reject(reject) => Err(reject.into()),
-        Verdict::Admit(_) | Verdict::Repeat => Ok(()),
-    }
-}
-
 pub(super) fn int(number: u64) -> Arg<'static> {
     Arg::Int(Some(bigint(number)))
 }
 
 /// Quoted as SQL wants it. What PostgreSQL would cut to 63 bytes is refused.
 fn identifier(name: &str) -> Result<String, Fault> {
-    if name.is_empty() || name.len() > 63 || name.contains('\0') {
-        return Err(Fault::Argument(format!(
-            "{name:?} is no name of a table or column: 1 ..= 63 bytes without NUL are allowed"
-        )));
-    }
+    valid_name(name, 63)?;
     Ok(format!("\"{}\"", name.replace('"', "\"\"")))
 }
 

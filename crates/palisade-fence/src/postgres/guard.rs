@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use palisade_core::Token;
 use palisade_core::fence::{Op, Pass, Rule, Sequence};
 
-use super::fault::{Fault, Refused};
 use super::session::{Arg, Row, Session};
-use crate::guard_row::{Decision, GuardRow, Numbered, Recorded};
-use crate::name::ResourceId;
+use crate::guard_row::{GuardRow, Numbered, Recorded};
+use crate::sql::{Entry, Fault, Refused, asked, recordable, rule_on};
 
 /// Takes the rows in name order, so that no two transactions wait for each other; gives none unless all
 /// are there. It **writes** them: see the module's word on isolation. The setting is for the trigger.
@@ -59,21 +58,6 @@ pub async fn claim_all<S: Session>(tx: &mut S, claims: &[(&str, Pass<'_>)]) -> R
     Guard::CLAIM.claim_all(tx, claims).await
 }
 
-/// What was admitted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
-    /// Go on: carry it out in this transaction.
-    First {
-        /// The highest token from now on; `None` where the check is off.
-        highest: Option<Token>,
-    },
-    /// This very write was carried out before: do nothing, answer this.
-    Repeat {
-        /// What [`Guard::record`] was given then.
-        result: Option<Vec<u8>>,
-    },
-}
-
 /// Guard rows under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
@@ -99,8 +83,8 @@ impl Guard {
         pass: impl Into<Pass<'p>>,
         op: Op,
     ) -> Result<Entry, Refused> {
-        let resource = ResourceId::new(resource)?;
-        self.judge(tx, &resource, pass.into(), op, None).await
+        let claims = [(resource, pass.into())];
+        self.judge(tx, &claims, op, None).await
     }
 
     /// Checks a numbered write: a repeat is recognised, and gets the result that was recorded.
@@ -114,9 +98,8 @@ impl Guard {
         pass: impl Into<Pass<'p>>,
         write: Numbered,
     ) -> Result<Entry, Refused> {
-        let (resource, op) = (ResourceId::new(resource)?, Op::Write(Some(write.sequence)));
-        self.judge(tx, &resource, pass.into(), op, Some(write.digest))
-            .await
+        let (claims, op) = ([(resource, pass.into())], Op::Write(Some(write.sequence)));
+        self.judge(tx, &claims, op, Some(write.digest)).await
     }
 
     /// Records what a numbered write answered, in the transaction that carried it out.
@@ -131,11 +114,7 @@ impl Guard {
         sequence: Sequence,
         result: &[u8],
     ) -> Result<(), Refused> {
-        if result.len() > Guard::MAX_RESULT_BYTES {
-            let (bytes, max) = (result.len(), Guard::MAX_RESULT_BYTES);
-            let text = format!("the result has {bytes} bytes; 0 ..= {max} are allowed");
-            return Err(Fault::Argument(text).into());
-        }
+        recordable(result, Guard::MAX_RESULT_BYTES)?;
         let arguments = [
             Arg::Text(Some(resource)),
             int(token.get()),
@@ -151,33 +130,6 @@ impl Guard {
         }
     }
 
-    async fn judge<S: Session>(
-        &self,
-        tx: &mut S,
-        resource: &ResourceId,
-        pass: Pass<'_>,
-        op: Op,
-        digest: Option<u64>,
-    ) -> Result<Entry, Refused> {
-        let asked = BTreeMap::from([(resource.as_str(), pass)]);
-        let rows = take(tx, &asked).await?;
-        let row = rows.get(resource.as_str()).cloned().unwrap_or_default();
-        match row.decide(self.rule, pass, op, digest)? {
-            Decision::Admit(next) => {
-                if let Some(next) = &next {
-                    store(tx, resource.as_str(), next).await?;
-                }
-                let highest = next.as_ref().unwrap_or(&row).state()?.highest();
-                Ok(Entry::First { highest })
-            }
-            Decision::Repeat(result) => Ok(Entry::Repeat { result }),
-            Decision::Reject(reject) => {
-                tx.ask(FORGET, &[]).await?;
-                Err(Refused::from(reject).noted(resource.as_str(), pass))
-            }
-        }
-    }
-
     /// See [`claim_all`].
     ///
     /// # Errors
@@ -187,31 +139,30 @@ impl Guard {
         tx: &mut S,
         claims: &[(&str, Pass<'_>)],
     ) -> Result<(), Refused> {
-        let mut asked = BTreeMap::new();
-        for (resource, pass) in claims {
-            ResourceId::new(resource)?;
-            if asked.insert(*resource, *pass).is_some() {
-                let text = format!("{resource} is claimed twice in one step");
-                return Err(Fault::Argument(text).into());
-            }
-        }
+        self.judge(tx, claims, Op::Claim, None).await.map(drop)
+    }
+
+    async fn judge<S: Session>(
+        &self,
+        tx: &mut S,
+        claims: &[(&str, Pass<'_>)],
+        op: Op,
+        digest: Option<u64>,
+    ) -> Result<Entry, Refused> {
+        let asked = asked(claims)?;
         let rows = take(tx, &asked).await?;
-        let mut raised = Vec::new();
-        for (resource, pass) in &asked {
-            let row = rows.get(*resource).cloned().unwrap_or_default();
-            match row.decide(self.rule, *pass, Op::Claim, None)? {
-                Decision::Admit(next) => raised.extend(next.map(|next| (*resource, next))),
-                Decision::Repeat(_) => {}
-                Decision::Reject(reject) => {
-                    tx.ask(FORGET, &[]).await?;
-                    return Err(Refused::from(reject).noted(resource, *pass));
+        match rule_on(self.rule, &asked, &rows, op, digest) {
+            Ok((ruled, entry)) => {
+                for one in ruled.iter().filter(|one| one.changed) {
+                    store(tx, one.resource, &one.row).await?;
                 }
+                Ok(entry)
+            }
+            Err(refused) => {
+                tx.ask(FORGET, &[]).await?;
+                Err(refused)
             }
         }
-        for (resource, next) in &raised {
-            store(tx, resource, next).await?;
-        }
-        Ok(())
     }
 }
 

@@ -28,7 +28,6 @@
 //! go on with what it no longer sees. A claim is the **first** statement of its transaction.
 
 mod column;
-mod fault;
 mod guard;
 mod operator;
 mod records;
@@ -37,13 +36,14 @@ mod session;
 mod through_sqlx;
 #[cfg(feature = "postgres")]
 mod through_tokio;
+mod told;
 
 pub use crate::guard_row::{Corrupt, Numbered};
+pub use crate::sql::{Entry, Fault, Refused, Strategy};
 pub use column::{Column, KeyType};
-pub use fault::{Fault, Refused};
-pub use guard::{Entry, Guard, claim, claim_all};
+pub use guard::{Guard, claim, claim_all};
 pub use operator::Operator;
-pub use records::{Records, Strategy};
+pub use records::Records;
 pub use session::Session;
 
 /// The schema, as plain SQL: file name and text, in the order to run them. Running them again changes

@@ -4,12 +4,12 @@ use palisade_core::AuthorityId;
 use palisade_core::Token;
 use palisade_core::fence::{FenceState, FloorTooLow, Rearm};
 
-use super::fault::Fault;
 use super::guard::guard_row;
 use super::session::{Arg, Session};
 use crate::admin::{Admin, Listed};
 use crate::guard_row::bigint;
 use crate::name::ResourceId;
+use crate::sql::Fault;
 
 const SHOW: &str =
     "SELECT resource::text, authority::text, lock::text, token, written::int::bigint,

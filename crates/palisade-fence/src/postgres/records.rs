@@ -3,9 +3,9 @@
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 
-use super::column::{admit, int};
-use super::fault::{Fault, Refused};
+use super::column::int;
 use super::session::{Arg, Session};
+use crate::sql::{Refused, Strategy, admit, bound, valid_id};
 
 /// One statement; the row's own lock makes it atomic. A missing row is made.
 const OPTIMISTIC: &str = "INSERT INTO resource_records AS r (resource_id, resource_data, last_fencing_token, updated_at)
@@ -36,15 +36,6 @@ WHERE resource_id = $1 RETURNING 1::bigint";
 const DELETE: &str = "UPDATE resource_records SET resource_data = NULL, last_fencing_token = $2,
     updated_at = now() WHERE resource_id = $1 AND resource_data IS NOT NULL RETURNING 1::bigint";
 
-/// How a row is kept from others while it is judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strategy {
-    /// One conditional statement; waits for nobody but a writer of the same row in mid-statement.
-    Optimistic,
-    /// `SELECT … FOR UPDATE`, then the write: two round trips, for a decision of your own in between.
-    Pessimistic,
-}
-
 /// The store: table `resource_records`, keys of 1 – 100 characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
@@ -74,7 +65,7 @@ impl Records {
         id: &str,
         token: Token,
     ) -> Result<Option<String>, Refused> {
-        valid(id)?;
+        valid_id(id)?;
         match self.strategy {
             Strategy::Optimistic => {
                 let arguments = [Arg::Text(Some(id)), int(token.get()), self.bound()];
@@ -102,7 +93,7 @@ impl Records {
         token: Token,
         data: &str,
     ) -> Result<(), Refused> {
-        valid(id)?;
+        valid_id(id)?;
         match self.strategy {
             Strategy::Optimistic => {
                 let (id_, data) = (Arg::Text(Some(id)), Arg::Text(Some(data)));
@@ -129,7 +120,7 @@ impl Records {
         id: &str,
         token: Token,
     ) -> Result<(), Refused> {
-        valid(id)?;
+        valid_id(id)?;
         self.lock(tx, id, token).await?;
         let arguments = [Arg::Text(Some(id)), int(token.get())];
         match tx.ask(DELETE, &arguments).await?.len() {
@@ -190,20 +181,10 @@ impl Records {
     }
 
     fn bound(&self) -> Arg<'static> {
-        int(self.rule.max_jump.unwrap_or(Token::MAX.get()))
+        int(bound(self.rule))
     }
 }
 
 fn missing(id: &str, token: Token) -> Refused {
     Refused::from(Reject::Missing).noted(id, Pass::new(token))
-}
-
-fn valid(id: &str) -> Result<(), Fault> {
-    let characters = id.chars().count();
-    if (1..=100).contains(&characters) && !id.contains('\0') {
-        return Ok(());
-    }
-    Err(Fault::Argument(format!(
-        "resource_id has {characters} characters; 1 ..= 100 without NUL are allowed"
-    )))
 }

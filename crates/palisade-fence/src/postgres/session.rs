@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::fault::Fault;
+use crate::sql::Fault;
 
 /// A transaction of the user's, whatever the driver.
 ///

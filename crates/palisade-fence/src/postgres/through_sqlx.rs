@@ -4,8 +4,9 @@ use sqlx::postgres::{PgArguments, PgConnection, PgDatabaseError, PgRow, Postgres
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Column as _, Connection as _, Row as _, Transaction, TypeInfo as _};
 
-use super::fault::{Fault, Refused};
 use super::session::{Arg, Row, Value, sealed::Drives};
+use super::told::told;
+use crate::sql::{Fault, Refused};
 
 impl Drives for PgConnection {
     async fn ask(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
@@ -53,9 +54,9 @@ fn row(row: &PgRow) -> Result<Row, Fault> {
 
 impl From<sqlx::Error> for Fault {
     fn from(error: sqlx::Error) -> Fault {
-        let told = error.as_database_error();
-        match told.and_then(|told| told.try_downcast_ref::<PgDatabaseError>()) {
-            Some(told) => Fault::told(told.code(), told.message(), told.detail(), told.hint()),
+        let database = error.as_database_error();
+        match database.and_then(|error| error.try_downcast_ref::<PgDatabaseError>()) {
+            Some(error) => told(error.code(), error.message(), error.detail(), error.hint()),
             None => Fault::Connection(Box::new(error)),
         }
     }

@@ -3,8 +3,9 @@
 use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::fault::{Fault, Refused};
 use super::session::{Arg, Row, Value, sealed::Drives};
+use super::told::told;
+use crate::sql::{Fault, Refused};
 
 impl Drives for Transaction<'_> {
     async fn ask(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
@@ -39,11 +40,11 @@ fn row(row: &tokio_postgres::Row) -> Result<Row, Fault> {
 impl From<tokio_postgres::Error> for Fault {
     fn from(error: tokio_postgres::Error) -> Fault {
         match error.as_db_error() {
-            Some(told) => Fault::told(
-                told.code().code(),
-                told.message(),
-                told.detail(),
-                told.hint(),
+            Some(error) => told(
+                error.code().code(),
+                error.message(),
+                error.detail(),
+                error.hint(),
             ),
             None => Fault::Connection(Box::new(error)),
         }

@@ -1,12 +1,10 @@
-//! What can come instead of an admission.
+//! What can come instead of an admission, in every SQL database.
 
 use std::error::Error;
 
-use palisade_core::Token;
 use palisade_core::fence::{FloorTooLow, Pass, Reject};
 
 use crate::audit;
-
 use crate::guard_row::Corrupt;
 use crate::name::Invalid;
 
@@ -23,11 +21,22 @@ pub enum Refused {
 
 impl Refused {
     /// The same, once the operator was told.
-    pub(super) fn noted(self, resource: &str, pass: Pass<'_>) -> Refused {
+    pub(crate) fn noted(self, resource: &str, pass: Pass<'_>) -> Refused {
         if let Refused::Rejected(reject) = &self {
             audit::rejected(resource, Some(pass), reject);
         }
         self
+    }
+
+    /// What became of a statement of the user's own; which table's trigger said no, the driver does not
+    /// tell in every version.
+    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
+    pub(crate) fn of_the_users(fault: Fault) -> Refused {
+        let refused = Refused::from(fault);
+        if let Refused::Rejected(reject) = &refused {
+            audit::rejected("a sticky table", None, reject);
+        }
+        refused
     }
 
     /// The reason, if the fence said no.
@@ -50,14 +59,19 @@ pub enum Fault {
     /// A table's or column's name is none, or an argument is out of range: what is wrong with it.
     #[error("{0}")]
     Argument(String),
-    /// There is no table `palisade_fence` here.
-    #[error(
-        "the fence is not installed in this database ({0}): run `palisade fence install postgres`"
-    )]
+    /// A table of the fence is not here: the database's words, and how it is made.
+    #[error("the fence is not installed in this database ({0})")]
     NotInstalled(String),
     /// The connection is in no transaction, so check and effect could not be one step.
     #[error("a fence needs a transaction: begin one, and write in the same")]
     NoTransaction,
+    /// The transaction read before it claimed, and what it reads is older than the last write under the
+    /// guard row: what it wrote would be computed from the past.
+    #[error(
+        "the transaction has read before it claimed {0}, and sees an older state than the one it claimed: \
+         begin again, and claim first"
+    )]
+    ReadBeforeClaim(String),
     /// A guard row no fence can have written.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
@@ -70,59 +84,27 @@ pub enum Fault {
     /// The database said no.
     #[error("the database answered {state}: {message}")]
     Database {
-        /// Its five letters, SQLSTATE.
+        /// The database's own code: SQLSTATE in PostgreSQL, the number of the error elsewhere.
         state: String,
         /// Its words.
         message: String,
+        /// Whether it lets the same transaction be begun again.
+        retryable: bool,
     },
     /// The connection or the driver failed.
     #[error("the connection to the database failed: {0}")]
     Connection(#[source] Box<dyn Error + Send + Sync>),
 }
 
-impl Refused {
-    /// What became of a statement of the user's own; which table's trigger said no, the driver does not
-    /// tell in every version.
-    pub(super) fn of_the_users(fault: Fault) -> Refused {
-        let refused = Refused::from(fault);
-        if let Refused::Rejected(reject) = &refused {
-            audit::rejected("a sticky table", None, reject);
-        }
-        refused
-    }
-}
-
 impl Fault {
-    /// Whether the same transaction, begun again, may well succeed: a serialization failure, a deadlock
-    /// or a lock timeout. Nothing took effect.
+    /// Whether the same transaction, rolled back and begun again, may well succeed: a serialization
+    /// failure, a deadlock, a lock timeout, a busy database. Nothing took effect.
     #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, Fault::Database { state, .. }
-            if matches!(state.as_str(), "40001" | "40P01" | "55P03"))
-    }
-
-    pub(super) fn told(
-        state: &str,
-        message: &str,
-        detail: Option<&str>,
-        hint: Option<&str>,
-    ) -> Fault {
-        let highest = detail.and_then(|text| Token::new(text.parse().ok()?).ok());
-        match (state, highest) {
-            ("PF001", Some(highest)) => Fault::Trigger(Reject::Stale { highest }),
-            ("PF002", Some(highest)) => Fault::Trigger(Reject::Tokenless { highest }),
-            ("42P01", _)
-                if message.contains("palisade_fence") || message.contains("resource_records") =>
-            {
-                Fault::NotInstalled(message.to_owned())
-            }
-            _ => Fault::Database {
-                state: state.to_owned(),
-                message: match hint {
-                    Some(hint) => format!("{message} ({hint})"),
-                    None => message.to_owned(),
-                },
-            },
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Fault::Database { retryable, .. } => *retryable,
+            Fault::ReadBeforeClaim(_) => true,
+            _ => false,
         }
     }
 }

@@ -1,0 +1,91 @@
+-- The ratchet, and sticky enforcement (rule F9): code that forgot the fence cannot write a table.
+--
+-- A driver runs this file as one query of several statements; the shell does so with
+-- `mariadb --delimiter=// DATABASE < 0003_sticky.sql`. With binary logging on, making triggers and
+-- procedures needs SUPER or log_bin_trust_function_creators. Then, for each table:
+--
+--     CREATE TRIGGER orders_insert BEFORE INSERT ON orders FOR EACH ROW CALL palisade_check_token('orders');
+--     CREATE TRIGGER orders_update BEFORE UPDATE ON orders FOR EACH ROW CALL palisade_check_token('orders');
+--     CREATE TRIGGER orders_delete BEFORE DELETE ON orders FOR EACH ROW CALL palisade_check_token('orders');
+--
+-- From then on every row of that table is written over a connection that has claimed the resource, by a
+-- token that is still the highest. A claim by palisade-fence says so by itself; by hand it is
+--
+--     SET @palisade_token = 34;          -- and, if it counts for one resource only,
+--     SET @palisade_resource = 'orders';
+--
+-- What it does not stop: TRUNCATE, DROP and ALTER, which ask no trigger; rows that a foreign key cascades
+-- to; statements that hit no row; writes of the connection that holds the highest token, although this
+-- transaction did not claim, for variables outlive transactions (a pool that resets its connections
+-- forgets them); row-based replication; and somebody who lies about the token.
+--
+-- For a table whose rows carry their own token:
+--
+--     CREATE TRIGGER orders_update BEFORE UPDATE ON orders FOR EACH ROW
+--         CALL palisade_check_column(OLD.last_fencing_token, NEW.last_fencing_token);
+--     CREATE TRIGGER orders_delete BEFORE DELETE ON orders FOR EACH ROW
+--         CALL palisade_check_column(OLD.last_fencing_token, NULL);
+--
+-- MySQL does not tell a trigger which columns an UPDATE names, so the connection says what it is about to
+-- write: SET @palisade_column_token = 34, which is palisade_fence::mysql::show_token.
+CREATE PROCEDURE IF NOT EXISTS palisade_ratchet(
+    was_named VARBINARY(255), is_named VARBINARY(255), was BIGINT, stands BIGINT, is_rearmed BOOLEAN)
+    NO SQL
+BEGIN
+    IF NOT (was_named <=> is_named) OR was IS NOT NULL AND (stands IS NULL OR stands < was) AND NOT is_rearmed THEN
+        SIGNAL SQLSTATE 'PF003'
+            SET MESSAGE_TEXT = 'a fence never goes down and is never removed: re-arm it instead';
+    END IF;
+END;
+CREATE TRIGGER IF NOT EXISTS palisade_ratchet_update BEFORE UPDATE ON palisade_fence FOR EACH ROW
+    CALL palisade_ratchet(OLD.resource, NEW.resource, OLD.token, NEW.token, NEW.rearmed = OLD.rearmed + 1);
+CREATE TRIGGER IF NOT EXISTS palisade_ratchet_delete BEFORE DELETE ON palisade_fence FOR EACH ROW
+    CALL palisade_ratchet(OLD.resource, NULL, OLD.token, NULL, FALSE);
+
+-- Compares a token that was shown with the highest one; the number at the end of the words is the latter.
+CREATE PROCEDURE IF NOT EXISTS palisade_compare(shown VARBINARY(255), highest BIGINT)
+    NO SQL
+BEGIN
+    DECLARE words VARCHAR(128);
+    IF shown IS NULL THEN
+        SET words = CONCAT('fenced, and this write carries no fencing token; the highest is ', IFNULL(highest, 'none'));
+        SIGNAL SQLSTATE 'PF002' SET MESSAGE_TEXT = words;
+    ELSEIF NOT shown REGEXP '^[1-9][0-9]{0,15}$' THEN
+        SIGNAL SQLSTATE 'PF004' SET MESSAGE_TEXT = 'the fencing token is no integer in 1 ..= 9007199254740991';
+    ELSEIF highest IS NULL OR CAST(shown AS SIGNED) > highest THEN
+        SIGNAL SQLSTATE 'PF004' SET MESSAGE_TEXT = 'this fencing token was not claimed: claim the resource first';
+    ELSEIF CAST(shown AS SIGNED) < highest THEN
+        SET words = CONCAT('this fencing token is stale; the highest is ', highest);
+        SIGNAL SQLSTATE 'PF001' SET MESSAGE_TEXT = words;
+    END IF;
+END;
+
+CREATE PROCEDURE IF NOT EXISTS palisade_check_token(resource_of_table VARBINARY(255))
+    READS SQL DATA
+BEGIN
+    DECLARE highest BIGINT DEFAULT NULL;
+    DECLARE shown VARBINARY(255) DEFAULT NULL;
+    -- @palisade_tokens has lines of a name, a tab and a token.
+    DECLARE mine VARBINARY(300) DEFAULT CONCAT(CHAR(10), resource_of_table, CHAR(9));
+    DECLARE place INT DEFAULT LOCATE(mine, @palisade_tokens);
+    IF place > 0 THEN
+        SET shown = SUBSTRING_INDEX(SUBSTRING(@palisade_tokens, place + LENGTH(mine)), CHAR(10), 1);
+    ELSEIF @palisade_resource IS NULL OR CAST(@palisade_resource AS BINARY) = resource_of_table THEN
+        SET shown = @palisade_token;
+    END IF;
+    -- The lock makes a claim under way wait for us, or us for it.
+    SELECT MAX(g.token) INTO highest FROM palisade_fence g WHERE g.resource = resource_of_table LOCK IN SHARE MODE;
+    CALL palisade_compare(shown, highest);
+END;
+
+CREATE PROCEDURE IF NOT EXISTS palisade_check_column(was BIGINT, becomes BIGINT)
+    NO SQL
+BEGIN
+    -- A row that was never fenced may be written by anyone.
+    IF was > 0 THEN
+        CALL palisade_compare(IF(becomes IS NULL, NULL, @palisade_column_token), GREATEST(was, IFNULL(becomes, was)));
+        IF becomes < was THEN
+            CALL palisade_compare(becomes, was);
+        END IF;
+    END IF;
+END;

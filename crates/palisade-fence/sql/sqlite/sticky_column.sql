@@ -1,0 +1,29 @@
+-- The same for the table {table}, whose rows carry their own token: an UPDATE must name {token} and never
+-- lower it, and a row is not deleted, for its fence lives in it.
+--
+-- Only an UPDATE that names the column comes by the first trigger, which leaves a note for the last. The
+-- note never outlives the statement.
+CREATE TABLE IF NOT EXISTS palisade_named (note INTEGER PRIMARY KEY CHECK (note = 1));
+DROP TRIGGER IF EXISTS {named};
+CREATE TRIGGER {named} BEFORE UPDATE OF {token} ON {table} BEGIN
+    SELECT RAISE(ABORT, 'palisade stale: a newer token has been here')
+    WHERE typeof(NEW.{token}) <> 'integer' OR NEW.{token} < OLD.{token};
+    INSERT OR REPLACE INTO palisade_named VALUES (1);
+END;
+DROP TRIGGER IF EXISTS {update};
+CREATE TRIGGER {update} AFTER UPDATE ON {table} BEGIN
+    SELECT RAISE(ABORT, 'palisade tokenless: the row is fenced, and this write carries no token')
+    WHERE OLD.{token} <> 0 AND NOT EXISTS (SELECT 1 FROM palisade_named);
+    DELETE FROM palisade_named;
+END;
+DROP TRIGGER IF EXISTS {delete};
+CREATE TRIGGER {delete} BEFORE DELETE ON {table} WHEN OLD.{token} <> 0 BEGIN
+    SELECT RAISE(ABORT, 'palisade tokenless: the row is fenced, and its fence lives in it');
+END;
+-- INSERT OR REPLACE removes a row without asking the trigger above.
+DROP TRIGGER IF EXISTS {insert};
+CREATE TRIGGER {insert} BEFORE INSERT ON {table}
+WHEN EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key}
+    AND ({token} > NEW.{token} OR typeof(NEW.{token}) <> 'integer')) BEGIN
+    SELECT RAISE(ABORT, 'palisade tokenless: the row is fenced, and its fence lives in it');
+END;

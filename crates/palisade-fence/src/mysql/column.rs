@@ -1,0 +1,188 @@
+//! The token as a column of the user's own table: every row is a resource, fenced by itself.
+//!
+//! ```text
+//!   optimistic     UPDATE … SET …, last_fencing_token = ? WHERE id = ? AND ? BETWEEN last_fencing_token AND …
+//!                  └ 0 rows: Column::explain tells stale from missing
+//!   pessimistic    SELECT last_fencing_token … FOR UPDATE → Rule::decide → UPDATE
+//! ```
+//!
+//! A column remembers one number: the tokens of one authority and lock, writes without numbers.
+
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{Row, Transaction, Value};
+use palisade_core::Token;
+use palisade_core::fence::{Pass, Reject, Rule};
+
+use super::session::in_transaction;
+use super::told::{int, number};
+use crate::guard_row::Corrupt;
+use crate::sql::{Fault, Refused, admit, bound, valid_name};
+
+/// A table whose rows carry their token: `BIGINT NOT NULL DEFAULT 0`. Its engine must be InnoDB.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    raise: String,
+    lock: String,
+    token: String,
+    rule: Rule,
+}
+
+impl Column {
+    /// Names the table (`orders` or `shop.orders`), its key column and its token column.
+    ///
+    /// # Errors
+    /// [`Fault::Argument`] that says which name is none.
+    pub fn new(table: &str, key: &str, token: &str) -> Result<Column, Fault> {
+        let parts: Vec<String> = table.split('.').map(identifier).collect::<Result<_, _>>()?;
+        let (table, key, token) = (parts.join("."), identifier(key)?, identifier(token)?);
+        Ok(Column {
+            raise: format!("UPDATE {table} SET {token} = ? WHERE {key} = ? AND "),
+            lock: format!("SELECT {token} FROM {table} WHERE {key} = ? FOR UPDATE"),
+            token,
+            rule: Rule::CLAIM,
+        })
+    }
+
+    /// The condition of your own statement, with one `?` for the token: the fence and its jump bound.
+    #[must_use]
+    pub fn condition(&self) -> String {
+        let (token, bound) = (&self.token, bound(self.rule));
+        format!("{token} >= 0 AND ? BETWEEN {token} AND {token} + {bound}")
+    }
+
+    /// The same under another rule. The optimistic form always raises as [`Rule::CLAIM`] does; only the
+    /// jump bound counts there.
+    #[must_use]
+    pub fn under(self, rule: Rule) -> Column {
+        Column { rule, ..self }
+    }
+
+    /// Claims a row, optimistically: one statement that raises its token, unless it is stale.
+    ///
+    /// # Errors
+    /// [`Refused::Rejected`]: stale, a leap, or [`Reject::Missing`] if there is no such row.
+    pub async fn claim(
+        &self,
+        tx: &mut Transaction<'_>,
+        key: impl Into<Value>,
+        token: Token,
+    ) -> Result<(), Refused> {
+        let (key, number) = (key.into(), int(token.get()));
+        let sql = format!("{}{}", self.raise, self.condition());
+        tx.exec_drop(sql, (number, &key, number)).await?;
+        let changed = tx.affected_rows();
+        in_transaction(tx)?;
+        // A row that had this token already was hit and not changed.
+        if changed > 0 || self.decide(tx, &key, token).await? == number {
+            return Ok(());
+        }
+        Err(missing(&key, token))
+    }
+
+    /// Claims a row, pessimistically: locks it until the transaction ends, decides, raises.
+    ///
+    /// # Errors
+    /// As [`Column::claim`].
+    pub async fn lock(
+        &self,
+        tx: &mut Transaction<'_>,
+        key: impl Into<Value>,
+        token: Token,
+    ) -> Result<(), Refused> {
+        let key = key.into();
+        self.decide(tx, &key, token).await?;
+        self.claim(tx, key, token).await
+    }
+
+    /// Judges your own `UPDATE … WHERE … AND condition` by how many rows it hit. One or more: done. None
+    /// never counts as success (rule F8): this looks why, stale or missing.
+    ///
+    /// **Connect with `client_found_rows=true`.** Otherwise MySQL counts the rows it changed, and a write
+    /// of what is there already counts none; where that cannot be told from a missing row, this is a
+    /// fault.
+    ///
+    /// ```no_run
+    /// # use mysql_async::{Transaction, prelude::Queryable as _};
+    /// # use palisade_core::Token;
+    /// # use palisade_fence::mysql::{Column, Refused};
+    /// # async fn write(mut tx: Transaction<'_>, token: Token) -> Result<(), Refused> {
+    /// let orders = Column::new("orders", "id", "last_fencing_token")?;
+    /// let sql = format!("UPDATE orders SET total = ?, last_fencing_token = ? WHERE id = ? AND {}",
+    ///                   orders.condition());
+    /// tx.exec_drop(sql, (99, token.get(), "17", token.get())).await?;
+    /// let hit = tx.affected_rows();
+    /// orders.explain(&mut tx, "17", token, hit).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Column::claim`]. A row that would have been admitted, and yet was not hit, is missing: some
+    /// other condition of the statement did not hold.
+    pub async fn explain(
+        &self,
+        tx: &mut Transaction<'_>,
+        key: impl Into<Value>,
+        token: Token,
+        affected: u64,
+    ) -> Result<(), Refused> {
+        if affected > 0 {
+            return Ok(());
+        }
+        let (key, found) = (key.into(), tx.opts().client_found_rows());
+        if self.decide(tx, &key, token).await? == int(token.get()) && !found {
+            return Err(Fault::Argument(
+                "0 rows were changed: they may have been missed, or have had these values already; \
+                 connect with client_found_rows=true to have hit rows counted"
+                    .to_owned(),
+            )
+            .into());
+        }
+        Err(missing(&key, token))
+    }
+
+    /// Locks the row and judges the token; the number in the column.
+    async fn decide(
+        &self,
+        tx: &mut Transaction<'_>,
+        key: &Value,
+        token: Token,
+    ) -> Result<i64, Refused> {
+        let row: Option<Row> = tx.exec_first(&self.lock, (key,)).await?;
+        let Some(mut row) = row else {
+            return Err(missing(key, token));
+        };
+        let column = number(&mut row, 0).map_err(|holds| Corrupt {
+            column: "last_fencing_token",
+            holds,
+        })?;
+        admit(self.rule, column, token)
+            .map_err(|refused| refused.noted(&key.as_sql(true), Pass::new(token)))?;
+        Ok(column)
+    }
+}
+
+fn missing(key: &Value, token: Token) -> Refused {
+    Refused::from(Reject::Missing).noted(&key.as_sql(true), Pass::new(token))
+}
+
+/// Quoted as SQL wants it. What MySQL would refuse as too long is refused here.
+fn identifier(name: &str) -> Result<String, Fault> {
+    valid_name(name, 64)?;
+    Ok(format!("`{}`", name.replace('`', "``")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_end_the_statement() {
+        let column = Column::new("a`; DROP TABLE x; --", "id", "token").unwrap();
+        assert!(column.lock.contains("`a``; DROP TABLE x; --`"));
+        for bad in ["", "a\0b", &"x".repeat(65)] {
+            let refused = Column::new(bad, "id", "token");
+            assert!(matches!(refused, Err(Fault::Argument(_))));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What an operator does: look at fences, and re-arm one (rule F7).
+
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{Row, Transaction};
+use palisade_core::AuthorityId;
+use palisade_core::fence::{FenceState, Rearm};
+
+use super::guard::{guard_row, take};
+use super::told::{int, text};
+use crate::admin::{Admin, Listed};
+use crate::name::ResourceId;
+use crate::sql::Fault;
+
+/// What others committed, whatever this transaction has read before.
+const SHOW: &str = "SELECT resource, authority, `lock`, token, written, sequence, digest, NULL
+FROM palisade_fence WHERE resource = ? LOCK IN SHARE MODE";
+
+const LIST: &str = "SELECT resource, authority, `lock`, token, written, sequence, digest, NULL
+FROM palisade_fence WHERE LEFT(resource, LENGTH(?)) = ? AND resource > ? ORDER BY resource LIMIT ?";
+
+const REARM: &str =
+    "UPDATE palisade_fence SET token = ?, floor = ?, authority = ?, `lock` = NULL, written = 0,
+    sequence = NULL, digest = NULL, result = NULL, rearmed = rearmed + 1, version = version + 1 WHERE resource = ?";
+
+/// The fences of a database, in a transaction of the caller's: committing it is what makes a re-arming
+/// durable.
+///
+/// ```no_run
+/// # use mysql_async::Transaction;
+/// # use palisade_fence::{Admin as _, mysql::{Fault, Operator}};
+/// # async fn show(mut tx: Transaction<'_>) -> Result<(), Fault> {
+/// let fence = Operator::new(&mut tx).show("orders").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Operator<'a, 't>(&'a mut Transaction<'t>);
+
+impl<'a, 't> Operator<'a, 't> {
+    /// Looks through this transaction.
+    pub const fn new(tx: &'a mut Transaction<'t>) -> Operator<'a, 't> {
+        Operator(tx)
+    }
+}
+
+impl Admin for Operator<'_, '_> {
+    type Error = Fault;
+
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+        ResourceId::new(resource)?;
+        let row: Option<Row> = self.0.exec_first(SHOW, (resource,)).await?;
+        let state = row.map(|mut row| guard_row(&mut row).state());
+        Ok(state.transpose()?)
+    }
+
+    async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, Fault> {
+        let arguments = (prefix, prefix, after.unwrap_or_default(), limit);
+        let mut listed = Vec::new();
+        for mut row in self.0.exec::<Row, _, _>(LIST, arguments).await? {
+            let resource = text(&mut row, 0).unwrap_or_default();
+            let state = guard_row(&mut row).state()?;
+            listed.push(Listed { resource, state });
+        }
+        Ok(listed)
+    }
+
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+        ResourceId::new(resource)?;
+        let (mut rows, _) = take(self.0, &[resource]).await?;
+        let before = rows.remove(resource).unwrap_or_default().state()?;
+        before.rearmed(with)?;
+        let floor = int(with.floor.get());
+        let authority = with.authority.map(AuthorityId::as_str);
+        let arguments = (floor, floor, authority, resource);
+        Ok(self.0.exec_drop(REARM, arguments).await?)
+    }
+}

@@ -1,0 +1,71 @@
+//! What the connection carries for the triggers: session variables.
+//!
+//! MySQL has no variables of a transaction. These stay until the connection claims again, is reset or is
+//! closed; the triggers compare with the guard row, under its lock, so that what is stale by now is still
+//! rejected.
+
+use std::collections::BTreeMap;
+
+use mysql_async::Transaction;
+use mysql_async::consts::StatusFlags;
+use mysql_async::prelude::Queryable as _;
+use palisade_core::Token;
+
+use super::told::int;
+use crate::sql::Fault;
+
+/// Whether the last statement ran in a transaction: a statement that commits by itself, such as CREATE
+/// TABLE, ends the one that was begun.
+pub(super) fn in_transaction(tx: &Transaction<'_>) -> Result<(), Fault> {
+    let flags = tx.last_ok_packet().map(|ok| ok.status_flags());
+    match flags.is_some_and(|flags| flags.contains(StatusFlags::SERVER_STATUS_IN_TRANS)) {
+        true => Ok(()),
+        false => Err(Fault::NoTransaction),
+    }
+}
+
+/// Tells the triggers of token columns (`palisade_check_column`) what this connection is about to write.
+/// Only tables that have such triggers need it; it stays until the next one.
+///
+/// # Errors
+/// Faults of the database.
+pub async fn show_token(tx: &mut Transaction<'_>, token: Token) -> Result<(), Fault> {
+    let arguments = (int(token.get()),);
+    Ok(tx
+        .exec_drop("SET @palisade_column_token = ?", arguments)
+        .await?)
+}
+
+/// The tokens this connection shows, by resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shown(BTreeMap<String, String>);
+
+impl Shown {
+    /// From lines of a name, a tab and a token.
+    pub(super) fn parse(text: &str) -> Shown {
+        let lines = text.lines().filter_map(|line| line.split_once('\t'));
+        Shown(lines.map(|(a, b)| (a.to_owned(), b.to_owned())).collect())
+    }
+
+    /// Shows this one too, or no longer; whether that is news.
+    pub(super) fn set(&mut self, resource: &str, token: Option<Token>) -> bool {
+        let token = token.map(|token| token.to_string());
+        if self.0.get(resource) == token.as_ref() {
+            return false;
+        }
+        match token {
+            Some(token) => self.0.insert(resource.to_owned(), token),
+            None => self.0.remove(resource),
+        };
+        true
+    }
+
+    pub(super) async fn tell(&self, tx: &mut Transaction<'_>) -> Result<(), Fault> {
+        let lines = self
+            .0
+            .iter()
+            .map(|(name, token)| format!("{name}\t{token}\n"));
+        let text = format!("\n{}", lines.collect::<String>());
+        Ok(tx.exec_drop("SET @palisade_tokens = ?", (text,)).await?)
+    }
+}

@@ -1,0 +1,202 @@
+//! The token as a column of the user's own table: every row is a resource, fenced by itself.
+//!
+//! ```text
+//!   optimistic     UPDATE … SET …, last_fencing_token = ?t WHERE id = ?1 AND ?t BETWEEN last_fencing_token AND …
+//!                  └ 0 rows: Column::explain tells stale from missing
+//!   pessimistic    BEGIN IMMEDIATE, SELECT last_fencing_token … → Rule::decide → UPDATE
+//! ```
+//!
+//! A column remembers one number: the tokens of one authority and lock, writes without numbers.
+
+use palisade_core::Token;
+use palisade_core::fence::{Pass, Reject, Rule};
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, Error, OptionalExtension as _, ToSql, params};
+
+use super::sticky::{fill, rejection};
+use super::told::{in_transaction, int};
+use crate::guard_row::{Corrupt, column_state};
+use crate::sql::{Fault, Refused, admit, bound, valid_name};
+
+const TEMPLATE: &str = include_str!("../../sql/sqlite/sticky_column.sql");
+
+/// A table whose rows carry their token: `INTEGER NOT NULL DEFAULT 0`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    raise: String,
+    lock: String,
+    look: String,
+    sticky: String,
+    token: String,
+    rule: Rule,
+}
+
+impl Column {
+    /// Names the table, its key column and its token column.
+    ///
+    /// # Errors
+    /// [`Fault::Argument`] that says which name is none.
+    pub fn new(table: &str, key: &str, token: &str) -> Result<Column, Fault> {
+        let trigger = |event: &str| identifier(&format!("palisade_column_{event}_{table}"));
+        let names = [
+            ("named", trigger("named")?),
+            ("update", trigger("update")?),
+            ("delete", trigger("delete")?),
+            ("insert", trigger("insert")?),
+            ("table", identifier(table)?),
+            ("key", identifier(key)?),
+            ("token", identifier(token)?),
+        ];
+        let (table, key, token) = (identifier(table)?, identifier(key)?, identifier(token)?);
+        Ok(Column {
+            raise: format!("UPDATE {table} SET {token} = ?2 WHERE {key} = ?1 AND "),
+            // Changes nothing, and yet takes the write lock before anything is read.
+            lock: format!("UPDATE {table} SET {token} = {token} WHERE {key} = ?1"),
+            look: format!("SELECT {token} FROM {table} WHERE {key} = ?1"),
+            sticky: fill(TEMPLATE, &names),
+            token,
+            rule: Rule::CLAIM,
+        })
+    }
+
+    /// The condition of your own statement that carries the token as its `?parameter`, an integer: the
+    /// fence and its jump bound.
+    #[must_use]
+    pub fn condition(&self, parameter: usize) -> String {
+        let (token, bound) = (&self.token, bound(self.rule));
+        format!("{token} >= 0 AND ?{parameter} BETWEEN {token} AND {token} + {bound}")
+    }
+
+    /// The same under another rule. The optimistic form always raises as [`Rule::CLAIM`] does; only the
+    /// jump bound counts there.
+    #[must_use]
+    pub fn under(self, rule: Rule) -> Column {
+        Column { rule, ..self }
+    }
+
+    /// The SQL that makes the table sticky (rule F9): an UPDATE must name the token column and not lower
+    /// it, and a row that was fenced is not deleted. Run it with `execute_batch`.
+    #[must_use]
+    pub fn sticky(&self) -> &str {
+        &self.sticky
+    }
+
+    /// What a trigger of [`Column::sticky`] said to your own statement, as the rejection it is.
+    #[must_use]
+    pub fn why(&self, tx: &Connection, key: &dyn ToSql, error: Error) -> Refused {
+        match self.read(tx, key) {
+            Ok(Some(number)) => match column_state(number) {
+                Ok(state) => rejection(&spelled(key), error, state.highest()),
+                Err(corrupt) => corrupt.into(),
+            },
+            _ => error.into(),
+        }
+    }
+
+    /// Claims a row, optimistically: one statement that raises its token, unless it is stale.
+    ///
+    /// # Errors
+    /// [`Refused::Rejected`]: stale, a leap, or [`Reject::Missing`] if there is no such row.
+    pub fn claim(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<(), Refused> {
+        in_transaction(tx)?;
+        let sql = format!("{}{}", self.raise, self.condition(2));
+        let mut statement = tx.prepare_cached(&sql)?;
+        let rows = statement.execute(params![key, int(token.get())])?;
+        self.explain(tx, key, token, rows)
+    }
+
+    /// Claims a row, pessimistically: takes the file's write lock, as `BEGIN IMMEDIATE` does earlier,
+    /// until the transaction ends; decides, raises.
+    ///
+    /// # Errors
+    /// As [`Column::claim`].
+    pub fn lock(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<(), Refused> {
+        in_transaction(tx)?;
+        tx.prepare_cached(&self.lock)?.execute([key])?;
+        self.decide(tx, key, token)?;
+        self.claim(tx, key, token)
+    }
+
+    /// Judges your own `UPDATE … WHERE … AND condition` by how many rows it hit, as `execute` tells. One
+    /// or more: done. None never counts as success (rule F8): this looks why, stale or missing.
+    ///
+    /// ```
+    /// # use palisade_core::Token;
+    /// # use palisade_fence::sqlite::{Column, Refused};
+    /// # fn main() -> Result<(), Refused> {
+    /// # let mut db = rusqlite::Connection::open_in_memory()?;
+    /// # db.execute_batch("CREATE TABLE orders (id TEXT, total INTEGER, last_fencing_token INTEGER NOT NULL DEFAULT 0);
+    /// #     INSERT INTO orders (id) VALUES ('17')")?;
+    /// # let (tx, token) = (db.transaction()?, Token::FIRST);
+    /// let orders = Column::new("orders", "id", "last_fencing_token")?;
+    /// let sql = format!("UPDATE orders SET total = ?2, last_fencing_token = ?3 WHERE id = ?1 AND {}",
+    ///                   orders.condition(3));
+    /// let hit = tx.execute(&sql, ("17", 99, token.get() as i64))?;
+    /// orders.explain(&tx, &"17", token, hit)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Column::claim`]. A row that would have been admitted, and yet was not hit, is missing: some
+    /// other condition of the statement did not hold.
+    pub fn explain(
+        &self,
+        tx: &Connection,
+        key: &dyn ToSql,
+        token: Token,
+        affected: usize,
+    ) -> Result<(), Refused> {
+        if affected > 0 {
+            return Ok(());
+        }
+        self.decide(tx, key, token)?;
+        Err(noted(key, token, Reject::Missing.into()))
+    }
+
+    fn decide(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<(), Refused> {
+        let judged = match self.read(tx, key)? {
+            Some(number) => admit(self.rule, number, token),
+            None => Err(Reject::Missing.into()),
+        };
+        judged.map_err(|refused| noted(key, token, refused))
+    }
+
+    fn read(&self, tx: &Connection, key: &dyn ToSql) -> Result<Option<i64>, Fault> {
+        let mut statement = tx.prepare_cached(&self.look)?;
+        let read = statement.query_row([key], |row| row.get(0)).optional();
+        read.map_err(|error| match error {
+            // A column takes any type of value, whatever it was declared as.
+            Error::InvalidColumnType(_, _, holds) => Fault::Corrupt(Corrupt {
+                column: "last_fencing_token",
+                holds: format!("a value of type {holds}"),
+            }),
+            other => other.into(),
+        })
+    }
+}
+
+fn noted(key: &dyn ToSql, token: Token, refused: Refused) -> Refused {
+    refused.noted(&spelled(key), Pass::new(token))
+}
+
+/// A key as the operator reads it.
+fn spelled(key: &dyn ToSql) -> String {
+    let output = key.to_sql();
+    let value = match &output {
+        Ok(ToSqlOutput::Borrowed(value)) => *value,
+        Ok(ToSqlOutput::Owned(value)) => value.into(),
+        _ => ValueRef::Null,
+    };
+    match value {
+        ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        ValueRef::Integer(number) => number.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Quoted as SQL wants it.
+pub(super) fn identifier(name: &str) -> Result<String, Fault> {
+    valid_name(name, 255)?;
+    Ok(format!("\"{}\"", name.replace('"', "\"\"")))
+}

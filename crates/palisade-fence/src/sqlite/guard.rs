@@ -1,0 +1,204 @@
+//! The guard row: claim it, check it, and let the effect commit with it.
+
+use std::collections::BTreeMap;
+
+use palisade_core::Token;
+use palisade_core::fence::{Op, Pass, Rule, Sequence};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::sticky::{forget, show_token};
+use super::told::{in_transaction, int};
+use crate::guard_row::{GuardRow, Numbered, Recorded};
+use crate::name::ResourceId;
+use crate::sql::{Entry, Fault, Refused, asked, recordable, rule_on};
+
+/// Takes the write lock, whether the row is there or not; only then is the row read.
+const TAKE: &str =
+    "UPDATE palisade_fence SET updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE resource = ?1
+RETURNING resource, authority, lock, token, written, sequence, digest, result";
+
+const CREATE: &str = "INSERT INTO palisade_fence (resource) VALUES (?1)";
+
+const STORE: &str = "UPDATE palisade_fence SET authority = ?2, lock = ?3, token = ?4, written = ?5,
+    sequence = ?6, digest = ?7, result = ?8 WHERE resource = ?1";
+
+const RECORD: &str =
+    "UPDATE palisade_fence SET result = ?4, updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE resource = ?1 AND token = ?2 AND sequence = ?3";
+
+/// Claims a resource: from the commit on, nothing older is admitted there. The first statement of a
+/// transaction, before its first read (rule F2).
+///
+/// The raise is durable when the transaction commits, together with what else it wrote. Takes a token or
+/// a whole [`Pass`].
+///
+/// # Errors
+/// [`Refused::Rejected`] if a newer holder has been here; faults of the database.
+pub fn claim<'p>(
+    tx: &Connection,
+    resource: &str,
+    pass: impl Into<Pass<'p>>,
+) -> Result<Entry, Refused> {
+    Guard::CLAIM.check(tx, resource, pass, Op::Claim)
+}
+
+/// Claims several resources at once, in name order: all are admitted or none is raised.
+///
+/// # Errors
+/// As [`claim`]; naming a resource twice is a fault.
+pub fn claim_all(tx: &Connection, claims: &[(&str, Pass<'_>)]) -> Result<(), Refused> {
+    Guard::CLAIM.claim_all(tx, claims)
+}
+
+/// Guard rows under one rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// How they decide.
+    pub rule: Rule,
+}
+
+impl Guard {
+    /// The claim fence: the one to use.
+    pub const CLAIM: Guard = Guard { rule: Rule::CLAIM };
+
+    /// Longest result that is recorded with a numbered write, in bytes.
+    pub const MAX_RESULT_BYTES: usize = 65_536;
+
+    /// Checks any operation that carries a token, and raises the fence where it must.
+    ///
+    /// # Errors
+    /// As [`claim`].
+    pub fn check<'p>(
+        &self,
+        tx: &Connection,
+        resource: &str,
+        pass: impl Into<Pass<'p>>,
+        op: Op,
+    ) -> Result<Entry, Refused> {
+        self.judge(tx, &[(resource, pass.into())], op, None)
+    }
+
+    /// Checks a numbered write: a repeat is recognised, and gets the result that was recorded.
+    ///
+    /// # Errors
+    /// As [`claim`]; the same number for another write is rejected.
+    pub fn write<'p>(
+        &self,
+        tx: &Connection,
+        resource: &str,
+        pass: impl Into<Pass<'p>>,
+        write: Numbered,
+    ) -> Result<Entry, Refused> {
+        let (claims, op) = ([(resource, pass.into())], Op::Write(Some(write.sequence)));
+        self.judge(tx, &claims, op, Some(write.digest))
+    }
+
+    /// Records what a numbered write answered, in the transaction that carried it out.
+    ///
+    /// # Errors
+    /// [`Fault::Argument`] if it is too long, or if this is not the resource's last numbered write.
+    pub fn record(
+        &self,
+        tx: &Connection,
+        resource: &str,
+        token: Token,
+        sequence: Sequence,
+        result: &[u8],
+    ) -> Result<(), Refused> {
+        ResourceId::new(resource)?;
+        recordable(result, Guard::MAX_RESULT_BYTES)?;
+        in_transaction(tx)?;
+        let arguments = params![resource, int(token.get()), int(sequence.get()), result];
+        match tx.prepare_cached(RECORD)?.execute(arguments)? {
+            1 => Ok(()),
+            _ => Err(Fault::Argument(format!(
+                "{resource}: the last write there is not number {sequence} of token {token}"
+            ))
+            .into()),
+        }
+    }
+
+    /// See [`claim_all`].
+    ///
+    /// # Errors
+    /// As [`claim_all`].
+    pub fn claim_all(&self, tx: &Connection, claims: &[(&str, Pass<'_>)]) -> Result<(), Refused> {
+        self.judge(tx, claims, Op::Claim, None).map(drop)
+    }
+
+    fn judge(
+        &self,
+        tx: &Connection,
+        claims: &[(&str, Pass<'_>)],
+        op: Op,
+        digest: Option<u64>,
+    ) -> Result<Entry, Refused> {
+        let asked = asked(claims)?;
+        in_transaction(tx)?;
+        let mut rows = BTreeMap::new();
+        for resource in asked.keys() {
+            rows.insert((*resource).to_owned(), take(tx, resource)?);
+        }
+        match rule_on(self.rule, &asked, &rows, op, digest) {
+            Ok((ruled, entry)) => {
+                for one in ruled.iter().filter(|one| one.changed) {
+                    store(tx, one.resource, &one.row)?;
+                }
+                for (resource, pass) in &asked {
+                    show_token(tx, resource, pass.token)?;
+                }
+                Ok(entry)
+            }
+            Err(refused) => {
+                for resource in asked.keys() {
+                    forget(tx, resource)?;
+                }
+                Err(refused)
+            }
+        }
+    }
+}
+
+/// The row of a resource, ours until the transaction ends; a missing one is made.
+pub(super) fn take(tx: &Connection, resource: &str) -> Result<GuardRow, Fault> {
+    let mut statement = tx.prepare_cached(TAKE)?;
+    if let Some(row) = statement.query_row([resource], guard_row).optional()? {
+        return Ok(row);
+    }
+    tx.prepare_cached(CREATE)?.execute([resource])?;
+    Ok(GuardRow::default())
+}
+
+/// From the columns after the resource's.
+pub(super) fn guard_row(row: &Row<'_>) -> rusqlite::Result<GuardRow> {
+    Ok(GuardRow {
+        authority: row.get(1)?,
+        lock: row.get(2)?,
+        token: row.get(3)?,
+        written: row.get(4)?,
+        sequence: row.get(5)?,
+        recorded: Recorded {
+            digest: row.get(6)?,
+            result: row.get(7)?,
+        },
+    })
+}
+
+fn store(tx: &Connection, resource: &str, row: &GuardRow) -> Result<(), Fault> {
+    let arguments = params![
+        resource,
+        row.authority,
+        row.lock,
+        row.token,
+        row.written,
+        row.sequence,
+        row.recorded.digest,
+        row.recorded.result,
+    ];
+    match tx.prepare_cached(STORE)?.execute(arguments)? {
+        1 => Ok(()),
+        _ => Err(Fault::Argument(format!(
+            "{resource}: the guard row could not be written"
+        ))),
+    }
+}

@@ -1,0 +1,88 @@
+//! What an operator does: look at fences, and re-arm one (rule F7).
+
+use palisade_core::AuthorityId;
+use palisade_core::fence::{FenceState, Rearm};
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
+
+use super::guard::{guard_row, take};
+use super::told::int;
+use crate::admin::{Admin, Listed};
+use crate::name::ResourceId;
+use crate::sql::Fault;
+
+const SHOW: &str = "SELECT resource, authority, lock, token, written, sequence, digest, NULL
+FROM palisade_fence WHERE resource = ?1";
+
+const LIST: &str = "SELECT resource, authority, lock, token, written, sequence, digest, NULL
+FROM palisade_fence WHERE substr(resource, 1, length(?1)) = ?1 AND (?2 IS NULL OR resource > ?2)
+ORDER BY resource LIMIT ?3";
+
+const REARM: &str =
+    "UPDATE palisade_fence SET token = ?2, floor = ?2, authority = ?3, lock = NULL,
+    written = 0, sequence = NULL, digest = NULL, result = NULL, rearmed = rearmed + 1 WHERE resource = ?1";
+
+/// The fences of a file. Re-arming is a transaction of its own, durable when it returns; all of it blocks.
+///
+/// ```
+/// # use palisade_fence::{Admin as _, sqlite::{Fault, MIGRATIONS, Operator}};
+/// # async fn look(mut db: rusqlite::Connection) -> Result<(), Fault> {
+/// let fence = Operator::new(&mut db).show("orders").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Operator<'a>(&'a mut Connection);
+
+impl<'a> Operator<'a> {
+    /// Looks through this connection.
+    pub const fn new(connection: &'a mut Connection) -> Operator<'a> {
+        Operator(connection)
+    }
+}
+
+impl Admin for Operator<'_> {
+    type Error = Fault;
+
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+        show(self.0, resource)
+    }
+
+    async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, Fault> {
+        let mut statement = self.0.prepare_cached(LIST)?;
+        let rows = statement.query_map(params![prefix, after, limit], |row| {
+            Ok((row.get(0)?, guard_row(row)?))
+        })?;
+        let mut listed = Vec::new();
+        for row in rows {
+            let (resource, row) = row?;
+            let state = row.state()?;
+            listed.push(Listed { resource, state });
+        }
+        Ok(listed)
+    }
+
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+        ResourceId::new(resource)?;
+        let tx = self
+            .0
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        take(&tx, resource)?.state()?.rearmed(with)?;
+        let authority = with.authority.map(AuthorityId::as_str);
+        let arguments = params![resource, int(with.floor.get()), authority];
+        tx.prepare_cached(REARM)?.execute(arguments)?;
+        Ok(tx.commit()?)
+    }
+}
+
+/// The fence of one resource; `None` if nothing was ever admitted there.
+pub(super) fn show(db: &Connection, resource: &str) -> Result<Option<FenceState>, Fault> {
+    ResourceId::new(resource)?;
+    let mut statement = db.prepare_cached(SHOW)?;
+    let row = statement.query_row([resource], guard_row).optional()?;
+    Ok(row.map(|row| row.state()).transpose()?)
+}

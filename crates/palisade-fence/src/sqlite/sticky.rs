@@ -1,0 +1,176 @@
+//! Triggers that stop code which forgot the fence, and the token that a connection shows them.
+//!
+//! SQLite has neither variables of a transaction nor session variables, and a trigger cannot see
+//! temporary tables. What it can do is call a function that the connection has registered: the claim
+//! registers `palisade_token`, and tells it the token. So it is the connection that remembers, not the
+//! transaction; the trigger compares with the guard row, under the write lock, so that what was shown
+//! once and is stale by now is still rejected.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use palisade_core::Token;
+use palisade_core::fence::Reject;
+use rusqlite::functions::{Context, FunctionFlags};
+use rusqlite::{Connection, Error, params};
+
+use super::column::identifier;
+use super::operator::show;
+use super::told::int;
+use crate::audit;
+use crate::name::ResourceId;
+use crate::sql::{Fault, Refused};
+
+const TEMPLATE: &str = include_str!("../../sql/sqlite/sticky.sql");
+const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
+
+/// The SQL that makes a table sticky (rule F9): every write of it must come over a connection that
+/// claimed the resource by its highest token. Run it with `execute_batch`; running it again changes nothing.
+///
+/// What it does not stop is said in `sql/sqlite/sticky.sql`.
+///
+/// # Errors
+/// [`Fault::Argument`] or [`Fault::Invalid`] that says which name is none.
+pub fn sticky(table: &str, resource: &str) -> Result<String, Fault> {
+    ResourceId::new(resource)?;
+    let literal = format!("'{}'", resource.replace('\'', "''"));
+    let one = |event: &&str| {
+        let names = [
+            ("trigger", trigger(table, event)?),
+            ("event", (*event).to_owned()),
+            ("table", identifier(table)?),
+            ("resource", literal.clone()),
+        ];
+        Ok(fill(TEMPLATE, &names))
+    };
+    EVENTS.iter().map(one).collect()
+}
+
+/// The SQL that removes what [`sticky`] made.
+///
+/// # Errors
+/// [`Fault::Argument`] if that is no name of a table.
+pub fn unstick(table: &str) -> Result<String, Fault> {
+    let one = |event: &&str| {
+        Ok(format!(
+            "DROP TRIGGER IF EXISTS {};\n",
+            trigger(table, event)?
+        ))
+    };
+    EVENTS.iter().map(one).collect()
+}
+
+/// What a trigger of [`sticky`] said to your own statement, as the rejection it is. Other errors come back
+/// as faults.
+///
+/// # Errors
+/// Never an admission: the value is the `Err` side of your function.
+#[must_use]
+pub fn why(tx: &Connection, resource: &str, error: Error) -> Refused {
+    match show(tx, resource) {
+        Ok(state) => rejection(resource, error, state.and_then(|state| state.highest())),
+        Err(_) => error.into(),
+    }
+}
+
+/// A trigger's words cannot carry a number, so it is given here. The operator is told.
+pub(super) fn rejection(resource: &str, error: Error, highest: Option<Token>) -> Refused {
+    let words = error.to_string();
+    let reject = match highest {
+        Some(highest) if words.contains("palisade stale:") => Reject::Stale { highest },
+        Some(highest) if words.contains("palisade tokenless:") || unregistered(&words) => {
+            Reject::Tokenless { highest }
+        }
+        _ => return error.into(),
+    };
+    audit::rejected(resource, None, &reject);
+    reject.into()
+}
+
+/// In a template, `{name}` stands for what is given under that name.
+pub(super) fn fill(template: &str, names: &[(&str, String)]) -> String {
+    let mut filled = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, behind)) = rest.split_once('{') {
+        let Some((name, behind)) = behind.split_once('}') else {
+            break;
+        };
+        filled.push_str(before);
+        let given = names.iter().find(|(known, _)| *known == name);
+        filled.push_str(given.map_or("", |(_, text)| text));
+        rest = behind;
+    }
+    filled + rest
+}
+
+fn trigger(table: &str, event: &str) -> Result<String, Fault> {
+    identifier(&format!("palisade_sticky_{}_{table}", event.to_lowercase()))
+}
+
+/// Tells the connection its token at a resource.
+pub(super) fn show_token(tx: &Connection, resource: &str, token: Token) -> Result<(), Fault> {
+    tell(tx, resource, Some(int(token.get())))
+}
+
+/// From now on the connection has no token at this resource.
+pub(super) fn forget(tx: &Connection, resource: &str) -> Result<(), Fault> {
+    tell(tx, resource, None)
+}
+
+fn tell(tx: &Connection, resource: &str, token: Option<i64>) -> Result<(), Fault> {
+    let told = || {
+        let mut statement = tx.prepare_cached("SELECT palisade_token(?1, ?2)")?;
+        statement.query_row(params![resource, token], |_| Ok(()))
+    };
+    match told() {
+        Err(error) if unregistered(&error.to_string()) => {
+            register(tx)?;
+            Ok(told()?)
+        }
+        other => Ok(other?),
+    }
+}
+
+fn unregistered(words: &str) -> bool {
+    words.contains("no such function: palisade_token")
+}
+
+/// `palisade_token(resource)` gives the token, `palisade_token(resource, token)` sets it; the latter is
+/// not for triggers and views.
+fn register(connection: &Connection) -> rusqlite::Result<()> {
+    let tokens: Arc<Mutex<BTreeMap<String, i64>>> = Arc::default();
+    let shown = Arc::clone(&tokens);
+    let reading = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS;
+    let get = move |call: &Context<'_>| {
+        let resource: String = call.get(0)?;
+        let shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(shown.get(&resource).copied())
+    };
+    connection.create_scalar_function("palisade_token", 1, reading, get)?;
+    let writing = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DIRECTONLY;
+    let set = move |call: &Context<'_>| {
+        let (resource, token): (String, Option<i64>) = (call.get(0)?, call.get(1)?);
+        let mut tokens = tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        match token {
+            Some(token) => tokens.insert(resource, token),
+            None => tokens.remove(&resource),
+        };
+        Ok(token)
+    };
+    connection.create_scalar_function("palisade_token", 2, writing, set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_end_the_statement() {
+        let sql = sticky("a\"b", "it's").unwrap();
+        assert!(sql.contains("ON \"a\"\"b\" BEGIN"), "{sql}");
+        assert!(sql.contains("palisade_token('it''s')"), "{sql}");
+        assert!(sticky("", "r").is_err());
+        assert!(sticky("t", "").is_err());
+        assert!(!sql.contains('{') && !sql.contains('}'), "{sql}");
+    }
+}

@@ -1,0 +1,41 @@
+//! The forced schedule: the old holder's write is held back, and arrives between the new holder's read
+//! and its write.
+
+use palisade_fence::Rule;
+use palisade_fence::conformance::late_writes;
+use palisade_fence::sqlite::Strategy;
+
+use crate::TEXTBOOK;
+use crate::forms::Form;
+use crate::subject::{Journal, Subject};
+
+/// Unless `PALISADE_LATE_WRITES` tells otherwise: the full battery, for every form.
+fn rounds() -> u64 {
+    let told = std::env::var("PALISADE_LATE_WRITES").ok();
+    told.map_or(1_000, |text| text.parse().unwrap())
+}
+
+/// How many rounds lost an acknowledged addition. Every step is a transaction of its own on the file;
+/// there is no wire to hold it back on, so the old holder's begins when the new one has read.
+async fn lost(form: Form) -> u64 {
+    let subject = Subject::new(form, Journal::Wal);
+    late_writes(&subject, rounds()).await.unwrap().lost
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_textbook_loses_every_late_write() {
+    assert_eq!(lost(Form::Guard(TEXTBOOK)).await, rounds());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_claimed_guard_row_loses_none() {
+    assert_eq!(lost(Form::Guard(Rule::CLAIM)).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_claimed_columns_lose_none() {
+    for strategy in [Strategy::Optimistic, Strategy::Pessimistic] {
+        assert_eq!(lost(Form::Column(strategy)).await, 0);
+        assert_eq!(lost(Form::Records(strategy)).await, 0);
+    }
+}
