@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! check ── format · tidy · words · purity · clippy · doc      reads only, reports every failure at the end
-//! test  ── prerequisites → build → cargo test → one summary
+//! test  ── prerequisites → build → instructions of the hot path → cargo test → one summary
+//! bench ── peers (beside other systems) · instructions (against the committed baseline)
 //! ```
 
+mod bench;
 mod check;
 mod prerequisites;
 mod purity;
@@ -19,6 +21,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, changes nothing
        cargo xtask test [--quick] [-- FILTER…]    build, then every test; --quick runs the unit tests only
+       cargo xtask bench peers [FLAG…]            Palisade beside other systems, in one run; --help lists the flags
+       cargo xtask bench instructions [--bless]   the hot path against its baseline; --bless writes it
        cargo xtask purity                         prove that palisade-core is pure (a step of check)
 ";
 
@@ -28,6 +32,7 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["check", rest @ ..] => check::Plan::parse(rest).map(|plan| plan.run()),
         ["test", rest @ ..] => suite::Plan::parse(rest).map(|plan| plan.run()),
+        ["bench", rest @ ..] => bench::Plan::parse(rest).map(|plan| plan.run()),
         ["purity"] => check::Plan::parse(&["--only", "purity"]).map(|plan| plan.run()),
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");

@@ -84,6 +84,14 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
     },
 ];
 
+/// What counts instructions.
+pub(crate) const CALLGRIND: &[Prerequisite] = &[Prerequisite {
+    name: "valgrind",
+    probe: &["valgrind", "--version"],
+    packages: &["valgrind"],
+    needed_for: "counting the instructions of the hot path",
+}];
+
 /// Makes sure that everything in the table is there.
 ///
 /// # Errors
@@ -192,7 +200,7 @@ mod tests {
 
     #[test]
     fn every_row_can_be_checked_and_installed() {
-        for row in PREREQUISITES {
+        for row in PREREQUISITES.iter().chain(CALLGRIND) {
             assert!(
                 !row.probe.is_empty() && !row.packages.is_empty() && !row.needed_for.is_empty(),
                 "{}",

@@ -5,7 +5,8 @@ use std::process::Stdio;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::prerequisites::{PREREQUISITES, ensure, ensure_moto};
+use crate::bench::instructions;
+use crate::prerequisites::{CALLGRIND, PREREQUISITES, ensure, ensure_moto};
 use crate::shell::{cargo, run, spelled, target, timed};
 
 /// How long the output may stay open after cargo has ended. Whoever holds it then was left behind by a test.
@@ -72,6 +73,7 @@ impl Plan {
         ensure(PREREQUISITES)?;
         ensure_moto(&target())?;
         run(&mut cargo(&["build", "--release", "--workspace"]))?;
+        let instructions = self.instructions();
         let mut command = cargo(&[
             "test",
             "--release",
@@ -110,9 +112,18 @@ impl Plan {
         } else if tally.passed == 0 && self.filter.is_empty() {
             Err("no test ran".to_owned())
         } else {
-            Ok(())
+            instructions
         };
         Ok((tally, verdict))
+    }
+
+    /// The hot path against its baseline, when all tests run.
+    fn instructions(&self) -> Result<(), String> {
+        if self.quick || !self.filter.is_empty() {
+            return Ok(());
+        }
+        ensure(CALLGRIND)?;
+        instructions::measure(false).inspect_err(|complaint| println!("test: {complaint}"))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use palisade_client::service::{AcquireRequest, Acquired, LockService, Released, Under};
+use palisade_client::service::{AcquireRequest, Acquired, LockService, Released, Renewal, Under};
 use palisade_core::{ClientId, GrantRef, LockName, RequestId, Span, Ttl};
 
 /// Whatever goes wrong here ends the run.
@@ -19,6 +19,12 @@ pub(crate) trait Lane: Send {
     fn release(&mut self) -> Step<'_, ()>;
 }
 
+/// A lane whose lease can be made to last longer.
+pub(crate) trait Renewing: Lane {
+    /// Makes the lease of what is held last its full time again.
+    fn renew(&mut self) -> Step<'_, ()>;
+}
+
 /// How long a lease would last, were it not released.
 pub(crate) const TTL_MS: u64 = 10_000;
 
@@ -27,6 +33,9 @@ pub(crate) struct Adapter {
     service: Arc<dyn LockService>,
     lock: LockName,
     client: ClientId,
+    ttl: Ttl,
+    /// The next request's id: random only in its beginning, as clients make them.
+    request: u128,
     grant: Option<GrantRef>,
 }
 
@@ -39,20 +48,29 @@ impl Adapter {
                 "lane-{}",
                 RequestId::from_bytes(random()?).to_hex()
             ))?,
+            ttl: Ttl::from_millis(TTL_MS)?,
+            request: u128::from_le_bytes(random()?),
             grant: None,
         })
+    }
+
+    /// The same with leases that last this long.
+    pub(crate) fn lasting(self, ttl_ms: u64) -> Result<Adapter, Error> {
+        let ttl = Ttl::from_millis(ttl_ms)?;
+        Ok(Adapter { ttl, ..self })
     }
 }
 
 impl Lane for Adapter {
     fn acquire(&mut self) -> Step<'_, u64> {
         Box::pin(async move {
+            self.request = self.request.wrapping_add(1);
             let request = AcquireRequest {
                 lock: self.lock.clone(),
                 client: self.client.clone(),
-                under: Under::New(Ttl::from_millis(TTL_MS)?),
+                under: Under::New(self.ttl),
                 wait: Some(Span::from_millis(60_000)),
-                request: RequestId::from_bytes(random()?),
+                request: RequestId::from_bytes(self.request.to_le_bytes()),
                 metadata: None,
             };
             match self.service.acquire(request).await? {
@@ -75,6 +93,18 @@ impl Lane for Adapter {
             match self.service.release(grant).await? {
                 Released::Released => Ok(()),
                 other => Err(format!("not released: {other:?}").into()),
+            }
+        })
+    }
+}
+
+impl Renewing for Adapter {
+    fn renew(&mut self) -> Step<'_, ()> {
+        Box::pin(async move {
+            let grant = self.grant.clone().ok_or("nothing is held")?;
+            match self.service.renew(grant, None).await? {
+                Renewal::Renewed(_) => Ok(()),
+                other => Err(format!("not renewed: {other:?}").into()),
             }
         })
     }

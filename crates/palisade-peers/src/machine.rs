@@ -3,12 +3,18 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 
 use crate::lane::Error;
 use crate::measure::{median, now};
 
 /// One line about the machine.
 pub(crate) fn line() -> Result<String, Error> {
+    line_for(&std::env::temp_dir())
+}
+
+/// The same, with the disk that this folder is on.
+pub(crate) fn line_for(folder: &Path) -> Result<String, Error> {
     let cpus = std::fs::read_to_string("/proc/cpuinfo")?;
     let model = cpus
         .lines()
@@ -19,13 +25,13 @@ pub(crate) fn line() -> Result<String, Error> {
     Ok(format!(
         "{cores} cores of {model}, Linux {}, fdatasync of 4 KiB {:.0} us",
         kernel.trim(),
-        fdatasync()?
+        fdatasync(folder)?
     ))
 }
 
 /// Microseconds for a plain write and fdatasync of 4 KiB on a file that is already as long; the median.
-fn fdatasync() -> Result<f64, Error> {
-    let path = std::env::temp_dir().join(format!("palisade-peers-{}", std::process::id()));
+fn fdatasync(folder: &Path) -> Result<f64, Error> {
+    let path = folder.join(format!("palisade-peers-{}", std::process::id()));
     let mut file = File::create(&path)?;
     file.write_all(&vec![0; 1 << 20])?;
     file.sync_all()?;

@@ -15,6 +15,7 @@ mod lane;
 mod machine;
 mod measure;
 mod palisade;
+mod peers;
 mod strategies;
 
 use std::path::PathBuf;
@@ -51,6 +52,42 @@ enum Command {
         #[arg(long, value_enum)]
         only: Vec<adapters::System>,
         /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// The same workloads on Palisade and on every peer, in one run; writes a report.
+    Peers {
+        /// Rounds; each measures everything once, in shuffled order.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        rounds: u32,
+        /// Milliseconds each measurement takes.
+        #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(20..=600_000))]
+        millis: u64,
+        /// Milliseconds before it that do not count.
+        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+        warm_up: u64,
+        /// Only systems with this in their id; may be given several times.
+        #[arg(long, value_name = "PART", value_delimiter = ',')]
+        systems: Vec<String>,
+        /// Only workloads with this in their id; may be given several times.
+        #[arg(long, value_name = "PART", value_delimiter = ',')]
+        workloads: Vec<String>,
+        /// Also hold many locks: memory, renewals, restart.
+        #[arg(long)]
+        million: bool,
+        /// How many with --million.
+        #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+        locks: u32,
+        /// Hold many locks, and measure no rates.
+        #[arg(long, requires = "million")]
+        no_rates: bool,
+        /// Where the servers keep their data, all on one disk [default: target/peers/data].
+        #[arg(long, value_name = "FOLDER")]
+        data: Option<PathBuf>,
+        /// Where peers.md, peers.json and peers.svg go [default: target/peers].
+        #[arg(long, value_name = "FOLDER")]
+        report: Option<PathBuf>,
+        /// Print the JSON instead of the page.
         #[arg(long)]
         json: bool,
     },
@@ -93,6 +130,34 @@ fn main() -> ExitCode {
             only,
             json,
         }),
+        Command::Peers {
+            rounds,
+            millis,
+            warm_up,
+            systems,
+            workloads,
+            million,
+            locks,
+            no_rates,
+            data,
+            report,
+            json,
+        } => built_in().and_then(|target| {
+            peers::run(&peers::Plan {
+                rounds,
+                window: peers::Window {
+                    warm_up: Duration::from_millis(warm_up),
+                    measure: Duration::from_millis(millis),
+                },
+                systems,
+                workloads,
+                held: million.then_some(locks as usize),
+                rates: !no_rates,
+                data: data.unwrap_or_else(|| target.join("peers/data")),
+                report: report.unwrap_or_else(|| target.join("peers")),
+                json,
+            })
+        }),
         Command::Strategies {
             workers,
             adds,
@@ -114,4 +179,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The folder that holds what was built.
+fn built_in() -> Result<PathBuf, lane::Error> {
+    let program = std::env::current_exe()?;
+    let target = program.ancestors().nth(2).ok_or("no target folder")?;
+    Ok(target.to_owned())
 }

@@ -1,17 +1,15 @@
 //! The Palisade server that was built beside this program.
 
-use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::ops::Deref;
+
+use palisade_testbed::{Instance, Program, says};
 
 use crate::lane::Error;
 
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: palisade\r\nConnection: close\r\n\r\n";
+
 /// It ends with its value.
-pub(crate) struct Server {
-    process: Child,
-    data: PathBuf,
-    url: String,
-}
+pub(crate) struct Server(Program);
 
 impl Server {
     pub(crate) fn start() -> Result<Server, Error> {
@@ -19,36 +17,27 @@ impl Server {
         if !program.exists() {
             return Err("the server is not built: cargo build --release".into());
         }
-        let data = std::env::temp_dir().join(format!("palisade-peers-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&data);
-        let mut process = Command::new(program)
-            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
-            .arg(&data)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let stdout = process.stdout.take().ok_or("no output")?;
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        let said: serde_json::Value = serde_json::from_str(&line)?;
-        let url = said["url"].as_str().ok_or("the server said nothing")?;
-        Ok(Server {
-            url: url.to_owned(),
-            process,
-            data,
-        })
+        let arguments = |dir: &std::path::Path, port| {
+            let (data, listen) = (dir.join("data"), format!("127.0.0.1:{port}"));
+            let data = data.display().to_string();
+            ["serve", "--listen", &listen, "--data", &data]
+                .map(str::to_owned)
+                .to_vec()
+        };
+        let ready = |port| says(port, HEALTH, "200");
+        Ok(Server(Program::start(
+            "palisade", &program, arguments, ready,
+        )))
     }
 
-    pub(crate) fn url(&self) -> &str {
-        &self.url
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address())
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = std::fs::remove_dir_all(&self.data);
+impl Deref for Server {
+    type Target = Instance;
+    fn deref(&self) -> &Instance {
+        &self.0
     }
 }

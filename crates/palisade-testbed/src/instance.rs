@@ -250,8 +250,8 @@ fn spawn(command: &[String], log: File) -> std::io::Result<Child> {
         .spawn()
 }
 
-/// What a server says to `question`, or of its own accord.
-pub(crate) fn says(port: u16, question: &[u8], expected: &str) -> bool {
+/// Whether a server says something that contains `expected`, asked `question` or of its own accord.
+pub fn says(port: u16, question: &[u8], expected: &str) -> bool {
     answer(port, question, expected).contains(expected)
 }
 

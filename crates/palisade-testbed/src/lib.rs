@@ -28,10 +28,13 @@
 mod instance;
 mod members;
 mod place;
+mod program;
 mod proxy;
 mod servers;
 
-pub use instance::Instance;
+pub use instance::{Instance, says};
 pub use members::{Etcd, ZooKeeper};
+pub use place::keep_in;
+pub use program::Program;
 pub use proxy::{Direction, Proxy};
 pub use servers::{MariaDb, Moto, Nats, PgBouncer, Postgres, Redis};

@@ -2,8 +2,20 @@
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
+
+static ROOT: OnceLock<PathBuf> = OnceLock::new();
+
+/// From now on the servers of this process have their folders below this one, and not in the system's
+/// folder for temporary files: what is measured must not depend on whether that one is on a disk.
+///
+/// # Panics
+/// If it was said before.
+pub fn keep_in(folder: &Path) {
+    let folder = std::path::absolute(folder).expect("a folder");
+    assert!(ROOT.set(folder).is_ok(), "the folder was chosen before");
+}
 
 /// A folder that goes with its value, or is swept away when its process is dead.
 pub(crate) struct Place(PathBuf);
@@ -12,7 +24,8 @@ impl Place {
     pub(crate) fn new(name: &str) -> Place {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         static SWEPT: Once = Once::new();
-        let root = std::env::temp_dir().join("palisade-testbed");
+        let root = ROOT.get().cloned().unwrap_or_else(std::env::temp_dir);
+        let root = root.join("palisade-testbed");
         SWEPT.call_once(|| sweep(&root));
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = root.join(format!("{}-{number}-{name}", std::process::id()));

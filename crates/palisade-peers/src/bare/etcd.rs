@@ -12,7 +12,7 @@ use crate::lane::{Error, Lane as Any, Step, TTL_MS, random};
     clippy::allow_attributes_without_reason,
     reason = "generated"
 )]
-mod pb {
+pub(crate) mod pb {
     tonic::include_proto!("etcdserverpb");
 }
 
@@ -25,24 +25,97 @@ use pb::watch_client::WatchClient;
 use pb::watch_request::RequestUnion;
 
 pub(crate) struct Lane {
-    keys: KvClient<Channel>,
     leases: LeaseClient<Channel>,
+    queue: Queue,
+    held: Option<(Vec<u8>, i64)>,
+}
+
+/// The keys of those who want a lock, in the order in which they came.
+pub(crate) struct Queue {
+    keys: KvClient<Channel>,
     watches: WatchClient<Channel>,
     prefix: Vec<u8>,
-    held: Option<(Vec<u8>, i64)>,
+}
+
+pub(crate) async fn channel(port: u16) -> Result<Channel, Error> {
+    let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}"))?;
+    Ok(endpoint.tcp_nodelay(true).connect().await?)
 }
 
 impl Lane {
     pub(crate) async fn connect(port: u16, lock: &str) -> Result<Lane, Error> {
-        let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}"))?;
-        let channel = endpoint.tcp_nodelay(true).connect().await?;
+        let channel = channel(port).await?;
         Ok(Lane {
-            keys: KvClient::new(channel.clone()),
             leases: LeaseClient::new(channel.clone()),
-            watches: WatchClient::new(channel),
-            prefix: format!("bare/{lock}\0").into_bytes(),
+            queue: Queue::new(channel, lock),
             held: None,
         })
+    }
+}
+
+impl Queue {
+    pub(crate) fn new(channel: Channel, lock: &str) -> Queue {
+        Queue {
+            keys: KvClient::new(channel.clone()),
+            watches: WatchClient::new(channel),
+            prefix: format!("bare/{lock}\0").into_bytes(),
+        }
+    }
+
+    /// Queues a key under this lease, and waits until it is the first. Returns it and its token.
+    pub(crate) async fn enter(&mut self, name: &str, lease: i64) -> Result<(Vec<u8>, u64), Error> {
+        let mut key = self.prefix.clone();
+        key.extend_from_slice(name.as_bytes());
+        let put = pb::PutRequest {
+            key: key.clone(),
+            value: b"lane".to_vec(),
+            lease,
+        };
+        let put = self.commit([Op::RequestPut(put)]).await?;
+        let revision = put.header.ok_or("no header")?.revision;
+        loop {
+            // Own key and the one before it, in one look.
+            let own = pb::RangeRequest {
+                key: key.clone(),
+                ..Default::default()
+            };
+            let ranges = [own, self.before(revision)].map(Op::RequestRange);
+            let looked = self.commit(ranges).await?;
+            let now = looked.header.ok_or("no header")?.revision;
+            let mut found = looked
+                .responses
+                .into_iter()
+                .map(|done| match done.response {
+                    Some(Done::ResponseRange(range)) => range.kvs.into_iter().next(),
+                    _ => None,
+                });
+            let own = found.next().flatten().ok_or("the key is gone")?;
+            let Some(before) = found.next().flatten() else {
+                return Ok((key, own.create_revision.unsigned_abs()));
+            };
+            self.gone(before.key, now + 1).await?;
+        }
+    }
+
+    /// Takes a key out.
+    pub(crate) async fn leave(&mut self, key: Vec<u8>) -> Result<(), Error> {
+        let delete = pb::DeleteRangeRequest {
+            key,
+            ..Default::default()
+        };
+        self.commit([Op::RequestDeleteRange(delete)]).await?;
+        Ok(())
+    }
+
+    async fn commit<const N: usize>(&mut self, all: [Op; N]) -> Result<pb::TxnResponse, Error> {
+        let success = all.map(|operation| pb::RequestOp {
+            request: Some(operation),
+        });
+        let txn = pb::TxnRequest {
+            success: success.to_vec(),
+            ..Default::default()
+        };
+        Ok(self.keys.txn(txn).await?.into_inner())
     }
 
     /// The last key of the queue that was created before this revision.
@@ -95,67 +168,16 @@ impl Any for Lane {
                 ttl: (TTL_MS / 1_000) as i64,
             };
             self.leases.lease_grant(grant).await?;
-            let mut key = self.prefix.clone();
-            key.extend_from_slice(format!("{id:016x}").as_bytes());
-            let put = pb::PutRequest {
-                key: key.clone(),
-                value: b"lane".to_vec(),
-                lease: id,
-            };
-            let txn = pb::TxnRequest {
-                success: vec![pb::RequestOp {
-                    request: Some(Op::RequestPut(put)),
-                }],
-                ..Default::default()
-            };
-            let put = self.keys.txn(txn).await?.into_inner();
-            let revision = put.header.ok_or("no header")?.revision;
-            self.held = Some((key.clone(), id));
-            loop {
-                // Own key and the one before it, in one look.
-                let own = pb::RangeRequest {
-                    key: key.clone(),
-                    ..Default::default()
-                };
-                let ranges = [own, self.before(revision)].map(|range| pb::RequestOp {
-                    request: Some(Op::RequestRange(range)),
-                });
-                let txn = pb::TxnRequest {
-                    success: ranges.to_vec(),
-                    ..Default::default()
-                };
-                let looked = self.keys.txn(txn).await?.into_inner();
-                let now = looked.header.ok_or("no header")?.revision;
-                let mut found = looked
-                    .responses
-                    .into_iter()
-                    .map(|done| match done.response {
-                        Some(Done::ResponseRange(range)) => range.kvs.into_iter().next(),
-                        _ => None,
-                    });
-                let own = found.next().flatten().ok_or("the key is gone")?;
-                let Some(before) = found.next().flatten() else {
-                    return Ok(own.create_revision.unsigned_abs());
-                };
-                self.gone(before.key, now + 1).await?;
-            }
+            let (key, token) = self.queue.enter(&format!("{id:016x}"), id).await?;
+            self.held = Some((key, id));
+            Ok(token)
         })
     }
 
     fn release(&mut self) -> Step<'_, ()> {
         Box::pin(async move {
             let (key, id) = self.held.take().ok_or("nothing is held")?;
-            let delete = pb::DeleteRangeRequest {
-                key,
-                ..Default::default()
-            };
-            let txn = pb::TxnRequest {
-                success: vec![pb::RequestOp {
-                    request: Some(Op::RequestDeleteRange(delete)),
-                }],
-                ..Default::default()
-            };
-            self.keys.txn(txn).await?;
+            self.queue.leave(key).await?;
             self.leases
                 .lease_revoke(pb::LeaseRevokeRequest { id })
                 .await?;

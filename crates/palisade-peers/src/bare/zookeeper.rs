@@ -13,6 +13,11 @@ pub(crate) struct Lane {
 impl Lane {
     pub(crate) async fn connect(port: u16, lock: &str) -> Result<Lane, Error> {
         let client = Client::connect(&format!("127.0.0.1:{port}")).await?;
+        Lane::new(client, lock).await
+    }
+
+    /// On a connection that others use too.
+    pub(crate) async fn new(client: Client, lock: &str) -> Result<Lane, Error> {
         let lock = format!("/bare/{}", lock.replace('/', "-"));
         let containers = CreateMode::Container.with_acls(Acls::anyone_all());
         client.mkdir(&lock, &containers).await?;

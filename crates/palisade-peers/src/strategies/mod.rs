@@ -173,7 +173,7 @@ struct Place {
 impl Place {
     async fn service(&self, lock: Lock) -> Result<Arc<dyn LockService>, Error> {
         let url = match lock {
-            Lock::Palisade => self.palisade.url().to_owned(),
+            Lock::Palisade => self.palisade.url(),
             Lock::ZooKeeper => self.zookeeper.url(),
             Lock::Postgres => self.postgres.url(),
         };

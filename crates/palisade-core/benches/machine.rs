@@ -1,0 +1,150 @@
+//! What the core costs: the machine, its timers, the fence's decision.
+//!
+//! ```text
+//! cargo bench -p palisade-core --bench machine
+//! ```
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a measurement ends by panicking"
+)]
+
+use divan::{Bencher, black_box};
+use palisade_core::fence::{FenceState, Op, Pass, Rule};
+use palisade_core::{
+    Acquire, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockName, Machine, RequestId,
+    Timestamp, Token, Ttl, Under, WallTime,
+};
+
+fn main() {
+    divan::main();
+}
+
+/// A machine, and the time on it.
+struct Bench {
+    machine: Machine,
+    effects: Vec<Effect>,
+    nanos: u64,
+}
+
+impl Bench {
+    /// With this many locks held, each under a lease of its own.
+    fn holding(locks: u64, ttl_ms: u64) -> Bench {
+        let mut bench = Bench {
+            machine: Machine::new(7),
+            effects: Vec::new(),
+            nanos: 1,
+        };
+        for number in 0..locks {
+            let lock = LockName::new(&format!("held/{number}")).unwrap();
+            bench.apply(acquire(lock, number, ttl_ms));
+        }
+        bench
+    }
+
+    fn apply(&mut self, command: Command) {
+        self.nanos += 1_000;
+        let entry = Entry {
+            at: Timestamp::from_nanos(self.nanos),
+            wall: WallTime::default(),
+            command,
+        };
+        black_box(self.machine.apply(entry, &mut self.effects));
+        self.effects.clear();
+    }
+}
+
+fn key(number: u64) -> LeaseKey {
+    LeaseKey::from_bytes(u128::from(number + 1).to_be_bytes())
+}
+
+fn acquire(lock: LockName, number: u64, ttl_ms: u64) -> Command {
+    Command::Acquire(Acquire {
+        lock,
+        client: ClientId::new(&format!("client-{number}")).unwrap(),
+        under: Under::New {
+            key: key(number),
+            ttl: Ttl::from_millis(ttl_ms).unwrap(),
+        },
+        wait: None,
+        request: Some(RequestId::from_bytes(u128::from(number).to_be_bytes())),
+        metadata: None,
+    })
+}
+
+fn grant(lock: &LockName, number: u64) -> GrantRef {
+    GrantRef {
+        lock: lock.clone(),
+        key: key(number),
+        token: None,
+    }
+}
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+
+/// Acquire and release of one lock beside so many that are held.
+#[divan::bench(args = [0, 1_000, 1_000_000])]
+fn apply_pair(bencher: Bencher<'_, '_>, held: u64) {
+    let mut bench = Bench::holding(held, DAY_MS);
+    let lock = LockName::new("orders").unwrap();
+    let mut number = held;
+    bencher.bench_local(move || {
+        number += 1;
+        bench.apply(acquire(lock.clone(), number, 10_000));
+        bench.apply(Command::Release(grant(&lock, number)));
+    });
+}
+
+/// Renewal of one after the other of so many leases.
+#[divan::bench(args = [1_000, 1_000_000])]
+fn apply_renew(bencher: Bencher<'_, '_>, held: u64) {
+    let mut bench = Bench::holding(held, DAY_MS);
+    let locks: Vec<LockName> = (0..held.min(10_000))
+        .map(|number| LockName::new(&format!("held/{number}")).unwrap())
+        .collect();
+    let mut turn = 0;
+    bencher.bench_local(move || {
+        turn = (turn + 1) % locks.len();
+        let grant = grant(&locks[turn], turn as u64);
+        bench.apply(Command::Renew { grant, ttl: None });
+    });
+}
+
+/// The timing wheel alone, as far as it can be alone: 10,000 leases end in one entry.
+#[divan::bench]
+fn ten_thousand_leases_end(bencher: Bencher<'_, '_>) {
+    bencher
+        .with_inputs(|| Bench::holding(10_000, 1_000))
+        .bench_local_values(|mut bench| {
+            bench.nanos += 2_000_000_000;
+            bench.apply(Command::Expire);
+            bench
+        });
+}
+
+/// The wheel turned by a millisecond, with a million timers in it and none of them due.
+#[divan::bench]
+fn a_millisecond_passes(bencher: Bencher<'_, '_>) {
+    let mut bench = Bench::holding(1_000_000, DAY_MS);
+    bencher.bench_local(move || {
+        bench.nanos += 1_000_000;
+        bench.apply(Command::Expire);
+        black_box(bench.machine.next_due());
+    });
+}
+
+/// The rule itself: a write under the highest token.
+#[divan::bench]
+fn fence_decides(bencher: Bencher<'_, '_>) {
+    let token = Token::new(42).unwrap();
+    let state = FenceState::floor(token);
+    bencher.bench_local(|| {
+        Rule::CLAIM.decide(
+            black_box(&state),
+            black_box(Pass::new(token)),
+            Op::Write(None),
+        )
+    });
+}

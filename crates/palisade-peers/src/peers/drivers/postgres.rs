@@ -1,0 +1,218 @@
+//! PostgreSQL: a row for each lock, which keeps the lock's own counter of tokens; `NOTIFY` for waiters.
+//!
+//! One counter for all locks would be a row that every grant waits for until the one before is on disk,
+//! and a sequence can be drawn from in another order than rows are locked. So the row stays.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::StreamExt as _;
+use tokio::sync::Notify;
+use tokio_postgres::{AsyncMessage, Client, NoTls, Statement};
+
+use super::{Connection as Any, Terms};
+use crate::lane::{Error, Renewing, Step, random};
+
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: Client,
+    ears: Option<Ears>,
+    ttl: f64,
+    take: Statement,
+    renew: Statement,
+    give: Statement,
+}
+
+struct Lane {
+    shared: Arc<Shared>,
+    lock: String,
+    holder: i64,
+    channel: String,
+    told: Option<Arc<Notify>>,
+}
+
+/// Room in each page, so that an update stays in it and touches no index.
+const TABLE: &str = "
+    CREATE SCHEMA peers;
+    CREATE TABLE peers.locks (lock text PRIMARY KEY, holder bigint NOT NULL, token bigint NOT NULL,
+        expires timestamptz NOT NULL) WITH (fillfactor = 50);";
+
+const TAKE: &str = "
+    INSERT INTO peers.locks AS mine VALUES ($1, $2, 1, clock_timestamp() + $3 * interval '1 ms')
+    ON CONFLICT (lock) DO UPDATE
+        SET holder = EXCLUDED.holder, token = mine.token + 1, expires = EXCLUDED.expires
+        WHERE mine.expires <= clock_timestamp()
+    RETURNING token";
+
+/// The same for a row that is there. Unlike the one above it writes nothing when it is refused.
+const TAKE_AGAIN: &str = "
+    UPDATE peers.locks
+    SET holder = $2, token = token + 1, expires = clock_timestamp() + $3 * interval '1 ms'
+    WHERE lock = $1 AND expires <= clock_timestamp()
+    RETURNING token";
+
+const FIRST: &str =
+    "INSERT INTO peers.locks VALUES ($1, 0, 0, '-infinity') ON CONFLICT (lock) DO NOTHING";
+
+const RENEW: &str = "
+    UPDATE peers.locks SET expires = clock_timestamp() + $3 * interval '1 ms'
+    WHERE lock = $1 AND holder = $2 AND expires > clock_timestamp()";
+
+const GIVE: &str = "UPDATE peers.locks SET expires = '-infinity' WHERE lock = $1 AND holder = $2";
+
+const GIVE_AND_TELL: &str = "
+    WITH gone AS (UPDATE peers.locks SET expires = '-infinity'
+        WHERE lock = $1 AND holder = $2 RETURNING 1)
+    SELECT pg_notify($3, '') FROM gone";
+
+pub(crate) async fn prepare(url: &str) -> Result<(), Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    let connection = tokio::spawn(connection);
+    client.batch_execute(TABLE).await?;
+    drop(client);
+    connection.await??;
+    Ok(())
+}
+
+impl Connection {
+    pub(crate) async fn open(url: &str, terms: Terms) -> Result<Connection, Error> {
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+        tokio::spawn(connection);
+        let ears = match terms.contended {
+            true => Some(Ears::open(url).await?),
+            false => None,
+        };
+        let (take, give) = match terms.contended {
+            true => (TAKE_AGAIN, GIVE_AND_TELL),
+            false => (TAKE, GIVE),
+        };
+        let shared = Shared {
+            ears,
+            ttl: terms.ttl_ms as f64,
+            take: client.prepare(take).await?,
+            renew: client.prepare(RENEW).await?,
+            give: client.prepare(give).await?,
+            client,
+        };
+        Ok(Connection {
+            shared: Arc::new(shared),
+        })
+    }
+}
+
+impl Any for Connection {
+    fn lane<'a>(&'a self, lock: &'a str) -> Step<'a, Box<dyn Renewing>> {
+        Box::pin(async move {
+            let channel = format!("peers_{}", lock.replace(['/', '-'], "_"));
+            let told = match &self.shared.ears {
+                Some(ears) => {
+                    self.shared.client.execute(FIRST, &[&lock]).await?;
+                    Some(ears.hear(&channel).await?)
+                }
+                None => None,
+            };
+            let lane = Lane {
+                shared: Arc::clone(&self.shared),
+                lock: lock.to_owned(),
+                holder: i64::from_le_bytes(random()?[..8].try_into()?),
+                channel,
+                told,
+            };
+            Ok(Box::new(lane) as Box<dyn Renewing>)
+        })
+    }
+}
+
+impl crate::lane::Lane for Lane {
+    fn acquire(&mut self) -> Step<'_, u64> {
+        Box::pin(async move {
+            let Shared {
+                client, take, ttl, ..
+            } = &*self.shared;
+            loop {
+                let row = client
+                    .query_opt(take, &[&self.lock, &self.holder, ttl])
+                    .await?;
+                match (row, &self.told) {
+                    (Some(row), _) => return Ok(row.try_get::<_, i64>(0)?.unsigned_abs()),
+                    (None, Some(told)) => told.notified().await,
+                    (None, None) => return Err("a lane's own lock is held".into()),
+                }
+            }
+        })
+    }
+
+    fn release(&mut self) -> Step<'_, ()> {
+        Box::pin(async move {
+            let Shared { client, give, .. } = &*self.shared;
+            let (lock, holder) = (&self.lock, &self.holder);
+            one(match self.told {
+                Some(_) => client.execute(give, &[lock, holder, &self.channel]).await?,
+                None => client.execute(give, &[lock, holder]).await?,
+            })
+        })
+    }
+}
+
+impl Renewing for Lane {
+    fn renew(&mut self) -> Step<'_, ()> {
+        Box::pin(async move {
+            let Shared {
+                client, renew, ttl, ..
+            } = &*self.shared;
+            one(client
+                .execute(renew, &[&self.lock, &self.holder, ttl])
+                .await?)
+        })
+    }
+}
+
+fn one(rows: u64) -> Result<(), Error> {
+    (rows == 1).then_some(()).ok_or_else(|| "not held".into())
+}
+
+/// A connection that listens for many lanes.
+struct Ears {
+    client: Client,
+    wanting: Wanting,
+}
+
+/// For each channel who wants to hear.
+type Wanting = Arc<Mutex<HashMap<String, Vec<Arc<Notify>>>>>;
+
+impl Ears {
+    async fn open(url: &str) -> Result<Ears, Error> {
+        let (client, mut connection) = tokio_postgres::connect(url, NoTls).await?;
+        let wanting = Wanting::default();
+        let told = Arc::clone(&wanting);
+        tokio::spawn(async move {
+            let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
+            while let Some(Ok(message)) = messages.next().await {
+                if let AsyncMessage::Notification(heard) = message {
+                    let wanting = told.lock().unwrap_or_else(PoisonError::into_inner);
+                    for notify in wanting.get(heard.channel()).into_iter().flatten() {
+                        notify.notify_one();
+                    }
+                }
+            }
+        });
+        Ok(Ears { client, wanting })
+    }
+
+    async fn hear(&self, channel: &str) -> Result<Arc<Notify>, Error> {
+        let notify = Arc::new(Notify::new());
+        self.wanting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(channel.to_owned())
+            .or_default()
+            .push(Arc::clone(&notify));
+        self.client
+            .batch_execute(&format!("LISTEN {channel}"))
+            .await?;
+        Ok(notify)
+    }
+}

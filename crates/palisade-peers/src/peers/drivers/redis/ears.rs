@@ -1,0 +1,72 @@
+//! A subscription that many lanes share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::BytesMut;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Notify;
+
+use super::pipeline::next;
+use super::resp::{self, Value};
+use crate::lane::Error;
+
+/// For each channel who wants to hear.
+type Wanting = Arc<Mutex<HashMap<Vec<u8>, Vec<Arc<Notify>>>>>;
+
+pub(super) struct Ears {
+    wanting: Wanting,
+    stream: tokio::sync::Mutex<OwnedWriteHalf>,
+    confirmed: Arc<Notify>,
+}
+
+impl Ears {
+    pub(super) fn new(stream: TcpStream) -> Ears {
+        let (reading, writing) = stream.into_split();
+        let ears = Ears {
+            wanting: Wanting::default(),
+            stream: tokio::sync::Mutex::new(writing),
+            confirmed: Arc::new(Notify::new()),
+        };
+        let (wanting, confirmed) = (Arc::clone(&ears.wanting), Arc::clone(&ears.confirmed));
+        tokio::spawn(listen(reading, wanting, confirmed));
+        ears
+    }
+
+    /// Notified for each message from now on.
+    pub(super) async fn hear(&self, channel: &[u8]) -> Result<Arc<Notify>, Error> {
+        let notify = Arc::new(Notify::new());
+        self.wanting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(channel.to_vec())
+            .or_default()
+            .push(Arc::clone(&notify));
+        let mut command = Vec::new();
+        resp::put(&mut command, &[b"SUBSCRIBE", channel]);
+        // One at a time, so that the next confirmation is this one's.
+        let mut stream = self.stream.lock().await;
+        stream.write_all(&command).await?;
+        self.confirmed.notified().await;
+        Ok(notify)
+    }
+}
+
+async fn listen(mut stream: OwnedReadHalf, wanting: Wanting, confirmed: Arc<Notify>) {
+    let mut inbound = BytesMut::new();
+    while let Ok(Value::List(list)) = next(&mut stream, &mut inbound).await {
+        let [Value::Text(kind), Value::Text(channel), _] = &list[..] else {
+            continue;
+        };
+        if kind == b"subscribe" {
+            confirmed.notify_one();
+            continue;
+        }
+        let wanting = wanting.lock().unwrap_or_else(PoisonError::into_inner);
+        for notify in wanting.get(channel).into_iter().flatten() {
+            notify.notify_one();
+        }
+    }
+}

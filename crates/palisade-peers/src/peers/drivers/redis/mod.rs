@@ -1,0 +1,153 @@
+//! Redis: one script takes the lock and draws the token, one gives it back; a message wakes waiters.
+
+mod ears;
+mod pipeline;
+mod resp;
+
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use super::{Connection as Any, Terms};
+use crate::lane::{Error, Renewing, Step, random};
+use ears::Ears;
+use pipeline::Pipeline;
+use resp::Value;
+
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    pipeline: Pipeline,
+    ears: Option<Ears>,
+    ttl: String,
+    take: Vec<u8>,
+    renew: Vec<u8>,
+    give: Vec<u8>,
+}
+
+struct Lane {
+    shared: Arc<Shared>,
+    lock: Vec<u8>,
+    value: [u8; 16],
+    told: Option<Arc<Notify>>,
+}
+
+const TAKE: &str = "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then \
+    return redis.call('INCR', KEYS[2]) end return 0";
+const RENEW: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+    return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
+const GIVE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+    return redis.call('DEL', KEYS[1]) end return 0";
+const GIVE_AND_TELL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+    redis.call('PUBLISH', KEYS[1], '') return redis.call('DEL', KEYS[1]) end return 0";
+
+impl Connection {
+    pub(crate) async fn open(port: u16, terms: Terms) -> Result<Connection, Error> {
+        let pipeline = Pipeline::new(socket(port).await?, terms.alone);
+        let give = if terms.contended { GIVE_AND_TELL } else { GIVE };
+        let ears = match terms.contended {
+            true => Some(Ears::new(socket(port).await?)),
+            false => None,
+        };
+        let shared = Shared {
+            ears,
+            ttl: terms.ttl_ms.to_string(),
+            take: script(&pipeline, TAKE).await?,
+            renew: script(&pipeline, RENEW).await?,
+            give: script(&pipeline, give).await?,
+            pipeline,
+        };
+        Ok(Connection {
+            shared: Arc::new(shared),
+        })
+    }
+}
+
+async fn socket(port: u16) -> Result<TcpStream, Error> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Loads it; returns what it is called by.
+async fn script(pipeline: &Pipeline, text: &str) -> Result<Vec<u8>, Error> {
+    match pipeline.ask(&[b"SCRIPT", b"LOAD", text.as_bytes()]).await? {
+        Value::Text(name) => Ok(name),
+        other => Err(format!("SCRIPT LOAD said {other:?}").into()),
+    }
+}
+
+impl Any for Connection {
+    fn lane<'a>(&'a self, lock: &'a str) -> Step<'a, Box<dyn Renewing>> {
+        Box::pin(async move {
+            let told = match &self.shared.ears {
+                Some(ears) => Some(ears.hear(lock.as_bytes()).await?),
+                None => None,
+            };
+            let lane = Lane {
+                shared: Arc::clone(&self.shared),
+                lock: lock.as_bytes().to_vec(),
+                value: random()?,
+                told,
+            };
+            Ok(Box::new(lane) as Box<dyn Renewing>)
+        })
+    }
+}
+
+impl Lane {
+    /// What a script on this lock says.
+    async fn call(&self, script: &[u8]) -> Result<u64, Error> {
+        let shared = &self.shared;
+        let words: [&[u8]; 7] = [
+            b"EVALSHA",
+            script,
+            b"2",
+            &self.lock,
+            b"peers:tokens",
+            &self.value,
+            shared.ttl.as_bytes(),
+        ];
+        match shared.pipeline.ask(&words).await? {
+            Value::Number(number) => Ok(number.unsigned_abs()),
+            other => Err(format!("a script said {other:?}").into()),
+        }
+    }
+}
+
+impl crate::lane::Lane for Lane {
+    fn acquire(&mut self) -> Step<'_, u64> {
+        Box::pin(async move {
+            loop {
+                match (self.call(&self.shared.take).await?, &self.told) {
+                    (0, Some(told)) => told.notified().await,
+                    (0, None) => return Err("a lane's own lock is held".into()),
+                    (token, _) => return Ok(token),
+                }
+            }
+        })
+    }
+
+    fn release(&mut self) -> Step<'_, ()> {
+        Box::pin(async move {
+            match self.call(&self.shared.give).await? {
+                0 => Err("not held".into()),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+impl Renewing for Lane {
+    fn renew(&mut self) -> Step<'_, ()> {
+        Box::pin(async move {
+            match self.call(&self.shared.renew).await? {
+                0 => Err("not held".into()),
+                _ => Ok(()),
+            }
+        })
+    }
+}

@@ -1,0 +1,241 @@
+//! Many locks held at once: what they weigh, what they slow down, and how soon a server is back.
+//!
+//! ```text
+//!   a few held ─► rate ─► memory ─► many held ─► memory, rate, idle ─► all renew, others work ─► SIGKILL ─► first grant
+//! ```
+//!
+//! Each system has the machine for itself, one after the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::drivers::{Connection, Terms};
+use super::load::{Load, Window};
+use super::process;
+use super::system::{Profile, Server, System};
+use super::workload::{Work, Workload};
+use crate::lane::{Error, Renewing};
+use crate::measure::now;
+
+/// What one system showed.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) fill_per_second: f64,
+    /// Memory for each lock beyond its name.
+    pub(crate) bytes: f64,
+    /// Pairs per second with a thousand locks held, and with all.
+    pub(crate) rates: [f64; 2],
+    /// Cores at work when nobody asks anything.
+    pub(crate) idle: f64,
+    pub(crate) renewing: Renewals,
+    pub(crate) restart_ms: f64,
+    /// Whether the first token after the restart is above all before it.
+    pub(crate) token_rose: bool,
+}
+
+/// All leases renew as a time to live of 30 s needs, every 10 s, while 64 clients take and give locks.
+#[derive(Clone, Debug)]
+pub(crate) struct Renewals {
+    pub(crate) per_second: f64,
+    pub(crate) pairs_per_second: f64,
+    /// Of the server.
+    pub(crate) cores: f64,
+}
+
+const FEW: usize = 1_000;
+const CONNECTIONS: usize = 16;
+const IN_FLIGHT: usize = 64;
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Longer than any measurement here.
+const TERMS: Terms = Terms {
+    contended: false,
+    alone: false,
+    ttl_ms: 3_600_000,
+};
+
+type Lanes = Vec<Box<dyn Renewing>>;
+
+pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Result<Held, Error> {
+    let server = Server::start(profile.system).await?;
+    let pid = server.instance().pid();
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        connections.push(server.open(TERMS).await?);
+    }
+    let mut highest = 0;
+    let few = FEW.min(locks / 2);
+    let (mut lanes, _) = hold(&connections, 0..few, &mut highest).await?;
+    let first = pairs(&server, IN_FLIGHT, window, "few").await?;
+    let before = process::memory(pid);
+    let (more, seconds) = hold(&connections, few..locks, &mut highest).await?;
+    let held = more.len();
+    lanes.extend(more);
+    let weight = (process::memory(pid) - before) / held as f64;
+    let second = pairs(&server, IN_FLIGHT, window, "many").await?;
+    let (began, cpu) = (now(), process::cpu(pid));
+    tokio::time::sleep(window.measure).await;
+    let idle = (process::cpu(pid) - cpu) / since(began);
+    let renewing = renew_all(&server, profile, lanes, window).await?;
+    drop(connections);
+    server.instance().kill();
+    let began = now();
+    server.instance().start_again();
+    let token = first_grant(&server).await?;
+    let restart_ms = since(began) * 1e3;
+    if profile.system == System::Palisade && token <= highest {
+        return Err(format!("token {token} after a restart, {highest} before it").into());
+    }
+    Ok(Held {
+        fill_per_second: held as f64 / seconds,
+        bytes: weight - name(locks - 1).len() as f64,
+        rates: [first, second],
+        idle,
+        renewing,
+        restart_ms,
+        token_rose: token > highest,
+    })
+}
+
+fn since(begin: u64) -> f64 {
+    (now() - begin) as f64 / 1e9
+}
+
+/// All of one length, whatever the number.
+fn name(number: usize) -> String {
+    format!("held/{number:08}")
+}
+
+/// Acquires these, over all connections; returns how long it took.
+async fn hold(
+    connections: &[Box<dyn Connection>],
+    numbers: std::ops::Range<usize>,
+    highest: &mut u64,
+) -> Result<(Lanes, f64), Error> {
+    let mut shares: Vec<Lanes> = (0..CONNECTIONS * IN_FLIGHT).map(|_| Vec::new()).collect();
+    for (turn, number) in numbers.enumerate() {
+        let connection = &connections[turn % connections.len()];
+        let share = turn % shares.len();
+        shares[share].push(connection.lane(&name(number)).await?);
+    }
+    let began = now();
+    let mut running = JoinSet::new();
+    for mut share in shares {
+        running.spawn(async move {
+            let mut highest = 0;
+            for lane in &mut share {
+                highest = lane.acquire().await?.max(highest);
+            }
+            Ok::<_, Error>((share, highest))
+        });
+    }
+    let mut lanes = Vec::new();
+    while let Some(done) = running.join_next().await {
+        let (share, token) = done??;
+        lanes.extend(share);
+        *highest = token.max(*highest);
+    }
+    Ok((lanes, since(began)))
+}
+
+/// Pairs per second on other locks.
+async fn pairs(
+    server: &Server,
+    in_flight: usize,
+    window: Window,
+    name: &str,
+) -> Result<f64, Error> {
+    let workload = Workload {
+        id: "",
+        title: "",
+        work: Work::Pairs,
+        connections: CONNECTIONS,
+        lanes: in_flight,
+    };
+    let load = Load::open(server, &workload, name).await?;
+    Ok(load.run(window).await?.per_second)
+}
+
+async fn renew_all(
+    server: &Server,
+    profile: &Profile,
+    lanes: Lanes,
+    window: Window,
+) -> Result<Renewals, Error> {
+    let over = Arc::new(AtomicBool::new(false));
+    let renewed = Arc::new(AtomicU64::new(0));
+    let mut running = JoinSet::new();
+    let mut idle = Vec::new();
+    if profile.renews_each() {
+        let share = lanes.len().div_ceil(CONNECTIONS * IN_FLIGHT).max(1);
+        let mut lanes = lanes.into_iter();
+        loop {
+            let share: Lanes = lanes.by_ref().take(share).collect();
+            if share.is_empty() {
+                break;
+            }
+            running.spawn(keep(share, Arc::clone(&over), Arc::clone(&renewed)));
+        }
+    } else {
+        idle = lanes;
+    }
+    let pid = server.instance().pid();
+    let (began, cpu) = (now(), process::cpu(pid));
+    let window = Window {
+        measure: window.measure * 4,
+        ..window
+    };
+    let pairs_per_second = pairs(server, 4, window, "beside").await?;
+    let (seconds, cpu) = (since(began), process::cpu(pid) - cpu);
+    let renewed = renewed.load(Ordering::Relaxed);
+    over.store(true, Ordering::Relaxed);
+    while let Some(ended) = running.join_next().await {
+        ended??;
+    }
+    drop(idle);
+    Ok(Renewals {
+        per_second: renewed as f64 / seconds,
+        pairs_per_second,
+        cores: cpu / seconds,
+    })
+}
+
+/// Renews each of its leases once in every period, evenly.
+async fn keep(
+    mut lanes: Lanes,
+    over: Arc<AtomicBool>,
+    renewed: Arc<AtomicU64>,
+) -> Result<(), Error> {
+    let step = EVERY / u32::try_from(lanes.len())?;
+    let mut turns = tokio::time::interval(step);
+    for lane in 0.. {
+        turns.tick().await;
+        if over.load(Ordering::Relaxed) {
+            break;
+        }
+        let count = lanes.len();
+        lanes[lane % count].renew().await?;
+        renewed.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// As soon as one is granted.
+async fn first_grant(server: &Server) -> Result<u64, Error> {
+    let attempt = async || {
+        let connection = server.open(TERMS).await?;
+        let mut lane = connection.lane("after").await?;
+        lane.acquire().await
+    };
+    let give_up = now() + 60_000_000_000;
+    loop {
+        match attempt().await {
+            Err(error) if now() > give_up => return Err(error),
+            Err(_) => tokio::time::sleep(Duration::from_millis(2)).await,
+            granted => return granted,
+        }
+    }
+}

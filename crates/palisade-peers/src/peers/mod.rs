@@ -1,0 +1,229 @@
+//! The comparison: the same workloads on every system, in one run on one disk.
+//!
+//! ```text
+//!   testbed ─► real servers ─► drivers (a Connection with lanes)
+//!                                 │
+//!   rounds × shuffled (system, workload) ─► load · open loop ─► Sample ─┐
+//!   one pass more, with syncs counted ──────────────────────────────────┼─► report: .md .json .svg
+//!   a system alone with its million locks ─► million ─► Held ───────────┘
+//! ```
+//!
+//! A driver follows the cheapest recipe that is correct on its system, so that no system is slowed
+//! down by what another needs: see [`drivers`].
+
+mod drivers;
+mod load;
+mod million;
+mod open_loop;
+mod process;
+mod report;
+mod system;
+mod workload;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::lane::{Error, random};
+use crate::machine;
+pub(crate) use load::Window;
+use load::{Load, Sample};
+use process::Syncs;
+use report::{Report, Row};
+use system::{Profile, Server};
+
+/// What to measure.
+pub(crate) struct Plan {
+    pub(crate) rounds: u32,
+    pub(crate) window: Window,
+    /// Parts of ids; none for all.
+    pub(crate) systems: Vec<String>,
+    pub(crate) workloads: Vec<String>,
+    /// Locks to hold; `None` leaves that part out.
+    pub(crate) held: Option<usize>,
+    /// Whether the workloads are measured too.
+    pub(crate) rates: bool,
+    /// Where the servers keep their data.
+    pub(crate) data: PathBuf,
+    /// Where the report goes.
+    pub(crate) report: PathBuf,
+    pub(crate) json: bool,
+}
+
+/// How long a measurement may take beyond its window, until it counts as failed.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    std::fs::create_dir_all(&plan.data)?;
+    palisade_testbed::keep_in(&plan.data);
+    let mut report = Report {
+        machine: machine::line_for(&plan.data)?,
+        command: std::env::args()
+            .skip(1)
+            .fold("palisade-peers".to_owned(), |line, word| {
+                format!("{line} {word}")
+            }),
+        load: [load_average(), String::new()],
+        rows: Vec::new(),
+        held: Vec::new(),
+    };
+    runtime.block_on(async {
+        if plan.rates {
+            report.rows = rates(plan).await?;
+        }
+        if let Some(locks) = plan.held {
+            for profile in plan.profiles()? {
+                eprintln!("{}: {locks} held locks", profile.name);
+                let held = million::run(profile, locks, plan.window).await;
+                let held = held.map_err(|error| error.to_string());
+                report.held.push((profile, locks, held));
+            }
+        }
+        Ok::<_, Error>(())
+    })?;
+    report.load[1] = load_average();
+    report.save(&plan.report)?;
+    if plan.json {
+        println!("{}", report.json());
+    } else {
+        print!("{}", report.markdown());
+    }
+    eprintln!("written to {}", plan.report.display());
+    match report.failures() {
+        none if none.is_empty() => Ok(()),
+        all => Err(all.join("\n").into()),
+    }
+}
+
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().unwrap_or("?").to_owned()
+}
+
+impl Plan {
+    fn profiles(&self) -> Result<Vec<&'static Profile>, Error> {
+        chosen(&system::ALL, &self.systems, |profile| profile.id)
+    }
+}
+
+/// Those whose id is one of the parts, or contains one that is nobody's id.
+fn chosen<T>(
+    all: &'static [T],
+    parts: &[String],
+    id: fn(&T) -> &'static str,
+) -> Result<Vec<&'static T>, Error> {
+    let meant = |own: &str, part: &str| {
+        own == part || (own.contains(part) && all.iter().all(|item| id(item) != part))
+    };
+    let ids = || all.iter().map(id).collect::<Vec<_>>().join(", ");
+    for part in parts {
+        if !all.iter().any(|item| meant(id(item), part)) {
+            return Err(format!("nothing is called `{part}`; there are {}", ids()).into());
+        }
+    }
+    let wanted = |item: &&T| parts.iter().any(|part| meant(id(item), part));
+    Ok(all
+        .iter()
+        .filter(|item| parts.is_empty() || wanted(item))
+        .collect())
+}
+
+async fn rates(plan: &Plan) -> Result<Vec<Row>, Error> {
+    let workloads = chosen(&workload::ALL, &plan.workloads, |workload| workload.id)?;
+    let (mut servers, mut rows) = (Vec::new(), Vec::new());
+    for profile in plan.profiles()? {
+        eprintln!("starting {}", profile.name);
+        servers.push((profile, Server::start(profile.system).await?));
+        let offered = workloads.iter().filter(|one| profile.offers(one.work));
+        rows.extend(offered.map(|workload| Row {
+            workload,
+            profile,
+            samples: Vec::new(),
+            syncs: Err("the run ended before".to_owned()),
+            failed: None,
+        }));
+    }
+    let server = |row: &Row| servers.iter().find(|(own, _)| own.id == row.profile.id);
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    for round in 0..plan.rounds {
+        eprintln!("round {} of {}", round + 1, plan.rounds);
+        shuffle(&mut order)?;
+        for number in &order {
+            let row = &mut rows[*number];
+            let (_, server) = server(row).ok_or("no server")?;
+            match measure(server, row, plan.window, &format!("r{round}/{number}")).await {
+                Ok(sample) => row.samples.push(sample),
+                Err(error) => row.failed = Some(error.to_string()),
+            }
+        }
+    }
+    eprintln!("counting syncs");
+    for (number, row) in rows.iter_mut().enumerate() {
+        let (_, server) = server(row).ok_or("no server")?;
+        let counted = syncs(server, row, plan.window, &format!("s/{number}")).await;
+        row.syncs = counted.map_err(|error| error.to_string());
+    }
+    Ok(rows)
+}
+
+async fn measure(server: &Server, row: &Row, window: Window, name: &str) -> Result<Sample, Error> {
+    let work = async {
+        let load = Load::open(server, row.workload, name).await?;
+        load.run(window).await
+    };
+    tokio::time::timeout(PATIENCE + window.measure, work).await?
+}
+
+/// Syncs for each operation; the times of this run are not used.
+async fn syncs(server: &Server, row: &Row, window: Window, name: &str) -> Result<f64, Error> {
+    let work = async {
+        let load = Load::open(server, row.workload, name).await?;
+        let counting = Syncs::count(server.instance().pid()).await?;
+        let sample = load.run(window).await?;
+        Ok(counting.end()? as f64 / sample.operations.max(1) as f64)
+    };
+    tokio::time::timeout(PATIENCE + window.measure, work).await?
+}
+
+/// Fisher and Yates' shuffle.
+fn shuffle(order: &mut [usize]) -> Result<(), Error> {
+    for last in (1..order.len()).rev() {
+        let drawn = u64::from_le_bytes(random()?[..8].try_into()?);
+        order.swap(last, usize::try_from(drawn % (last as u64 + 1))?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_an_id_chooses_and_an_unknown_one_is_named() {
+        let ids = |parts: &[&str]| {
+            let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+            chosen(&system::ALL, &parts, |profile| profile.id)
+                .map(|all| all.iter().map(|profile| profile.id).collect::<Vec<_>>())
+        };
+        assert_eq!(ids(&[]).unwrap().len(), system::ALL.len());
+        assert_eq!(
+            ids(&["always", "pal"]).unwrap(),
+            ["palisade", "redis-always"]
+        );
+        let told = ids(&["oracle"]).unwrap_err().to_string();
+        assert!(
+            told.contains("`oracle`") && told.contains("zookeeper"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn shuffling_loses_nothing() {
+        let mut order: Vec<usize> = (0..100).collect();
+        shuffle(&mut order).unwrap();
+        order.sort_unstable();
+        assert!(order.iter().copied().eq(0..100));
+    }
+}

@@ -1,0 +1,228 @@
+//! The systems that are compared, and their servers.
+
+use palisade_testbed::{Etcd, Instance, Nats, Postgres, Redis, ZooKeeper};
+
+use super::drivers::{self, Connection, Terms};
+use super::workload::Work;
+use crate::lane::Error;
+use crate::palisade;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum System {
+    Palisade,
+    RedisAlways,
+    RedisEverySecond,
+    RedisNoFile,
+    Etcd,
+    ZooKeeper,
+    Postgres,
+    Nats,
+}
+
+/// What one should know beside the figures.
+pub(crate) struct Profile {
+    pub(crate) system: System,
+    /// What it is chosen by.
+    pub(crate) id: &'static str,
+    pub(crate) name: &'static str,
+    /// What an acknowledgement is worth.
+    pub(crate) durable: &'static str,
+    pub(crate) token: &'static str,
+    pub(crate) lease: &'static str,
+    /// What says its version.
+    version: &'static [&'static str],
+}
+
+pub(crate) const ALL: [Profile; 8] = [
+    Profile {
+        system: System::Palisade,
+        id: "palisade",
+        name: "Palisade",
+        durable: "synced before every answer",
+        token: "one counter for all locks, in the log entry of the grant",
+        lease: "one for each grant",
+        version: &[],
+    },
+    Profile {
+        system: System::RedisAlways,
+        id: "redis-always",
+        name: "Redis, always",
+        durable: "synced before every answer",
+        token: "INCR of one counter, in the script that takes the lock",
+        lease: "expiry of each key",
+        version: &[
+            "dpkg-query",
+            "--show",
+            "--showformat=${Version}",
+            "redis-server",
+        ],
+    },
+    Profile {
+        system: System::RedisEverySecond,
+        id: "redis-everysec",
+        name: "Redis, everysec",
+        durable: "a second or two may be lost",
+        token: "as above",
+        lease: "expiry of each key",
+        version: &[
+            "dpkg-query",
+            "--show",
+            "--showformat=${Version}",
+            "redis-server",
+        ],
+    },
+    Profile {
+        system: System::RedisNoFile,
+        id: "redis-none",
+        name: "Redis, no file",
+        durable: "everything is lost",
+        token: "as above; begins at 1 again",
+        lease: "expiry of each key",
+        version: &[
+            "dpkg-query",
+            "--show",
+            "--showformat=${Version}",
+            "redis-server",
+        ],
+    },
+    Profile {
+        system: System::Etcd,
+        id: "etcd",
+        name: "etcd",
+        durable: "synced before every answer",
+        token: "revision of the key's creation",
+        lease: "one for each client",
+        version: &[
+            "dpkg-query",
+            "--show",
+            "--showformat=${Version}",
+            "etcd-server",
+        ],
+    },
+    Profile {
+        system: System::ZooKeeper,
+        id: "zookeeper",
+        name: "ZooKeeper",
+        durable: "synced before every answer",
+        token: "transaction of the node's creation",
+        lease: "one session for each client",
+        version: &[
+            "dpkg-query",
+            "--show",
+            "--showformat=${Version}",
+            "zookeeper",
+        ],
+    },
+    Profile {
+        system: System::Postgres,
+        id: "postgres",
+        name: "PostgreSQL",
+        durable: "synced before every answer",
+        token: "counter in the lock's row",
+        lease: "expiry in each row",
+        version: &["psql", "--version"],
+    },
+    Profile {
+        system: System::Nats,
+        id: "nats",
+        name: "NATS JetStream",
+        durable: "written before every answer, synced every 2 minutes",
+        token: "revision of the bucket",
+        lease: "none",
+        version: &[
+            "dpkg-query",
+            "--show",
+            "--showformat=${Version}",
+            "nats-server",
+        ],
+    },
+];
+
+impl Profile {
+    /// Whether each lock's lease is renewed by itself, so that renewals can be compared.
+    pub(crate) fn renews_each(&self) -> bool {
+        !matches!(self.system, System::Etcd | System::ZooKeeper)
+    }
+
+    /// Whether this can be measured here.
+    pub(crate) fn offers(&self, work: Work) -> bool {
+        self.system != System::ZooKeeper || work != Work::Renewals
+    }
+
+    /// That of the Debian package, or of this build for Palisade.
+    pub(crate) fn version(&self) -> String {
+        let [program, arguments @ ..] = self.version else {
+            return env!("CARGO_PKG_VERSION").to_owned();
+        };
+        let output = std::process::Command::new(program).args(arguments).output();
+        let said = output.map(|output| output.stdout).unwrap_or_default();
+        match String::from_utf8_lossy(&said).trim() {
+            "" => "unknown".to_owned(),
+            version => version.to_owned(),
+        }
+    }
+}
+
+/// A server that runs. It ends with its value.
+pub(crate) enum Server {
+    Palisade(palisade::Server),
+    Redis(Redis),
+    Etcd(Etcd),
+    ZooKeeper(ZooKeeper),
+    Postgres(Postgres),
+    Nats(Nats),
+}
+
+impl Server {
+    pub(crate) async fn start(system: System) -> Result<Server, Error> {
+        let redis = |fsync| Redis::start(&["--appendonly", "yes", "--appendfsync", fsync]);
+        let server = match system {
+            System::Palisade => Server::Palisade(palisade::Server::start()?),
+            System::RedisAlways => Server::Redis(redis("always")),
+            System::RedisEverySecond => Server::Redis(redis("everysec")),
+            System::RedisNoFile => Server::Redis(Redis::start(&[])),
+            // Its own bound of 2 GiB is too little for a million keys and their history.
+            System::Etcd => Server::Etcd(Etcd::start(&["--quota-backend-bytes=8589934592"])),
+            System::ZooKeeper => {
+                Server::ZooKeeper(ZooKeeper::start(&["-Xmx3g", "-Djute.maxbuffer=268435456"]))
+            }
+            System::Postgres => Server::Postgres(Postgres::start(&["max_connections=700"])),
+            System::Nats => Server::Nats(Nats::start(&[])),
+        };
+        match &server {
+            Server::Postgres(own) => drivers::postgres::prepare(&own.url()).await?,
+            Server::Nats(own) => drivers::nats::prepare(own.port()).await?,
+            _ => {}
+        }
+        Ok(server)
+    }
+
+    pub(crate) fn instance(&self) -> &Instance {
+        match self {
+            Server::Palisade(own) => own,
+            Server::Redis(own) => own,
+            Server::Etcd(own) => own,
+            Server::ZooKeeper(own) => own,
+            Server::Postgres(own) => own,
+            Server::Nats(own) => own,
+        }
+    }
+
+    pub(crate) async fn open(&self, terms: Terms) -> Result<Box<dyn Connection>, Error> {
+        let port = self.instance().port();
+        Ok(match self {
+            Server::Palisade(own) => {
+                Box::new(drivers::palisade::Connection::open(&own.url(), terms).await?)
+            }
+            Server::Redis(_) => Box::new(drivers::redis::Connection::open(port, terms).await?),
+            Server::Etcd(_) => Box::new(drivers::etcd::Connection::open(port, terms).await?),
+            Server::ZooKeeper(_) => {
+                Box::new(drivers::zookeeper::Connection::open(port, terms).await?)
+            }
+            Server::Postgres(own) => {
+                Box::new(drivers::postgres::Connection::open(&own.url(), terms).await?)
+            }
+            Server::Nats(_) => Box::new(drivers::nats::Connection::open(port, terms).await?),
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! The comparison on a tiny scale, with every real server: the report has its shape, every token was
+//! checked, nothing failed. How fast anything was decides nothing here.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const WORKLOADS: [&str; 5] = [
+    "pairs-1",
+    "pairs-16x64",
+    "renewals-16x64",
+    "hand-off-2-hold-5",
+    "open-5000",
+];
+
+const SYSTEMS: [&str; 8] = [
+    "palisade",
+    "redis-always",
+    "redis-everysec",
+    "redis-none",
+    "etcd",
+    "zookeeper",
+    "postgres",
+    "nats",
+];
+
+/// Where this test's servers and reports are.
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn peers(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_palisade-peers"))
+        .arg("peers")
+        .args([
+            "--rounds",
+            "1",
+            "--millis",
+            "40",
+            "--warm-up",
+            "20",
+            "--report",
+        ])
+        .arg(folder)
+        .arg("--data")
+        .arg(folder.join("data"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn report(folder: &Path) -> Value {
+    let text = std::fs::read_to_string(folder.join("peers.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn every_workload_on_every_system_is_in_the_report() {
+    let folder = folder("rates");
+    let output = peers(&folder, &["--workloads", &WORKLOADS.join(",")]);
+    assert!(output.status.success(), "{}", said(&output));
+    let report = report(&folder);
+    assert_eq!(report["failures"], Value::Array(Vec::new()));
+    assert!(report["machine"].as_str().unwrap().contains("fdatasync"));
+    let rows = report["rows"].as_array().unwrap();
+    for workload in WORKLOADS {
+        for system in SYSTEMS {
+            let row = rows
+                .iter()
+                .find(|row| row["workload"] == workload && row["system"] == system);
+            // Its sessions are kept alive, not its locks.
+            if (system, workload) == ("zookeeper", "renewals-16x64") {
+                assert!(row.is_none());
+                continue;
+            }
+            let row = row.unwrap_or_else(|| panic!("{workload} on {system} is missing"));
+            for figure in ["per_second", "p50_us", "p99_us", "p999_us"] {
+                assert!(row[figure]["median"].as_f64() > Some(0.0), "{row}");
+                assert_eq!(row[figure]["rounds"].as_array().unwrap().len(), 1);
+            }
+            assert_eq!(row["tokens"], "checked");
+            let ratio = row["palisade_over_this"]["per_second"].as_f64();
+            assert!(ratio > Some(0.0), "{row}");
+            assert!(system != "palisade" || ratio == Some(1.0));
+        }
+    }
+    let page = std::fs::read_to_string(folder.join("peers.md")).unwrap();
+    assert!(page.contains("16 connections × 64 in flight") && page.contains("ZooKeeper"));
+    let picture = std::fs::read_to_string(folder.join("peers.svg")).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+    assert!(!picture.contains("NaN") && !picture.contains("inf"));
+}
+
+#[test]
+fn held_locks_are_weighed_and_survive() {
+    let folder = folder("held");
+    let systems = "palisade,redis-always,postgres";
+    let few = [
+        "--million",
+        "--locks",
+        "3000",
+        "--no-rates",
+        "--systems",
+        systems,
+    ];
+    let output = peers(&folder, &few);
+    assert!(output.status.success(), "{}", said(&output));
+    let report = report(&folder);
+    let held = report["held"].as_array().unwrap();
+    assert_eq!(held.len(), 3);
+    for row in held {
+        for figure in ["fill_per_second", "renewals_per_second", "restart_ms"] {
+            assert!(row[figure].as_f64() > Some(0.0), "{row}");
+        }
+        // PostgreSQL counts for each lock, so another lock's first token says nothing.
+        assert!(
+            row["system"] == "postgres" || row["token_rose"] == true,
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn what_does_not_exist_is_named() {
+    let output = peers(&folder("none"), &["--systems", "oracle"]);
+    assert!(!output.status.success());
+    assert!(said(&output).contains("`oracle`"), "{}", said(&output));
+    let output = peers(&folder("none"), &["--locks", "1"]);
+    assert!(
+        said(&output).contains("100..=10000000"),
+        "{}",
+        said(&output)
+    );
+}

@@ -1,0 +1,199 @@
+//! The hot path, step by step, so often that starting up does not count: `instructions STEP TIMES`.
+//!
+//! `cargo xtask bench instructions` runs it under callgrind, twice with different numbers of times,
+//! and compares the instructions of one turn with those in `bench/instructions.txt`. Everything
+//! here is the same in every run: no clock, no random number, no thread.
+//!
+//! ```text
+//!   wire-in ──► apply-pair · apply-renew ──► log-encode ──► wire-out
+//! ```
+//!
+//! A turn is one acquire and one release, or one renewal. Without arguments it names its steps.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a measurement ends by panicking"
+)]
+
+use std::hint::black_box;
+
+use palisade_core::{
+    Acquire, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockName, Machine, RequestId,
+    Timestamp, Token, Ttl, Under, WallTime,
+};
+use palisade_proto::frames::{self, Open};
+use palisade_proto::v1 as pb;
+use palisade_server::pipeline::codec::{encode_command, encode_head};
+use prost::Message as _;
+
+type Step = fn(u64);
+
+const STEPS: [(&str, Step); 5] = [
+    ("wire-in", wire_in),
+    ("apply-pair", apply_pair),
+    ("apply-renew", apply_renew),
+    ("log-encode", log_encode),
+    ("wire-out", wire_out),
+];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments[..] {
+        [step, times] if step != "--bench" => {
+            let (_, run) = STEPS.iter().find(|(name, _)| name == step).unwrap();
+            run(times.parse().unwrap());
+        }
+        _ => STEPS.iter().for_each(|(name, _)| println!("{name}")),
+    }
+}
+
+fn key(number: u64) -> LeaseKey {
+    LeaseKey::from_bytes(u128::from(number + 1).to_be_bytes())
+}
+
+fn acquire(lock: &LockName, number: u64) -> Command {
+    Command::Acquire(Acquire {
+        lock: lock.clone(),
+        client: ClientId::new("bench-7f3a-12-40").unwrap(),
+        under: Under::New {
+            key: key(number),
+            ttl: Ttl::from_millis(10_000).unwrap(),
+        },
+        wait: None,
+        request: Some(RequestId::from_bytes(u128::from(number).to_be_bytes())),
+        metadata: None,
+    })
+}
+
+fn release(lock: &LockName, number: u64) -> Command {
+    Command::Release(GrantRef {
+        lock: lock.clone(),
+        key: key(number),
+        token: Some(Token::new(number + 1).unwrap()),
+    })
+}
+
+/// A machine with a thousand locks held, and its next turn's number.
+struct Held {
+    machine: Machine,
+    effects: Vec<Effect>,
+    locks: Vec<LockName>,
+}
+
+impl Held {
+    fn new() -> Held {
+        let locks = (0..1_000).map(|number| LockName::new(&format!("bench/7f3a/{number}/0")));
+        let mut held = Held {
+            machine: Machine::new(7),
+            effects: Vec::new(),
+            locks: locks.map(Result::unwrap).collect(),
+        };
+        for number in 0..1_000 {
+            let command = acquire(&held.locks[number as usize], number);
+            held.apply(number, command);
+        }
+        held
+    }
+
+    fn apply(&mut self, turn: u64, command: Command) {
+        let entry = Entry {
+            at: Timestamp::from_nanos(turn * 1_000),
+            wall: WallTime::default(),
+            command,
+        };
+        black_box(self.machine.apply(entry, &mut self.effects));
+        self.effects.clear();
+    }
+}
+
+fn apply_pair(times: u64) {
+    let mut held = Held::new();
+    let lock = LockName::new("bench/7f3a/12/40").unwrap();
+    for number in 1_000..1_000 + times {
+        held.apply(number, acquire(&lock, number));
+        held.apply(number, release(&lock, number));
+    }
+}
+
+fn apply_renew(times: u64) {
+    let mut held = Held::new();
+    for number in 0..times {
+        let lock = number % 1_000;
+        let grant = GrantRef {
+            lock: held.locks[lock as usize].clone(),
+            key: key(lock),
+            token: Some(Token::new(lock + 1).unwrap()),
+        };
+        held.apply(1_000 + number, Command::Renew { grant, ttl: None });
+    }
+}
+
+fn log_encode(times: u64) {
+    let lock = LockName::new("bench/7f3a/12/40").unwrap();
+    let pair = [acquire(&lock, 3), release(&lock, 3)];
+    let mut out = Vec::new();
+    for number in 0..times {
+        out.clear();
+        encode_head(&mut out, Timestamp::from_nanos(number), WallTime::default());
+        for command in black_box(&pair) {
+            encode_command(&mut out, command);
+        }
+        black_box(&out);
+    }
+}
+
+fn wire_in(times: u64) {
+    let lock = "bench/7f3a/12/40".to_owned();
+    let acquire = pb::request::Operation::Acquire(pb::AcquireRequest {
+        lock: lock.clone(),
+        client_id: "bench-7f3a-12-40".to_owned(),
+        lease_duration_ms: 10_000,
+        request_id: vec![9; 16].into(),
+        ..Default::default()
+    });
+    let release = pb::request::Operation::Release(pb::ReleaseRequest {
+        lock,
+        lock_token: vec![7; 16].into(),
+        fencing_token: 123_456,
+    });
+    let mut bytes = Vec::new();
+    let frame = Open::at_end(&mut bytes);
+    for (id, operation) in (1..).zip([acquire, release]) {
+        let operation = Some(operation);
+        frame.put(&mut bytes, &pb::Request { id, operation });
+    }
+    frame.close(&mut bytes);
+    for _ in 0..times {
+        let frame = frames::first(black_box(&bytes), 1 << 20).unwrap().unwrap();
+        black_box(pb::Requests::decode(frame).unwrap());
+    }
+}
+
+fn wire_out(times: u64) {
+    let granted = pb::Granted {
+        fencing_token: 123_456,
+        lock_token: vec![7; 16].into(),
+        lease_duration_ms: 10_000,
+        ..Default::default()
+    };
+    let outcomes = [
+        pb::reply::Outcome::Granted(granted),
+        pb::reply::Outcome::Released(pb::Released::default()),
+    ];
+    let replies = outcomes.map(|outcome| pb::Reply {
+        id: 1,
+        outcome: Some(outcome),
+    });
+    let mut out = Vec::new();
+    for _ in 0..times {
+        out.clear();
+        let frame = Open::at_end(&mut out);
+        for reply in black_box(&replies) {
+            frame.put(&mut out, reply);
+        }
+        frame.close(&mut out);
+        black_box(&out);
+    }
+}

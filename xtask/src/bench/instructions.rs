@@ -1,0 +1,190 @@
+//! The instructions of the hot path, counted by callgrind and compared with a committed baseline. A
+//! count does not depend on what else the machine does.
+//!
+//! ```text
+//!   each step, N and 3 N times ─► callgrind ─► (difference) / 2 N ─► bench/instructions.ARCH.txt
+//! ```
+//!
+//! The difference leaves out what starting up costs. Dearer than the tolerance fails, and so does
+//! cheaper: then the baseline is out of date and would hide the next step back.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::shell::{cargo, read, root};
+
+/// How far a step may be from its baseline, in per cent. Another patch version of the compiler moves
+/// counts by one or two.
+const TOLERANCE: f64 = 4.0;
+
+/// Turns of the shorter run.
+const TURNS: u64 = 2_000;
+
+/// A step of the hot path and the instructions of one turn.
+type Counts = Vec<(String, f64)>;
+
+/// Counts, then compares with the baseline or writes it.
+///
+/// # Errors
+/// It could not be counted, or a step is out of tolerance; the message names them.
+pub(crate) fn measure(bless: bool) -> Result<(), String> {
+    let program = build()?;
+    let steps = read(&mut Command::new(&program))?;
+    let mut counts = Counts::new();
+    for step in steps.lines() {
+        let few = count(&program, step, TURNS)?;
+        let many = count(&program, step, 3 * TURNS)?;
+        let turns = (2 * TURNS) as f64;
+        counts.push((step.to_owned(), many.saturating_sub(few) as f64 / turns));
+    }
+    let (path, name) = baseline();
+    if bless {
+        let folder = path.parent().unwrap_or(&path);
+        return std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&path, written(&counts)))
+            .map(|()| println!("bench: wrote {name}"))
+            .map_err(|error| format!("{name}: {error}"));
+    }
+    let Ok(text) = std::fs::read_to_string(&path) else {
+        // Counts of another processor say nothing here.
+        println!("bench: no {name} yet; --bless writes it");
+        return Ok(());
+    };
+    let (table, verdict) = compare(&parsed(&text)?, &counts, TOLERANCE);
+    print!("{table}");
+    verdict.map_err(|out| {
+        format!(
+            "{out}: more than {TOLERANCE} % from {name}; mend it, or say in the commit why it \
+             is so and run `cargo xtask bench instructions --bless`"
+        )
+    })
+}
+
+/// With all of the workspace's features, so that nothing is compiled that the tests do not need anyway.
+fn build() -> Result<PathBuf, String> {
+    let messages = read(&mut cargo(&[
+        "bench",
+        "--no-run",
+        "--workspace",
+        "--all-features",
+        "--bench",
+        "instructions",
+        "--message-format=json",
+    ]))?;
+    let path = messages
+        .lines()
+        .filter(|line| line.contains("\"name\":\"instructions\""))
+        .find_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next());
+    path.map(PathBuf::from)
+        .ok_or_else(|| "cargo built no benchmark `instructions`".to_owned())
+}
+
+/// The instructions of the whole program.
+fn count(program: &Path, step: &str, turns: u64) -> Result<u64, String> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .args([step, &turns.to_string()])
+        .output()
+        .map_err(|error| format!("valgrind: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let collected = said
+        .lines()
+        .find_map(|line| line.split_once("Collected :"))
+        .and_then(|(_, number)| number.trim().parse().ok());
+    match collected {
+        Some(number) if output.status.success() => Ok(number),
+        _ => Err(format!("callgrind on `{step}`: {}", said.trim())),
+    }
+}
+
+fn baseline() -> (PathBuf, String) {
+    let name = format!("bench/instructions.{}.txt", std::env::consts::ARCH);
+    (root().join(&name), name)
+}
+
+fn written(counts: &Counts) -> String {
+    let mut text = String::from(
+        "# Instructions of one turn of each step, counted by callgrind.\n\
+         # Written by `cargo xtask bench instructions --bless`, compared by `cargo xtask test`.\n",
+    );
+    for (step, count) in counts {
+        let _ = writeln!(text, "{step} {count:.0}");
+    }
+    text
+}
+
+fn parsed(text: &str) -> Result<Counts, String> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (step, count) = line.split_once(' ')?;
+            Some((step.to_owned(), count.trim().parse().ok()?))
+        })
+        .collect::<Option<_>>()
+        .ok_or_else(|| "the baseline holds a line that is no step and count".to_owned())
+}
+
+/// A table, and the steps that are out of tolerance.
+fn compare(old: &Counts, new: &Counts, tolerance: f64) -> (String, Result<(), String>) {
+    let mut table = format!("{:<14}{:>12}{:>12}{:>9}\n", "step", "baseline", "now", "");
+    let mut out = Vec::new();
+    for (step, now) in new {
+        let Some((_, before)) = old.iter().find(|(name, _)| name == step) else {
+            let _ = writeln!(table, "{step:<14}{:>12}{now:>12.0}", "–");
+            out.push(format!("{step} has no baseline"));
+            continue;
+        };
+        let change = (now / before - 1.0) * 100.0;
+        let _ = writeln!(table, "{step:<14}{before:>12.0}{now:>12.0}{change:>+8.1}%");
+        if change.abs() > tolerance {
+            out.push(format!("{step} {change:+.1} %"));
+        }
+    }
+    let gone = old
+        .iter()
+        .filter(|(name, _)| new.iter().all(|(step, _)| step != name));
+    out.extend(gone.map(|(name, _)| format!("{name} is not measured any more")));
+    let verdict = if out.is_empty() {
+        Ok(())
+    } else {
+        Err(out.join(", "))
+    };
+    (table, verdict)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(all: &[(&str, f64)]) -> Counts {
+        all.iter()
+            .map(|(step, count)| ((*step).to_owned(), *count))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let all = counts(&[("wire-in", 1_234.0), ("apply-pair", 99.0)]);
+        assert_eq!(parsed(&written(&all)), Ok(all));
+        assert!(parsed("wire-in many\n").is_err());
+    }
+
+    #[test]
+    fn a_tenth_dearer_or_cheaper_is_out_and_a_hundredth_is_not() {
+        let old = counts(&[("apply-pair", 1_000.0)]);
+        let verdict = |now| compare(&old, &counts(&[("apply-pair", now)]), TOLERANCE).1;
+        assert_eq!(verdict(1_010.0), Ok(()));
+        assert_eq!(verdict(990.0), Ok(()));
+        assert_eq!(verdict(1_100.0), Err("apply-pair +10.0 %".to_owned()));
+        assert!(verdict(900.0).is_err());
+    }
+
+    #[test]
+    fn a_step_cannot_come_or_go_unnoticed() {
+        let (some, none) = (counts(&[("a", 1.0)]), Counts::new());
+        assert!(compare(&some, &none, TOLERANCE).1.is_err());
+        assert!(compare(&none, &some, TOLERANCE).1.is_err());
+    }
+}

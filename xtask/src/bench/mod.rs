@@ -1,0 +1,74 @@
+//! `cargo xtask bench`: what is measured, and how it is started.
+
+pub(crate) mod instructions;
+
+use crate::prerequisites::{self, PREREQUISITES};
+use crate::shell::{cargo, run, target};
+
+/// A measurement.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// Palisade beside other systems; the arguments are those of the program.
+    Peers(Vec<String>),
+    /// The hot path in instructions, against the committed baseline.
+    Instructions {
+        /// Write the baseline instead.
+        bless: bool,
+    },
+}
+
+impl Plan {
+    /// # Errors
+    /// No such measurement.
+    pub(crate) fn parse(arguments: &[&str]) -> Result<Self, String> {
+        match arguments {
+            ["peers", rest @ ..] => {
+                let theirs = rest.iter().map(|word| (*word).to_owned());
+                Ok(Self::Peers(theirs.collect()))
+            }
+            ["instructions"] => Ok(Self::Instructions { bless: false }),
+            ["instructions", "--bless"] => Ok(Self::Instructions { bless: true }),
+            _ => Err(format!("bench does not know `{}`", arguments.join(" "))),
+        }
+    }
+
+    /// Measures; true when all went well.
+    pub(crate) fn run(&self) -> bool {
+        let done = match self {
+            Self::Peers(arguments) => peers(arguments),
+            Self::Instructions { bless } => prerequisites::ensure(prerequisites::CALLGRIND)
+                .and_then(|()| instructions::measure(*bless)),
+        };
+        if let Err(complaint) = &done {
+            println!("bench: {complaint}");
+        }
+        done.is_ok()
+    }
+}
+
+fn peers(arguments: &[String]) -> Result<(), String> {
+    prerequisites::ensure(PREREQUISITES)?;
+    let packages = ["-p", "palisade", "-p", "palisade-peers"];
+    run(cargo(&["build", "--release"]).args(packages))?;
+    let program = target().join("release/palisade-peers");
+    run(std::process::Command::new(program)
+        .arg("peers")
+        .args(arguments)
+        .current_dir(crate::shell::root()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_is_named() {
+        let peers = Plan::parse(&["peers", "--rounds", "2"]);
+        let arguments = vec!["--rounds".to_owned(), "2".to_owned()];
+        assert_eq!(peers, Ok(Plan::Peers(arguments)));
+        let bless = Plan::parse(&["instructions", "--bless"]);
+        assert_eq!(bless, Ok(Plan::Instructions { bless: true }));
+        assert!(Plan::parse(&[]).is_err());
+        assert!(Plan::parse(&["instructions", "--fast"]).is_err());
+    }
+}
