@@ -14,7 +14,7 @@ use std::process::Output;
 use common::{json, palisade, status, text};
 use palisade_fence::Rule;
 use palisade_fence::store::{Settings, Store};
-use palisade_testbed::Postgres;
+use palisade_testbed::{Postgres, Redis};
 
 fn fence(arguments: &[&str]) -> Output {
     let mut command = palisade();
@@ -121,6 +121,35 @@ fn a_directory_is_listed_and_rearmed_while_it_is_not_served() {
     }
 }
 
+/// What every kind of place answers alike, once `orders` is re-armed there.
+fn looked_at_and_rearmed(url: &str) {
+    assert!(said(&["show", "--url", url, "orders"]).contains("orders is not fenced"));
+    let rearm = ["rearm", "--url", url, "orders", "--floor", "34"];
+    assert!(said(&rearm).contains("refuses every fencing token below 34"));
+    let refused = fence(&["rearm", "--url", url, "orders", "--floor", "12"]);
+    assert_eq!(status(&refused), 125);
+    assert!(text(&refused.stderr).contains("--lower-from 34"));
+    let shown = fence(&["--json", "show", "--url", url, "orders"]);
+    assert_eq!(json(&shown.stdout)["highest"], 34);
+    assert!(said(&["ls", "--url", url, "ord"]).contains("orders"));
+    assert_eq!(said(&["ls", "--url", url, "x"]).trim(), "nothing is fenced");
+    let bad = fence(&["show", "--url", url, ""]);
+    assert_eq!(status(&bad), 2, "{}", text(&bad.stderr));
+}
+
+#[test]
+fn redis_is_looked_at_and_rearmed() {
+    let server = Redis::start(&[]);
+    looked_at_and_rearmed(&server.url());
+}
+
+#[test]
+fn folders_are_looked_at_and_rearmed() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("orders")).unwrap();
+    looked_at_and_rearmed(&format!("file://{}", root.path().display()));
+}
+
 #[test]
 fn what_is_wrong_is_named() {
     for (arguments, code, message) in [
@@ -142,6 +171,8 @@ fn what_is_wrong_is_named() {
             "no fences are known under gopher://",
         ),
         (&["show", "--url", "nothing", "r"], 2, "no scheme"),
+        (&["show", "--url", "file://x", "r"], 2, "absolute path"),
+        (&["show", "--url", "redis://127.0.0.1:1", "r"], 125, "is Redis running"),
         (
             &["rearm", "--url", "postgres://x", "r", "--floor", "0"],
             2,

@@ -6,8 +6,10 @@
 //!   install KIND     → the schema of that kind, run or printed
 //! ```
 
+mod files;
 mod folder;
 mod postgres;
+mod redis;
 
 use std::path::PathBuf;
 
@@ -41,9 +43,10 @@ const PAGE: u32 = 500;
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 struct Where {
-    /// The database: postgres://USER@HOST:PORT/DATABASE. Its password comes from PGPASSWORD, or within
-    /// the URL from PALISADE_FENCE_URL; not from here, where every user of the machine could read it.
-    /// The connection is not encrypted: use a socket, this machine or a tunnel.
+    /// Where the fences are: postgres://USER@HOST:PORT/DATABASE, redis://HOST:PORT or file:///FOLDER, the
+    /// folder above the fenced ones. A password comes within the URL from PALISADE_FENCE_URL, PostgreSQL's
+    /// also from PGPASSWORD; not from here, where every user of the machine could read it. The connection
+    /// is not encrypted: use a socket, this machine or a tunnel.
     #[arg(
         long,
         value_name = "URL",
@@ -123,8 +126,10 @@ fn authority(text: &str) -> Result<AuthorityId, String> {
 
 /// Resources of one place: what each kind must be able to do.
 enum Resources {
+    Files(files::Folders),
     Folder(folder::Folder),
     Postgres(postgres::Database),
+    Redis(redis::Server),
 }
 
 impl Resources {
@@ -142,34 +147,50 @@ impl Resources {
             Some("postgres" | "postgresql") => {
                 Ok(Resources::Postgres(postgres::Database::open(url).await?))
             }
+            Some("redis" | "redis+unix" | "unix") => {
+                Ok(Resources::Redis(redis::Server::open(url).await?))
+            }
+            Some("file") => {
+                let path = url.trim_start_matches("file://");
+                Ok(Resources::Files(files::Folders::open(path)?))
+            }
             // The URL is not repeated: it may have a password in it.
             scheme => Err(Failure::usage(match scheme {
                 Some(scheme) => format!("--url: no fences are known under {scheme}://"),
                 None => "--url: it has no scheme".to_owned(),
             })
-            .hint("for example postgres://app@127.0.0.1:5432/shop")),
+            .hint(
+                "postgres://, redis:// or file:///; a store's or a gateway's directory is --data; \
+                 others have it in the library, as palisade_fence::Admin",
+            )),
         }
     }
 
     async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
         match self {
+            Resources::Files(folders) => folders.show(resource).await,
             Resources::Folder(folder) => folder.show(resource).await,
             Resources::Postgres(database) => database.show(resource).await,
+            Resources::Redis(server) => server.show(resource).await,
         }
     }
 
     /// A page of them, in name order, from the one behind `after` on.
     async fn list(&mut self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Failure> {
         match self {
+            Resources::Files(folders) => folders.list(prefix, after).await,
             Resources::Folder(folder) => folder.list(prefix, after).await,
             Resources::Postgres(database) => database.list(prefix, after).await,
+            Resources::Redis(server) => server.list(prefix, after).await,
         }
     }
 
     async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
         match self {
+            Resources::Files(folders) => folders.rearm(resource, with).await,
             Resources::Folder(folder) => folder.rearm(resource, with).await,
             Resources::Postgres(database) => database.rearm(resource, with).await,
+            Resources::Redis(server) => server.rearm(resource, with).await,
         }
     }
 }

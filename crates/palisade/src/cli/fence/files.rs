@@ -1,0 +1,47 @@
+//! Fences of the folders below one folder.
+
+use std::path::Path;
+
+use palisade_fence::files::{Fault, Root};
+use palisade_fence::{Admin as _, FenceState, Listed, Rearm};
+
+use super::super::failure::Failure;
+use super::{PAGE, too_low};
+
+pub(super) struct Folders(Root);
+
+impl Folders {
+    pub(super) fn open(path: &str) -> Result<Folders, Failure> {
+        if Path::new(path).is_absolute() && Path::new(path).is_dir() {
+            return Ok(Folders(Root::new(path)));
+        }
+        let text = format!("--url: {path:?} is not the absolute path of a folder");
+        Err(Failure::usage(text).hint("for example file:///srv/fenced, where reports is /srv/fenced/reports"))
+    }
+
+    pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
+        Ok(self.0.show(resource).await?)
+    }
+
+    pub(super) async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<Vec<Listed>, Failure> {
+        Ok(self.0.list(prefix, after, PAGE).await?)
+    }
+
+    pub(super) async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
+        Ok(self.0.rearm(resource, with).await?)
+    }
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Failure {
+        match fault {
+            Fault::Invalid(_) | Fault::Name { .. } => Failure::usage(fault.to_string()),
+            Fault::FloorTooLow(floor) => too_low(floor),
+            other => Failure::local(other.to_string()),
+        }
+    }
+}
