@@ -14,8 +14,8 @@ impl Lane {
     pub(crate) async fn connect(port: u16, lock: &str) -> Result<Lane, Error> {
         let client = Client::connect(&format!("127.0.0.1:{port}")).await?;
         let lock = format!("/bare/{}", lock.replace('/', "-"));
-        let containers = CreateMode::Container.with_acls(Acls::anyone_all());
-        client.mkdir(&lock, &containers).await?;
+        let directories = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        client.mkdir(&lock, &directories).await?;
         Ok(Lane {
             client,
             lock,
