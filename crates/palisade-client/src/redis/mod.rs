@@ -30,6 +30,8 @@
 //! * A restored snapshot goes back to old tokens under the same authority id. After a restore raise the
 //!   counter: `INCRBY {palisade}:tokens 17592186044416`. An emptied server is another authority, which
 //!   fences refuse.
+//! * What expired is forgotten: a request that is repeated after its lease ran out is a new one, with a
+//!   new token.
 //! * Eviction can take a lock away: set `maxmemory-policy noeviction`.
 //! * Several locks under one lease, and events, are not offered.
 //!

@@ -4,7 +4,8 @@
 //!   lock  ─► <root>/<lock>            container: the ensemble removes it when it is empty
 //!   request ─►   └ <request id>-lock-<sequence>      ephemeral, of a session with the lease's time
 //!                     lowest sequence holds; every other one watches only its predecessor,
-//!                     and looks again, itself included, before it believes that it is first
+//!                     and looks again, itself included, before it believes that it is first; the
+//!                     session is proved to the leader at a third of its time, and when it renews
 //!   token ─► the node's czxid, the transaction that created it
 //! ```
 //!

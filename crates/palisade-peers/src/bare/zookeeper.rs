@@ -19,8 +19,8 @@ impl Lane {
     /// On a connection that others use too.
     pub(crate) async fn new(client: Client, lock: &str) -> Result<Lane, Error> {
         let lock = format!("/bare/{}", lock.replace('/', "-"));
-        let containers = CreateMode::Container.with_acls(Acls::anyone_all());
-        client.mkdir(&lock, &containers).await?;
+        let directories = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        client.mkdir(&lock, &directories).await?;
         Ok(Lane {
             client,
             lock,
