@@ -127,6 +127,21 @@ fn has_ended(pid: u32) -> bool {
         || stat.is_empty()
 }
 
+/// Looks again and again, for a minute at most.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a process that is not ours cannot be waited for"
+)]
+fn await_end(pid: u32) {
+    for _ in 0..6_000 {
+        if has_ended(pid) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10)); // real time: another process has to run
+    }
+    panic!("the job does not end");
+}
+
 struct Story {
     report: String,
     first: ExitStatus,
@@ -161,13 +176,7 @@ fn play(unfenced: bool) -> Story {
     sales.write_all(REST.as_bytes()).unwrap();
     drop(sales);
     signal(job, Signal::CONT);
-    for _ in 0..6_000 {
-        if has_ended(job) {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10)); // real time: another process has to run
-    }
-    assert!(has_ended(job), "the job does not end");
+    await_end(job);
     frozen.iter().for_each(|pid| signal(*pid, Signal::CONT));
     signal(first.id(), Signal::CONT);
     let ended = first.wait_with_output().unwrap();
