@@ -234,6 +234,7 @@ impl MariaDb {
                 let mut command = owned(&["/usr/sbin/mariadbd", "--no-defaults", "--user=root"]);
                 command.extend([
                     format!("--datadir={}", data(dir)),
+                    mariadb_tmpdir(dir),
                     format!("--port={}", ports[0]),
                     format!("--socket={}/socket", dir.display()),
                     format!("--pid-file={}/pid", dir.display()),
@@ -254,6 +255,11 @@ impl MariaDb {
     }
 }
 
+/// A folder of its own: a server that starts sweeps the temporary tables of all others in its folder.
+fn mariadb_tmpdir(dir: &Path) -> String {
+    format!("--tmpdir={}", dir.display())
+}
+
 fn mariadb_install(dir: &Path) {
     let program = "/usr/bin/mariadb-install-db";
     assert!(
@@ -262,6 +268,7 @@ fn mariadb_install(dir: &Path) {
     );
     let datadir = format!("--datadir={}", data(dir));
     let mut command = owned(&[program, "--no-defaults", "--user=root", &datadir]);
+    command.push(mariadb_tmpdir(dir));
     command.extend(owned(&[
         "--auth-root-authentication-method=normal",
         "--skip-test-db",

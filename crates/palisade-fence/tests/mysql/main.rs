@@ -11,6 +11,7 @@ mod crash;
 mod forms;
 mod late;
 mod limits;
+mod snapshots;
 mod sticky;
 mod subject;
 
