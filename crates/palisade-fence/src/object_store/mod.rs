@@ -5,10 +5,10 @@
 //! changed; it holds the fence and names the immutable data objects of its keys:
 //!
 //! ```text
-//!   root/RESOURCE/fence.json ── fence: authority, lock, token, sequence, digest
-//!                │            ├ keys:  "/orders.csv" ─► [data/7-a1…, data/8-c3…]   an append adds a part
-//!                │            └ attempts: ids of the last puts of this manifest
-//!                │
+//!   root/resources/RESOURCE/fence.json ─ fence: authority, lock, token, sequence, digest,
+//!                                      │        and the ids of the last puts of this manifest
+//!                                      └ keys:  "/orders.csv" ─► [data/7-a1…, data/8-c3…]   an append adds a part
+//!
 //!   write:  1 get manifest, decide ── reject ──► answer, nothing was uploaded
 //!           2 put data/TOKEN-ID, a new name: nobody sees it yet
 //!           3 put manifest if its ETag is that of step 1 ── check and effect, one atomic step (F1)
@@ -16,7 +16,7 @@
 //! ```
 //!
 //! * **Ambiguous puts.** A put may time out after it took effect, and the client's own retry is then
-//!   told "precondition failed". Every put carries a fresh attempt id, and the manifest keeps the last
+//!   told "precondition failed". Every put carries a fresh id, and the manifest keeps the last
 //!   ones: whoever finds its own id knows that its put took effect.
 //! * **Deleting** takes the key out of the manifest; the manifest itself stays for ever (F4).
 //! * **A lost manifest** beside data objects is [`Fault::FenceLost`] (F7): data is only uploaded once
@@ -25,7 +25,6 @@
 //!   of a data object carries its token, and a token below the fence can never be put into the
 //!   manifest again, so [`Store::sweep`] deletes unnamed objects of lower tokens, without a clock.
 //! * **Stores that lie.** Some ignore the condition. [`Store::open`] tries it and refuses such a store.
-//!
 //! * **Metadata is no place for a fence.** An ETag does not see it: a claim that changed an object's
 //!   metadata only would leave the ETag as it is, and a late put on that ETag would go through.
 //!
