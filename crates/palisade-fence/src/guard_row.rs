@@ -1,4 +1,4 @@
-//! The guard row of a fence in SQL: its columns, and the state they say. Knows of no database.
+//! The guard row of a fence: its columns, and the state they say. Knows of no database.
 //!
 //! ```text
 //!   row of palisade_fence ──► GuardRow ──► FenceState ──► Rule::decide ──► GuardRow ──► row
@@ -8,6 +8,11 @@ use palisade_core::fence::{FenceState, Mark, Op, Pass, Reject, Rule, Sequence, V
 use palisade_core::{AuthorityId, LockName, Token};
 
 /// What a numbered write remembers, so that its repeat is known and answered (rule F5).
+#[cfg_attr(
+    any(feature = "dynamodb", feature = "object-store"),
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recorded {
     /// A checksum of what was written.
@@ -17,6 +22,11 @@ pub(crate) struct Recorded {
 }
 
 /// One row, as SQL has it.
+#[cfg_attr(
+    any(feature = "dynamodb", feature = "object-store"),
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GuardRow {
     pub(crate) authority: Option<String>,
@@ -101,6 +111,12 @@ impl GuardRow {
             lock: named("lock", self.lock.as_deref(), LockName::new)?,
             mark: highest.flatten().map(|token| Mark { token, written }),
         })
+    }
+
+    /// The row of a fence that an operator has armed again: nothing is recorded.
+    #[cfg(any(feature = "dynamodb", feature = "object-store"))]
+    pub(crate) fn armed(state: &FenceState) -> GuardRow {
+        GuardRow::of(state, Recorded::default())
     }
 
     fn of(state: &FenceState, recorded: Recorded) -> GuardRow {

@@ -21,6 +21,8 @@
 //! * `files` – the files of a folder (feature `files`).
 //! * `mysql` – MySQL and MariaDB, in the user's own transaction (feature `mysql`).
 //! * `sqlite` – SQLite, on the user's own connection (feature `sqlite`).
+//! * `dynamodb` – DynamoDB: one item with its fence, or a guard item in a transaction (feature `dynamodb`).
+//! * `object_store` – S3-compatible stores, GCS and Azure (feature `object-store`).
 //! * `conformance` – the suite that every fence must pass (feature `conformance`).
 //!
 //! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
@@ -33,15 +35,32 @@ mod checked;
 mod claimed;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb;
 mod fence;
 #[cfg(feature = "files")]
 pub mod files;
 #[cfg(any(
+    feature = "dynamodb",
     feature = "mysql",
+    feature = "object-store",
     feature = "postgres",
     feature = "sqlite",
     feature = "sqlx-postgres"
 ))]
+#[cfg_attr(
+    not(any(
+        feature = "mysql",
+        feature = "postgres",
+        feature = "sqlite",
+        feature = "sqlx-postgres"
+    )),
+    allow(
+        dead_code,
+        unreachable_pub,
+        reason = "only the SQL fences use all of it"
+    )
+)]
 mod guard_row;
 #[cfg(feature = "http")]
 pub mod http;
@@ -50,6 +69,8 @@ pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 mod name;
+#[cfg(feature = "object-store")]
+pub mod object_store;
 #[cfg(any(feature = "memory", feature = "store"))]
 mod objects;
 #[cfg(any(feature = "postgres", feature = "sqlx-postgres"))]
@@ -65,6 +86,8 @@ pub mod redis;
 mod sql;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "dynamodb", feature = "object-store"))]
+mod stamped;
 #[cfg(feature = "store")]
 pub mod store;
 

@@ -172,7 +172,11 @@ fn what_is_wrong_is_named() {
         ),
         (&["show", "--url", "nothing", "r"], 2, "no scheme"),
         (&["show", "--url", "file://x", "r"], 2, "absolute path"),
-        (&["show", "--url", "redis://127.0.0.1:1", "r"], 125, "is Redis running"),
+        (
+            &["show", "--url", "redis://127.0.0.1:1", "r"],
+            125,
+            "is Redis running",
+        ),
         (
             &["rearm", "--url", "postgres://x", "r", "--floor", "0"],
             2,

@@ -21,7 +21,7 @@ use palisade_core::fence::FenceState;
 
 #[cfg(feature = "files")]
 pub(crate) use digest::digest;
-#[cfg(any(feature = "files", feature = "store", test))]
+#[cfg(any(feature = "files", feature = "object-store", feature = "store", test))]
 pub(crate) use request::Alter;
 #[cfg(any(feature = "memory", feature = "store"))]
 pub(crate) use request::Credentials;

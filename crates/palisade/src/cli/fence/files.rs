@@ -16,7 +16,8 @@ impl Folders {
             return Ok(Folders(Root::new(path)));
         }
         let text = format!("--url: {path:?} is not the absolute path of a folder");
-        Err(Failure::usage(text).hint("for example file:///srv/fenced, where reports is /srv/fenced/reports"))
+        Err(Failure::usage(text)
+            .hint("for example file:///srv/fenced, where reports is /srv/fenced/reports"))
     }
 
     pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {

@@ -1,0 +1,197 @@
+//! All guard items of a table: claim several at once; what an operator does.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
+use palisade_core::fence::{FenceState, Op, Pass, Rearm, Rule};
+
+use super::error::{Fault, failed};
+use super::guard::{Guard, transact};
+use super::spot::Spot;
+use super::swing::{Put, rejected};
+use super::{Attributes, FENCE};
+use crate::admin::{Admin, Listed};
+use crate::checked::Checked;
+use crate::guard_row::Decision;
+use crate::name::ResourceId;
+use crate::stamped::{ATTEMPTS, back_off};
+
+/// Before the resource's name in the partition key, so that guard items may live among others.
+const PREFIX: &str = "palisade_fence#";
+/// What DynamoDB allows in one transaction.
+const MAX_CLAIMS: usize = 100;
+
+/// Guard items, one for each resource, in a table of the caller's: best in the table of the data.
+#[derive(Clone, Debug)]
+pub struct Guards {
+    client: Client,
+    table: String,
+    partition: String,
+    sort: Option<String>,
+    rule: Rule,
+}
+
+impl Guards {
+    /// In a table whose partition key is the string attribute `partition`. Nothing is read or written yet.
+    #[must_use]
+    pub fn new(client: Client, table: &str, partition: &str, rule: Rule) -> Guards {
+        Guards {
+            client,
+            table: table.to_owned(),
+            partition: partition.to_owned(),
+            sort: None,
+            rule,
+        }
+    }
+
+    /// The same in a table that has a sort key too, also a string.
+    #[must_use]
+    pub fn with_sort_key(self, sort: &str) -> Guards {
+        Guards {
+            sort: Some(sort.to_owned()),
+            ..self
+        }
+    }
+
+    /// The guard item of one resource.
+    ///
+    /// # Errors
+    /// [`Fault::Invalid`] if the name is none.
+    pub fn guard(&self, resource: &str) -> Result<Guard, Fault> {
+        let id = ResourceId::new(resource)?;
+        let at = format!("{PREFIX}{}", id.as_str());
+        let mut key = Attributes::from([(self.partition.clone(), AttributeValue::S(at))]);
+        if let Some(sort) = &self.sort {
+            key.insert(sort.clone(), AttributeValue::S(FENCE.to_owned()));
+        }
+        let spot = Spot {
+            client: self.client.clone(),
+            table: self.table.clone(),
+            key,
+            name: id.as_str().to_owned(),
+        };
+        Ok(Guard {
+            spot,
+            rule: self.rule,
+        })
+    }
+
+    /// Claims several resources in one transaction, before anything is read: all are raised or none is.
+    ///
+    /// # Errors
+    /// As [`Guard::claim`]; [`Fault::Argument`] unless 1 to 100 different resources are named.
+    pub async fn claim_all(&self, claims: &[(&str, Pass<'_>)]) -> Result<Checked<()>, Fault> {
+        let mut asked = BTreeMap::new();
+        for (resource, pass) in claims {
+            if asked
+                .insert(*resource, (self.guard(resource)?, *pass))
+                .is_some()
+            {
+                let text = format!("{resource} is claimed twice in one step");
+                return Err(Fault::Argument(text));
+            }
+        }
+        let Some((first, _)) = asked.values().next().filter(|_| asked.len() <= MAX_CLAIMS) else {
+            let text = format!("{} claims; 1 ..= {MAX_CLAIMS} are allowed", asked.len());
+            return Err(Fault::Argument(text));
+        };
+        for attempt in 0..ATTEMPTS {
+            back_off(attempt).await.map_err(Fault::Random)?;
+            let (mut items, mut raises) = (Vec::new(), false);
+            for (guard, pass) in asked.values() {
+                let seen = guard.spot.load().await?;
+                let mut next = seen.fence.clone().unwrap_or_default();
+                let decision = next.decide(self.rule, Some(*pass), Op::Claim, None);
+                match guard.spot.sound(decision)? {
+                    Decision::Reject(reject) => {
+                        return Ok(rejected(&guard.spot, Some(*pass), reject));
+                    }
+                    Decision::Admit(Some(row)) => (next.guard, raises) = (row, true),
+                    Decision::Admit(None) | Decision::Repeat(_) => {}
+                }
+                next.stamp().map_err(Fault::Random)?;
+                let put = guard.spot.put(&seen, &next, Attributes::new())?;
+                items.push(TransactWriteItem::builder().put(put).build());
+            }
+            let guards = items.len();
+            if !raises || matches!(transact(&first.spot, guards, items).await?, Put::Done) {
+                let highest = asked.values().map(|(_, pass)| pass.token).max();
+                return Ok(Checked::admitted((), highest));
+            }
+        }
+        Err(Fault::Contended { attempts: ATTEMPTS })
+    }
+}
+
+/// Listing reads the whole table.
+impl Admin for Guards {
+    type Error = Fault;
+
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+        let spot = self.guard(resource)?.spot;
+        let fence = spot.load().await?.fence;
+        spot.sound(fence.map(|fence| fence.guard.state()).transpose())
+    }
+
+    async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, Fault> {
+        let mut found = BTreeMap::new();
+        let mut from = None;
+        loop {
+            let page = self
+                .client
+                .scan()
+                .table_name(&self.table)
+                .consistent_read(true)
+                .filter_expression("begins_with(#partition, :prefix)")
+                .expression_attribute_names("#partition", &self.partition)
+                .expression_attribute_values(
+                    ":prefix",
+                    AttributeValue::S(format!("{PREFIX}{prefix}")),
+                )
+                .set_exclusive_start_key(from)
+                .send()
+                .await
+                .map_err(failed)?;
+            for item in page.items.unwrap_or_default() {
+                if let Some((resource, state)) = self.listed(item)? {
+                    found.insert(resource, state);
+                }
+            }
+            from = page.last_evaluated_key;
+            if from.is_none() {
+                break;
+            }
+        }
+        let later = found
+            .into_iter()
+            .filter(|(resource, _)| after.is_none_or(|after| resource.as_str() > after));
+        let listed = later.map(|(resource, state)| Listed { resource, state });
+        Ok(listed.take(limit as usize).collect())
+    }
+
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+        self.guard(resource)?.spot.rearm(with).await
+    }
+}
+
+impl Guards {
+    fn listed(&self, item: Attributes) -> Result<Option<(String, FenceState)>, Fault> {
+        let Some(Ok(at)) = item.get(&self.partition).map(AttributeValue::as_s) else {
+            return Ok(None);
+        };
+        let Some(resource) = at.strip_prefix(PREFIX).map(str::to_owned) else {
+            return Ok(None);
+        };
+        let spot = self.guard(&resource)?.spot;
+        let Some(fence) = spot.seen(Some(item))?.fence else {
+            return Ok(None);
+        };
+        Ok(Some((resource, spot.sound(fence.guard.state())?)))
+    }
+}

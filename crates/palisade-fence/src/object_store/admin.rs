@@ -1,0 +1,138 @@
+//! What an operator does: look, list, re-arm, sweep.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{Error, ObjectStoreExt};
+use palisade_core::fence::{FenceState, Rearm};
+
+use super::Store;
+use super::document::Document;
+use super::error::Fault;
+use super::files::Files;
+use crate::admin::{Admin, Listed};
+use crate::guard_row::GuardRow;
+use crate::name::ResourceId;
+use crate::stamped::{ATTEMPTS, back_off};
+
+/// Re-arming leaves the keys as the manifest names them; if the manifest was lost, which data object was
+/// which key is lost with it.
+impl Admin for Store {
+    type Error = Fault;
+
+    async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
+        self.fence_of(resource).await
+    }
+
+    async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Listed>, Fault> {
+        let folder = self.resources();
+        let listed = self.objects.list_with_delimiter(Some(&folder)).await?;
+        let names: BTreeSet<String> = listed
+            .common_prefixes
+            .iter()
+            .filter_map(decoded)
+            .filter(|name| name.starts_with(prefix) && after.is_none_or(|a| name.as_str() > a))
+            .collect();
+        let mut found = Vec::new();
+        for resource in names {
+            if found.len() >= limit as usize {
+                break;
+            }
+            if let Some(state) = self.fence_of(&resource).await? {
+                found.push(Listed { resource, state });
+            }
+        }
+        Ok(found)
+    }
+
+    async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
+        let files = self.files(&ResourceId::new(resource)?);
+        for attempt in 0..ATTEMPTS {
+            back_off(attempt).await.map_err(Fault::Random)?;
+            let seen = files.load().await?;
+            let document = seen.as_ref().map(|seen| seen.document.clone());
+            let mut next = document.unwrap_or_default();
+            next.fence.guard = GuardRow::armed(&fence(&files, &next)?.rearmed(with)?);
+            if files.swing(seen.as_ref(), next).await? {
+                return Ok(());
+            }
+        }
+        Err(Fault::Contended { attempts: ATTEMPTS })
+    }
+}
+
+impl Store {
+    async fn fence_of(&self, resource: &str) -> Result<Option<FenceState>, Fault> {
+        let files = self.files(&ResourceId::new(resource)?);
+        match files.load().await? {
+            Some(seen) => fence(&files, &seen.document).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Deletes data objects that no manifest can name any more; how many.
+    ///
+    /// Safe at any time: only objects of tokens below the fence are deleted, and such a token cannot
+    /// write the manifest again. What the present holder left over goes after the next claim. A lost
+    /// manifest deletes nothing. Do not sweep after re-arming a resource whose manifest was lost,
+    /// until its data is restored: nothing names it, so it would go.
+    ///
+    /// # Errors
+    /// [`Fault`] if the name is none or the store fails; what was deleted stays deleted.
+    pub async fn sweep(&self, name: &str) -> Result<u64, Fault> {
+        let files = self.files(&ResourceId::new(name)?);
+        let Some(seen) = files.load().await? else {
+            return Ok(0);
+        };
+        let Some(highest) = fence(&files, &seen.document)?.highest() else {
+            return Ok(0);
+        };
+        let named: BTreeSet<&str> = seen
+            .document
+            .keys
+            .values()
+            .flatten()
+            .map(String::as_str)
+            .collect();
+        let data = files.data_folder();
+        let listed: Vec<_> = self.objects.list(Some(&data)).boxed().try_collect().await?;
+        let mut deleted = 0;
+        for object in listed {
+            let part = object.location.filename().unwrap_or_default();
+            let token = part
+                .split_once('-')
+                .and_then(|(t, _)| t.parse::<u64>().ok());
+            if named.contains(part) || token.is_none_or(|token| token >= highest.get()) {
+                continue;
+            }
+            match self.objects.delete(&object.location).await {
+                Ok(()) => deleted += 1,
+                Err(Error::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(deleted)
+    }
+}
+
+/// The resource's name from its folder, whose last segment is percent-encoded.
+fn decoded(folder: &Path) -> Option<String> {
+    let segment = folder.as_ref().rsplit('/').next()?;
+    let name = percent_encoding::percent_decode_str(segment).decode_utf8();
+    name.ok().map(Cow::into_owned)
+}
+
+fn fence(files: &Files, document: &Document) -> Result<FenceState, Fault> {
+    let state = document.fence.guard.state();
+    state.map_err(|corrupt| Fault::Damaged {
+        resource: files.name.clone(),
+        why: corrupt.to_string(),
+    })
+}

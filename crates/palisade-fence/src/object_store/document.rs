@@ -1,0 +1,31 @@
+//! The manifest as it is stored: JSON, so that an operator can read it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::Fault;
+use crate::stamped::Stamped;
+
+/// A resource: its fence, and which data objects its keys are.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Document {
+    pub(super) fence: Stamped,
+    /// Key → names of its parts.
+    pub(super) keys: BTreeMap<String, Vec<String>>,
+}
+
+impl Document {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Document, String> {
+        let document: Document = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        document.fence.check().map(|()| document)
+    }
+
+    pub(super) fn encode(&self, resource: &str) -> Result<Vec<u8>, Fault> {
+        serde_json::to_vec(self).map_err(|error| Fault::Damaged {
+            resource: resource.to_owned(),
+            why: error.to_string(),
+        })
+    }
+}

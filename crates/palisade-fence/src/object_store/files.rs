@@ -1,0 +1,116 @@
+//! Where a resource lies in the store, and the three things that are done there.
+
+use std::sync::Arc;
+
+use object_store::path::Path;
+use object_store::{
+    Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
+
+use super::document::Document;
+use super::error::Fault;
+use crate::name::ResourceId;
+use crate::stamped::{Outcome, fresh_id};
+
+const MANIFEST: &str = "fence.json";
+const SAME_PUT_TRIES: u32 = 5;
+
+/// The objects of one resource.
+#[derive(Clone, Debug)]
+pub(super) struct Files {
+    pub(super) objects: Arc<dyn ObjectStore>,
+    pub(super) name: String,
+    folder: Path,
+}
+
+/// A manifest as it was read: the next put is made on top of exactly this one.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) document: Document,
+    version: UpdateVersion,
+}
+
+impl Files {
+    pub(super) fn new(objects: Arc<dyn ObjectStore>, root: &Path, id: &ResourceId) -> Files {
+        Files {
+            objects,
+            name: id.as_str().to_owned(),
+            folder: root.clone().join(id.as_str()),
+        }
+    }
+
+    pub(super) fn data_folder(&self) -> Path {
+        self.folder.clone().join("data")
+    }
+
+    pub(super) fn data(&self, part: &str) -> Path {
+        self.data_folder().join(part)
+    }
+
+    fn manifest(&self) -> Path {
+        self.folder.clone().join(MANIFEST)
+    }
+
+    pub(super) async fn load(&self) -> Result<Option<Seen>, Fault> {
+        let got = match self.objects.get(&self.manifest()).await {
+            Err(Error::NotFound { .. }) => return Ok(None),
+            other => other?,
+        };
+        let version = UpdateVersion {
+            e_tag: got.meta.e_tag.clone(),
+            version: got.meta.version.clone(),
+        };
+        let document = Document::decode(&got.bytes().await?).map_err(|why| Fault::Damaged {
+            resource: self.name.clone(),
+            why,
+        })?;
+        Ok(Some(Seen { document, version }))
+    }
+
+    /// Puts a manifest on top of the one that was seen; whether it took effect.
+    pub(super) async fn swing(
+        &self,
+        seen: Option<&Seen>,
+        mut next: Document,
+    ) -> Result<bool, Fault> {
+        let id = next.fence.stamp().map_err(Fault::Random)?;
+        let payload = PutPayload::from(next.encode(&self.name)?);
+        let at = self.manifest();
+        let mut tries = 0;
+        loop {
+            let mode = seen.map_or(PutMode::Create, |seen| {
+                PutMode::Update(seen.version.clone())
+            });
+            let options = PutOptions::from(mode);
+            let failed = match self.objects.put_opts(&at, payload.clone(), options).await {
+                Ok(_) => return Ok(true),
+                Err(error) => error,
+            };
+            let now = self.load().await?;
+            // While the base is still there the put could arrive yet: only the same put, repeated,
+            // settles it. Once the base is gone, it cannot arrive any more.
+            let base_is_there =
+                now.as_ref().map(|now| &now.version) == seen.map(|seen| &seen.version);
+            match now {
+                Some(now) if !base_is_there => {
+                    let base = seen.map(|seen| &seen.document.fence);
+                    return match now.document.fence.outcome(&id, base) {
+                        Outcome::TookEffect => Ok(true),
+                        Outcome::DidNot => Ok(false),
+                        Outcome::Unknown => Err(Fault::UnknownOutcome),
+                    };
+                }
+                _ if tries == SAME_PUT_TRIES => return Err(failed.into()),
+                _ => tries += 1,
+            }
+        }
+    }
+
+    /// Puts a data object under a name nobody has.
+    pub(super) async fn upload(&self, token: u64, bytes: &[u8]) -> Result<String, Fault> {
+        let part = format!("{token}-{}", fresh_id().map_err(Fault::Random)?);
+        let payload = PutPayload::from(bytes.to_vec());
+        self.objects.put(&self.data(&part), payload).await?;
+        Ok(part)
+    }
+}

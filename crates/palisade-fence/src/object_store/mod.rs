@@ -1,0 +1,138 @@
+//! A fence for object stores: S3-compatible ones, GCS, Azure.
+//!
+//! A conditional put is atomic on *one* object, and a claim must stop late writes to *every* key of a
+//! resource. So a resource has one small object, its manifest, which is the only one that is ever
+//! changed; it holds the fence and names the immutable data objects of its keys:
+//!
+//! ```text
+//!   root/resources/RESOURCE/fence.json ─ fence: authority, lock, token, sequence, digest,
+//!                                      │        and the ids of the last puts of this manifest
+//!                                      └ keys:  "/orders.csv" ─► [data/7-a1…, data/8-c3…]   an append adds a part
+//!
+//!   write:  1 get manifest, decide ── reject ──► answer, nothing was uploaded
+//!           2 put data/TOKEN-ID, a new name: nobody sees it yet
+//!           3 put manifest if its ETag is that of step 1 ── check and effect, one atomic step (F1)
+//!              └ somebody was faster: from 1 again, at most so many times, then `Contended`
+//! ```
+//!
+//! * **Ambiguous puts.** A put may time out after it took effect, and the client's own retry is then
+//!   told "precondition failed". Every put carries a fresh id, and the manifest keeps the last
+//!   ones: whoever finds its own id knows that its put took effect.
+//! * **Deleting** takes the key out of the manifest; the manifest itself stays for ever (F4).
+//! * **A lost manifest** beside data objects is [`Fault::FenceLost`] (F7): data is only uploaded once
+//!   the manifest exists.
+//! * **Garbage** is what no manifest names: overwritten data, and data of writers that lost. The name
+//!   of a data object carries its token, and a token below the fence can never be put into the
+//!   manifest again, so [`Store::sweep`] deletes unnamed objects of lower tokens, without a clock.
+//! * **Stores that lie.** Some ignore the condition. [`Store::open`] tries it and refuses such a store.
+//! * **Metadata is no place for a fence.** An ETag does not see it: a claim that changed an object's
+//!   metadata only would leave the ETag as it is, and a late put on that ETag would go through.
+//!
+//! Each write puts the manifest anew, so a resource wants thousands of keys, not millions; a key takes
+//! 1,000 appends, then it must be put whole.
+//!
+//! Not covered: whoever writes below `root` with other code; a cache in front of the bucket, which answers
+//! a read after a claim from before it; and restoring an old manifest (also by bucket versioning), which
+//! brings back an old fence: [re-arm](crate::Admin::rearm) it before anybody writes.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use object_store::{memory::InMemory, path::Path};
+//! use palisade_fence::object_store::Store;
+//! use palisade_fence::{Change, Checked, Fence, Pass, Rule, Write, enter};
+//!
+//! # use palisade_core::Token;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (older, lease_token) = (Token::new(33)?, Token::new(34)?);
+//! let bucket = Arc::new(InMemory::new()); // or an AmazonS3, a GoogleCloudStorage, a MicrosoftAzure
+//! let store = Store::open(bucket, Path::from("fenced"), Rule::CLAIM).await?;
+//! let orders = store.resource("orders")?;
+//!
+//! let claimed = enter(&orders, Pass::new(lease_token)).await?.into_result()?;
+//! let before = claimed.read("/total").await?.into_result()?;
+//! assert_eq!(before, None);
+//! let write = Write::new("/total", Change::Put(b"12"));
+//! claimed.write(write).await?.into_result()?;
+//!
+//! // The holder before, back from a pause:
+//! let late = orders.write(Pass::new(older), Write::new("/total", Change::Put(b"11"))).await?;
+//! assert!(matches!(late, Checked::Rejected(_)));
+//! assert_eq!(orders.observe("/total").await?.as_deref(), Some(b"12".as_slice()));
+//! # Ok(())
+//! # }
+//! ```
+
+mod admin;
+mod document;
+mod error;
+mod files;
+mod probe;
+mod resource;
+
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::path::Path;
+use palisade_core::fence::Rule;
+
+use crate::name::ResourceId;
+
+pub use error::Fault;
+pub use resource::Resource;
+
+use files::Files;
+
+/// The fenced part of an object store: everything below one root.
+#[derive(Clone, Debug)]
+pub struct Store {
+    objects: Arc<dyn ObjectStore>,
+    root: Path,
+    rule: Rule,
+}
+
+impl Store {
+    /// Tries whether the store keeps its word about conditional puts, and opens it.
+    ///
+    /// The trial writes and deletes one object below `root/probe`.
+    ///
+    /// # Errors
+    /// [`Fault::Lies`] for a store whose conditional puts do not hold, [`Fault::Store`] if it fails.
+    pub async fn open(
+        objects: Arc<dyn ObjectStore>,
+        root: Path,
+        rule: Rule,
+    ) -> Result<Store, Fault> {
+        probe::probe(objects.as_ref(), &root).await?;
+        Ok(Store::open_unprobed(objects, root, rule))
+    }
+
+    /// Opens a store whose conditional puts were tried before. On a store that does not keep them,
+    /// the fence stops nothing.
+    #[must_use]
+    pub fn open_unprobed(objects: Arc<dyn ObjectStore>, root: Path, rule: Rule) -> Store {
+        Store {
+            objects,
+            root,
+            rule,
+        }
+    }
+
+    /// One resource; nothing is read or written yet.
+    ///
+    /// # Errors
+    /// [`Fault::Invalid`] if the name is none.
+    pub fn resource(&self, name: &str) -> Result<Resource, Fault> {
+        let id = ResourceId::new(name)?;
+        Ok(Resource::new(self.files(&id), self.rule))
+    }
+
+    fn files(&self, id: &ResourceId) -> Files {
+        Files::new(Arc::clone(&self.objects), &self.resources(), id)
+    }
+
+    fn resources(&self) -> Path {
+        self.root.clone().join("resources")
+    }
+}

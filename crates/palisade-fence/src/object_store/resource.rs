@@ -1,0 +1,269 @@
+//! One resource: decides on the manifest that was read, and swings it.
+
+use futures_util::TryStreamExt;
+use object_store::{Error, ObjectStoreExt};
+use palisade_core::fence::{Op, Pass, Reject, Rule};
+
+use super::document::Document;
+use super::error::Fault;
+use super::files::{Files, Seen};
+use crate::audit;
+use crate::checked::{Admitted, Checked};
+use crate::fence::{Change, Fence, Write};
+use crate::guard_row::{Corrupt, Decision, GuardRow};
+use crate::name::ObjectPath;
+use crate::objects::{Alter, Ask};
+use crate::stamped::{ATTEMPTS, back_off};
+
+const MAX_PARTS: usize = 1_000;
+
+/// One resource of a [`Store`](super::Store): keys spelled like absolute paths, under one fence.
+#[derive(Clone, Debug)]
+pub struct Resource {
+    files: Files,
+    rule: Rule,
+}
+
+/// What one look at the manifest came to.
+enum Step {
+    Done(Checked<Option<Vec<u8>>>),
+    Again,
+}
+
+impl Resource {
+    pub(super) const fn new(files: Files, rule: Rule) -> Resource {
+        Resource { files, rule }
+    }
+
+    async fn carry_out(
+        &self,
+        pass: Option<Pass<'_>>,
+        ask: Ask,
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+        let mut uploaded = None;
+        for attempt in 0..ATTEMPTS {
+            back_off(attempt).await.map_err(Fault::Random)?;
+            match self.try_once(pass, &ask, &mut uploaded).await? {
+                Step::Done(answer) => {
+                    if let Checked::Rejected(reject) = &answer {
+                        audit::rejected(&self.files.name, pass, reject);
+                    }
+                    return Ok(answer);
+                }
+                Step::Again => {}
+            }
+        }
+        Err(Fault::Contended { attempts: ATTEMPTS })
+    }
+
+    async fn try_once(
+        &self,
+        pass: Option<Pass<'_>>,
+        ask: &Ask,
+        uploaded: &mut Option<String>,
+    ) -> Result<Step, Fault> {
+        let Some(seen) = self.files.load().await? else {
+            return self.first(pass).await;
+        };
+        let digest = ask.numbered().map(|numbered| numbered.digest);
+        let fence = &seen.document.fence;
+        match self.sound(fence.decide(self.rule, pass, ask.op(), digest))? {
+            Decision::Admit(next) => self.admit(&seen, next, ask, pass, uploaded).await,
+            Decision::Repeat(_) => Ok(Step::Done(Checked::Admitted(Admitted {
+                value: None,
+                highest: self.sound(fence.guard.state())?.highest(),
+                repeat: true,
+            }))),
+            Decision::Reject(reject) => Ok(Step::Done(Checked::Rejected(reject))),
+        }
+    }
+
+    /// A resource without a manifest: it gets one, with the claim in it, before any data is uploaded.
+    async fn first(&self, pass: Option<Pass<'_>>) -> Result<Step, Fault> {
+        if self.came_meanwhile().await? {
+            return Ok(Step::Again);
+        }
+        let mut document = Document::default();
+        let op = match pass {
+            Some(_) => Op::Claim,
+            None => Op::Write(None),
+        };
+        match self.sound(document.fence.decide(self.rule, pass, op, None))? {
+            Decision::Reject(reject) => return Ok(Step::Done(Checked::Rejected(reject))),
+            Decision::Admit(Some(claimed)) => document.fence.guard = claimed,
+            Decision::Admit(None) | Decision::Repeat(_) => {}
+        }
+        self.files.swing(None, document).await?;
+        Ok(Step::Again)
+    }
+
+    /// Whether the manifest came meanwhile; a fault if there is data without it.
+    async fn came_meanwhile(&self) -> Result<bool, Fault> {
+        let data = self.files.data_folder();
+        let mut listed = self.files.objects.list(Some(&data));
+        if listed.try_next().await?.is_none() {
+            return Ok(false);
+        }
+        match self.files.load().await? {
+            Some(_) => Ok(true),
+            None => Err(Fault::FenceLost {
+                resource: self.files.name.clone(),
+            }),
+        }
+    }
+
+    async fn admit(
+        &self,
+        seen: &Seen,
+        next: Option<GuardRow>,
+        ask: &Ask,
+        pass: Option<Pass<'_>>,
+        uploaded: &mut Option<String>,
+    ) -> Result<Step, Fault> {
+        let mut document = seen.document.clone();
+        let raises = next.is_some();
+        if let Some(next) = next {
+            document.fence.guard = next;
+        }
+        let highest = self.sound(document.fence.guard.state())?.highest();
+        if let Ask::Write { path, alter, .. } = ask {
+            if matches!(alter, Alter::Delete) && document.keys.remove(path.as_str()).is_none() {
+                return Ok(Step::Done(Checked::Rejected(Reject::Missing)));
+            }
+            let token = pass.map_or(0, |pass| pass.token.get());
+            self.place(&mut document, path, alter, token, uploaded)
+                .await?;
+        }
+        let writes = matches!(ask, Ask::Write { .. });
+        if (writes || raises) && !self.files.swing(Some(seen), document).await? {
+            return Ok(Step::Again);
+        }
+        match ask {
+            Ask::Read(path) => match self.fetch(&seen.document, path).await? {
+                Some(value) => Ok(Step::Done(Checked::admitted(value, highest))),
+                None => Ok(Step::Again),
+            },
+            _ => Ok(Step::Done(Checked::admitted(None, highest))),
+        }
+    }
+
+    /// Uploads what is written, once, and names it in the manifest.
+    async fn place(
+        &self,
+        document: &mut Document,
+        path: &ObjectPath,
+        alter: &Alter,
+        token: u64,
+        uploaded: &mut Option<String>,
+    ) -> Result<(), Fault> {
+        let append = match alter {
+            Alter::Delete => return Ok(()),
+            Alter::Append(_) => true,
+            Alter::Put(_) => false,
+        };
+        let parts = document.keys.entry(path.as_str().to_owned()).or_default();
+        if append && parts.len() >= MAX_PARTS {
+            return Err(Fault::TooManyParts {
+                key: path.to_string(),
+                parts: parts.len(),
+                max: MAX_PARTS,
+            });
+        }
+        let part = match uploaded {
+            Some(part) => part.clone(),
+            None => uploaded
+                .insert(self.files.upload(token, alter.bytes()).await?)
+                .clone(),
+        };
+        if !append {
+            parts.clear();
+        }
+        parts.push(part);
+        Ok(())
+    }
+
+    /// The bytes of a key; the outer `None` says that the manifest has moved on meanwhile.
+    async fn fetch(
+        &self,
+        document: &Document,
+        path: &ObjectPath,
+    ) -> Result<Option<Option<Vec<u8>>>, Fault> {
+        let Some(parts) = document.keys.get(path.as_str()) else {
+            return Ok(Some(None));
+        };
+        let mut whole = Vec::new();
+        for part in parts {
+            match self.files.objects.get(&self.files.data(part)).await {
+                Ok(got) => whole.extend_from_slice(&got.bytes().await?),
+                Err(Error::NotFound { .. }) => return self.gone(parts, path).await,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(Some(whole)))
+    }
+
+    /// A part is gone: swept because the key was written again, or lost.
+    async fn gone(
+        &self,
+        parts: &[String],
+        path: &ObjectPath,
+    ) -> Result<Option<Option<Vec<u8>>>, Fault> {
+        let now = self.files.load().await?;
+        let same = now.is_some_and(|now| {
+            now.document.keys.get(path.as_str()).map(Vec::as_slice) == Some(parts)
+        });
+        if same {
+            return Err(Fault::DataLost {
+                key: path.to_string(),
+            });
+        }
+        Ok(None)
+    }
+
+    fn sound<T>(&self, read: Result<T, Corrupt>) -> Result<T, Fault> {
+        read.map_err(|corrupt| Fault::Damaged {
+            resource: self.files.name.clone(),
+            why: corrupt.to_string(),
+        })
+    }
+}
+
+impl Fence for Resource {
+    type Error = Fault;
+
+    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+        Ok(self.carry_out(Some(pass), Ask::Claim).await?.map(|_| ()))
+    }
+
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+        self.carry_out(Some(pass), Ask::Read(ObjectPath::new(key)?))
+            .await
+    }
+
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+        let path = ObjectPath::new(write.key)?;
+        let ask = Ask::write(path, write.change.into(), write.sequence);
+        Ok(self.carry_out(Some(pass), ask).await?.map(|_| ()))
+    }
+
+    async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
+        let ask = Ask::write(ObjectPath::new(key)?, change.into(), None);
+        Ok(self.carry_out(None, ask).await?.map(|_| ()))
+    }
+
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+        let path = ObjectPath::new(key)?;
+        for _ in 0..ATTEMPTS {
+            let Some(seen) = self.files.load().await? else {
+                match self.came_meanwhile().await? {
+                    true => continue,
+                    false => return Ok(None),
+                }
+            };
+            if let Some(value) = self.fetch(&seen.document, &path).await? {
+                return Ok(value);
+            }
+        }
+        Err(Fault::Contended { attempts: ATTEMPTS })
+    }
+}

@@ -1,0 +1,158 @@
+//! A guard row with the ids of its last writes, for resources whose one atomic step is "replace this if it
+//! is still what I read".
+//!
+//! ```text
+//!   read ──► Stamped ──► GuardRow::decide ──► stamp: a fresh id ──► replace, if unchanged
+//!                                                                      │ refused, or no answer
+//!                       my id is among the ids: it took effect ◄── read again
+//! ```
+//!
+//! A request may time out after it took effect, and the client's own retry is then told that the condition
+//! does not hold. Whoever finds its own id knows better. The ids are random, so no two states are equal.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use palisade_core::fence::{Op, Pass, Rule, Verdict};
+use serde::{Deserialize, Serialize};
+
+use crate::guard_row::{Corrupt, Decision, GuardRow};
+
+/// How often an operation is decided anew because others were faster.
+pub(crate) const ATTEMPTS: u32 = 32;
+
+/// How many writes back a writer can still recognise its own.
+const IDS: usize = 64;
+const FORMAT: u32 = 1;
+
+/// A guard row as it is stored: JSON, so that an operator can read it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Stamped {
+    format: u32,
+    pub(crate) guard: GuardRow,
+    /// Of the last writes, newest last.
+    ids: VecDeque<String>,
+}
+
+/// What became of a write whose answer says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    TookEffect,
+    DidNot,
+    Unknown,
+}
+
+impl Default for Stamped {
+    fn default() -> Stamped {
+        Stamped {
+            format: FORMAT,
+            guard: GuardRow::default(),
+            ids: VecDeque::new(),
+        }
+    }
+}
+
+impl Stamped {
+    /// Fails with the reason if no fence can have written this.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.format != FORMAT {
+            return Err(format!("format {}; {FORMAT} is known", self.format));
+        }
+        self.guard
+            .state()
+            .map(|_| ())
+            .map_err(|corrupt| corrupt.to_string())
+    }
+
+    /// Judges an operation; `None` instead of a pass is a write by code that knows of no fence.
+    pub(crate) fn decide(
+        &self,
+        rule: Rule,
+        pass: Option<Pass<'_>>,
+        op: Op,
+        digest: Option<u64>,
+    ) -> Result<Decision, Corrupt> {
+        let Some(pass) = pass else {
+            return Ok(match self.guard.state()?.decide_tokenless_write() {
+                Verdict::Reject(reject) => Decision::Reject(reject),
+                Verdict::Admit(_) | Verdict::Repeat => Decision::Admit(None),
+            });
+        };
+        self.guard.decide(rule, pass, op, digest)
+    }
+
+    /// The same with a new id, which is given.
+    pub(crate) fn stamp(&mut self) -> Result<String, getrandom::Error> {
+        let id = fresh_id()?;
+        if self.ids.len() >= IDS {
+            self.ids.pop_front();
+        }
+        self.ids.push_back(id.clone());
+        Ok(id)
+    }
+
+    /// What became of the write `id` that was made on top of `base`, seen from this later state.
+    pub(crate) fn outcome(&self, id: &str, base: Option<&Stamped>) -> Outcome {
+        if self.ids.iter().any(|seen| seen == id) {
+            return Outcome::TookEffect;
+        }
+        // The history back to the base is whole, and the write is not in it.
+        let whole = match base.and_then(|base| base.ids.back()) {
+            Some(last) => self.ids.contains(last),
+            None => self.ids.len() < IDS,
+        };
+        if whole {
+            Outcome::DidNot
+        } else {
+            Outcome::Unknown
+        }
+    }
+}
+
+/// Waits a little before the next attempt, longer each time, so that those who race do not meet again.
+pub(crate) async fn back_off(attempt: u32) -> Result<(), getrandom::Error> {
+    if attempt > 0 {
+        let limit = 1_u64 << attempt.min(7);
+        let millis = getrandom::u64()? % limit;
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+    }
+    Ok(())
+}
+
+/// 128 random bits as text.
+pub(crate) fn fresh_id() -> Result<String, getrandom::Error> {
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits)?;
+    Ok(format!("{:032x}", u128::from_le_bytes(bits)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_recognised_while_the_history_reaches_back() {
+        let base = Stamped::default();
+        let mut mine = base.clone();
+        let id = mine.stamp().unwrap();
+        assert_eq!(mine.outcome(&id, Some(&base)), Outcome::TookEffect);
+
+        let mut theirs = base.clone();
+        theirs.stamp().unwrap();
+        assert_eq!(theirs.outcome(&id, Some(&base)), Outcome::DidNot);
+        for _ in 0..IDS {
+            theirs.stamp().unwrap();
+        }
+        assert_eq!(theirs.outcome(&id, Some(&base)), Outcome::Unknown);
+        assert_eq!(theirs.outcome(&id, Some(&mine)), Outcome::Unknown);
+    }
+
+    #[test]
+    fn another_format_is_refused() {
+        let mut newer = Stamped::default();
+        assert_eq!(newer.check(), Ok(()));
+        newer.format = 2;
+        assert_eq!(newer.check(), Err("format 2; 1 is known".to_owned()));
+    }
+}

@@ -1,0 +1,56 @@
+//! A primary that owns a manifest in S3: the list of what is in a table, as databases on object stores keep
+//! it. Whoever holds the lock is the primary, knows the list, and swaps it for a longer one.
+//!
+//! ```text
+//!   old   lock ─ claim ─ read ─ swap +a1 ✓ ─ lease checked: fine ─▓▓▓ frozen ▓▓▓──────────── swap +a2 ✗
+//!                                                lease expires │
+//!   new                                                        lock ─ claim ─ read ─ +b1 ✓ ─ +b2 ✓
+//! ```
+//!
+//! The old primary asked its lease right before the swap, and it was fine; then its process was frozen. It
+//! swaps in the list it knows. Without a fence that list has none of the new primary's entries, although
+//! they were acknowledged. With the fence the swap is rejected, and the old primary knows that it is none.
+//!
+//! Swapping on the ETag alone would notice this one, but a primary that then reads again and goes on, as
+//! retry loops do, is a second primary. The fence says which of the two is the newer.
+
+mod manifest;
+mod primary;
+mod story;
+
+use std::error::Error;
+
+pub use manifest::{Manifest, Place, Swap};
+pub use primary::{Orders, serve};
+pub use story::{Ending, play};
+
+/// Whether swaps are fenced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A lock, a check of the lease, and a plain put.
+    Unfenced,
+    /// The lock's token is claimed at the manifest before it is read.
+    Fenced,
+}
+
+impl Mode {
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Mode::Unfenced => "unfenced",
+            Mode::Fenced => "fenced",
+        }
+    }
+
+    /// From its name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Mode> {
+        [Mode::Unfenced, Mode::Fenced]
+            .into_iter()
+            .find(|mode| mode.as_str() == name)
+    }
+}
+
+/// What can fail, besides a swap that was too late.
+pub type Failure = Box<dyn Error + Send + Sync>;

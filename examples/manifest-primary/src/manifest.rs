@@ -1,0 +1,135 @@
+//! The manifest, fenced and not.
+
+use std::sync::Arc;
+
+use object_store::aws::AmazonS3Builder;
+use object_store::path::Path;
+use object_store::{Error, ObjectStore, ObjectStoreExt};
+use palisade_client::Token;
+use palisade_fence::object_store::{Resource, Store};
+use palisade_fence::{Change, Checked, Fence, Pass, Rule, Write};
+
+use crate::{Failure, Mode};
+
+const KEY: &str = "/manifest.json";
+
+/// Where it is.
+#[derive(Clone)]
+pub struct Place {
+    /// The S3 endpoint, for example `http://127.0.0.1:9000`.
+    pub s3: String,
+    /// The bucket, which exists.
+    pub bucket: String,
+    /// The folder in it.
+    pub folder: String,
+    /// `AWS_ACCESS_KEY_ID`.
+    pub key_id: String,
+    /// `AWS_SECRET_ACCESS_KEY`.
+    pub secret: String,
+}
+
+/// A list of entries, swapped whole.
+#[derive(Debug)]
+pub enum Manifest {
+    /// A plain object.
+    Unfenced(Arc<dyn ObjectStore>, Path),
+    /// A key of a fenced resource.
+    Fenced(Resource),
+}
+
+/// What became of a swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swap {
+    /// It is the manifest now.
+    Acknowledged,
+    /// A newer primary has claimed the manifest.
+    Rejected,
+}
+
+impl Manifest {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The store's; one that lies about conditional puts is refused.
+    pub async fn open(place: &Place, mode: Mode) -> Result<Manifest, Failure> {
+        let store = AmazonS3Builder::new()
+            .with_region("us-east-1")
+            .with_access_key_id(&place.key_id)
+            .with_secret_access_key(&place.secret)
+            .with_endpoint(&place.s3)
+            .with_allow_http(place.s3.starts_with("http:"))
+            .with_bucket_name(&place.bucket)
+            .build()?;
+        let (store, folder): (Arc<dyn ObjectStore>, _) =
+            (Arc::new(store), Path::from(place.folder.as_str()));
+        Ok(match mode {
+            Mode::Unfenced => Manifest::Unfenced(store, folder.join("manifest.json")),
+            Mode::Fenced => {
+                let store = Store::open(store, folder, Rule::CLAIM).await?;
+                Manifest::Fenced(store.resource("manifest")?)
+            }
+        })
+    }
+
+    /// Reads it as the new primary: from the claim on, nobody older swaps what is read here. `None`:
+    /// somebody newer has claimed it already.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn take_over(&self, token: Token) -> Result<Option<Vec<String>>, Failure> {
+        let Manifest::Fenced(manifest) = self else {
+            return self.observe().await.map(Some);
+        };
+        let pass = Pass::new(token);
+        if !manifest.claim(pass).await?.is_admitted() {
+            return Ok(None);
+        }
+        match manifest.read(pass, KEY).await? {
+            Checked::Admitted(read) => entries(read.value).map(Some),
+            Checked::Rejected(_) => Ok(None),
+        }
+    }
+
+    /// Puts this list in place of the one before.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn swap(&self, token: Token, entries: &[String]) -> Result<Swap, Failure> {
+        let bytes = serde_json::to_vec(entries)?;
+        match self {
+            Manifest::Unfenced(store, at) => {
+                store.put(at, bytes.into()).await?;
+                Ok(Swap::Acknowledged)
+            }
+            Manifest::Fenced(manifest) => {
+                let write = Write::new(KEY, Change::Put(&bytes));
+                match manifest.write(Pass::new(token), write).await? {
+                    Checked::Admitted(_) => Ok(Swap::Acknowledged),
+                    Checked::Rejected(_) => Ok(Swap::Rejected),
+                }
+            }
+        }
+    }
+
+    /// Reads it as a bystander.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn observe(&self) -> Result<Vec<String>, Failure> {
+        match self {
+            Manifest::Unfenced(store, at) => match store.get(at).await {
+                Ok(got) => entries(Some(got.bytes().await?.to_vec())),
+                Err(Error::NotFound { .. }) => Ok(Vec::new()),
+                Err(error) => Err(error.into()),
+            },
+            Manifest::Fenced(manifest) => entries(manifest.observe(KEY).await?),
+        }
+    }
+}
+
+fn entries(bytes: Option<Vec<u8>>) -> Result<Vec<String>, Failure> {
+    match bytes {
+        None => Ok(Vec::new()),
+        Some(bytes) => Ok(serde_json::from_slice(&bytes)?),
+    }
+}
