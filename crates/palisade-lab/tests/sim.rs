@@ -29,7 +29,7 @@ fn batch(seeds: u64) -> Batch {
 
 #[test]
 fn ten_thousand_seeds_break_no_rule() {
-    let summary = batch(number("PALISADE_SIM_SEEDS", 10_000)).run(|_| ());
+    let summary = batch(number("PALISADE_SIM_SEEDS", 10_000)).run(|_, _| ());
     println!("{}", summary.counts);
     assert_eq!(
         summary.violations,
@@ -59,7 +59,7 @@ fn equal_seeds_end_in_equal_hashes_whatever_thread_runs_them() {
         threads: 1,
         ..batch(300)
     };
-    let (alone, together) = (one.run(|_| ()), batch(300).run(|_| ()));
+    let (alone, together) = (one.run(|_, _| ()), batch(300).run(|_, _| ()));
     assert_eq!((alone.hash, alone.counts), (together.hash, together.counts));
     assert_ne!(run_seed(1).hash, run_seed(2).hash);
 }
