@@ -9,6 +9,8 @@
     reason = "a test fails by panicking"
 )]
 
+use palisade_core::Token;
+use palisade_core::fence::{FenceState, Op, Pass, Rearm, Reject, Rule, Sequence, Verdict};
 use palisade_lab::sim::mutants::TABLE;
 use palisade_lab::sim::{Batch, Fact, Plan, Strike, first_violation, run, run_seed, shrink};
 
@@ -29,7 +31,7 @@ fn batch(seeds: u64) -> Batch {
 
 #[test]
 fn ten_thousand_seeds_break_no_rule() {
-    let summary = batch(number("PALISADE_SIM_SEEDS", 10_000)).run(|_| ());
+    let summary = batch(number("PALISADE_SIM_SEEDS", 10_000)).run(|_, _| ());
     println!("{}", summary.counts);
     assert_eq!(
         summary.violations,
@@ -59,7 +61,7 @@ fn equal_seeds_end_in_equal_hashes_whatever_thread_runs_them() {
         threads: 1,
         ..batch(300)
     };
-    let (alone, together) = (one.run(|_| ()), batch(300).run(|_| ()));
+    let (alone, together) = (one.run(|_, _| ()), batch(300).run(|_, _| ()));
     assert_eq!((alone.hash, alone.counts), (together.hash, together.counts));
     assert_ne!(run_seed(1).hash, run_seed(2).hash);
 }
@@ -113,4 +115,32 @@ fn a_second_restore_without_a_claim_between_is_a_jump() {
     assert!(violation.what.ends_with("jump"), "{}", violation.what);
     plan.strikes.truncate(3);
     assert_eq!(refused(&plan), None, "one restore is believed");
+}
+
+/// What was written is forgotten when a fence is armed anew, so the floor has to be a token that nobody
+/// holds: at the present holder's own token its late duplicates are admitted again.
+#[test]
+fn a_floor_at_the_holders_own_token_admits_its_duplicates_again() {
+    let token = Token::new(4).unwrap();
+    let write = Op::Write(Sequence::new(1));
+    let Verdict::Admit(Some(written)) =
+        Rule::CLAIM.decide(&FenceState::default(), Pass::new(token), write)
+    else {
+        panic!("a first write is admitted");
+    };
+    let again = |state: &FenceState| Rule::CLAIM.decide(state, Pass::new(token), write);
+    assert_eq!(again(&written), Verdict::Repeat);
+    let armed = |floor: Token| {
+        let with = Rearm {
+            floor,
+            authority: None,
+            lower_from: None,
+        };
+        written.rearmed(&with).unwrap()
+    };
+    assert!(matches!(again(&armed(token)), Verdict::Admit(_)));
+    assert!(matches!(
+        again(&armed(token.next().unwrap())),
+        Verdict::Reject(Reject::Stale { .. })
+    ));
 }

@@ -35,10 +35,11 @@ pub struct Summary {
 }
 
 impl Batch {
-    /// Runs every seed without a mutant. `each` sees how many are done, from time to time.
-    pub fn run(self, each: impl Fn(u64) + Sync) -> Summary {
+    /// Runs every seed without a mutant. `each` sees how many are done and how many of them broke a
+    /// rule, from time to time.
+    pub fn run(self, each: impl Fn(u64, u64) + Sync) -> Summary {
         let total = Mutex::new(Summary::default());
-        let next = AtomicU64::new(0);
+        let (next, broken) = (AtomicU64::new(0), AtomicU64::new(0));
         let work = || {
             let mut mine = Summary::default();
             loop {
@@ -46,10 +47,12 @@ impl Batch {
                 if first >= self.seeds {
                     break;
                 }
+                let before = mine.violations.len();
                 for index in first..self.seeds.min(first + CHUNK) {
                     mine.add(self.from + index);
                 }
-                each(first);
+                let more = (mine.violations.len() - before) as u64;
+                each(first, broken.fetch_add(more, Ordering::Relaxed) + more);
             }
             hold(&total).merge(mine);
         };

@@ -67,10 +67,10 @@ impl Sim {
             threads: threads(self.threads),
         };
         let shown = AtomicU64::new(0);
-        let summary = batch.run(|done| {
+        let summary = batch.run(|done, broken| {
             if done >= shown.load(Ordering::Relaxed) + PROGRESS {
                 shown.store(done, Ordering::Relaxed);
-                say(&format!("… {done} seeds"));
+                say(&format!("… {done} seeds, {broken} violations"));
             }
         });
         say(&format!(

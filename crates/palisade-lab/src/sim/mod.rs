@@ -11,8 +11,8 @@
 //! ```
 //!
 //! What is simulated is the network, the disks below the log, every clock, and who runs when. What is
-//! *repeated* instead of run is the order of the sequencer's loop ([`server`]) and of the store's writer
-//! ([`resource`]): both own a thread in the product.
+//! *repeated* instead of run is the order of the sequencer's loop (`server`) and of the store's writer
+//! (`resource`): both own a thread in the product.
 //!
 //! Equal seeds end in equal hashes. Nothing the hash sees depends on the kernel: request ids and lease
 //! keys are numbered in order of appearance.

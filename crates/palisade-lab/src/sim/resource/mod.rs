@@ -14,7 +14,7 @@ mod frame;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use palisade_core::fence::{FenceState, Mode, Op, Pass, Reject, Rule, Verdict};
+use palisade_core::fence::{FenceState, Mode, Op, Pass, Rearm, Reject, Rule, Verdict};
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_wal::testing::{Fault, Loss, SimStorage};
 use palisade_wal::{CreateOptions, Id, Options, Wal, backup_on, restore_on};
@@ -214,7 +214,15 @@ impl Resource {
 
     /// An operator arms a lost fence anew, with a token that the authority issued just now.
     pub(crate) fn rearm(&mut self, lock: u8, floor: Token) {
-        if self.is_unarmed(lock) && self.replace_fence(lock, Some(FenceState::floor(floor))) {
+        let with = Rearm {
+            floor,
+            authority: Some(&self.authority),
+            lower_from: None,
+        };
+        if self.is_unarmed(lock)
+            && let Ok(armed) = FenceState::default().rearmed(&with)
+            && self.replace_fence(lock, Some(armed))
+        {
             let floor = floor.get();
             self.facts.push(Fact::Rearmed { lock, floor });
         }

@@ -17,6 +17,8 @@ mod apply;
 mod desk;
 mod disk;
 mod ledger;
+#[cfg(test)]
+mod likeness;
 mod process;
 
 use std::sync::Arc;
