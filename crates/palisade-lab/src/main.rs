@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use palisade_lab::chaos;
 
 /// Breaks Palisade on purpose, and shows that the proof can fail.
 #[derive(Debug, Parser)]
@@ -16,11 +17,33 @@ struct Cli {
 enum Command {
     Sim(palisade_lab::sim::command::Sim),
     Mutants(palisade_lab::sim::command::Mutants),
+    Chaos(chaos::Chaos),
+    /// A worker of `chaos`
+    #[command(hide = true)]
+    ChaosWorker {
+        /// What it is to do, in JSON.
+        part: String,
+    },
+    /// The wall clock, for the check of the preload shim
+    #[command(hide = true)]
+    ChaosClock,
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Sim(command) => command.run(),
         Command::Mutants(command) => command.run(),
+        Command::Chaos(chaos) => chaos.run(),
+        Command::ChaosClock => {
+            println!("{}", chaos::wall_seconds());
+            ExitCode::SUCCESS
+        }
+        Command::ChaosWorker { part } => match chaos::work(&part) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        },
     }
 }

@@ -1,0 +1,129 @@
+//! Real processes under real faults: release binaries, signals, sockets and disks.
+//!
+//! ```text
+//!            seed ─► nemesis ──┬── SIGSTOP · SIGKILL · network · clocks · disks
+//!                              ▼
+//!   world "no fence"         world "textbook fence"      world "claim fence"      one schedule
+//!   authority · store        authority · store           authority · store        a world each
+//!   workers: lock, read,     …                           workers: lock, claim,
+//!   think, write the set                                 read, think, write
+//!                              │ every step, one line each
+//!                              ▼
+//!        ledger ─► verdict: acknowledged − final set = lost; rejects; tokens that came twice
+//!                              ▼
+//!                     chaos.json · chaos.html
+//! ```
+//!
+//! A run proves something only if the control arms lose: where the textbook fence loses less than
+//! [`VOID_BELOW`] of its acknowledged adds although holders were paused, the run is void.
+
+mod arm;
+mod event;
+mod ledger;
+mod nemesis;
+mod peers;
+mod process;
+mod report;
+mod run;
+mod server;
+mod stage;
+mod stop;
+mod verdict;
+mod worker;
+mod world;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use arm::Arm;
+use nemesis::Nemesis;
+use peers::Authority;
+pub use stage::shim::wall_seconds;
+pub use worker::work;
+
+/// What the textbook fence must lose under the holder nemesis for a run to count.
+const VOID_BELOW: f64 = 0.05;
+
+/// Runs real servers and workers under faults, and says what each kind of fence lost
+#[derive(Debug, Args)]
+#[command(after_help = EXITS)]
+pub struct Chaos {
+    /// Which faults; may be given more than once. Without it all of them, one after the other
+    #[arg(long, value_enum, value_name = "NAME")]
+    nemesis: Vec<Nemesis>,
+    /// Who grants the lock
+    #[arg(long, value_enum, value_name = "NAME", default_value = "palisade")]
+    authority: Authority,
+    /// Which fences, side by side; may be given more than once. Without it all of them
+    #[arg(long, value_enum, value_name = "NAME")]
+    arm: Vec<Arm>,
+    /// Go on until each arm has this many acknowledged adds, under each nemesis
+    #[arg(long, env = "PALISADE_CHAOS_ADDS", default_value_t = 300)]
+    adds: u64,
+    /// Seconds after which a nemesis has to be through with that, or is void
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    limit: u64,
+    /// How long a lease lasts without renewal, in milliseconds: 100 ..= 60000
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    ttl: Option<u64>,
+    /// What all draws come from; printed, drawn from the clock unless given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Teams in each world: 1 ..= 64
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=64))]
+    teams: u64,
+    /// Workers in each team, a process each: 1 ..= 16
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=16))]
+    workers: u64,
+    /// Locks, with a set each, that the workers of a team contend for: 1 ..= 256
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
+    lanes: u64,
+    /// The folder that the report goes to
+    #[arg(long, value_name = "DIR", default_value = "./palisade-chaos")]
+    report: PathBuf,
+    /// The program under test. Without it the one beside this program
+    #[arg(long, value_name = "FILE")]
+    palisade: Option<PathBuf>,
+}
+
+const EXITS: &str = "Exit status: 0 nothing was lost behind the claim fence, and the control arms lost what they \
+    must; 1 something was lost, or a token came twice; 2 usage; 3 void: the run proves nothing; 4 it could not be run.";
+
+impl Chaos {
+    /// Runs it to its end and writes the report. The exit status is the one that the help tells.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        let told = run::all(self).and_then(|report| {
+            report.write(&self.report)?;
+            println!("{}", report.summary());
+            Ok(report.exit())
+        });
+        told.unwrap_or_else(|why| {
+            eprintln!("palisade-lab: {why}");
+            ExitCode::from(4)
+        })
+    }
+
+    /// The program under test.
+    fn program(&self) -> Result<PathBuf, String> {
+        let beside = || {
+            let own = std::env::current_exe().map_err(|error| error.to_string())?;
+            Ok::<_, String>(own.with_file_name("palisade"))
+        };
+        let program = self.palisade.clone().map_or_else(beside, Ok)?;
+        if program.exists() {
+            return Ok(program);
+        }
+        let program = program.display();
+        Err(format!(
+            "{program} is missing: build it with cargo build --release -p palisade, or name another with --palisade"
+        ))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl.unwrap_or(self.authority.ttl_ms()))
+    }
+}

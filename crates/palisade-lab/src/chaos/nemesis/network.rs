@@ -1,0 +1,60 @@
+//! Delays, held-back bytes, and partitions.
+
+use palisade_testbed::Direction;
+
+use super::signals::{leases, random};
+use crate::chaos::event::Target;
+use crate::chaos::stage::{Cut, HOUSES};
+use crate::chaos::stop::Stop;
+use crate::chaos::world::World;
+
+/// One thread for each worker's two connections: delays either way, or holds all back and lets it go late.
+pub(super) fn delay(world: &World, stop: &Stop) {
+    std::thread::scope(|scope| {
+        for (worker, relays) in world.stage.relays.iter().enumerate() {
+            scope.spawn(move || {
+                let mut random = random(world, worker);
+                while !stop.comes_within(leases(world, &mut random, 0.2..2.0)) {
+                    let [authority, resource] = relays;
+                    let relay = if random.bool() { authority } else { resource };
+                    let direction = match random.bool() {
+                        true => Direction::Forth,
+                        false => Direction::Back,
+                    };
+                    let time = leases(world, &mut random, 0.2..2.0);
+                    let from_ms = world.ledger.now_ms();
+                    let what = if random.bool() {
+                        relay.hold(direction);
+                        stop.comes_within(time);
+                        relay.let_go(direction);
+                        "held back"
+                    } else {
+                        relay.delay(direction, time.mul_f64(0.3));
+                        stop.comes_within(time);
+                        relay.delay(direction, std::time::Duration::ZERO);
+                        "delayed"
+                    };
+                    let what = format!("{what} {direction:?}").to_lowercase();
+                    world.ledger.note(from_ms, Target::Worker(worker), what);
+                }
+            });
+        }
+    });
+}
+
+/// One house after the other is cut off from the authority, from the resource, or from both.
+pub(super) fn partition(world: &World, stop: &Stop) -> Result<(), String> {
+    let houses = world.stage.houses.as_ref().ok_or("no houses")?;
+    let mut random = random(world, 0);
+    while !stop.comes_within(leases(world, &mut random, 0.2..1.0)) {
+        let house = random.usize(0..HOUSES);
+        let cut = [Cut::Both, Cut::Authority, Cut::Resource][random.usize(0..3)];
+        let from_ms = world.ledger.now_ms();
+        houses.cut(house, cut)?;
+        stop.comes_within(leases(world, &mut random, 0.3..2.5));
+        houses.heal(house, cut)?;
+        let what = format!("what a third of the workers sends is lost: {cut:?}").to_lowercase();
+        world.ledger.note(from_ms, Target::Network, what);
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! A lock on Redis as it is often written: the token is drawn before the lock is won.
+//!
+//! ```text
+//!   INCR lock:token ─► SET lock NX PX ttl ─► …work… ─► delete if the value is still ours
+//! ```
+//!
+//! Two who ask at once may win in the other order than they drew: the lock is granted with token 2, then with
+//! token 1, and the fence refuses its live holder. The cure is one script that does both, which is what
+//! `palisade_client::redis` does.
+
+use std::time::Duration;
+
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_core::{Span, Timestamp};
+use redis::aio::MultiplexedConnection;
+
+/// A connection to ask on.
+pub(crate) struct Naive {
+    connection: MultiplexedConnection,
+}
+
+/// A lock that is held until its time is over; it does not renew itself.
+pub(crate) struct Hold {
+    connection: MultiplexedConnection,
+    key: String,
+    pub(crate) token: u64,
+    until: Timestamp,
+}
+
+impl Naive {
+    pub(crate) async fn connect(url: &str) -> Result<Naive, String> {
+        let client = redis::Client::open(url).map_err(words)?;
+        let connection = client.get_multiplexed_async_connection().await;
+        Ok(Naive {
+            connection: connection.map_err(words)?,
+        })
+    }
+
+    /// One try with a token of its own; `None` after a short pause if somebody else has it.
+    pub(crate) async fn acquire(&self, name: &str, ttl: Duration) -> Result<Option<Hold>, String> {
+        let mut connection = self.connection.clone();
+        let sent = BootClock.now();
+        let token: u64 = redis::cmd("INCR")
+            .arg(format!("{name}:token"))
+            .query_async(&mut connection)
+            .await
+            .map_err(words)?;
+        let mut set = redis::cmd("SET");
+        set.arg(name)
+            .arg(token)
+            .arg("NX")
+            .arg("PX")
+            .arg(millis(ttl));
+        let won: Option<String> = set.query_async(&mut connection).await.map_err(words)?;
+        if won.is_none() {
+            tokio::time::sleep(AGAIN).await;
+            return Ok(None);
+        }
+        Ok(Some(Hold {
+            connection,
+            key: name.to_owned(),
+            token,
+            until: sent.after(Span::from_millis(millis(ttl))),
+        }))
+    }
+}
+
+impl Hold {
+    pub(crate) fn believes(&self) -> bool {
+        BootClock.now() < self.until
+    }
+
+    pub(crate) async fn release(mut self) {
+        let script = redis::Script::new(
+            "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0",
+        );
+        let mut call = script.key(&self.key);
+        call.arg(self.token);
+        // It runs out by itself if this does not arrive.
+        let _: redis::RedisResult<u32> = call.invoke_async(&mut self.connection).await;
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn words(error: redis::RedisError) -> String {
+    error.to_string()
+}
+
+/// Between two tries.
+const AGAIN: Duration = Duration::from_millis(3);

@@ -1,0 +1,128 @@
+//! One nemesis after the other; for each, all arms at once.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::Chaos;
+use super::arm::Arm;
+use super::nemesis::Nemesis;
+use super::report::{Outcome, Report, Run};
+use super::server::lock;
+use super::stage::Stage;
+use super::stop::Stop;
+use super::verdict::ArmReport;
+use super::world::{Plan, World};
+
+/// Everything that was asked for.
+///
+/// # Errors
+/// What is missing, or what could not be started.
+pub(super) fn all(chaos: &Chaos) -> Result<Report, String> {
+    let program = chaos.program()?;
+    let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(1..1 << 32));
+    println!("seed {seed}");
+    let arms = chaos.authority.arms(&chaos.arm)?;
+    let nemeses = chaos.authority.nemeses(&chaos.nemesis)?;
+    let mut runs = Vec::new();
+    for nemesis in nemeses {
+        let plan = plan(chaos, nemesis, &program, seed);
+        let run = one(chaos, nemesis, &plan, &arms)?;
+        println!("{}", run.line());
+        runs.push(run);
+    }
+    Ok(Report::new(chaos, &program, seed, runs))
+}
+
+fn plan(chaos: &Chaos, nemesis: Nemesis, program: &Path, seed: u64) -> Plan {
+    // Without faults not one reject may come, so a machine that is busy elsewhere must not end a lease.
+    let ttl = match nemesis {
+        Nemesis::None => chaos.ttl().max(CALM),
+        _ => chaos.ttl(),
+    };
+    Plan {
+        program: program.to_owned(),
+        ttl,
+        think: nemesis.think(),
+        teams: chaos.teams as usize,
+        workers: chaos.workers as usize,
+        lanes: chaos.lanes as usize,
+        adds_per_grant: nemesis.adds_per_grant(),
+        padding: nemesis.padding(),
+        adds: chaos.adds,
+        seed,
+    }
+}
+
+/// One nemesis: a world for each arm, until each has its adds.
+fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run, String> {
+    let folder = tempfile::Builder::new().prefix("palisade-chaos-").tempdir();
+    let folder = folder.map_err(|error| error.to_string())?;
+    let mut worlds = Vec::new();
+    for arm in arms {
+        let place: PathBuf = folder.path().join(format!("{arm:?}").to_lowercase());
+        std::fs::create_dir(&place).map_err(|error| error.to_string())?;
+        let stage = match Stage::set(nemesis, &place) {
+            Ok(stage) => stage,
+            Err(why) => return Ok(Run::impossible(nemesis, plan, why)),
+        };
+        let authority = chaos.authority.start(&place)?;
+        worlds.push(World::start(*arm, plan, &place, authority, stage)?);
+    }
+    let problems = Mutex::new(Vec::new());
+    let stop = Stop::default();
+    std::thread::scope(|scope| {
+        for world in &worlds {
+            world
+                .covered
+                .store(nemesis != Nemesis::FailedSync, Ordering::SeqCst);
+            let (problems, stop) = (&problems, &stop);
+            scope.spawn(move || {
+                if let Err(why) = nemesis.run(world, stop) {
+                    lock(problems).push(format!("{}: {why}", world.arm.word()));
+                }
+            });
+        }
+        let enough = || {
+            worlds.iter().all(|world| {
+                world.ledger.acknowledged() >= chaos.adds && world.covered.load(Ordering::SeqCst)
+            })
+        };
+        let begun = worlds.first().map_or(0.0, |world| world.ledger.now_ms());
+        let late = || {
+            let now = worlds.first().map_or(0.0, |world| world.ledger.now_ms());
+            now - begun > chaos.limit as f64 * 1e3
+        };
+        while !enough() && !late() && lock(&problems).is_empty() {
+            stop.comes_within(GLANCE);
+        }
+        stop.set();
+        for world in worlds
+            .iter()
+            .filter(|world| !world.covered.load(Ordering::SeqCst))
+        {
+            let word = world.arm.word();
+            lock(&problems).push(format!("{word}: the nemesis was not through in time"));
+        }
+    });
+    let mut reports = Vec::new();
+    let mut problems = lock(&problems).clone();
+    for world in worlds {
+        let word = world.arm.word();
+        match world.end() {
+            Ok(remains) => reports.push(ArmReport::of(remains, nemesis != Nemesis::ClockRate)),
+            Err(why) => problems.push(format!("{word}: {why}")),
+        }
+    }
+    let outcome = Outcome::of(chaos, nemesis, &reports, &problems);
+    Ok(Run {
+        nemesis,
+        plan: plan.clone(),
+        arms: reports,
+        outcome,
+    })
+}
+
+const GLANCE: Duration = Duration::from_millis(20);
+const CALM: Duration = Duration::from_secs(10);

@@ -1,0 +1,163 @@
+//! `palisade serve` and `palisade store` as processes that are paused, killed and started again where they were.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::process::{Line, Process};
+
+/// Something that can be got at from outside. Locks are asked for at its URL.
+pub(super) trait Victim: Send + Sync {
+    fn url(&self) -> String;
+    fn pause(&self);
+    fn resume(&self);
+    fn kill(&self);
+    /// Whether its process is there, be it paused.
+    fn lives(&self) -> bool;
+    /// Sets a variable of its environment for the next start, or takes it away.
+    fn set(&self, _name: &str, _value: Option<String>) {}
+    /// Moves the one clock that can be moved to so many seconds beside the right time.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn jump(&self, _seconds: i64) -> Result<(), String> {
+        Err("this authority has no clock that can be moved".to_owned())
+    }
+    /// On the same data and address.
+    ///
+    /// # Errors
+    /// Why it does not serve.
+    fn start_again(&self) -> Result<(), String>;
+}
+
+/// A server of the program under test.
+#[derive(Debug)]
+pub(super) struct Server {
+    line: Mutex<Line>,
+    log: PathBuf,
+    address: SocketAddr,
+    process: Mutex<Option<Process>>,
+}
+
+/// Where and how a server is started for the first time.
+#[derive(Clone, Debug)]
+pub(super) struct Setup<'a> {
+    pub(super) program: &'a Path,
+    /// `serve` or `store`.
+    pub(super) role: &'a str,
+    pub(super) arguments: &'a [&'a str],
+    pub(super) environment: Vec<(String, String)>,
+    /// Where its folder and its log go.
+    pub(super) folder: &'a Path,
+    /// Its own folder, if not one there.
+    pub(super) data: Option<PathBuf>,
+    /// The address to listen at, with port 0.
+    pub(super) listen: SocketAddr,
+}
+
+impl Server {
+    pub(super) fn start(setup: &Setup<'_>) -> Result<Server, String> {
+        let data = setup.data.clone();
+        let data = data.unwrap_or_else(|| setup.folder.join(format!("{}-data", setup.role)));
+        let words = |listen: SocketAddr| {
+            let mut words = vec![setup.program.display().to_string(), setup.role.to_owned()];
+            words.extend(["--json".to_owned(), "--listen".to_owned()]);
+            words.extend([listen.to_string(), "--data".to_owned()]);
+            words.push(data.display().to_string());
+            words.extend(setup.arguments.iter().map(|word| (*word).to_owned()));
+            words
+        };
+        let mut line = Line {
+            words: words(setup.listen),
+            environment: setup.environment.clone(),
+            way: Vec::new(),
+        };
+        let log = setup.folder.join(format!("{}.log", setup.role));
+        let (process, address) = launch(&line, &log)?;
+        line.words = words(address);
+        Ok(Server {
+            line: Mutex::new(line),
+            log,
+            address,
+            process: Mutex::new(Some(process)),
+        })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Victim for Server {
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    fn pause(&self) {
+        lock(&self.process).iter().for_each(Process::stop);
+    }
+
+    fn resume(&self) {
+        lock(&self.process).iter().for_each(Process::go_on);
+    }
+
+    fn kill(&self) {
+        lock(&self.process).take();
+    }
+
+    fn start_again(&self) -> Result<(), String> {
+        self.kill();
+        let line = lock(&self.line).clone();
+        let (process, _) = launch(&line, &self.log)?;
+        *lock(&self.process) = Some(process);
+        Ok(())
+    }
+
+    fn lives(&self) -> bool {
+        let mut process = lock(&self.process);
+        process.as_mut().is_some_and(|process| !process.is_over())
+    }
+
+    fn set(&self, name: &str, value: Option<String>) {
+        let mut line = lock(&self.line);
+        line.environment.retain(|(known, _)| known != name);
+        line.environment
+            .extend(value.map(|value| (name.to_owned(), value)));
+    }
+}
+
+/// Starts it and waits until it says where it listens.
+fn launch(line: &Line, log: &Path) -> Result<(Process, SocketAddr), String> {
+    let (tell, lines) = channel();
+    let process = Process::start(line, log, move |line| {
+        // Later lines have no reader, and need none.
+        let _ = tell.send(line);
+    });
+    let what = line.words.join(" ");
+    let process = process.map_err(|error| format!("{what}: {error}"))?;
+    let first = lines.recv_timeout(START).ok().flatten();
+    let said: Option<Value> = first.and_then(|line| serde_json::from_str(&line).ok());
+    let address = said.and_then(|line| line["listening"].as_str()?.parse().ok());
+    match address {
+        Some(address) => Ok((process, address)),
+        None => Err(format!("{what} did not start: {}", last_words(log))),
+    }
+}
+
+/// The end of a log, for a message.
+pub(super) fn last_words(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    last.unwrap_or("it said nothing").to_owned()
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a server may take until it serves.
+const START: Duration = Duration::from_secs(60);

@@ -1,0 +1,274 @@
+//! What an arm's record says: what was lost, what was refused, which token came twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::arm::Arm;
+use super::event::{Event, Fault, Step, Target, What};
+use super::world::Remains;
+
+/// One arm of one run.
+#[derive(Debug, Serialize)]
+pub(super) struct ArmReport {
+    pub(super) arm: Arm,
+    pub(super) seconds: f64,
+    pub(super) grants: u64,
+    /// Adds that the resource acknowledged.
+    pub(super) acknowledged: u64,
+    /// Those of them that are not in the final set.
+    pub(super) lost: Vec<LostAdd>,
+    pub(super) rejects: Vec<Reject>,
+    /// Operations without an answer.
+    pub(super) unknown: u64,
+    /// Calls of the authority without a grant or a denial.
+    pub(super) faults: u64,
+    /// Grants with a token below that of an earlier grant of the same lock, on the workers' clocks: each is a live
+    /// holder whom a fence refuses. Nothing where those clocks are wrong on purpose.
+    pub(super) inverted_grants: Option<u64>,
+    /// Tokens that were granted more than once for the same lock.
+    pub(super) repeated_tokens: Vec<Repeated>,
+    /// Faults that were made, each kind with how many; figures in their names are left out.
+    pub(super) interventions: BTreeMap<String, u64>,
+    #[serde(skip)]
+    pub(super) record: Record,
+}
+
+/// Everything that was heard, for the timeline.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    pub(super) events: Vec<Event>,
+    pub(super) faults: Vec<Fault>,
+}
+
+/// An acknowledged add that is gone.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct LostAdd {
+    pub(super) at_ms: f64,
+    pub(super) lane: usize,
+    pub(super) worker: usize,
+    pub(super) token: Option<u64>,
+    pub(super) element: String,
+}
+
+/// An operation that the fence refused.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Reject {
+    pub(super) at_ms: f64,
+    pub(super) lane: usize,
+    pub(super) worker: usize,
+    pub(super) token: Option<u64>,
+    pub(super) highest: Option<u64>,
+    pub(super) step: Step,
+}
+
+/// A token that came twice.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Repeated {
+    pub(super) lane: usize,
+    pub(super) token: u64,
+    pub(super) workers: (usize, usize),
+    pub(super) at_ms: (f64, f64),
+}
+
+impl ArmReport {
+    /// `clocks` says whether the workers' are right.
+    pub(super) fn of(remains: Remains, clocks: bool) -> ArmReport {
+        let Remains {
+            arm,
+            state,
+            sets,
+            seconds,
+        } = remains;
+        let kept: BTreeMap<usize, BTreeSet<String>> = sets
+            .into_iter()
+            .map(|(lane, set)| (lane, set.into_iter().collect()))
+            .collect();
+        let mut report = ArmReport {
+            arm,
+            seconds,
+            grants: 0,
+            acknowledged: 0,
+            lost: Vec::new(),
+            rejects: Vec::new(),
+            unknown: 0,
+            faults: 0,
+            inverted_grants: clocks.then(|| inverted(&state.events)),
+            repeated_tokens: Vec::new(),
+            interventions: kinds(&state.faults),
+            record: Record::default(),
+        };
+        let mut granted = BTreeMap::new();
+        for event in &state.events {
+            report.take(event, &kept);
+            report.grant(event, &mut granted);
+        }
+        report.record = Record {
+            events: state.events,
+            faults: state.faults,
+        };
+        report
+    }
+
+    fn grant(&mut self, event: &Event, granted: &mut BTreeMap<(usize, u64), (usize, f64)>) {
+        let (What::Granted, Some(token)) = (&event.said.what, event.said.token) else {
+            return;
+        };
+        let (lane, worker, at_ms) = (event.said.lane, event.worker, event.at_ms);
+        if let Some((other, when)) = granted.insert((lane, token), (worker, at_ms)) {
+            self.repeated_tokens.push(Repeated {
+                lane,
+                token,
+                workers: (other, worker),
+                at_ms: (when, at_ms),
+            });
+        }
+    }
+
+    fn take(&mut self, event: &Event, kept: &BTreeMap<usize, BTreeSet<String>>) {
+        let (at_ms, worker) = (event.at_ms, event.worker);
+        let (lane, token) = (event.said.lane, event.said.token);
+        match &event.said.what {
+            What::Granted => self.grants += 1,
+            What::Acknowledged { element } => {
+                self.acknowledged += 1;
+                if !kept.get(&lane).is_some_and(|set| set.contains(element)) {
+                    self.lost.push(LostAdd {
+                        at_ms,
+                        lane,
+                        worker,
+                        token,
+                        element: element.clone(),
+                    });
+                }
+            }
+            What::Rejected { step, highest } => self.rejects.push(Reject {
+                at_ms,
+                lane,
+                worker,
+                token,
+                highest: *highest,
+                step: *step,
+            }),
+            What::Unknown { .. } => self.unknown += 1,
+            What::Fault { .. } => self.faults += 1,
+            _ => {}
+        }
+    }
+
+    /// Lost of acknowledged, from 0 to 1.
+    pub(super) fn share_lost(&self) -> f64 {
+        if self.acknowledged == 0 {
+            return 0.0;
+        }
+        self.lost.len() as f64 / self.acknowledged as f64
+    }
+}
+
+fn kinds(faults: &[Fault]) -> BTreeMap<String, u64> {
+    let mut kinds = BTreeMap::new();
+    for fault in faults {
+        let words = fault.what.split(' ').map(|word| match word.parse::<f64>() {
+            Ok(_) => "…",
+            Err(_) => word,
+        });
+        let kind: Vec<&str> = words.collect();
+        let target = match fault.target {
+            Target::Worker(_) => "worker",
+            Target::Authority => "authority",
+            Target::Resource => "resource",
+            Target::Network => "network",
+            Target::Clocks => "clocks",
+        };
+        *kinds
+            .entry(format!("{target}: {}", kind.join(" ")))
+            .or_default() += 1;
+    }
+    kinds
+}
+
+fn inverted(events: &[Event]) -> u64 {
+    let grants = events
+        .iter()
+        .filter(|event| event.said.what == What::Granted);
+    let mut grants: Vec<_> = grants
+        .filter_map(|event| Some((event.said.lane, event.said.own_ns, event.said.token?)))
+        .collect();
+    grants.sort_unstable();
+    let mut highest = BTreeMap::new();
+    let below = grants.iter().filter(|(lane, _, token)| {
+        let highest = highest.entry(*lane).or_insert(*token);
+        *highest = (*highest).max(*token);
+        token < highest
+    });
+    below.count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::event::Said;
+    use crate::chaos::ledger::State;
+
+    fn event(worker: usize, own_ns: u64, token: u64, what: What) -> Event {
+        let said = Said {
+            lane: 0,
+            own_ns,
+            token: Some(token),
+            what,
+        };
+        Event {
+            at_ms: own_ns as f64,
+            worker,
+            said,
+        }
+    }
+
+    fn judged(events: Vec<Event>, kept: &[&str]) -> ArmReport {
+        let state = State {
+            events,
+            ..State::default()
+        };
+        let set = kept.iter().map(|name| (*name).to_owned()).collect();
+        let remains = Remains {
+            arm: Arm::Claim,
+            state,
+            sets: BTreeMap::from([(0, set)]),
+            seconds: 1.0,
+        };
+        ArmReport::of(remains, true)
+    }
+
+    fn acknowledged(name: &str) -> What {
+        let element = name.to_owned();
+        What::Acknowledged { element }
+    }
+
+    #[test]
+    fn an_acknowledged_add_that_is_not_in_the_final_set_is_lost() {
+        let events = vec![
+            event(0, 1, 1, acknowledged("a")),
+            event(1, 2, 2, acknowledged("b")),
+        ];
+        let report = judged(events, &["b", "never acknowledged"]);
+        let lost: Vec<_> = report.lost.iter().map(|lost| &*lost.element).collect();
+        assert_eq!((report.acknowledged, lost), (2, vec!["a"]));
+    }
+
+    #[test]
+    fn a_token_that_two_have_is_repeated_and_one_below_an_earlier_is_inverted() {
+        let granted = |worker, own_ns, token| event(worker, own_ns, token, What::Granted);
+        let fine = judged(vec![granted(0, 1, 1), granted(1, 2, 2)], &[]);
+        assert_eq!(fine.inverted_grants, Some(0));
+        assert!(fine.repeated_tokens.is_empty());
+        // Heard late, but not granted late.
+        let heard_late = judged(vec![granted(0, 2, 2), granted(1, 1, 1)], &[]);
+        assert_eq!(heard_late.inverted_grants, Some(0));
+        let wrong = judged(
+            vec![granted(0, 1, 2), granted(1, 2, 1), granted(2, 3, 2)],
+            &[],
+        );
+        assert_eq!(wrong.inverted_grants, Some(1));
+        assert_eq!(wrong.repeated_tokens[0].workers, (0, 2));
+    }
+}
