@@ -3,3 +3,4 @@
 //! Each part is a module and a command of the binary of the same name.
 
 pub mod sim;
+pub mod history;

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use palisade_lab::history;
 
 /// Breaks Palisade on purpose, and shows that the proof can fail.
 #[derive(Debug, Parser)]
@@ -16,11 +17,14 @@ struct Cli {
 enum Command {
     Sim(palisade_lab::sim::command::Sim),
     Mutants(palisade_lab::sim::command::Mutants),
+    /// Checks a history against the lease model
+    Check(history::command::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Sim(command) => command.run(),
         Command::Mutants(command) => command.run(),
+        Command::Check(args) => history::command::run(&args),
     }
 }
