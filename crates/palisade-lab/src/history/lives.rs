@@ -120,7 +120,10 @@ impl<'w, 'h> Walk<'w, 'h> {
         due: Due,
         next: Option<&Life<'h>>,
     ) -> Earliest {
-        let acknowledged = life.ends.iter().filter_map(|end| Some((end.sent, end.back?)));
+        let acknowledged = life
+            .ends
+            .iter()
+            .filter_map(|end| Some((end.sent, end.back?)));
         let sent = acknowledged.clone().map(|(sent, _)| sent).min();
         let Some((sent, back)) = sent.zip(acknowledged.map(|(_, back)| back).min()) else {
             return self.possible_end(life, held_to, due, next);
@@ -142,7 +145,11 @@ impl<'w, 'h> Walk<'w, 'h> {
     }
 
     fn last_seen_before_end(&self, life: &Life<'h>, held_to: Timestamp) -> Timestamp {
-        life.seen.iter().map(|window| window.sent).max().unwrap_or(held_to)
+        life.seen
+            .iter()
+            .map(|window| window.sent)
+            .max()
+            .unwrap_or(held_to)
     }
 
     fn possible_end(
@@ -185,8 +192,11 @@ impl<'w, 'h> Walk<'w, 'h> {
         let in_time = |wish: &&Wish<'h>| wish.dead.is_none_or(|dead| held_to <= dead);
         let ends = self.wishes(life).filter(in_time).map(|wish| {
             let begin = held_to.max(wish.sent);
-            let lasts = wish.ttl.map_or(begin, |ttl| begin.after(self.clock.at_least(ttl)));
-            wish.abandoned.map_or(lasts, |sent| begin.max(sent).min(lasts))
+            let lasts = wish
+                .ttl
+                .map_or(begin, |ttl| begin.after(self.clock.at_least(ttl)));
+            wish.abandoned
+                .map_or(lasts, |sent| begin.max(sent).min(lasts))
         });
         ends.min()
     }
@@ -226,7 +236,9 @@ impl<'w, 'h> Walk<'w, 'h> {
                 None => NEVER,
             };
             if possible > told.back {
-                let how = told.how.map_or("over".to_owned(), |how| format!("{how:?}").to_lowercase());
+                let how = told
+                    .how
+                    .map_or("over".to_owned(), |how| format!("{how:?}").to_lowercase());
                 let earliest = match by_kind {
                     Some(possible) => format!("it cannot have been before {}", at(possible)),
                     None => "nothing can have ended it so".to_owned(),

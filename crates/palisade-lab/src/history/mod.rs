@@ -62,7 +62,10 @@ pub fn check(history: &History) -> Report {
     let operations = &history.operations;
     Report {
         operations: operations.len(),
-        unknown: operations.iter().filter(|operation| operation.answer.is_none()).count(),
+        unknown: operations
+            .iter()
+            .filter(|operation| operation.answer.is_none())
+            .count(),
         locks: gathered.locks.len(),
         grants: gathered.locks.values().map(|lock| lock.lives.len()).sum(),
         violations,

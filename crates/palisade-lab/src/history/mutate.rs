@@ -109,7 +109,9 @@ impl Work<'_> {
             Kind::RepeatedToken => self.repeat_token(),
             Kind::OverlappingGrant => self.overlap(),
             Kind::EarlyGrant => self.lengthen(),
-            Kind::RenewedAfterLoss => self.after_loss(|grant| Answer::Renewed { token: grant.token }),
+            Kind::RenewedAfterLoss => {
+                self.after_loss(|grant| Answer::Renewed { token: grant.token })
+            }
             Kind::ReleasedAfterLoss => {
                 self.after_loss(|grant| Answer::Released { token: grant.token })
             }
@@ -259,7 +261,12 @@ impl Work<'_> {
     }
 
     fn pick(&mut self, fits: impl Fn(&Grant) -> bool) -> Option<Grant> {
-        let fitting: Vec<&Grant> = self.sites.grants.iter().filter(|grant| fits(grant)).collect();
+        let fitting: Vec<&Grant> = self
+            .sites
+            .grants
+            .iter()
+            .filter(|grant| fits(grant))
+            .collect();
         self.rng.choice(&fitting).map(|grant| (*grant).clone())
     }
 
@@ -267,7 +274,10 @@ impl Work<'_> {
     fn within(&mut self, from: Timestamp, to: Timestamp) -> (Timestamp, Timestamp) {
         let (from, to) = (from.as_nanos() + 1, to.as_nanos() - 1);
         let (a, b) = (self.rng.u64(from..=to), self.rng.u64(from..=to));
-        (Timestamp::from_nanos(a.min(b)), Timestamp::from_nanos(a.max(b)))
+        (
+            Timestamp::from_nanos(a.min(b)),
+            Timestamp::from_nanos(a.max(b)),
+        )
     }
 
     /// A call of the grant's holder, sent after an instant.
@@ -330,7 +340,9 @@ fn shift(event: &mut Event, first: Token) {
     };
     match event {
         Event::Call { call, .. } => match call {
-            Call::Renew { token, .. } | Call::Release { token, .. } | Call::Revoke { token, .. } => {
+            Call::Renew { token, .. }
+            | Call::Release { token, .. }
+            | Call::Revoke { token, .. } => {
                 up(token);
             }
             Call::Acquire { under, .. } => {
@@ -351,11 +363,8 @@ fn shift(event: &mut Event, first: Token) {
             | Answer::Revoked { token }
             | Answer::Ended { token, .. }
             | Answer::Stale { token } => up(token),
-            Answer::Free
-            | Answer::NotHeld
-            | Answer::Abandoned
-            | Answer::Refused
-            | Answer::Done => {}
+            Answer::Free | Answer::NotHeld | Answer::Abandoned | Answer::Refused | Answer::Done => {
+            }
         },
         Event::Away { .. } => {}
     }

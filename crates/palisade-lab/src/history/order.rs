@@ -24,35 +24,31 @@ pub(super) fn check(gathered: &Gathered<'_>, tokens: Tokens, found: &mut Vec<Vio
 
 /// Goes through the grants from the lowest token on, with the one that was asked for last in hand.
 fn sweep(lives: &[(&LockName, &Life<'_>)], found: &mut Vec<Violation>) {
-    let mut latest: Option<(&LockName, &Life<'_>)> = None;
-    for (lock, life) in lives {
-        if let Some((other, lower)) = latest {
-            if lower.token == life.token {
-                let what = format!("granted at {other} to {} too", lower.client);
-                found.push(Violation::new(
-                    Broken::RepeatedToken,
-                    lock,
-                    &[life.token],
-                    what,
-                ));
-            } else if life.by < lower.sent {
-                let what = format!(
-                    "granted to {} by {} ns, before token {} was asked for by {}",
-                    life.client,
-                    life.by.as_nanos(),
-                    lower.token,
-                    lower.client,
-                );
-                found.push(Violation::new(
-                    Broken::TokenOrder,
-                    lock,
-                    &[lower.token, life.token],
-                    what,
-                ));
-            }
+    for pair in lives.windows(2) {
+        let [(other, first), (lock, second)] = pair else {
+            continue;
+        };
+        if first.token == second.token {
+            let what = format!("granted at {other} to {} too", first.client);
+            let tokens = [first.token];
+            found.push(Violation::new(Broken::RepeatedToken, lock, &tokens, what));
         }
-        if latest.is_none_or(|(_, last)| last.sent <= life.sent) {
-            latest = Some((lock, life));
+    }
+    let mut latest: Option<&Life<'_>> = None;
+    for (lock, life) in lives {
+        if let Some(lower) = latest.filter(|lower| life.by < lower.sent) {
+            let what = format!(
+                "granted to {} by {} ns, before token {} was asked for by {}",
+                life.client,
+                life.by.as_nanos(),
+                lower.token,
+                lower.client,
+            );
+            let tokens = [lower.token, life.token];
+            found.push(Violation::new(Broken::TokenOrder, lock, &tokens, what));
+        }
+        if latest.is_none_or(|last| last.sent <= life.sent) {
+            latest = Some(life);
         }
     }
 }

@@ -28,11 +28,7 @@ pub(super) fn check(gathered: &Gathered<'_>, clock: Clock<'_>, found: &mut Vec<V
     }
 }
 
-fn sweep(
-    lock: &LockName,
-    sure: &[(Timestamp, Timestamp, &Life<'_>)],
-    found: &mut Vec<Violation>,
-) {
+fn sweep(lock: &LockName, sure: &[(Timestamp, Timestamp, &Life<'_>)], found: &mut Vec<Violation>) {
     let mut last: Option<(Timestamp, &Life<'_>)> = None;
     for (from, until, life) in sure {
         if let Some((end, holder)) = last

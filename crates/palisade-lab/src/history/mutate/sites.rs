@@ -50,7 +50,10 @@ impl Sites {
     pub(super) fn of(events: &[Event]) -> Sites {
         let ops = operations(events);
         let returns: Vec<Timestamp> = events.iter().filter_map(returned).collect();
-        let mut grants: Vec<Grant> = ops.iter().filter_map(|op| grant(op, &ops, &returns)).collect();
+        let mut grants: Vec<Grant> = ops
+            .iter()
+            .filter_map(|op| grant(op, &ops, &returns))
+            .collect();
         let answered: Vec<(LockName, Token, Timestamp)> = ops.iter().filter_map(granted).collect();
         for grant in &mut grants {
             let later = answered
@@ -127,26 +130,38 @@ fn grant(op: &Op<'_>, ops: &[Op<'_>], returns: &[Timestamp]) -> Option<Grant> {
         _ => false,
     };
     let attempts: Vec<&Op<'_>> = ops.iter().filter(same_wish).collect();
-    if attempts.iter().filter(|other| granted(other).is_some()).count() > 1 {
+    if attempts
+        .iter()
+        .filter(|other| granted(other).is_some())
+        .count()
+        > 1
+    {
         return None;
     }
     let sent = attempts.iter().map(|other| other.sent).min()?;
-    let ends = ops.iter().filter(|other| may_end(other, lock, *token, request.as_deref()));
+    let ends = ops
+        .iter()
+        .filter(|other| may_end(other, lock, *token, request.as_deref()));
     let wishes = ops.iter().filter(|other| {
         let acquire = matches!(other.call, Call::Acquire { .. });
         let over = other.answer.is_some_and(|(at, _)| at < sent);
-        acquire && other.call.lock() == lock && other.client == op.client && !over && !same_wish(other)
+        acquire
+            && other.call.lock() == lock
+            && other.client == op.client
+            && !over
+            && !same_wish(other)
     });
     let disturbed = ends.chain(wishes).map(|other| other.sent).min();
     let due = sent.after(ttl.span());
-    let released = ops.iter().find_map(|other| match (other.call, other.answer) {
-        (Call::Release { lock: named, .. }, Some((at, Answer::Released { token: over })))
-            if named == lock && over == token =>
-        {
-            Some(at)
-        }
-        _ => None,
-    });
+    let released =
+        ops.iter()
+            .find_map(|other| match (other.call, other.answer) {
+                (
+                    Call::Release { lock: named, .. },
+                    Some((at, Answer::Released { token: over })),
+                ) if named == lock && over == token => Some(at),
+                _ => None,
+            });
     Some(Grant {
         id: op.id,
         attempts: attempts.iter().map(|other| other.id).collect(),
