@@ -3,4 +3,5 @@
 //! Each part is a module and a command of the binary of the same name.
 
 pub mod sim;
+pub mod exhaust;
 pub mod history;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use palisade_lab::history;
+use palisade_lab::{exhaust, history};
 
 /// Breaks Palisade on purpose, and shows that the proof can fail.
 #[derive(Debug, Parser)]
@@ -19,6 +19,8 @@ enum Command {
     Mutants(palisade_lab::sim::command::Mutants),
     /// Checks a history against the lease model
     Check(history::command::Args),
+    /// Searches every schedule of a small scope
+    Exhaust(exhaust::command::Args),
 }
 
 fn main() -> ExitCode {
@@ -26,5 +28,6 @@ fn main() -> ExitCode {
         Command::Sim(command) => command.run(),
         Command::Mutants(command) => command.run(),
         Command::Check(args) => history::command::run(&args),
+        Command::Exhaust(args) => exhaust::command::run(&args),
     }
 }

@@ -1,6 +1,7 @@
 //! `palisade-lab check`.
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::{History, Report, check, generate, self_test};
@@ -40,7 +41,7 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn check_file(file: &std::path::Path, json: bool) -> u8 {
+fn check_file(file: &Path, json: bool) -> u8 {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) => return unreadable(file, &error, json),
@@ -51,22 +52,27 @@ fn check_file(file: &std::path::Path, json: bool) -> u8 {
     }
 }
 
-fn unreadable(file: &std::path::Path, error: &dyn std::error::Error, json: bool) -> u8 {
+fn unreadable(file: &Path, error: &dyn std::error::Error, json: bool) -> u8 {
     if json {
         let told = serde_json::json!({ "file": file, "unreadable": error.to_string() });
-        println!("{told}");
+        say(&format!("{told}\n"));
     } else {
         eprintln!("palisade-lab: {}: {error}", file.display());
     }
     UNREADABLE
 }
 
+/// Whoever stops reading wants no more.
+fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
 fn tell(report: &Report, json: bool) -> u8 {
     if json {
-        println!("{}", serde_json::to_string(report).unwrap_or_default());
+        say(&(serde_json::to_string(report).unwrap_or_default() + "\n"));
     } else {
-        println!(
-            "{} operations ({} unknown), {} locks, {} grants: {} violations",
+        let mut text = format!(
+            "{} operations ({} unknown), {} locks, {} grants: {} violations\n",
             report.operations,
             report.unknown,
             report.locks,
@@ -74,14 +80,15 @@ fn tell(report: &Report, json: bool) -> u8 {
             report.violations.len()
         );
         for violation in report.violations.iter().take(SHOWN) {
-            println!(
-                "  {:?} at {} {:?}: {}",
+            text += &format!(
+                "  {:?} at {} {:?}: {}\n",
                 violation.broken, violation.lock, violation.tokens, violation.what
             );
         }
         if report.violations.len() > SHOWN {
-            println!("  … and {} more", report.violations.len() - SHOWN);
+            text += &format!("  … and {} more\n", report.violations.len() - SHOWN);
         }
+        say(&text);
     }
     match report.violations.is_empty() {
         true => CLEAN,
@@ -90,30 +97,28 @@ fn tell(report: &Report, json: bool) -> u8 {
 }
 
 fn sample(seed: u64) -> u8 {
-    print!("{}", generate::clean_text(seed, self_test::SHAPE));
+    say(&generate::clean_text(seed, self_test::SHAPE));
     CLEAN
 }
 
 fn try_checker(rounds: u64, json: bool) -> u8 {
     let trial = self_test::run(1, rounds);
     if json {
-        println!("{}", serde_json::to_string(&trial).unwrap_or_default());
+        say(&(serde_json::to_string(&trial).unwrap_or_default() + "\n"));
     } else {
-        println!(
-            "{} clean histories: {} false alarms {:?}",
+        let mut text = format!(
+            "{} clean histories: {} false alarms {:?}\n{} illegal histories: {} missed {:?}\n",
             trial.clean,
             trial.false_alarms.len(),
-            trial.false_alarms
-        );
-        println!(
-            "{} illegal histories: {} missed {:?}",
+            trial.false_alarms,
             trial.tried(),
             trial.missed.len(),
             trial.missed
         );
         for (kind, tried) in &trial.mutated {
-            println!("  {kind}: {tried}");
+            text += &format!("  {kind}: {tried}\n");
         }
+        say(&text);
     }
     match trial.passed() {
         true => CLEAN,
