@@ -3,5 +3,6 @@
 //! Each part is a module and a command of the binary of the same name.
 
 pub mod sim;
+pub mod decoders;
 pub mod exhaust;
 pub mod history;

@@ -13,6 +13,8 @@ mod stage;
 
 pub use stage::Shape;
 
+use palisade_core::Entry;
+
 use super::event::{Event, Header};
 
 /// The events of one clean history.
@@ -21,7 +23,13 @@ pub fn clean(seed: u64, shape: Shape) -> Vec<Event> {
     stage::Stage::new(seed, shape).play()
 }
 
-/// The same as text, a line each.
+/// What the authority's log would have of that history: every entry, also those that changed nothing.
+#[must_use]
+pub fn log(seed: u64, shape: Shape) -> Vec<Entry> {
+    stage::Stage::new(seed, shape).play_log()
+}
+
+/// A clean history as text, a line each.
 #[must_use]
 pub fn clean_text(seed: u64, shape: Shape) -> String {
     text(&clean(seed, shape))

@@ -60,6 +60,8 @@ pub(super) struct Stage {
     /// Until when the authority does not run.
     away: Option<Timestamp>,
     events: Vec<Event>,
+    /// Kept only where somebody wants it.
+    log: Option<Vec<Entry>>,
 }
 
 impl Stage {
@@ -77,6 +79,7 @@ impl Stage {
             waiting: BTreeMap::new(),
             away: None,
             events: Vec::new(),
+            log: None,
         };
         for number in 0..shape.clients {
             stage.clients.push(Client::new(number));
@@ -88,8 +91,19 @@ impl Stage {
         stage
     }
 
-    /// Until every call was made and nothing is under way any more.
     pub(super) fn play(mut self) -> Vec<Event> {
+        self.run();
+        self.events
+    }
+
+    pub(super) fn play_log(mut self) -> Vec<Entry> {
+        self.log = Some(Vec::new());
+        self.run();
+        self.log.unwrap_or_default()
+    }
+
+    /// Until every call was made and nothing is under way any more.
+    fn run(&mut self) {
         while let Some(Reverse((at, ..))) = self.planned.peek() {
             let due = self.machine.next_due().map(|due| due.max(self.now));
             if let Some(due) = due.filter(|due| due < at && self.away.is_none()) {
@@ -103,7 +117,6 @@ impl Stage {
             self.now = at;
             self.happen(happening);
         }
-        self.events
     }
 
     fn plan(&mut self, after_ns: u64, happening: Happening) {
@@ -212,6 +225,9 @@ impl Stage {
             wall: WallTime(0),
             command,
         };
+        if let Some(log) = &mut self.log {
+            log.push(entry.clone());
+        }
         let outcome = self.machine.apply(entry, &mut effects).outcome;
         for effect in effects {
             if let Effect::Settled { request, outcome } = effect
