@@ -105,7 +105,10 @@ pub enum Written {
 
 impl FenceState {
     /// A fence that refuses every token below `floor`: what an operator re-arms a resource with whose
-    /// fence state was lost or restored (rule F7). The floor is a token the authority issued just now.
+    /// fence state was lost or restored (rule F7).
+    ///
+    /// The floor is a token the authority issued for this. It is not a holder's: the sequence numbers
+    /// are forgotten, so a late duplicate of a write under the floor itself is admitted as if it were new.
     #[must_use]
     pub const fn floor(floor: Token) -> FenceState {
         let mark = Mark {
@@ -157,7 +160,7 @@ impl FenceState {
 /// How an operator re-arms a fence that was lost, restored or poisoned (rule F7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rearm<'a> {
-    /// The lowest token admitted again: one that the authority issued just now.
+    /// The lowest token admitted again: one that the authority issued for this, and not a holder's.
     pub floor: Token,
     /// The authority whose tokens count from now on; `None`: the first one that is named.
     pub authority: Option<&'a AuthorityId>,

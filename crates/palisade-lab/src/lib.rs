@@ -2,5 +2,8 @@
 //!
 //! Each part is a module and a command of the binary of the same name.
 
-pub mod sim;
 pub mod chaos;
+pub mod decoders;
+pub mod exhaust;
+pub mod history;
+pub mod sim;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use palisade_lab::chaos;
+use palisade_lab::{chaos, exhaust, history, sim};
 
 /// Breaks Palisade on purpose, and shows that the proof can fail.
 #[derive(Debug, Parser)]
@@ -15,8 +15,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Sim(palisade_lab::sim::command::Sim),
-    Mutants(palisade_lab::sim::command::Mutants),
+    Sim(sim::command::Sim),
+    Mutants(sim::command::Mutants),
+    /// Searches every schedule of a small scope
+    Exhaust(exhaust::command::Args),
+    /// Checks a history against the lease model
+    Check(history::command::Args),
     Chaos(chaos::Chaos),
     /// A worker of `chaos`
     #[command(hide = true)]
@@ -33,6 +37,8 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Sim(command) => command.run(),
         Command::Mutants(command) => command.run(),
+        Command::Exhaust(args) => exhaust::command::run(&args),
+        Command::Check(args) => history::command::run(&args),
         Command::Chaos(chaos) => chaos.run(),
         Command::ChaosClock => {
             println!("{}", chaos::wall_seconds());

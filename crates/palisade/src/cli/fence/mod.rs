@@ -107,7 +107,7 @@ pub(crate) struct LsArgs {
 pub(crate) struct RearmArgs {
     /// The resource.
     resource: String,
-    /// The lowest token that is admitted again: one that the authority issued just now.
+    /// The lowest token that is admitted again: one that the authority issued for this, not a holder's.
     #[arg(long, value_name = "N", value_parser = value::token)]
     floor: Token,
     /// Lower a poisoned fence: the token that it stands at, which no authority issued.

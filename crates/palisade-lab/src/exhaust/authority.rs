@@ -1,0 +1,250 @@
+//! The real machine, each of its states kept once and each step from it taken once.
+
+use std::collections::HashMap;
+
+use palisade_core::limits::{MAX_WAIT, RESTORE_LEAP};
+use palisade_core::machine::Record;
+use palisade_core::{
+    Acquire, Away, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockName, Machine,
+    Outcome, RequestId, Timestamp, Token, Ttl, Under, WallTime, invariants,
+};
+
+/// Names one state of the machine.
+pub(super) type MachineId = u32;
+
+/// One step of the authority.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    /// The wish number `ask` of a client, for the first time or again.
+    Acquire {
+        client: u8,
+        ask: u8,
+    },
+    Release {
+        client: u8,
+        ask: u8,
+        token: Token,
+    },
+    /// Time passes until the holder's lease is over.
+    Expire,
+    /// The operator draws a token, by taking a lock of its own for a moment.
+    Draw,
+    /// Started again on its own log.
+    Restart,
+    /// Started on a backup instead.
+    Restore {
+        backup: MachineId,
+        leap: bool,
+    },
+}
+
+/// What came of a step.
+#[derive(Clone)]
+pub(super) struct Stepped {
+    pub(super) machine: MachineId,
+    pub(super) outcome: Outcome,
+    /// Clients and their wishes that were granted out of the queue.
+    pub(super) granted: Vec<(u8, u8, Token)>,
+    /// An invariant of the machine that does not hold any more.
+    pub(super) broken: Option<String>,
+}
+
+pub(super) struct Authority {
+    states: Vec<Machine>,
+    known: HashMap<String, MachineId>,
+    steps: HashMap<(MachineId, Step), Stepped>,
+    lock: LockName,
+    clients: Vec<ClientId>,
+    operator: (LockName, ClientId),
+}
+
+impl Authority {
+    /// `None` only if letters were no names.
+    pub(super) fn new(clients: u8) -> Option<Authority> {
+        let machine = Machine::new(1);
+        let known = HashMap::from([(canonical(&machine), 0)]);
+        let names = (0..clients).map(|client| ClientId::new(&super::tell::name(client)));
+        Some(Authority {
+            states: vec![machine],
+            known,
+            steps: HashMap::new(),
+            lock: LockName::new("lock").ok()?,
+            operator: (
+                LockName::new("operator").ok()?,
+                ClientId::new("operator").ok()?,
+            ),
+            clients: names.collect::<Result<_, _>>().ok()?,
+        })
+    }
+
+    /// The authority nobody has asked anything yet.
+    pub(super) const FIRST: MachineId = 0;
+
+    /// How many states of the machine were reached.
+    pub(super) fn reached(&self) -> usize {
+        self.states.len()
+    }
+
+    pub(super) fn is_held(&self, machine: MachineId) -> bool {
+        self.expires(machine).is_some()
+    }
+
+    /// Who holds the lock, by its token.
+    pub(super) fn holder(&self, machine: MachineId) -> Option<Token> {
+        let machine = &self.states[machine as usize];
+        machine
+            .holder(&self.lock, machine.now())
+            .map(|holder| holder.token)
+    }
+
+    fn expires(&self, machine: MachineId) -> Option<Timestamp> {
+        let machine = &self.states[machine as usize];
+        let holder = machine.holder(&self.lock, machine.now())?;
+        Some(machine.now().after(holder.remaining))
+    }
+
+    pub(super) fn step(&mut self, machine: MachineId, step: Step) -> Stepped {
+        if let Some(known) = self.steps.get(&(machine, step)) {
+            return known.clone();
+        }
+        let stepped = self.take(machine, step);
+        self.steps.insert((machine, step), stepped.clone());
+        stepped
+    }
+
+    fn take(&mut self, from: MachineId, step: Step) -> Stepped {
+        let begin = match step {
+            Step::Restore { backup, .. } => backup,
+            _ => from,
+        };
+        let mut machine = self.states[begin as usize].clone();
+        let now = machine.now();
+        let at = match step {
+            Step::Expire => self.expires(from).unwrap_or(now),
+            _ => now,
+        };
+        let mut effects = Vec::new();
+        let mut apply = |machine: &mut Machine, command| {
+            let entry = Entry {
+                at,
+                wall: WallTime(0),
+                command,
+            };
+            machine.apply(entry, &mut effects).outcome
+        };
+        let outcome = match step {
+            Step::Acquire { client, ask } => {
+                let acquire = self.acquire(client, ask);
+                apply(&mut machine, Command::Acquire(acquire))
+            }
+            Step::Release { client, ask, token } => {
+                let grant = GrantRef {
+                    lock: self.lock.clone(),
+                    key: key(client, ask),
+                    token: Some(token),
+                };
+                apply(&mut machine, Command::Release(grant))
+            }
+            Step::Expire => apply(&mut machine, Command::Expire),
+            Step::Draw => {
+                let (lock, operator) = (self.operator.0.clone(), self.operator.1.clone());
+                let ask = u8::MAX;
+                let outcome = apply(
+                    &mut machine,
+                    Command::Acquire(Acquire {
+                        lock: lock.clone(),
+                        client: operator,
+                        request: None,
+                        wait: None,
+                        ..self.acquire(0, ask)
+                    }),
+                );
+                let (key, token) = (key(0, ask), None);
+                apply(
+                    &mut machine,
+                    Command::Release(GrantRef { lock, key, token }),
+                );
+                outcome
+            }
+            Step::Restart => apply(&mut machine, Command::Grace(Away::Restarted)),
+            // At the instant of the backup, in this order, as `palisade restore` does.
+            Step::Restore { leap, .. } => {
+                if leap {
+                    apply(&mut machine, Command::Leap { by: RESTORE_LEAP });
+                }
+                apply(&mut machine, Command::Grace(Away::Restarted))
+            }
+        };
+        let granted = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Settled {
+                request,
+                outcome: Outcome::Granted(granted),
+            } => Some((request.as_bytes()[0], request.as_bytes()[1], granted.token)),
+            _ => None,
+        });
+        Stepped {
+            granted: granted.collect(),
+            broken: invariants::check(&machine)
+                .err()
+                .map(|broken| broken.to_string()),
+            machine: self.keep(machine),
+            outcome,
+        }
+    }
+
+    fn acquire(&self, client: u8, ask: u8) -> Acquire {
+        Acquire {
+            lock: self.lock.clone(),
+            client: self.clients[usize::from(client)].clone(),
+            under: Under::New {
+                key: key(client, ask),
+                ttl: Ttl::MIN,
+            },
+            wait: Some(MAX_WAIT),
+            request: Some(request(client, ask)),
+            metadata: None,
+        }
+    }
+
+    fn keep(&mut self, machine: Machine) -> MachineId {
+        let next = u32::try_from(self.states.len()).unwrap_or(u32::MAX);
+        let id = *self.known.entry(canonical(&machine)).or_insert(next);
+        if id == next {
+            self.states.push(machine);
+        }
+        id
+    }
+}
+
+fn key(client: u8, ask: u8) -> LeaseKey {
+    LeaseKey::from_bytes(*request(client, ask).as_bytes())
+}
+
+fn request(client: u8, ask: u8) -> RequestId {
+    let mut bytes = [0; 16];
+    (bytes[0], bytes[1]) = (client, ask);
+    RequestId::from_bytes(bytes)
+}
+
+/// Equal for machines that will answer alike: their records, but for the count of events so far.
+fn canonical(machine: &Machine) -> String {
+    let mut text = String::new();
+    for record in machine.records() {
+        // Keys hide in what is printed.
+        let key = match &record {
+            Record::Lease(lease) => Some(lease.key),
+            Record::Grant(grant) => Some(grant.key),
+            Record::Over(over) => Some(over.key),
+            Record::Head(_) | Record::Waiter(_) | Record::Answered(_) => None,
+        };
+        match record {
+            Record::Head(mut head) => {
+                (head.revision, head.arrivals) = (0, 0);
+                text += &format!("{head:?}");
+            }
+            other => text += &format!("{other:?}{}", key.map_or(String::new(), |key| key.to_hex())),
+        }
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,77 @@
+//! `palisade-lab exhaust`.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use super::{Found, Scope, Weakness, search};
+
+/// Goes through every schedule of a small scope with every rule in force; then leaves one rule out at a
+/// time, and prints the shortest schedule that loses an acknowledged add
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Contenders
+    #[arg(long, default_value_t = Scope::DEFAULT.clients)]
+    clients: u8,
+    /// Wishes for the lock, over all clients
+    #[arg(long, default_value_t = Scope::DEFAULT.grants)]
+    grants: u8,
+    /// Writes under one grant
+    #[arg(long, default_value_t = Scope::DEFAULT.writes)]
+    writes: u8,
+    /// Requests sent once more
+    #[arg(long, default_value_t = Scope::DEFAULT.resends)]
+    resends: u8,
+    /// Crashes of anybody
+    #[arg(long, default_value_t = Scope::DEFAULT.crashes)]
+    crashes: u8,
+    /// Prints one JSON object a search
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit status: 0 if the correct configuration loses nothing and every weakness loses something,
+/// 1 if not, 2 for a scope out of range.
+#[must_use]
+pub fn run(args: &Args) -> ExitCode {
+    let scope = Scope {
+        clients: args.clients,
+        grants: args.grants,
+        writes: args.writes,
+        resends: args.resends,
+        crashes: args.crashes,
+    };
+    let weak = Weakness::ALL.map(|weakness| (Some(weakness), weakness.scope()));
+    let mut as_told = true;
+    for (weakness, scope) in std::iter::once((None, scope)).chain(weak) {
+        match search(weakness, scope) {
+            Ok(found) => {
+                // Whoever stops reading wants no more.
+                let _ = std::io::stdout().write_all(tell(&found, args.json).as_bytes());
+                as_told &= found.wrong.is_some() == weakness.is_some();
+            }
+            Err(error) => {
+                eprintln!("palisade-lab: {error}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    ExitCode::from(u8::from(!as_told))
+}
+
+fn tell(found: &Found, json: bool) -> String {
+    if json {
+        return serde_json::to_string(found).unwrap_or_default() + "\n";
+    }
+    let name = found.weakness.map_or("every rule in force", Weakness::name);
+    let Some(schedule) = &found.shortest else {
+        return format!(
+            "{name}: 0 losing schedules in {} states ({} of the authority), {} steps deep\n",
+            found.states, found.machines, found.depth
+        );
+    };
+    let mut text = format!("{name}: loses, found after {} states:\n", found.states);
+    for (number, step) in (1..).zip(schedule) {
+        text += &format!("  {number:2}. {step}\n");
+    }
+    text
+}

@@ -1,0 +1,163 @@
+//! One state of the small world. Equal states are one state, whatever led to them.
+
+use palisade_core::Token;
+use palisade_core::fence::{FenceState, Mark, Sequence, Written};
+
+use super::Scope;
+use super::authority::MachineId;
+
+/// Everything.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct State {
+    pub(super) machine: MachineId,
+    pub(super) clients: Vec<Client>,
+    /// Writes under way, sorted.
+    pub(super) network: Vec<Message>,
+    /// `None`: lost, and not yet armed again.
+    pub(super) fence: Option<Kept>,
+    /// The set at the resource, one bit an add.
+    pub(super) value: u32,
+    /// Adds whose writers were told that they are written.
+    pub(super) acknowledged: u32,
+    /// The highest token ever issued, whatever the authority remembers of it.
+    pub(super) issued: Option<Token>,
+    /// What a restore would begin with.
+    pub(super) backup: MachineId,
+    pub(super) left: Left,
+}
+
+/// What may still happen.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Left {
+    pub(super) grants: u8,
+    pub(super) resends: u8,
+    pub(super) crashes: u8,
+}
+
+/// One contender.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Client {
+    pub(super) phase: Phase,
+    /// How many wishes it had so far; numbers its requests and leases.
+    pub(super) asks: u8,
+    /// The token of its grant; the guard never changes it.
+    pub(super) token: Option<Token>,
+    /// What it read, with what it added.
+    pub(super) known: u32,
+    /// How many writes of this grant were acknowledged.
+    pub(super) written: u8,
+}
+
+/// Where a contender stands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Phase {
+    /// Wants nothing yet, or is through.
+    Idle,
+    /// In the queue.
+    Waiting,
+    /// Was in the queue of an authority that crashed.
+    Forgotten,
+    /// Has a token.
+    Holding,
+    /// Has raised the fence.
+    Claimed,
+    /// Knows the set.
+    Read,
+    /// Has sent a write and waits for its answer.
+    Sent,
+}
+
+/// A write under way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Message {
+    pub(super) client: u8,
+    /// Which wish of the client; an answer to an earlier one finds nobody.
+    pub(super) ask: u8,
+    /// Which write of the grant.
+    pub(super) number: u8,
+    pub(super) token: Token,
+    /// The whole set as its writer thinks it should be.
+    pub(super) value: u32,
+}
+
+/// A fence's state without the names, which nobody gives here.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Kept {
+    mark: Option<(Token, Wrote)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Wrote {
+    Nothing,
+    Unnumbered,
+    Through(Sequence),
+}
+
+impl State {
+    pub(super) fn first(scope: Scope, machine: MachineId) -> State {
+        let client = Client {
+            phase: Phase::Idle,
+            asks: 0,
+            token: None,
+            known: 0,
+            written: 0,
+        };
+        State {
+            machine,
+            clients: vec![client; usize::from(scope.clients)],
+            network: Vec::new(),
+            fence: Some(Kept::default()),
+            value: 0,
+            acknowledged: 0,
+            issued: None,
+            backup: machine,
+            left: Left {
+                grants: scope.grants,
+                resends: scope.resends,
+                crashes: scope.crashes,
+            },
+        }
+    }
+
+    pub(super) fn send(&mut self, message: Message) {
+        let place = self.network.partition_point(|other| *other < message);
+        self.network.insert(place, message);
+    }
+}
+
+impl Message {
+    /// The bit of what it adds.
+    pub(super) fn bit(&self) -> u32 {
+        let number = (self.client * 4 + self.ask - 1) * 2 + self.number;
+        1 << number
+    }
+}
+
+impl Kept {
+    pub(super) fn of(state: &FenceState) -> Kept {
+        Kept {
+            mark: state.mark.map(|mark| {
+                let wrote = match mark.written {
+                    Written::Nothing => Wrote::Nothing,
+                    Written::Unnumbered => Wrote::Unnumbered,
+                    Written::Through(last) => Wrote::Through(last),
+                };
+                (mark.token, wrote)
+            }),
+        }
+    }
+
+    pub(super) fn state(self) -> FenceState {
+        FenceState {
+            mark: self.mark.map(|(token, wrote)| Mark {
+                token,
+                written: match wrote {
+                    Wrote::Nothing => Written::Nothing,
+                    Wrote::Unnumbered => Written::Unnumbered,
+                    Wrote::Through(last) => Written::Through(last),
+                },
+            }),
+            ..FenceState::default()
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! What can happen next, and what comes of it.
+
+use palisade_core::fence::FenceState;
+use palisade_core::limits::RESTORE_LEAP;
+use palisade_core::{Outcome, Token};
+
+use super::authority::{Authority, Step, Stepped};
+use super::resource::{Ask, Decision, decide};
+use super::search::Wrong;
+use super::state::{Client, Kept, Message, Phase, State};
+use super::{Scope, Weakness};
+
+/// One thing that can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// A client asks for the lock.
+    Acquire(u8),
+    /// It asks again with the same request id: the answer was lost, or it lost patience.
+    AskAgain(u8),
+    Claim(u8),
+    Read(u8),
+    Write(u8),
+    /// It sends its write once more; the first copy may still be under way.
+    Resend(u8),
+    /// A write reaches the resource, and its answer the client.
+    Deliver(Message),
+    /// The same, but the answer is lost.
+    DeliverUnheard(Message),
+    Release(u8),
+    /// A release that was carried out already arrives again.
+    ReleaseAgain(u8),
+    /// The holder's time is over.
+    Expire,
+    ClientCrash(u8),
+    AuthorityRestart,
+    Backup,
+    AuthorityRestore,
+    FenceLost,
+    Rearm,
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "write {} of {}",
+            self.number,
+            super::tell::name(self.client)
+        )
+    }
+}
+
+/// What is searched, with the authority's states.
+pub(super) struct World {
+    pub(super) scope: Scope,
+    pub(super) weakness: Option<Weakness>,
+    pub(super) authority: Authority,
+}
+
+impl World {
+    /// Everything that can happen next.
+    pub(super) fn actions(&self, state: &State) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (client, number) in state.clients.iter().zip(0..) {
+            self.client_actions(state, client, number, &mut actions);
+        }
+        for (place, message) in state.network.iter().enumerate() {
+            // Two equal copies are one choice.
+            let copy = place > 0 && state.network[place - 1] == *message;
+            if state.fence.is_some() && !copy {
+                actions.push(Action::Deliver(*message));
+                let client = &state.clients[usize::from(message.client)];
+                if state.left.resends > 0 && awaits(client, *message) {
+                    actions.push(Action::DeliverUnheard(*message));
+                }
+            }
+        }
+        if self.authority.is_held(state.machine) {
+            actions.push(Action::Expire);
+        }
+        if state.fence.is_none() && state.issued.is_some() {
+            actions.push(Action::Rearm);
+        }
+        if state.left.crashes > 0 {
+            actions.push(Action::AuthorityRestart);
+            actions.push(Action::AuthorityRestore);
+            actions.push(Action::FenceLost);
+            if state.backup != state.machine {
+                actions.push(Action::Backup);
+            }
+        }
+        actions
+    }
+
+    fn client_actions(&self, state: &State, client: &Client, number: u8, to: &mut Vec<Action>) {
+        let (left, armed) = (state.left, state.fence.is_some());
+        let again = left.resends > 0;
+        match client.phase {
+            Phase::Idle => {
+                // Clients that never asked are alike: the first of them asks next.
+                let mut before = state.clients[..usize::from(number)].iter();
+                let alike = client.asks == 0 && before.any(|other| other.asks == 0);
+                if left.grants > 0 && !alike {
+                    to.push(Action::Acquire(number));
+                }
+                if again && client.token.is_some() {
+                    to.push(Action::ReleaseAgain(number));
+                }
+            }
+            Phase::Waiting if again => to.push(Action::AskAgain(number)),
+            Phase::Waiting => {}
+            Phase::Forgotten => to.push(Action::AskAgain(number)),
+            Phase::Holding => {
+                if again {
+                    to.push(Action::AskAgain(number));
+                }
+                if armed && Weakness::claims(self.weakness) {
+                    to.push(Action::Claim(number));
+                } else if armed {
+                    to.push(Action::Read(number));
+                }
+            }
+            Phase::Claimed if armed => to.push(Action::Read(number)),
+            Phase::Claimed => {}
+            Phase::Read => {
+                if client.written < self.scope.writes {
+                    to.push(Action::Write(number));
+                }
+                if client.written > 0 {
+                    to.push(Action::Release(number));
+                }
+            }
+            Phase::Sent if again => to.push(Action::Resend(number)),
+            Phase::Sent => {}
+        }
+        if left.crashes > 0 && client.phase != Phase::Idle {
+            to.push(Action::ClientCrash(number));
+        }
+    }
+
+    /// The next state, and what is wrong with it.
+    pub(super) fn after(&mut self, state: &State, action: Action) -> (State, Option<Wrong>) {
+        let mut next = state.clone();
+        let wrong = self.happen(&mut next, action);
+        let lost = next.acknowledged & !next.value;
+        let wrong = if lost == 0 { wrong } else { Some(Wrong::Lost) };
+        (next, wrong)
+    }
+
+    fn happen(&mut self, next: &mut State, action: Action) -> Option<Wrong> {
+        match action {
+            Action::Acquire(number) => {
+                next.left.grants -= 1;
+                let client = &mut next.clients[usize::from(number)];
+                *client = Client {
+                    asks: client.asks + 1,
+                    token: None,
+                    known: 0,
+                    written: 0,
+                    phase: Phase::Waiting,
+                };
+                self.ask(next, number)
+            }
+            Action::AskAgain(number) => {
+                let client = &mut next.clients[usize::from(number)];
+                match client.phase {
+                    Phase::Forgotten => client.phase = Phase::Waiting,
+                    _ => next.left.resends -= 1,
+                }
+                self.ask(next, number)
+            }
+            Action::Claim(number) => self.at_resource(next, number, Ask::Claim),
+            Action::Read(number) => self.at_resource(next, number, Ask::Read),
+            Action::Write(number) => {
+                let message = write(next, number)?;
+                next.clients[usize::from(number)].phase = Phase::Sent;
+                next.send(message);
+                None
+            }
+            Action::Resend(number) => {
+                next.left.resends -= 1;
+                let message = write(next, number)?;
+                next.send(message);
+                None
+            }
+            Action::Deliver(message) => self.deliver(next, message, true),
+            Action::DeliverUnheard(message) => self.deliver(next, message, false),
+            Action::Release(number) => {
+                next.clients[usize::from(number)].phase = Phase::Idle;
+                self.release(next, number)
+            }
+            Action::ReleaseAgain(number) => {
+                next.left.resends -= 1;
+                let holder = self.authority.holder(next.machine);
+                let own = holder == next.clients[usize::from(number)].token;
+                let wrong = self.release(next, number);
+                let same = self.authority.holder(next.machine) == holder;
+                // An authority from a backup may have forgotten that it was released before.
+                wrong.or((!same && !own).then_some(Wrong::ReleasedAnother))
+            }
+            Action::Expire => self.authority_step(next, Step::Expire).1,
+            Action::ClientCrash(number) => {
+                next.left.crashes -= 1;
+                let client = &mut next.clients[usize::from(number)];
+                *client = Client {
+                    phase: Phase::Idle,
+                    token: None,
+                    known: 0,
+                    written: 0,
+                    ..*client
+                };
+                None
+            }
+            Action::AuthorityRestart => self.back_again(next, Step::Restart),
+            Action::AuthorityRestore => {
+                let step = Step::Restore {
+                    backup: next.backup,
+                    leap: self.weakness != Some(Weakness::NoLeap),
+                };
+                self.back_again(next, step)
+            }
+            Action::Backup => {
+                next.backup = next.machine;
+                None
+            }
+            Action::FenceLost => {
+                next.left.crashes -= 1;
+                next.fence = (self.weakness == Some(Weakness::FenceLost)).then(Kept::default);
+                None
+            }
+            Action::Rearm => self.rearm(next),
+        }
+    }
+
+    fn authority_step(&mut self, next: &mut State, step: Step) -> (Outcome, Option<Wrong>) {
+        let Stepped {
+            machine,
+            outcome,
+            granted,
+            broken,
+        } = self.authority.step(next.machine, step);
+        next.machine = machine;
+        let mut wrong = broken.map(|_| Wrong::Invariant);
+        for (number, ask, token) in granted {
+            wrong = wrong.or(issue(next, token));
+            let client = &mut next.clients[usize::from(number)];
+            if client.asks == ask && client.phase == Phase::Waiting {
+                (client.phase, client.token) = (Phase::Holding, Some(token));
+            }
+        }
+        (outcome, wrong)
+    }
+
+    fn ask(&mut self, next: &mut State, number: u8) -> Option<Wrong> {
+        let client = next.clients[usize::from(number)];
+        let step = Step::Acquire {
+            client: number,
+            ask: client.asks,
+        };
+        let (outcome, wrong) = self.authority_step(next, step);
+        let client = &mut next.clients[usize::from(number)];
+        match (outcome, client.token) {
+            (Outcome::Granted(granted), Some(before)) if granted.token == before => wrong,
+            // An authority from a backup may have forgotten the wish, and grants it anew.
+            (Outcome::Granted(granted), Some(before)) => {
+                let restored = before.get() < RESTORE_LEAP && granted.token.get() > RESTORE_LEAP;
+                client.token = Some(granted.token);
+                let wrong = wrong.or(issue(next, granted.token));
+                wrong.or((!restored).then_some(Wrong::TokenChanged))
+            }
+            (Outcome::Granted(granted), None) => {
+                (client.phase, client.token) = (Phase::Holding, Some(granted.token));
+                wrong.or(issue(next, granted.token))
+            }
+            // One that held, too, if the authority is from a backup and knows nothing of it.
+            (Outcome::Queued, _) => {
+                (client.phase, client.token) = (Phase::Waiting, None);
+                wrong
+            }
+            _ => {
+                (client.phase, client.token) = (Phase::Idle, None);
+                wrong
+            }
+        }
+    }
+
+    fn release(&mut self, next: &mut State, number: u8) -> Option<Wrong> {
+        let client = next.clients[usize::from(number)];
+        let step = Step::Release {
+            client: number,
+            ask: client.asks,
+            token: client.token?,
+        };
+        self.authority_step(next, step).1
+    }
+
+    /// After a crash nobody waits any more: whoever did may ask again.
+    fn back_again(&mut self, next: &mut State, step: Step) -> Option<Wrong> {
+        next.left.crashes -= 1;
+        let (_, wrong) = self.authority_step(next, step);
+        for client in &mut next.clients {
+            if client.phase == Phase::Waiting {
+                client.phase = Phase::Forgotten;
+            }
+        }
+        wrong
+    }
+
+    /// The floor is a token drawn for this: nobody has written with it, and nobody will.
+    fn rearm(&mut self, next: &mut State) -> Option<Wrong> {
+        let mut wrong = None;
+        if self.weakness != Some(Weakness::RearmedAtHolder) {
+            let (outcome, broken) = self.authority_step(next, Step::Draw);
+            let Outcome::Granted(drawn) = outcome else {
+                return Some(Wrong::Invariant);
+            };
+            wrong = broken.or(issue(next, drawn.token));
+        }
+        next.fence = next.issued.map(|floor| Kept::of(&FenceState::floor(floor)));
+        wrong
+    }
+
+    fn at_resource(&self, next: &mut State, number: u8, ask: Ask) -> Option<Wrong> {
+        let client = &mut next.clients[usize::from(number)];
+        let (token, kept) = (client.token?, next.fence?);
+        match decide(self.weakness, kept, token, ask) {
+            Decision::Admit(kept) => {
+                next.fence = Some(kept);
+                client.phase = match ask {
+                    Ask::Claim => Phase::Claimed,
+                    _ => Phase::Read,
+                };
+                client.known = match ask {
+                    Ask::Claim => 0,
+                    _ => next.value,
+                };
+                None
+            }
+            Decision::Repeat => None,
+            Decision::Reject => {
+                (client.phase, client.token) = (Phase::Idle, None);
+                refused(next, token)
+            }
+        }
+    }
+
+    fn deliver(&self, next: &mut State, message: Message, heard: bool) -> Option<Wrong> {
+        if !heard {
+            // Its writer sends it again.
+            next.left.resends -= 1;
+            next.send(message);
+        }
+        let place = next.network.iter().position(|other| *other == message)?;
+        next.network.remove(place);
+        let kept = next.fence?;
+        let decision = decide(
+            self.weakness,
+            kept,
+            message.token,
+            Ask::Write(message.number),
+        );
+        let client = &mut next.clients[usize::from(message.client)];
+        let told = heard && awaits(client, message);
+        match decision {
+            Decision::Admit(kept) => {
+                (next.fence, next.value) = (Some(kept), message.value);
+            }
+            Decision::Repeat => {}
+            // A late duplicate is refused for good reasons; whoever waits for its answer is no duplicate.
+            Decision::Reject if told => {
+                (client.phase, client.token) = (Phase::Idle, None);
+                return refused(next, message.token);
+            }
+            Decision::Reject => return None,
+        }
+        if told {
+            client.phase = Phase::Read;
+            client.known = message.value;
+            client.written += 1;
+            next.acknowledged |= message.bit();
+        }
+        None
+    }
+}
+
+/// Whether the client waits for the answer to this very write.
+fn awaits(client: &Client, message: Message) -> bool {
+    client.phase == Phase::Sent && (client.asks, client.written) == (message.ask, message.number)
+}
+
+/// The write a client sends next, or sent last.
+fn write(state: &State, number: u8) -> Option<Message> {
+    let client = &state.clients[usize::from(number)];
+    let mut message = Message {
+        client: number,
+        ask: client.asks,
+        number: client.written,
+        token: client.token?,
+        value: client.known,
+    };
+    message.value |= message.bit();
+    Some(message)
+}
+
+/// A token leaves the authority: it must be above every one before it.
+fn issue(state: &mut State, token: Token) -> Option<Wrong> {
+    let repeated = state.issued.is_some_and(|issued| token <= issued);
+    state.issued = state.issued.max(Some(token));
+    repeated.then_some(Wrong::TokenRepeated)
+}
+
+/// Nobody but a newer grant may shut a holder out.
+fn refused(state: &State, token: Token) -> Option<Wrong> {
+    (state.issued == Some(token)).then_some(Wrong::NewestRefused)
+}

@@ -1,0 +1,117 @@
+//! A schedule in words.
+
+use super::authority::Authority;
+use super::state::{Phase, State};
+use super::step::{Action, World};
+
+/// A, B, C …
+pub(super) fn name(client: u8) -> String {
+    char::from(b'A' + client).to_string()
+}
+
+/// Plays the schedule once more and says what happens.
+pub(super) fn schedule(world: &mut World, actions: &[Action]) -> Vec<String> {
+    let mut state = State::first(world.scope, Authority::FIRST);
+    let mut told = Vec::new();
+    for action in actions {
+        let (next, _) = world.after(&state, *action);
+        told.push(line(&state, &next, *action));
+        state = next;
+    }
+    let lost = state.acknowledged & !state.value;
+    if lost != 0 {
+        told.push(format!("{} was acknowledged and is gone", set(lost)));
+    }
+    told
+}
+
+fn line(before: &State, after: &State, action: Action) -> String {
+    let mut text = what(before, after, action);
+    for (number, (was, is)) in before.clients.iter().zip(&after.clients).enumerate() {
+        if was.phase == Phase::Waiting && is.phase == Phase::Holding {
+            let name = name(number as u8);
+            let token = is.token.map_or(0, |token| token.get());
+            text += &format!("; {name} is granted the lock with token {token}");
+        }
+    }
+    text
+}
+
+fn what(before: &State, after: &State, action: Action) -> String {
+    let client = |number: u8| (name(number), after.clients[usize::from(number)]);
+    match action {
+        Action::Acquire(number) => {
+            let (name, client) = client(number);
+            match client.token {
+                Some(token) => format!("{name} is granted the lock with token {token}"),
+                None => format!("{name} asks for the lock and waits"),
+            }
+        }
+        Action::AskAgain(number) => {
+            format!("{} asks again, with the same request id", name(number))
+        }
+        Action::Claim(number) => match client(number) {
+            (name, client) if client.phase == Phase::Claimed => format!("{name} claims"),
+            (name, _) => format!("{name} claims, and is rejected"),
+        },
+        Action::Read(number) => match client(number) {
+            (name, client) if client.phase == Phase::Read => {
+                format!("{name} reads {}", set(client.known))
+            }
+            (name, _) => format!("{name} reads, and is rejected"),
+        },
+        Action::Write(number) => {
+            let sent = after
+                .network
+                .iter()
+                .find(|sent| !before.network.contains(sent));
+            let value = sent.map_or(0, |sent| sent.value);
+            format!("{} sends its write of {}", name(number), set(value))
+        }
+        Action::Resend(number) => format!("{} sends the same write again", name(number)),
+        Action::Deliver(message) => {
+            let verdict = match after.acknowledged == before.acknowledged {
+                false => "admitted and acknowledged",
+                true if after.value != before.value => "admitted",
+                true if after.fence != before.fence => "admitted",
+                true => "rejected, or changes nothing",
+            };
+            format!(
+                "{}'s write of {} with token {} arrives: {verdict}; the set is {}",
+                name(message.client),
+                set(message.value),
+                message.token,
+                set(after.value)
+            )
+        }
+        Action::DeliverUnheard(message) => format!(
+            "{}'s write of {} arrives, its answer is lost, it is sent again; the set is {}",
+            name(message.client),
+            set(message.value),
+            set(after.value)
+        ),
+        Action::Release(number) => format!("{} releases", name(number)),
+        Action::ReleaseAgain(number) => format!("{}'s release arrives once more", name(number)),
+        Action::Expire => "the holder's lease expires, and it does not know".to_owned(),
+        Action::ClientCrash(number) => format!("{} crashes and starts again", name(number)),
+        Action::AuthorityRestart => "the authority crashes and starts again".to_owned(),
+        Action::Backup => "a backup of the authority is taken".to_owned(),
+        Action::AuthorityRestore => "the authority is restored from its backup".to_owned(),
+        Action::FenceLost => "the resource crashes and loses its fence state".to_owned(),
+        Action::Rearm => format!(
+            "an operator arms the fence again, at token {}",
+            after.issued.map_or(0, |token| token.get())
+        ),
+    }
+}
+
+/// The adds of a set: the first write of A is `a1`, of its second grant `a3`.
+fn set(bits: u32) -> String {
+    let adds = (0..u32::BITS)
+        .filter(|bit| bits & 1 << bit != 0)
+        .map(|bit| {
+            let client = char::from(b'a' + (bit / 8) as u8);
+            format!("{client}{}", bit % 8 + 1)
+        });
+    format!("{{{}}}", adds.collect::<Vec<_>>().join(" "))
+}

@@ -1,0 +1,296 @@
+//! What a client does next: it asks, holds, renews, releases, forgets, and is late.
+
+use fastrand::Rng;
+use palisade_core::{
+    Acquire, ClientId, Command, GrantRef, Granted, LeaseKey, LockName, RequestId, Span, Token, Ttl,
+    Under,
+};
+
+use super::stage::{client_id, named};
+use crate::history::event::{Answer, Call};
+
+/// What a client wants of the authority.
+#[derive(Clone)]
+pub(super) enum Wish {
+    Acquire {
+        lock: LockName,
+        under: Result<Ttl, (Token, LeaseKey)>,
+        wait_ms: Option<u64>,
+        request: Option<RequestId>,
+    },
+    Renew {
+        held: Held,
+        ttl: Option<Ttl>,
+    },
+    Release(Held),
+    Abandon {
+        lock: LockName,
+        request: RequestId,
+    },
+    Revoke {
+        lock: LockName,
+        token: Token,
+    },
+    Show(LockName),
+}
+
+/// A grant in hand.
+#[derive(Clone)]
+pub(super) struct Held {
+    lock: LockName,
+    token: Token,
+    lease: Token,
+    key: LeaseKey,
+}
+
+impl Held {
+    fn named(&self) -> GrantRef {
+        GrantRef {
+            lock: self.lock.clone(),
+            key: self.key,
+            token: Some(self.token),
+        }
+    }
+}
+
+/// A client's next step.
+pub(super) enum Step {
+    Ask(Wish),
+    Rest(u64),
+}
+
+pub(super) struct Client {
+    pub(super) id: ClientId,
+    number: usize,
+    requests: u64,
+    held: Vec<Held>,
+    /// To be asked again, or given up.
+    open: Option<Wish>,
+}
+
+const MS: u64 = 1_000_000;
+
+impl Wish {
+    /// As it stands in the history.
+    pub(super) fn call(&self) -> Call {
+        match self {
+            Wish::Acquire {
+                lock,
+                under,
+                request,
+                ..
+            } => Call::Acquire {
+                lock: lock.clone(),
+                ttl: under.as_ref().ok().copied(),
+                under: under.as_ref().err().map(|(lease, _)| *lease),
+                request: request.map(|request| request.to_hex().into()),
+            },
+            Wish::Renew { held, ttl } => Call::Renew {
+                lock: held.lock.clone(),
+                token: held.token,
+                ttl: *ttl,
+            },
+            Wish::Release(held) => Call::Release {
+                lock: held.lock.clone(),
+                token: held.token,
+            },
+            Wish::Abandon { lock, request } => Call::Abandon {
+                lock: lock.clone(),
+                request: request.to_hex().into(),
+            },
+            Wish::Revoke { lock, token } => Call::Revoke {
+                lock: lock.clone(),
+                token: *token,
+            },
+            Wish::Show(lock) => Call::Show { lock: lock.clone() },
+        }
+    }
+
+    /// As the authority gets it; a question is no command. A lease that has to be opened gets a key
+    /// of its own, as if drawn by whoever orders the log.
+    pub(super) fn command(&self, client: &ClientId, op: usize) -> Option<Command> {
+        let key = LeaseKey::from_bytes((op as u128 + 1).to_le_bytes());
+        Some(match self {
+            Wish::Acquire {
+                lock,
+                under,
+                wait_ms,
+                request,
+            } => Command::Acquire(Acquire {
+                lock: lock.clone(),
+                client: client.clone(),
+                under: match under {
+                    Ok(ttl) => Under::New { key, ttl: *ttl },
+                    Err((_, key)) => Under::Existing {
+                        key: *key,
+                        ttl: None,
+                    },
+                },
+                wait: wait_ms.map(Span::from_millis),
+                request: *request,
+                metadata: None,
+            }),
+            Wish::Renew { held, ttl } => Command::Renew {
+                grant: held.named(),
+                ttl: *ttl,
+            },
+            Wish::Release(held) => Command::Release(held.named()),
+            Wish::Abandon { request, .. } => Command::Abandon(*request),
+            Wish::Revoke { lock, token } => Command::Revoke {
+                lock: lock.clone(),
+                token: *token,
+                reason: "the operator wants it".into(),
+            },
+            Wish::Show(_) => return None,
+        })
+    }
+
+    /// How long an answer may take on purpose.
+    pub(super) fn patience(&self) -> u64 {
+        match self {
+            Wish::Acquire {
+                wait_ms: Some(wait),
+                ..
+            } => wait * MS,
+            _ => 0,
+        }
+    }
+}
+
+impl Client {
+    pub(super) fn new(number: usize) -> Client {
+        Client {
+            id: client_id(number),
+            number,
+            requests: 0,
+            held: Vec::new(),
+            open: None,
+        }
+    }
+
+    pub(super) fn step(&mut self, rng: &mut Rng, locks: usize) -> Step {
+        if let Some(wish) = self.open.take() {
+            return Step::Ask(wish);
+        }
+        let lock = lock(rng.usize(0..locks));
+        match rng.u8(0..100) {
+            0..4 => Step::Ask(Wish::Show(lock)),
+            // Its former life is forgotten: the leases run out, or it takes its locks back.
+            4..6 => {
+                self.held.clear();
+                Step::Rest(rng.u64(MS..300 * MS))
+            }
+            _ => match self.held.last().cloned() {
+                None => Step::Ask(self.acquire(rng, lock)),
+                Some(held) => self.holding(rng, held, lock),
+            },
+        }
+    }
+
+    fn holding(&mut self, rng: &mut Rng, held: Held, other: LockName) -> Step {
+        match rng.u8(0..100) {
+            0..40 => Step::Ask(Wish::Renew {
+                held,
+                ttl: (rng.u8(0..10) == 0).then(|| ttl(rng)),
+            }),
+            40..80 => {
+                self.held.pop();
+                Step::Ask(Wish::Release(held))
+            }
+            80..86 => {
+                self.requests += 1;
+                Step::Ask(Wish::Acquire {
+                    lock: other,
+                    under: Err((held.lease, held.key)),
+                    wait_ms: None,
+                    request: Some(self.request()),
+                })
+            }
+            86..89 => Step::Ask(Wish::Revoke {
+                lock: held.lock,
+                token: held.token,
+            }),
+            89..94 => Step::Ask(self.acquire(rng, held.lock)),
+            // A pause that may outlast the lease.
+            _ => Step::Rest(rng.u64(10 * MS..3_000 * MS)),
+        }
+    }
+
+    fn acquire(&mut self, rng: &mut Rng, lock: LockName) -> Wish {
+        self.requests += 1;
+        let wait_ms = rng.bool().then(|| rng.u64(1..2_000));
+        let named = wait_ms.is_some() || rng.u8(0..4) > 0;
+        Wish::Acquire {
+            lock,
+            under: Ok(ttl(rng)),
+            wait_ms,
+            request: named.then(|| self.request()),
+        }
+    }
+
+    fn request(&self) -> RequestId {
+        let number = (self.number as u128) << 64 | u128::from(self.requests);
+        RequestId::from_bytes(number.to_be_bytes())
+    }
+
+    /// Takes an answer in; how long until the next step.
+    pub(super) fn told(
+        &mut self,
+        rng: &mut Rng,
+        wish: &Wish,
+        answer: &Answer,
+        granted: Option<Granted>,
+    ) -> u64 {
+        match (wish, answer, granted) {
+            (Wish::Acquire { lock, .. }, _, Some(granted)) => {
+                self.held.retain(|held| held.lock != *lock);
+                self.held.push(Held {
+                    lock: lock.clone(),
+                    token: granted.token,
+                    lease: granted.lease.0,
+                    key: granted.key,
+                });
+            }
+            // Most drop a grant they lost; some go on and try with it.
+            (Wish::Renew { held, .. }, Answer::Ended { .. } | Answer::NotHeld, _)
+                if rng.u8(0..4) > 0 =>
+            {
+                self.held.retain(|other| other.token != held.token);
+            }
+            _ => {}
+        }
+        match rng.u8(0..20) {
+            0 => rng.u64(MS..2_000 * MS),
+            _ => rng.u64(MS / 10..40 * MS),
+        }
+    }
+
+    /// No answer came in time: ask again, give the wish up, or forget it.
+    pub(super) fn unanswered(&mut self, rng: &mut Rng, wish: Wish) -> u64 {
+        self.open = match (rng.u8(0..4), wish) {
+            (
+                0,
+                Wish::Acquire {
+                    lock,
+                    request: Some(request),
+                    ..
+                },
+            ) => Some(Wish::Abandon { lock, request }),
+            (3, _) => None,
+            (_, wish @ Wish::Acquire { request: None, .. }) => {
+                drop(wish);
+                None
+            }
+            (_, wish) => Some(wish),
+        };
+        rng.u64(MS / 10..50 * MS)
+    }
+}
+
+fn lock(number: usize) -> LockName {
+    named(&format!("lock-{number}"), LockName::new)
+}
+
+fn ttl(rng: &mut Rng) -> Ttl {
+    Ttl::from_millis(rng.u64(100..1_500)).unwrap_or(Ttl::MIN)
+}

@@ -1,0 +1,359 @@
+//! Virtual time, the network and the authority.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use fastrand::Rng;
+use palisade_core::{
+    Away, ClientId, Command, Effect, Entry, Machine, Outcome, RequestId, Span, Timestamp, WallTime,
+};
+
+use super::client::{Client, Step, Wish};
+use crate::history::event::{Answer, Event};
+
+/// How large a history is.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Who takes part.
+    pub clients: usize,
+    /// What they compete for.
+    pub locks: usize,
+    /// Calls made.
+    pub operations: usize,
+}
+
+/// Something that happens at an instant; equal instants in the order in which they were planned.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    /// A client takes its next step.
+    Wake { client: usize },
+    /// A request reaches the authority.
+    Arrive { op: usize },
+    /// An answer reaches its client.
+    Back { op: usize, answer: usize },
+    /// A client waits no longer for an answer.
+    GiveUp { op: usize },
+    /// The authority stops running.
+    Leave,
+    /// It runs again.
+    Return { since: Timestamp, restarted: bool },
+}
+
+/// A call under way.
+struct Pending {
+    client: usize,
+    wish: Wish,
+    done: bool,
+}
+
+pub(super) struct Stage {
+    rng: Rng,
+    shape: Shape,
+    machine: Machine,
+    now: Timestamp,
+    planned: BinaryHeap<Reverse<(Timestamp, u64, Happening)>>,
+    plans: u64,
+    clients: Vec<Client>,
+    ops: Vec<Pending>,
+    answers: Vec<(Answer, Option<palisade_core::Granted>)>,
+    waiting: BTreeMap<RequestId, usize>,
+    /// Until when the authority does not run.
+    away: Option<Timestamp>,
+    events: Vec<Event>,
+    /// Kept only where somebody wants it.
+    log: Option<Vec<Entry>>,
+}
+
+impl Stage {
+    pub(super) fn new(seed: u64, shape: Shape) -> Stage {
+        let mut stage = Stage {
+            rng: Rng::with_seed(seed),
+            shape,
+            machine: Machine::new(seed),
+            now: Timestamp::ZERO,
+            planned: BinaryHeap::new(),
+            plans: 0,
+            clients: Vec::new(),
+            ops: Vec::new(),
+            answers: Vec::new(),
+            waiting: BTreeMap::new(),
+            away: None,
+            events: Vec::new(),
+            log: None,
+        };
+        for number in 0..shape.clients {
+            stage.clients.push(Client::new(number));
+            let nap = stage.rng.u64(0..50_000_000);
+            stage.plan(nap, Happening::Wake { client: number });
+        }
+        let first = stage.rng.u64(200_000_000..10_000_000_000);
+        stage.plan(first, Happening::Leave);
+        stage
+    }
+
+    pub(super) fn play(mut self) -> Vec<Event> {
+        self.run();
+        self.events
+    }
+
+    pub(super) fn play_log(mut self) -> Vec<Entry> {
+        self.log = Some(Vec::new());
+        self.run();
+        self.log.unwrap_or_default()
+    }
+
+    /// Until every call was made and nothing is under way any more.
+    fn run(&mut self) {
+        while let Some(Reverse((at, ..))) = self.planned.peek() {
+            let due = self.machine.next_due().map(|due| due.max(self.now));
+            if let Some(due) = due.filter(|due| due < at && self.away.is_none()) {
+                self.now = due;
+                self.apply(Command::Expire);
+                continue;
+            }
+            let Some(Reverse((at, _, happening))) = self.planned.pop() else {
+                break;
+            };
+            self.now = at;
+            self.happen(happening);
+        }
+    }
+
+    fn plan(&mut self, after_ns: u64, happening: Happening) {
+        let at = self.now.after(Span::from_nanos(after_ns));
+        self.plans += 1;
+        self.planned.push(Reverse((at, self.plans, happening)));
+    }
+
+    /// Mostly a quick network, now and then a slow one.
+    fn delay(&mut self) -> u64 {
+        match self.rng.u8(0..40) {
+            0 => self.rng.u64(1_000_000..1_500_000_000),
+            1..8 => self.rng.u64(100_000..20_000_000),
+            _ => self.rng.u64(20_000..1_000_000),
+        }
+    }
+
+    fn lost(&mut self) -> bool {
+        self.rng.u8(0..33) == 0
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Wake { client } => self.wake(client),
+            Happening::Arrive { op } => self.arrive(op),
+            Happening::Back { op, answer } => self.back(op, answer),
+            Happening::GiveUp { op } => self.give_up(op),
+            Happening::Leave => self.leave(),
+            Happening::Return { since, restarted } => self.come_back(since, restarted),
+        }
+    }
+
+    fn wake(&mut self, client: usize) {
+        if self.ops.len() >= self.shape.operations {
+            return;
+        }
+        match self.clients[client].step(&mut self.rng, self.shape.locks) {
+            Step::Ask(wish) => self.ask(client, wish),
+            Step::Rest(nanos) => self.plan(nanos, Happening::Wake { client }),
+        }
+    }
+
+    fn ask(&mut self, client: usize, wish: Wish) {
+        let op = self.ops.len();
+        self.events.push(Event::Call {
+            at: self.now,
+            id: op as u64,
+            client: self.clients[client].id.clone(),
+            call: wish.call(),
+        });
+        if !self.lost() {
+            let delay = self.delay();
+            self.plan(delay, Happening::Arrive { op });
+        }
+        let patience = wish.patience() + self.rng.u64(200_000_000..800_000_000);
+        self.plan(patience, Happening::GiveUp { op });
+        self.ops.push(Pending {
+            client,
+            wish,
+            done: false,
+        });
+    }
+
+    fn arrive(&mut self, op: usize) {
+        if let Some(until) = self.away {
+            // The network keeps what nobody takes in.
+            let wait = until.since(self.now).as_nanos() + 1;
+            self.plan(wait, Happening::Arrive { op });
+            return;
+        }
+        let client = self.ops[op].client;
+        let command = self.ops[op].wish.command(&self.clients[client].id, op);
+        let Some(command) = command else {
+            let answer = self.show(op);
+            self.answer(op, answer, None);
+            return;
+        };
+        let request = match &command {
+            Command::Acquire(acquire) => acquire.request,
+            _ => None,
+        };
+        let outcome = self.apply(command);
+        match (outcome, request) {
+            (Outcome::Queued, Some(request)) => {
+                self.waiting.insert(request, op);
+            }
+            (outcome, _) => self.tell(op, outcome),
+        }
+    }
+
+    fn show(&self, op: usize) -> Answer {
+        let call = self.ops[op].wish.call();
+        match self.machine.holder(call.lock(), self.now) {
+            Some(holder) => Answer::Held {
+                token: holder.token,
+                holder: holder.client,
+            },
+            None => Answer::Free,
+        }
+    }
+
+    fn apply(&mut self, command: Command) -> Outcome {
+        let mut effects = Vec::new();
+        let entry = Entry {
+            at: self.now,
+            wall: WallTime(0),
+            command,
+        };
+        if let Some(log) = &mut self.log {
+            log.push(entry.clone());
+        }
+        let outcome = self.machine.apply(entry, &mut effects).outcome;
+        for effect in effects {
+            if let Effect::Settled { request, outcome } = effect
+                && let Some(op) = self.waiting.remove(&request)
+            {
+                self.tell(op, outcome);
+            }
+        }
+        outcome
+    }
+
+    fn tell(&mut self, op: usize, outcome: Outcome) {
+        let (answer, granted) = match outcome {
+            Outcome::Granted(granted) => {
+                let answer = Answer::Granted {
+                    token: granted.token,
+                    lease: granted.lease.0,
+                };
+                (answer, Some(granted))
+            }
+            Outcome::Held(holder) => {
+                let answer = Answer::Held {
+                    token: holder.token,
+                    holder: holder.client,
+                };
+                (answer, None)
+            }
+            Outcome::Renewed(renewed) => (
+                Answer::Renewed {
+                    token: renewed.token,
+                },
+                None,
+            ),
+            Outcome::Released { token } => (Answer::Released { token }, None),
+            Outcome::Revoked { token } => (Answer::Revoked { token }, None),
+            Outcome::Ended { token, how } => (Answer::Ended { token, how }, None),
+            Outcome::NotHeld => (Answer::NotHeld, None),
+            Outcome::Stale { highest } => (Answer::Stale { token: highest }, None),
+            Outcome::Abandoned => (Answer::Abandoned, None),
+            Outcome::Done => (Answer::Done, None),
+            Outcome::Queued
+            | Outcome::QueueFull(_)
+            | Outcome::TokensExhausted
+            | Outcome::TooManyLocks { .. }
+            | Outcome::Invalid(_) => (Answer::Refused, None),
+        };
+        self.answer(op, answer, granted);
+    }
+
+    fn answer(&mut self, op: usize, answer: Answer, granted: Option<palisade_core::Granted>) {
+        if self.lost() {
+            return;
+        }
+        let number = self.answers.len();
+        self.answers.push((answer, granted));
+        let delay = self.delay();
+        self.plan(delay, Happening::Back { op, answer: number });
+    }
+
+    fn back(&mut self, op: usize, answer: usize) {
+        let pending = &mut self.ops[op];
+        if std::mem::replace(&mut pending.done, true) {
+            return;
+        }
+        let (answer, granted) = self.answers[answer].clone();
+        self.events.push(Event::Answer {
+            at: self.now,
+            id: op as u64,
+            answer: answer.clone(),
+        });
+        let client = pending.client;
+        let wish = pending.wish.clone();
+        let nap = self.clients[client].told(&mut self.rng, &wish, &answer, granted);
+        self.plan(nap, Happening::Wake { client });
+    }
+
+    fn give_up(&mut self, op: usize) {
+        let pending = &mut self.ops[op];
+        if std::mem::replace(&mut pending.done, true) {
+            return;
+        }
+        let (client, wish) = (pending.client, pending.wish.clone());
+        let nap = self.clients[client].unanswered(&mut self.rng, wish);
+        self.plan(nap, Happening::Wake { client });
+    }
+
+    fn leave(&mut self) {
+        if self.ops.len() >= self.shape.operations {
+            return;
+        }
+        let length = self.rng.u64(10_000_000..3_000_000_000);
+        self.away = Some(self.now.after(Span::from_nanos(length)));
+        let restarted = self.rng.bool();
+        let since = self.now;
+        self.plan(length, Happening::Return { since, restarted });
+    }
+
+    fn come_back(&mut self, since: Timestamp, restarted: bool) {
+        self.away = None;
+        let away = if restarted {
+            self.waiting.clear();
+            Away::Restarted
+        } else {
+            Away::Stalled
+        };
+        self.apply(Command::Grace(away));
+        // The timers look every millisecond, so what ended just before may not have been noticed.
+        let slack = Span::from_millis(2).as_nanos();
+        self.events.push(Event::Away {
+            at: Timestamp::from_nanos(since.as_nanos().saturating_sub(slack)),
+            until: self.now,
+        });
+        let next = self.rng.u64(5_000_000_000..60_000_000_000);
+        self.plan(next, Happening::Leave);
+    }
+}
+
+/// The name of a client.
+pub(super) fn client_id(number: usize) -> ClientId {
+    named(&format!("c{number}"), ClientId::new)
+}
+
+/// Names made of letters and digits are always good.
+pub(super) fn named<T, E>(name: &str, make: impl Fn(&str) -> Result<T, E>) -> T {
+    match make(name) {
+        Ok(name) => name,
+        Err(_) => unreachable!("{name} is printable and short"),
+    }
+}

@@ -1,0 +1,393 @@
+//! Illegal histories: a clean one with one change that no order of instants can explain.
+//!
+//! Each kind says why. None of them asks the checker: what is needed is read off the calls and
+//! answers of the clean history alone.
+
+mod sites;
+
+use fastrand::Rng;
+use palisade_core::{ClientId, Ending, Span, Timestamp, Token, Ttl};
+
+use super::event::{Answer, Call, Event};
+use sites::{Grant, Sites};
+
+/// What is made wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Two grants, the later asked for after the earlier was answered, exchange their tokens.
+    SwappedTokens,
+    /// A grant has the token of another one.
+    RepeatedToken,
+    /// Somebody else is granted the lock while its holder's time cannot be over.
+    OverlappingGrant,
+    /// The next grant comes while the last lease, which nobody ended, cannot be over: that lease is
+    /// made to last longer than the time between them.
+    EarlyGrant,
+    /// A renewal is acknowledged after the next grant was.
+    RenewedAfterLoss,
+    /// A release is acknowledged after the next grant was.
+    ReleasedAfterLoss,
+    /// A renewal is acknowledged under a release that was acknowledged before.
+    RenewedAfterRelease,
+    /// A renewal is told `expired` while the time cannot be over.
+    ExpiredEarly,
+    /// A try is told that a grant stands, after the next one was acknowledged.
+    HeldByThePast,
+    /// A renewal is answered with another token.
+    TokenChanged,
+    /// The lock is shown as free while its holder's time cannot be over.
+    FreeWhileHeld,
+    /// A renewal is acknowledged when the lease has long been over and nobody had it since.
+    Revived,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 12] = [
+        Kind::SwappedTokens,
+        Kind::RepeatedToken,
+        Kind::OverlappingGrant,
+        Kind::EarlyGrant,
+        Kind::RenewedAfterLoss,
+        Kind::ReleasedAfterLoss,
+        Kind::RenewedAfterRelease,
+        Kind::ExpiredEarly,
+        Kind::HeldByThePast,
+        Kind::TokenChanged,
+        Kind::FreeWhileHeld,
+        Kind::Revived,
+    ];
+
+    /// The kind in a word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::SwappedTokens => "swapped_tokens",
+            Kind::RepeatedToken => "repeated_token",
+            Kind::OverlappingGrant => "overlapping_grant",
+            Kind::EarlyGrant => "early_grant",
+            Kind::RenewedAfterLoss => "renewed_after_loss",
+            Kind::ReleasedAfterLoss => "released_after_loss",
+            Kind::RenewedAfterRelease => "renewed_after_release",
+            Kind::ExpiredEarly => "expired_early",
+            Kind::HeldByThePast => "held_by_the_past",
+            Kind::TokenChanged => "token_changed",
+            Kind::FreeWhileHeld => "free_while_held",
+            Kind::Revived => "revived",
+        }
+    }
+}
+
+/// Makes a clean history illegal in a way chosen by the seed; `None` if it offers no place for any.
+#[must_use]
+pub fn mutate(events: &[Event], seed: u64) -> Option<(Kind, Vec<Event>)> {
+    let mut rng = Rng::with_seed(seed ^ 0x6d75_7461_7465);
+    let mut kinds = Kind::ALL;
+    rng.shuffle(&mut kinds);
+    let sites = Sites::of(events);
+    kinds.into_iter().find_map(|kind| {
+        let mut work = Work {
+            sites: &sites,
+            rng: &mut rng,
+            events: events.to_vec(),
+        };
+        work.make(kind)?;
+        Some((kind, work.events))
+    })
+}
+
+struct Work<'w> {
+    sites: &'w Sites,
+    rng: &'w mut Rng,
+    events: Vec<Event>,
+}
+
+impl Work<'_> {
+    fn make(&mut self, kind: Kind) -> Option<()> {
+        match kind {
+            Kind::SwappedTokens => self.swap_tokens(),
+            Kind::RepeatedToken => self.repeat_token(),
+            Kind::OverlappingGrant => self.overlap(),
+            Kind::EarlyGrant => self.lengthen(),
+            Kind::RenewedAfterLoss => {
+                self.after_loss(|grant| Answer::Renewed { token: grant.token })
+            }
+            Kind::ReleasedAfterLoss => {
+                self.after_loss(|grant| Answer::Released { token: grant.token })
+            }
+            Kind::RenewedAfterRelease => self.after_release(),
+            Kind::ExpiredEarly => self.expired_early(),
+            Kind::HeldByThePast => self.held_by_the_past(),
+            Kind::TokenChanged => self.change_token(),
+            Kind::FreeWhileHeld => self.free_while_held(),
+            Kind::Revived => self.revive(),
+        }
+    }
+
+    /// Any two grants that did not overlap in time.
+    fn swap_tokens(&mut self) -> Option<()> {
+        let first = self.pick(|_| true)?;
+        let second = self.pick(|grant| grant.sent > first.answered)?;
+        self.reanswer(&first, second.token);
+        self.reanswer(&second, first.token);
+        Some(())
+    }
+
+    fn repeat_token(&mut self) -> Option<()> {
+        let first = self.pick(|_| true)?;
+        let second = self.pick(|grant| grant.token > first.token)?;
+        self.reanswer(&second, first.token);
+        Some(())
+    }
+
+    /// A newcomer gets a token of its own, right after the holder's: those above move up by one.
+    fn overlap(&mut self) -> Option<()> {
+        let grant = self.pick(|grant| grant.sure_for() > Span::from_nanos(10))?;
+        let token = grant.token.next()?;
+        for event in &mut self.events {
+            shift(event, token);
+        }
+        let (sent, back) = self.within(grant.answered, grant.sure_until);
+        let call = Call::Acquire {
+            lock: grant.lock.clone(),
+            ttl: Some(Ttl::MIN),
+            under: None,
+            request: None,
+        };
+        let answer = Answer::Granted {
+            token,
+            lease: token,
+        };
+        self.insert(newcomer()?, call, answer, sent, back);
+        Some(())
+    }
+
+    /// A day cannot have passed.
+    fn lengthen(&mut self) -> Option<()> {
+        let grant = self.pick(|grant| grant.left_alone && grant.next_answered.is_some())?;
+        for event in &mut self.events {
+            if let Event::Call {
+                id,
+                call: Call::Acquire { ttl: Some(ttl), .. },
+                ..
+            } = event
+                && grant.attempts.contains(id)
+            {
+                *ttl = Ttl::MAX;
+            }
+        }
+        Some(())
+    }
+
+    fn after_loss(&mut self, answer: impl Fn(&Grant) -> Answer) -> Option<()> {
+        let grant = self.pick(|grant| grant.next_answered.is_some())?;
+        let answer = answer(&grant);
+        let call = match answer {
+            Answer::Renewed { .. } => grant.renew(),
+            _ => grant.release(),
+        };
+        self.late(&grant, grant.next_answered?, call, answer)
+    }
+
+    fn after_release(&mut self) -> Option<()> {
+        let grant = self.pick(|grant| grant.released.is_some())?;
+        let answer = Answer::Renewed { token: grant.token };
+        self.late(&grant, grant.released?, grant.renew(), answer)
+    }
+
+    fn expired_early(&mut self) -> Option<()> {
+        let grant = self.pick(|grant| grant.sure_for() > Span::from_nanos(10))?;
+        let (sent, back) = self.within(grant.answered, grant.sure_until);
+        let answer = Answer::Ended {
+            token: grant.token,
+            how: Ending::Expired,
+        };
+        self.insert(grant.client.clone(), grant.renew(), answer, sent, back);
+        Some(())
+    }
+
+    fn held_by_the_past(&mut self) -> Option<()> {
+        let grant = self.pick(|grant| grant.next_answered.is_some())?;
+        let call = Call::Show {
+            lock: grant.lock.clone(),
+        };
+        let answer = Answer::Held {
+            token: grant.token,
+            holder: grant.client.clone(),
+        };
+        self.late(&grant, grant.next_answered?, call, answer)
+    }
+
+    fn change_token(&mut self) -> Option<()> {
+        let renewed = |event: &Event| {
+            let Event::Answer {
+                answer: Answer::Renewed { .. },
+                ..
+            } = event
+            else {
+                return false;
+            };
+            true
+        };
+        let places: Vec<usize> = (0..self.events.len())
+            .filter(|at| renewed(&self.events[*at]))
+            .collect();
+        let place = *self.rng.choice(&places)?;
+        if let Event::Answer {
+            answer: Answer::Renewed { token },
+            ..
+        } = &mut self.events[place]
+        {
+            *token = token.next()?;
+        }
+        Some(())
+    }
+
+    fn free_while_held(&mut self) -> Option<()> {
+        let grant = self.pick(|grant| grant.sure_for() > Span::from_nanos(10))?;
+        let (sent, back) = self.within(grant.answered, grant.sure_until);
+        let call = Call::Show {
+            lock: grant.lock.clone(),
+        };
+        self.insert(newcomer()?, call, Answer::Free, sent, back);
+        Some(())
+    }
+
+    fn revive(&mut self) -> Option<()> {
+        let grant = self.pick(|grant| grant.surely_over.is_some())?;
+        let over = grant.surely_over?;
+        let answer = Answer::Renewed { token: grant.token };
+        self.late(&grant, over, grant.renew(), answer)
+    }
+
+    fn pick(&mut self, fits: impl Fn(&Grant) -> bool) -> Option<Grant> {
+        let fitting: Vec<&Grant> = self
+            .sites
+            .grants
+            .iter()
+            .filter(|grant| fits(grant))
+            .collect();
+        self.rng.choice(&fitting).map(|grant| (*grant).clone())
+    }
+
+    /// Two instants within a span, in order.
+    fn within(&mut self, from: Timestamp, to: Timestamp) -> (Timestamp, Timestamp) {
+        let (from, to) = (from.as_nanos() + 1, to.as_nanos() - 1);
+        let (a, b) = (self.rng.u64(from..=to), self.rng.u64(from..=to));
+        (
+            Timestamp::from_nanos(a.min(b)),
+            Timestamp::from_nanos(a.max(b)),
+        )
+    }
+
+    /// A call of the grant's holder, sent after an instant.
+    fn late(&mut self, grant: &Grant, after: Timestamp, call: Call, answer: Answer) -> Option<()> {
+        let wait = Span::from_nanos(self.rng.u64(1..50_000_000));
+        let sent = after.after(wait);
+        let back = sent.after(Span::from_nanos(self.rng.u64(1..5_000_000)));
+        self.insert(grant.client.clone(), call, answer, sent, back);
+        Some(())
+    }
+
+    fn insert(
+        &mut self,
+        client: ClientId,
+        call: Call,
+        answer: Answer,
+        sent: Timestamp,
+        back: Timestamp,
+    ) {
+        let id = self.events.len() as u64;
+        self.events.push(Event::Call {
+            at: sent,
+            id,
+            client,
+            call,
+        });
+        self.events.push(Event::Answer {
+            at: back,
+            id,
+            answer,
+        });
+    }
+
+    /// Gives a grant another token, in its own answer only: what follows keeps naming the old one.
+    fn reanswer(&mut self, grant: &Grant, new: Token) {
+        for event in &mut self.events {
+            if let Event::Answer {
+                id,
+                answer: Answer::Granted { token, lease },
+                ..
+            } = event
+                && *id == grant.id
+            {
+                (*token, *lease) = (new, (*lease).min(new));
+            }
+        }
+    }
+}
+
+fn newcomer() -> Option<ClientId> {
+    ClientId::new("newcomer").ok()
+}
+
+/// Moves every token from `first` on up by one.
+fn shift(event: &mut Event, first: Token) {
+    let up = |token: &mut Token| {
+        if *token >= first {
+            *token = token.next().unwrap_or(*token);
+        }
+    };
+    match event {
+        Event::Call { call, .. } => match call {
+            Call::Renew { token, .. }
+            | Call::Release { token, .. }
+            | Call::Revoke { token, .. } => {
+                up(token);
+            }
+            Call::Acquire { under, .. } => {
+                if let Some(lease) = under {
+                    up(lease);
+                }
+            }
+            Call::Abandon { .. } | Call::Show { .. } => {}
+        },
+        Event::Answer { answer, .. } => match answer {
+            Answer::Granted { token, lease } => {
+                up(token);
+                up(lease);
+            }
+            Answer::Held { token, .. }
+            | Answer::Renewed { token }
+            | Answer::Released { token }
+            | Answer::Revoked { token }
+            | Answer::Ended { token, .. }
+            | Answer::Stale { token } => up(token),
+            Answer::Free | Answer::NotHeld | Answer::Abandoned | Answer::Refused | Answer::Done => {
+            }
+        },
+        Event::Away { .. } => {}
+    }
+}
+
+impl Grant {
+    fn renew(&self) -> Call {
+        Call::Renew {
+            lock: self.lock.clone(),
+            token: self.token,
+            ttl: None,
+        }
+    }
+
+    fn release(&self) -> Call {
+        Call::Release {
+            lock: self.lock.clone(),
+            token: self.token,
+        }
+    }
+
+    /// How long it surely stood.
+    fn sure_for(&self) -> Span {
+        self.sure_until.since(self.answered)
+    }
+}

@@ -1,0 +1,230 @@
+//! Sightings: what answers tell about grants, also about those of others.
+
+use palisade_core::{ClientId, Ending, LockName, Timestamp, Token, Ttl};
+
+use super::{End, Gathered, Life, Refresh, ToldOver, Window, Wish};
+use crate::history::event::{Answer, Call};
+use crate::history::read::Operation;
+use crate::history::violation::{Broken, Violation};
+
+impl<'h> Gathered<'h> {
+    pub(super) fn observe(
+        &mut self,
+        operation: &'h Operation,
+        sent: Timestamp,
+        found: &mut Vec<Violation>,
+    ) {
+        let lock = operation.call.lock();
+        match (&operation.call, &operation.answer) {
+            (Call::Renew { token, ttl, .. }, None) => {
+                self.refresh(lock, *token, operation.sent, None, *ttl);
+            }
+            (Call::Release { token, .. }, None) => {
+                self.end(lock, *token, operation.sent, None, Ending::Released);
+            }
+            (Call::Revoke { token, .. }, None) => {
+                self.end(lock, *token, operation.sent, None, Ending::Revoked);
+            }
+            (_, None) => {}
+            (_, Some((back, answer))) => {
+                let window = Window { sent, back: *back };
+                self.answered(operation, window, answer, found);
+            }
+        }
+    }
+
+    fn answered(
+        &mut self,
+        operation: &'h Operation,
+        window: Window,
+        answer: &'h Answer,
+        found: &mut Vec<Violation>,
+    ) {
+        let lock = operation.call.lock();
+        let named = match &operation.call {
+            Call::Renew { token, .. }
+            | Call::Release { token, .. }
+            | Call::Revoke { token, .. } => Some(*token),
+            _ => None,
+        };
+        match answer {
+            Answer::Abandoned | Answer::Refused | Answer::Done => {}
+            Answer::Granted { token, .. } => {
+                self.seen(lock, *token, Some(&operation.client), window, found);
+            }
+            Answer::Held { token, holder } => self.seen(lock, *token, Some(holder), window, found),
+            Answer::Stale { token } => self.seen(lock, *token, None, window, found),
+            Answer::Free => self.locks.entry(lock).or_default().free.push(window),
+            Answer::NotHeld => {
+                if let Some(life) = named.and_then(|token| self.life(lock, token)) {
+                    life.told_over.push(ToldOver {
+                        back: window.back,
+                        how: None,
+                    });
+                }
+            }
+            Answer::Ended { token, how } => {
+                if let Some(life) = self.life(lock, *token) {
+                    life.told_over.push(ToldOver {
+                        back: window.back,
+                        how: Some(*how),
+                    });
+                }
+            }
+            Answer::Renewed { token } | Answer::Released { token } | Answer::Revoked { token } => {
+                if named != Some(*token) {
+                    found.push(Violation::new(
+                        Broken::TokenChanged,
+                        lock,
+                        &[*token],
+                        format!("call {} names another token than its answer", operation.id),
+                    ));
+                }
+                let holder = match operation.call {
+                    Call::Revoke { .. } => None,
+                    _ => Some(&operation.client),
+                };
+                self.seen(lock, *token, holder, window, found);
+                match (&operation.call, answer) {
+                    (Call::Renew { ttl, .. }, _) => {
+                        self.refresh(lock, *token, window.sent, Some(window.back), *ttl);
+                    }
+                    (_, Answer::Released { .. }) => {
+                        self.end(
+                            lock,
+                            *token,
+                            window.sent,
+                            Some(window.back),
+                            Ending::Released,
+                        );
+                    }
+                    _ => self.end(
+                        lock,
+                        *token,
+                        window.sent,
+                        Some(window.back),
+                        Ending::Revoked,
+                    ),
+                }
+            }
+        }
+    }
+
+    /// Somebody saw the lock held with this token, perhaps by a holder that was never told itself.
+    fn seen(
+        &mut self,
+        lock: &'h LockName,
+        token: Token,
+        holder: Option<&'h ClientId>,
+        window: Window,
+        found: &mut Vec<Violation>,
+    ) {
+        let timeline = self.locks.entry(lock).or_default();
+        if !timeline.lives.contains_key(&token) {
+            if holder.is_none() && !timeline.wishes.is_empty() {
+                // Whose it is, nobody said.
+                return;
+            }
+            let asked = |wish: &&Wish<'h>| Some(wish.client) == holder;
+            let asked: Vec<Wish<'h>> = timeline.wishes.iter().filter(asked).copied().collect();
+            let Some(wish) = asked.iter().min_by_key(|wish| wish.sent) else {
+                found.push(Violation::new(
+                    Broken::UnknownToken,
+                    lock,
+                    &[token],
+                    "seen with a token that nobody can have been granted".to_owned(),
+                ));
+                return;
+            };
+            timeline
+                .lives
+                .insert(token, adopted(token, wish, &asked, window));
+            self.adopt_lease(lock, token, &asked, window);
+        }
+        let Some(life) = self.life(lock, token) else {
+            return;
+        };
+        life.seen.push(window);
+        life.by = life.by.min(window.back);
+        if let Some(holder) = holder.filter(|holder| *holder != life.client) {
+            found.push(Violation::new(
+                Broken::UnknownToken,
+                lock,
+                &[token],
+                format!("granted to {}, seen with {holder}", life.client),
+            ));
+        }
+    }
+
+    /// The lease of a grant that was one of these wishes. If it may be one that was there before,
+    /// nothing is known of it.
+    fn adopt_lease(
+        &mut self,
+        lock: &'h LockName,
+        token: Token,
+        asked: &[Wish<'h>],
+        window: Window,
+    ) {
+        let ttls: Option<Vec<Ttl>> = asked.iter().map(|wish| wish.ttl).collect();
+        let Some(ttls) = ttls else {
+            return;
+        };
+        let lease = self.lease_mut(lock, token);
+        lease.begun = true;
+        lease.ttls = ttls.iter().min().copied().zip(ttls.iter().max().copied());
+        lease.refresh(Refresh {
+            sent: asked.iter().map(|wish| wish.sent).min().unwrap_or_default(),
+            back: Some(window.back),
+            ttl: None,
+        });
+    }
+
+    fn refresh(
+        &mut self,
+        lock: &'h LockName,
+        token: Token,
+        sent: Timestamp,
+        back: Option<Timestamp>,
+        ttl: Option<Ttl>,
+    ) {
+        if let Some(lease) = self.life(lock, token).map(|life| life.lease) {
+            let refresh = Refresh { sent, back, ttl };
+            self.lease_mut(lock, lease).refresh(refresh);
+        }
+    }
+
+    fn end(
+        &mut self,
+        lock: &'h LockName,
+        token: Token,
+        sent: Timestamp,
+        back: Option<Timestamp>,
+        how: Ending,
+    ) {
+        if let Some(life) = self.life(lock, token) {
+            life.ends.push(End { sent, back, how });
+        }
+    }
+}
+
+/// A grant that only others saw: one of these wishes, at the earliest the first.
+fn adopted<'h>(token: Token, wish: &Wish<'h>, asked: &[Wish<'h>], window: Window) -> Life<'h> {
+    let abandoned = asked.iter().filter_map(|wish| wish.abandoned);
+    let abandoned = abandoned.map(|sent| End {
+        sent,
+        back: None,
+        how: Ending::Released,
+    });
+    Life {
+        token,
+        client: wish.client,
+        lease: token,
+        under: false,
+        sent: wish.sent,
+        by: window.back,
+        answered: None,
+        seen: Vec::new(),
+        ends: abandoned.collect(),
+        told_over: Vec::new(),
+    }
+}

@@ -1,0 +1,245 @@
+//! Wishes: the attempts of each, and the grants they came to.
+
+use std::collections::BTreeMap;
+
+use palisade_core::{ClientId, Ending, LockName, Timestamp, Token};
+
+use super::{End, Gathered, Life, Refresh, Timeline, ToldOver, Wish};
+use crate::history::event::{Answer, Call};
+use crate::history::read::{History, Operation};
+use crate::history::violation::{Broken, Violation};
+
+/// The attempts of one wish.
+pub(super) struct Attempts<'h> {
+    first: &'h Operation,
+    granted: Option<(Token, Token, Timestamp)>,
+    ended: Option<(Token, Timestamp)>,
+    /// At least one attempt may have taken effect without anybody being told.
+    open: bool,
+    abandons: Vec<(Timestamp, Option<Timestamp>)>,
+}
+
+pub(super) type WishKey<'h> = (&'h LockName, &'h ClientId, Result<&'h str, u64>);
+/// When the question was first asked to which this is the answer: a denial is remembered, and another
+/// attempt of the same wish gets it again. A grant that is repeated is looked at anew.
+pub(super) fn first_sent<'h>(
+    operation: &'h Operation,
+    wishes: &BTreeMap<WishKey<'h>, Attempts<'h>>,
+) -> Timestamp {
+    let (
+        Call::Acquire {
+            lock,
+            request: Some(request),
+            ..
+        },
+        Some((_, answer)),
+    ) = (&operation.call, &operation.answer)
+    else {
+        return operation.sent;
+    };
+    let wish = wishes.get(&(lock, &operation.client, Ok(request)));
+    match (wish, answer) {
+        (Some(wish), Answer::Held { .. }) => wish.first.sent,
+        _ => operation.sent,
+    }
+}
+
+pub(super) fn wishes(history: &History) -> BTreeMap<WishKey<'_>, Attempts<'_>> {
+    let mut wishes: BTreeMap<WishKey<'_>, Attempts<'_>> = BTreeMap::new();
+    for operation in &history.operations {
+        let Call::Acquire { lock, request, .. } = &operation.call else {
+            continue;
+        };
+        let name = request.as_deref().ok_or(operation.id);
+        let attempts = wishes
+            .entry((lock, &operation.client, name))
+            .or_insert_with(|| Attempts::of(operation));
+        attempts.attempt(operation);
+    }
+    for operation in &history.operations {
+        let Call::Abandon { lock, request } = &operation.call else {
+            continue;
+        };
+        if let Some(attempts) = wishes.get_mut(&(lock, &operation.client, Ok(request))) {
+            let back = operation.answer.as_ref().map(|(at, _)| *at);
+            attempts.abandons.push((operation.sent, back));
+        }
+    }
+    wishes
+}
+
+impl<'h> Attempts<'h> {
+    fn of(first: &'h Operation) -> Attempts<'h> {
+        Attempts {
+            first,
+            granted: None,
+            ended: None,
+            open: false,
+            abandons: Vec::new(),
+        }
+    }
+
+    fn attempt(&mut self, operation: &'h Operation) {
+        if operation.sent < self.first.sent {
+            self.first = operation;
+        }
+        match &operation.answer {
+            Some((at, Answer::Granted { token, lease }))
+                if self.granted.is_none_or(|(.., before)| *at < before) =>
+            {
+                self.granted = Some((*token, *lease, *at));
+            }
+            Some((at, Answer::Ended { token, .. })) => self.ended = Some((*token, *at)),
+            None | Some((_, Answer::Abandoned)) => self.open = true,
+            _ => {}
+        }
+    }
+}
+
+/// What is known of a wish that was granted.
+struct Known {
+    token: Token,
+    lease: Token,
+    by: Timestamp,
+    /// Whether the holder was told in time.
+    answered: bool,
+}
+
+impl Attempts<'_> {
+    fn known(&self) -> Option<Known> {
+        if let Some((token, lease, by)) = self.granted {
+            return Some(Known {
+                token,
+                lease,
+                by,
+                answered: true,
+            });
+        }
+        // Under a lease that is over, the token may be of another of its grants.
+        let Call::Acquire { under: None, .. } = self.first.call else {
+            return None;
+        };
+        self.ended.map(|(token, by)| Known {
+            token,
+            lease: token,
+            by,
+            answered: false,
+        })
+    }
+}
+
+impl<'h> Gathered<'h> {
+    pub(super) fn unanswered(&mut self, attempts: &Attempts<'h>) {
+        let Call::Acquire {
+            lock, ttl, under, ..
+        } = &attempts.first.call
+        else {
+            return;
+        };
+        if attempts.open && attempts.known().is_none() {
+            self.locks.entry(lock).or_default().wishes.push(Wish {
+                client: &attempts.first.client,
+                sent: attempts.first.sent,
+                ttl: *ttl,
+                under: *under,
+                abandoned: attempts.abandons.iter().map(|(sent, _)| *sent).min(),
+                dead: attempts.abandons.iter().filter_map(|(_, back)| *back).min(),
+            });
+        }
+    }
+
+    pub(super) fn wish(&mut self, attempts: &Attempts<'h>, found: &mut Vec<Violation>) {
+        let Operation { client, call, .. } = attempts.first;
+        let (
+            Call::Acquire {
+                lock, ttl, under, ..
+            },
+            Some(known),
+        ) = (call, attempts.known())
+        else {
+            return;
+        };
+        // An earlier wish under the same lease that nobody was told about was the same wish.
+        let wishes = self.locks.entry(lock).or_default().wishes.iter();
+        let same =
+            wishes.filter(|wish| under.is_some() && (wish.client, wish.under) == (client, *under));
+        let sent = same
+            .map(|wish| wish.sent)
+            .fold(attempts.first.sent, Timestamp::min);
+        if let Some(ttl) = ttl {
+            let lease = self.lease_mut(lock, known.lease);
+            lease.begun = true;
+            lease.refresh(Refresh {
+                sent,
+                back: Some(known.by),
+                ttl: Some(*ttl),
+            });
+        }
+        let mut life = Life {
+            token: known.token,
+            client,
+            lease: known.lease,
+            under: under.is_some(),
+            sent,
+            by: known.by,
+            answered: known.answered.then_some(known.by),
+            seen: Vec::new(),
+            ends: Vec::new(),
+            told_over: Vec::new(),
+        };
+        for (sent, back) in &attempts.abandons {
+            life.ends.push(End {
+                sent: *sent,
+                back: None,
+                how: Ending::Released,
+            });
+            let told = back.map(|back| ToldOver { back, how: None });
+            life.told_over.extend(told);
+        }
+        self.grant(lock, life, found);
+    }
+
+    fn grant(&mut self, lock: &'h LockName, life: Life<'h>, found: &mut Vec<Violation>) {
+        let lives = &mut self.locks.entry(lock).or_default().lives;
+        let Some(known) = lives.get_mut(&life.token) else {
+            lives.insert(life.token, life);
+            return;
+        };
+        let under_its_own = life.under || known.under;
+        if under_its_own && (known.client, known.lease) == (life.client, life.lease) {
+            // Asked again under the lease that holds it already: the same grant.
+            known.under &= life.under;
+            known.sent = known.sent.min(life.sent);
+            known.by = known.by.min(life.by);
+            known.answered = known.answered.or(life.answered);
+            known.ends.extend(life.ends);
+            return;
+        }
+        found.push(Violation::new(
+            Broken::RepeatedToken,
+            lock,
+            &[life.token],
+            format!("granted to {} and to {}", known.client, life.client),
+        ));
+    }
+
+    /// A wish under a lease may have been answered with a grant the lease had already. Giving that wish
+    /// up releases the grant.
+    pub(super) fn spread_abandons(&mut self) {
+        for Timeline { lives, wishes, .. } in self.locks.values_mut() {
+            for wish in wishes.iter().filter(|wish| wish.under.is_some()) {
+                let Some(sent) = wish.abandoned else {
+                    continue;
+                };
+                let of_lease = |life: &&mut Life<'_>| Some(life.lease) == wish.under;
+                for life in lives.values_mut().filter(of_lease) {
+                    life.ends.push(End {
+                        sent,
+                        back: None,
+                        how: Ending::Released,
+                    });
+                }
+            }
+        }
+    }
+}
