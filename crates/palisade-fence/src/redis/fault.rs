@@ -57,6 +57,9 @@ pub enum Fault {
         /// The setting.
         policy: String,
     },
+    /// The server is a replica: what it says may be old.
+    #[error("this server is a replica; a fence needs the primary")]
+    Replica,
     /// A re-arming that would lower the fence. Nothing took effect.
     #[error(transparent)]
     FloorTooLow(#[from] FloorTooLow),

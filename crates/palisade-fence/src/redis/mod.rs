@@ -62,8 +62,8 @@
 //! * What is noticed is a mark that is gone while its data is there: [`Fault::Lost`]. An operation
 //!   looks at its own keys and at those of [`Resource::guarding`].
 //! * Eviction could take a mark away: [`probe`] refuses `allkeys-*` policies.
-//! * A replica that serves reads may be behind: a tokened read goes to the primary by itself, because it
-//!   is a script that may write. A plain read at a replica is an observer's.
+//! * A replica may be behind, and would answer a tokened read from old data: [`probe`] refuses it. A
+//!   plain read there is an observer's.
 //! * In a cluster several resources cannot be claimed in one step: claim one after the other, in name
 //!   order, all before the first read.
 

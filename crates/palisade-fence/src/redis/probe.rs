@@ -5,24 +5,34 @@ use redis::cmd;
 
 use super::fault::Fault;
 
-/// Refuses a server that may evict what never expires. Call it once after connecting; somebody may
-/// change the setting later.
+/// Refuses a server that may evict what never expires, and a replica. Call it once after connecting;
+/// somebody may change the setting later.
 ///
 /// # Errors
 /// [`Fault::Evicting`] for `maxmemory-policy allkeys-*`, with or without a `maxmemory` at present;
-/// [`Fault::Answer`] if the server does not tell; the server's.
+/// [`Fault::Replica`]; [`Fault::Answer`] if the server does not tell; the server's.
 pub async fn probe<C: ConnectionLike>(connection: &mut C) -> Result<(), Fault> {
-    let memory: String = cmd("INFO").arg("memory").query_async(connection).await?;
-    let told = memory
-        .lines()
-        .find_map(|line| line.strip_prefix("maxmemory_policy:"));
-    match told.map(str::trim) {
-        Some(policy) if policy == "noeviction" || policy.starts_with("volatile-") => Ok(()),
-        Some(policy) => Err(Fault::Evicting {
-            policy: policy.to_owned(),
-        }),
-        None => Err(Fault::Answer(
-            "INFO memory without maxmemory_policy".to_owned(),
-        )),
+    if told(connection, "replication", "role").await? != "master" {
+        return Err(Fault::Replica);
     }
+    let policy = told(connection, "memory", "maxmemory_policy").await?;
+    match policy.as_str() {
+        "noeviction" => Ok(()),
+        policy if policy.starts_with("volatile-") => Ok(()),
+        _ => Err(Fault::Evicting { policy }),
+    }
+}
+
+async fn told<C: ConnectionLike>(
+    connection: &mut C,
+    section: &str,
+    field: &str,
+) -> Result<String, Fault> {
+    let mut info = cmd("INFO");
+    let info: String = info.arg(section).query_async(connection).await?;
+    let value = info.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name == field).then(|| value.trim().to_owned())
+    });
+    value.ok_or_else(|| Fault::Answer(format!("INFO {section} without {field}")))
 }

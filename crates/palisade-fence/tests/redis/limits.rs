@@ -177,6 +177,15 @@ async fn a_server_that_evicts_marks_is_refused() {
     }
 }
 
+#[tokio::test]
+async fn a_replica_is_refused() {
+    let primary = Redis::start(&[]);
+    let of = format!("127.0.0.1 {}", primary.port());
+    let replica = Redis::start(&["--replicaof", &of]);
+    let con = &mut connect(&replica.url()).await;
+    assert!(matches!(probe(con).await, Err(Fault::Replica)));
+}
+
 /// A full server: the mark is the first thing written, so nothing is half done.
 #[tokio::test]
 async fn a_full_server_changes_nothing() {
