@@ -94,8 +94,7 @@ impl World {
             .filter(|other| *other != client)
             .filter_map(|other| {
                 let port = self.clients[usize::from(other)].port.as_ref()?;
-                let (held, old) = port.believes()?;
-                (held == lock).then_some((other, old))
+                Some((other, port.believes(lock)?))
             })
             .collect();
         if !believers.is_empty() {

@@ -44,6 +44,9 @@ pub enum Fact {
         at: u64,
         /// The token, if it was granted.
         token: Option<u64>,
+        /// For how long its holder may count on it, from now: less than a lease's whole time if the
+        /// grant went under a lease that was there before.
+        left: u64,
     },
     /// The authority learnt that nobody waits for a request any more.
     Gone {

@@ -17,11 +17,7 @@ impl World {
         match event {
             Event::Strike(index) => {
                 let strike = self.plan.strikes[index].1.clone();
-                if self.quiet
-                    || strike
-                        .client()
-                        .is_some_and(|client| client >= self.plan.clients)
-                {
+                if self.quiet || !strike.fits(&self.plan) {
                     return;
                 }
                 self.note(Fact::Nemesis(format!("{strike:?}")));
@@ -123,8 +119,7 @@ impl World {
     fn holder(&self, lock: u8) -> Option<u8> {
         (0..self.plan.clients).find(|client| {
             let port = self.clients[usize::from(*client)].port.as_ref();
-            port.and_then(|port| port.believes())
-                .is_some_and(|(held, _)| held == lock)
+            port.and_then(|port| port.believes(lock)).is_some()
         })
     }
 
@@ -137,7 +132,7 @@ impl World {
         if let Some(task) = machine.task.take() {
             task.abort();
         }
-        drop(hold(&port.hand).take());
+        drop(std::mem::take(&mut *hold(&port.hand)));
         machine.held.clear();
         let session = machine.session;
         machine.life += 1;
@@ -237,11 +232,8 @@ impl World {
 
     fn revoke(&mut self, lock: u8) {
         let believed = (0..self.plan.clients).find_map(|client| {
-            let (held, token) = self.clients[usize::from(client)]
-                .port
-                .as_ref()?
-                .believes()?;
-            (held == lock).then_some(token)
+            let port = self.clients[usize::from(client)].port.as_ref()?;
+            port.believes(lock)
         });
         let (Some(Ok(token)), Ok(lock)) =
             (believed.map(Token::new), LockName::new(&lock_name(lock)))

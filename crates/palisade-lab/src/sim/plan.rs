@@ -99,14 +99,17 @@ pub enum Strike {
 }
 
 impl Strike {
-    /// The client that is meant, if it is one: a plan made shorter may have it no more.
-    pub(crate) fn client(&self) -> Option<u8> {
+    /// Whether what it means is there: a plan made shorter may have fewer clients and locks.
+    pub(crate) fn fits(&self, plan: &Plan) -> bool {
         match *self {
             Strike::PauseClient(client, _)
             | Strike::KillClient(client, _)
-            | Strike::Break(client) => Some(client),
-            Strike::JumpClock(node, _) if node < AUTHORITY => Some(node),
-            _ => None,
+            | Strike::Break(client) => client < plan.clients,
+            Strike::JumpClock(node, _) => node >= AUTHORITY || node < plan.clients,
+            Strike::PauseHolder(lock, _) | Strike::LoseFence(lock, _) | Strike::Revoke(lock) => {
+                lock < plan.locks
+            }
+            _ => true,
         }
     }
 }

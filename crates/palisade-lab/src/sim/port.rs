@@ -51,8 +51,8 @@ pub(crate) enum Outgoing {
 /// The port of one life of one client process.
 pub(crate) struct Port {
     state: Mutex<State>,
-    /// The grant in hand, where the checkers can ask it what it believes.
-    pub(crate) hand: Mutex<Option<(u8, Lease)>>,
+    /// The grants in hand, where the checkers can ask them what they believe.
+    pub(crate) hand: Mutex<BTreeMap<u8, Lease>>,
     pub(crate) clock: Arc<MachineClock>,
     mutant: Option<Mutant>,
     authority: AuthorityId,
@@ -76,7 +76,7 @@ impl Port {
     ) -> Arc<Port> {
         Arc::new(Port {
             state: Mutex::default(),
-            hand: Mutex::new(None),
+            hand: Mutex::default(),
             clock,
             mutant,
             authority,
@@ -126,11 +126,11 @@ impl Port {
         drop(waiting);
     }
 
-    /// Which lock this process believes to hold, and with which token. Asking changes nothing.
-    pub(crate) fn believes(&self) -> Option<(u8, u64)> {
+    /// The token with which this process believes to hold a lock. Asking changes nothing.
+    pub(crate) fn believes(&self, lock: u8) -> Option<u64> {
         let hand = hold(&self.hand);
-        let (lock, lease) = hand.as_ref()?;
-        (!lease.remaining().is_zero()).then(|| (*lock, lease.token().get()))
+        let lease = hand.get(&lock)?;
+        (!lease.remaining().is_zero()).then(|| lease.token().get())
     }
 
     pub(crate) fn ask(&self, ask: Ask) -> oneshot::Receiver<Reply> {

@@ -106,9 +106,30 @@ impl Worker {
                 lock,
                 token: token.get(),
             });
-            *hold(&self.port.hand) = Some((lock, lease));
+            hold(&self.port.hand).insert(lock, lease);
             self.use_it(lock, token).await;
-            self.give_back(client).await;
+            if self.plan.locks > 1 && self.rng.chance(250) {
+                self.second(client, lock, 1 - lock).await;
+            }
+            self.give_back(client, lock).await;
+        }
+    }
+
+    /// Takes another lock under the same lease: the two live and expire together.
+    async fn second(&mut self, client: &Client, first: u8, lock: u8) {
+        let wait = self.rng.between(0, self.plan.ttl_ms.1);
+        let wish = hold(&self.port.hand).get(&first).map(|lease| {
+            let wish = client.lock(&lock_name(lock)).under(lease);
+            wish.wait(Duration::from_millis(wait))
+        });
+        let Some(wish) = wish else {
+            return;
+        };
+        if let Ok(Attempt::Granted(lease)) = wish.attempt().await {
+            let token = lease.token();
+            hold(&self.port.hand).insert(lock, lease);
+            self.use_it(lock, token).await;
+            self.give_back(client, lock).await;
         }
     }
 
@@ -134,7 +155,7 @@ impl Worker {
                 self.rng.between(least, most)
             };
             self.sleep(think).await;
-            if !careless && !self.holds() {
+            if !careless && !self.holds(lock) {
                 return;
             }
             let element = self.elements.next(lock);
@@ -155,24 +176,21 @@ impl Worker {
         }
     }
 
-    fn holds(&self) -> bool {
+    fn holds(&self, lock: u8) -> bool {
         let hand = hold(&self.port.hand);
-        hand.as_ref()
-            .is_some_and(|(_, lease)| lease.check().is_ok())
+        hand.get(&lock).is_some_and(|lease| lease.check().is_ok())
     }
 
-    async fn give_back(&mut self, client: &Client) {
+    async fn give_back(&mut self, client: &Client, lock: u8) {
         if self.mutant == Some(Mutant::HeldUntilReleased) {
-            let grant = hold(&self.port.hand)
-                .as_ref()
-                .map(|(_, lease)| grant(lease));
+            let grant = hold(&self.port.hand).get(&lock).map(grant);
             if let Some(grant) = grant {
                 let _: Result<Released, _> = client.release(&grant).await;
             }
         }
-        let lease = hold(&self.port.hand).take();
+        let lease = hold(&self.port.hand).remove(&lock);
         match lease {
-            Some((_, lease)) if self.rng.chance(700) => drop(lease.release().await),
+            Some(lease) if self.rng.chance(700) => drop(lease.release().await),
             lease => drop(lease),
         }
     }

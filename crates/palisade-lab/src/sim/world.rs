@@ -184,8 +184,9 @@ impl World {
         }
         self.note(Fact::Ended);
         for client in &mut self.clients {
-            let lease = client.port.take().and_then(|port| hold(&port.hand).take());
-            drop(lease);
+            let port = client.port.take();
+            let leases = port.map(|port| std::mem::take(&mut *hold(&port.hand)));
+            drop(leases);
         }
         self.observer
     }

@@ -1,5 +1,6 @@
-//! No early expiry (A7, A8): by the authority's own clock no lease ends before its full time from its
-//! grant, its last renewal, and every time the authority was away.
+//! No early expiry (A7, A8): by the authority's own clock no lease ends before what its holder was
+//! promised with the grant, and its full time from its last renewal and every time the authority was
+//! away.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,8 @@ use crate::sim::fact::{Fact, What};
 #[derive(Default)]
 pub(crate) struct EarlyExpiry {
     leases: BTreeMap<u64, Lease>,
+    /// Until when the holder of a grant was told to count on it.
+    promised: BTreeMap<u64, u64>,
 }
 
 struct Lease {
@@ -37,10 +40,17 @@ impl Check for EarlyExpiry {
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
         match fact {
+            Fact::Decided {
+                token: Some(token),
+                at,
+                left,
+                ..
+            } => drop(self.promised.insert(*token, at + left)),
             Fact::Applied(turn) => match turn.what {
                 What::Granted(ttl) => {
-                    self.leases.remove(&turn.token);
-                    self.extend(turn.token, turn.at, ttl);
+                    let promised = self.promised.remove(&turn.token);
+                    let not_before = promised.unwrap_or(turn.at + ttl);
+                    self.leases.insert(turn.token, Lease { ttl, not_before });
                 }
                 What::Ended(how) => {
                     let lease = self.leases.remove(&turn.token);

@@ -138,6 +138,7 @@ impl Check for Fifo {
                 who,
                 at,
                 token,
+                ..
             } => return self.decided(*request, *who, *at, *token),
             Fact::Gone { request } => drop(self.gone.insert(*request)),
             Fact::Applied(turn) => match turn.what {

@@ -84,9 +84,12 @@ impl Authority {
 
     fn acquire(&mut self, wish: Wish) -> Command {
         self.ledger.arrived(wish.request);
-        let under = Under::New {
-            key: LeaseKey::from_bytes(self.rng.bytes()),
-            ttl: wish.ttl.unwrap_or(Ttl::MIN),
+        let under = match (wish.lease, wish.ttl) {
+            (Some(key), ttl) => Under::Existing { key, ttl },
+            (None, ttl) => Under::New {
+                key: LeaseKey::from_bytes(self.rng.bytes()),
+                ttl: ttl.unwrap_or(Ttl::MIN),
+            },
         };
         let wait = match (self.mutant, wish.wait) {
             (Some(Mutant::WaiterUnchecked), Some(wait)) => Some(wait.plus(NO_END)),
@@ -254,12 +257,13 @@ impl Authority {
     }
 
     fn decided(&mut self, request: RequestId, who: Option<(u8, u8)>, outcome: &Outcome) {
-        let token = match outcome {
+        let (token, left) = match outcome {
             Outcome::Granted(granted) => {
                 self.ledger.granted(Some(request), granted);
-                Some(self.ledger.outward(granted.token).get())
+                let left = granted.valid_for.as_nanos() - granted.waited.as_nanos();
+                (Some(self.ledger.outward(granted.token).get()), left)
             }
-            _ => None,
+            _ => (None, 0),
         };
         let request = self.ledger.number(request);
         let at = self
@@ -271,6 +275,7 @@ impl Authority {
             who,
             at,
             token,
+            left,
         });
     }
 
