@@ -225,10 +225,8 @@ mod tests {
     }
 
     fn judged(events: Vec<Event>, kept: &[&str]) -> ArmReport {
-        let state = State {
-            events,
-            ..State::default()
-        };
+        let mut state = State::default();
+        state.events = events;
         let set = kept.iter().map(|name| (*name).to_owned()).collect();
         let remains = Remains {
             arm: Arm::Claim,
