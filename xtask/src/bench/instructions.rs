@@ -63,7 +63,7 @@ pub(crate) fn measure(bless: bool) -> Result<(), String> {
 
 /// With all of the workspace's features, so that nothing is compiled that the tests do not need anyway.
 fn build() -> Result<PathBuf, String> {
-    let messages = read(&mut cargo(&[
+    let scope = [
         "bench",
         "--no-run",
         "--workspace",
@@ -71,7 +71,9 @@ fn build() -> Result<PathBuf, String> {
         "--bench",
         "instructions",
         "--message-format=json",
-    ]))?;
+    ];
+    // In many small units the compiler inlines less: apply-pair was 7 % dearer that way.
+    let messages = read(cargo(&scope).env("CARGO_INCREMENTAL", "0"))?;
     let path = messages
         .lines()
         .filter(|line| line.contains("\"name\":\"instructions\""))

@@ -71,7 +71,7 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
     };
     runtime.block_on(async {
         if plan.rates {
-            report.rows = rates(plan).await?;
+            rates(plan, &mut report).await?;
         }
         if let Some(locks) = plan.held {
             for profile in plan.profiles()? {
@@ -130,14 +130,15 @@ fn chosen<T>(
         .collect())
 }
 
-async fn rates(plan: &Plan) -> Result<Vec<Row>, Error> {
+/// The report is written after every round, so that a run that is ended early has said something.
+async fn rates(plan: &Plan, report: &mut Report) -> Result<(), Error> {
     let workloads = chosen(&workload::ALL, &plan.workloads, |workload| workload.id)?;
-    let (mut servers, mut rows) = (Vec::new(), Vec::new());
+    let mut servers = Vec::new();
     for profile in plan.profiles()? {
         eprintln!("starting {}", profile.name);
         servers.push((profile, Server::start(profile.system).await?));
         let offered = workloads.iter().filter(|one| profile.offers(one.work));
-        rows.extend(offered.map(|workload| Row {
+        report.rows.extend(offered.map(|workload| Row {
             workload,
             profile,
             samples: Vec::new(),
@@ -146,26 +147,27 @@ async fn rates(plan: &Plan) -> Result<Vec<Row>, Error> {
         }));
     }
     let server = |row: &Row| servers.iter().find(|(own, _)| own.id == row.profile.id);
-    let mut order: Vec<usize> = (0..rows.len()).collect();
+    let mut order: Vec<usize> = (0..report.rows.len()).collect();
     for round in 0..plan.rounds {
         eprintln!("round {} of {}", round + 1, plan.rounds);
         shuffle(&mut order)?;
         for number in &order {
-            let row = &mut rows[*number];
+            let row = &mut report.rows[*number];
             let (_, server) = server(row).ok_or("no server")?;
             match measure(server, row, plan.window, &format!("r{round}/{number}")).await {
                 Ok(sample) => row.samples.push(sample),
                 Err(error) => row.failed = Some(error.to_string()),
             }
         }
+        report.save(&plan.report)?;
     }
     eprintln!("counting syncs");
-    for (number, row) in rows.iter_mut().enumerate() {
+    for (number, row) in report.rows.iter_mut().enumerate() {
         let (_, server) = server(row).ok_or("no server")?;
         let counted = syncs(server, row, plan.window, &format!("s/{number}")).await;
         row.syncs = counted.map_err(|error| error.to_string());
     }
-    Ok(rows)
+    Ok(())
 }
 
 async fn measure(server: &Server, row: &Row, window: Window, name: &str) -> Result<Sample, Error> {
