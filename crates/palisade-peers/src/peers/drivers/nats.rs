@@ -33,7 +33,6 @@ const HELD: &[u8] = b"held";
 const FREE: &[u8] = b"free";
 
 pub(crate) async fn prepare(port: u16) -> Result<(), Error> {
-    let client = async_nats::connect(format!("127.0.0.1:{port}")).await?;
     // What the library makes of a bucket. It would ask for the account first, and does not understand
     // what Debian's server says of it.
     let config = Config {
@@ -49,14 +48,21 @@ pub(crate) async fn prepare(port: u16) -> Result<(), Error> {
         allow_direct: true,
         ..Config::default()
     };
-    jetstream::new(client).create_stream(config).await?;
+    context(port).await?.create_stream(config).await?;
     Ok(())
+}
+
+async fn context(port: u16) -> Result<jetstream::Context, Error> {
+    let client = async_nats::connect(format!("127.0.0.1:{port}")).await?;
+    let mut context = jetstream::new(client);
+    // A thousand watches take longer than its 5 s to set up on a machine that is busy.
+    context.set_timeout(Duration::from_secs(60));
+    Ok(context)
 }
 
 impl Connection {
     pub(crate) async fn open(port: u16, terms: Terms) -> Result<Connection, Error> {
-        let client = async_nats::connect(format!("127.0.0.1:{port}")).await?;
-        let store = jetstream::new(client).get_key_value(BUCKET).await?;
+        let store = context(port).await?.get_key_value(BUCKET).await?;
         Ok(Connection {
             store,
             contended: terms.contended,
