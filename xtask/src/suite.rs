@@ -72,18 +72,17 @@ impl Plan {
     fn work(&self) -> Result<(Tally, Result<(), String>), String> {
         ensure(PREREQUISITES)?;
         ensure_moto(&target())?;
-        run(&mut cargo(&["build", "--release", "--workspace"]))?;
+        // Programs too: tests of one package start those of another.
+        let tests = ["test", "--release", "--workspace", "--all-features"];
+        let kinds: &[&str] = if self.quick {
+            &["--lib", "--bins"]
+        } else {
+            &[]
+        };
+        run(cargo(&tests).args(kinds).arg("--no-run"))?;
         let instructions = self.instructions();
-        let mut command = cargo(&[
-            "test",
-            "--release",
-            "--workspace",
-            "--all-features",
-            "--no-fail-fast",
-        ]);
-        if self.quick {
-            command.args(["--lib", "--bins"]);
-        }
+        let mut command = cargo(&tests);
+        command.arg("--no-fail-fast").args(kinds);
         command.arg("--").args(&self.filter).stdout(Stdio::piped());
         let name = spelled(&command);
         let mut child = command
