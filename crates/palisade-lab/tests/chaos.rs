@@ -127,7 +127,7 @@ fn etcd_as_the_lock_needs_the_claim_fence_too() {
         "--nemesis",
         "holder",
         "--teams",
-        "12",
+        "24",
     ]);
     ran.expect(0);
     assert_eq!(ran.lost(0, "claim"), 0);
