@@ -150,12 +150,12 @@ fn wire_in(times: u64) {
         lock: lock.clone(),
         client_id: "bench-7f3a-12-40".to_owned(),
         lease_duration_ms: 10_000,
-        request_id: vec![9; 16].into(),
+        request_id: vec![9; 16],
         ..Default::default()
     });
     let release = pb::request::Operation::Release(pb::ReleaseRequest {
         lock,
-        lock_token: vec![7; 16].into(),
+        lock_token: vec![7; 16],
         fencing_token: 123_456,
     });
     let mut bytes = Vec::new();
@@ -174,7 +174,7 @@ fn wire_in(times: u64) {
 fn wire_out(times: u64) {
     let granted = pb::Granted {
         fencing_token: 123_456,
-        lock_token: vec![7; 16].into(),
+        lock_token: vec![7; 16],
         lease_duration_ms: 10_000,
         ..Default::default()
     };

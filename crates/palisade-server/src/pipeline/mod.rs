@@ -80,7 +80,9 @@ impl Returning {
         match self {
             Returning::Restarted => vec![Command::Grace(Away::Restarted)],
             Returning::Restored { leap } => {
-                vec![Command::Leap { by: leap }, Command::Grace(Away::Restarted)]
+                // Grace first: a lease that is due would end inside the leap, and hand its lock on under a
+                // token from before it.
+                vec![Command::Grace(Away::Restarted), Command::Leap { by: leap }]
             }
         }
     }
