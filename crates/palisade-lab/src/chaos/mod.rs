@@ -14,8 +14,8 @@
 //!                     chaos.json · chaos.html
 //! ```
 //!
-//! A run proves something only if the control arms lose: where the textbook fence loses less than
-//! [`VOID_BELOW`] of its acknowledged adds although holders were paused, the run is void.
+//! A run proves something only if the control arms lose: where the textbook fence loses less than 5 % of its
+//! acknowledged adds although holders were paused, the run is void.
 
 mod arm;
 mod event;
