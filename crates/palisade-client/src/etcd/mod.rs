@@ -72,8 +72,7 @@ impl Etcd {
     /// answers there.
     pub async fn connect(url: &str) -> Result<Etcd, Fault> {
         let address = address::Address::parse(url)?;
-        let wire = Wire::connect(&address.hosts).await?;
-        let cluster = wire.cluster().await?;
+        let (wire, cluster) = Wire::connect(&address.hosts).await?;
         let root = address.root;
         let authority = AuthorityId::new(&format!("etcd:{cluster:016x}:{root}"))?;
         Ok(Etcd {

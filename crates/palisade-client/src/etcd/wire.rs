@@ -53,19 +53,32 @@ pub(super) enum Alive {
 }
 
 impl Wire {
-    pub(super) async fn connect(hosts: &[String]) -> Result<Wire, Fault> {
+    /// Connects, and gives the cluster's id: of the first member that answers.
+    pub(super) async fn connect(hosts: &[String]) -> Result<(Wire, u64), Fault> {
         let endpoints: Vec<Endpoint> = hosts
             .iter()
             .map(|host| endpoint(host))
             .collect::<Result<_, _>>()?;
-        let channel = match &endpoints[..] {
-            [one] => one.connect().await.map_err(|error| {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                Fault::unavailable(cause.unwrap_or_else(|| error.to_string()))
-            })?,
-            several => Channel::balance_list(several.iter().cloned()),
-        };
-        Ok(Wire { channel })
+        let mut fault = Fault::invalid("no member of the cluster is named");
+        for endpoint in &endpoints {
+            let one = match endpoint.connect().await {
+                Ok(channel) => Wire { channel },
+                Err(error) => {
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    fault = Fault::unavailable(cause.unwrap_or_else(|| error.to_string()));
+                    continue;
+                }
+            };
+            match one.cluster().await {
+                Ok(cluster) if endpoints.len() == 1 => return Ok((one, cluster)),
+                Ok(cluster) => {
+                    let channel = Channel::balance_list(endpoints.into_iter());
+                    return Ok((Wire { channel }, cluster));
+                }
+                Err(refused) => fault = refused,
+            }
+        }
+        Err(fault)
     }
 
     pub(super) fn kv(&self) -> KvClient<Channel> {
@@ -77,7 +90,7 @@ impl Wire {
     }
 
     /// The cluster's id.
-    pub(super) async fn cluster(&self) -> Result<u64, Fault> {
+    async fn cluster(&self) -> Result<u64, Fault> {
         let request = RangeRequest {
             key: b"\0".to_vec(),
             limit: 1,
