@@ -34,6 +34,7 @@ pub(super) struct Meters {
     pub(super) connections_open: AtomicU64,
     pub(super) requests: AtomicU64,
     pub(super) sessions: AtomicU64,
+    pub(super) sessions_near: AtomicU64,
     pub(super) sessions_opened: AtomicU64,
     pub(super) watchers: AtomicU64,
 }

@@ -53,7 +53,7 @@ impl Connections {
             // Small frames in both directions: waiting to fill a segment would cost 40 ms each.
             let _ = stream.set_nodelay(true);
             match session::is_plain(&app, &stream).await {
-                Some(true) => near(app, stream).await,
+                Some(true) => plain(app, stream).await,
                 Some(false) => run(&app, router, &protocol, stream).await,
                 None => {}
             }
@@ -61,22 +61,32 @@ impl Connections {
     }
 }
 
-/// Serves a plain session on the pipeline's own thread.
-async fn near(app: Arc<App>, stream: TcpStream) {
-    let Ok(stream) = stream.into_std() else {
-        return;
-    };
+/// Serves a plain session: the first two on the pipeline's own thread, where an answer wakes no other;
+/// the rest beside it, where many are read and written while a batch is synced.
+async fn plain(app: Arc<App>, stream: TcpStream) {
+    if app.meters.sessions_near.fetch_add(1, Relaxed) >= NEAR {
+        app.meters.sessions_near.fetch_sub(1, Relaxed);
+        return session::serve(app, stream).await;
+    }
     let handle = app.handle.clone();
-    let session = handle.near(async move {
-        // Registered with the runtime of that thread.
-        match TcpStream::from_std(stream) {
-            Ok(stream) => session::serve(app, stream).await,
-            Err(error) => tracing::warn!(%error, "a session could not begin"),
-        }
-    });
-    // An error means that the pipeline's thread is gone, and the connection with it.
-    let _ = session.await;
+    let near = Arc::clone(&app);
+    if let Ok(stream) = stream.into_std() {
+        let session = handle.near(async move {
+            // Registered with the runtime of that thread.
+            match TcpStream::from_std(stream) {
+                Ok(stream) => session::serve(near, stream).await,
+                Err(error) => tracing::warn!(%error, "a session could not begin"),
+            }
+        });
+        // An error means that the pipeline's thread is gone, and the connection with it.
+        let _ = session.await;
+    }
+    app.meters.sessions_near.fetch_sub(1, Relaxed);
 }
+
+/// Sessions on the pipeline's thread. With more than a few, what they read and write there costs more
+/// than the waking it saves (docs/performance.md).
+const NEAR: u64 = 2;
 
 /// The protocol's bounds.
 fn protocol(settings: &Settings) -> Builder<TokioExecutor> {
