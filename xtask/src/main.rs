@@ -3,11 +3,13 @@
 //! ```text
 //! check ── format · tidy · words · purity · clippy · doc      reads only, reports every failure at the end
 //! test  ── prerequisites → build → instructions of the hot path → cargo test → one summary
+//! lab   ── every proof of the lab at its full size
 //! bench ── peers (beside other systems) · instructions (against the committed baseline)
 //! ```
 
 mod bench;
 mod check;
+mod lab;
 mod prerequisites;
 mod purity;
 mod shell;
@@ -21,6 +23,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, changes nothing
        cargo xtask test [--quick] [-- FILTER…]    build, then every test; --quick runs the unit tests only
+       cargo xtask lab                            the lab's full battery, about an hour and a quarter
        cargo xtask bench peers [FLAG…]            Palisade beside other systems, in one run; --help lists the flags
        cargo xtask bench instructions [--bless]   the hot path against its baseline; --bless writes it
        cargo xtask purity                         prove that palisade-core is pure (a step of check)
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
         ["check", rest @ ..] => check::Plan::parse(rest).map(|plan| plan.run()),
         ["test", rest @ ..] => suite::Plan::parse(rest).map(|plan| plan.run()),
         ["bench", rest @ ..] => bench::Plan::parse(rest).map(|plan| plan.run()),
+        ["lab"] => Ok(lab::battery()),
         ["purity"] => check::Plan::parse(&["--only", "purity"]).map(|plan| plan.run()),
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");

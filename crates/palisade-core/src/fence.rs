@@ -29,7 +29,7 @@ mod verdict;
 
 use core::fmt;
 
-use crate::limits::RESTORE_LEAP;
+use crate::limits::restore_leap;
 use crate::name::{AuthorityId, LockName};
 use crate::token::Token;
 
@@ -397,11 +397,18 @@ fn admit(state: &FenceState, pass: Pass<'_>, written: Written) -> Verdict {
     }))
 }
 
-/// The default of [`Rule::max_jump`]: room for a restored authority, which leaps half as far. Lies that
-/// big need 256 requests to use up the range, where one would do without the bound.
-pub const DEFAULT_MAX_JUMP: u64 = 1 << 45;
+/// The default of [`Rule::max_jump`]: room for an authority that was restored twenty times since the
+/// resource last saw it (see [`restore_leap`]). A time in microseconds that somebody takes for a token is
+/// beyond it, and lies that big need 8 requests to use up the range, where one would do without the bound.
+pub const DEFAULT_MAX_JUMP: u64 = 1 << 50;
 
-const _: () = assert!(
-    DEFAULT_MAX_JUMP > RESTORE_LEAP,
-    "a restored authority must be believed"
-);
+const _: () = {
+    const IN_2030: u64 = 1_893_456_000_000;
+    let Some(leap) = restore_leap(IN_2030) else {
+        panic!("the epoch of restores is past");
+    };
+    assert!(
+        DEFAULT_MAX_JUMP / leap >= 20,
+        "an authority must be believed after many restores"
+    );
+};

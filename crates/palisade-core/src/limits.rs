@@ -20,10 +20,28 @@ pub const MAX_WAIT: Span = Span::from_millis(24 * 60 * 60 * 1000);
 /// than that is treated as a new request.
 pub const REMEMBERED: usize = 1 << 17;
 
-/// How far `restore` moves the token counter, so that no token issued after the backup can repeat.
+/// The least that `restore` moves the token counter, so that no token issued after the backup can repeat.
 ///
-/// 2^44 tokens are 203 days at a million grants a second; the range has room for 511 leaps.
+/// 2^44 tokens are 203 days at a million grants a second. See [`restore_leap`].
 pub const RESTORE_LEAP: u64 = 1 << 44;
+
+/// The wall clock, in milliseconds since 1970, from which [`restore_leap`] counts: 2026 began.
+pub const RESTORE_EPOCH_MS: u64 = 1_767_225_600_000;
+
+/// How far a restore at `unix_ms`, milliseconds since 1970 by the wall clock, moves the token counter;
+/// `None` if that clock is before [`RESTORE_EPOCH_MS`], so certainly wrong.
+///
+/// [`RESTORE_LEAP`] alone would give the same tokens again when one backup is restored twice, or an older
+/// one after a newer. So a later restore leaps farther, by 256 tokens for each millisecond: beyond whatever
+/// the restore before it has issued, unless that was more than 262,144 a second on average, or the wall
+/// clock went back between the two. By 2030 a leap is 2^45.5, and the range has room for 180 of them.
+#[must_use]
+pub const fn restore_leap(unix_ms: u64) -> Option<u64> {
+    match unix_ms.checked_sub(RESTORE_EPOCH_MS) {
+        Some(since) => Some(RESTORE_LEAP.saturating_add(since.saturating_mul(256))),
+        None => None,
+    }
+}
 
 /// The bounds an operator may set. They are part of the machine's logged state, because a replay
 /// under other bounds would decide otherwise.

@@ -12,7 +12,7 @@
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use palisade_core::{AuthorityId, Invalid, Limits, limits};
 use palisade_wal::{
@@ -62,6 +62,12 @@ pub enum Error {
     /// The pipeline could not start: no thread, or no room for the first batch.
     #[error("the authority could not start: {0}")]
     Start(#[source] io::Error),
+    /// The clock would give a restore tokens that an earlier restore may have issued.
+    #[error(
+        "the clock of this machine says that 2026 has not begun; a restore takes its tokens from it, so set \
+         the clock first"
+    )]
+    Clock,
     /// A restore could not put the new directory in place.
     #[error("{what} {path}: {source}")]
     Place {
@@ -134,7 +140,8 @@ pub fn run(opened: Opened, settings: &Settings) -> Result<Authority, Error> {
 }
 
 /// Makes a new authority directory from a backup: the same authority, a new incarnation, and a token
-/// counter that has leapt above every token issued since the backup (rule A5).
+/// counter that has leapt above every token issued since the backup (rule A5), also by an earlier restore
+/// of the same one: see [`limits::restore_leap`] for what that asks of the wall clock.
 ///
 /// The directory appears under its name only when the leap is on stable storage; a crash before that
 /// leaves a directory whose name ends in `.restoring` and that nothing opens by accident.
@@ -145,6 +152,11 @@ pub fn restore(backup: &Path, to: &Path) -> Result<Restored, Error> {
     let mut name = to.as_os_str().to_owned();
     name.push(".restoring");
     let partial = Path::new(&name);
+    let by = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .ok()
+        .and_then(|since| limits::restore_leap(u64::try_from(since.as_millis()).ok()?))
+        .ok_or(Error::Clock)?;
     refuse_existing(to)?;
     if partial.exists() {
         std::fs::remove_dir_all(partial)
@@ -153,7 +165,7 @@ pub fn restore(backup: &Path, to: &Path) -> Result<Restored, Error> {
     let restored = palisade_wal::restore(backup, partial)
         .map_err(Error::from)
         .and_then(|_| {
-            let restored = leap(partial)?;
+            let restored = leap(partial, by)?;
             refuse_existing(to)?;
             std::fs::rename(partial, to).map_err(place("cannot put in place", to))?;
             sync_parent(to)?;
@@ -176,14 +188,12 @@ pub struct Restored {
     pub locks: usize,
 }
 
-fn leap(dir: &Path) -> Result<Restored, Error> {
+fn leap(dir: &Path, by: u64) -> Result<Restored, Error> {
     let opened = Wal::open(dir, &Options::default())?;
     let mut replayed = replay(&opened)?;
     let identity = identity(&opened)?;
     let mut wal = opened.into_wal();
-    let batch = replayed.return_from(Returning::Restored {
-        leap: limits::RESTORE_LEAP,
-    });
+    let batch = replayed.return_from(Returning::Restored { leap: by });
     wal.commit(&batch)?;
     wal.close()?;
     let machine = replayed.finish();

@@ -90,6 +90,14 @@ async fn a_restored_backup_issues_only_tokens_higher_than_any_before() {
     assert!(token > limits::RESTORE_LEAP);
     stop(again);
 
+    // The same backup once more, after the first restore issued a token.
+    let newer = place.path().join("newer");
+    durable::restore(&saved, &newer).unwrap();
+    let again = open(&newer).unwrap();
+    let second = grant(&again, "first after the second restore").await;
+    assert!(second > token);
+    stop(again);
+
     // The control: what the backup itself would have issued is a token that was issued already.
     let naive = place.path().join("naive");
     palisade_wal::restore(&saved, &naive).unwrap();

@@ -8,83 +8,93 @@
 --   authority        the id of this data set
 --   tokens           the last fencing token drawn, for all locks
 --   lock:NAME        the holder and how the grant before it ended; expires with its lease.
+--                    Begins with `held`, or with `wanted` once somebody waits for it.
 --                    Of a free lock: how its last grant ended, kept for ten minutes
 --   queue:NAME       sorted set of waiting request ids, by ticket
 --   wait:ID          hash of a waiting request; expires when it gives no sign of life
 --   abandoned:ID     a request that was given up, which is never granted from then on; for an hour
 --
--- A lock nobody waits for is taken with one INCR and one SET and given up with one SET: what is below
--- the first `return`s is for everything else, and costs nothing before.
+-- While a lock's record says `held`, or how the last grant ended, its queue is empty: so a lock nobody
+-- waits for is taken with one INCR and one SET and given up with one SET. What is below the first
+-- `return`s is for everything else, and costs nothing before.
+local call = redis.call
 local root, op, lock, request = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
 local LAST_TOKEN, ENDED_MS, ABANDONED_MS, MOST_WAITERS = 9007199254740991, 600000, 3600000, 1024
-local place, queue = root .. 'lock:' .. lock, root .. 'queue:' .. lock
+local place = root .. 'lock:' .. lock
+
+-- Of a grant that nobody waits for. A request id tells the data set too.
+if op == 'release' then
+  local text = call('GET', place)
+  if text and string.find(text, 'held ' .. request .. ' ' .. ARGV[5] .. ' ', 1, true) == 1 then
+    call('SET', place, 'released ' .. request .. ' ' .. ARGV[5], 'PX', ENDED_MS)
+    return { 'done' }
+  end
+end
+
+local known = call('MGET', place, root .. 'authority', root .. 'abandoned:' .. request)
+if known[2] ~= ARGV[1] then
+  return { 'elsewhere' }
+end
+local queue = root .. 'queue:' .. lock
 
 -- Draws the token and grants: one step, so tokens rise in the order of grants (rule A2). Nothing when
 -- the last token is out.
-local function open(by, client, ttl, metadata, before)
-  local drawn = redis.call('INCR', root .. 'tokens')
+local function open(word, by, client, ttl, metadata, before)
+  local drawn = call('INCR', root .. 'tokens')
   if drawn > LAST_TOKEN then
-    redis.call('DECR', root .. 'tokens')
+    call('DECR', root .. 'tokens')
     return nil
   end
   -- As text: a number of Lua's would be spelled with an exponent.
-  local token, clock = string.format('%.0f', drawn), redis.call('TIME')
+  local token, clock = string.format('%.0f', drawn), call('TIME')
   local at = clock[1] .. string.format('%03d', math.floor(clock[2] / 1000))
-  redis.call('SET', place, 'held ' .. by .. ' ' .. token .. ' ' .. ttl .. ' ' .. at .. '\n' .. client
+  call('SET', place, word .. by .. ' ' .. token .. ' ' .. ttl .. ' ' .. at .. '\n' .. client
     .. '\n' .. before .. '\n' .. metadata, 'PX', ttl)
   return token, at
 end
 
-local known = redis.call('MGET', root .. 'authority', place, root .. 'abandoned:' .. request)
-if known[1] ~= ARGV[1] then
-  return { 'elsewhere' }
-end
-local text = known[2] or ''
-
-if op == 'acquire' and known[3] then
-  return { 'abandoned' }
-elseif op == 'acquire' and string.sub(text, 1, 5) ~= 'held ' and redis.call('EXISTS', queue) == 0 then
-  local how, ended = string.match(text, '^(%l+) ' .. request .. ' (%d+)$')
-  if how then return { how, '', ended } end
-  local token, at = open(request, ARGV[5], ARGV[6], ARGV[7], text)
-  if not token then return { 'exhausted' } end
-  return { 'granted', '', token, ARGV[6], at, ARGV[6] }
-elseif op == 'release' and string.find(text, 'held ' .. request .. ' ' .. ARGV[5] .. ' ', 1, true) == 1
-  and redis.call('EXISTS', queue) == 0 then
-  redis.call('SET', place, 'released ' .. request .. ' ' .. ARGV[5], 'PX', ENDED_MS)
-  return { 'done' }
+if op == 'acquire' then
+  if known[3] then return { 'abandoned' } end
+  local text = known[1] or ''
+  local first = string.sub(text, 1, 1)
+  if first ~= 'h' and first ~= 'w' and not string.find(text, request, 1, true)
+    and (text ~= '' or call('EXISTS', queue) == 0) then
+    local token, at = open('held ', request, ARGV[5], ARGV[6], ARGV[7], text)
+    if not token then return { 'exhausted' } end
+    return { 'granted', '', token, ARGV[6], at, ARGV[6] }
+  end
 end
 
 -- The holder, if there is one, and how the grant before it ended.
 local function read()
-  local found = redis.call('GET', place) or ''
-  local by, token, ttl, at, client, before, metadata =
-    string.match(found, '^held (%x+) (%d+) (%d+) (%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  local found = call('GET', place) or ''
+  local word, by, token, ttl, at, client, before, metadata =
+    string.match(found, '^(%l+ )(%x+) (%d+) (%d+) (%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
   if not by then return nil, found end
-  return { by = by, token = token, ttl = ttl, at = at, client = client, metadata = metadata }, before
+  return { word = word, by = by, token = token, ttl = ttl, at = at, client = client, metadata = metadata }, before
 end
 
 local function told(how, holder)
-  local left = math.max(redis.call('PTTL', place), 0)
+  local left = math.max(call('PTTL', place), 0)
   return { how, holder.client, holder.token, left, holder.at, holder.ttl, holder.metadata }
 end
 
 local function leave_queue(who)
-  redis.call('ZREM', queue, who)
-  redis.call('DEL', root .. 'wait:' .. who)
+  call('ZREM', queue, who)
+  call('DEL', root .. 'wait:' .. who)
 end
 
 -- Grants a free lock to the first in its queue that still gives signs of life, and tells that one.
 local function settle()
   local holder, before = read()
   while not holder do
-    local first = redis.call('ZRANGE', queue, 0, 0)[1]
+    local first = call('ZRANGE', queue, 0, 0)[1]
     if not first then break end
-    local wish = redis.call('HMGET', root .. 'wait:' .. first, 'client', 'ttl', 'metadata', 'channel')
+    local wish = call('HMGET', root .. 'wait:' .. first, 'client', 'ttl', 'metadata', 'channel')
     if wish[1] then
-      local token, at = open(first, wish[1], wish[2], wish[3], before)
+      local token, at = open('wanted ', first, wish[1], wish[2], wish[3], before)
       if not token then break end
-      redis.call('PUBLISH', wish[4], first .. ' ' .. token .. ' ' .. at)
+      call('PUBLISH', wish[4], first .. ' ' .. token .. ' ' .. at)
       holder, before = read()
     end
     leave_queue(first)
@@ -93,7 +103,7 @@ local function settle()
 end
 
 local function drop(holder, how)
-  redis.call('SET', place, how .. ' ' .. holder.by .. ' ' .. holder.token, 'PX', ENDED_MS)
+  call('SET', place, how .. ' ' .. holder.by .. ' ' .. holder.token, 'PX', ENDED_MS)
   settle()
 end
 
@@ -119,24 +129,28 @@ function operations.acquire(client, ttl, metadata, wait, channel)
   if not holder or holder.client == client then
     leave_queue(request)
     if holder then before = 'superseded ' .. holder.by .. ' ' .. holder.token end
-    if not open(request, client, ttl, metadata, before) then return { 'exhausted' } end
+    if not open('wanted ', request, client, ttl, metadata, before) then return { 'exhausted' } end
     return told('granted', (read()))
   end
   if wait == '0' then
     leave_queue(request)
     return told('held', holder)
   end
-  if not redis.call('ZSCORE', queue, request) then
-    if redis.call('ZCARD', queue) >= MOST_WAITERS then return { 'full' } end
-    redis.call('ZADD', queue, redis.call('INCR', root .. 'tickets'), request)
+  if holder.word == 'held ' then
+    local rest = string.sub(call('GET', place), 5)
+    call('SET', place, 'wanted' .. rest, 'KEEPTTL')
+  end
+  if not call('ZSCORE', queue, request) then
+    if call('ZCARD', queue) >= MOST_WAITERS then return { 'full' } end
+    call('ZADD', queue, call('INCR', root .. 'tickets'), request)
   end
   local wish = root .. 'wait:' .. request
-  redis.call('HSET', wish, 'client', client, 'ttl', ttl, 'metadata', metadata, 'channel', channel,
+  call('HSET', wish, 'client', client, 'ttl', ttl, 'metadata', metadata, 'channel', channel,
     'lock', lock)
-  redis.call('PEXPIRE', wish, ttl)
+  call('PEXPIRE', wish, ttl)
   -- A queue of the dead goes when nobody has looked at it for longer than any of them may wait.
-  redis.call('PEXPIRE', queue, 172800000)
-  local first = redis.call('ZRANGE', queue, 0, 0)[1] == request
+  call('PEXPIRE', queue, 172800000)
+  local first = call('ZRANGE', queue, 0, 0)[1] == request
   return told(first and 'first' or 'queued', holder)
 end
 
@@ -144,10 +158,10 @@ function operations.renew(token, ttl)
   local holder, why = own(token)
   if not holder then return why end
   if ttl == '0' or ttl == holder.ttl then
-    redis.call('PEXPIRE', place, holder.ttl)
+    call('PEXPIRE', place, holder.ttl)
   else
-    local rest = string.match(redis.call('GET', place), '\n.*$')
-    redis.call('SET', place, 'held ' .. request .. ' ' .. holder.token .. ' ' .. ttl .. ' ' .. holder.at
+    local rest = string.match(call('GET', place), '\n.*$')
+    call('SET', place, holder.word .. request .. ' ' .. holder.token .. ' ' .. ttl .. ' ' .. holder.at
       .. rest, 'PX', ttl)
   end
   return told('renewed', (read()))
@@ -161,9 +175,9 @@ function operations.release(token)
 end
 
 function operations.abandon()
-  redis.call('SET', root .. 'abandoned:' .. request, '1', 'PX', ABANDONED_MS)
+  call('SET', root .. 'abandoned:' .. request, '1', 'PX', ABANDONED_MS)
   if lock == '' then
-    lock = redis.call('HGET', root .. 'wait:' .. request, 'lock')
+    lock = call('HGET', root .. 'wait:' .. request, 'lock')
     if not lock then return { 'unknown' } end
     place, queue = root .. 'lock:' .. lock, root .. 'queue:' .. lock
   end
@@ -183,8 +197,8 @@ end
 
 function operations.show()
   local holder, waiters = settle(), 0
-  for _, waiter in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
-    waiters = waiters + redis.call('EXISTS', root .. 'wait:' .. waiter)
+  for _, waiter in ipairs(call('ZRANGE', queue, 0, -1)) do
+    waiters = waiters + call('EXISTS', root .. 'wait:' .. waiter)
   end
   local view = holder and told('held', holder) or { 'free', '', '0', 0, '0', '0', '' }
   view[8] = waiters

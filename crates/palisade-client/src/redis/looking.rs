@@ -37,10 +37,10 @@ pub(super) async fn abandon(redis: &Redis, request: RequestId) -> Result<(), Fau
     let lock = lock.as_ref().map_or("", LockName::as_str);
     let answer = redis.run("abandon", lock, &id, &[]).await?;
     if answer.how == "unknown" {
-        let (own, mut cursor) = (format!("held {id} "), 0);
+        let mut cursor = 0;
         loop {
             let step = step(redis, "", cursor, AT_ONCE).await?;
-            for (lock, _) in step.held.iter().filter(|(_, text)| text.starts_with(&own)) {
+            for (lock, _) in step.held.iter().filter(|(_, by)| *by == id) {
                 redis.run("abandon", lock.as_str(), &id, &[]).await?;
             }
             cursor = step.next;
@@ -57,7 +57,7 @@ const AT_ONCE: u32 = 1_000;
 
 /// A part of all locks.
 struct Step {
-    /// The locks held, with their records.
+    /// The locks held, each with the request that it was granted to.
     held: Vec<(LockName, String)>,
     /// Where to go on; 0 after the last.
     next: u64,
@@ -87,12 +87,19 @@ async fn step(redis: &Redis, prefix: &str, cursor: u64, count: u32) -> Result<St
     let records: Vec<Option<String>> = found.map_err(|error| fault::of(&error))?;
     for (key, record) in keys.iter().zip(records) {
         if let Some(name) = key.strip_prefix(&locks)
-            && let Some(record) = record.filter(|record| record.starts_with("held "))
+            && let Some(by) = record.as_deref().and_then(holder)
         {
-            step.held.push((LockName::new(name)?, record));
+            step.held.push((LockName::new(name)?, by.to_owned()));
         }
     }
     Ok(step)
+}
+
+/// Whose grant a record tells of; nobody's, if the lock is free.
+fn holder(record: &str) -> Option<&str> {
+    let mut words = record.split(' ');
+    let held = matches!(words.next(), Some("held" | "wanted"));
+    words.next().filter(|_| held)
 }
 
 /// The prefix with what has a meaning in a pattern taken literally.

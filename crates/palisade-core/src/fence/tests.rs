@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::RESTORE_LEAP;
 
 fn t(number: u64) -> Token {
     Token::new(number).unwrap()
@@ -206,7 +207,14 @@ fn a_leap_is_believed_up_to_the_bound_and_from_a_sequencer_always() {
 fn a_restored_authority_is_believed_by_default() {
     let mut resource = Resource::new(Rule::CLAIM);
     assert_eq!(word(&resource.op(1 + RESTORE_LEAP, Op::Claim)), "admit");
-    assert_eq!(word(&resource.op(2 + 2 * RESTORE_LEAP, Op::Claim)), "admit");
+    assert_eq!(
+        word(&resource.op(2 + 64 * RESTORE_LEAP, Op::Claim)),
+        "admit"
+    );
+    assert_eq!(
+        word(&resource.op(4 + 129 * RESTORE_LEAP, Op::Claim)),
+        "jump"
+    );
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub enum Mutant {
     AnswerBeforeSync,
     /// A backup is restored without the leap.
     RestoreWithoutLeap,
+    /// Every restore leaps by the same distance.
+    EqualLeaps,
     /// A failed sync is taken for done.
     FailedSyncIgnored,
     /// No lease gets its time back after a restart or a stall.
@@ -79,7 +81,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 21] = [
+pub const TABLE: [Row; 22] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -97,6 +99,12 @@ pub const TABLE: [Row; 21] = [
         "A5",
         check::TOKEN_ORDER,
         "the restore's own batch is left out",
+    ),
+    row(
+        Mutant::EqualLeaps,
+        "A5",
+        check::TOKEN_ORDER,
+        "the restore's own batch leaps as far as that of the restore before",
     ),
     row(
         Mutant::FailedSyncIgnored,

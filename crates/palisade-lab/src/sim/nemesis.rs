@@ -161,7 +161,7 @@ impl World {
         }
         let restored = self.damaged;
         let ready = if restored {
-            self.authority.restore().map(drop)
+            self.authority.restore(self.now()).map(drop)
         } else {
             Ok(())
         };

@@ -174,7 +174,6 @@ fn strikes(rng: &mut Rng, plan: &Plan) -> Vec<(u64, Strike)> {
         return Vec::new();
     }
     let count = rng.between(2, 14);
-    let mut restored = false;
     let mut found = Vec::new();
     for _ in 0..count {
         let at = rng.between(50, plan.chaos_ms);
@@ -184,13 +183,7 @@ fn strikes(rng: &mut Rng, plan: &Plan) -> Vec<(u64, Strike)> {
             pick = pick.saturating_sub(*weight);
             here
         });
-        let strike = strike(rng, plan, kind.unwrap_or(0) as u64);
-        // One restore: its leap is half of what a fence believes at once.
-        let restore = matches!(strike, Strike::Restore(_) | Strike::FlipBit(..));
-        if !(restore && restored) {
-            restored |= restore;
-            found.push((at, strike));
-        }
+        found.push((at, strike(rng, plan, kind.unwrap_or(0) as u64)));
     }
     back_up(rng, &mut found);
     found.sort_by_key(|(at, _)| *at);

@@ -69,7 +69,7 @@ pub enum Returning {
     Restarted,
     /// It was restored from a backup: the counter leaps.
     Restored {
-        /// How far; [`palisade_core::limits::RESTORE_LEAP`] unless a test says otherwise.
+        /// How far; [`palisade_core::limits::restore_leap`] unless a test says otherwise.
         leap: u64,
     },
 }

@@ -144,7 +144,8 @@ Examples:
 pub(super) const RESTORE: &str = "\
 Makes a new authority directory from a backup.
 
-Tokens were issued after the backup was made; the counter leaps by 2^44 so that none of them repeats. \
+Tokens were issued after the backup was made; the counter leaps by 2^44 so that none of them repeats, and \
+farther with each millisecond of the wall clock, so that the tokens of an earlier restore do not either. \
 Make sure that the old server never runs again.";
 
 pub(super) const STORE_AFTER: &str = "\

@@ -3,7 +3,6 @@
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 
-use palisade_core::limits;
 use palisade_server::pipeline::Returning;
 use palisade_server::pipeline::replay::Replay;
 use palisade_wal::testing::{Fault, Loss, SimStorage};
@@ -116,8 +115,8 @@ impl Disk {
         }
     }
 
-    /// Puts the backup in the place of the directory, with the leap unless `leap` is false.
-    pub(crate) fn restore(&mut self, leap: bool) -> Result<bool, String> {
+    /// Puts the backup in the place of the directory, with the leap, if any.
+    pub(crate) fn restore(&mut self, leap: Option<u64>) -> Result<bool, String> {
         let Some(backup) = &self.backup else {
             return Ok(false);
         };
@@ -125,15 +124,13 @@ impl Disk {
         let target = SimStorage::new(self.seed ^ u64::from(self.restores));
         let incarnation = Id::from_bytes([self.restores; 16]);
         restore_on(backup, &target, incarnation).map_err(|error| error.to_string())?;
-        if leap {
+        if let Some(leap) = leap {
             let Opened {
                 mut wal,
                 mut replay,
                 ..
             } = open(&target, self.seed)?;
-            let batch = replay.return_from(Returning::Restored {
-                leap: limits::RESTORE_LEAP,
-            });
+            let batch = replay.return_from(Returning::Restored { leap });
             wal.commit(&batch).map_err(|error| error.to_string())?;
             wal.close().map_err(|error| error.to_string())?;
         }

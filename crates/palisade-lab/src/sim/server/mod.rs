@@ -24,7 +24,7 @@ mod process;
 use std::sync::Arc;
 
 use palisade_core::machine::Record;
-use palisade_core::{Away, Command, Limits, Machine, RequestId, Span, Timestamp, WallTime};
+use palisade_core::{Away, Command, Limits, Machine, RequestId, Span, Timestamp, WallTime, limits};
 use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::testing::Loss;
 
@@ -37,6 +37,9 @@ pub(crate) use desk::ReplyTo;
 use disk::{Disk, Opened};
 use ledger::Ledger;
 use process::Process;
+
+/// The wall clock when a simulation begins.
+const FIRST_WALL_MS: u64 = 1_800_000_000_000;
 
 /// As in the product's sequencer, in nanoseconds.
 const HEARTBEAT: u64 = 100_000_000;
@@ -72,7 +75,7 @@ impl Authority {
         Authority {
             mutant,
             clock,
-            wall_ms: 1_800_000_000_000,
+            wall_ms: FIRST_WALL_MS as i64,
             disk: Disk::new(seed),
             ledger: Ledger::new(mutant),
             rng: Rng::fork(seed, 2),
@@ -333,9 +336,14 @@ impl Authority {
     }
 
     /// The directory is lost; the last backup takes its place. `false`: there is none.
-    pub(crate) fn restore(&mut self) -> Result<bool, String> {
-        self.disk
-            .restore(self.mutant != Some(Mutant::RestoreWithoutLeap))
+    /// `now`, in nanoseconds, is the time by the operator's clock: none that the strikes set wrong.
+    pub(crate) fn restore(&mut self, now: u64) -> Result<bool, String> {
+        let leap = match self.mutant {
+            Some(Mutant::RestoreWithoutLeap) => None,
+            Some(Mutant::EqualLeaps) => Some(limits::RESTORE_LEAP),
+            _ => limits::restore_leap(FIRST_WALL_MS + now / 1_000_000),
+        };
+        self.disk.restore(leap)
     }
 
     pub(crate) fn jump_wall(&mut self, by_ms: i64) {

@@ -319,9 +319,12 @@ async fn numbers_make_writes_repeatable() {
 #[tokio::test]
 async fn every_other_rejection_has_its_code() {
     let served = Served::start().await;
-    let jump = served.claim((1 << 45) + 1).await;
+    let jump = served.claim(palisade_fence::DEFAULT_MAX_JUMP + 1).await;
     assert_eq!(jump.refusal(), (409, "jump".to_owned()));
-    assert_eq!(jump.json()["error"]["bound"], json!(1_u64 << 45));
+    assert_eq!(
+        jump.json()["error"]["bound"],
+        json!(palisade_fence::DEFAULT_MAX_JUMP)
+    );
     assert_eq!(
         served.write(1, "DELETE", "", json!({})).await.refusal(),
         (404, "missing".to_owned())
