@@ -87,6 +87,11 @@ async fn command<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T
     command.query_async(&mut raw(server).await).await.unwrap()
 }
 
+/// The key of an authority's counter.
+fn tokens(authority: &palisade_core::AuthorityId) -> String {
+    format!("{{palisade}}:tokens:{authority}")
+}
+
 /// What recipes say: `INCR` for the token, then `SET NX` for the lock.
 mod naive {
     use super::{Server, command};
@@ -211,7 +216,7 @@ async fn a_grant_that_no_replica_has_is_not_acknowledged_and_leaves_nothing() {
     };
     tokio::time::timeout(secs(30), synced).await.unwrap();
     let lease = client.lock("orders").wait(secs(5)).acquire().await.unwrap();
-    let counted: u64 = command(&replica, &["GET", "{palisade}:tokens"]).await;
+    let counted: u64 = command(&replica, &["GET", &tokens(client.authority())]).await;
     assert_eq!(lease.token().get(), counted, "the replica knows the token");
 }
 
@@ -233,13 +238,13 @@ async fn the_last_token_is_granted_and_none_after_it() {
     let last = (1_u64 << 53) - 1;
     let _: String = command(
         &server,
-        &["SET", "{palisade}:tokens", &(last - 1).to_string()],
+        &["SET", &tokens(client.authority()), &(last - 1).to_string()],
     )
     .await;
     let lease = client.lock("orders").acquire().await.unwrap();
     assert_eq!(lease.token().get(), last);
     let refused = client.lock("stock").acquire().await;
     assert!(refused.is_err());
-    let kept: u64 = command(&server, &["GET", "{palisade}:tokens"]).await;
+    let kept: u64 = command(&server, &["GET", &tokens(client.authority())]).await;
     assert_eq!(kept, last);
 }

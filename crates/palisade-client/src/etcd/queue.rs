@@ -1,11 +1,10 @@
 //! One request's way through a lock's queue.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use palisade_core::{
     ClientId, GrantRef, Granted, Holder, LeaseId, LeaseKey, LockName, Span, Timestamp, Token, Ttl,
-    WallTime,
 };
 use tonic::Streaming;
 
@@ -14,7 +13,7 @@ use super::wire::{
     op, put, ranged,
 };
 use super::{Etcd, fault};
-use crate::clock::{BootClock, Clock as _};
+use crate::clock::{BootClock, Clock as _, wall};
 use crate::fault::Fault;
 use crate::service::{AcquireRequest, Acquired, Under};
 
@@ -352,15 +351,4 @@ fn whole_seconds(ttl: Ttl) -> Result<i64, Fault> {
 
 fn lost_its_place() -> Fault {
     Fault::unavailable("its lease ended while it waited, and its place in the queue with it")
-}
-
-/// Printed with the grant; it decides nothing.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "etcd does not tell the time of a grant; this one is only printed"
-)]
-fn wall() -> WallTime {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let millis = since.map_or(0, |since| since.as_millis());
-    WallTime(u64::try_from(millis).unwrap_or(u64::MAX))
 }

@@ -6,7 +6,7 @@
 --
 -- Keys, below the root:
 --   authority        the id of this data set
---   tokens           the last fencing token drawn, for all locks
+--   tokens:ID        the last fencing token drawn by that data set, for all locks
 --   lock:NAME        the holder and how the grant before it ended; expires with its lease.
 --                    Begins with `held`, or with `wanted` once somebody waits for it.
 --                    Of a free lock: how its last grant ended, kept for ten minutes
@@ -19,11 +19,31 @@
 -- `return`s is for everything else, and costs nothing before.
 local call = redis.call
 local root, op, lock, request = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
-local LAST_TOKEN, ENDED_MS, ABANDONED_MS, MOST_WAITERS = 9007199254740991, 600000, 3600000, 1024
+local LAST_TOKEN, ENDED_MS, ABANDONED_MS, MOST_WAITERS = 9007199254740991, '600000', '3600000', 1024
 local place = root .. 'lock:' .. lock
+local queue, abandoned, tokens
 
--- Of a grant that nobody waits for. A request id tells the data set too.
+-- Draws the token and grants: one step, so tokens rise in the order of grants (rule A2). No token: why.
+-- `wish` is what the holder said of itself: its time to live, its name, its metadata, each with a line's
+-- end; `at` is for people.
+local function open(word, by, at, wish, ttl, before)
+  local drawn = call('INCR', tokens)
+  -- A counter that begins is perhaps that of a data set which is gone.
+  if drawn == 1 and call('GET', root .. 'authority') ~= ARGV[1] then
+    call('DEL', tokens)
+    return nil, { 'elsewhere' }
+  elseif drawn > LAST_TOKEN then
+    call('DECR', tokens)
+    return nil, { 'exhausted' }
+  end
+  -- As text: a number of Lua's would be spelled with an exponent.
+  local token = string.format('%.0f', drawn)
+  call('SET', place, word .. by .. ' ' .. token .. ' ' .. at .. ' ' .. wish .. before, 'PX', ttl)
+  return token
+end
+
 if op == 'release' then
+  -- The id of the request says which data set it is, too.
   local text = call('GET', place)
   if text and string.find(text, 'held ' .. request .. ' ' .. ARGV[5] .. ' ', 1, true) == 1 then
     call('SET', place, 'released ' .. request .. ' ' .. ARGV[5], 'PX', ENDED_MS)
@@ -31,47 +51,39 @@ if op == 'release' then
   end
 end
 
-local known = call('MGET', place, root .. 'authority', root .. 'abandoned:' .. request)
-if known[2] ~= ARGV[1] then
-  return { 'elsewhere' }
-end
-local queue = root .. 'queue:' .. lock
-
--- Draws the token and grants: one step, so tokens rise in the order of grants (rule A2). Nothing when
--- the last token is out.
-local function open(word, by, client, ttl, metadata, before)
-  local drawn = call('INCR', root .. 'tokens')
-  if drawn > LAST_TOKEN then
-    call('DECR', root .. 'tokens')
-    return nil
-  end
-  -- As text: a number of Lua's would be spelled with an exponent.
-  local token, clock = string.format('%.0f', drawn), call('TIME')
-  local at = clock[1] .. string.format('%03d', math.floor(clock[2] / 1000))
-  call('SET', place, word .. by .. ' ' .. token .. ' ' .. ttl .. ' ' .. at .. '\n' .. client
-    .. '\n' .. before .. '\n' .. metadata, 'PX', ttl)
-  return token, at
-end
+queue, abandoned, tokens =
+  root .. 'queue:' .. lock, root .. 'abandoned:' .. request, root .. 'tokens:' .. ARGV[1]
 
 if op == 'acquire' then
-  if known[3] then return { 'abandoned' } end
+  local known = call('MGET', place, abandoned)
+  if known[2] then return { 'abandoned' } end
   local text = known[1] or ''
   local first = string.sub(text, 1, 1)
   if first ~= 'h' and first ~= 'w' and not string.find(text, request, 1, true)
     and (text ~= '' or call('EXISTS', queue) == 0) then
-    local token, at = open('held ', request, ARGV[5], ARGV[6], ARGV[7], text)
-    if not token then return { 'exhausted' } end
-    return { 'granted', '', token, ARGV[6], at, ARGV[6] }
+    local token, why = open('held ', request, ARGV[5], ARGV[6], ARGV[7], text)
+    return why or { 'opened', '', token }
   end
+end
+
+if call('GET', root .. 'authority') ~= ARGV[1] then
+  return { 'elsewhere' }
+end
+
+local function now()
+  local clock = call('TIME')
+  return clock[1] .. string.format('%03d', math.floor(clock[2] / 1000))
 end
 
 -- The holder, if there is one, and how the grant before it ended.
 local function read()
   local found = call('GET', place) or ''
-  local word, by, token, ttl, at, client, before, metadata =
-    string.match(found, '^(%l+ )(%x+) (%d+) (%d+) (%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  local word, by, token, at, ttl, client, metadata, before =
+    string.match(found, '^(%l+ )(%x+) (%d+) (%d+) (%d+)\n([^\n]*)\n(.*)\n([^\n]*)$')
   if not by then return nil, found end
-  return { word = word, by = by, token = token, ttl = ttl, at = at, client = client, metadata = metadata }, before
+  local holder = { word = word, by = by, token = token, at = at, ttl = ttl, client = client }
+  holder.metadata = metadata
+  return holder, before
 end
 
 local function told(how, holder)
@@ -90,11 +102,12 @@ local function settle()
   while not holder do
     local first = call('ZRANGE', queue, 0, 0)[1]
     if not first then break end
-    local wish = call('HMGET', root .. 'wait:' .. first, 'client', 'ttl', 'metadata', 'channel')
+    local wish = call('HMGET', root .. 'wait:' .. first, 'wish', 'ttl', 'channel')
     if wish[1] then
-      local token, at = open('wanted ', first, wish[1], wish[2], wish[3], before)
+      local at = now()
+      local token = open('wanted ', first, at, wish[1], wish[2], before)
       if not token then break end
-      call('PUBLISH', wish[4], first .. ' ' .. token .. ' ' .. at)
+      call('PUBLISH', wish[3], first .. ' ' .. token .. ' ' .. at)
       holder, before = read()
     end
     leave_queue(first)
@@ -114,14 +127,16 @@ local function own(token)
     if token ~= '0' and token ~= holder.token then return nil, { 'stale', '', holder.token } end
     return holder
   end
-  if known[3] then return nil, { 'abandoned' } end
+  if call('EXISTS', abandoned) == 1 then return nil, { 'abandoned' } end
   local how, ended = string.match(before, '^(%l+) ' .. request .. ' (%d+)$')
   return nil, how and { how, '', ended } or { 'not_held' }
 end
 
 local operations = {}
 
-function operations.acquire(client, ttl, metadata, wait, channel)
+-- Without a channel to be told on, the caller does not wait.
+function operations.acquire(at, wish, ttl, channel)
+  local client = string.match(wish, '\n([^\n]*)\n')
   local holder, before = settle()
   if holder and holder.by == request then return told('granted', holder) end
   local how, ended = string.match(before, '^(%l+) ' .. request .. ' (%d+)$')
@@ -129,10 +144,10 @@ function operations.acquire(client, ttl, metadata, wait, channel)
   if not holder or holder.client == client then
     leave_queue(request)
     if holder then before = 'superseded ' .. holder.by .. ' ' .. holder.token end
-    if not open('wanted ', request, client, ttl, metadata, before) then return { 'exhausted' } end
-    return told('granted', (read()))
+    local token, why = open('wanted ', request, at, wish, ttl, before)
+    return why or { 'opened', '', token }
   end
-  if wait == '0' then
+  if channel == '' then
     leave_queue(request)
     return told('held', holder)
   end
@@ -144,10 +159,9 @@ function operations.acquire(client, ttl, metadata, wait, channel)
     if call('ZCARD', queue) >= MOST_WAITERS then return { 'full' } end
     call('ZADD', queue, call('INCR', root .. 'tickets'), request)
   end
-  local wish = root .. 'wait:' .. request
-  call('HSET', wish, 'client', client, 'ttl', ttl, 'metadata', metadata, 'channel', channel,
-    'lock', lock)
-  call('PEXPIRE', wish, ttl)
+  local waiter = root .. 'wait:' .. request
+  call('HSET', waiter, 'wish', wish, 'ttl', ttl, 'channel', channel, 'lock', lock)
+  call('PEXPIRE', waiter, ttl)
   -- A queue of the dead goes when nobody has looked at it for longer than any of them may wait.
   call('PEXPIRE', queue, 172800000)
   local first = call('ZRANGE', queue, 0, 0)[1] == request
@@ -161,7 +175,7 @@ function operations.renew(token, ttl)
     call('PEXPIRE', place, holder.ttl)
   else
     local rest = string.match(call('GET', place), '\n.*$')
-    call('SET', place, holder.word .. request .. ' ' .. holder.token .. ' ' .. ttl .. ' ' .. holder.at
+    call('SET', place, holder.word .. request .. ' ' .. holder.token .. ' ' .. holder.at .. ' ' .. ttl
       .. rest, 'PX', ttl)
   end
   return told('renewed', (read()))
@@ -175,7 +189,7 @@ function operations.release(token)
 end
 
 function operations.abandon()
-  call('SET', root .. 'abandoned:' .. request, '1', 'PX', ABANDONED_MS)
+  call('SET', abandoned, '1', 'PX', ABANDONED_MS)
   if lock == '' then
     lock = call('HGET', root .. 'wait:' .. request, 'lock')
     if not lock then return { 'unknown' } end

@@ -28,11 +28,12 @@
 //! * Leases expire by the server's wall clock. **A clock set forward expires leases early.** Holders
 //!   keep their own clock, and the fence keeps the data.
 //! * A restored snapshot goes back to old tokens under the same authority id. After a restore raise the
-//!   counter: `INCRBY {palisade}:tokens 17592186044416`. An emptied server is another authority, which
-//!   fences refuse.
+//!   counter: `INCRBY {palisade}:tokens:ID 17592186044416`, with the ID that `GET {palisade}:authority`
+//!   prints. An emptied server is another authority, which fences refuse.
 //! * What expired is forgotten: a request that is repeated after its lease ran out is a new one, with a
 //!   new token.
 //! * Eviction can take a lock away: set `maxmemory-policy noeviction`.
+//! * When a lock was acquired is told by the wall clock of the client that asked.
 //! * Several locks under one lease, and events, are not offered.
 //!
 //! For a lock over several independent primaries see the module `redlock`, which has no tokens.

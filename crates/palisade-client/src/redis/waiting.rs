@@ -3,7 +3,7 @@
 use palisade_core::{Granted, LeaseId, LeaseKey, Span};
 
 use super::Redis;
-use crate::clock::{BootClock, Clock as _};
+use crate::clock::{BootClock, Clock as _, wall};
 use crate::ears::Asked;
 use crate::fault::Fault;
 use crate::service::{AcquireRequest, Acquired, Under};
@@ -24,6 +24,8 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
         return Err(Fault::unsupported("put several locks under one lease"));
     };
     let (id, millis) = (request.request.to_hex(), ttl.as_millis().to_string());
+    let metadata = request.metadata.as_deref().unwrap_or_default();
+    let wish = format!("{millis}\n{}\n{metadata}\n", request.client);
     let until = called.after(request.wait.unwrap_or(Span::ZERO));
     let mut ear = match request.wait {
         Some(_) => Some(redis.listener.listen(request.request).await),
@@ -31,13 +33,28 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
     };
     loop {
         let sent = BootClock.now();
-        let wait = if sent < until { "1" } else { "0" };
-        let metadata = request.metadata.as_deref().unwrap_or_default();
-        let (lock, client) = (request.lock.as_str(), request.client.as_str());
-        let channel = redis.listener.channel();
-        let wish = [client, &millis, metadata, wait, channel];
-        let answer = redis.run("acquire", lock, &id, &wish).await?;
+        let channel = match sent < until {
+            true => redis.listener.channel(),
+            false => "",
+        };
+        let at = wall();
+        let asked = [&*at.0.to_string(), &wish, &millis, channel];
+        let answer = redis.run("acquire", &request.lock, &id, &asked).await?;
         let look = match &*answer.how {
+            "opened" => {
+                redis.replicated().await?;
+                let waited = sent.since(called);
+                return Ok(Acquired::Granted(Granted {
+                    token: answer.token()?,
+                    lease: LeaseId(answer.token()?),
+                    key: LeaseKey::from_bytes(*request.request.as_bytes()),
+                    ttl,
+                    valid_for: waited.plus(ttl.span()),
+                    waited,
+                    acquired_at: at,
+                }));
+            }
+            // A repeat, or a waiter that was not told.
             "granted" => {
                 redis.replicated().await?;
                 // What is left counts from when this question was sent.

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
-use palisade_core::{Granted, Holder, LeaseId, LeaseKey, Span, Timestamp, Token, Ttl, WallTime};
+use palisade_core::{Granted, Holder, LeaseId, LeaseKey, Span, Timestamp, Token, Ttl};
 use zookeeper_client::{Acls, Client, CreateMode, Error, EventType};
 
 use super::ensemble::{self, children, stat};
 use super::node::{self, Child, Data, Node};
 use super::stake::Stake;
 use super::{ZooKeeper, fault};
-use crate::clock::{BootClock, Clock as _};
+use crate::clock::{BootClock, Clock as _, wall};
 use crate::fault::Fault;
 use crate::service::{AcquireRequest, Acquired, Under};
 
@@ -317,15 +316,4 @@ pub(super) async fn data(
 
 fn lost_its_place() -> Fault {
     Fault::unavailable("its session ended while it waited, and its place in the queue with it")
-}
-
-/// Printed with the grant; it decides nothing.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "ZooKeeper does not tell the time of a grant; this one is only printed"
-)]
-fn wall() -> WallTime {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let millis = since.map_or(0, |since| since.as_millis());
-    WallTime(u64::try_from(millis).unwrap_or(u64::MAX))
 }
