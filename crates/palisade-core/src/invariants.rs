@@ -140,12 +140,12 @@ fn queues_are_fifo(machine: &Machine) -> bool {
         .map(|(slot, _)| tables.queue_of(slot).count())
         .sum();
     queued == tables.waiters.len()
-        && tables.locks.iter().all(|(slot, lock)| {
+        && tables.locks.iter().all(|(slot, _)| {
             let arrivals: Vec<_> = tables
                 .queue_of(slot)
                 .map(|at| tables.waiters[at].arrival)
                 .collect();
-            arrivals.is_sorted() && arrivals.len() == lock.waiting() as usize
+            arrivals.is_sorted() && arrivals.len() == tables.waiting(slot) as usize
         })
 }
 

@@ -12,7 +12,7 @@
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::mpsc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use palisade_core::{AuthorityId, Invalid, Limits, limits};
 use palisade_wal::{
@@ -20,6 +20,7 @@ use palisade_wal::{
     RecoveryReport, ReplayError as WalReplayError, Seq, SnapshotReader, SnapshotWriter, Wal,
 };
 
+use crate::pipeline::clock::wall;
 use crate::pipeline::replay::{Replay, ReplayError};
 use crate::pipeline::{Identity, Log, LogFailed, Pipeline, Returning, Start, seed, start};
 
@@ -152,11 +153,7 @@ pub fn restore(backup: &Path, to: &Path) -> Result<Restored, Error> {
     let mut name = to.as_os_str().to_owned();
     name.push(".restoring");
     let partial = Path::new(&name);
-    let by = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .ok()
-        .and_then(|since| limits::restore_leap(u64::try_from(since.as_millis()).ok()?))
-        .ok_or(Error::Clock)?;
+    let by = limits::restore_leap(wall().0).ok_or(Error::Clock)?;
     refuse_existing(to)?;
     if partial.exists() {
         std::fs::remove_dir_all(partial)
@@ -251,6 +248,7 @@ fn replay(opened: &Opened) -> Result<Replay, Error> {
         Some(mut snapshot) => from_snapshot(&mut snapshot)?,
         None => Replay::from_nothing(seed()),
     };
+    replay.expect(opened.report().bytes);
     opened
         .replay(|_, batch| replay.batch(batch))
         .map_err(|error| match error {

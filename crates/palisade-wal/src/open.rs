@@ -303,6 +303,7 @@ fn report(storage: &dyn Storage, scan: &Scan) -> RecoveryReport {
     RecoveryReport {
         snapshot: scan.snapshot,
         frames: next_seq - 1 - scan.snapshot.map_or(0, Seq::get),
+        bytes: scan.segments.iter().map(|info| info.end).sum(),
         last: Seq::new(next_seq - 1),
         torn,
         damaged_snapshots: scan

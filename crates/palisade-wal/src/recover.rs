@@ -26,6 +26,8 @@ pub struct RecoveryReport {
     pub snapshot: Option<Seq>,
     /// How many frames there are behind the snapshot.
     pub frames: u64,
+    /// How many bytes they and the headers before them take.
+    pub bytes: u64,
     /// The last frame of the log, or of the snapshot when there is none behind it.
     pub last: Option<Seq>,
     /// An unacknowledged end that was cut off.

@@ -8,8 +8,9 @@ use hashbrown::HashTable;
 
 use super::slab::Slot;
 
-/// Sub-tables. Each grows on its own, so that growing moves a part of the entries at a time.
-const PARTS: usize = 64;
+/// Sub-tables. Each grows on its own, so that growing moves a part of the entries at a time. With eighty,
+/// tables that hold a million, or twice or half of it, are well filled.
+const PARTS: usize = 80;
 
 /// Finds slots by key. The keys live in the records the slots name; the caller hands in how to get
 /// from one to the other.
@@ -24,6 +25,28 @@ impl Index {
         Index {
             parts: vec![HashTable::new(); PARTS],
             hasher: FixedState::with_seed(seed),
+        }
+    }
+
+    /// Makes room for so many entries at once: growing asks for the key of every entry, one after the
+    /// other from all over the memory.
+    pub(super) fn reserve(&mut self, entries: usize, rehash: impl Fn(&FixedState, Slot) -> u64) {
+        let mean = entries / PARTS;
+        // Four standard deviations: hardly any part gets more.
+        let each = mean + 4 * mean.isqrt();
+        let hasher = &self.hasher;
+        for part in &mut self.parts {
+            part.reserve(each, |slot| rehash(hasher, *slot));
+        }
+    }
+
+    /// Gives back the room of tables that are mostly empty.
+    pub(super) fn fit(&mut self, rehash: impl Fn(&FixedState, Slot) -> u64) {
+        let hasher = &self.hasher;
+        for part in &mut self.parts {
+            if part.capacity() / 4 > part.len() {
+                part.shrink_to(2 * part.len(), |slot| rehash(hasher, *slot));
+            }
         }
     }
 
@@ -62,5 +85,5 @@ impl Index {
 
 /// Bits that hashbrown does not use: it takes the low ones for the place and the top seven for tags.
 fn part(hash: u64) -> usize {
-    (hash >> 51) as usize % PARTS
+    ((hash >> 41) as u16 as usize * PARTS) >> 16
 }

@@ -55,6 +55,8 @@ pub struct Machine {
     over: Endings,
     /// Whether the entry being applied changed anything that must be logged.
     changed: bool,
+    /// Whether nobody wants to hear of events.
+    silent: bool,
     fired: Vec<u32>,
 }
 
@@ -85,6 +87,7 @@ impl Machine {
             answers: Ring::new(seed),
             over: Endings::new(seed),
             changed: false,
+            silent: false,
             fired: Vec::new(),
         }
     }
@@ -106,6 +109,23 @@ impl Machine {
             outcome,
             changed: self.changed,
         }
+    }
+
+    /// The same for an entry whose effects were had long ago.
+    pub fn replay(&mut self, entry: Entry) {
+        self.silent = true;
+        self.apply(entry, &mut Vec::new());
+        self.silent = false;
+    }
+
+    /// Makes room for so many more locks at once, where it is known that they come.
+    pub fn reserve(&mut self, locks: usize) {
+        self.tables.reserve(locks);
+    }
+
+    /// Gives back room that [`Machine::reserve`] made in vain.
+    pub fn fit(&mut self) {
+        self.tables.fit();
     }
 
     fn command(&mut self, command: Command, effects: &mut Vec<Effect>) -> Outcome {
@@ -208,6 +228,9 @@ impl Machine {
 
     fn event(&mut self, lock: u32, change: Change, effects: &mut Vec<Effect>) {
         self.revision += 1;
+        if self.silent {
+            return;
+        }
         let lock = &self.tables.locks[lock];
         let client = self.tables.leases[lock.lease].client;
         effects.push(Effect::Event(Event {

@@ -101,8 +101,8 @@ impl Machine {
             holder: Some(holder),
             lease: Some(self.tables.leases[lock.lease].id),
             acquired_at: Some(lock.wall),
-            metadata: lock.extra.as_ref().and_then(|extra| extra.metadata.clone()),
-            waiters: lock.waiting(),
+            metadata: self.tables.metadata(slot).map(Box::from),
+            waiters: self.tables.waiting(slot),
         })
     }
 

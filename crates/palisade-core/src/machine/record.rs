@@ -17,8 +17,8 @@ pub(crate) struct Lock {
     /// The lease's other grants, in token order.
     pub(super) prev: Slot,
     pub(super) next: Slot,
-    /// What most locks do not have.
-    pub(crate) extra: Option<Box<Extra>>,
+    /// What most locks do not have; [`NIL`] for those.
+    pub(crate) extra: Slot,
 }
 
 /// What only some locks have: text from the holder, and a queue.
@@ -75,19 +75,6 @@ impl Lease {
     }
 }
 
-impl Lock {
-    pub(crate) fn waiting(&self) -> u32 {
-        self.extra.as_ref().map_or(0, |extra| extra.waiting)
-    }
-
-    pub(super) fn first_waiter(&self) -> Option<Slot> {
-        self.extra
-            .as_ref()
-            .map(|extra| extra.first)
-            .filter(|first| *first != NIL)
-    }
-}
-
 impl Extra {
     pub(super) const fn new() -> Extra {
         Extra {
@@ -101,6 +88,6 @@ impl Extra {
 
 const _: () = {
     // A million held locks are a promise; a field here costs a megabyte there.
-    assert!(size_of::<Option<Lock>>() <= 56);
-    assert!(size_of::<Option<Lease>>() <= 64);
+    assert!(size_of::<Option<Lock>>() <= 48);
+    assert!(size_of::<Option<Lease>>() <= 48);
 };

@@ -142,6 +142,8 @@ impl Machine {
         (machine.now, machine.next_token) = (head.now, head.next_token);
         (machine.revision, machine.arrivals) = (head.revision, head.arrivals);
         machine.limits = head.limits;
+        // Most records are leases and grants, one of each for a lock.
+        machine.reserve(records.size_hint().1.unwrap_or(0) / 2);
         let mut last = Place::of(&Record::Head(head));
         for record in records {
             let place = Place::of(&record);
@@ -289,7 +291,7 @@ impl Machine {
             token: lock.token,
             key: self.tables.leases[lock.lease].key,
             wall: lock.wall,
-            metadata: lock.extra.as_ref().and_then(|extra| extra.metadata.clone()),
+            metadata: self.tables.metadata(slot).map(Box::from),
         })
     }
 

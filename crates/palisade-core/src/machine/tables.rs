@@ -18,6 +18,7 @@ pub(crate) struct Tables {
     pub(crate) leases: Slab<Lease>,
     pub(crate) clients: Slab<Client>,
     pub(crate) waiters: Slab<Waiter>,
+    extras: Slab<Extra>,
     names: Index,
     keys: Index,
     ids: Index,
@@ -33,6 +34,7 @@ impl Tables {
             leases: Slab::new(),
             clients: Slab::new(),
             waiters: Slab::new(),
+            extras: Slab::new(),
             names: Index::new(seed),
             keys: Index::new(seed),
             ids: Index::new(seed),
@@ -40,6 +42,26 @@ impl Tables {
             lease_timers: Wheel::new(now),
             wait_timers: Wheel::new(now),
         }
+    }
+
+    /// Makes room for so many more locks, each under a lease of its own.
+    pub(super) fn reserve(&mut self, locks: usize) {
+        let (records, leases) = (&self.locks, &self.leases);
+        self.names
+            .reserve(locks, |hasher, slot| hasher.hash_one(&*records[slot].name));
+        self.keys
+            .reserve(locks, |hasher, slot| hasher.hash_one(leases[slot].key));
+        self.lease_timers.reserve(locks);
+    }
+
+    /// Gives back most of the room that nothing is in.
+    pub(super) fn fit(&mut self) {
+        let (records, leases) = (&self.locks, &self.leases);
+        self.names
+            .fit(|hasher, slot| hasher.hash_one(&*records[slot].name));
+        self.keys
+            .fit(|hasher, slot| hasher.hash_one(leases[slot].key));
+        self.lease_timers.fit();
     }
 
     pub(crate) fn find_lock(&self, name: &str) -> Option<Slot> {
@@ -163,7 +185,7 @@ impl Tables {
             lease: NIL,
             prev: NIL,
             next: NIL,
-            extra: None,
+            extra: NIL,
         };
         let slot = self.locks.insert(record);
         let locks = &self.locks;
@@ -185,16 +207,41 @@ impl Tables {
     pub(super) fn close_lock(&mut self, slot: Slot) {
         if let Some(lock) = self.locks.remove(slot) {
             self.names.remove(&*lock.name, slot);
+            self.extras.remove(lock.extra);
         }
     }
 
     pub(super) fn set_metadata(&mut self, slot: Slot, metadata: Option<Box<str>>) {
-        let lock = &mut self.locks[slot];
-        if metadata.is_some() || lock.extra.is_some() {
-            lock.extra
-                .get_or_insert_with(|| Box::new(Extra::new()))
-                .metadata = metadata;
+        if metadata.is_some() || self.extra(slot).is_some() {
+            self.extra_mut(slot).metadata = metadata;
         }
+    }
+
+    pub(crate) fn metadata(&self, lock: Slot) -> Option<&str> {
+        self.extra(lock)?.metadata.as_deref()
+    }
+
+    /// How many requests wait for a lock.
+    pub(crate) fn waiting(&self, lock: Slot) -> u32 {
+        self.extra(lock).map_or(0, |extra| extra.waiting)
+    }
+
+    pub(super) fn first_waiter(&self, lock: Slot) -> Option<Slot> {
+        self.extra(lock)
+            .map(|extra| extra.first)
+            .filter(|first| *first != NIL)
+    }
+
+    fn extra(&self, lock: Slot) -> Option<&Extra> {
+        self.extras.get(self.locks[lock].extra)
+    }
+
+    fn extra_mut(&mut self, lock: Slot) -> &mut Extra {
+        let extra = &mut self.locks[lock].extra;
+        if *extra == NIL {
+            *extra = self.extras.insert(Extra::new());
+        }
+        &mut self.extras[*extra]
     }
 
     /// Appends a lock to its lease's grants. Tokens only grow, so the list is in token order.
@@ -242,9 +289,7 @@ impl Tables {
             hasher.hash_one(waiters[slot].request)
         });
         self.wait_timers.insert(slot, deadline);
-        let extra = self.locks[lock]
-            .extra
-            .get_or_insert_with(|| Box::new(Extra::new()));
+        let extra = self.extra_mut(lock);
         extra.waiting += 1;
         let last = core::mem::replace(&mut extra.last, slot);
         if last == NIL {
@@ -260,14 +305,13 @@ impl Tables {
         self.wait_timers.remove(slot);
         let waiter = self.waiters.remove(slot)?;
         self.requests.remove(&waiter.request, slot);
-        if let Some(extra) = &mut self.locks[waiter.lock].extra {
-            extra.waiting -= 1;
-            if waiter.prev == NIL {
-                extra.first = waiter.next;
-            }
-            if waiter.next == NIL {
-                extra.last = waiter.prev;
-            }
+        let extra = self.extra_mut(waiter.lock);
+        extra.waiting -= 1;
+        if waiter.prev == NIL {
+            extra.first = waiter.next;
+        }
+        if waiter.next == NIL {
+            extra.last = waiter.prev;
         }
         if waiter.prev != NIL {
             self.waiters[waiter.prev].next = waiter.next;
@@ -284,7 +328,7 @@ impl Tables {
 
     /// The requests waiting for a lock, first come first.
     pub(crate) fn queue_of(&self, lock: Slot) -> impl Iterator<Item = Slot> {
-        core::iter::successors(self.locks[lock].first_waiter(), |slot| {
+        core::iter::successors(self.first_waiter(lock), |slot| {
             Some(self.waiters[*slot].next).filter(|next| *next != NIL)
         })
     }

@@ -64,7 +64,7 @@ impl Machine {
 
     fn queue_bound(&self, lock: Slot, client: &ClientId) -> Option<QueueBound> {
         let limits = &self.limits;
-        if self.tables.locks[lock].waiting() >= limits.waiters_per_lock {
+        if self.tables.waiting(lock) >= limits.waiters_per_lock {
             return Some(QueueBound::Lock {
                 max: limits.waiters_per_lock,
             });
@@ -80,7 +80,7 @@ impl Machine {
     /// Gives a lock that just became free to the first waiter that is still there (rule A10), or
     /// forgets the lock. `last` is who had it.
     pub(super) fn wake(&mut self, lock: Slot, last: &Holder, effects: &mut Vec<Effect>) {
-        while let Some(first) = self.tables.locks[lock].first_waiter() {
+        while let Some(first) = self.tables.first_waiter(lock) {
             let Some((client, waiter)) = self.tables.dequeue(first) else {
                 break;
             };

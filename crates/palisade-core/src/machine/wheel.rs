@@ -19,7 +19,11 @@ use crate::time::Timestamp;
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
 const LEVELS: usize = 6;
-const UNLINKED: u16 = u16::MAX;
+const PLACES: usize = LEVELS * SLOTS;
+
+/// Numbers from here on are no timers: `FIRST_OF + place` stands before the first timer of a place, and
+/// [`NIL`] behind the last one.
+const FIRST_OF: Slot = NIL - PLACES as Slot;
 
 /// Timers by the slot numbers of their owners' table.
 #[derive(Clone, Debug)]
@@ -33,27 +37,36 @@ pub(super) struct Wheel {
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
+    /// [`NIL`] of a timer that is not in.
     prev: Slot,
     next: Slot,
-    place: u16,
 }
 
 const LOOSE: Link = Link {
     prev: NIL,
     next: NIL,
-    place: UNLINKED,
 };
 
 impl Wheel {
     /// A wheel that has worked off everything up to `now`.
     pub(super) fn new(now: Timestamp) -> Wheel {
-        let heads = vec![NIL; LEVELS * SLOTS].into_boxed_slice();
+        let heads = vec![NIL; PLACES].into_boxed_slice();
         Wheel {
             elapsed: floor_tick(now),
             occupied: [0; LEVELS],
             heads,
             links: Vec::new(),
         }
+    }
+
+    /// Makes room for so many timers at once.
+    pub(super) fn reserve(&mut self, timers: usize) {
+        self.links.reserve(timers);
+    }
+
+    /// Gives back room for timers that never were.
+    pub(super) fn fit(&mut self) {
+        self.links.shrink_to_fit();
     }
 
     /// Puts a timer in. It must not be in already.
@@ -65,9 +78,8 @@ impl Wheel {
         let place = self.place(tick);
         let head = self.heads[place];
         self.links[timer as usize] = Link {
-            prev: NIL,
+            prev: FIRST_OF + place as Slot,
             next: head,
-            place: place as u16,
         };
         if head != NIL {
             self.links[head as usize].prev = timer;
@@ -81,18 +93,18 @@ impl Wheel {
         let Some(link) = self.links.get_mut(timer as usize) else {
             return;
         };
-        let Link { prev, next, place } = core::mem::replace(link, LOOSE);
-        if place == UNLINKED {
+        let Link { prev, next } = core::mem::replace(link, LOOSE);
+        if prev == NIL {
             return;
         }
         if next != NIL {
             self.links[next as usize].prev = prev;
         }
-        if prev != NIL {
+        if prev < FIRST_OF {
             self.links[prev as usize].next = next;
             return;
         }
-        let place = usize::from(place);
+        let place = (prev - FIRST_OF) as usize;
         self.heads[place] = next;
         if next == NIL {
             self.occupied[place / SLOTS] &= !(1 << (place % SLOTS));

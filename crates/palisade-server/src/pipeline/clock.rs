@@ -72,8 +72,8 @@ impl Clock {
     }
 }
 
-/// What the wall clock shows; for people only.
-pub(super) fn wall() -> WallTime {
+/// What the wall clock shows: for people, and for a restore, which leaps farther the later it is.
+pub(crate) fn wall() -> WallTime {
     let now = clock_gettime(ClockId::Realtime);
     let millis = i128::from(now.tv_sec) * 1_000 + i128::from(now.tv_nsec) / 1_000_000;
     WallTime(u64::try_from(millis).unwrap_or(0))

@@ -17,7 +17,7 @@
 //! It knows neither sockets nor how the log is made durable: the one side is [`Handle`], the other
 //! the trait [`Log`].
 
-mod clock;
+pub(crate) mod clock;
 pub mod codec;
 mod desk;
 mod handle;

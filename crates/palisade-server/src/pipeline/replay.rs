@@ -3,7 +3,7 @@
 use std::fmt;
 
 use palisade_core::machine::{Corrupt, Record};
-use palisade_core::{Effect, Entry, Machine};
+use palisade_core::{Entry, Machine};
 
 use super::Returning;
 use super::clock::wall;
@@ -32,8 +32,16 @@ impl std::error::Error for ReplayError {}
 /// A machine that is being brought up to date.
 pub struct Replay {
     machine: Machine,
-    effects: Vec<Effect>,
 }
+
+/// What one grant takes in the log and in a snapshot, at least: a lease's key, its times, its names.
+const GRANT_BYTES: u64 = 64;
+
+/// What a lease or a grant takes in a snapshot, at least: a key and a short name.
+const RECORD_BYTES: usize = 32;
+
+/// Room for more locks than this is not made in advance.
+const MOST_AT_ONCE: u64 = 1 << 22;
 
 impl Replay {
     /// Begins with nothing: a log from its first batch.
@@ -41,7 +49,6 @@ impl Replay {
     pub fn from_nothing(seed: u64) -> Replay {
         Replay {
             machine: Machine::new(seed),
-            effects: Vec::new(),
         }
     }
 
@@ -60,10 +67,14 @@ impl Replay {
             return Err(ReplayError::Malformed(malformed));
         }
         let machine = machine.map_err(ReplayError::Corrupt)?;
-        Ok(Replay {
-            machine,
-            effects: Vec::new(),
-        })
+        Ok(Replay { machine })
+    }
+
+    /// Makes room for what so many bytes of the log can grant: tables that grow step by step cost a fifth
+    /// of a start with a million locks.
+    pub fn expect(&mut self, bytes: u64) {
+        let locks = (bytes / GRANT_BYTES).min(MOST_AT_ONCE);
+        self.machine.reserve(locks as usize);
     }
 
     /// Applies one batch of the log.
@@ -71,12 +82,8 @@ impl Replay {
     /// # Errors
     /// [`ReplayError`] if the bytes are not those of a batch.
     pub fn batch(&mut self, bytes: &[u8]) -> Result<(), ReplayError> {
-        let Replay { machine, effects } = self;
-        codec::decode_batch(bytes, |entry| {
-            machine.apply(entry, effects);
-            effects.clear();
-        })
-        .map_err(ReplayError::Malformed)
+        codec::decode_batch(bytes, |entry| self.machine.replay(entry))
+            .map_err(ReplayError::Malformed)
     }
 
     /// Applies what an authority records when it comes back, and gives the batch that has to be logged
@@ -88,9 +95,7 @@ impl Replay {
         codec::encode_head(&mut batch, at, wall);
         for command in returning.commands() {
             codec::encode_command(&mut batch, &command);
-            self.machine
-                .apply(Entry { at, wall, command }, &mut self.effects);
-            self.effects.clear();
+            self.machine.replay(Entry { at, wall, command });
         }
         batch
     }
@@ -114,7 +119,8 @@ impl Replay {
 
     /// The machine as it is now.
     #[must_use]
-    pub fn finish(self) -> Machine {
+    pub fn finish(mut self) -> Machine {
+        self.machine.fit();
         self.machine
     }
 }
@@ -144,6 +150,10 @@ impl Records<'_> {
 
 impl Iterator for Records<'_> {
     type Item = Record;
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.rest.len() / RECORD_BYTES))
+    }
 
     fn next(&mut self) -> Option<Record> {
         if self.rest.is_empty() {

@@ -124,6 +124,9 @@ pub(crate) fn main() -> ExitCode {
 impl Command {
     /// Does it; the status is that of a job, or 0.
     fn carry_out(self, out: Out) -> Result<u8, Failure> {
+        if self.is_server() || matches!(self, Command::Bench(_)) {
+            crate::small_pages();
+        }
         match self {
             Command::Run(args) => return crate::run::run(&args, out),
             Command::Serve(args) => operator::serve(&args, out),
