@@ -312,3 +312,25 @@ fn a_backup_is_opened_by_restore_and_tokens_leap() {
         "and a directory in use is not opened twice"
     );
 }
+
+#[test]
+fn a_reader_that_has_gone_away_is_no_failure() {
+    let server = Server::start();
+    let data = server.file("data").display().to_string();
+    for arguments in [
+        &["backup", "copy", "--data", &data][..],
+        &["restore", "copy", "--data", "again"],
+        &["bench", "--duration", "50ms", "--warmup", "0s"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = server.palisade(arguments);
+        let output = command.stdout(writer).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(
+            (status(&output), said.contains("panicked")),
+            (0, false),
+            "{said}"
+        );
+    }
+}

@@ -11,6 +11,7 @@
 mod load;
 mod report;
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -65,10 +66,11 @@ pub(crate) async fn run(settings: &Settings) -> Result<bool, Error> {
     }
     let measured = Loops::new(settings, &clients)?.run().await?;
     let report = Report::new(settings, measured);
-    if settings.json {
-        println!("{}", report.json());
-    } else {
-        print!("{}", report.text());
-    }
+    let text = match settings.json {
+        true => report.json().to_string(),
+        false => report.text().trim_end().to_owned(),
+    };
+    // Nobody is left to read it if this fails.
+    let _ = writeln!(std::io::stdout(), "{text}");
     Ok(report.tokens_are_good())
 }

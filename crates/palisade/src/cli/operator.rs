@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
-use palisade_core::{Limits, Ttl};
+use palisade_core::{Limits, Token, Ttl};
+use palisade_server::durable;
+use serde_json::json;
 
 use super::failure::{FAILED, Failure};
 use super::output::Out;
@@ -83,11 +85,47 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
 }
 
 pub(super) fn backup(args: &BackupArgs, out: Out) -> Result<(), Failure> {
-    serve::backup(&args.data, &args.to, out.json).map_err(failed)
+    let report = palisade_wal::backup(&args.data, &args.to).map_err(failed)?;
+    let entries = report.last.map_or(0, |last| last.get());
+    if out.json {
+        let authority = report.identity.owner.to_string();
+        return out.value(&json!({"backup": args.to, "authority": authority, "entries": entries}));
+    }
+    let (data, to) = (args.data.display(), args.to.display());
+    out.text(&format!(
+        "backed up {data} to {to} ({entries} log entries)\n\
+         open it with: palisade restore {to} --data NEW-DIRECTORY"
+    ))
 }
 
 pub(super) fn restore(args: &RestoreArgs, out: Out) -> Result<(), Failure> {
-    serve::restore(&args.backup, &args.data, out.json).map_err(failed)
+    let restored = durable::restore(&args.backup, &args.data).map_err(failed)?;
+    let next_token = restored.next_token.map(Token::get);
+    let identity = &restored.identity;
+    if out.json {
+        return out.value(&json!({
+            "data": args.data,
+            "authority": &*identity.authority,
+            "incarnation": identity.incarnation,
+            "next_token": next_token,
+            "locks": restored.locks,
+        }));
+    }
+    let data = args.data.display();
+    out.text(&format!(
+        "restored {} into {data}\n\
+         \x20 authority    {} (as before)\n\
+         \x20 incarnation  {} (new)\n\
+         \x20 next token   {}\n\
+         \x20 {} locks are held as they were at the backup; their leases get their full time again\n\n\
+         Make sure the old server never runs again, then: palisade serve --data {data}",
+        args.backup.display(),
+        identity.authority,
+        identity.incarnation,
+        next_token.map_or("none: the range is exhausted".into(), |token| token
+            .to_string()),
+        restored.locks,
+    ))
 }
 
 fn failed(error: impl ToString) -> Failure {

@@ -1,7 +1,6 @@
 //! `palisade serve`: the lock server on its directory.
 
-mod copies;
-
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -10,8 +9,6 @@ use palisade_server::durable::{self, Authority};
 use palisade_server::net;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-
-pub(crate) use copies::{backup, restore};
 
 /// What the command line says about a server.
 #[derive(Clone, Debug)]
@@ -112,8 +109,8 @@ fn announce(settings: &Settings, at: SocketAddr, authority: &Authority) {
             "the end of the log was torn by the last crash; nothing in it was ever acknowledged"
         );
     }
-    if settings.json {
-        let line = serde_json::json!({
+    let text = if settings.json {
+        serde_json::json!({
             "listening": at.to_string(),
             "url": format!("http://{at}"),
             "data": settings.data,
@@ -123,29 +120,30 @@ fn announce(settings: &Settings, at: SocketAddr, authority: &Authority) {
             "next_token": stats.next_token.get(),
             "locks": stats.locks.get(),
             "manual_clock": settings.manual_clock,
-        });
-        println!("{line}");
-        return;
-    }
-    println!("palisade {} · lock server", env!("CARGO_PKG_VERSION"));
-    println!("  listening   http://{at}  (HTTP/JSON and gRPC)");
-    println!(
-        "  data        {}{}",
-        settings.data.display(),
-        if authority.created { "  (new)" } else { "" }
-    );
-    println!("  authority   {}", identity.authority);
-    println!(
-        "  next token  {}, {} locks held",
-        stats.next_token.get(),
-        stats.locks.get()
-    );
-    if settings.manual_clock {
-        println!();
-        println!("  !! MANUAL CLOCK: nothing expires until you say so, with");
-        println!("  !!   curl -X POST http://{at}/v1/clock/advance -d '{{\"ms\": 1000}}'");
-        println!("  !! Never use this for locks that matter.");
-    }
-    println!();
-    println!("  try: palisade run hello -- sh -c 'echo I hold it, token $PALISADE_FENCING_TOKEN'");
+        })
+        .to_string()
+    } else {
+        let manual = format!(
+            "\n  !! MANUAL CLOCK: nothing expires until you say so, with\n\
+             \x20 !!   curl -X POST http://{at}/v1/clock/advance -d '{{\"ms\": 1000}}'\n\
+             \x20 !! Never use this for locks that matter.\n"
+        );
+        format!(
+            "palisade {} · lock server\n\
+             \x20 listening   http://{at}  (HTTP/JSON and gRPC)\n\
+             \x20 data        {}{}\n\
+             \x20 authority   {}\n\
+             \x20 next token  {}, {} locks held\n{}\n\
+             \x20 try: palisade run hello -- sh -c 'echo I hold it, token $PALISADE_FENCING_TOKEN'",
+            env!("CARGO_PKG_VERSION"),
+            settings.data.display(),
+            if authority.created { "  (new)" } else { "" },
+            identity.authority,
+            stats.next_token.get(),
+            stats.locks.get(),
+            if settings.manual_clock { &*manual } else { "" },
+        )
+    };
+    // A reader that has gone away (`| head`) is no reason to stop serving.
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
