@@ -39,17 +39,19 @@ impl Desk {
         }
     }
 
-    /// A client's connection is gone: the requests that waited through it.
+    /// A client's connection is gone: the requests that waited through it, in the order in which they were
+    /// made. Their ids are random bytes, which nothing here may depend on.
     pub(crate) fn hangup(&mut self, client: u8, life: u32) -> Vec<RequestId> {
         let gone = |to: &ReplyTo| (to.client, to.life) == (client, life);
-        let requests: Vec<RequestId> = self
+        let mut requests: Vec<(u32, RequestId)> = self
             .waiting
             .iter()
             .filter(|(_, to)| gone(to))
-            .map(|(request, _)| *request)
+            .map(|(request, to)| (to.operation, *request))
             .collect();
+        requests.sort_unstable_by_key(|(operation, _)| *operation);
         self.waiting.retain(|_, to| !gone(to));
-        requests
+        requests.into_iter().map(|(_, request)| request).collect()
     }
 
     pub(crate) fn take_ready(&mut self) -> Vec<(ReplyTo, Answer)> {
