@@ -3,7 +3,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// Which way bytes go.
@@ -25,10 +25,23 @@ struct Shared {
     server: Mutex<SocketAddr>,
     open: AtomicBool,
     accepted: AtomicU64,
-    /// Both ends of every connection.
-    sockets: Mutex<Vec<TcpStream>>,
+    /// Every connection that somebody still relays.
+    connections: Mutex<Vec<Weak<Connection>>>,
     gates: [Gate; 2],
     ended: AtomicBool,
+}
+
+/// Both ends; they close with the last of the two threads that relay between them.
+struct Connection {
+    near: TcpStream,
+    far: TcpStream,
+}
+
+impl Connection {
+    fn cut(&self) {
+        let _ = self.near.shutdown(Shutdown::Both);
+        let _ = self.far.shutdown(Shutdown::Both);
+    }
 }
 
 /// What stands in the way in one direction.
@@ -53,7 +66,7 @@ impl Proxy {
             server: Mutex::new(server),
             open: AtomicBool::new(true),
             accepted: AtomicU64::new(0),
-            sockets: Mutex::default(),
+            connections: Mutex::default(),
             gates: [Gate::default(), Gate::default()],
             ended: AtomicBool::new(false),
         });
@@ -80,8 +93,10 @@ impl Proxy {
 
     /// Breaks every connection once.
     pub fn break_connections(&self) {
-        for socket in lock(&self.shared.sockets).drain(..) {
-            let _ = socket.shutdown(Shutdown::Both);
+        for connection in lock(&self.shared.connections).drain(..) {
+            if let Some(connection) = connection.upgrade() {
+                connection.cut();
+            }
         }
     }
 
@@ -146,29 +161,32 @@ fn relay(near: TcpStream, shared: &Arc<Shared>) -> io::Result<()> {
     let far = TcpStream::connect(server)?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
+    let connection = Arc::new(Connection { near, far });
+    {
+        let mut connections = lock(&shared.connections);
+        connections.retain(|connection| connection.strong_count() > 0);
+        connections.push(Arc::downgrade(&connection));
+    }
+    // A cut that came meanwhile has perhaps not seen it.
+    if !shared.open.load(Ordering::SeqCst) {
+        connection.cut();
+    }
     for direction in [Direction::Forth, Direction::Back] {
-        let (mut from, mut to) = match direction {
-            Direction::Forth => (near.try_clone()?, far.try_clone()?),
-            Direction::Back => (far.try_clone()?, near.try_clone()?),
-        };
-        let shared = Arc::clone(shared);
+        let (shared, connection) = (Arc::clone(shared), Arc::clone(&connection));
         std::thread::spawn(move || {
-            let _ = pump(&mut from, &mut to, &shared.gates[direction as usize]);
+            let Connection { near, far } = &*connection;
+            let (from, to) = match direction {
+                Direction::Forth => (near, far),
+                Direction::Back => (far, near),
+            };
+            let _ = pump(from, to, &shared.gates[direction as usize]);
             let _ = to.shutdown(Shutdown::Write);
         });
-    }
-    let mut sockets = lock(&shared.sockets);
-    sockets.extend([near, far]);
-    // A cut that came meanwhile has not seen these.
-    if !shared.open.load(Ordering::SeqCst) {
-        for socket in sockets.drain(..) {
-            let _ = socket.shutdown(Shutdown::Both);
-        }
     }
     Ok(())
 }
 
-fn pump(from: &mut TcpStream, to: &mut TcpStream, gate: &Gate) -> io::Result<()> {
+fn pump(mut from: &TcpStream, mut to: &TcpStream, gate: &Gate) -> io::Result<()> {
     let mut buffer = [0; 16 << 10];
     loop {
         let length = from.read(&mut buffer)?;
@@ -193,4 +211,25 @@ fn pump(from: &mut TcpStream, to: &mut TcpStream, gate: &Gate) -> io::Result<()>
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_is_over_keeps_no_socket_open() {
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let relay = Proxy::to(server.local_addr().expect("its address"));
+        let mut client = TcpStream::connect(relay.addr()).expect("the relay");
+        let (mut served, _) = server.accept().expect("the relay's own");
+        client.write_all(b"a").expect("a byte goes");
+        served.read_exact(&mut [0]).expect("a byte comes");
+        let kept = |count| lock(&relay.shared.connections)[0].strong_count() == count;
+        assert!(!kept(0), "two threads relay");
+        drop((client, served));
+        while !kept(0) {
+            std::thread::yield_now();
+        }
+    }
 }

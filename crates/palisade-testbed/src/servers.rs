@@ -309,13 +309,26 @@ impl Nats {
     }
 }
 
-/// `moto_server`: S3 and DynamoDB, in memory.
+/// `moto`: S3 and DynamoDB, in memory, one request at a time (`moto_in_turn.py` says why).
 pub struct Moto(Instance);
 
 impl Moto {
-    /// Starts it with these arguments after its own. Found by `PALISADE_MOTO`, where `cargo xtask test`
-    /// put it, or on the path.
+    /// Starts it with these arguments after its own. Found by `PALISADE_MOTO`, the `moto_server` of a Python
+    /// environment, or where `cargo xtask test` put it, or on the path.
     pub fn start(arguments: &[&str]) -> Moto {
+        Moto::with(include_str!("moto_in_turn.py"), arguments)
+    }
+
+    /// As moto itself starts, its threads switched a thousand times as often: two conditional writes can
+    /// both pass their check. For control arms.
+    pub fn out_of_turn() -> Moto {
+        let program = "import sys, moto.server\n\
+            sys.setswitchinterval(1e-5)\n\
+            sys.exit(moto.server.main(sys.argv[1:]))";
+        Moto::with(program, &[])
+    }
+
+    fn with(program: &'static str, arguments: &[&str]) -> Moto {
         let more = owned(arguments);
         Moto(Instance::start(Recipe {
             name: "moto",
@@ -324,7 +337,8 @@ impl Moto {
             prepare: nothing(),
             command: Box::new(move |_, ports| {
                 let port = ports[0].to_string();
-                let mut command = owned(&[&moto_program(), "-H", "127.0.0.1", "-p", &port]);
+                let mut command = owned(&[&python_of_moto(), "-c", program]);
+                command.extend(owned(&["-H", "127.0.0.1", "-p", &port]));
                 command.extend(more.clone());
                 command
             }),
@@ -341,18 +355,25 @@ impl Moto {
     }
 }
 
-fn moto_program() -> String {
-    if let Ok(named) = std::env::var("PALISADE_MOTO") {
-        return named;
+/// The interpreter that the script `moto_server` names in its first line: the one that has moto.
+fn python_of_moto() -> String {
+    let script = moto_server();
+    let text = std::fs::read_to_string(&script).unwrap_or_default();
+    let named = text.lines().next().and_then(|line| line.strip_prefix("#!"));
+    named.map_or_else(|| "python3".to_owned(), |python| python.trim().to_owned())
+}
+
+fn moto_server() -> PathBuf {
+    if let Some(named) = std::env::var_os("PALISADE_MOTO") {
+        return PathBuf::from(named);
     }
     // Tests run from the folder of their crate, and their program lies in the target folder.
     let program = std::env::current_exe().unwrap_or_default();
-    let installed: Option<PathBuf> = program
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let installed = program
         .ancestors()
-        .map(|dir| dir.join("palisade-tools/moto/bin/moto_server"))
-        .find(|path| path.exists());
-    installed.map_or_else(
-        || "moto_server".to_owned(),
-        |path| path.display().to_string(),
-    )
+        .map(|dir| dir.join("palisade-tools/moto/bin/moto_server"));
+    let on_path = std::env::split_paths(&path).map(|dir| dir.join("moto_server"));
+    let mut places = installed.chain(on_path);
+    places.find(|path| path.exists()).unwrap_or_default()
 }

@@ -25,7 +25,7 @@ use palisade_core::Token;
 use palisade_fence::conformance::{self, Habit, Subject};
 use palisade_fence::{Fence, Mode, Pass, Rule};
 use palisade_testbed::{Moto, Proxy};
-use server::{Sent, client, table};
+use server::{Sent, client, table, table_at};
 use subject::{Items, Transactions};
 
 const TEXTBOOK: Rule = Rule {
@@ -138,6 +138,63 @@ async fn the_textbook_fence_loses_every_write_held_in_flight() {
         rule: TEXTBOOK,
     });
     assert_eq!(lost.await, rounds(), "the control arm lost too little");
+}
+
+/// Four clients add one to the same item, each addition on the condition that nobody was between: how many
+/// acknowledged additions of at most so many are not in the item. Stops when some are lost.
+async fn lost_by_the_server(client: &aws_sdk_dynamodb::Client, tries: u64) -> u64 {
+    let number = |n: u64| AttributeValue::N(n.to_string());
+    let put = client.put_item().table_name("raced").item("id", text("x"));
+    put.item("n", number(0)).send().await.unwrap();
+    let value = |client: aws_sdk_dynamodb::Client| async move {
+        let get = client.get_item().table_name("raced").key("id", text("x"));
+        let item = get.consistent_read(true).send().await.unwrap().item;
+        item.unwrap()["n"].as_n().unwrap().parse::<u64>().unwrap()
+    };
+    let adds = |client: aws_sdk_dynamodb::Client| async move {
+        let mut acknowledged = 0;
+        for _ in 0..10 {
+            let old = value(client.clone()).await;
+            let add = client
+                .update_item()
+                .table_name("raced")
+                .key("id", text("x"))
+                .update_expression("SET n = :new")
+                .condition_expression("n = :old")
+                .expression_attribute_values(":new", number(old + 1))
+                .expression_attribute_values(":old", number(old));
+            match add.send().await.map_err(|e| e.into_service_error()) {
+                Ok(_) => acknowledged += 1,
+                Err(refused) if refused.is_conditional_check_failed_exception() => {}
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        acknowledged
+    };
+    let (mut tried, mut acknowledged, mut lost) = (0, 0, 0);
+    while tried < tries && lost == 0 {
+        let all: Vec<_> = (0..4).map(|_| tokio::spawn(adds(client.clone()))).collect();
+        for one in all {
+            acknowledged += one.await.unwrap();
+        }
+        tried += 40;
+        lost = acknowledged - value(client.clone()).await;
+    }
+    lost
+}
+
+#[tokio::test]
+async fn server_checks_and_changes_in_one_step() {
+    let client = table("raced", false).await;
+    assert_eq!(lost_by_the_server(&client, 4 * rounds()).await, 0);
+}
+
+/// `moto` on its own, which is why the testbed serves it one request at a time.
+#[tokio::test]
+async fn server_of_two_steps_is_found() {
+    let moto = Moto::out_of_turn();
+    let client = table_at(&moto.url(), "raced", false).await;
+    assert_ne!(lost_by_the_server(&client, 40_000).await, 0);
 }
 
 /// The control of all of these: the server evaluates conditions, and a transaction is all or nothing.

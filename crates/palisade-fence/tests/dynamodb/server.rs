@@ -97,7 +97,12 @@ pub(crate) fn client(url: &str, sent: Sent) -> Client {
 
 /// A table of its own, with the partition key `id` and, if asked for, the sort key `at`.
 pub(crate) async fn table(name: &str, sort: bool) -> Client {
-    let client = client(&Moto::shared().url(), Sent::default());
+    table_at(&Moto::shared().url(), name, sort).await
+}
+
+/// The same at this server.
+pub(crate) async fn table_at(url: &str, name: &str, sort: bool) -> Client {
+    let client = client(url, Sent::default());
     let mut ask = client
         .create_table()
         .table_name(name)
