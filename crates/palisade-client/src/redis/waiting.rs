@@ -41,32 +41,23 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
         let asked = [&*at.0.to_string(), &wish, &millis, channel];
         let answer = redis.run("acquire", &request.lock, &id, &asked).await?;
         let look = match &*answer.how {
-            "opened" => {
+            "opened" | "granted" => {
                 redis.replicated().await?;
+                // A grant of an earlier question (this is a repeat, or a waiter that was not told) comes with
+                // its own times; what is left counts from when the question was sent.
+                let (ttl, left, acquired_at) = match &*answer.how {
+                    "opened" => (ttl, ttl.span(), at),
+                    _ => (answer.ttl()?, answer.left(), answer.acquired_at()?),
+                };
                 let waited = sent.since(called);
                 return Ok(Acquired::Granted(Granted {
                     token: answer.token()?,
                     lease: LeaseId(answer.token()?),
                     key: LeaseKey::from_bytes(*request.request.as_bytes()),
                     ttl,
-                    valid_for: waited.plus(ttl.span()),
+                    valid_for: waited.plus(left),
                     waited,
-                    acquired_at: at,
-                }));
-            }
-            // A repeat, or a waiter that was not told.
-            "granted" => {
-                redis.replicated().await?;
-                // What is left counts from when this question was sent.
-                let waited = sent.since(called);
-                return Ok(Acquired::Granted(Granted {
-                    token: answer.token()?,
-                    lease: LeaseId(answer.token()?),
-                    key: LeaseKey::from_bytes(*request.request.as_bytes()),
-                    ttl: answer.ttl()?,
-                    valid_for: waited.plus(answer.left()),
-                    waited,
-                    acquired_at: answer.acquired_at()?,
+                    acquired_at,
                 }));
             }
             // Expiry wakes nobody by itself: the first looks when the holder's lease is due.

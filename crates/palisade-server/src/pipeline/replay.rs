@@ -34,11 +34,8 @@ pub struct Replay {
     machine: Machine,
 }
 
-/// What one grant takes in the log and in a snapshot, at least: a lease's key, its times, its names.
+/// What one grant takes in the log, at least: a lease's key, its times, its names.
 const GRANT_BYTES: u64 = 64;
-
-/// What a lease or a grant takes in a snapshot, at least: a key and a short name.
-const RECORD_BYTES: usize = 32;
 
 /// Room for more locks than this is not made in advance.
 const MOST_AT_ONCE: u64 = 1 << 22;
@@ -151,19 +148,18 @@ impl Records<'_> {
 impl Iterator for Records<'_> {
     type Item = Record;
 
+    /// No more than there are lengths: looking at those alone is quick, and room made for too many locks is
+    /// lost or costs a second hashing of all of them.
     fn size_hint(&self) -> (usize, Option<usize>) {
-        (0, Some(self.rest.len() / RECORD_BYTES))
+        let whole = std::iter::successors(Some(self.rest), |rest| Some(split(rest)?.1));
+        (0, Some(whole.count()))
     }
 
     fn next(&mut self) -> Option<Record> {
         if self.rest.is_empty() {
             return None;
         }
-        let split = self
-            .rest
-            .split_first_chunk::<4>()
-            .and_then(|(length, rest)| rest.split_at_checked(u32::from_le_bytes(*length) as usize));
-        let Some((record, rest)) = split else {
+        let Some((record, rest)) = split(self.rest) else {
             self.fail("a record ends in the middle");
             return None;
         };
@@ -175,4 +171,10 @@ impl Iterator for Records<'_> {
             })
             .ok()
     }
+}
+
+/// The first record, and what follows it.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
