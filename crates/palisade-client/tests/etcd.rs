@@ -106,6 +106,36 @@ fn post(address: std::net::SocketAddr, path: &str, body: &str) -> std::io::Resul
     Ok(answer)
 }
 
+/// How many watches the server keeps.
+fn watches(server: &Server) -> u64 {
+    let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+    write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let count = answer.split("\netcd_debugging_mvcc_watcher_total ").nth(1);
+    count.unwrap().lines().next().unwrap().parse().unwrap()
+}
+
+/// A watch that was left behind costs the server memory, and work at every write.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_over_leaves_no_watch_behind() {
+    let server = Server::start(&[]);
+    let url = format!("etcd://{}", server.address());
+    let client = Client::connect(&url).await.unwrap();
+    let wish = || client.lock("orders").wait(secs(60)).acquire();
+    let held = wish().await.unwrap();
+    let waits = tokio::spawn(wish());
+    poll(async || watches(&server) == 1).await;
+    held.release().await.unwrap();
+    let held = waits.await.unwrap().unwrap();
+    poll(async || watches(&server) == 0).await;
+    let given_up = tokio::spawn(wish());
+    poll(async || watches(&server) == 1).await;
+    given_up.abort();
+    poll(async || watches(&server) == 0).await;
+    held.check().unwrap();
+}
+
 /// The lock of etcd 3.4 itself, as anybody may call it.
 struct Naive(std::net::SocketAddr);
 

@@ -1,4 +1,5 @@
-//! Three members and a leader that is killed: one holder at a time, and tokens that go on rising.
+//! Three members and a leader that is killed: one holder at a time, and tokens that go on rising. The control
+//! arm plays the same to a Redis primary whose replica lags, which keeps neither.
 //!
 //! ```text
 //!   racers ─► acquire ─► Resource (one inside, rising tokens) ─► release ─┐
@@ -14,12 +15,12 @@
     reason = "a test fails by panicking"
 )]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade_client::{Client, secs};
-use palisade_testbed::{Etcd, ZooKeeper};
+use palisade_testbed::{Etcd, Proxy, Redis, ZooKeeper};
 use tokio::task::JoinSet;
 
 const RACERS: u64 = 4;
@@ -30,19 +31,23 @@ const TTL: Duration = secs(6);
 /// However long an election takes on a busy machine.
 const PATIENCE: Duration = secs(120);
 
-/// It stands for what the lock protects.
+/// It stands for what the lock protects, and writes down what must not happen.
 #[derive(Default)]
 struct Resource {
     inside: AtomicBool,
     highest: AtomicU64,
     grants: AtomicU64,
+    ended: AtomicBool,
+    violations: Mutex<Vec<String>>,
 }
 
 impl Resource {
     fn enter(&self, token: u64) {
-        assert!(!self.inside.swap(true, Ordering::SeqCst), "two at once");
-        let before = self.highest.swap(token, Ordering::SeqCst);
-        assert!(before < token, "token {token} after {before}");
+        self.must(!self.inside.swap(true, Ordering::SeqCst), || {
+            "two at once".into()
+        });
+        let before = self.highest.fetch_max(token, Ordering::SeqCst);
+        self.must(before < token, || format!("token {token} after {before}"));
     }
 
     fn leave(&self) {
@@ -50,16 +55,16 @@ impl Resource {
         self.grants.fetch_add(1, Ordering::SeqCst);
     }
 
-    async fn reaches(&self, grants: u64) {
-        while self.grants.load(Ordering::SeqCst) < grants {
-            tokio::time::sleep(Duration::from_millis(5)).await; // real time: other clients have to move
+    fn must(&self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.violations.lock().unwrap().push(what());
         }
     }
 }
 
 /// What fails while there is no leader is tried again, as a new request.
 async fn race(client: Client, resource: Arc<Resource>) {
-    while resource.grants.load(Ordering::SeqCst) < BEFORE + AFTER {
+    while !resource.ended.load(Ordering::SeqCst) {
         let Ok(lease) = client.lock("raced").ttl(TTL).wait(secs(30)).acquire().await else {
             continue;
         };
@@ -67,33 +72,57 @@ async fn race(client: Client, resource: Arc<Resource>) {
         tokio::task::yield_now().await;
         let held = lease.check().is_ok();
         resource.leave();
-        assert!(held, "it was lost while it was used for an instant");
+        resource.must(held, || "lost while it was used for an instant".into());
         // Without an answer it is given back in the background, or expires.
         let _ = lease.release().await;
+    }
+}
+
+struct Race {
+    resource: Arc<Resource>,
+    racers: JoinSet<()>,
+}
+
+impl Race {
+    async fn at(url: &str) -> Race {
+        let resource = Arc::new(Resource::default());
+        let mut racers = JoinSet::new();
+        for _ in 0..RACERS {
+            let client = Client::connect(url).await.unwrap();
+            racers.spawn(race(client, Arc::clone(&resource)));
+        }
+        Race { resource, racers }
+    }
+
+    async fn goes_on_for(&self, grants: u64) {
+        let until = self.resource.grants.load(Ordering::SeqCst) + grants;
+        let wait = async {
+            while self.resource.grants.load(Ordering::SeqCst) < until {
+                tokio::time::sleep(Duration::from_millis(5)).await; // real time: other clients have to move
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, wait).await;
+        waited.expect("nobody is granted any more");
+    }
+
+    /// What happened that must not.
+    async fn ends(mut self) -> Vec<String> {
+        self.resource.ended.store(true, Ordering::SeqCst);
+        while let Some(racer) = self.racers.join_next().await {
+            racer.unwrap();
+        }
+        std::mem::take(&mut *self.resource.violations.lock().unwrap())
     }
 }
 
 async fn a_leader_is_killed(url: &str, kill: impl FnOnce()) {
     let holder = Client::connect(url).await.unwrap();
     let kept = holder.lock("kept").ttl(secs(20)).acquire().await.unwrap();
-    let resource = Arc::new(Resource::default());
-    let mut racers = JoinSet::new();
-    for _ in 0..RACERS {
-        let client = Client::connect(url).await.unwrap();
-        racers.spawn(race(client, Arc::clone(&resource)));
-    }
-    let story = async {
-        resource.reaches(BEFORE).await;
-        let highest = resource.highest.load(Ordering::SeqCst);
-        tokio::task::block_in_place(kill);
-        while let Some(racer) = racers.join_next().await {
-            racer.unwrap();
-        }
-        assert!(resource.highest.load(Ordering::SeqCst) > highest);
-    };
-    tokio::time::timeout(PATIENCE, story)
-        .await
-        .expect("nobody is granted after the leader was killed");
+    let race = Race::at(url).await;
+    race.goes_on_for(BEFORE).await;
+    tokio::task::block_in_place(kill);
+    race.goes_on_for(AFTER).await;
+    assert_eq!(race.ends().await, Vec::<String>::new());
     // What was held before is held by the same grant, or known to be lost; never by two.
     let denied = Client::connect(url).await.unwrap();
     let denied = denied.lock("kept").ttl(TTL).try_acquire().await.unwrap();
@@ -136,4 +165,37 @@ async fn zookeeper_with_three_members_keeps_exclusion_and_order_when_its_leader_
             .kill()
     };
     a_leader_is_killed(&url, kill).await;
+}
+
+/// The control arm: a failover that loses acknowledged grants is seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_with_a_replica_that_lags_keeps_neither_when_its_primary_is_killed() {
+    let (primary, replica) = tokio::task::block_in_place(|| {
+        let primary = Redis::start(&[]);
+        let (host, port) = ("127.0.0.1", primary.port().to_string());
+        let replica = Redis::start(&["--replicaof", host, &port]);
+        (primary, replica)
+    });
+    let operator = redis::Client::open(replica.url()).unwrap();
+    let mut operator = operator.get_multiplexed_async_connection().await.unwrap();
+    let mut follows = String::new();
+    while !follows.contains("master_link_status:up") {
+        let mut ask = redis::cmd("INFO");
+        ask.arg("replication");
+        follows = ask.query_async(&mut operator).await.unwrap();
+    }
+    let relay = Proxy::to(primary.address());
+    let race = Race::at(&format!("redis://{}", relay.addr())).await;
+    race.goes_on_for(BEFORE).await;
+    let mut stop = redis::cmd("REPLICAOF");
+    stop.arg("NO").arg("ONE");
+    stop.exec_async(&mut operator).await.unwrap();
+    race.goes_on_for(BEFORE).await;
+    tokio::task::block_in_place(|| primary.kill());
+    relay.move_to(replica.address());
+    relay.break_connections();
+    race.goes_on_for(AFTER).await;
+    let violations = race.ends().await;
+    let repeats = |what: &String| what.starts_with("token");
+    assert!(violations.iter().any(repeats), "{violations:?}");
 }

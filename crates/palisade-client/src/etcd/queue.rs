@@ -6,11 +6,10 @@ use std::time::Duration;
 use palisade_core::{
     ClientId, GrantRef, Granted, Holder, LeaseId, LeaseKey, LockName, Span, Timestamp, Token, Ttl,
 };
-use tonic::Streaming;
 
 use super::wire::{
-    Alive, KeyValue, TxnRequest, WatchResponse, Wire, absent, created, first_of, get, last_before,
-    op, put, ranged,
+    Alive, KeyValue, TxnRequest, Watch, Wire, absent, created, first_of, get, last_before, op, put,
+    ranged,
 };
 use super::{Etcd, fault};
 use crate::clock::{BootClock, Clock as _, wall};
@@ -230,8 +229,8 @@ impl Asked<'_> {
         let third = Span::from_nanos(self.ttl.span().as_nanos() / 3);
         let look = alive.after(third).min(until);
         let gone = async {
-            let mut events = self.etcd.wire.watch(before, revision).await?;
-            is_gone(&mut events).await
+            let mut watch = self.etcd.wire.watch(before, revision).await?;
+            is_gone(&mut watch).await
         };
         tokio::select! {
             woken = gone => {
@@ -279,9 +278,9 @@ enum Joined {
     TokensExhausted,
 }
 
-async fn is_gone(events: &mut Streaming<WatchResponse>) -> Result<(), Fault> {
+async fn is_gone(watch: &mut Watch) -> Result<(), Fault> {
     loop {
-        let told = events.message().await;
+        let told = watch.events.message().await;
         match told.map_err(|status| fault::changed(&status))? {
             // Compacted away, or the member lost its leader: look again.
             Some(told) if told.canceled || !told.events.is_empty() => return Ok(()),

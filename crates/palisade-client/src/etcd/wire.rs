@@ -1,9 +1,11 @@
 //! The calls the adapter makes, in its own words.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use futures_util::stream;
 use palisade_core::{LockName, Token, Ttl};
+use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Streaming};
 
@@ -23,6 +25,7 @@ pub(super) mod pb {
     tonic::include_proto!("etcdserverpb");
 }
 
+use pb::WatchResponse;
 use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::kv_client::KvClient;
 use pb::lease_client::LeaseClient;
@@ -30,7 +33,7 @@ use pb::range_request::{SortOrder, SortTarget};
 use pb::request_op::Request as Op;
 use pb::response_op::Response as Done;
 use pb::watch_client::WatchClient;
-pub(super) use pb::{KeyValue, RangeRequest, TxnRequest, WatchResponse};
+pub(super) use pb::{KeyValue, RangeRequest, TxnRequest};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer that is silent for this long is asked whether it is there, and given as long to answer.
@@ -179,11 +182,7 @@ impl Wire {
     }
 
     /// Tells when a key is deleted, from this revision on.
-    pub(super) async fn watch(
-        &self,
-        key: &[u8],
-        start_revision: i64,
-    ) -> Result<Streaming<WatchResponse>, Fault> {
+    pub(super) async fn watch(&self, key: &[u8], start_revision: i64) -> Result<Watch, Fault> {
         let create = pb::WatchCreateRequest {
             key: key.to_vec(),
             start_revision,
@@ -193,12 +192,13 @@ impl Wire {
         let create = pb::WatchRequest {
             request_union: Some(pb::watch_request::RequestUnion::CreateRequest(create)),
         };
-        // The stream of requests must stay open: its end ends the watch.
-        let requests = stream::unfold(Some(create), |create| async {
-            match create {
-                Some(create) => Some((create, None)),
-                None => std::future::pending().await,
+        let (open, dropped) = oneshot::channel::<Infallible>();
+        let requests = stream::unfold((Some(create), dropped), async |(create, dropped)| {
+            if create.is_none() {
+                let _ = dropped.await;
+                return None;
             }
+            Some((create?, (None, dropped)))
         });
         let mut request = Request::new(requests);
         // A member that has lost its leader says so instead of staying silent.
@@ -207,8 +207,19 @@ impl Wire {
             tonic::metadata::MetadataValue::from_static("true"),
         );
         let answer = WatchClient::new(self.channel.clone()).watch(request).await;
-        Ok(answer.map_err(|status| looked(&status))?.into_inner())
+        let events = answer.map_err(|status| looked(&status))?.into_inner();
+        Ok(Watch {
+            events,
+            _open: open,
+        })
     }
+}
+
+/// A watch, which ends with this value: only the end of its stream of requests ends it at the server, not
+/// that nobody reads the answers any more.
+pub(super) struct Watch {
+    pub(super) events: Streaming<WatchResponse>,
+    _open: oneshot::Sender<Infallible>,
 }
 
 fn endpoint(host: &str) -> Result<Endpoint, Fault> {
