@@ -30,7 +30,9 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Cluster {
-        let server = Server::start(&[]);
+        // A cluster that never compacts looks at every request there ever was for the lock.
+        let compact = "--auto-compaction-mode=periodic --auto-compaction-retention=5s";
+        let server = Server::start(&compact.split(' ').collect::<Vec<_>>());
         let relay = Relay::to(server.address()).await;
         Cluster {
             server,
