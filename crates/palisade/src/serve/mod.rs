@@ -81,11 +81,12 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     })
 }
 
-/// One thread for sockets on up to seven cores, and one more for every four cores: more of them wake each
-/// other up more than they work (measured in `docs/performance.md`).
+/// Threads for sockets: half of the cores up to four, a quarter of more than sixteen. One is not enough for
+/// 64 connections; more of them wake each other up more than they work (measured in
+/// `docs/performance.md`).
 fn network_threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    (cores / 4).max(1)
+    (cores / 2).clamp(1, 4).max(cores / 4)
 }
 
 fn open(settings: &Settings) -> Result<Authority, Error> {
