@@ -1,5 +1,5 @@
 //! Three members and a leader that is killed: one holder at a time, and tokens that go on rising. The control
-//! arm plays the same to a Redis primary whose replica lags, which keeps neither.
+//! arm plays the same to a Redis primary whose replica lags, which issues tokens again.
 //!
 //! ```text
 //!   racers ─► acquire ─► Resource (one inside, rising tokens) ─► release ─┐
@@ -169,7 +169,7 @@ async fn zookeeper_with_three_members_keeps_exclusion_and_order_when_its_leader_
 
 /// The control arm: a failover that loses acknowledged grants is seen.
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_with_a_replica_that_lags_keeps_neither_when_its_primary_is_killed() {
+async fn redis_with_a_replica_that_lags_issues_tokens_again_when_its_primary_is_killed() {
     let (primary, replica) = tokio::task::block_in_place(|| {
         let primary = Redis::start(&[]);
         let (host, port) = ("127.0.0.1", primary.port().to_string());

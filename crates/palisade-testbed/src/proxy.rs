@@ -215,6 +215,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -228,7 +230,9 @@ mod tests {
         let kept = |count| lock(&relay.shared.connections)[0].strong_count() == count;
         assert!(!kept(0), "two threads relay");
         drop((client, served));
+        let patience = Instant::now() + Duration::from_secs(30);
         while !kept(0) {
+            assert!(Instant::now() < patience, "its sockets are still open");
             std::thread::yield_now();
         }
     }

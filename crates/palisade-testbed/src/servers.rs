@@ -355,9 +355,15 @@ impl Moto {
     }
 }
 
-/// The interpreter that the script `moto_server` names in its first line: the one that has moto.
+/// The interpreter that has moto: the one beside its script, as in every Python environment, or the one that
+/// the script names in its first line.
 fn python_of_moto() -> String {
     let script = moto_server();
+    let beside = script.canonicalize().unwrap_or_default();
+    let beside = beside.with_file_name("python3");
+    if beside.exists() {
+        return beside.display().to_string();
+    }
     let text = std::fs::read_to_string(&script).unwrap_or_default();
     let named = text.lines().next().and_then(|line| line.strip_prefix("#!"));
     named.map_or_else(|| "python3".to_owned(), |python| python.trim().to_owned())

@@ -194,11 +194,11 @@ impl Wire {
         };
         let (open, dropped) = oneshot::channel::<Infallible>();
         let requests = stream::unfold((Some(create), dropped), async |(create, dropped)| {
-            if create.is_none() {
+            let Some(create) = create else {
                 let _ = dropped.await;
                 return None;
-            }
-            Some((create?, (None, dropped)))
+            };
+            Some((create, (None, dropped)))
         });
         let mut request = Request::new(requests);
         // A member that has lost its leader says so instead of staying silent.

@@ -17,9 +17,9 @@ mod apply;
 mod desk;
 mod disk;
 mod ledger;
-#[cfg(test)]
-mod likeness;
 mod process;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
