@@ -6,35 +6,35 @@ use palisade_core::{
 
 use crate::fault::Fault;
 
-/// One answer: a word for what came out, and what is known of the holder.
+/// One answer: lines of text, the first a word for what came out, the others what is known of the
+/// holder.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) how: String,
-    fields: Vec<String>,
-}
+pub(super) struct Answer(String);
 
-/// Where the fields stand.
-const CLIENT: usize = 0;
-const TOKEN: usize = 1;
-const LEFT: usize = 2;
-const AT: usize = 3;
-const TTL: usize = 4;
-const METADATA: usize = 5;
+/// Which line is what.
+const HOW: usize = 0;
+const CLIENT: usize = 1;
+const TOKEN: usize = 2;
+const LEFT: usize = 3;
+const AT: usize = 4;
+const TTL: usize = 5;
 const WAITERS: usize = 6;
+/// The last, because it may have lines of its own.
+const METADATA: usize = 7;
 
 impl Answer {
-    pub(super) fn read(said: Vec<String>) -> Result<Answer, Fault> {
-        let mut said = said.into_iter();
-        let how = said.next().ok_or_else(|| odd("nothing"))?;
-        if how == "elsewhere" {
+    pub(super) fn read(said: String) -> Result<Answer, Fault> {
+        let answer = Answer(said);
+        if answer.how() == "elsewhere" {
             return Err(Fault::unavailable(
                 "the server was emptied or replaced and is another authority now: tokens of two authorities are never mixed",
             ));
         }
-        Ok(Answer {
-            how,
-            fields: said.collect(),
-        })
+        Ok(answer)
+    }
+
+    pub(super) fn how(&self) -> &str {
+        self.line(HOW).unwrap_or_default()
     }
 
     pub(super) fn token(&self) -> Result<Token, Fault> {
@@ -63,7 +63,7 @@ impl Answer {
     }
 
     pub(super) fn ending(&self) -> Result<Ending, Fault> {
-        match &*self.how {
+        match self.how() {
             // Who abandoned it gave it up.
             "released" | "abandoned" => Ok(Ending::Released),
             "expired" => Ok(Ending::Expired),
@@ -74,29 +74,59 @@ impl Answer {
     }
 
     pub(super) fn view(&self, lock: LockName) -> Result<LockView, Fault> {
-        let held = self.how == "held";
+        if self.how() != "held" {
+            return Ok(LockView {
+                lock,
+                lease: None,
+                acquired_at: None,
+                holder: None,
+                metadata: None,
+                waiters: 0,
+            });
+        }
         let metadata = self.field(METADATA)?;
         Ok(LockView {
             lock,
-            lease: held.then(|| self.token().map(LeaseId)).transpose()?,
-            acquired_at: held.then(|| self.acquired_at()).transpose()?,
-            holder: held.then(|| self.holder()).transpose()?,
-            metadata: (held && !metadata.is_empty()).then(|| metadata.into()),
+            lease: Some(LeaseId(self.token()?)),
+            acquired_at: Some(self.acquired_at()?),
+            holder: Some(self.holder()?),
+            metadata: (!metadata.is_empty()).then(|| metadata.into()),
             waiters: u32::try_from(self.number(WAITERS)?).unwrap_or(u32::MAX),
         })
     }
 
-    fn number(&self, at: usize) -> Result<u64, Fault> {
-        self.field(at)?.parse().map_err(odd)
+    fn number(&self, which: usize) -> Result<u64, Fault> {
+        self.field(which)?.parse().map_err(odd)
     }
 
-    fn field(&self, at: usize) -> Result<&str, Fault> {
-        let field = self.fields.get(at);
-        field.map(String::as_str).ok_or_else(|| odd(&self.how))
+    fn field(&self, which: usize) -> Result<&str, Fault> {
+        self.line(which).ok_or_else(|| odd(self.how()))
+    }
+
+    fn line(&self, which: usize) -> Option<&str> {
+        self.0.splitn(METADATA + 1, '\n').nth(which)
     }
 }
 
 /// An answer that the script cannot have given.
 fn odd(what: impl std::fmt::Display) -> Fault {
     Fault::unknown_outcome(format!("the lock script answered oddly: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_keeps_its_lines_and_what_is_left_out_is_missed() {
+        let said = "held\nme\n7\n900\n5\n1000\n2\na: 1\nb: 2\n";
+        let view = Answer::read(said.to_owned()).unwrap();
+        let view = view.view(LockName::new("a").unwrap()).unwrap();
+        assert_eq!(view.metadata.as_deref(), Some("a: 1\nb: 2\n"));
+        assert_eq!(view.waiters, 2);
+        let short = Answer::read("opened\n\n7".to_owned()).unwrap();
+        assert_eq!(short.token().unwrap(), Token::new(7).unwrap());
+        assert!(short.ttl().is_err());
+        assert!(Answer::read("elsewhere".to_owned()).is_err());
+    }
 }

@@ -1,8 +1,14 @@
 -- One operation of the lock service, whole: Redis runs a script as one step.
 --
---   KEYS[1]  what the names of all keys begin with, with one hash tag around the root
---   ARGV[1]  the authority id that the caller knows; another data set is another authority
---   ARGV[2]  the operation, ARGV[3] the lock, then the operation's arguments
+--   ROOT, AUTHORITY, TOKENS, OPERATION   set by the line that the caller puts before this text: what the
+--            names of all keys begin with, with one hash tag; the authority id that the caller knows
+--            (another data set is another authority); its counter's key; what to do
+--   KEYS[1]  ROOTlock:NAME, the lock
+--   ARGV     what the operation takes
+--
+-- The answer is a text of lines: the word for what came out; the holder's name, token, milliseconds
+-- left, begin, and time to live; how many wait; the holder's metadata. What is not known is left out
+-- at the end, or empty.
 --
 -- Keys, below the root:
 --   authority        the id of this data set
@@ -16,59 +22,55 @@
 --
 -- While a lock's record says `held`, or how the last grant ended, its queue is empty: so a lock nobody
 -- waits for is taken with one INCR and one SET and given up with one SET. What is below the first
--- `return`s is for everything else, and costs nothing before.
+-- `return`s is for everything else, and costs nothing before. A call's price is mostly that of the
+-- strings made for it, an argument's as well as one put together here: hence the few of them.
 local call = redis.call
-local root, op, lock, request = KEYS[1], ARGV[2], ARGV[3], ARGV[4]
+local place = KEYS[1]
 local LAST_TOKEN, ENDED_MS, ABANDONED_MS, MOST_WAITERS = 9007199254740991, '600000', '3600000', 1024
-local place = root .. 'lock:' .. lock
-local queue, abandoned, tokens
 
 -- Draws the token and grants: one step, so tokens rise in the order of grants (rule A2). No token: why.
--- `wish` is what the holder said of itself: its time to live, its name, its metadata, each with a line's
--- end; `at` is for people.
-local function open(word, by, at, wish, ttl, before)
-  local drawn = call('INCR', tokens)
+-- `wish` is what the holder said of itself: when it began, for people, and its time to live, each after
+-- a blank; its name and its metadata, each after a line's end; and one more at the end.
+local function open(word, by, wish, ttl, before)
+  local drawn = call('INCR', TOKENS)
   -- A counter that begins is perhaps that of a data set which is gone.
-  if drawn == 1 and call('GET', root .. 'authority') ~= ARGV[1] then
-    call('DEL', tokens)
-    return nil, { 'elsewhere' }
+  if drawn == 1 and call('GET', ROOT .. 'authority') ~= AUTHORITY then
+    call('DEL', TOKENS)
+    return nil, 'elsewhere'
   elseif drawn > LAST_TOKEN then
-    call('DECR', tokens)
-    return nil, { 'exhausted' }
+    call('DECR', TOKENS)
+    return nil, 'exhausted'
   end
   -- As text: a number of Lua's would be spelled with an exponent.
   local token = string.format('%.0f', drawn)
-  call('SET', place, word .. by .. ' ' .. token .. ' ' .. at .. ' ' .. wish .. before, 'PX', ttl)
+  call('SET', place, word .. by .. ' ' .. token .. wish .. before, 'PX', ttl)
   return token
 end
 
-if op == 'release' then
-  -- The id of the request says which data set it is, too.
-  local text = call('GET', place)
-  if text and string.find(text, 'held ' .. request .. ' ' .. ARGV[5] .. ' ', 1, true) == 1 then
-    call('SET', place, 'released ' .. request .. ' ' .. ARGV[5], 'PX', ENDED_MS)
-    return { 'done' }
-  end
-end
-
-queue, abandoned, tokens =
-  root .. 'queue:' .. lock, root .. 'abandoned:' .. request, root .. 'tokens:' .. ARGV[1]
-
-if op == 'acquire' then
-  local known = call('MGET', place, abandoned)
-  if known[2] then return { 'abandoned' } end
+if OPERATION == 'acquire' then
+  local request, wish, ttl = ARGV[1], ARGV[2], ARGV[3]
+  local known = call('MGET', place, ROOT .. 'abandoned:' .. request)
+  if known[2] then return 'abandoned' end
   local text = known[1] or ''
   local first = string.sub(text, 1, 1)
   if first ~= 'h' and first ~= 'w' and not string.find(text, request, 1, true)
-    and (text ~= '' or call('EXISTS', queue) == 0) then
-    local token, why = open('held ', request, ARGV[5], ARGV[6], ARGV[7], text)
-    return why or { 'opened', '', token }
+    and (text ~= '' or call('EXISTS', ROOT .. 'queue:' .. string.sub(place, #ROOT + 6)) == 0) then
+    local token, why = open('held ', request, wish, ttl, text)
+    return why or 'opened\n\n' .. token
+  end
+elseif OPERATION == 'release' then
+  -- The id of the request says which data set it is, too.
+  local text = call('GET', place)
+  if text and string.find(text, 'held ' .. ARGV[1] .. ' ', 1, true) == 1 then
+    call('SET', place, 'released ' .. ARGV[1], 'PX', ENDED_MS)
+    return 'done'
   end
 end
 
-if call('GET', root .. 'authority') ~= ARGV[1] then
-  return { 'elsewhere' }
-end
+if call('GET', ROOT .. 'authority') ~= AUTHORITY then return 'elsewhere' end
+
+local lock = string.sub(place, #ROOT + 6)
+local queue = ROOT .. 'queue:' .. lock
 
 local function now()
   local clock = call('TIME')
@@ -86,14 +88,21 @@ local function read()
   return holder, before
 end
 
-local function told(how, holder)
+local function told(how, holder, waiters)
   local left = math.max(call('PTTL', place), 0)
-  return { how, holder.client, holder.token, left, holder.at, holder.ttl, holder.metadata }
+  return table.concat({ how, holder.client, holder.token, left, holder.at, holder.ttl, waiters or 0,
+    holder.metadata }, '\n')
+end
+
+-- How the grant of `request` ended, if it is the last that did.
+local function ended(before, request)
+  local how, token = string.match(before, '^(%l+) ' .. request .. ' (%d+)$')
+  return how and how .. '\n\n' .. token
 end
 
 local function leave_queue(who)
   call('ZREM', queue, who)
-  call('DEL', root .. 'wait:' .. who)
+  call('DEL', ROOT .. 'wait:' .. who)
 end
 
 -- Grants a free lock to the first in its queue that still gives signs of life, and tells that one.
@@ -102,10 +111,11 @@ local function settle()
   while not holder do
     local first = call('ZRANGE', queue, 0, 0)[1]
     if not first then break end
-    local wish = call('HMGET', root .. 'wait:' .. first, 'wish', 'ttl', 'channel')
+    local wish = call('HMGET', ROOT .. 'wait:' .. first, 'wish', 'ttl', 'channel')
     if wish[1] then
       local at = now()
-      local token = open('wanted ', first, at, wish[1], wish[2], before)
+      -- It begins now, not when it was wished for.
+      local token = open('wanted ', first, ' ' .. at .. string.match(wish[1], ' %d+\n.*$'), wish[2], before)
       if not token then break end
       call('PUBLISH', wish[3], first .. ' ' .. token .. ' ' .. at)
       holder, before = read()
@@ -120,32 +130,36 @@ local function drop(holder, how)
   settle()
 end
 
--- The grant that `request` is the key of, or why there is none.
-local function own(token)
+local function stale(holder)
+  return 'stale\n\n' .. holder.token
+end
+
+-- The grant with this key and this token, or why there is none. Token 0: whichever it has.
+local function own(grant)
+  local request, token = string.match(grant, '^(%x+) (%d+)$')
   local holder, before = settle()
   if holder and holder.by == request then
-    if token ~= '0' and token ~= holder.token then return nil, { 'stale', '', holder.token } end
+    if token ~= '0' and token ~= holder.token then return nil, stale(holder) end
     return holder
   end
-  if call('EXISTS', abandoned) == 1 then return nil, { 'abandoned' } end
-  local how, ended = string.match(before, '^(%l+) ' .. request .. ' (%d+)$')
-  return nil, how and { how, '', ended } or { 'not_held' }
+  if call('EXISTS', ROOT .. 'abandoned:' .. request) == 1 then return nil, 'abandoned' end
+  return nil, ended(before, request) or 'not_held'
 end
 
 local operations = {}
 
 -- Without a channel to be told on, the caller does not wait.
-function operations.acquire(at, wish, ttl, channel)
+function operations.acquire(request, wish, ttl, channel)
   local client = string.match(wish, '\n([^\n]*)\n')
   local holder, before = settle()
   if holder and holder.by == request then return told('granted', holder) end
-  local how, ended = string.match(before, '^(%l+) ' .. request .. ' (%d+)$')
-  if how then return { how, '', ended } end
+  local over = ended(before, request)
+  if over then return over end
   if not holder or holder.client == client then
     leave_queue(request)
     if holder then before = 'superseded ' .. holder.by .. ' ' .. holder.token end
-    local token, why = open('wanted ', request, at, wish, ttl, before)
-    return why or { 'opened', '', token }
+    local token, why = open('wanted ', request, wish, ttl, before)
+    return why or 'opened\n\n' .. token
   end
   if channel == '' then
     leave_queue(request)
@@ -156,10 +170,10 @@ function operations.acquire(at, wish, ttl, channel)
     call('SET', place, 'wanted' .. rest, 'KEEPTTL')
   end
   if not call('ZSCORE', queue, request) then
-    if call('ZCARD', queue) >= MOST_WAITERS then return { 'full' } end
-    call('ZADD', queue, call('INCR', root .. 'tickets'), request)
+    if call('ZCARD', queue) >= MOST_WAITERS then return 'full' end
+    call('ZADD', queue, call('INCR', ROOT .. 'tickets'), request)
   end
-  local waiter = root .. 'wait:' .. request
+  local waiter = ROOT .. 'wait:' .. request
   call('HSET', waiter, 'wish', wish, 'ttl', ttl, 'channel', channel, 'lock', lock)
   call('PEXPIRE', waiter, ttl)
   -- A queue of the dead goes when nobody has looked at it for longer than any of them may wait.
@@ -168,55 +182,54 @@ function operations.acquire(at, wish, ttl, channel)
   return told(first and 'first' or 'queued', holder)
 end
 
-function operations.renew(token, ttl)
-  local holder, why = own(token)
+function operations.renew(grant, ttl)
+  local holder, why = own(grant)
   if not holder then return why end
   if ttl == '0' or ttl == holder.ttl then
     call('PEXPIRE', place, holder.ttl)
   else
     local rest = string.match(call('GET', place), '\n.*$')
-    call('SET', place, holder.word .. request .. ' ' .. holder.token .. ' ' .. holder.at .. ' ' .. ttl
+    call('SET', place, holder.word .. holder.by .. ' ' .. holder.token .. ' ' .. holder.at .. ' ' .. ttl
       .. rest, 'PX', ttl)
   end
   return told('renewed', (read()))
 end
 
-function operations.release(token)
-  local holder, why = own(token)
+function operations.release(grant)
+  local holder, why = own(grant)
   if not holder then return why end
   drop(holder, 'released')
-  return { 'done' }
+  return 'done'
 end
 
-function operations.abandon()
-  call('SET', abandoned, '1', 'PX', ABANDONED_MS)
+function operations.abandon(request)
+  call('SET', ROOT .. 'abandoned:' .. request, '1', 'PX', ABANDONED_MS)
   if lock == '' then
-    lock = call('HGET', root .. 'wait:' .. request, 'lock')
-    if not lock then return { 'unknown' } end
-    place, queue = root .. 'lock:' .. lock, root .. 'queue:' .. lock
+    lock = call('HGET', ROOT .. 'wait:' .. request, 'lock')
+    if not lock then return 'unknown' end
+    place, queue = ROOT .. 'lock:' .. lock, ROOT .. 'queue:' .. lock
   end
   leave_queue(request)
   local holder = read()
   if holder and holder.by == request then drop(holder, 'abandoned') end
-  return { 'done' }
+  return 'done'
 end
 
 function operations.revoke(token)
   local holder = settle()
-  if not holder then return { 'not_held' } end
-  if holder.token ~= token then return { 'stale', '', holder.token } end
+  if not holder then return 'not_held' end
+  if holder.token ~= token then return stale(holder) end
   drop(holder, 'revoked')
-  return { 'done' }
+  return 'done'
 end
 
 function operations.show()
   local holder, waiters = settle(), 0
+  if not holder then return 'free' end
   for _, waiter in ipairs(call('ZRANGE', queue, 0, -1)) do
-    waiters = waiters + call('EXISTS', root .. 'wait:' .. waiter)
+    waiters = waiters + call('EXISTS', ROOT .. 'wait:' .. waiter)
   end
-  local view = holder and told('held', holder) or { 'free', '', '0', 0, '0', '0', '' }
-  view[8] = waiters
-  return view
+  return told('held', holder, waiters)
 end
 
-return operations[op](unpack(ARGV, 5))
+return operations[OPERATION](unpack(ARGV))

@@ -35,13 +35,13 @@ pub(super) async fn abandon(redis: &Redis, request: RequestId) -> Result<(), Fau
     let id = request.to_hex();
     let lock = redis.underway.lock_of(&request);
     let lock = lock.as_ref().map_or("", LockName::as_str);
-    let answer = redis.run("abandon", lock, &id, &[]).await?;
-    if answer.how == "unknown" {
+    let answer = redis.run(&redis.scripts.abandon, lock, &[&id]).await?;
+    if answer.how() == "unknown" {
         let mut cursor = 0;
         loop {
             let step = step(redis, "", cursor, AT_ONCE).await?;
             for (lock, _) in step.held.iter().filter(|(_, by)| *by == id) {
-                redis.run("abandon", lock.as_str(), &id, &[]).await?;
+                redis.run(&redis.scripts.abandon, lock, &[&id]).await?;
             }
             cursor = step.next;
             if cursor == 0 {

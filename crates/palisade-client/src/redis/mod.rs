@@ -43,6 +43,7 @@ mod fault;
 mod listener;
 mod looking;
 mod place;
+mod scripts;
 mod underway;
 mod waiting;
 
@@ -60,6 +61,7 @@ use crate::service::{
 use answer::Answer;
 use listener::Listener;
 use place::Place;
+use scripts::Scripts;
 use underway::Underway;
 
 /// What the names of all keys begin with. The braces keep them in one slot of a cluster.
@@ -69,7 +71,7 @@ const ROOT: &str = "{palisade}:";
 pub struct Redis {
     authority: AuthorityId,
     connection: ConnectionManager,
-    script: Script,
+    scripts: Scripts,
     listener: Listener,
     underway: Underway,
     replicas: u32,
@@ -93,9 +95,9 @@ impl Redis {
         let mut connection = connection.map_err(|error| fault::connecting(&error))?;
         let authority = identify(&mut connection).await?;
         Ok(Redis {
+            scripts: Scripts::of(&authority),
             authority,
             connection,
-            script: Script::new(include_str!("locks.lua")),
             listener: Listener::new(client)?,
             underway: Underway::default(),
             replicas,
@@ -108,26 +110,20 @@ impl Redis {
         self.listener.ears.wake_ups()
     }
 
-    /// Runs one operation.
+    /// Runs one operation on a lock.
     async fn run(
         &self,
-        operation: &str,
+        operation: &Script,
         lock: &str,
-        request: &str,
         arguments: &[&str],
     ) -> Result<Answer, Fault> {
-        let mut call = self.script.prepare_invoke();
-        call.key(ROOT).arg(self.authority.as_str()).arg(operation);
-        call.arg(lock).arg(request);
+        let mut call = operation.key(format!("{ROOT}lock:{lock}"));
         for argument in arguments {
             call.arg(*argument);
         }
         let mut connection = self.connection.clone();
-        let said: Vec<String> = call
-            .invoke_async(&mut connection)
-            .await
-            .map_err(|error| fault::of(&error))?;
-        Answer::read(said)
+        let said = call.invoke_async(&mut connection).await;
+        Answer::read(said.map_err(|error| fault::of(&error))?)
     }
 
     /// Makes sure that enough replicas have what was granted.
@@ -155,9 +151,10 @@ impl Redis {
 
     async fn renewed(&self, grant: GrantRef, ttl: Option<Ttl>) -> Result<Renewal, Fault> {
         let ttl = ttl.map_or(0, Ttl::as_millis).to_string();
-        let (lock, request, token) = named(&grant);
-        let answer = self.run("renew", &lock, &request, &[&token, &ttl]).await?;
-        Ok(match &*answer.how {
+        let answer = self
+            .run(&self.scripts.renew, &grant.lock, &[&key(&grant), &ttl])
+            .await?;
+        Ok(match answer.how() {
             "renewed" => {
                 self.replicated().await?;
                 Renewal::Renewed(Renewed {
@@ -175,9 +172,10 @@ impl Redis {
     }
 
     async fn released(&self, grant: GrantRef) -> Result<Released, Fault> {
-        let (lock, request, token) = named(&grant);
-        let answer = self.run("release", &lock, &request, &[&token]).await?;
-        Ok(match &*answer.how {
+        let answer = self
+            .run(&self.scripts.release, &grant.lock, &[&key(&grant)])
+            .await?;
+        Ok(match answer.how() {
             "done" => Released::Released,
             "not_held" => Released::NotHeld,
             "stale" => Released::Stale {
@@ -189,8 +187,8 @@ impl Redis {
 
     async fn revoked(&self, lock: LockName, token: Token) -> Result<Revocation, Fault> {
         let token = token.to_string();
-        let answer = self.run("revoke", lock.as_str(), "", &[&token]).await?;
-        Ok(match &*answer.how {
+        let answer = self.run(&self.scripts.revoke, &lock, &[&token]).await?;
+        Ok(match answer.how() {
             "done" => Revocation::Revoked,
             "not_held" => Revocation::NotHeld,
             "stale" => Revocation::Stale {
@@ -201,7 +199,7 @@ impl Redis {
     }
 
     async fn shown(&self, lock: LockName) -> Result<LockView, Fault> {
-        let shown = self.run("show", lock.as_str(), "", &[]).await?;
+        let shown = self.run(&self.scripts.show, &lock, &[]).await?;
         shown.view(lock)
     }
 }
@@ -227,13 +225,10 @@ async fn identify(connection: &mut ConnectionManager) -> Result<AuthorityId, Fau
     Ok(AuthorityId::new(&id)?)
 }
 
-/// The lock, the request that is the grant's key, and the token (0: any), as the script takes them.
-fn named(grant: &GrantRef) -> (String, String, String) {
-    (
-        grant.lock.to_string(),
-        grant.key.to_hex(),
-        grant.token.map_or(0, Token::get).to_string(),
-    )
+/// The request that is the grant's key, and its token (0: any), as the script takes them.
+fn key(grant: &GrantRef) -> String {
+    let token = grant.token.map_or(0, Token::get);
+    format!("{} {token}", grant.key.to_hex())
 }
 
 impl LockService for Redis {

@@ -25,7 +25,6 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
     };
     let (id, millis) = (request.request.to_hex(), ttl.as_millis().to_string());
     let metadata = request.metadata.as_deref().unwrap_or_default();
-    let wish = format!("{millis}\n{}\n{metadata}\n", request.client);
     let until = called.after(request.wait.unwrap_or(Span::ZERO));
     let mut ear = match request.wait {
         Some(_) => Some(redis.listener.listen(request.request).await),
@@ -38,14 +37,17 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
             false => "",
         };
         let at = wall();
-        let asked = [&*at.0.to_string(), &wish, &millis, channel];
-        let answer = redis.run("acquire", &request.lock, &id, &asked).await?;
-        let look = match &*answer.how {
+        let wish = format!(" {} {millis}\n{}\n{metadata}\n", at.0, request.client);
+        let asked = [&*id, &wish, &millis, channel];
+        let answer = redis
+            .run(&redis.scripts.acquire, &request.lock, &asked)
+            .await?;
+        let look = match answer.how() {
             "opened" | "granted" => {
                 redis.replicated().await?;
                 // A grant of an earlier question (this is a repeat, or a waiter that was not told) comes with
                 // its own times; what is left counts from when the question was sent.
-                let (ttl, left, acquired_at) = match &*answer.how {
+                let (ttl, left, acquired_at) = match answer.how() {
                     "opened" => (ttl, ttl.span(), at),
                     _ => (answer.ttl()?, answer.left(), answer.acquired_at()?),
                 };

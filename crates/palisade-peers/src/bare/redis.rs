@@ -1,4 +1,5 @@
-//! Redis: one script takes the lock and draws the token, one gives it back and tells the waiter.
+//! Redis: one script takes the lock and draws the token, or queues; one gives the lock back and tells
+//! the first of the queue. Nobody clears up after a waiter that died.
 
 use futures_util::StreamExt as _;
 use redis::aio::{MultiplexedConnection, PubSubStream};
@@ -11,10 +12,32 @@ pub(crate) struct Lane {
     connection: MultiplexedConnection,
     messages: Option<PubSubStream>,
     lock: String,
-    value: [u8; 16],
+    queue: String,
+    /// Who asks, and the channel to tell it on.
+    id: String,
+    /// The lock's value while it is held here.
+    held: String,
     take: Script,
     give: Script,
 }
+
+const TAKE: &str = "\
+    local first = redis.call('LINDEX', KEYS[2], 0) \
+    if (first and first ~= ARGV[1]) or redis.call('EXISTS', KEYS[1]) == 1 then \
+        if ARGV[3] == 'join' then redis.call('RPUSH', KEYS[2], ARGV[1]) end \
+        return 0 \
+    end \
+    local token = redis.call('INCR', 'bare:tokens') \
+    redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. token, 'PX', ARGV[2]) \
+    if first then redis.call('LPOP', KEYS[2]) end \
+    return token";
+
+const GIVE: &str = "\
+    if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
+    redis.call('DEL', KEYS[1]) \
+    local first = redis.call('LINDEX', KEYS[2], 0) \
+    if first then redis.call('PUBLISH', first, '') end \
+    return 1";
 
 impl Lane {
     pub(crate) async fn connect(url: &str, lock: &str) -> Result<Lane, Error> {
@@ -24,22 +47,20 @@ impl Lane {
             client,
             messages: None,
             lock: format!("bare:{lock}"),
-            value: random()?,
-            take: Script::new(
-                "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then \
-                 return redis.call('INCR', 'bare:tokens') end return 0",
-            ),
-            give: Script::new(
-                "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end \
-                 redis.call('DEL', KEYS[1]) redis.call('PUBLISH', KEYS[1], '') return 1",
-            ),
+            queue: format!("bare:{lock}:queue"),
+            id: format!("{:032x}", u128::from_le_bytes(random()?)),
+            held: String::new(),
+            take: Script::new(TAKE),
+            give: Script::new(GIVE),
         })
     }
 
-    async fn take(&mut self) -> Result<Option<u64>, Error> {
+    async fn take(&mut self, join: bool) -> Result<Option<u64>, Error> {
         let mut call = self.take.key(&self.lock);
-        call.arg(&self.value[..]).arg(TTL_MS);
+        call.key(&self.queue).arg(&self.id).arg(TTL_MS);
+        call.arg(if join { "join" } else { "" });
         let token: u64 = call.invoke_async(&mut self.connection).await?;
+        self.held = format!("{} {token}", self.id);
         Ok((token > 0).then_some(token))
     }
 }
@@ -47,18 +68,21 @@ impl Lane {
 impl Any for Lane {
     fn acquire(&mut self) -> Step<'_, u64> {
         Box::pin(async move {
+            let mut queued = false;
             loop {
-                if let Some(token) = self.take().await? {
+                // Only who hears of its turn may stand in the queue.
+                let join = self.messages.is_some() && !queued;
+                if let Some(token) = self.take(join).await? {
                     return Ok(token);
                 }
                 match &mut self.messages {
                     Some(messages) => {
+                        queued = true;
                         messages.next().await.ok_or("the subscription ended")?;
                     }
-                    // The first time: subscribe, and look again.
                     none => {
                         let mut hears = self.client.get_async_pubsub().await?;
-                        hears.subscribe(&self.lock).await?;
+                        hears.subscribe(&self.id).await?;
                         *none = Some(hears.into_on_message());
                     }
                 }
@@ -69,7 +93,7 @@ impl Any for Lane {
     fn release(&mut self) -> Step<'_, ()> {
         Box::pin(async move {
             let mut call = self.give.key(&self.lock);
-            call.arg(&self.value[..]);
+            call.key(&self.queue).arg(&self.held);
             let given: u64 = call.invoke_async(&mut self.connection).await?;
             (given == 1).then_some(()).ok_or_else(|| "not held".into())
         })
