@@ -178,14 +178,17 @@ async fn redis_with_a_replica_that_lags_issues_tokens_again_when_its_primary_is_
     });
     let operator = redis::Client::open(replica.url()).unwrap();
     let mut operator = operator.get_multiplexed_async_connection().await.unwrap();
-    let mut follows = String::new();
-    while !follows.contains("master_link_status:up") {
-        let mut ask = redis::cmd("INFO");
-        ask.arg("replication");
-        follows = ask.query_async(&mut operator).await.unwrap();
-    }
     let relay = Proxy::to(primary.address());
     let race = Race::at(&format!("redis://{}", relay.addr())).await;
+    // A primary streams to a replica only some time after its link is up, and a replica that has nothing
+    // is another authority: then nobody would be granted anything.
+    let follows = async {
+        let mut ask = redis::cmd("EXISTS");
+        ask.arg("{palisade}:authority");
+        while !ask.query_async::<bool>(&mut operator).await.unwrap() {}
+    };
+    let waited = tokio::time::timeout(PATIENCE, follows).await;
+    waited.expect("the replica has what the primary has");
     race.goes_on_for(BEFORE).await;
     let mut stop = redis::cmd("REPLICAOF");
     stop.arg("NO").arg("ONE");
