@@ -69,6 +69,7 @@ end
 
 if call('GET', ROOT .. 'authority') ~= AUTHORITY then return 'elsewhere' end
 
+-- The lock's name begins behind `ROOTlock:`.
 local lock = string.sub(place, #ROOT + 6)
 local queue = ROOT .. 'queue:' .. lock
 
