@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use palisade_client::conformance::{self, Habit, Subject};
 use palisade_client::redis::Redis;
 use palisade_client::{Client, Error, Fault, LockService, Loss, secs};
+use palisade_core::LockName;
 use palisade_testbed::{Proxy, Redis as Server};
 
 /// A server that syncs before it answers, and what is connected to it.
@@ -158,8 +159,35 @@ async fn an_emptied_server_is_another_authority_and_issues_nothing_to_those_who_
         redis.show(lease.lock().clone()).await,
         Err(Fault::Unavailable(_))
     ));
+    // A lock that nobody holds is granted without a look at the authority, unless the counter begins.
+    let tried = client.lock("other").try_acquire().await;
+    assert!(
+        matches!(tried, Err(Error::Fault(Fault::Unavailable(_)))),
+        "{tried:?}"
+    );
     let after = Redis::connect(&server.url()).await.unwrap();
     assert_ne!(after.authority(), redis.authority());
+    let left: bool = command(&server, &["EXISTS", &tokens(redis.authority())]).await;
+    assert!(!left, "the counter of a data set that is gone");
+}
+
+/// The id stands in the text of the scripts.
+#[tokio::test]
+async fn an_authority_of_any_letters_stays_text() {
+    for name in ["it's", "say \"so\"", "a\\", "]] error() --[[", "1\\000 %d"] {
+        let server = Server::start(&[]);
+        let _: String = command(&server, &["SET", "{palisade}:authority", name]).await;
+        let redis = Redis::connect(&server.url()).await.unwrap();
+        assert_eq!(redis.authority().as_str(), name);
+        let client = Client::connect(&server.url()).await.unwrap();
+        let lease = client.lock("orders").acquire().await.unwrap();
+        assert_eq!(lease.token().get(), 1);
+        let drawn: u64 = command(&server, &["GET", &tokens(redis.authority())]).await;
+        assert_eq!(drawn, 1, "its own counter");
+        lease.release().await.unwrap();
+        let view = redis.show(LockName::new("orders").unwrap()).await.unwrap();
+        assert!(view.holder.is_none());
+    }
 }
 
 #[tokio::test]

@@ -60,7 +60,6 @@ impl Lane {
         call.key(&self.queue).arg(&self.id).arg(TTL_MS);
         call.arg(if join { "join" } else { "" });
         let token: u64 = call.invoke_async(&mut self.connection).await?;
-        self.held = format!("{} {token}", self.id);
         Ok((token > 0).then_some(token))
     }
 }
@@ -73,6 +72,7 @@ impl Any for Lane {
                 // Only who hears of its turn may stand in the queue.
                 let join = self.messages.is_some() && !queued;
                 if let Some(token) = self.take(join).await? {
+                    self.held = format!("{} {token}", self.id);
                     return Ok(token);
                 }
                 match &mut self.messages {

@@ -12,6 +12,8 @@ const PANEL: f64 = 490.0;
 const LEFT: f64 = 120.0;
 const BAR: f64 = 250.0;
 const ROW: f64 = 20.0;
+/// The line that says what the figures are: beside a long title it would reach into the next panel.
+const UNIT: f64 = 15.0;
 
 /// One self-contained SVG.
 pub(super) fn draw(report: &Report) -> String {
@@ -21,7 +23,7 @@ pub(super) fn draw(report: &Report) -> String {
         .filter(|(_, rows)| !rows.is_empty())
         .collect();
     let tallest = panels.iter().map(|(_, rows)| rows.len()).max();
-    let tall = 50.0 + ROW * tallest.unwrap_or(0) as f64;
+    let tall = 50.0 + UNIT + ROW * tallest.unwrap_or(0) as f64;
     let height = 40.0 + tall * panels.len().div_ceil(2) as f64;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
@@ -55,15 +57,15 @@ fn panel(svg: &mut String, x: f64, y: f64, workload: &Workload, rows: &[&Row]) {
     } else {
         "per second, longer is better"
     };
-    let title = format!("{} ({what})", workload.title);
-    text(svg, x, y, &title, "#111111");
+    text(svg, x, y, workload.title, "#111111");
+    text(svg, x, y + UNIT, what, "#666666");
     let most = rows
         .iter()
         .map(|row| figure(workload, row).most)
         .fold(f64::MIN_POSITIVE, f64::max);
     for (number, row) in rows.iter().enumerate() {
         let spread = figure(workload, row);
-        let top = y + 8.0 + ROW * number as f64;
+        let top = y + UNIT + 8.0 + ROW * number as f64;
         let own = row.profile.system == System::Palisade;
         let color = if own { "#2a6f4e" } else { "#9aa7b4" };
         text(svg, x, top + 13.0, row.profile.name, "#111111");
