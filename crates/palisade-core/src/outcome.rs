@@ -194,3 +194,18 @@ pub struct LockView {
     /// How many requests wait.
     pub waiters: u32,
 }
+
+impl LockView {
+    /// A lock that nobody has and nobody waits for.
+    #[must_use]
+    pub const fn free(lock: LockName) -> LockView {
+        LockView {
+            lock,
+            holder: None,
+            lease: None,
+            acquired_at: None,
+            metadata: None,
+            waiters: 0,
+        }
+    }
+}

@@ -11,14 +11,7 @@ use crate::service::{Cursor, Page};
 pub(super) async fn show(etcd: &Etcd, lock: LockName) -> Result<LockView, Fault> {
     let mut found = etcd.wire.range(first_of(&etcd.root, &lock)).await?;
     let Some(first) = found.kvs.pop() else {
-        return Ok(LockView {
-            lock,
-            holder: None,
-            lease: None,
-            acquired_at: None,
-            metadata: None,
-            waiters: 0,
-        });
+        return Ok(LockView::free(lock));
     };
     let waiters = u32::try_from(found.count - 1).unwrap_or(u32::MAX);
     view(etcd, lock, &first, waiters).await

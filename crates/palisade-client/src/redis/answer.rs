@@ -75,14 +75,7 @@ impl Answer {
 
     pub(super) fn view(&self, lock: LockName) -> Result<LockView, Fault> {
         if self.how() != "held" {
-            return Ok(LockView {
-                lock,
-                lease: None,
-                acquired_at: None,
-                holder: None,
-                metadata: None,
-                waiters: 0,
-            });
+            return Ok(LockView::free(lock));
         }
         let metadata = self.field(METADATA)?;
         Ok(LockView {

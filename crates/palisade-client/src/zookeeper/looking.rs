@@ -12,14 +12,7 @@ pub(super) async fn show(zookeeper: &ZooKeeper, lock: LockName) -> Result<LockVi
     let directory = zookeeper.ensemble.directory(&lock);
     // What this client has been told before must not look undone through a member that lags.
     session.sync(&directory).await.map_err(fault::of)?;
-    let mut view = LockView {
-        lock,
-        holder: None,
-        lease: None,
-        acquired_at: None,
-        metadata: None,
-        waiters: 0,
-    };
+    let mut view = LockView::free(lock);
     loop {
         let queue = children(&session, &directory).await?;
         let Some(first) = queue.first() else {

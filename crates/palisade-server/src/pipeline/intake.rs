@@ -36,15 +36,8 @@ pub(super) fn step(request: Request, machine: &Machine, now: Timestamp, manual: 
         },
         Request::Advance(by) => return Step::Advance(by),
         Request::Show(lock) => {
-            let free = LockView {
-                lock: lock.clone(),
-                holder: None,
-                lease: None,
-                acquired_at: None,
-                metadata: None,
-                waiters: 0,
-            };
-            return Step::Answer(Answer::Lock(machine.view(&lock, now).unwrap_or(free)));
+            let view = machine.view(&lock, now);
+            return Step::Answer(Answer::Lock(view.unwrap_or_else(|| LockView::free(lock))));
         }
         Request::List {
             prefix,
