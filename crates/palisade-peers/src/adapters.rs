@@ -10,7 +10,7 @@ use palisade_testbed::{Etcd, Postgres, Redis, ZooKeeper};
 use serde_json::json;
 
 use crate::bare;
-use crate::lane::{Adapter, Error, Lane};
+use crate::lane::{Adapter, Error, Lane, new_client};
 use crate::machine;
 use crate::measure::{hand_off, median, pairs};
 
@@ -90,7 +90,7 @@ impl Servers {
                 ..Options::default()
             };
             let service: Arc<dyn LockService> = connect(&url, &options).await?;
-            return Ok(Box::new(Adapter::new(service, lock)?));
+            return Ok(Box::new(Adapter::new(service, new_client()?, lock)?));
         }
         Ok(match system {
             System::Redis => Box::new(bare::redis::Lane::connect(&url, lock).await?),

@@ -40,14 +40,15 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    pub(crate) fn new(service: Arc<dyn LockService>, lock: &str) -> Result<Adapter, Error> {
+    pub(crate) fn new(
+        service: Arc<dyn LockService>,
+        client: ClientId,
+        lock: &str,
+    ) -> Result<Adapter, Error> {
         Ok(Adapter {
             service,
             lock: LockName::new(lock)?,
-            client: ClientId::new(&format!(
-                "lane-{}",
-                RequestId::from_bytes(random()?).to_hex()
-            ))?,
+            client,
             ttl: Ttl::from_millis(TTL_MS)?,
             request: u128::from_le_bytes(random()?),
             grant: None,
@@ -108,6 +109,12 @@ impl Renewing for Adapter {
             }
         })
     }
+}
+
+/// Another client than all others.
+pub(crate) fn new_client() -> Result<ClientId, Error> {
+    let random = RequestId::from_bytes(random()?).to_hex();
+    Ok(ClientId::new(&format!("lane-{random}"))?)
 }
 
 pub(crate) fn random() -> Result<[u8; 16], Error> {

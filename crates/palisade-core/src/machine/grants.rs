@@ -78,8 +78,7 @@ impl Machine {
         client: &ClientId,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
-        self.find_held(&grant.lock, effects);
-        match self.live_grant(grant) {
+        match self.find_granted(grant, effects) {
             None => self.past(grant),
             // Nobody else is told that it holds, or gets the holder's secret.
             Some(slot) if self.holder_at(slot).client != *client => reused(),
@@ -153,12 +152,15 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) -> Result<LeaseFor, Outcome> {
         let (Under::New { key, .. } | Under::Existing { key, .. }) = under;
-        if let Some(slot) = self.tables.find_lease(key)
+        let mut known = self.tables.find_lease(key);
+        if let Some(slot) = known
             && self.tables.leases[slot].is_expired(self.now)
         {
             self.expire(slot, effects);
+            // A request that waited may have opened it again.
+            known = self.tables.find_lease(key);
         }
-        self.peek_lease(lock, client, under)
+        self.lease_at(known, lock, client, under)
     }
 
     /// The same without ending anything: an expired lease counts as gone.
@@ -168,9 +170,17 @@ impl Machine {
         client: &ClientId,
         under: &Under,
     ) -> Result<LeaseFor, Outcome> {
-        let known = match under {
-            Under::New { key, .. } | Under::Existing { key, .. } => self.tables.find_lease(key),
-        };
+        let (Under::New { key, .. } | Under::Existing { key, .. }) = under;
+        self.lease_at(self.tables.find_lease(key), lock, client, under)
+    }
+
+    fn lease_at(
+        &self,
+        known: Option<Slot>,
+        lock: &LockName,
+        client: &ClientId,
+        under: &Under,
+    ) -> Result<LeaseFor, Outcome> {
         let (key, wanted) = match *under {
             Under::New { .. } if known.is_some() => {
                 return Err(Outcome::Invalid(Invalid::LeaseKeyInUse));
@@ -306,8 +316,7 @@ impl Machine {
         if let Some(Err(invalid)) = ttl.map(|ttl| self.check_ttl(ttl)) {
             return Outcome::Invalid(invalid);
         }
-        self.find_held(&grant.lock, effects);
-        let Some(slot) = self.live_grant(grant) else {
+        let Some(slot) = self.find_granted(grant, effects) else {
             return self.past(grant);
         };
         self.changed = true;
@@ -324,8 +333,7 @@ impl Machine {
     }
 
     pub(super) fn release(&mut self, grant: &GrantRef, effects: &mut Vec<Effect>) -> Outcome {
-        self.find_held(&grant.lock, effects);
-        let Some(slot) = self.live_grant(grant) else {
+        let Some(slot) = self.find_granted(grant, effects) else {
             return self.past(grant);
         };
         let token = self.tables.locks[slot].token;
@@ -369,9 +377,13 @@ impl Machine {
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
-        let last = self.holder_at(slot);
+        let waits = self.tables.first_waiter(slot).is_some();
+        let last = waits.then(|| self.holder_at(slot));
         self.end(slot, how, reason, effects);
-        self.wake(slot, &last, effects);
+        match last {
+            Some(last) => self.wake(slot, &last, effects),
+            None => self.tables.close_lock(slot),
+        }
     }
 
     /// Ends the grant on a lock and remembers how. The lock's record stays for whoever is next.
@@ -408,13 +420,24 @@ impl Machine {
         self.tables.find_lock(lock)
     }
 
+    /// The same, if the grant a reference names is the one that is live.
+    fn find_granted(&mut self, grant: &GrantRef, effects: &mut Vec<Effect>) -> Option<Slot> {
+        let held = self.find_held(&grant.lock, effects);
+        held.filter(|slot| self.is_live(*slot, grant))
+    }
+
     /// The lock a grant reference names, if that very grant is live.
     pub(super) fn live_grant(&self, grant: &GrantRef) -> Option<Slot> {
-        let slot = self.tables.find_lock(&grant.lock)?;
+        let held = self.tables.find_lock(&grant.lock);
+        held.filter(|slot| self.is_live(*slot, grant))
+    }
+
+    fn is_live(&self, slot: Slot, grant: &GrantRef) -> bool {
         let lock = &self.tables.locks[slot];
         let lease = &self.tables.leases[lock.lease];
-        let named = lease.key == grant.key && grant.token.is_none_or(|token| token == lock.token);
-        (named && !lease.is_expired(self.now)).then_some(slot)
+        lease.key == grant.key
+            && grant.token.is_none_or(|token| token == lock.token)
+            && !lease.is_expired(self.now)
     }
 
     /// What is known of a grant that is not live.

@@ -150,6 +150,10 @@ impl Machine {
     /// Ends every wait and every lease whose time has come: waits first, so that nobody is granted a
     /// lock it no longer waits for; each in the order of their deadlines.
     fn expire_due(&mut self, effects: &mut Vec<Effect>) {
+        let (waits, leases) = (&mut self.tables.wait_timers, &mut self.tables.lease_timers);
+        if waits.pass(self.now) & leases.pass(self.now) {
+            return;
+        }
         let mut fired = core::mem::take(&mut self.fired);
         let Tables {
             waiters,

@@ -1,7 +1,7 @@
 //! Many locks held at once: what they weigh, what they slow down, and how soon a server is back.
 //!
 //! ```text
-//!   a few held ─► rate ─► memory ─► many held ─► memory, rate, idle ─► all renew, others work ─► SIGKILL ─► first grant
+//!   a few held ─► rate ─► memory ─► many held ─► rest ─► memory, rate, idle ─► all renew, others work ─► SIGKILL ─► first grant
 //! ```
 //!
 //! Each system has the machine for itself, one after the other.
@@ -24,8 +24,10 @@ use crate::measure::now;
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) fill_per_second: f64,
-    /// Memory for each lock beyond its name.
+    /// Memory for each lock beyond its name, once the server has nothing more to do.
     pub(crate) bytes: f64,
+    /// The same at its highest until then: what it does with its log takes memory too.
+    pub(crate) most_bytes: f64,
     /// Pairs per second with a thousand locks held, and with all.
     pub(crate) rates: [f64; 2],
     /// Cores at work when nobody asks anything.
@@ -70,11 +72,19 @@ pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Resu
     let few = FEW.min(locks / 2);
     let (mut lanes, _) = hold(&connections, 0..few, &mut highest).await?;
     let first = pairs(&server, IN_FLIGHT, window, "few").await?;
+    at_rest(pid).await;
     let before = process::memory(pid);
+    let most = Most::watch(pid);
     let (more, seconds) = hold(&connections, few..locks, &mut highest).await?;
+    at_rest(pid).await;
+    let beyond_name =
+        |memory: f64| (memory - before) / more.len() as f64 - name(locks - 1).len() as f64;
+    let (bytes, most_bytes) = (
+        beyond_name(process::memory(pid)),
+        beyond_name(most.end().await?),
+    );
     let held = more.len();
     lanes.extend(more);
-    let weight = (process::memory(pid) - before) / held as f64;
     let second = pairs(&server, IN_FLIGHT, window, "many").await?;
     let (began, cpu) = (now(), process::cpu(pid));
     tokio::time::sleep(window.measure).await;
@@ -91,13 +101,52 @@ pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Resu
     }
     Ok(Held {
         fill_per_second: held as f64 / seconds,
-        bytes: weight - name(locks - 1).len() as f64,
+        bytes,
+        most_bytes,
         rates: [first, second],
         idle,
         renewing,
         restart_ms,
         token_rose: token > highest,
     })
+}
+
+/// Waits until a server does hardly anything: until it has written its snapshots and tidied up.
+async fn at_rest(pid: u32) {
+    for _ in 0..60 {
+        let cpu = process::cpu(pid);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        if process::cpu(pid) - cpu < 0.03 {
+            break;
+        }
+    }
+}
+
+/// The most memory a server had meanwhile.
+struct Most {
+    over: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<f64>,
+}
+
+impl Most {
+    fn watch(pid: u32) -> Most {
+        let over = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&over);
+        let task = tokio::spawn(async move {
+            let mut most = process::memory(pid);
+            while !until.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                most = most.max(process::memory(pid));
+            }
+            most
+        });
+        Most { over, task }
+    }
+
+    async fn end(self) -> Result<f64, Error> {
+        self.over.store(true, Ordering::Relaxed);
+        Ok(self.task.await?)
+    }
 }
 
 fn since(begin: u64) -> f64 {

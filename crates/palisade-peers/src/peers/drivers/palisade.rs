@@ -1,15 +1,20 @@
 //! Palisade: its own client, one plain session a connection, no guard.
+//!
+//! A connection is one client, as in etcd and ZooKeeper; lanes that compete for a lock are one each, because a
+//! client does not compete with itself.
 
 use std::sync::Arc;
 
 use palisade_client::service::LockService;
 use palisade_client::{Options, connect};
+use palisade_core::ClientId;
 
 use super::{Connection as Any, Terms};
-use crate::lane::{Adapter, Error, Renewing, Step};
+use crate::lane::{Adapter, Error, Renewing, Step, new_client};
 
 pub(crate) struct Connection {
     service: Arc<dyn LockService>,
+    client: ClientId,
     terms: Terms,
 }
 
@@ -20,14 +25,22 @@ impl Connection {
             ..Options::default()
         };
         let service = connect(url, &options).await?;
-        Ok(Connection { service, terms })
+        Ok(Connection {
+            service,
+            client: new_client()?,
+            terms,
+        })
     }
 }
 
 impl Any for Connection {
     fn lane<'a>(&'a self, lock: &'a str) -> Step<'a, Box<dyn Renewing>> {
         Box::pin(async move {
-            let lane = Adapter::new(Arc::clone(&self.service), lock)?;
+            let client = match self.terms.contended {
+                true => new_client()?,
+                false => self.client.clone(),
+            };
+            let lane = Adapter::new(Arc::clone(&self.service), client, lock)?;
             Ok(Box::new(lane.lasting(self.terms.ttl_ms)?) as Box<dyn Renewing>)
         })
     }

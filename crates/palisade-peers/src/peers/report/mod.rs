@@ -119,6 +119,7 @@ impl Report {
             Ok(held) => json!({
                 "system": profile.id, "locks": locks,
                 "fill_per_second": held.fill_per_second, "bytes_beyond_name": held.bytes,
+                "most_bytes_beyond_name": held.most_bytes,
                 "pairs_per_second_with_few": held.rates[0],
                 "pairs_per_second_with_all": held.rates[1],
                 "idle_cores": held.idle,
