@@ -37,6 +37,9 @@ pub struct Settings {
     pub manual_clock: bool,
     /// How the log is run.
     pub log: Options,
+    /// Called when much memory was freed: that of a start, and after each snapshot that of the second machine,
+    /// which was as large as the first. The allocator is the program's, so is how to make it give memory back.
+    pub give_memory_back: Option<fn()>,
 }
 
 /// Why an authority's directory could not be opened.
@@ -122,7 +125,8 @@ pub fn run(opened: Opened, settings: &Settings) -> Result<Authority, Error> {
     let machine = replay(&opened)?.finish();
     let identity = identity(&opened)?;
     let wal = opened.into_wal();
-    let snapshots = Snapshots::start(wal.compactor()).map_err(Error::Start)?;
+    let snapshots =
+        Snapshots::start(wal.compactor(), settings.give_memory_back).map_err(Error::Start)?;
     let pipeline = start(Start {
         identity,
         machine,
@@ -292,11 +296,11 @@ struct Snapshots {
 }
 
 impl Snapshots {
-    fn start(compactor: Compactor) -> io::Result<Snapshots> {
+    fn start(compactor: Compactor, give_memory_back: Option<fn()>) -> io::Result<Snapshots> {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("palisade-snap".into())
-            .spawn(move || make_snapshots(&compactor, &stopped))?;
+            .spawn(move || make_snapshots(&compactor, give_memory_back, &stopped))?;
         Ok(Snapshots {
             stop: Some(stop),
             thread: Some(thread),
@@ -313,7 +317,13 @@ impl Drop for Snapshots {
     }
 }
 
-fn make_snapshots(compactor: &Compactor, stopped: &mpsc::Receiver<()>) {
+fn make_snapshots(
+    compactor: &Compactor,
+    give_memory_back: Option<fn()>,
+    stopped: &mpsc::Receiver<()>,
+) {
+    let give_memory_back = give_memory_back.unwrap_or(|| ());
+    give_memory_back();
     let mut worth = SNAPSHOT_AFTER;
     while stopped.recv_timeout(SNAPSHOT_POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
         if compactor.sealed_bytes() < worth {
@@ -327,6 +337,7 @@ fn make_snapshots(compactor: &Compactor, stopped: &mpsc::Receiver<()>) {
                 worth = compactor.sealed_bytes() + SNAPSHOT_AFTER;
             }
         }
+        give_memory_back();
     }
 }
 

@@ -1,7 +1,9 @@
 //! Many locks held at once: what they weigh, what they slow down, and how soon a server is back.
 //!
 //! ```text
-//!   a few held ─► rate ─► memory ─► many held ─► rest ─► memory, rate, idle ─► all renew, others work ─► SIGKILL ─► first grant
+//!   a few held, some work ─► memory ─► many held ─► rest ─► memory ─► rates ─► idle ─► all renew ─► others work too ─► SIGKILL ─► first grant
+//!                                                                      ▲
+//!   another server: a few held ────────────────────────────────────────┘ in turns
 //! ```
 //!
 //! Each system has the machine for itself, one after the other.
@@ -18,7 +20,7 @@ use super::process;
 use super::system::{Profile, Server, System};
 use super::workload::{Work, Workload};
 use crate::lane::{Error, Renewing};
-use crate::measure::now;
+use crate::measure::{median, now};
 
 /// What one system showed.
 #[derive(Clone, Debug)]
@@ -28,8 +30,10 @@ pub(crate) struct Held {
     pub(crate) bytes: f64,
     /// The same at its highest until then: what it does with its log takes memory too.
     pub(crate) most_bytes: f64,
-    /// Pairs per second with a thousand locks held, and with all.
+    /// Pairs per second with a thousand locks held, and with all: each the median of its turns.
     pub(crate) rates: [f64; 2],
+    /// The median of what each turn with all is of the one before it with a thousand.
+    pub(crate) slowed: f64,
     /// Cores at work when nobody asks anything.
     pub(crate) idle: f64,
     pub(crate) renewing: Renewals,
@@ -42,15 +46,18 @@ pub(crate) struct Held {
 #[derive(Clone, Debug)]
 pub(crate) struct Renewals {
     pub(crate) per_second: f64,
-    pub(crate) pairs_per_second: f64,
-    /// Of the server.
+    /// Of the server, which does nothing else.
     pub(crate) cores: f64,
+    pub(crate) pairs_per_second: f64,
+    /// Of the server, meanwhile.
+    pub(crate) cores_beside: f64,
 }
 
 const FEW: usize = 1_000;
 const CONNECTIONS: usize = 16;
 const IN_FLIGHT: usize = 64;
 const EVERY: Duration = Duration::from_secs(10);
+const TURNS: usize = 5;
 
 /// Longer than any measurement here.
 const TERMS: Terms = Terms {
@@ -62,16 +69,13 @@ const TERMS: Terms = Terms {
 type Lanes = Vec<Box<dyn Renewing>>;
 
 pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Result<Held, Error> {
+    let few = FEW.min(locks / 2);
     let server = Server::start(profile.system).await?;
     let pid = server.instance().pid();
-    let mut connections = Vec::new();
-    for _ in 0..CONNECTIONS {
-        connections.push(server.open(TERMS).await?);
-    }
+    let connections = open(&server).await?;
     let mut highest = 0;
-    let few = FEW.min(locks / 2);
     let (mut lanes, _) = hold(&connections, 0..few, &mut highest).await?;
-    let first = pairs(&server, IN_FLIGHT, window, "few").await?;
+    pairs(&server, IN_FLIGHT, window, "before").await?;
     at_rest(pid).await;
     let before = process::memory(pid);
     let most = Most::watch(pid);
@@ -85,7 +89,7 @@ pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Resu
     );
     let held = more.len();
     lanes.extend(more);
-    let second = pairs(&server, IN_FLIGHT, window, "many").await?;
+    let (rates, slowed) = in_turns(profile, few, &server, window).await?;
     let (began, cpu) = (now(), process::cpu(pid));
     tokio::time::sleep(window.measure).await;
     let idle = (process::cpu(pid) - cpu) / since(began);
@@ -103,7 +107,8 @@ pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Resu
         fill_per_second: held as f64 / seconds,
         bytes,
         most_bytes,
-        rates: [first, second],
+        rates,
+        slowed,
         idle,
         renewing,
         restart_ms,
@@ -111,12 +116,48 @@ pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Resu
     })
 }
 
-/// Waits until a server does hardly anything: until it has written its snapshots and tidied up.
+async fn open(server: &Server) -> Result<Vec<Box<dyn Connection>>, Error> {
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        connections.push(server.open(TERMS).await?);
+    }
+    Ok(connections)
+}
+
+/// Pairs per second on other locks, of a server that holds few and of this one, in turns, so that both
+/// had the same minute.
+async fn in_turns(
+    profile: &Profile,
+    few: usize,
+    many: &Server,
+    window: Window,
+) -> Result<([f64; 2], f64), Error> {
+    let other = Server::start(profile.system).await?;
+    let connections = open(&other).await?;
+    let (_held, _) = hold(&connections, 0..few, &mut 0).await?;
+    let (mut with_few, mut with_all, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for turn in 0..TURNS {
+        let first = pairs(&other, IN_FLIGHT, window, &format!("few-{turn}")).await?;
+        let second = pairs(many, IN_FLIGHT, window, &format!("many-{turn}")).await?;
+        with_few.push(first);
+        with_all.push(second);
+        ratios.push(second / first);
+    }
+    Ok(([median(with_few), median(with_all)], median(ratios)))
+}
+
+/// Waits until a server has done hardly anything for three seconds: until it has written its snapshots and
+/// tidied up. Some of that waits for the disk, without a processor.
 async fn at_rest(pid: u32) {
-    for _ in 0..60 {
+    let mut quiet = 0;
+    for _ in 0..120 {
         let cpu = process::cpu(pid);
         tokio::time::sleep(Duration::from_millis(500)).await;
-        if process::cpu(pid) - cpu < 0.03 {
+        quiet = match process::cpu(pid) - cpu < 0.03 {
+            true => quiet + 1,
+            false => 0,
+        };
+        if quiet == 6 {
             break;
         }
     }
@@ -232,23 +273,28 @@ async fn renew_all(
         idle = lanes;
     }
     let pid = server.instance().pid();
+    let (began, cpu, count) = (now(), process::cpu(pid), renewed.load(Ordering::Relaxed));
+    tokio::time::sleep(window.measure * 4).await;
+    let (seconds, cores) = (since(began), process::cpu(pid) - cpu);
+    let renewed = renewed.load(Ordering::Relaxed) - count;
+    let (per_second, cores) = (renewed as f64 / seconds, cores / seconds);
     let (began, cpu) = (now(), process::cpu(pid));
     let window = Window {
         measure: window.measure * 4,
         ..window
     };
     let pairs_per_second = pairs(server, 4, window, "beside").await?;
-    let (seconds, cpu) = (since(began), process::cpu(pid) - cpu);
-    let renewed = renewed.load(Ordering::Relaxed);
+    let cores_beside = (process::cpu(pid) - cpu) / since(began);
     over.store(true, Ordering::Relaxed);
     while let Some(ended) = running.join_next().await {
         ended??;
     }
     drop(idle);
     Ok(Renewals {
-        per_second: renewed as f64 / seconds,
+        per_second,
+        cores,
         pairs_per_second,
-        cores: cpu / seconds,
+        cores_beside,
     })
 }
 

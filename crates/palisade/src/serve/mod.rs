@@ -93,6 +93,7 @@ fn open(settings: &Settings) -> Result<Authority, Error> {
     let durable = durable::Settings {
         limits: settings.limits,
         manual_clock: settings.manual_clock,
+        give_memory_back: Some(crate::give_memory_back),
         ..durable::Settings::default()
     };
     durable::open(&settings.data, &durable).map_err(|source| Error::Open {

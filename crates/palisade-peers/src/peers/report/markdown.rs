@@ -137,12 +137,14 @@ fn held(page: &mut String, report: &Report) {
     let _ = writeln!(page, "## {} held locks\n", grouped(*locks as f64));
     page.push_str(
         "One system after the other, each with the machine for itself. Memory is the server's \
-         proportional set, beyond the bytes of the name, once it is at rest, and the most it took until then. Renewing: every lease once in 10 s, as a time \
-         to live of 30 s needs, while 64 clients take and give other locks; where one lease carries all \
-         locks of a client there is nothing to renew for each.\n\n\
-         | system | acquired per second | bytes a lock | at most | pairs/s with 1,000 held | with all | idle cores | \
-         renewals/s | pairs/s meanwhile | cores meanwhile | SIGKILL, start to first grant | next token |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|\n",
+         proportional set, beyond the bytes of the name, once it is at rest, and the most it took until then. \
+         Pairs beside 1,000 held locks are another server's, in turns; the ratio is the median of the turns. \
+         Renewing: every lease once in 10 s, as a time to live of 30 s needs, first alone, then while \
+         64 clients take and give other locks; where one lease carries all locks of a client there is \
+         nothing to renew for each.\n\n\
+         | system | acquired per second | bytes a lock | at most | pairs/s with 1,000 held | with all | ratio | idle cores | \
+         renewals/s | cores | pairs/s meanwhile | cores meanwhile | SIGKILL, start to first grant | next token |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for (profile, _, held) in &report.held {
         let Ok(held) = held else { continue };
@@ -153,16 +155,18 @@ fn held(page: &mut String, report: &Report) {
         let token = if held.token_rose { "rose" } else { "**fell**" };
         let _ = writeln!(
             page,
-            "| {} | {} | {} | {} | {} | {} | {:.2} | {renewals} | {} | {:.2} | {:.2} s | {token} |",
+            "| {} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {renewals} | {:.2} | {} | {:.2} | {:.2} s | {token} |",
             profile.name,
             short(held.fill_per_second),
             short(held.bytes),
             short(held.most_bytes),
             short(held.rates[0]),
             short(held.rates[1]),
+            held.slowed,
             held.idle,
-            short(held.renewing.pairs_per_second),
             held.renewing.cores,
+            short(held.renewing.pairs_per_second),
+            held.renewing.cores_beside,
             held.restart_ms / 1e3,
         );
     }

@@ -122,10 +122,12 @@ impl Report {
                 "most_bytes_beyond_name": held.most_bytes,
                 "pairs_per_second_with_few": held.rates[0],
                 "pairs_per_second_with_all": held.rates[1],
+                "rate_with_all_of_rate_with_few": held.slowed,
                 "idle_cores": held.idle,
                 "renewals_per_second": held.renewing.per_second,
-                "pairs_per_second_beside": held.renewing.pairs_per_second,
                 "cores_while_renewing": held.renewing.cores,
+                "pairs_per_second_beside": held.renewing.pairs_per_second,
+                "cores_beside": held.renewing.cores_beside,
                 "restart_ms": held.restart_ms, "token_rose": held.token_rose,
             }),
         });
