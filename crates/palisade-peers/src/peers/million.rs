@@ -1,7 +1,7 @@
 //! Many locks held at once: what they weigh, what they slow down, and how soon a server is back.
 //!
 //! ```text
-//!   a few held, some work ─► memory ─► many held ─► rest ─► memory ─► rates ─► idle ─► all renew ─► others work too ─► SIGKILL ─► first grant
+//!   a few held, some work ─► memory ─► many held ─► rest ─► memory ─► rates ─► rest ─► idle ─► all renew ─► others work too ─► SIGKILL ─► first grant
 //!                                                                      ▲
 //!   another server: a few held ────────────────────────────────────────┘ in turns
 //! ```
@@ -90,6 +90,7 @@ pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Resu
     let held = more.len();
     lanes.extend(more);
     let (rates, slowed) = in_turns(profile, few, &server, window).await?;
+    at_rest(pid).await;
     let (began, cpu) = (now(), process::cpu(pid));
     tokio::time::sleep(window.measure).await;
     let idle = (process::cpu(pid) - cpu) / since(began);
