@@ -260,6 +260,8 @@ async fn renew_all(
     let renewed = Arc::new(AtomicU64::new(0));
     let mut running = JoinSet::new();
     let mut idle = Vec::new();
+    let pid = server.instance().pid();
+    let (began, cpu) = (now(), process::cpu(pid));
     if profile.renews_each() {
         let share = lanes.len().div_ceil(CONNECTIONS * IN_FLIGHT).max(1);
         let mut lanes = lanes.into_iter();
@@ -273,11 +275,9 @@ async fn renew_all(
     } else {
         idle = lanes;
     }
-    let pid = server.instance().pid();
-    let (began, cpu, count) = (now(), process::cpu(pid), renewed.load(Ordering::Relaxed));
     tokio::time::sleep(window.measure * 4).await;
     let (seconds, cores) = (since(began), process::cpu(pid) - cpu);
-    let renewed = renewed.load(Ordering::Relaxed) - count;
+    let renewed = renewed.load(Ordering::Relaxed);
     let (per_second, cores) = (renewed as f64 / seconds, cores / seconds);
     let (began, cpu) = (now(), process::cpu(pid));
     let window = Window {
