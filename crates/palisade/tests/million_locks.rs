@@ -11,6 +11,7 @@
 
 mod life;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,16 +23,31 @@ use rustix::process::Signal;
 const TTL: Duration = Duration::from_secs(3_600);
 const LOOPS: usize = 512;
 
-async fn hold(service: Arc<dyn LockService>, first: usize, locks: usize) {
-    for at in (first..locks).step_by(LOOPS) {
-        let wish = asking(
+async fn hold(service: Arc<dyn LockService>, numbers: Range<usize>, metadata: Option<Box<str>>) {
+    for at in numbers.step_by(LOOPS) {
+        let mut wish = asking(
             &format!("held/{at:07}"),
             &format!("client-{}", at % 1_000),
             TTL,
             None,
         );
+        wish.metadata.clone_from(&metadata);
         let outcome = service.acquire(wish).await.unwrap();
         assert!(matches!(outcome, Acquired::Granted(_)), "{outcome:?}");
+    }
+}
+
+async fn hold_all(client: &Client, numbers: Range<usize>, metadata: Option<Box<str>>) {
+    let loops: Vec<_> = numbers
+        .clone()
+        .take(LOOPS)
+        .map(|first| {
+            let service = Arc::clone(client.service());
+            tokio::spawn(hold(service, first..numbers.end, metadata.clone()))
+        })
+        .collect();
+    for one in loops {
+        one.await.unwrap();
     }
 }
 
@@ -63,12 +79,7 @@ async fn many_held_locks_survive_a_sigkill() {
 
     let watch = Watch::start();
     let client = Client::connect(&server.url).await.unwrap();
-    let loops: Vec<_> = (0..LOOPS)
-        .map(|first| tokio::spawn(hold(Arc::clone(client.service()), first, locks)))
-        .collect();
-    for one in loops {
-        one.await.unwrap();
-    }
+    hold_all(&client, 0..locks, None).await;
     let rate = locks as f64 / watch.elapsed().as_secs_f64();
     let full = proc_number(server.pid(), "status", "VmRSS");
     println!("{locks} locks held, each under a lease of its own: {rate:.0} grants/s");
@@ -102,4 +113,46 @@ async fn many_held_locks_survive_a_sigkill() {
     };
     assert_eq!(granted.token.get(), locks as u64 + 1);
     assert_eq!(client.status().await.unwrap().locks, locks as u64 + 1);
+}
+
+/// What is left of the most memory a server ever had, some time after it made a snapshot of itself.
+async fn left_after_a_snapshot(environment: &[(&str, &str)], enough: f64) -> f64 {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let server = Life::begin_with(&data, environment);
+    let client = Client::connect(&server.url).await.unwrap();
+    let made = || {
+        let mut files = std::fs::read_dir(&data).unwrap();
+        files.any(|file| file.unwrap().path().extension() == Some("snap".as_ref()))
+    };
+    let metadata: Box<str> = "m".repeat(256).into();
+    for fill in 0.. {
+        if made() {
+            break;
+        }
+        assert!(fill < 40, "no snapshot of a log of this size");
+        let numbers = fill * 10_000..(fill + 1) * 10_000;
+        hold_all(&client, numbers, Some(metadata.clone())).await;
+    }
+    let mut left = 1.0;
+    for _ in 0..50 {
+        tokio::time::sleep(Duration::from_millis(100)).await; // real time: a thread gives memory back
+        let memory = |field| proc_number(server.pid(), "status", field) as f64;
+        left = memory("VmRSS") / memory("VmHWM");
+        if left < enough {
+            break;
+        }
+    }
+    left
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_server_has_given_back_the_memory_of_its_snapshot() {
+    const ENOUGH: f64 = 0.75;
+    let left = left_after_a_snapshot(&[], ENOUGH).await;
+    println!("left of the most: {left:.2}");
+    assert!(left < ENOUGH, "{left}");
+    let kept = left_after_a_snapshot(&[("MIMALLOC_PURGE_DELAY", "-1")], ENOUGH).await;
+    println!("left with an allocator that keeps it: {kept:.2}");
+    assert!(kept >= ENOUGH, "{kept}");
 }

@@ -8,6 +8,7 @@
 //!
 //! Each system has the machine for itself, one after the other.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -78,15 +79,16 @@ pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Resu
     pairs(&server, IN_FLIGHT, window, "before").await?;
     at_rest(pid).await;
     let before = process::memory(pid);
-    let most = Most::watch(pid);
-    let (more, seconds) = hold(&connections, few..locks, &mut highest).await?;
-    at_rest(pid).await;
+    let fill = async {
+        let filled = hold(&connections, few..locks, &mut highest).await;
+        at_rest(pid).await;
+        filled
+    };
+    let (filled, most) = with_most_memory(pid, fill).await;
+    let (more, seconds) = filled?;
     let beyond_name =
         |memory: f64| (memory - before) / more.len() as f64 - name(locks - 1).len() as f64;
-    let (bytes, most_bytes) = (
-        beyond_name(process::memory(pid)),
-        beyond_name(most.end().await?),
-    );
+    let (bytes, most_bytes) = (beyond_name(process::memory(pid)), beyond_name(most));
     let held = more.len();
     lanes.extend(more);
     let (rates, slowed) = in_turns(profile, few, &server, window).await?;
@@ -148,7 +150,7 @@ async fn in_turns(
 }
 
 /// Waits until a server has done hardly anything for three seconds: until it has written its snapshots and
-/// tidied up. Some of that waits for the disk, without a processor.
+/// tidied up. Some of that waits for the disk, without a processor. A minute at most; then it is measured as it is.
 async fn at_rest(pid: u32) {
     let mut quiet = 0;
     for _ in 0..120 {
@@ -164,30 +166,17 @@ async fn at_rest(pid: u32) {
     }
 }
 
-/// The most memory a server had meanwhile.
-struct Most {
-    over: Arc<AtomicBool>,
-    task: tokio::task::JoinHandle<f64>,
-}
-
-impl Most {
-    fn watch(pid: u32) -> Most {
-        let over = Arc::new(AtomicBool::new(false));
-        let until = Arc::clone(&over);
-        let task = tokio::spawn(async move {
-            let mut most = process::memory(pid);
-            while !until.load(Ordering::Relaxed) {
-                tokio::time::sleep(Duration::from_millis(200)).await;
+/// Does some work; also says the most memory a server had meanwhile.
+async fn with_most_memory<T>(pid: u32, work: impl Future<Output = T>) -> (T, f64) {
+    let mut work = pin!(work);
+    let mut most = process::memory(pid);
+    loop {
+        tokio::select! {
+            done = &mut work => return (done, most.max(process::memory(pid))),
+            () = tokio::time::sleep(Duration::from_millis(200)) => {
                 most = most.max(process::memory(pid));
             }
-            most
-        });
-        Most { over, task }
-    }
-
-    async fn end(self) -> Result<f64, Error> {
-        self.over.store(true, Ordering::Relaxed);
-        Ok(self.task.await?)
+        }
     }
 }
 

@@ -54,8 +54,14 @@ fn serve(data: &Path) -> Command {
 
 impl Life {
     pub(crate) fn begin(data: &Path) -> Life {
+        Life::begin_with(data, &[])
+    }
+
+    /// The same with these variables in its environment.
+    pub(crate) fn begin_with(data: &Path, environment: &[(&str, &str)]) -> Life {
         let begun = Watch::start();
-        let mut child = serve(data).spawn().unwrap();
+        let mut command = serve(data);
+        let mut child = command.envs(environment.iter().copied()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut line)
