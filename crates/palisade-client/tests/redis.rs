@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex};
 
 use palisade_client::conformance::{self, Habit, Subject};
 use palisade_client::redis::Redis;
-use palisade_client::{Client, Error, Fault, LockService, Loss, secs};
-use palisade_core::LockName;
+use palisade_client::service::{AcquireRequest, Acquired, Released, Under};
+use palisade_client::{Client, ClientId, Error, Fault, LockService, Loss, Ttl, secs};
+use palisade_core::{GrantRef, LockName, RequestId, Token};
 use palisade_testbed::{Proxy, Redis as Server};
 
 /// A server that syncs before it answers, and what is connected to it.
@@ -275,4 +276,47 @@ async fn the_last_token_is_granted_and_none_after_it() {
     assert!(refused.is_err());
     let kept: u64 = command(&server, &["GET", &tokens(client.authority())]).await;
     assert_eq!(kept, last);
+}
+
+/// Lua spells a large number with an exponent, and a token may begin like another one.
+#[tokio::test]
+async fn tokens_of_every_length_are_exact_and_told_apart() {
+    let server = Server::start(&[]);
+    let redis = Redis::connect(&server.url()).await.unwrap();
+    let lock = LockName::new("orders").unwrap();
+    let counters = [
+        9,
+        98,
+        99_999_999_999_998,
+        99_999_999_999_999,
+        1_234_567_890_123_456,
+    ];
+    for (number, counter) in (0..).zip(counters) {
+        let counter: u64 = counter;
+        let key = tokens(redis.authority());
+        let _: String = command(&server, &["SET", &key, &counter.to_string()]).await;
+        let wish = AcquireRequest {
+            lock: lock.clone(),
+            client: ClientId::new("c").unwrap(),
+            under: Under::New(Ttl::from_millis(60_000).unwrap()),
+            wait: None,
+            request: RequestId::from_bytes([number; 16]),
+            metadata: None,
+        };
+        let Acquired::Granted(granted) = redis.acquire(wish).await.unwrap() else {
+            panic!("not granted");
+        };
+        assert_eq!(granted.token.get(), counter + 1);
+        let named = |token| GrantRef {
+            lock: lock.clone(),
+            key: granted.key,
+            token: Some(token),
+        };
+        let begins_like_it = Token::new(granted.token.get() / 10).unwrap();
+        let highest = granted.token;
+        let released = redis.release(named(begins_like_it)).await.unwrap();
+        assert_eq!(released, Released::Stale { highest });
+        let released = redis.release(named(highest)).await.unwrap();
+        assert_eq!(released, Released::Released);
+    }
 }

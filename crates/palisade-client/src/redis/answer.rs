@@ -7,9 +7,12 @@ use palisade_core::{
 use crate::fault::Fault;
 
 /// One answer: lines of text, the first a word for what came out, the others what is known of the
-/// holder.
+/// holder. Or a token alone: that of a grant made just now.
 #[derive(Debug)]
 pub(super) struct Answer(String);
+
+/// What a token alone says.
+pub(super) const OPENED: &str = "opened";
 
 /// Which line is what.
 const HOW: usize = 0;
@@ -34,11 +37,15 @@ impl Answer {
     }
 
     pub(super) fn how(&self) -> &str {
-        self.line(HOW).unwrap_or_default()
+        match self.0.as_bytes().first() {
+            Some(b'0'..=b'9') => OPENED,
+            _ => self.line(HOW).unwrap_or_default(),
+        }
     }
 
     pub(super) fn token(&self) -> Result<Token, Fault> {
-        Token::new(self.number(TOKEN)?).map_err(odd)
+        let line = if self.how() == OPENED { HOW } else { TOKEN };
+        Token::new(self.number(line)?).map_err(odd)
     }
 
     /// From when the server carried it out.
@@ -117,9 +124,12 @@ mod tests {
         let view = view.view(LockName::new("a").unwrap()).unwrap();
         assert_eq!(view.metadata.as_deref(), Some("a: 1\nb: 2\n"));
         assert_eq!(view.waiters, 2);
-        let short = Answer::read("opened\n\n7".to_owned()).unwrap();
-        assert_eq!(short.token().unwrap(), Token::new(7).unwrap());
-        assert!(short.ttl().is_err());
+        for (said, how) in [("released\n\n7", "released"), ("7", OPENED)] {
+            let short = Answer::read(said.to_owned()).unwrap();
+            assert_eq!(short.how(), how);
+            assert_eq!(short.token().unwrap(), Token::new(7).unwrap());
+            assert!(short.ttl().is_err());
+        }
         assert!(Answer::read("elsewhere".to_owned()).is_err());
     }
 }

@@ -8,7 +8,7 @@
 --
 -- The answer is a text of lines: the word for what came out; the holder's name, token, milliseconds
 -- left, begin, and time to live; how many wait; the holder's metadata. What is not known is left out
--- at the end, or empty.
+-- at the end, or empty. A grant made just now is answered by its token alone.
 --
 -- Keys, below the root:
 --   authority        the id of this data set
@@ -21,53 +21,56 @@
 --   abandoned:ID     a request that was given up, which is never granted from then on; for an hour
 --
 -- While a lock's record says `held`, or how the last grant ended, its queue is empty: so a lock nobody
--- waits for is taken with one INCR and one SET and given up with one SET. What is below the first
--- `return`s is for everything else, and costs nothing before. A call's price is mostly that of the
--- strings made for it, an argument's as well as one put together here: hence the few of them.
+-- waits for is taken with one INCR and one write and given up with one write. What is below the first
+-- `return`s is for everything else, and costs nothing before: no function is made, and few strings, an
+-- argument being one as well.
 local call = redis.call
 local place = KEYS[1]
 local LAST_TOKEN, ENDED_MS, ABANDONED_MS, MOST_WAITERS = 9007199254740991, '600000', '3600000', 1024
-
--- Draws the token and grants: one step, so tokens rise in the order of grants (rule A2). No token: why.
--- `wish` is what the holder said of itself: when it began, for people, and its time to live, each after
--- a blank; its name and its metadata, each after a line's end; and one more at the end.
-local function open(word, by, wish, ttl, before)
-  local drawn = call('INCR', TOKENS)
-  -- A counter that begins is perhaps that of a data set which is gone.
-  if drawn == 1 and call('GET', ROOT .. 'authority') ~= AUTHORITY then
-    call('DEL', TOKENS)
-    return nil, 'elsewhere'
-  elseif drawn > LAST_TOKEN then
-    call('DECR', TOKENS)
-    return nil, 'exhausted'
-  end
-  -- As text: a number of Lua's would be spelled with an exponent.
-  local token = string.format('%.0f', drawn)
-  call('SET', place, word .. by .. ' ' .. token .. wish .. before, 'PX', ttl)
-  return token
-end
+-- Up to here Lua spells a number as it is, and not with an exponent.
+local LAST_SPELLED = 99999999999999
+local H, W, BLANK = 104, 119, 32
 
 if OPERATION == 'acquire' then
   local request, wish, ttl = ARGV[1], ARGV[2], ARGV[3]
-  local known = call('MGET', place, ROOT .. 'abandoned:' .. request)
-  if known[2] then return 'abandoned' end
-  local text = known[1] or ''
-  local first = string.sub(text, 1, 1)
-  if first ~= 'h' and first ~= 'w' and not string.find(text, request, 1, true)
-    and (text ~= '' or call('EXISTS', ROOT .. 'queue:' .. string.sub(place, #ROOT + 6)) == 0) then
-    local token, why = open('held ', request, wish, ttl, text)
-    return why or 'opened\n\n' .. token
+  if call('EXISTS', ROOT .. 'abandoned:' .. request) == 1 then return 'abandoned' end
+  local text = call('GET', place) or ''
+  local first = string.byte(text)
+  if first ~= H and first ~= W and not string.find(text, request, 1, true)
+    and (first or call('EXISTS', ROOT .. 'queue:' .. string.sub(place, #ROOT + 6)) == 0) then
+    local token = call('INCR', TOKENS)
+    if token > 1 and token <= LAST_SPELLED then
+      call('PSETEX', place, ttl, 'held ' .. request .. ' ' .. token .. wish .. text)
+      return token
+    end
+    -- The first token and the last ones need a closer look.
+    call(token == 1 and 'DEL' or 'DECR', TOKENS)
   end
 elseif OPERATION == 'release' then
   -- The id of the request says which data set it is, too.
-  local text = call('GET', place)
-  if text and string.find(text, 'held ' .. ARGV[1] .. ' ', 1, true) == 1 then
-    call('SET', place, 'released ' .. ARGV[1], 'PX', ENDED_MS)
+  local text, grant = call('GET', place), ARGV[1]
+  if text and string.byte(text) == H and string.find(text, grant, 6, true) == 6
+    and string.byte(text, 6 + #grant) == BLANK then
+    call('PSETEX', place, ENDED_MS, 'released ' .. grant)
     return 'done'
   end
 end
 
 if call('GET', ROOT .. 'authority') ~= AUTHORITY then return 'elsewhere' end
+
+-- Draws the token and grants: one step, so tokens rise in the order of grants (rule A2). No token: why.
+-- `wish` is what the holder said of itself: when it began, for people, and its time to live, each after
+-- a blank; its name and its metadata, each after a line's end; and one more at the end.
+local function open(by, wish, ttl, before)
+  local drawn = call('INCR', TOKENS)
+  if drawn > LAST_TOKEN then
+    call('DECR', TOKENS)
+    return nil, 'exhausted'
+  end
+  local token = string.format('%.0f', drawn)
+  call('PSETEX', place, ttl, 'wanted ' .. by .. ' ' .. token .. wish .. before)
+  return token
+end
 
 -- The lock's name begins behind `ROOTlock:`.
 local lock = string.sub(place, #ROOT + 6)
@@ -116,7 +119,7 @@ local function settle()
     if wish[1] then
       local at = now()
       -- It begins now, not when it was wished for.
-      local token = open('wanted ', first, ' ' .. at .. string.match(wish[1], ' %d+\n.*$'), wish[2], before)
+      local token = open(first, ' ' .. at .. string.match(wish[1], ' %d+\n.*$'), wish[2], before)
       if not token then break end
       call('PUBLISH', wish[3], first .. ' ' .. token .. ' ' .. at)
       holder, before = read()
@@ -159,8 +162,8 @@ function operations.acquire(request, wish, ttl, channel)
   if not holder or holder.client == client then
     leave_queue(request)
     if holder then before = 'superseded ' .. holder.by .. ' ' .. holder.token end
-    local token, why = open('wanted ', request, wish, ttl, before)
-    return why or 'opened\n\n' .. token
+    local token, why = open(request, wish, ttl, before)
+    return why or token
   end
   if channel == '' then
     leave_queue(request)

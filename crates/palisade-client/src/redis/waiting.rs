@@ -3,6 +3,7 @@
 use palisade_core::{Granted, LeaseId, LeaseKey, Span};
 
 use super::Redis;
+use super::answer::OPENED;
 use crate::clock::{BootClock, Clock as _, wall};
 use crate::ears::Asked;
 use crate::fault::Fault;
@@ -43,12 +44,12 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
             .run(&redis.scripts.acquire, &request.lock, &asked)
             .await?;
         let look = match answer.how() {
-            "opened" | "granted" => {
+            OPENED | "granted" => {
                 redis.replicated().await?;
                 // A grant of an earlier question (this is a repeat, or a waiter that was not told) comes with
                 // its own times; what is left counts from when the question was sent.
                 let (ttl, left, acquired_at) = match answer.how() {
-                    "opened" => (ttl, ttl.span(), at),
+                    OPENED => (ttl, ttl.span(), at),
                     _ => (answer.ttl()?, answer.left(), answer.acquired_at()?),
                 };
                 let waited = sent.since(called);
