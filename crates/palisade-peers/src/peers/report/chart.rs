@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::markdown::short;
 use super::{Report, Row, Spread};
+use crate::measure::median;
 use crate::peers::system::System;
 use crate::peers::workload::{self, Workload};
 
@@ -59,20 +60,20 @@ fn panel(svg: &mut String, x: f64, y: f64, workload: &Workload, rows: &[&Row]) {
     };
     text(svg, x, y, workload.title, "#111111");
     text(svg, x, y + UNIT, what, "#666666");
-    let most = rows
-        .iter()
-        .map(|row| figure(workload, row).most)
-        .fold(f64::MIN_POSITIVE, f64::max);
-    for (number, row) in rows.iter().enumerate() {
-        let spread = figure(workload, row);
+    let spreads: Vec<Spread> = rows.iter().map(|row| figure(workload, row)).collect();
+    let full = full(&spreads, workload.is_about_time());
+    for (number, (row, spread)) in rows.iter().zip(spreads).enumerate() {
         let top = y + UNIT + 8.0 + ROW * number as f64;
         let own = row.profile.system == System::Palisade;
         let color = if own { "#2a6f4e" } else { "#9aa7b4" };
         text(svg, x, top + 13.0, row.profile.name, "#111111");
         let [from, to, end] =
-            [spread.least, spread.most, spread.median].map(|figure| figure / most * BAR);
+            [spread.least, spread.most, spread.median].map(|figure| (figure / full).min(1.0) * BAR);
         rectangle(svg, x + LEFT, top + 2.0, end, 14.0, color);
         rectangle(svg, x + LEFT + from, top + 8.5, to - from, 1.0, "#111111");
+        if spread.most > full {
+            rectangle(svg, x + LEFT + BAR - 14.0, top, 4.0, 18.0, "#ffffff");
+        }
         let said = short(spread.median);
         text(
             svg,
@@ -82,6 +83,21 @@ fn panel(svg: &mut String, x: f64, y: f64, workload: &Workload, rows: &[&Row]) {
             "#111111",
         );
     }
+}
+
+/// What the whole width stands for. A time that is so much longer than the middle one does not count: its bar is
+/// drawn broken, so that a system that cannot keep up does not hide the others.
+fn full(spreads: &[Spread], is_about_time: bool) -> f64 {
+    const OUTLIER: f64 = 12.0;
+    let limit = match is_about_time {
+        true => OUTLIER * median(spreads.iter().map(|spread| spread.median).collect()),
+        false => f64::INFINITY,
+    };
+    spreads
+        .iter()
+        .flat_map(|spread| [spread.median, spread.most])
+        .filter(|figure| *figure <= limit)
+        .fold(f64::MIN_POSITIVE, f64::max)
 }
 
 fn rectangle(svg: &mut String, x: f64, y: f64, width: f64, height: f64, color: &str) {
@@ -96,4 +112,21 @@ fn text(svg: &mut String, x: f64, y: f64, text: &str, color: &str) {
         svg,
         "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{color}\">{text}</text>"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_cannot_keep_up_does_not_hide_the_others_and_a_fast_one_is_drawn_whole() {
+        let spread = |median, most| Spread {
+            least: median,
+            median,
+            most,
+        };
+        let times = [spread(2.0, 3.0), spread(1.0, 9.0), spread(800.0, 900.0)];
+        assert_eq!(full(&times, true), 9.0);
+        assert_eq!(full(&times, false), 900.0);
+    }
 }
