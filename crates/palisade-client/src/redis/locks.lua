@@ -29,6 +29,7 @@ local place = KEYS[1]
 local LAST_TOKEN, ENDED_MS, ABANDONED_MS, MOST_WAITERS = 9007199254740991, '600000', '3600000', 1024
 -- Up to here Lua spells a number as it is, and not with an exponent.
 local LAST_SPELLED = 99999999999999
+-- What `held` and `wanted` begin with.
 local H, W, BLANK = 104, 119, 32
 
 if OPERATION == 'acquire' then
