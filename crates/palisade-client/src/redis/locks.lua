@@ -23,7 +23,9 @@
 -- While a lock's record says `held`, or how the last grant ended, its queue is empty: so a lock nobody
 -- waits for is taken with one INCR and one write and given up with one write. What is below the first
 -- `return`s is for everything else, and costs nothing before: no function is made, and few strings, an
--- argument being one as well.
+-- argument being one as well. An acquire's `wish` is what the holder says of itself: when it began, for
+-- people, and its time to live, each after a blank; its name and its metadata, each after a line's end;
+-- and one more at the end.
 local call = redis.call
 local place = KEYS[1]
 local LAST_TOKEN, ENDED_MS, ABANDONED_MS, MOST_WAITERS = 9007199254740991, '600000', '3600000', 1024
@@ -39,12 +41,14 @@ if OPERATION == 'acquire' then
   local first = string.byte(text)
   if first ~= H and first ~= W and not string.find(text, request, 1, true)
     and (first or call('EXISTS', ROOT .. 'queue:' .. string.sub(place, #ROOT + 6)) == 0) then
+    -- Draws the token and grants: one step, so tokens rise in the order of grants (rule A2).
     local token = call('INCR', TOKENS)
     if token > 1 and token <= LAST_SPELLED then
       call('PSETEX', place, ttl, 'held ' .. request .. ' ' .. token .. wish .. text)
       return token
     end
-    -- The first token and the last ones need a closer look.
+    -- A counter that begins is perhaps that of a data set which is gone, and the last tokens are spelled
+    -- otherwise: not drawn, and looked at more closely below.
     call(token == 1 and 'DEL' or 'DECR', TOKENS)
   end
 elseif OPERATION == 'release' then
@@ -59,9 +63,7 @@ end
 
 if call('GET', ROOT .. 'authority') ~= AUTHORITY then return 'elsewhere' end
 
--- Draws the token and grants: one step, so tokens rise in the order of grants (rule A2). No token: why.
--- `wish` is what the holder said of itself: when it began, for people, and its time to live, each after
--- a blank; its name and its metadata, each after a line's end; and one more at the end.
+-- The long way to grant: any token, and a lock that somebody may wait for. No token: why.
 local function open(by, wish, ttl, before)
   local drawn = call('INCR', TOKENS)
   if drawn > LAST_TOKEN then
