@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::lane::Error;
 use crate::measure::{median, now};
@@ -44,4 +45,59 @@ fn fdatasync(folder: &Path) -> Result<f64, Error> {
     }
     std::fs::remove_file(path)?;
     Ok(median(took))
+}
+
+/// How often the machine is looked at, and how many times at most.
+const LOOK: Duration = Duration::from_millis(200);
+const LOOKS: u32 = 25;
+
+/// Waits until the machine does hardly anything, [`LOOKS`] times [`LOOK`] at most: what a server tidies up after one
+/// measurement must not slow down the next, which may be of another. Whether it came to rest.
+pub(crate) async fn rest() -> Result<bool, Error> {
+    let mut before = times()?;
+    for _ in 0..LOOKS {
+        tokio::time::sleep(LOOK).await;
+        let after = times()?;
+        let (busy, all) = (after.0 - before.0, after.1 - before.1);
+        if busy * 20 < all {
+            return Ok(true);
+        }
+        before = after;
+    }
+    Ok(false)
+}
+
+/// Ticks of all processors in which they worked here or waited for the disk, and all ticks; those that went to
+/// other guests of the host are no work here.
+fn times() -> Result<(u64, u64), Error> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let line = text.lines().next().unwrap_or_default();
+    let ticks: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .map(|field| field.parse().unwrap_or(0))
+        .collect();
+    let [user, nice, system, idle, disk, interrupts, soft, stolen, ..] = ticks[..] else {
+        return Err(format!("/proc/stat begins with `{line}`").into());
+    };
+    let busy = user + nice + system + disk + interrupts + soft;
+    Ok((busy, busy + idle + stolen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn a_machine_at_work_is_not_at_rest() {
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let wanted = Arc::new(());
+        for _ in 0..cores {
+            let work = Arc::downgrade(&wanted);
+            std::thread::spawn(move || while work.strong_count() > 0 {});
+        }
+        assert!(!rest().await.unwrap());
+        drop(wanted);
+    }
 }

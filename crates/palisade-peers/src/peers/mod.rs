@@ -3,9 +3,9 @@
 //! ```text
 //!   testbed ─► real servers ─► drivers (a Connection with lanes)
 //!                                 │
-//!   rounds × shuffled (system, workload) ─► load · open loop ─► Sample ─┐
-//!   one pass more, with syncs counted ──────────────────────────────────┼─► report: .md .json .svg
-//!   a system alone with its million locks ─► million ─► Held ───────────┘
+//!   rounds × shuffled (system, workload) ─► rest ─► load · open loop ─► Sample ─┐
+//!   one pass more, with syncs counted ──────────────────────────────────────────┼─► report: .md .json .svg
+//!   a system alone with its million locks ─► million ─► Held ───────────────────┘
 //! ```
 //!
 //! A driver follows the cheapest recipe that is correct on its system, so that no system is slowed
@@ -66,6 +66,7 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
                 format!("{line} {word}")
             }),
         load: [load_average(), String::new()],
+        restless: 0,
         rows: Vec::new(),
         held: Vec::new(),
     };
@@ -154,6 +155,7 @@ async fn rates(plan: &Plan, report: &mut Report) -> Result<(), Error> {
         for number in &order {
             let row = &mut report.rows[*number];
             let (_, server) = server(row).ok_or("no server")?;
+            report.restless += u32::from(!machine::rest().await?);
             match measure(server, row, plan.window, &format!("r{round}/{number}")).await {
                 Ok(sample) => row.samples.push(sample),
                 Err(error) => row.failed = Some(error.to_string()),

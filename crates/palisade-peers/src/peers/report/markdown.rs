@@ -11,10 +11,12 @@ pub(super) fn write(report: &Report) -> String {
     let _ = writeln!(page, "{}.\n", report.machine);
     let _ = writeln!(page, "`{}`\n", report.command);
     let [before, after] = &report.load;
+    let restless = report.restless;
     let _ = writeln!(
         page,
         "All systems and the load ran on this machine, in one run, on one disk; each round measured \
-         everything once, in shuffled order. Load average before: {before}, after: {after}. Every \
+         everything once, in shuffled order, and each measurement began when the machine was at rest \
+         ({restless} could not wait that long). Load average before: {before}, after: {after}. Every \
          token was compared with the one granted before it on its lock. Shown are medians over the \
          rounds, with the least and the most in brackets. `×` is Palisade's figure divided by this \
          one's: above 1 is good in rates, below 1 in times and processor time.\n"

@@ -21,6 +21,8 @@ pub(crate) struct Report {
     pub(crate) command: String,
     /// The load of the machine before the first measurement and after the last.
     pub(crate) load: [String; 2],
+    /// Measurements before which the machine did not come to rest.
+    pub(crate) restless: u32,
     pub(crate) rows: Vec<Row>,
     pub(crate) held: Vec<(&'static Profile, usize, Result<Held, String>)>,
 }
@@ -133,6 +135,7 @@ impl Report {
         });
         json!({
             "machine": self.machine, "command": self.command, "load_average": self.load,
+            "restless": self.restless,
             "systems": systems, "rows": rows, "held": held.collect::<Vec<_>>(),
             "failures": self.failures(),
         })
