@@ -121,18 +121,28 @@ async fn left_after_a_snapshot(environment: &[(&str, &str)], enough: f64) -> f64
     let data = dir.path().join("data");
     let server = Life::begin_with(&data, environment);
     let client = Client::connect(&server.url).await.unwrap();
-    let made = || {
-        let mut files = std::fs::read_dir(&data).unwrap();
-        files.any(|file| file.unwrap().path().extension() == Some("snap".as_ref()))
+    let files = |begin: &str, end: &str| {
+        let names = std::fs::read_dir(&data).unwrap();
+        let names = names.map(|file| file.unwrap().file_name().into_string().unwrap());
+        names
+            .filter(|name| name.starts_with(begin) && name.ends_with(end))
+            .count()
     };
+    let made = || files("snap-", ".snap") > 0;
     let metadata: Box<str> = "m".repeat(256).into();
+    // Three sealed segments, of 1, 32 and 32 MiB, are worth a snapshot.
     for fill in 0.. {
-        if made() {
+        if made() || files("log-", ".seg") > 3 {
             break;
         }
-        assert!(fill < 40, "no snapshot of a log of this size");
+        assert!(fill < 40, "no segment is sealed");
         let numbers = fill * 10_000..(fill + 1) * 10_000;
         hold_all(&client, numbers, Some(metadata.clone())).await;
+    }
+    let watch = Watch::start();
+    while !made() {
+        assert!(watch.elapsed() < Duration::from_secs(60), "no snapshot");
+        tokio::time::sleep(Duration::from_millis(20)).await; // real time: a thread makes it
     }
     let mut left = 1.0;
     for _ in 0..50 {
