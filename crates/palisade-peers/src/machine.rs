@@ -58,7 +58,9 @@ pub(crate) async fn rest() -> Result<bool, Error> {
     for _ in 0..LOOKS {
         tokio::time::sleep(LOOK).await;
         let after = times()?;
-        let (busy, all) = (after.0 - before.0, after.1 - before.1);
+        // The kernel's count of waiting for the disk may go back.
+        let busy = after.0.saturating_sub(before.0);
+        let all = after.1.saturating_sub(before.1);
         if busy * 20 < all {
             return Ok(true);
         }
