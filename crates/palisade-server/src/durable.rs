@@ -11,7 +11,8 @@
 
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use palisade_core::{AuthorityId, Invalid, Limits, limits};
@@ -24,8 +25,10 @@ use crate::pipeline::clock::wall;
 use crate::pipeline::replay::{Replay, ReplayError};
 use crate::pipeline::{Identity, Log, LogFailed, Pipeline, Returning, Start, seed, start};
 
-/// Sealed log that is worth a snapshot, and how often the thread looks.
+/// Sealed log that is worth a snapshot while the authority works, and while it does not; how often the thread
+/// looks. A start reads 16 MiB in about a tenth of a second.
 const SNAPSHOT_AFTER: u64 = 64 << 20;
+const SNAPSHOT_AT_REST: u64 = 16 << 20;
 const SNAPSHOT_POLL: Duration = Duration::from_millis(500);
 
 /// How an authority on disk is run.
@@ -125,12 +128,17 @@ pub fn run(opened: Opened, settings: &Settings) -> Result<Authority, Error> {
     let machine = replay(&opened)?.finish();
     let identity = identity(&opened)?;
     let wal = opened.into_wal();
-    let snapshots =
-        Snapshots::start(wal.compactor(), settings.give_memory_back).map_err(Error::Start)?;
+    let worked = Arc::new(AtomicBool::new(true));
+    let maker = Maker {
+        compactor: wal.compactor(),
+        give_memory_back: settings.give_memory_back.unwrap_or(|| ()),
+        worked: Arc::clone(&worked),
+    };
+    let snapshots = Snapshots::start(maker).map_err(Error::Start)?;
     let pipeline = start(Start {
         identity,
         machine,
-        log: Box::new(OnDisk(wal)),
+        log: Box::new(OnDisk { wal, worked }),
         manual_clock: settings.manual_clock,
         limits: settings.limits,
         returning: (!created).then_some(Returning::Restarted),
@@ -250,9 +258,8 @@ fn identity(opened: &Opened) -> Result<Identity, Error> {
 fn replay(opened: &Opened) -> Result<Replay, Error> {
     let mut replay = match opened.snapshot()? {
         Some(mut snapshot) => from_snapshot(&mut snapshot)?,
-        None => Replay::from_nothing(seed()),
+        None => Replay::from_nothing(seed()).expecting(opened.report().bytes),
     };
-    replay.expect(opened.report().bytes);
     opened
         .replay(|_, batch| replay.batch(batch))
         .map_err(|error| match error {
@@ -269,15 +276,20 @@ fn from_snapshot(reader: &mut SnapshotReader) -> Result<Replay, Error> {
 }
 
 /// The log as the pipeline sees it.
-struct OnDisk(Wal);
+struct OnDisk {
+    wal: Wal,
+    /// Set with every commit; the thread that makes snapshots takes it back.
+    worked: Arc<AtomicBool>,
+}
 
 impl Log for OnDisk {
     fn has_room(&mut self, bytes: usize) -> bool {
-        self.0.reserve(bytes).is_ok()
+        self.wal.reserve(bytes).is_ok()
     }
 
     fn commit(&mut self, batch: &[u8]) -> Result<(), LogFailed> {
-        self.0
+        self.worked.store(true, Ordering::Relaxed);
+        self.wal
             .commit(batch)
             .map(drop)
             .map_err(|error| LogFailed(error.to_string()))
@@ -285,7 +297,7 @@ impl Log for OnDisk {
 
     fn idle(&mut self) {
         // Only a help for a later recovery; a failure poisons the log, and the next commit says so.
-        let _ = self.0.seal_mark();
+        let _ = self.wal.seal_mark();
     }
 }
 
@@ -296,11 +308,11 @@ struct Snapshots {
 }
 
 impl Snapshots {
-    fn start(compactor: Compactor, give_memory_back: Option<fn()>) -> io::Result<Snapshots> {
+    fn start(maker: Maker) -> io::Result<Snapshots> {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("palisade-snap".into())
-            .spawn(move || make_snapshots(&compactor, give_memory_back, &stopped))?;
+            .spawn(move || maker.work(&stopped))?;
         Ok(Snapshots {
             stop: Some(stop),
             thread: Some(thread),
@@ -317,27 +329,70 @@ impl Drop for Snapshots {
     }
 }
 
-fn make_snapshots(
-    compactor: &Compactor,
-    give_memory_back: Option<fn()>,
-    stopped: &mpsc::Receiver<()>,
-) {
-    let give_memory_back = give_memory_back.unwrap_or(|| ());
-    give_memory_back();
-    let mut worth = SNAPSHOT_AFTER;
-    while stopped.recv_timeout(SNAPSHOT_POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
-        if compactor.sealed_bytes() < worth {
-            continue;
-        }
-        match compactor.compact(&mut Shadow::default()) {
-            // A snapshot of a large state must not follow the last one too soon.
-            Ok(made) => worth = SNAPSHOT_AFTER.max(made.map_or(0, |made| made.bytes * 2)),
-            Err(error) => {
-                tracing::warn!(%error, "no snapshot could be made; the log grows until one can");
-                worth = compactor.sealed_bytes() + SNAPSHOT_AFTER;
+/// What that thread does.
+struct Maker {
+    compactor: Compactor,
+    give_memory_back: fn(),
+    /// Whether something was logged since this was last taken back.
+    worked: Arc<AtomicBool>,
+}
+
+impl Maker {
+    fn work(self, stopped: &mpsc::Receiver<()>) {
+        (self.give_memory_back)();
+        let mut worth = Worth::default();
+        while stopped.recv_timeout(SNAPSHOT_POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let sealed = self.compactor.sealed_bytes();
+            let at_rest = !self.worked.swap(false, Ordering::Relaxed);
+            if !worth.is_reached(sealed, at_rest) {
+                continue;
             }
+            worth = match self.compactor.compact(&mut Shadow::default()) {
+                Ok(made) => Worth::after(made.map_or(0, |made| made.bytes)),
+                Err(error) => {
+                    tracing::warn!(%error, "no snapshot could be made; the log grows until one can");
+                    Worth::after_failure(sealed)
+                }
+            };
+            (self.give_memory_back)();
         }
-        give_memory_back();
+    }
+}
+
+/// How much sealed log is worth a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Worth {
+    at_work: u64,
+    at_rest: u64,
+}
+
+impl Default for Worth {
+    fn default() -> Worth {
+        Worth::after(0)
+    }
+}
+
+impl Worth {
+    /// At work, a snapshot of a large state must not follow the last one too soon. At rest nobody minds, and
+    /// the next start has little to read.
+    fn after(bytes: u64) -> Worth {
+        Worth {
+            at_work: SNAPSHOT_AFTER.max(bytes * 2),
+            at_rest: SNAPSHOT_AT_REST,
+        }
+    }
+
+    /// Not again at once.
+    fn after_failure(sealed: u64) -> Worth {
+        let more = sealed + SNAPSHOT_AFTER;
+        Worth {
+            at_work: more,
+            at_rest: more,
+        }
+    }
+
+    fn is_reached(&self, sealed: u64, at_rest: bool) -> bool {
+        sealed >= if at_rest { self.at_rest } else { self.at_work }
     }
 }
 
@@ -367,5 +422,29 @@ impl Fold for Shadow {
         self.replay()
             .snapshot(|bytes| out.write_all(bytes))
             .map_err(Error::Snapshot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn how_much_log_is_worth_a_snapshot_depends_on_the_work_and_on_the_last_one() {
+        let (first, after_large) = (Worth::default(), Worth::after(100 * MIB));
+        let failed = Worth::after_failure(70 * MIB);
+        for (worth, at_rest, least) in [
+            (first, false, 64),
+            (first, true, 16),
+            (after_large, false, 200),
+            (after_large, true, 16),
+            (failed, false, 134),
+            (failed, true, 134),
+        ] {
+            assert!(worth.is_reached(least * MIB, at_rest), "{worth:?}");
+            assert!(!worth.is_reached(least * MIB - 1, at_rest), "{worth:?}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Snapshots that an authority makes of itself while it works.
+//! Snapshots that an authority makes of itself, at work and at rest.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,6 +6,7 @@
     reason = "a test fails by panicking"
 )]
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -81,11 +82,7 @@ async fn a_snapshot_is_made_beside_the_work_and_its_memory_given_back() {
     // So much of the log that one is due: more than a hundred MiB.
     let mut held = 0;
     while held < 400_000 && snapshots(&data).is_empty() {
-        let mut running = JoinSet::new();
-        for number in held..held + 1_000 {
-            running.spawn(grant(authority.pipeline.handle.clone(), number));
-        }
-        running.join_all().await;
+        hold(&authority, held..held + 1_000).await;
         held += 1_000;
     }
     until("a snapshot", || !snapshots(&data).is_empty()).await;
@@ -94,8 +91,43 @@ async fn a_snapshot_is_made_beside_the_work_and_its_memory_given_back() {
     })
     .await;
     stop(authority);
+    has_all(&data, held).await;
+}
 
-    let authority = open(&data);
+/// The next start has little to read then. Sealed are 17 MiB here, which at work are worth no snapshot.
+#[tokio::test]
+async fn an_authority_at_rest_makes_a_snapshot_of_less() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let authority = durable::open(&data, &Settings::default()).unwrap();
+    let mut held = 0;
+    while segments(&data) < 3 {
+        assert!(held < 100_000, "no segment is sealed");
+        hold(&authority, held..held + 500).await;
+        held += 500;
+    }
+    until("a snapshot", || !snapshots(&data).is_empty()).await;
+    until("the log before it gone", || segments(&data) == 1).await;
+    stop(authority);
+    has_all(&data, held).await;
+}
+
+async fn hold(authority: &Authority, numbers: Range<usize>) {
+    let mut running = JoinSet::new();
+    for number in numbers {
+        running.spawn(grant(authority.pipeline.handle.clone(), number));
+    }
+    running.join_all().await;
+}
+
+fn segments(dir: &Path) -> usize {
+    let names = std::fs::read_dir(dir).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("log-")).count()
+}
+
+async fn has_all(data: &Path, held: usize) {
+    let authority = durable::open(data, &Settings::default()).unwrap();
     let Answer::Status(status) = authority.pipeline.handle.call(Request::Status).await else {
         panic!("no status");
     };

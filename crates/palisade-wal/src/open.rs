@@ -45,7 +45,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            segment_bytes: 32 << 20,
+            segment_bytes: 16 << 20,
             first_segment_bytes: 1 << 20,
             preparation: Preparation::Background,
             prepare_retry: Duration::from_secs(1),

@@ -130,7 +130,7 @@ async fn left_after_a_snapshot(environment: &[(&str, &str)], enough: f64) -> f64
     };
     let made = || files("snap-", ".snap") > 0;
     let metadata: Box<str> = "m".repeat(256).into();
-    // Three sealed segments, of 1, 32 and 32 MiB, are worth a snapshot.
+    // Three sealed segments, of 1, 16 and 16 MiB, are worth a snapshot as soon as nothing more comes.
     for fill in 0.. {
         if made() || files("log-", ".seg") > 3 {
             break;

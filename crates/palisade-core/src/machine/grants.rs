@@ -31,9 +31,11 @@ impl Machine {
         if let Err(invalid) = self.check(&acquire) {
             return Outcome::Invalid(invalid);
         }
-        let (request, lock) = (acquire.request, acquire.lock.clone());
+        let asked = acquire
+            .request
+            .map(|request| (request, acquire.lock.clone()));
         let outcome = self.decide(acquire, effects);
-        if let Some(request) = request
+        if let Some((request, lock)) = asked
             && !matches!(outcome, Outcome::Queued | Outcome::Invalid(_))
         {
             self.remember(request, Some(lock), outcome.clone());
@@ -127,14 +129,14 @@ impl Machine {
             Err(outcome) => return outcome,
         };
         let Some(slot) = held else {
-            return self.grant_free(&acquire, lease, effects);
+            return self.grant_free(acquire, lease, effects);
         };
         let holder = self.tables.locks[slot].lease;
         if matches!(lease, LeaseFor::Live(mine) if mine == holder) {
             return Outcome::Granted(self.granted(slot, self.left(slot), Span::ZERO));
         }
         if self.tables.clients[self.tables.leases[holder].client].id == acquire.client {
-            return self.supersede(slot, &acquire, lease, effects);
+            return self.supersede(slot, acquire, lease, effects);
         }
         match acquire.wait {
             None | Some(Span::ZERO) => Outcome::Held(self.holder_at(slot)),
@@ -206,7 +208,7 @@ impl Machine {
 
     fn grant_free(
         &mut self,
-        acquire: &Acquire,
+        acquire: Acquire,
         lease: LeaseFor,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
@@ -219,17 +221,15 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         let lease = self.open(token, lease, &acquire.client);
-        let slot = self
-            .tables
-            .open_lock(&acquire.lock, token, self.wall, lease);
-        self.finish_grant(slot, acquire.metadata.clone(), Span::ZERO, effects)
+        let slot = self.tables.open_lock(acquire.lock, token, self.wall, lease);
+        self.finish_grant(slot, acquire.metadata, Span::ZERO, effects)
     }
 
     /// The same client takes its own lock back: a new, higher token, and its former life is fenced.
     fn supersede(
         &mut self,
         slot: Slot,
-        acquire: &Acquire,
+        acquire: Acquire,
         lease: LeaseFor,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
@@ -240,7 +240,7 @@ impl Machine {
         let lease = self.open(token, lease, &acquire.client);
         self.end(slot, Ending::Superseded, None, effects);
         self.tables.regrant(slot, token, self.wall, lease);
-        self.finish_grant(slot, acquire.metadata.clone(), Span::ZERO, effects)
+        self.finish_grant(slot, acquire.metadata, Span::ZERO, effects)
     }
 
     /// Grants a lock whose last grant just ended, to a request from its queue.

@@ -75,6 +75,26 @@ impl Index {
         self.parts[part(hash)].insert_unique(hash, slot, |slot| rehash(hasher, *slot));
     }
 
+    /// The same where an entry with this key, for which `is` is true, makes room for the new one.
+    pub(super) fn replace<K: Hash + ?Sized>(
+        &mut self,
+        key: &K,
+        slot: Slot,
+        is: impl Fn(Slot) -> bool,
+        rehash: impl Fn(&FixedState, Slot) -> u64,
+    ) {
+        let hash = self.hash(key);
+        let hasher = &self.hasher;
+        self.parts[part(hash)]
+            .entry(hash, |slot| is(*slot), |slot| rehash(hasher, *slot))
+            .insert(slot);
+    }
+
+    /// Forgets everything; the room stays.
+    pub(super) fn clear(&mut self) {
+        self.parts.iter_mut().for_each(HashTable::clear);
+    }
+
     pub(super) fn remove<K: Hash + ?Sized>(&mut self, key: &K, slot: Slot) {
         let hash = self.hash(key);
         if let Ok(entry) = self.parts[part(hash)].find_entry(hash, |found| *found == slot) {

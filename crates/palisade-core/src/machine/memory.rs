@@ -65,7 +65,7 @@ pub(super) struct Ring<T> {
     entries: VecDeque<T>,
     /// How many entries have been dropped: the entry at `i` has the slot number `dropped + i`.
     dropped: Slot,
-    index: Index,
+    newest: Recent,
 }
 
 impl<T: Keyed> Ring<T> {
@@ -73,20 +73,26 @@ impl<T: Keyed> Ring<T> {
         Ring {
             entries: VecDeque::new(),
             dropped: 0,
-            index: Index::new(seed),
+            newest: Recent::new(seed),
         }
     }
 
     /// Remembers an entry; the oldest is forgotten when the ring is full.
     pub(super) fn remember(&mut self, entry: T) {
-        if self.is_full() {
-            self.forget_oldest();
+        if self.entries.len() >= limits::REMEMBERED {
+            self.entries.pop_front();
+            self.dropped = self.dropped.wrapping_add(1);
         }
-        self.push(entry);
+        let slot = self.dropped.wrapping_add(self.entries.len() as Slot);
+        self.entries.push_back(entry);
+        let (entries, dropped) = (&self.entries, self.dropped);
+        self.newest.insert(slot, |slot| {
+            entries[slot.wrapping_sub(dropped) as usize].key()
+        });
     }
 
     pub(super) fn get<'a>(&'a self, key: &T::Key<'a>) -> Option<&'a T> {
-        self.find(key).map(|slot| self.at(slot))
+        self.find(key).and_then(|slot| self.at(slot))
     }
 
     /// From the oldest to the newest, replaced ones too.
@@ -94,59 +100,77 @@ impl<T: Keyed> Ring<T> {
         self.entries.iter()
     }
 
-    fn is_full(&self) -> bool {
-        self.entries.len() >= limits::REMEMBERED
-    }
-
-    fn push(&mut self, entry: T) -> Slot {
-        let slot = self.dropped.wrapping_add(self.entries.len() as Slot);
-        self.entries.push_back(entry);
-        let (entries, dropped) = (&self.entries, self.dropped);
-        let key_of = |slot: Slot| entries[slot.wrapping_sub(dropped) as usize].key();
-        let key = key_of(slot);
-        if let Some(older) = self
-            .index
-            .find(&key, |other| other != slot && key_of(other) == key)
-        {
-            self.index.remove(&key, older);
-        }
-        self.index
-            .insert(&key, slot, |hasher, slot| hasher.hash_one(key_of(slot)));
-        slot
-    }
-
-    fn forget_oldest(&mut self) -> Option<(Slot, T)> {
-        let (slot, oldest) = (self.dropped, self.entries.pop_front()?);
-        self.index.remove(&oldest.key(), slot);
-        self.dropped = slot.wrapping_add(1);
-        Some((slot, oldest))
-    }
-
     fn find<'a>(&'a self, key: &T::Key<'a>) -> Option<Slot> {
-        self.index.find(key, |slot| self.at(slot).key() == *key)
+        self.newest
+            .find(key, |slot| self.at(slot).is_some_and(|it| it.key() == *key))
     }
 
-    fn at(&self, slot: Slot) -> &T {
-        &self.entries[slot.wrapping_sub(self.dropped) as usize]
+    /// `None` for an entry that is forgotten.
+    fn at(&self, slot: Slot) -> Option<&T> {
+        self.entries.get(slot.wrapping_sub(self.dropped) as usize)
+    }
+}
+
+/// Where the newest entry of each key is, among the last [`limits::REMEMBERED`].
+///
+/// ```text
+///   older: as many entries as were remembered before …│ newer: … the latest of them
+///          └ what the ring has forgotten of these is still here, and finds nothing
+/// ```
+///
+/// Two indexes take turns: when the newer one has taken in a whole ring, it becomes the older one, and all
+/// that the older one knew is forgotten at once. So no entry ever has to be looked for to be forgotten.
+#[derive(Clone, Debug)]
+struct Recent {
+    newer: Index,
+    older: Index,
+    /// Entries that `newer` took in.
+    taken: usize,
+}
+
+impl Recent {
+    fn new(seed: u64) -> Recent {
+        Recent {
+            newer: Index::new(seed),
+            older: Index::new(seed),
+            taken: 0,
+        }
+    }
+
+    fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(Slot) -> bool) -> Option<Slot> {
+        self.newer
+            .find(key, &is)
+            .or_else(|| self.older.find(key, &is))
+    }
+
+    /// `key_of` gives the key of any entry that is not forgotten.
+    fn insert<K: Hash + PartialEq>(&mut self, slot: Slot, key_of: impl Fn(Slot) -> K) {
+        if self.taken == limits::REMEMBERED {
+            core::mem::swap(&mut self.newer, &mut self.older);
+            self.newer.clear();
+            self.taken = 0;
+        }
+        self.taken += 1;
+        let key = key_of(slot);
+        self.newer.replace(
+            &key,
+            slot,
+            |other| key_of(other) == key,
+            |hasher, slot| hasher.hash_one(key_of(slot)),
+        );
     }
 }
 
 /// Grants that are over, found by their lease.
 ///
 /// ```text
-///   index: lease ──► its newest ending ──► the one before ──► …      (links by slot number)
+///   lease ──► its newest ending ──► the one before ──► …      (links by slot number)
 /// ```
 ///
-/// Most leases had one grant, so one index is enough, and it is touched twice for a release. Only the
-/// latest [`CHAIN`] endings of a lease are looked at, so that one lease with many grants cannot make
-/// anything slow.
+/// Only the latest [`CHAIN`] endings of a lease are looked at, so that one lease with many grants cannot
+/// make anything slow.
 #[derive(Clone, Debug)]
-pub(super) struct Endings {
-    entries: VecDeque<Linked>,
-    /// As in [`Ring`].
-    dropped: Slot,
-    newest: Index,
-}
+pub(super) struct Endings(Ring<Linked>);
 
 #[derive(Clone, Debug)]
 struct Linked {
@@ -155,64 +179,108 @@ struct Linked {
     before: Slot,
 }
 
+impl Keyed for Linked {
+    type Key<'a> = LeaseKey;
+
+    fn key(&self) -> LeaseKey {
+        self.over.key
+    }
+}
+
 /// Endings of one lease that are looked at.
 const CHAIN: usize = 64;
 
 impl Endings {
     pub(super) fn new(seed: u64) -> Endings {
-        Endings {
-            entries: VecDeque::new(),
-            dropped: 0,
-            newest: Index::new(seed),
-        }
+        Endings(Ring::new(seed))
     }
 
     /// Remembers an ending; the oldest is forgotten when there are too many.
     pub(super) fn remember(&mut self, over: Over) {
-        if self.entries.len() >= limits::REMEMBERED {
-            self.forget_oldest();
-        }
-        let key = over.key;
-        let before = self.newest_of(&key).unwrap_or(NIL);
-        if before != NIL {
-            self.newest.remove(&key, before);
-        }
-        let slot = self.dropped.wrapping_add(self.entries.len() as Slot);
-        self.entries.push_back(Linked { over, before });
-        let (entries, dropped) = (&self.entries, self.dropped);
-        self.newest.insert(&key, slot, |hasher, slot| {
-            hasher.hash_one(entries[slot.wrapping_sub(dropped) as usize].over.key)
-        });
+        let before = self.0.find(&over.key).unwrap_or(NIL);
+        self.0.remember(Linked { over, before });
     }
 
     /// The endings of a lease, the newest first, as far back as anybody looks.
     pub(super) fn of_lease(&self, key: &LeaseKey) -> impl Iterator<Item = &Over> {
-        let newest = self.newest_of(key).and_then(|slot| self.at(slot));
-        core::iter::successors(newest, |linked| self.at(linked.before))
+        core::iter::successors(self.0.get(key), |linked| self.0.at(linked.before))
             .take(CHAIN)
             .map(|linked| &linked.over)
     }
 
     /// From the oldest to the newest.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Over> {
-        self.entries.iter().map(|linked| &linked.over)
+        self.0.iter().map(|linked| &linked.over)
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    struct Entry {
+        key: u64,
+        number: u64,
     }
 
-    fn forget_oldest(&mut self) {
-        if let Some(oldest) = self.entries.pop_front() {
-            self.newest.remove(&oldest.over.key, self.dropped);
-            self.dropped = self.dropped.wrapping_add(1);
+    impl Keyed for Entry {
+        type Key<'a> = u64;
+
+        fn key(&self) -> u64 {
+            self.key
         }
     }
 
-    fn newest_of(&self, key: &LeaseKey) -> Option<Slot> {
-        self.newest.find(key, |slot| {
-            self.at(slot).is_some_and(|linked| linked.over.key == *key)
-        })
+    /// Keys that come back after one, some, almost and more than as many entries as a ring has.
+    fn key_of(number: u64) -> u64 {
+        let ring = limits::REMEMBERED as u64;
+        match number % 5 {
+            0 => number.saturating_sub(5),
+            1 => number.saturating_sub(995),
+            2 => number.saturating_sub(ring / 5 * 5 - 5),
+            3 => number.saturating_sub(ring / 5 * 5 + 5),
+            _ => number,
+        }
     }
 
-    /// `None` for an ending that is forgotten.
-    fn at(&self, slot: Slot) -> Option<&Linked> {
-        self.entries.get(slot.wrapping_sub(self.dropped) as usize)
+    /// What a ring must know, kept without forgetting anything: the last number of each key.
+    #[test]
+    fn the_newest_of_each_key_is_found_until_it_is_the_oldest() {
+        let ring_size = limits::REMEMBERED as u64;
+        let (mut ring, mut last) = (Ring::new(7), BTreeMap::new());
+        let (mut found, mut forgotten) = (0, 0);
+        for number in 0..4 * ring_size + 3 {
+            let key = key_of(number);
+            ring.remember(Entry { key, number });
+            last.insert(key, number);
+            // Around the places where the oldest entries are, and all over the ring.
+            for back in [0, 1, number % ring_size, ring_size - 1, ring_size] {
+                let Some(asked) = number.checked_sub(back).map(key_of) else {
+                    continue;
+                };
+                let known = last
+                    .get(&asked)
+                    .filter(|newest| number - **newest < ring_size);
+                assert_eq!(
+                    ring.get(&asked).map(|entry| &entry.number),
+                    known,
+                    "key {asked} at {number}"
+                );
+                match known {
+                    Some(_) => found += 1,
+                    None => forgotten += 1,
+                }
+            }
+        }
+        assert_eq!(ring.iter().count(), limits::REMEMBERED);
+        assert!(found > 0 && forgotten > 0, "{found} {forgotten}");
     }
 }

@@ -20,6 +20,7 @@ mod index;
 mod memory;
 mod query;
 pub(crate) mod record;
+mod restore;
 mod slab;
 mod snapshot;
 pub(crate) mod tables;
@@ -27,7 +28,8 @@ mod waiting;
 pub(crate) mod wheel;
 
 pub use memory::{Answered, Over};
-pub use snapshot::{Corrupt, GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
+pub use restore::{Corrupt, Grants, Leases, Past};
+pub use snapshot::{GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
 
 use memory::{Endings, Ring};
 use tables::Tables;
@@ -120,7 +122,8 @@ impl Machine {
 
     /// Makes room for so many more locks at once, where it is known that they come.
     pub fn reserve(&mut self, locks: usize) {
-        self.tables.reserve(locks);
+        self.tables.reserve_locks(locks);
+        self.tables.reserve_leases(locks);
     }
 
     /// Gives back room that [`Machine::reserve`] made in vain.
@@ -193,9 +196,7 @@ impl Machine {
     /// over meanwhile end: their callers named the instant.
     fn grace(&mut self, away: Away, effects: &mut Vec<Effect>) -> Outcome {
         self.changed = true;
-        let slots: Vec<_> = self.tables.leases.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            let lease = &mut self.tables.leases[slot];
+        for lease in self.tables.leases.iter_mut() {
             lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
         }
         if away == Away::Restarted {

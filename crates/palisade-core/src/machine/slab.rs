@@ -78,6 +78,11 @@ impl<T> Slab<T> {
         let slots = self.chunks.iter().flatten().enumerate();
         slots.filter_map(|(slot, record)| Some((slot as Slot, record.as_ref()?)))
     }
+
+    /// All records, in slot order, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.chunks.iter_mut().flatten().flatten()
+    }
 }
 
 /// A slot that is known to be used. A free one is a bug of the machine, and stops it.

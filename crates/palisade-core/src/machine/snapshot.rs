@@ -1,15 +1,11 @@
-//! The machine's state as a sequence of plain records, and back.
+//! The machine's state as a sequence of plain records. [`restore`](super::restore) is the way back.
 //!
 //! The sequence is canonical: equal states give equal sequences, whatever slots and tables look like
 //! inside. How records become bytes is none of this crate's business.
 
-use core::fmt;
-
-use super::memory::{Answered, Endings, Over, Ring};
-use super::record::Waiter;
-use super::slab::{NIL, Slot};
-use super::wheel::is_due;
-use super::{Machine, Tables};
+use super::Machine;
+use super::memory::{Answered, Over};
+use super::slab::Slot;
 use crate::command::Under;
 use crate::id::{LeaseId, LeaseKey, RequestId};
 use crate::limits::Limits;
@@ -101,18 +97,6 @@ pub struct WaiterRecord {
     pub arrival: u64,
 }
 
-/// A sequence of records that no machine could have written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Corrupt(pub &'static str);
-
-impl fmt::Display for Corrupt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the snapshot contradicts itself: {}", self.0)
-    }
-}
-
-impl core::error::Error for Corrupt {}
-
 impl Machine {
     /// The whole state. Building it up again with [`Machine::restore`] gives an equal machine.
     pub fn records(&self) -> impl Iterator<Item = Record> {
@@ -124,41 +108,6 @@ impl Machine {
             .chain(self.over.iter().cloned().map(Record::Over))
     }
 
-    /// Builds a machine from the records of a snapshot. `seed` as in [`Machine::new`].
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the records do not fit together; nothing half-built is returned.
-    pub fn restore(
-        seed: u64,
-        records: impl IntoIterator<Item = Record>,
-    ) -> Result<Machine, Corrupt> {
-        let mut records = records.into_iter();
-        let Some(Record::Head(head)) = records.next() else {
-            return Err(Corrupt("it does not begin with a head"));
-        };
-        let mut machine = Machine::new(seed);
-        machine.tables = Tables::new(seed, head.now);
-        (machine.answers, machine.over) = (Ring::new(seed), Endings::new(seed));
-        (machine.now, machine.next_token) = (head.now, head.next_token);
-        (machine.revision, machine.arrivals) = (head.revision, head.arrivals);
-        machine.limits = head.limits;
-        // Most records are leases and grants, one of each for a lock.
-        machine.reserve(records.size_hint().1.unwrap_or(0) / 2);
-        let mut last = Place::of(&Record::Head(head));
-        for record in records {
-            let place = Place::of(&record);
-            if !place.may_follow(&last) {
-                return Err(Corrupt("its records are out of order"));
-            }
-            last = place;
-            machine.take(record)?;
-        }
-        match machine.tables.leases_without_grants() {
-            0 => Ok(machine),
-            _ => Err(Corrupt("a lease has no grant")),
-        }
-    }
-
     fn head(&self) -> Head {
         Head {
             now: self.now,
@@ -167,87 +116,6 @@ impl Machine {
             arrivals: self.arrivals,
             limits: self.limits,
         }
-    }
-
-    fn take(&mut self, record: Record) -> Result<(), Corrupt> {
-        match record {
-            Record::Head(_) => Err(Corrupt("it has two heads")),
-            Record::Lease(lease) => self.take_lease(&lease),
-            Record::Grant(grant) => self.take_grant(grant),
-            Record::Waiter(waiter) => self.take_waiter(waiter),
-            Record::Answered(answered) => {
-                self.answers.remember(answered);
-                Ok(())
-            }
-            Record::Over(over) => {
-                self.over.remember(over);
-                Ok(())
-            }
-        }
-    }
-
-    fn take_lease(&mut self, lease: &LeaseRecord) -> Result<(), Corrupt> {
-        if self.tables.find_lease(&lease.key).is_some() {
-            return Err(Corrupt("two leases have one key"));
-        }
-        if self.next_token.is_some_and(|next| lease.id.0 >= next) {
-            return Err(Corrupt("a lease's id is not below the counter"));
-        }
-        if is_due(lease.expires, self.now) {
-            return Err(Corrupt("a lease outlived its time"));
-        }
-        self.tables
-            .open_lease(lease.id, lease.key, &lease.client, lease.ttl, lease.expires);
-        Ok(())
-    }
-
-    fn take_grant(&mut self, grant: GrantRecord) -> Result<(), Corrupt> {
-        if self.tables.find_lock(&grant.lock).is_some() {
-            return Err(Corrupt("a lock has two grants"));
-        }
-        if self.next_token.is_some_and(|next| grant.token >= next) {
-            return Err(Corrupt("a grant's token is not below the counter"));
-        }
-        let lease = self
-            .tables
-            .find_lease(&grant.key)
-            .ok_or(Corrupt("a grant is under no lease"))?;
-        if self.tables.leases[lease].id.0 > grant.token {
-            return Err(Corrupt("a grant is older than its lease"));
-        }
-        let slot = self
-            .tables
-            .open_lock(&grant.lock, grant.token, grant.wall, lease);
-        self.tables.set_metadata(slot, grant.metadata);
-        Ok(())
-    }
-
-    fn take_waiter(&mut self, waiter: WaiterRecord) -> Result<(), Corrupt> {
-        let lock = self.tables.find_lock(&waiter.lock);
-        let lock = lock.ok_or(Corrupt("a request waits for a lock that is free"))?;
-        if self.tables.find_waiter(&waiter.request).is_some() {
-            return Err(Corrupt("a request waits twice"));
-        }
-        if waiter.arrival > self.arrivals {
-            return Err(Corrupt("a request waits that has not arrived"));
-        }
-        if is_due(waiter.deadline, self.now) {
-            return Err(Corrupt("a request waits past its deadline"));
-        }
-        let record = Waiter {
-            request: waiter.request,
-            lock,
-            client: NIL,
-            under: waiter.under,
-            metadata: waiter.metadata,
-            since: waiter.since,
-            deadline: waiter.deadline,
-            arrival: waiter.arrival,
-            prev: NIL,
-            next: NIL,
-        };
-        self.tables.enqueue(&waiter.client, record);
-        Ok(())
     }
 
     fn sorted_leases(&self) -> impl Iterator<Item = Slot> {
@@ -307,32 +175,6 @@ impl Machine {
             deadline: waiter.deadline,
             arrival: waiter.arrival,
         })
-    }
-}
-
-/// Where a record belongs: its kind, and its number among those of its kind.
-#[derive(PartialEq, PartialOrd)]
-struct Place {
-    kind: u8,
-    number: Option<u64>,
-}
-
-impl Place {
-    fn of(record: &Record) -> Place {
-        let (kind, number) = match record {
-            Record::Head(_) => (0, Some(0)),
-            Record::Lease(lease) => (1, Some(lease.id.0.get())),
-            Record::Grant(grant) => (2, Some(grant.token.get())),
-            Record::Waiter(waiter) => (3, Some(waiter.arrival)),
-            Record::Answered(_) => (4, None),
-            Record::Over(_) => (5, None),
-        };
-        Place { kind, number }
-    }
-
-    /// Numbers rise; memories have none, their order is their age.
-    fn may_follow(&self, last: &Place) -> bool {
-        self > last || (self.number.is_none() && self == last)
     }
 }
 

@@ -44,14 +44,29 @@ impl Tables {
         }
     }
 
-    /// Makes room for so many more locks, each under a lease of its own.
-    pub(super) fn reserve(&mut self, locks: usize) {
-        let (records, leases) = (&self.locks, &self.leases);
+    /// Makes room for so many more locks.
+    pub(super) fn reserve_locks(&mut self, more: usize) {
+        let records = &self.locks;
         self.names
-            .reserve(locks, |hasher, slot| hasher.hash_one(&*records[slot].name));
+            .reserve(more, |hasher, slot| hasher.hash_one(&*records[slot].name));
+    }
+
+    /// Makes room for so many more leases.
+    pub(super) fn reserve_leases(&mut self, more: usize) {
+        let leases = &self.leases;
         self.keys
-            .reserve(locks, |hasher, slot| hasher.hash_one(leases[slot].key));
-        self.lease_timers.reserve(locks);
+            .reserve(more, |hasher, slot| hasher.hash_one(leases[slot].key));
+        self.lease_timers.reserve(more);
+    }
+
+    /// With the locks of other tables, which have nothing else, instead of its own. They keep their slots.
+    pub(super) fn with_locks_of(self, others: Tables) -> Tables {
+        Tables {
+            locks: others.locks,
+            names: others.names,
+            extras: others.extras,
+            ..self
+        }
     }
 
     /// Gives back most of the room that nothing is in.
@@ -170,16 +185,23 @@ impl Tables {
 
     // --- locks -----------------------------------------------------------------------------------
 
-    /// A record for a lock that had none.
+    /// A record for a lock that had none, under a lease.
     pub(super) fn open_lock(
         &mut self,
-        name: &LockName,
+        name: LockName,
         token: Token,
         wall: WallTime,
         lease: Slot,
     ) -> Slot {
+        let slot = self.add_lock(name, token, wall);
+        self.tie(slot, lease);
+        slot
+    }
+
+    /// A record for a lock that had none, to be tied to a lease.
+    pub(super) fn add_lock(&mut self, name: LockName, token: Token, wall: WallTime) -> Slot {
         let record = Lock {
-            name: name.clone(),
+            name,
             token,
             wall,
             lease: NIL,
@@ -189,10 +211,9 @@ impl Tables {
         };
         let slot = self.locks.insert(record);
         let locks = &self.locks;
-        self.names.insert(&**name, slot, |hasher, slot| {
+        self.names.insert(&*locks[slot].name, slot, |hasher, slot| {
             hasher.hash_one(&*locks[slot].name)
         });
-        self.tie(slot, lease);
         slot
     }
 
@@ -245,7 +266,7 @@ impl Tables {
     }
 
     /// Appends a lock to its lease's grants. Tokens only grow, so the list is in token order.
-    fn tie(&mut self, slot: Slot, lease: Slot) {
+    pub(super) fn tie(&mut self, slot: Slot, lease: Slot) {
         let last = core::mem::replace(&mut self.leases[lease].last, slot);
         let lock = &mut self.locks[slot];
         (lock.lease, lock.prev, lock.next) = (lease, last, NIL);

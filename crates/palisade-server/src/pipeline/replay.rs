@@ -1,13 +1,15 @@
 //! From the log back to a machine: at start-up, and in the background when a snapshot is due.
 
 use std::fmt;
+use std::panic::resume_unwind;
+use std::thread;
 
-use palisade_core::machine::{Corrupt, Record};
+use palisade_core::machine::{Corrupt, Grants, Leases, Past, Record};
 use palisade_core::{Entry, Machine};
 
 use super::Returning;
 use super::clock::wall;
-use super::codec::{self, Malformed};
+use super::codec::{self, Malformed, Part};
 
 /// Bytes of a log or a snapshot that cannot be replayed.
 #[derive(Debug)]
@@ -29,10 +31,19 @@ impl fmt::Display for ReplayError {
 
 impl std::error::Error for ReplayError {}
 
+impl From<Malformed> for ReplayError {
+    fn from(malformed: Malformed) -> ReplayError {
+        ReplayError::Malformed(malformed)
+    }
+}
+
 /// A machine that is being brought up to date.
 pub struct Replay {
     machine: Machine,
 }
+
+/// A snapshot from here on is worth threads of its own: less is read in some milliseconds.
+const LARGE: usize = 1 << 20;
 
 /// What one grant takes in the log, at least: a lease's key, its times, its names.
 const GRANT_BYTES: u64 = 64;
@@ -49,29 +60,35 @@ impl Replay {
         }
     }
 
-    /// Begins with a snapshot, as [`Replay::snapshot`] wrote it.
+    /// Begins with a snapshot, as [`Replay::snapshot`] wrote it. A large one is read by three threads, each
+    /// of its parts by one.
     ///
     /// # Errors
     /// [`ReplayError`] if the bytes are not those of a snapshot.
     pub fn from_snapshot(seed: u64, snapshot: &[u8]) -> Result<Replay, ReplayError> {
-        let mut records = Records {
-            rest: snapshot,
-            failed: None,
-        };
-        records.version();
-        let machine = Machine::restore(seed, records.by_ref());
-        if let Some(malformed) = records.failed {
-            return Err(ReplayError::Malformed(malformed));
-        }
+        let [leases, grants, past] = Records::parts(snapshot)?;
+        let read_grants = || grants.read(|records| Grants::read(seed, records));
+        let read_past = || past.read(|records| Past::read(seed, records));
+        let large = snapshot.len() >= LARGE;
+        let (leases, grants, past) = thread::scope(|scope| {
+            let grants = beside(scope, large, &read_grants);
+            let past = beside(scope, large, &read_past);
+            let leases = leases.read(|records| Leases::read(seed, records));
+            (leases, grants(), past())
+        });
+        let machine = Machine::join(seed, leases?, grants?, past?);
         let machine = machine.map_err(ReplayError::Corrupt)?;
         Ok(Replay { machine })
     }
 
     /// Makes room for what so many bytes of the log can grant: tables that grow step by step cost a fifth
-    /// of a start with a million locks.
-    pub fn expect(&mut self, bytes: u64) {
+    /// of a start with a million locks. After a snapshot it is not worth it: what follows are as likely
+    /// other commands, and the room would be made by hashing all that is there already.
+    #[must_use]
+    pub fn expecting(mut self, bytes: u64) -> Replay {
         let locks = (bytes / GRANT_BYTES).min(MOST_AT_ONCE);
         self.machine.reserve(locks as usize);
+        self
     }
 
     /// Applies one batch of the log.
@@ -122,54 +139,104 @@ impl Replay {
     }
 }
 
-/// Reads length-prefixed records; ends at the first one that cannot be read and keeps why.
+/// Has something done on another thread, if it is worth one and one can be had. The answer waits for it, or
+/// does it now.
+fn beside<'scope, T: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    worth_it: bool,
+    work: &'scope (impl Fn() -> T + Sync),
+) -> impl FnOnce() -> T {
+    let start = || thread::Builder::new().spawn_scoped(scope, work);
+    let thread = worth_it.then(start).and_then(Result::ok);
+    move || match thread {
+        Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+        None => work(),
+    }
+}
+
+/// Some records of a snapshot, each with its length before it.
 struct Records<'a> {
+    bytes: &'a [u8],
+    count: usize,
+}
+
+impl<'a> Records<'a> {
+    /// The three parts of a snapshot: leases, grants, and what is over.
+    fn parts(snapshot: &'a [u8]) -> Result<[Records<'a>; 3], Malformed> {
+        let Some((&codec::VERSION, mut bytes)) = snapshot.split_first() else {
+            return Err(Malformed {
+                what: "a snapshot has an unknown version",
+                left: snapshot.len(),
+            });
+        };
+        let [leases, grants] = [Part::Leases, Part::Grants].map(|part| {
+            let mut records = Records { bytes, count: 0 };
+            while let Some((record, rest)) = split(bytes)
+                && codec::part(record) <= part
+            {
+                bytes = rest;
+                records.count += 1;
+            }
+            let length = records.bytes.len() - bytes.len();
+            records.bytes = &records.bytes[..length];
+            records
+        });
+        let count = std::iter::successors(split(bytes), |(_, rest)| split(rest)).count();
+        Ok([leases, grants, Records { bytes, count }])
+    }
+
+    /// Hands the records to `take`; what cannot be read ends them, and is what is wrong then.
+    fn read<T>(
+        &self,
+        take: impl FnOnce(&mut Reading<'a>) -> Result<T, Corrupt>,
+    ) -> Result<T, ReplayError> {
+        let mut reading = Reading {
+            rest: self.bytes,
+            left: self.count,
+            failed: None,
+        };
+        let taken = take(&mut reading);
+        match reading.failed {
+            Some(malformed) => Err(ReplayError::Malformed(malformed)),
+            None => taken.map_err(ReplayError::Corrupt),
+        }
+    }
+}
+
+/// Records being read; ends at the first one that cannot be read and keeps why.
+struct Reading<'a> {
     rest: &'a [u8],
+    left: usize,
     failed: Option<Malformed>,
 }
 
-impl Records<'_> {
-    fn version(&mut self) {
-        match self.rest.split_first() {
-            Some((&codec::VERSION, rest)) => self.rest = rest,
-            _ => self.fail("a snapshot has an unknown version"),
-        }
-    }
-
-    fn fail(&mut self, what: &'static str) {
-        self.failed = Some(Malformed {
-            what,
-            left: self.rest.len(),
-        });
-        self.rest = &[];
-    }
-}
-
-impl Iterator for Records<'_> {
+impl Iterator for Reading<'_> {
     type Item = Record;
 
-    /// No more than there are lengths: looking at those alone is quick, and room made for too many locks is
-    /// lost or costs a second hashing of all of them.
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let whole = std::iter::successors(Some(self.rest), |rest| Some(split(rest)?.1));
-        (0, Some(whole.count()))
+        (0, Some(self.left))
     }
 
     fn next(&mut self) -> Option<Record> {
         if self.rest.is_empty() {
             return None;
         }
-        let Some((record, rest)) = split(self.rest) else {
-            self.fail("a record ends in the middle");
-            return None;
+        let read = match split(self.rest) {
+            Some((record, rest)) => {
+                self.rest = rest;
+                codec::decode_record(record)
+            }
+            None => Err(Malformed {
+                what: "a record ends in the middle",
+                left: self.rest.len(),
+            }),
         };
-        self.rest = rest;
-        codec::decode_record(record)
-            .map_err(|malformed| {
-                self.failed = Some(malformed);
-                self.rest = &[];
-            })
-            .ok()
+        self.left = self.left.saturating_sub(1);
+        read.map_err(|malformed| {
+            self.failed = Some(malformed);
+            self.rest = &[];
+        })
+        .ok()
     }
 }
 
@@ -177,4 +244,132 @@ impl Iterator for Records<'_> {
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+mod tests {
+    use palisade_core::{
+        Acquire, ClientId, Command, GrantRef, LeaseKey, LockName, RequestId, Span, Timestamp, Ttl,
+        Under, WallTime, invariants,
+    };
+
+    use super::*;
+
+    fn id(number: u64) -> [u8; 16] {
+        let mut id = [7; 16];
+        id[..8].copy_from_slice(&number.to_le_bytes());
+        id
+    }
+
+    /// Locks that are held, some of them waited for; every fifth grant is over.
+    fn worked(locks: u64) -> Replay {
+        let mut replay = Replay::from_nothing(1);
+        let mut now = |command| {
+            replay.machine.replay(Entry {
+                at: Timestamp::ZERO,
+                wall: WallTime(1),
+                command,
+            });
+        };
+        let lock = |number: u64| LockName::new(&format!("lock/{number}")).unwrap();
+        let acquire = |number: u64, request: u64, wait: Option<Span>| {
+            Command::Acquire(Acquire {
+                lock: lock(number),
+                client: ClientId::new(&format!("client-{}", request % 100)).unwrap(),
+                under: Under::New {
+                    key: LeaseKey::from_bytes(id(request)),
+                    ttl: Ttl::from_millis(60_000).unwrap(),
+                },
+                wait,
+                request: Some(RequestId::from_bytes(id(request))),
+                metadata: request.is_multiple_of(3).then(|| "metadata".into()),
+            })
+        };
+        for number in 0..locks {
+            now(acquire(number, number, None));
+            match number % 10 {
+                0 | 5 => now(Command::Release(GrantRef {
+                    lock: lock(number),
+                    key: LeaseKey::from_bytes(id(number)),
+                    token: None,
+                })),
+                1 => now(acquire(
+                    number,
+                    locks + number,
+                    Some(Span::from_millis(1_000)),
+                )),
+                _ => {}
+            }
+        }
+        replay
+    }
+
+    fn bytes(replay: &Replay) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let written = replay.snapshot(|part| {
+            bytes.extend_from_slice(part);
+            Ok::<(), std::convert::Infallible>(())
+        });
+        assert!(written.is_ok());
+        bytes
+    }
+
+    /// Where the `n`th record of a snapshot begins.
+    fn place(snapshot: &[u8], n: usize) -> usize {
+        let mut rest = &snapshot[1..];
+        for _ in 0..n {
+            rest = split(rest).unwrap().1;
+        }
+        snapshot.len() - rest.len()
+    }
+
+    fn records(snapshot: &[u8]) -> usize {
+        std::iter::successors(split(&snapshot[1..]), |(_, rest)| split(rest)).count()
+    }
+
+    /// A small one is read by one thread, a large one by three: both come back as they were.
+    #[test]
+    fn a_snapshot_of_any_size_comes_back() {
+        for (locks, large) in [(100, false), (20_000, true)] {
+            let worked = worked(locks);
+            let snapshot = bytes(&worked);
+            assert_eq!(snapshot.len() >= LARGE, large);
+            let again = Replay::from_snapshot(2, &snapshot).unwrap();
+            assert!(bytes(&again) == snapshot, "{locks} locks");
+            assert_eq!(invariants::check(&again.machine), Ok(()));
+        }
+    }
+
+    /// In whichever part something is wrong, the snapshot is refused; the parts are read by three threads.
+    #[test]
+    fn a_large_snapshot_is_refused_for_what_is_wrong_in_any_part() {
+        let whole = bytes(&worked(20_000));
+        let count = records(&whole);
+        // Within the leases, the grants, the waiters, the answers and the endings.
+        for at in [0.1, 0.3, 0.58, 0.8, 0.99] {
+            let begin = place(&whole, (at * count as f64) as usize);
+            let mut unknown = whole.clone();
+            unknown[begin + 4] = 99;
+            let mut short = whole.clone();
+            short[begin] -= 1;
+            let mut misplaced = whole.clone();
+            let head = whole[1..place(&whole, 1)].to_vec();
+            misplaced.splice(begin..begin, head);
+            for (what, broken) in [
+                ("tag", unknown),
+                ("length", short),
+                ("head", misplaced),
+                ("end", whole[..begin + 2].to_vec()),
+            ] {
+                assert!(broken.len() >= LARGE || what == "end");
+                let read = Replay::from_snapshot(2, &broken).map(|replay| replay.finish());
+                assert!(read.is_err(), "{what} at {at}");
+            }
+        }
+    }
 }

@@ -75,5 +75,5 @@ pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Room for a log's segments (32 MiB each are prepared ahead), and not much more.
+/// Room for a log's segments (16 MiB each are prepared ahead), and not much more.
 const SIZE_MIB: u32 = 160;

@@ -16,6 +16,27 @@ const WAITER: u8 = 4;
 const ANSWERED: u8 = 5;
 const OVER: u8 = 6;
 
+/// The three parts of a snapshot, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The head, and leases.
+    Leases,
+    /// Grants, and who waits.
+    Grants,
+    /// Answers and endings.
+    Past,
+}
+
+/// To which part the bytes of a record belong; what cannot be read belongs to the last.
+#[must_use]
+pub fn part(record: &[u8]) -> Part {
+    match record.first() {
+        Some(&(HEAD | LEASE)) => Part::Leases,
+        Some(&(GRANT | WAITER)) => Part::Grants,
+        _ => Part::Past,
+    }
+}
+
 /// Appends one record of a snapshot.
 pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
     match record {

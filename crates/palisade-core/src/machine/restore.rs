@@ -1,0 +1,309 @@
+//! A machine from the records of a snapshot.
+//!
+//! ```text
+//!   head, leases      ──► Leases ─┐
+//!   grants, waiters   ──► Grants ─┼──► Machine::join      no part needs another one to be read,
+//!   answers, endings  ──► Past   ─┘                       so all three may be read at once
+//! ```
+
+use core::fmt;
+use core::iter::Peekable;
+use core::ops::RangeInclusive;
+
+use super::memory::{Answered, Endings, Ring};
+use super::record::Waiter;
+use super::slab::{NIL, Slot};
+use super::snapshot::{GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
+use super::wheel::is_due;
+use super::{Machine, Tables};
+use crate::id::LeaseKey;
+use crate::time::Timestamp;
+use crate::token::Token;
+
+/// A sequence of records that no machine could have written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corrupt(pub &'static str);
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the snapshot contradicts itself: {}", self.0)
+    }
+}
+
+impl core::error::Error for Corrupt {}
+
+const OUT_OF_ORDER: Corrupt = Corrupt("its records are out of order");
+
+/// The first part of a snapshot: its head, and the leases.
+#[derive(Debug)]
+pub struct Leases {
+    head: Head,
+    tables: Tables,
+}
+
+impl Leases {
+    /// Reads it. `seed` as in [`Machine::new`], and the same for all parts.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the records contradict each other.
+    pub fn read(seed: u64, records: impl IntoIterator<Item = Record>) -> Result<Leases, Corrupt> {
+        let mut records = records.into_iter();
+        let Some(Record::Head(head)) = records.next() else {
+            return Err(Corrupt("it does not begin with a head"));
+        };
+        let mut leases = Leases {
+            head,
+            tables: Tables::new(seed, head.now),
+        };
+        leases.tables.reserve_leases(at_most(&records));
+        for record in in_order(records) {
+            match record? {
+                Record::Lease(lease) => leases.take(&lease)?,
+                _ => return Err(OUT_OF_ORDER),
+            }
+        }
+        Ok(leases)
+    }
+
+    fn take(&mut self, lease: &LeaseRecord) -> Result<(), Corrupt> {
+        if self.tables.find_lease(&lease.key).is_some() {
+            return Err(Corrupt("two leases have one key"));
+        }
+        if self.head.next_token.is_some_and(|next| lease.id.0 >= next) {
+            return Err(Corrupt("a lease's id is not below the counter"));
+        }
+        if is_due(lease.expires, self.head.now) {
+            return Err(Corrupt("a lease outlived its time"));
+        }
+        self.tables
+            .open_lease(lease.id, lease.key, &lease.client, lease.ttl, lease.expires);
+        Ok(())
+    }
+}
+
+/// The second part: the grants, and who waits for their locks.
+#[derive(Debug)]
+pub struct Grants {
+    /// Locks that are under no lease yet, in the order of their slots.
+    tables: Tables,
+    /// The lease that each of them belongs under.
+    under: Vec<LeaseKey>,
+    waiters: Vec<WaiterRecord>,
+}
+
+impl Grants {
+    /// Reads it, as [`Leases::read`].
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the records contradict each other.
+    pub fn read(seed: u64, records: impl IntoIterator<Item = Record>) -> Result<Grants, Corrupt> {
+        let records = records.into_iter();
+        let most = at_most(&records);
+        let mut grants = Grants {
+            tables: Tables::new(seed, Timestamp::ZERO),
+            under: Vec::with_capacity(most),
+            waiters: Vec::new(),
+        };
+        grants.tables.reserve_locks(most);
+        for record in in_order(records) {
+            match record? {
+                Record::Grant(grant) => grants.take(grant)?,
+                Record::Waiter(waiter) => grants.waiters.push(waiter),
+                _ => return Err(OUT_OF_ORDER),
+            }
+        }
+        Ok(grants)
+    }
+
+    fn take(&mut self, grant: GrantRecord) -> Result<(), Corrupt> {
+        if self.tables.find_lock(&grant.lock).is_some() {
+            return Err(Corrupt("a lock has two grants"));
+        }
+        let slot = self.tables.add_lock(grant.lock, grant.token, grant.wall);
+        self.tables.set_metadata(slot, grant.metadata);
+        self.under.push(grant.key);
+        Ok(())
+    }
+}
+
+/// The third part: what is remembered of things that are over.
+#[derive(Debug)]
+pub struct Past {
+    answers: Ring<Answered>,
+    over: Endings,
+}
+
+impl Past {
+    /// Reads it, as [`Leases::read`].
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the records contradict each other.
+    pub fn read(seed: u64, records: impl IntoIterator<Item = Record>) -> Result<Past, Corrupt> {
+        let mut past = Past {
+            answers: Ring::new(seed),
+            over: Endings::new(seed),
+        };
+        for record in in_order(records.into_iter()) {
+            match record? {
+                Record::Answered(answered) => past.answers.remember(answered),
+                Record::Over(over) => past.over.remember(over),
+                _ => return Err(OUT_OF_ORDER),
+            }
+        }
+        Ok(past)
+    }
+}
+
+impl Machine {
+    /// Builds a machine from the records of a snapshot, one after the other. `seed` as in [`Machine::new`].
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the records do not fit together; nothing half-built is returned.
+    pub fn restore(
+        seed: u64,
+        records: impl IntoIterator<Item = Record>,
+    ) -> Result<Machine, Corrupt> {
+        let mut records = records.into_iter().peekable();
+        let leases = Leases::read(seed, of_kinds(&mut records, 0..=1))?;
+        let grants = Grants::read(seed, of_kinds(&mut records, 2..=3))?;
+        let past = Past::read(seed, of_kinds(&mut records, 4..=5))?;
+        match records.next() {
+            None => Machine::join(seed, leases, grants, past),
+            Some(_) => Err(OUT_OF_ORDER),
+        }
+    }
+
+    /// The machine that the three parts of a snapshot make, all read with this `seed`.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if they do not fit together.
+    pub fn join(seed: u64, leases: Leases, grants: Grants, past: Past) -> Result<Machine, Corrupt> {
+        let Leases { head, tables } = leases;
+        let mut machine = Machine::new(seed);
+        (machine.now, machine.next_token) = (head.now, head.next_token);
+        (machine.revision, machine.arrivals) = (head.revision, head.arrivals);
+        machine.limits = head.limits;
+        machine.tables = tables.with_locks_of(grants.tables);
+        (machine.answers, machine.over) = (past.answers, past.over);
+        machine.put_under(&grants.under)?;
+        for waiter in grants.waiters {
+            machine.take_waiter(waiter)?;
+        }
+        match machine.tables.leases_without_grants() {
+            0 => Ok(machine),
+            _ => Err(Corrupt("a lease has no grant")),
+        }
+    }
+
+    /// Ties each lock to the lease with the key at its slot's place.
+    fn put_under(&mut self, keys: &[LeaseKey]) -> Result<(), Corrupt> {
+        let mut near = 0;
+        for (slot, key) in (0..).zip(keys) {
+            let token = self.tables.locks[slot].token;
+            if self.next_token.is_some_and(|next| token >= next) {
+                return Err(Corrupt("a grant's token is not below the counter"));
+            }
+            let lease = self
+                .lease_near(&mut near, token, key)
+                .ok_or(Corrupt("a grant is under no lease"))?;
+            if self.tables.leases[lease].id.0 > token {
+                return Err(Corrupt("a grant is older than its lease"));
+            }
+            self.tables.tie(slot, lease);
+        }
+        Ok(())
+    }
+
+    /// The lease with a key. Leases came by their ids, grants come by their tokens, and a lease's id is its
+    /// first grant's token: most are found by walking along, without the index.
+    fn lease_near(&self, near: &mut Slot, token: Token, key: &LeaseKey) -> Option<Slot> {
+        let leases = &self.tables.leases;
+        while leases.get(*near).is_some_and(|lease| lease.id.0 < token) {
+            *near += 1;
+        }
+        match leases.get(*near) {
+            Some(lease) if lease.key == *key => Some(*near),
+            _ => self.tables.find_lease(key),
+        }
+    }
+
+    fn take_waiter(&mut self, waiter: WaiterRecord) -> Result<(), Corrupt> {
+        let lock = self.tables.find_lock(&waiter.lock);
+        let lock = lock.ok_or(Corrupt("a request waits for a lock that is free"))?;
+        if self.tables.find_waiter(&waiter.request).is_some() {
+            return Err(Corrupt("a request waits twice"));
+        }
+        if waiter.arrival > self.arrivals {
+            return Err(Corrupt("a request waits that has not arrived"));
+        }
+        if is_due(waiter.deadline, self.now) {
+            return Err(Corrupt("a request waits past its deadline"));
+        }
+        let record = Waiter {
+            request: waiter.request,
+            lock,
+            client: NIL,
+            under: waiter.under,
+            metadata: waiter.metadata,
+            since: waiter.since,
+            deadline: waiter.deadline,
+            arrival: waiter.arrival,
+            prev: NIL,
+            next: NIL,
+        };
+        self.tables.enqueue(&waiter.client, record);
+        Ok(())
+    }
+}
+
+/// The next records, as long as they are of these kinds.
+fn of_kinds(
+    records: &mut Peekable<impl Iterator<Item = Record>>,
+    kinds: RangeInclusive<u8>,
+) -> impl Iterator<Item = Record> {
+    core::iter::from_fn(move || records.next_if(|record| kinds.contains(&Place::of(record).kind)))
+}
+
+/// No more records than this come.
+fn at_most(records: &impl Iterator<Item = Record>) -> usize {
+    records.size_hint().1.unwrap_or(0)
+}
+
+/// The records, as long as each may follow the one before it.
+fn in_order(
+    records: impl Iterator<Item = Record>,
+) -> impl Iterator<Item = Result<Record, Corrupt>> {
+    let mut last = None;
+    records.map(move |record| {
+        let place = Place::of(&record);
+        let fits = last.as_ref().is_none_or(|last| place.may_follow(last));
+        last = Some(place);
+        fits.then_some(record).ok_or(OUT_OF_ORDER)
+    })
+}
+
+/// Where a record belongs: its kind, and its number among those of its kind.
+#[derive(PartialEq, PartialOrd)]
+struct Place {
+    kind: u8,
+    number: Option<u64>,
+}
+
+impl Place {
+    fn of(record: &Record) -> Place {
+        let (kind, number) = match record {
+            Record::Head(_) => (0, Some(0)),
+            Record::Lease(lease) => (1, Some(lease.id.0.get())),
+            Record::Grant(grant) => (2, Some(grant.token.get())),
+            Record::Waiter(waiter) => (3, Some(waiter.arrival)),
+            Record::Answered(_) => (4, None),
+            Record::Over(_) => (5, None),
+        };
+        Place { kind, number }
+    }
+
+    /// Numbers rise; memories have none, their order is their age.
+    fn may_follow(&self, last: &Place) -> bool {
+        self > last || (self.number.is_none() && self == last)
+    }
+}
