@@ -120,7 +120,12 @@ fn held_locks_are_weighed_and_survive() {
     let held = report["held"].as_array().unwrap();
     assert_eq!(held.len(), 3);
     for row in held {
-        for figure in ["fill_per_second", "renewals_per_second", "restart_ms"] {
+        for figure in [
+            "fill_per_second",
+            "renewals_per_second",
+            "restart_at_work_ms",
+            "restart_at_rest_ms",
+        ] {
             assert!(row[figure].as_f64() > Some(0.0), "{row}");
         }
         // PostgreSQL counts for each lock, so another lock's first token says nothing.

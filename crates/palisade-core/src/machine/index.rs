@@ -50,7 +50,7 @@ impl Index {
         }
     }
 
-    fn hash<K: Hash + ?Sized>(&self, key: &K) -> u64 {
+    pub(super) fn hash<K: Hash + ?Sized>(&self, key: &K) -> u64 {
         self.hasher.hash_one(key)
     }
 
@@ -59,7 +59,11 @@ impl Index {
         key: &K,
         is: impl Fn(Slot) -> bool,
     ) -> Option<Slot> {
-        let hash = self.hash(key);
+        self.find_hashed(self.hash(key), is)
+    }
+
+    /// The same for who has the hash, of this index or of one with the same seed.
+    pub(super) fn find_hashed(&self, hash: u64, is: impl Fn(Slot) -> bool) -> Option<Slot> {
         self.parts[part(hash)].find(hash, |slot| is(*slot)).copied()
     }
 

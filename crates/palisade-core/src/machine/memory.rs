@@ -138,9 +138,9 @@ impl Recent {
     }
 
     fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(Slot) -> bool) -> Option<Slot> {
-        self.newer
-            .find(key, &is)
-            .or_else(|| self.older.find(key, &is))
+        let hash = self.newer.hash(key);
+        let newer = self.newer.find_hashed(hash, &is);
+        newer.or_else(|| self.older.find_hashed(hash, &is))
     }
 
     /// `key_of` gives the key of any entry that is not forgotten.

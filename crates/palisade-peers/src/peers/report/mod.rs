@@ -130,7 +130,9 @@ impl Report {
                 "cores_while_renewing": held.renewing.cores,
                 "pairs_per_second_beside": held.renewing.pairs_per_second,
                 "cores_beside": held.renewing.cores_beside,
-                "restart_ms": held.restart_ms, "token_rose": held.token_rose,
+                "restart_at_work_ms": held.restarts_ms[0],
+                "restart_at_rest_ms": held.restarts_ms[1],
+                "token_rose": held.token_rose,
             }),
         });
         json!({
