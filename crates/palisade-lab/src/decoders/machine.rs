@@ -33,7 +33,7 @@ fn records(machine: &Machine) -> Vec<Record> {
 pub(super) fn log(bytes: &[u8]) -> bool {
     let mut replay = Replay::from_nothing(1);
     let read = replay.batch(bytes);
-    // Entries before a place that cannot be read were applied; they must have left no harm either.
+    // Nothing of a batch that cannot be read was applied.
     sound(replay);
     told(read)
 }
