@@ -373,12 +373,12 @@ impl Default for Worth {
 }
 
 impl Worth {
-    /// At work, a snapshot of a large state must not follow the last one too soon. At rest nobody minds, and
-    /// the next start has little to read.
+    /// At work, a snapshot of a large state must not follow the last one too soon. At rest only the disk minds,
+    /// and the next start has little to read.
     fn after(bytes: u64) -> Worth {
         Worth {
             at_work: SNAPSHOT_AFTER.max(bytes * 2),
-            at_rest: SNAPSHOT_AT_REST,
+            at_rest: SNAPSHOT_AT_REST.max(bytes / 8),
         }
     }
 
@@ -433,13 +433,13 @@ mod tests {
 
     #[test]
     fn how_much_log_is_worth_a_snapshot_depends_on_the_work_and_on_the_last_one() {
-        let (first, after_large) = (Worth::default(), Worth::after(100 * MIB));
+        let (first, after_large) = (Worth::default(), Worth::after(160 * MIB));
         let failed = Worth::after_failure(70 * MIB);
         for (worth, at_rest, least) in [
             (first, false, 64),
             (first, true, 16),
-            (after_large, false, 200),
-            (after_large, true, 16),
+            (after_large, false, 320),
+            (after_large, true, 20),
             (failed, false, 134),
             (failed, true, 134),
         ] {

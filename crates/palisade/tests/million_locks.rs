@@ -68,6 +68,17 @@ fn cpu_ticks(pid: i32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
+/// Half a minute at most: as soon as nobody asks anything, a server makes a snapshot.
+async fn until_at_rest(pid: i32) {
+    for _ in 0..30 {
+        let ticks = cpu_ticks(pid);
+        tokio::time::sleep(Duration::from_secs(1)).await; // real time: a thread makes the snapshot
+        if cpu_ticks(pid) - ticks <= 2 {
+            break;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_held_locks_survive_a_sigkill() {
     let locks: usize =
@@ -89,6 +100,7 @@ async fn many_held_locks_survive_a_sigkill() {
         (full - empty) * 1_024 / locks as u64
     );
 
+    until_at_rest(server.pid()).await;
     let ticks = cpu_ticks(server.pid());
     tokio::time::sleep(Duration::from_secs(2)).await; // real time: the CPU an idle server uses
     println!(
