@@ -342,11 +342,10 @@ impl Maker {
         (self.give_memory_back)();
         let mut worth = Worth::default();
         while stopped.recv_timeout(SNAPSHOT_POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let sealed = self.compactor.sealed_bytes();
-            let at_rest = !self.worked.swap(false, Ordering::Relaxed);
-            if !worth.is_reached(sealed, at_rest) {
+            if !self.is_due(&worth) {
                 continue;
             }
+            let sealed = self.compactor.sealed_bytes();
             worth = match self.compactor.compact(&mut Shadow::default()) {
                 Ok(made) => Worth::after(made.map_or(0, |made| made.bytes)),
                 Err(error) => {
@@ -356,6 +355,12 @@ impl Maker {
             };
             (self.give_memory_back)();
         }
+    }
+
+    /// At rest is who has logged nothing since this was asked last.
+    fn is_due(&self, worth: &Worth) -> bool {
+        let at_rest = !self.worked.swap(false, Ordering::Relaxed);
+        worth.is_reached(self.compactor.sealed_bytes(), at_rest)
     }
 }
 
@@ -426,6 +431,7 @@ impl Fold for Shadow {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 
@@ -445,6 +451,33 @@ mod tests {
         ] {
             assert!(worth.is_reached(least * MIB, at_rest), "{worth:?}");
             assert!(!worth.is_reached(least * MIB - 1, at_rest), "{worth:?}");
+        }
+    }
+
+    #[test]
+    fn who_has_logged_something_is_at_rest_one_look_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let create = CreateOptions::default();
+        let opened = Wal::create(&dir.path().join("data"), &create, &Options::small(4 << 10));
+        let (wal, worked) = (opened.unwrap().into_wal(), Arc::new(AtomicBool::new(false)));
+        let maker = Maker {
+            compactor: wal.compactor(),
+            give_memory_back: || (),
+            worked: Arc::clone(&worked),
+        };
+        let mut log = OnDisk { wal, worked };
+        let only_at_rest = Worth {
+            at_work: u64::MAX,
+            at_rest: 0,
+        };
+        assert!(maker.is_due(&only_at_rest));
+        for _ in 0..2 {
+            assert!(log.has_room(1));
+            log.commit(b"x").unwrap();
+            assert!(!maker.is_due(&only_at_rest), "at work");
+            assert!(log.has_room(1));
+            log.idle();
+            assert!(maker.is_due(&only_at_rest), "at rest");
         }
     }
 }

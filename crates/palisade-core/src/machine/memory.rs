@@ -215,11 +215,6 @@ impl Endings {
 }
 
 #[cfg(test)]
-#[allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 mod tests {
     use std::collections::BTreeMap;
 

@@ -28,7 +28,7 @@ mod waiting;
 pub(crate) mod wheel;
 
 pub use memory::{Answered, Over};
-pub use restore::{Corrupt, Grants, Leases, Past};
+pub use restore::{Corrupt, Grants, Leases, Part, Past};
 pub use snapshot::{GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
 
 use memory::{Endings, Ring};

@@ -8,7 +8,6 @@
 
 use core::fmt;
 use core::iter::Peekable;
-use core::ops::RangeInclusive;
 
 use super::memory::{Answered, Endings, Ring};
 use super::record::Waiter;
@@ -17,7 +16,7 @@ use super::snapshot::{GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
 use super::wheel::is_due;
 use super::{Machine, Tables};
 use crate::id::LeaseKey;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, WallTime};
 use crate::token::Token;
 
 /// A sequence of records that no machine could have written.
@@ -31,6 +30,27 @@ impl fmt::Display for Corrupt {
 }
 
 impl core::error::Error for Corrupt {}
+
+/// The parts of a snapshot, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The head, and leases: [`Leases`].
+    Leases,
+    /// Grants, and who waits: [`Grants`].
+    Grants,
+    /// Answers and endings: [`Past`].
+    Past,
+}
+
+impl Part {
+    fn of(record: &Record) -> Part {
+        match record {
+            Record::Head(_) | Record::Lease(_) => Part::Leases,
+            Record::Grant(_) | Record::Waiter(_) => Part::Grants,
+            Record::Answered(_) | Record::Over(_) => Part::Past,
+        }
+    }
+}
 
 const OUT_OF_ORDER: Corrupt = Corrupt("its records are out of order");
 
@@ -164,27 +184,35 @@ impl Machine {
         records: impl IntoIterator<Item = Record>,
     ) -> Result<Machine, Corrupt> {
         let mut records = records.into_iter().peekable();
-        let leases = Leases::read(seed, of_kinds(&mut records, 0..=1))?;
-        let grants = Grants::read(seed, of_kinds(&mut records, 2..=3))?;
-        let past = Past::read(seed, of_kinds(&mut records, 4..=5))?;
+        let leases = Leases::read(seed, of_part(&mut records, Part::Leases))?;
+        let grants = Grants::read(seed, of_part(&mut records, Part::Grants))?;
+        let past = Past::read(seed, of_part(&mut records, Part::Past))?;
         match records.next() {
-            None => Machine::join(seed, leases, grants, past),
+            None => Machine::join(leases, grants, past),
             Some(_) => Err(OUT_OF_ORDER),
         }
     }
 
-    /// The machine that the three parts of a snapshot make, all read with this `seed`.
+    /// The machine that the three parts of a snapshot make, all read with one seed.
     ///
     /// # Errors
     /// [`Corrupt`] if they do not fit together.
-    pub fn join(seed: u64, leases: Leases, grants: Grants, past: Past) -> Result<Machine, Corrupt> {
+    pub fn join(leases: Leases, grants: Grants, past: Past) -> Result<Machine, Corrupt> {
         let Leases { head, tables } = leases;
-        let mut machine = Machine::new(seed);
-        (machine.now, machine.next_token) = (head.now, head.next_token);
-        (machine.revision, machine.arrivals) = (head.revision, head.arrivals);
-        machine.limits = head.limits;
-        machine.tables = tables.with_locks_of(grants.tables);
-        (machine.answers, machine.over) = (past.answers, past.over);
+        let mut machine = Machine {
+            now: head.now,
+            wall: WallTime::default(),
+            next_token: head.next_token,
+            revision: head.revision,
+            arrivals: head.arrivals,
+            limits: head.limits,
+            tables: tables.with_locks_of(grants.tables),
+            answers: past.answers,
+            over: past.over,
+            changed: false,
+            silent: false,
+            fired: Vec::new(),
+        };
         machine.put_under(&grants.under)?;
         for waiter in grants.waiters {
             machine.take_waiter(waiter)?;
@@ -256,12 +284,12 @@ impl Machine {
     }
 }
 
-/// The next records, as long as they are of these kinds.
-fn of_kinds(
+/// The next records, as long as they belong to this part.
+fn of_part(
     records: &mut Peekable<impl Iterator<Item = Record>>,
-    kinds: RangeInclusive<u8>,
+    part: Part,
 ) -> impl Iterator<Item = Record> {
-    core::iter::from_fn(move || records.next_if(|record| kinds.contains(&Place::of(record).kind)))
+    core::iter::from_fn(move || records.next_if(|record| Part::of(record) == part))
 }
 
 /// No more records than this come.

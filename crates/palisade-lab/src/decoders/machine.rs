@@ -9,12 +9,7 @@ use crate::history::generate::{self, Shape};
 
 /// A machine that was built from any bytes keeps its invariants, and comes back from its own snapshot.
 fn sound(replay: Replay) {
-    let mut bytes = Vec::new();
-    let written = replay.snapshot(|part| {
-        bytes.extend_from_slice(part);
-        Ok::<(), std::convert::Infallible>(())
-    });
-    assert!(written.is_ok());
+    let bytes = snapshot_of(&replay);
     let machine = replay.finish();
     assert_eq!(invariants::check(&machine), Ok(()));
     let again = Replay::from_snapshot(1, &bytes);
@@ -97,6 +92,10 @@ fn snapshot_after(entries: usize) -> Vec<u8> {
         let taken = replay.batch(&bytes);
         assert!(taken.is_ok(), "the codec reads what it wrote");
     }
+    snapshot_of(&replay)
+}
+
+fn snapshot_of(replay: &Replay) -> Vec<u8> {
     let mut bytes = Vec::new();
     let written = replay.snapshot(|part| {
         bytes.extend_from_slice(part);

@@ -4,12 +4,12 @@ use std::fmt;
 use std::panic::resume_unwind;
 use std::thread;
 
-use palisade_core::machine::{Corrupt, Grants, Leases, Past, Record};
+use palisade_core::machine::{Corrupt, Grants, Leases, Part, Past, Record};
 use palisade_core::{Entry, Machine};
 
 use super::Returning;
 use super::clock::wall;
-use super::codec::{self, Malformed, Part};
+use super::codec::{self, Malformed};
 
 /// Bytes of a log or a snapshot that cannot be replayed.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Replay {
             let leases = leases.read(|records| Leases::read(seed, records));
             (leases, grants(), past())
         });
-        let machine = Machine::join(seed, leases?, grants?, past?);
+        let machine = Machine::join(leases?, grants?, past?);
         let machine = machine.map_err(ReplayError::Corrupt)?;
         Ok(Replay { machine })
     }
@@ -259,11 +259,7 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 #[cfg(test)]
-#[allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use palisade_core::{
         Acquire, ClientId, Command, GrantRef, LeaseKey, LockName, RequestId, Span, Timestamp, Ttl,

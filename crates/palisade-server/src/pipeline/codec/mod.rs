@@ -17,7 +17,7 @@ mod writer;
 
 pub use command::{decode_batch, encode_command, encode_head};
 pub use reader::Malformed;
-pub use snapshot::{Part, decode_record, encode_record, part};
+pub use snapshot::{decode_record, encode_record, part};
 
 /// The version that stands first in every batch and snapshot.
 pub const VERSION: u8 = 1;

@@ -1,7 +1,7 @@
 //! Snapshot records.
 
 use palisade_core::machine::{
-    Answered, GrantRecord, Head, LeaseRecord, Over, Record, WaiterRecord,
+    Answered, GrantRecord, Head, LeaseRecord, Over, Part, Record, WaiterRecord,
 };
 use palisade_core::{Ending, Granted, Holder, LeaseId, Outcome, QueueBound, Token};
 
@@ -15,17 +15,6 @@ const GRANT: u8 = 3;
 const WAITER: u8 = 4;
 const ANSWERED: u8 = 5;
 const OVER: u8 = 6;
-
-/// The three parts of a snapshot, in their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    /// The head, and leases.
-    Leases,
-    /// Grants, and who waits.
-    Grants,
-    /// Answers and endings.
-    Past,
-}
 
 /// To which part the bytes of a record belong; what cannot be read belongs to the last.
 #[must_use]
