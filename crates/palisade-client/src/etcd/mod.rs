@@ -37,6 +37,8 @@
 //!   queue goes over all there ever were for the lock: 180 grants a second of one lock became 40 after
 //!   26,000. etcd's own lock keeps its keys the same way. Start the members with
 //!   `--auto-compaction-mode=periodic --auto-compaction-retention=5m`; it is off unless you do.
+//! * A grant that was waited for counts from the waiter's last sign of life, which was up to a third of the
+//!   lease's time ago. A sign of life with each grant would make every hand-off slower.
 //! * Several locks under one lease, events and a time to live changed by a renewal are not offered.
 
 mod address;

@@ -151,22 +151,14 @@ impl Asked<'_> {
         }
         let until = self.called.after(self.request.wait.unwrap_or(Span::ZERO));
         loop {
-            let sent = BootClock.now();
-            let (place, life) = tokio::join!(
-                self.place(token),
-                self.etcd.wire.keep_alive(self.ticket.lease)
-            );
-            let (Some(place), Alive::For(_)) = (place?, life?) else {
-                return Err(lost_its_place());
-            };
-            alive = sent;
+            let place = self.place(token).await?.ok_or_else(lost_its_place)?;
             let Some(before) = &place.before else {
                 return Ok(self.granted(token, alive));
             };
             if BootClock.now() >= until {
                 return self.give_up().await;
             }
-            self.wait(before, place.revision + 1, until, alive).await?;
+            alive = self.wait(before, place.revision + 1, until, alive).await?;
         }
     }
 
@@ -218,14 +210,15 @@ impl Asked<'_> {
         }))
     }
 
-    /// Until the key before is gone, or it is time for a sign of life or the end of the wait.
+    /// Until the key before is gone, or the wait over, or the lease was kept alive, which it is at a third
+    /// of its time. Returns when its last sign of life was sent.
     async fn wait(
         &self,
         before: &[u8],
         revision: i64,
         until: Timestamp,
         alive: Timestamp,
-    ) -> Result<(), Fault> {
+    ) -> Result<Timestamp, Fault> {
         let third = Span::from_nanos(self.ttl.span().as_nanos() / 3);
         let look = alive.after(third).min(until);
         let gone = async {
@@ -235,9 +228,14 @@ impl Asked<'_> {
         tokio::select! {
             woken = gone => {
                 self.etcd.wake_ups.fetch_add(1, Ordering::Relaxed);
-                woken
+                return woken.map(|()| alive);
             }
-            () = BootClock.sleep_until(look) => Ok(()),
+            () = BootClock.sleep_until(look) => {}
+        }
+        let sent = BootClock.now();
+        match self.etcd.wire.keep_alive(self.ticket.lease).await? {
+            Alive::For(_) => Ok(sent),
+            Alive::Gone => Err(lost_its_place()),
         }
     }
 

@@ -7,6 +7,7 @@ use palisade_core::RequestId;
 use redis::{Client, RedisError};
 use tokio::task::JoinHandle;
 
+use super::id;
 use crate::ears::{Ear, Ears};
 use crate::fault::Fault;
 use crate::random;
@@ -21,7 +22,7 @@ pub(super) struct Listener {
 
 impl Listener {
     pub(super) fn new(client: Client) -> Result<Listener, Fault> {
-        let random = RequestId::from_bytes(random::bytes()?).to_hex();
+        let random = id::spelled(&random::bytes()?);
         Ok(Listener {
             client,
             channel: format!("palisade:{random}"),
@@ -70,7 +71,7 @@ async fn open(
     Ok(tokio::spawn(async move {
         while let Some(message) = messages.next().await {
             if let Ok(told) = message.get_payload::<String>() {
-                ears.tell(&told);
+                ears.tell(&told, id::read);
             }
         }
     }))
