@@ -1,5 +1,7 @@
 //! `cargo xtask lab`: every proof of the lab at its full size. `cargo xtask test` runs each of them bounded.
 
+use std::path::PathBuf;
+
 use crate::prerequisites::{PREREQUISITES, ensure};
 use crate::shell::{cargo, run, target, timed};
 
@@ -157,7 +159,7 @@ impl Does {
             Does::Lab(arguments) => {
                 let program = target().join("release/palisade-lab");
                 run(std::process::Command::new(program)
-                    .args(arguments.split(' '))
+                    .args(arguments.split(' ').map(placed))
                     .current_dir(crate::shell::root()))
             }
             Does::Test(variable, arguments) => {
@@ -167,5 +169,13 @@ impl Does {
                     .env(name, value))
             }
         }
+    }
+}
+
+/// An argument below `target/` goes to where cargo builds.
+fn placed(argument: &str) -> PathBuf {
+    match argument.strip_prefix("target/") {
+        Some(below) => target().join(below),
+        None => argument.into(),
     }
 }

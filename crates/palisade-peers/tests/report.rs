@@ -116,6 +116,7 @@ fn held_locks_are_weighed_and_survive() {
     ];
     let output = peers(&folder, &few);
     assert!(output.status.success(), "{}", said(&output));
+    assert!(!folder.join("peers.svg").exists(), "no rate to draw");
     let report = report(&folder);
     let held = report["held"].as_array().unwrap();
     assert_eq!(held.len(), 3);

@@ -33,6 +33,8 @@ struct Paper {
     gate: Arc<Mutex<()>>,
     /// Commits that were begun, whether or not the gate let them through.
     begun: Arc<AtomicUsize>,
+    /// How many times it was told that nothing is going on.
+    rests: Arc<AtomicUsize>,
 }
 
 impl Log for Paper {
@@ -49,6 +51,10 @@ impl Log for Paper {
         }
         batches.push(batch.to_vec());
         Ok(())
+    }
+
+    fn idle(&mut self) {
+        self.rests.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -187,6 +193,19 @@ async fn what_changes_nothing_is_not_logged() {
     assert!(matches!(answers[1], (2, Answer::Outcome(Outcome::NotHeld))));
     assert!(matches!(answers[2], (3, Answer::Lock(_))));
     assert_eq!(paper.written(), before);
+}
+
+#[tokio::test]
+async fn the_log_is_told_when_nothing_is_going_on() {
+    let paper = Paper::default();
+    let pipeline = fresh(&paper);
+    for _ in 0..2 {
+        granted(&pipeline.handle, "a", "c1").await;
+        let before = paper.rests.load(Ordering::SeqCst);
+        while paper.rests.load(Ordering::SeqCst) == before {
+            tokio::task::yield_now().await;
+        }
+    }
 }
 
 #[tokio::test]

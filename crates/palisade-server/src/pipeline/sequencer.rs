@@ -11,6 +11,8 @@
 //! **after** a round is drained: no request in it was sent later than its stamp, so a lease never
 //! ends before its holder's own reckoning from the moment of sending.
 
+use std::mem;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ use palisade_core::{
 
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::yield_now;
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::clock::{Clock, wall};
 use super::codec::{encode_command, encode_head};
@@ -63,6 +65,8 @@ pub(super) struct Sequencer {
     full: bool,
     /// What is owed to callers that left: recorded first thing in the next batch that has room.
     left: Vec<Command>,
+    /// Whether nothing was taken in since the alarm rang.
+    quiet: bool,
     stopping: bool,
 }
 
@@ -89,6 +93,7 @@ impl Sequencer {
             events: Vec::new(),
             full: false,
             left: Vec::new(),
+            quiet: false,
             stopping: false,
         }
     }
@@ -136,9 +141,9 @@ impl Sequencer {
     }
 
     async fn rounds(&mut self) -> Result<(), LogFailed> {
-        let mut round = Vec::new();
+        let (mut round, mut alarm) = (Vec::new(), pin!(sleep(HEARTBEAT)));
         while !self.stopping {
-            self.gather(&mut round).await;
+            self.gather(&mut round, alarm.as_mut()).await;
             self.begin();
             for message in round.drain(..) {
                 self.message(message)?;
@@ -150,13 +155,32 @@ impl Sequencer {
     }
 
     /// Waits for something to do, then takes everything that is there.
-    async fn gather(&mut self, round: &mut Vec<Message>) {
+    async fn gather(&mut self, round: &mut Vec<Message>, mut alarm: Pin<&mut Sleep>) {
         let due = self.machine.next_due().filter(|_| !self.full);
-        match timeout(self.clock.until(due, HEARTBEAT), self.inbox.recv()).await {
-            Ok(Some(first)) => round.push(first),
-            Ok(None) => self.stopping = true,
-            Err(_) => return self.log.idle(),
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the runtime's timer rings by the runtime's clock; nothing is stamped with it"
+        )]
+        let latest = Instant::now() + self.clock.until(due, HEARTBEAT);
+        // Setting it is a system call, so it is not put off with every round: when it rings early, the round
+        // is empty.
+        if alarm.is_elapsed() || alarm.deadline() > latest {
+            alarm.as_mut().reset(latest);
         }
+        tokio::select! {
+            biased;
+            first = self.inbox.recv() => match first {
+                Some(first) => round.push(first),
+                None => self.stopping = true,
+            },
+            () = alarm => {
+                if mem::replace(&mut self.quiet, true) {
+                    self.log.idle();
+                }
+                return;
+            }
+        }
+        self.quiet = false;
         // The neighbours read what has come for them and write what they were answered: a sync is next,
         // and they would wait for it.
         yield_now().await;
@@ -170,7 +194,7 @@ impl Sequencer {
     /// Stamps a batch, and records first what time has done.
     fn begin(&mut self) {
         let last = self.at;
-        let was_full = std::mem::replace(
+        let was_full = mem::replace(
             &mut self.full,
             !self.log.has_room(BATCH_BYTES + COMMAND_BYTES),
         );
@@ -184,7 +208,7 @@ impl Sequencer {
             self.shared.stats.graces.add(1);
             self.apply(Command::Grace(Away::Stalled));
         }
-        for command in std::mem::take(&mut self.left) {
+        for command in mem::take(&mut self.left) {
             self.apply(command);
         }
         if self.machine.next_due().is_some_and(|due| due <= self.at) {
@@ -306,7 +330,7 @@ impl Sequencer {
     }
 
     fn take_effects(&mut self) {
-        let mut effects = std::mem::take(&mut self.effects);
+        let mut effects = mem::take(&mut self.effects);
         for effect in effects.drain(..) {
             match effect {
                 Effect::Settled { request, outcome } => {
@@ -362,10 +386,7 @@ impl Sequencer {
             .next_token
             .set(self.machine.next_token().map_or(0, |token| token.get()));
         if !self.events.is_empty() {
-            let _ = self
-                .shared
-                .events
-                .send(std::mem::take(&mut self.events).into());
+            let _ = self.shared.events.send(mem::take(&mut self.events).into());
         }
         // Given back at the beginning of the next round.
         self.left

@@ -94,14 +94,16 @@ impl Report {
         markdown::write(self)
     }
 
-    /// Writes `peers.md`, `peers.json` and `peers.svg`.
+    /// Writes `peers.md`, `peers.json` and, once there is a rate to draw, `peers.svg`.
     pub(crate) fn save(&self, folder: &Path) -> Result<(), Error> {
         std::fs::create_dir_all(folder)?;
         std::fs::write(folder.join("peers.md"), self.markdown())?;
         let mut text = serde_json::to_string_pretty(&self.json())?;
         text.push('\n');
         std::fs::write(folder.join("peers.json"), text)?;
-        std::fs::write(folder.join("peers.svg"), chart::draw(self))?;
+        if self.rows.iter().any(|row| !row.samples.is_empty()) {
+            std::fs::write(folder.join("peers.svg"), chart::draw(self))?;
+        }
         Ok(())
     }
 
