@@ -101,8 +101,12 @@ impl Report {
         let mut text = serde_json::to_string_pretty(&self.json())?;
         text.push('\n');
         std::fs::write(folder.join("peers.json"), text)?;
+        let picture = folder.join("peers.svg");
         if self.rows.iter().any(|row| !row.samples.is_empty()) {
-            std::fs::write(folder.join("peers.svg"), chart::draw(self))?;
+            std::fs::write(picture, chart::draw(self))?;
+        } else if picture.exists() {
+            // That of another run.
+            std::fs::remove_file(picture)?;
         }
         Ok(())
     }
