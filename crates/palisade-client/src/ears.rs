@@ -60,10 +60,9 @@ impl Ears {
         }
     }
 
-    /// Wakes the request that was granted, if it waits here. What is no such message is nothing. How a
-    /// request is spelled depends on the authority.
-    pub(crate) fn tell(&self, message: &str, id: impl Fn(&str) -> Option<RequestId>) {
-        let Some((request, told)) = read(message, id) else {
+    /// Wakes the request that was granted, if it waits here. What is no such message is nothing.
+    pub(crate) fn tell(&self, message: &str) {
+        let Some((request, told)) = read(message) else {
             return;
         };
         if let Some(tell) = self.lock().remove(&request) {
@@ -82,14 +81,14 @@ impl Ears {
     }
 }
 
-fn read(message: &str, id: impl Fn(&str) -> Option<RequestId>) -> Option<(RequestId, Told)> {
+fn read(message: &str) -> Option<(RequestId, Told)> {
     let mut words = message.split(' ');
     let (request, token, millis) = (words.next()?, words.next()?, words.next()?);
     let told = Told {
         token: Token::new(token.parse().ok()?).ok()?,
         acquired_at: WallTime(millis.parse().ok()?),
     };
-    Some((id(request)?, told))
+    Some((RequestId::from_hex(request).ok()?, told))
 }
 
 impl Ear<'_> {
@@ -132,12 +131,8 @@ mod tests {
 
     const MESSAGE: &str = "000102030405060708090a0b0c0d0e0f 34 1700000000000";
 
-    fn hex(id: &str) -> Option<RequestId> {
-        RequestId::from_hex(id).ok()
-    }
-
     fn request() -> RequestId {
-        hex(&MESSAGE[..32]).unwrap()
+        RequestId::from_hex(&MESSAGE[..32]).unwrap()
     }
 
     #[tokio::test]
@@ -146,12 +141,12 @@ mod tests {
         let mut ear = ears.open(request());
         let _other = ears.open(RequestId::from_bytes([9; 16]));
         for nothing in ["", "x", &MESSAGE[..32], "zz 1 2", "zz"] {
-            ears.tell(nothing, hex);
+            ears.tell(nothing);
         }
-        ears.tell(&MESSAGE.replace(" 34 ", " 0 "), hex);
+        ears.tell(&MESSAGE.replace(" 34 ", " 0 "));
         assert_eq!(ears.wake_ups(), 0);
-        ears.tell(MESSAGE, hex);
-        ears.tell(MESSAGE, hex);
+        ears.tell(MESSAGE);
+        ears.tell(MESSAGE);
         assert_eq!(ears.wake_ups(), 1);
         let told = ear.hear(BootClock.now().after(Span::from_millis(60_000)));
         assert_eq!(told.await.unwrap().token.get(), 34);
@@ -159,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_grant_that_was_told_counts_from_the_last_question_and_not_from_the_message() {
-        let (_, told) = read(MESSAGE, hex).unwrap();
+        let (_, told) = read(MESSAGE).unwrap();
         let ttl = Ttl::from_millis(60_000).unwrap();
         let sent = BootClock.now();
         let called = Timestamp::from_nanos(sent.as_nanos() - 5_000_000_000);

@@ -68,7 +68,7 @@ async fn open(config: &Config, channel: &str, ears: Arc<Ears>) -> Result<JoinHan
     let task = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
             if let AsyncMessage::Notification(told) = message {
-                ears.tell(told.payload(), |id| RequestId::from_hex(id).ok());
+                ears.tell(told.payload());
             }
         }
     });

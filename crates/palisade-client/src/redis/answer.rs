@@ -72,9 +72,10 @@ impl Answer {
     pub(super) fn ending(&self) -> Result<Ending, Fault> {
         match self.how() {
             // Who abandoned it gave it up.
-            "r" | "a" => Ok(Ending::Released),
-            "v" => Ok(Ending::Revoked),
-            "s" => Ok(Ending::Superseded),
+            "released" | "abandoned" => Ok(Ending::Released),
+            "expired" => Ok(Ending::Expired),
+            "revoked" => Ok(Ending::Revoked),
+            "superseded" => Ok(Ending::Superseded),
             other => Err(odd(other)),
         }
     }
@@ -123,7 +124,7 @@ mod tests {
         let view = view.view(LockName::new("a").unwrap()).unwrap();
         assert_eq!(view.metadata.as_deref(), Some("a: 1\nb: 2\n"));
         assert_eq!(view.waiters, 2);
-        for (said, how) in [("r\n\n7", "r"), ("7", OPENED)] {
+        for (said, how) in [("released\n\n7", "released"), ("7", OPENED)] {
             let short = Answer::read(said.to_owned()).unwrap();
             assert_eq!(short.how(), how);
             assert_eq!(short.token().unwrap(), Token::new(7).unwrap());

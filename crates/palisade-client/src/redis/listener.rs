@@ -7,7 +7,6 @@ use palisade_core::RequestId;
 use redis::{Client, RedisError};
 use tokio::task::JoinHandle;
 
-use super::id;
 use crate::ears::{Ear, Ears};
 use crate::fault::Fault;
 use crate::random;
@@ -22,7 +21,7 @@ pub(super) struct Listener {
 
 impl Listener {
     pub(super) fn new(client: Client) -> Result<Listener, Fault> {
-        let random = id::spelled(&random::bytes()?);
+        let random = RequestId::from_bytes(random::bytes()?).to_hex();
         Ok(Listener {
             client,
             channel: format!("palisade:{random}"),
@@ -71,7 +70,7 @@ async fn open(
     Ok(tokio::spawn(async move {
         while let Some(message) = messages.next().await {
             if let Ok(told) = message.get_payload::<String>() {
-                ears.tell(&told, id::read);
+                ears.tell(&told);
             }
         }
     }))

@@ -14,15 +14,13 @@
 --   authority        the id of this data set
 --   tokens:ID        the last fencing token drawn by that data set, for all locks
 --   lock:NAME        the holder and how the grant before it ended; expires with its lease.
---                    Begins with `h` (held), or with `w` (wanted) once somebody waits for it.
---                    Of a free lock: how its last grant ended, kept for ten minutes. An ending is
---                    `r` (released), `a` (abandoned), `v` (revoked) or `s` (superseded), the request
---                    and its token
+--                    Begins with `held`, or with `wanted` once somebody waits for it.
+--                    Of a free lock: how its last grant ended, kept for ten minutes
 --   queue:NAME       sorted set of waiting request ids, by ticket
 --   wait:ID          hash of a waiting request; expires when it gives no sign of life
 --   abandoned:ID     a request that was given up, which is never granted from then on; for an hour
 --
--- Every byte of a record is logged and synced, so they are spelled shortly. While a record says `h`, or how the last grant ended, its queue is empty: so a lock nobody
+-- While a lock's record says `held`, or how the last grant ended, its queue is empty: so a lock nobody
 -- waits for is taken with one INCR and one write and given up with one write. What is below the first
 -- `return`s is for everything else, and costs nothing before: no function is made, and few strings, an
 -- argument being one as well. An acquire's `wish` is what the holder says of itself: when it began, for
@@ -33,7 +31,7 @@ local place = KEYS[1]
 local LAST_TOKEN, ENDED_MS, ABANDONED_MS, MOST_WAITERS = 9007199254740991, '600000', '3600000', 1024
 -- Up to here Lua spells a number as it is, and not with an exponent.
 local LAST_SPELLED = 99999999999999
--- The letters that a held lock's record begins with.
+-- What `held` and `wanted` begin with.
 local H, W, BLANK = 104, 119, 32
 
 if OPERATION == 'acquire' then
@@ -46,7 +44,7 @@ if OPERATION == 'acquire' then
     -- Draws the token and grants: one step, so tokens rise in the order of grants (rule A2).
     local token = call('INCR', TOKENS)
     if token > 1 and token <= LAST_SPELLED then
-      call('PSETEX', place, ttl, 'h ' .. request .. ' ' .. token .. wish .. text)
+      call('PSETEX', place, ttl, 'held ' .. request .. ' ' .. token .. wish .. text)
       return token
     end
     -- A counter that begins is perhaps that of a data set which is gone, and the last tokens are spelled
@@ -56,9 +54,9 @@ if OPERATION == 'acquire' then
 elseif OPERATION == 'release' then
   -- The id of the request says which data set it is, too.
   local text, grant = call('GET', place), ARGV[1]
-  if text and string.byte(text) == H and string.find(text, grant, 3, true) == 3
-    and string.byte(text, 3 + #grant) == BLANK then
-    call('PSETEX', place, ENDED_MS, 'r ' .. grant)
+  if text and string.byte(text) == H and string.find(text, grant, 6, true) == 6
+    and string.byte(text, 6 + #grant) == BLANK then
+    call('PSETEX', place, ENDED_MS, 'released ' .. grant)
     return 'done'
   end
 end
@@ -73,7 +71,7 @@ local function open(by, wish, ttl, before)
     return nil, 'exhausted'
   end
   local token = string.format('%.0f', drawn)
-  call('PSETEX', place, ttl, 'w ' .. by .. ' ' .. token .. wish .. before)
+  call('PSETEX', place, ttl, 'wanted ' .. by .. ' ' .. token .. wish .. before)
   return token
 end
 
@@ -90,7 +88,7 @@ end
 local function read()
   local found = call('GET', place) or ''
   local word, by, token, at, ttl, client, metadata, before =
-    string.match(found, '^([hw] )(%S+) (%d+) (%d+) (%d+)\n([^\n]*)\n(.*)\n([^\n]*)$')
+    string.match(found, '^(%l+ )(%x+) (%d+) (%d+) (%d+)\n([^\n]*)\n(.*)\n([^\n]*)$')
   if not by then return nil, found end
   local holder = { word = word, by = by, token = token, at = at, ttl = ttl, client = client }
   holder.metadata = metadata
@@ -105,8 +103,8 @@ end
 
 -- How the grant of `request` ended, if it is the last that did.
 local function ended(before, request)
-  local how, by, token = string.match(before, '^(%l) (%S+) (%d+)$')
-  return by == request and how .. '\n\n' .. token
+  local how, token = string.match(before, '^(%l+) ' .. request .. ' (%d+)$')
+  return how and how .. '\n\n' .. token
 end
 
 local function leave_queue(who)
@@ -145,7 +143,7 @@ end
 
 -- The grant with this key and this token, or why there is none. Token 0: whichever it has.
 local function own(grant)
-  local request, token = string.match(grant, '^(%S+) (%d+)$')
+  local request, token = string.match(grant, '^(%x+) (%d+)$')
   local holder, before = settle()
   if holder and holder.by == request then
     if token ~= '0' and token ~= holder.token then return nil, stale(holder) end
@@ -166,7 +164,7 @@ function operations.acquire(request, wish, ttl, channel)
   if over then return over end
   if not holder or holder.client == client then
     leave_queue(request)
-    if holder then before = 's ' .. holder.by .. ' ' .. holder.token end
+    if holder then before = 'superseded ' .. holder.by .. ' ' .. holder.token end
     local token, why = open(request, wish, ttl, before)
     return why or token
   end
@@ -174,9 +172,9 @@ function operations.acquire(request, wish, ttl, channel)
     leave_queue(request)
     return told('held', holder)
   end
-  if holder.word == 'h ' then
-    local rest = string.sub(call('GET', place), 2)
-    call('SET', place, 'w' .. rest, 'KEEPTTL')
+  if holder.word == 'held ' then
+    local rest = string.sub(call('GET', place), 5)
+    call('SET', place, 'wanted' .. rest, 'KEEPTTL')
   end
   if not call('ZSCORE', queue, request) then
     if call('ZCARD', queue) >= MOST_WAITERS then return 'full' end
@@ -207,7 +205,7 @@ end
 function operations.release(grant)
   local holder, why = own(grant)
   if not holder then return why end
-  drop(holder, 'r')
+  drop(holder, 'released')
   return 'done'
 end
 
@@ -220,7 +218,7 @@ function operations.abandon(request)
   end
   leave_queue(request)
   local holder = read()
-  if holder and holder.by == request then drop(holder, 'a') end
+  if holder and holder.by == request then drop(holder, 'abandoned') end
   return 'done'
 end
 
@@ -228,7 +226,7 @@ function operations.revoke(token)
   local holder = settle()
   if not holder then return 'not_held' end
   if holder.token ~= token then return stale(holder) end
-  drop(holder, 'v')
+  drop(holder, 'revoked')
   return 'done'
 end
 

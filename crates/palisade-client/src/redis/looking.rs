@@ -2,7 +2,7 @@
 
 use palisade_core::{LockName, RequestId};
 
-use super::{ROOT, Redis, fault, id};
+use super::{ROOT, Redis, fault};
 use crate::fault::Fault;
 use crate::service::{Cursor, Page};
 
@@ -32,7 +32,7 @@ pub(super) async fn list(
 /// Gives a request up. From the first step on it is never granted; if nobody here knows the lock it
 /// asked for, every lock is looked at for one that it was granted before.
 pub(super) async fn abandon(redis: &Redis, request: RequestId) -> Result<(), Fault> {
-    let id = id::spelled(request.as_bytes());
+    let id = request.to_hex();
     let lock = redis.underway.lock_of(&request);
     let lock = lock.as_ref().map_or("", LockName::as_str);
     let answer = redis.run(&redis.scripts.abandon, lock, &[&id]).await?;
@@ -98,7 +98,7 @@ async fn step(redis: &Redis, prefix: &str, cursor: u64, count: u32) -> Result<St
 /// Whose grant a record tells of; nobody's, if the lock is free.
 fn holder(record: &str) -> Option<&str> {
     let mut words = record.split(' ');
-    let held = matches!(words.next(), Some("h" | "w"));
+    let held = matches!(words.next(), Some("held" | "wanted"));
     words.next().filter(|_| held)
 }
 

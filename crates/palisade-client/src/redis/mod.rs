@@ -40,7 +40,6 @@
 
 mod answer;
 mod fault;
-mod id;
 mod listener;
 mod looking;
 mod place;
@@ -208,7 +207,7 @@ impl Redis {
 /// The id of this data set, made by whoever comes first.
 async fn identify(connection: &mut ConnectionManager) -> Result<AuthorityId, Fault> {
     let key = format!("{ROOT}authority");
-    let fresh = id::spelled(&random::bytes()?);
+    let fresh = RequestId::from_bytes(random::bytes()?).to_hex();
     let identify = redis::pipe()
         .atomic()
         .cmd("SET")
@@ -229,7 +228,7 @@ async fn identify(connection: &mut ConnectionManager) -> Result<AuthorityId, Fau
 /// The request that is the grant's key, and its token (0: any), as the script takes them.
 fn key(grant: &GrantRef) -> String {
     let token = grant.token.map_or(0, Token::get);
-    format!("{} {token}", id::spelled(grant.key.as_bytes()))
+    format!("{} {token}", grant.key.to_hex())
 }
 
 impl LockService for Redis {

@@ -2,8 +2,8 @@
 
 use palisade_core::{Granted, LeaseId, LeaseKey, Span};
 
+use super::Redis;
 use super::answer::OPENED;
-use super::{Redis, id};
 use crate::clock::{BootClock, Clock as _, wall};
 use crate::ears::Asked;
 use crate::fault::Fault;
@@ -24,8 +24,7 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
     let Under::New(ttl) = request.under else {
         return Err(Fault::unsupported("put several locks under one lease"));
     };
-    let id = id::spelled(request.request.as_bytes());
-    let millis = ttl.as_millis().to_string();
+    let (id, millis) = (request.request.to_hex(), ttl.as_millis().to_string());
     let metadata = request.metadata.as_deref().unwrap_or_default();
     let until = called.after(request.wait.unwrap_or(Span::ZERO));
     let mut ear = match request.wait {
