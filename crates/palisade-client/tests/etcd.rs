@@ -138,6 +138,40 @@ async fn a_wait_that_is_over_leaves_no_watch_behind() {
     held.check().unwrap();
 }
 
+/// What is lost to who gives no sign of life: a lease as long, granted later, is the clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_keeps_its_place_for_longer_than_its_lease_would_last() {
+    let server = Server::start(&[]);
+    let url = format!("etcd://{}", server.address());
+    let etcd = Arc::new(Etcd::connect(&url).await.unwrap());
+    let client = Client::connect(&url).await.unwrap();
+    let held = client.lock("orders").ttl(secs(60)).acquire().await.unwrap();
+    let wish = |lock: &str, wait, id| AcquireRequest {
+        lock: LockName::new(lock).unwrap(),
+        client: ClientId::new("waiter").unwrap(),
+        under: Under::New(Ttl::from_millis(2_000).unwrap()),
+        wait,
+        request: RequestId::from_bytes([id; 16]),
+        metadata: None,
+    };
+    let waits = tokio::spawn({
+        let (etcd, wish) = (
+            Arc::clone(&etcd),
+            wish("orders", Some(Span::from_millis(60_000)), 1),
+        );
+        async move { etcd.acquire(wish).await }
+    });
+    poll(async || watches(&server) == 1).await;
+    for round in 2..4 {
+        let left_alone = etcd.acquire(wish("clock", None, round)).await.unwrap();
+        assert!(matches!(left_alone, Acquired::Granted(_)));
+        poll(async || client.show("clock").await.unwrap().holder.is_none()).await;
+    }
+    held.release().await.unwrap();
+    let granted = waits.await.unwrap();
+    assert!(matches!(granted, Ok(Acquired::Granted(_))), "{granted:?}");
+}
+
 /// The lock of etcd 3.4 itself, as anybody may call it.
 struct Naive(std::net::SocketAddr);
 
