@@ -226,6 +226,158 @@ async fn another_isolation_level_is_refused_and_set_up_is_done_once_by_many() {
     assert!(refused.to_string().contains("read committed"), "{refused}");
 }
 
+/// The functions, called by hand: every request of its own client, for one lock. Time is made to pass in
+/// the tables.
+struct ByHand(tokio_postgres::Client);
+
+impl ByHand {
+    async fn start(server: &Server) -> ByHand {
+        Client::connect(&url(server.address())).await.unwrap();
+        ByHand(session(server).await)
+    }
+
+    /// The outcome and the token of a statement that answers with both.
+    async fn ask(&self, statement: String) -> (String, Option<i64>) {
+        let statement = format!("SELECT outcome, o_token FROM palisade.{statement}");
+        let row = self.0.query_one(&statement, &[]).await.unwrap();
+        (row.get(0), row.get(1))
+    }
+
+    async fn acquire(&self, request: char) -> (String, Option<i64>) {
+        let id = id(request);
+        let acquire = format!(
+            "acquire('{id}', 'orders', 'client-{request}', 60000, NULL, true, 'somewhere')"
+        );
+        self.ask(acquire).await
+    }
+
+    /// What ends or prolongs a request's grant: `renew` or `release`.
+    async fn on(&self, function: &str, request: char, token: i64) -> String {
+        let ttl = if function == "renew" { ", NULL" } else { "" };
+        let id = id(request);
+        let call = format!("{function}('orders', '{id}', {token}{ttl})");
+        self.ask(call).await.0
+    }
+
+    async fn pass(&self, times: &str) {
+        self.0.batch_execute(times).await.unwrap();
+    }
+
+    /// Whose grant stands in the table, alive or not.
+    async fn holds(&self) -> Option<String> {
+        let request = "SELECT request::text FROM palisade.holds";
+        let row = self.0.query_opt(request, &[]).await.unwrap();
+        row.map(|row| row.get(0))
+    }
+}
+
+fn id(request: char) -> String {
+    let part = |digits| String::from(request).repeat(digits);
+    [8, 4, 4, 4, 12].map(part).join("-")
+}
+
+const GRANT_EXPIRES: &str = "UPDATE palisade.holds SET expires = clock_timestamp()";
+
+#[tokio::test]
+async fn a_grant_that_is_over_or_another_is_neither_renewed_nor_released() {
+    let server = Server::start(&[]);
+    let by_hand = ByHand::start(&server).await;
+    for function in ["renew", "release"] {
+        let (outcome, token) = by_hand.acquire('a').await;
+        assert_eq!(outcome, "granted");
+        let token = token.unwrap();
+        assert_eq!(by_hand.on(function, 'a', token + 1).await, "stale");
+        assert_eq!(by_hand.on(function, 'b', token).await, "not_held");
+        assert_eq!(by_hand.holds().await, Some(id('a')));
+        // Nobody else took it, and nobody looked in between.
+        by_hand.pass(GRANT_EXPIRES).await;
+        assert_eq!(by_hand.on(function, 'a', token).await, "expired");
+        assert_eq!(by_hand.holds().await, None);
+        by_hand.pass("DELETE FROM palisade.ended").await;
+    }
+}
+
+/// A waiter that hears nothing would look within a second: here nobody looks.
+#[tokio::test]
+async fn whatever_ends_a_grant_the_next_waiter_that_lives_has_it_at_once() {
+    let server = Server::start(&[]);
+    let by_hand = ByHand::start(&server).await;
+    for how in ["released", "revoked", "abandoned", "expired"] {
+        let (_, token) = by_hand.acquire('a').await;
+        let token = token.unwrap();
+        for waiter in ['b', 'c'] {
+            assert_eq!(by_hand.acquire(waiter).await.0, "queued");
+        }
+        let dies = format!(
+            "UPDATE palisade.waits SET alive_until = clock_timestamp() WHERE request = '{}'",
+            id('b')
+        );
+        by_hand.pass(&dies).await;
+        match how {
+            "released" => assert_eq!(by_hand.on("release", 'a', token).await, "done"),
+            "revoked" => {
+                let revoke = format!("revoke('orders', {token})");
+                assert_eq!(by_hand.ask(revoke).await.0, "done");
+            }
+            "abandoned" => {
+                let abandon = format!("SELECT palisade.abandon('{}')", id('a'));
+                by_hand.pass(&abandon).await;
+            }
+            _ => {
+                by_hand.pass(GRANT_EXPIRES).await;
+                // Whoever comes next settles what is over, and queues.
+                assert_eq!(by_hand.acquire('d').await.0, "queued");
+            }
+        }
+        assert_eq!(by_hand.holds().await, Some(id('c')), "{how}");
+        assert_eq!(by_hand.acquire('a').await.0, how);
+        let (outcome, next) = by_hand.acquire('c').await;
+        assert_eq!((outcome.as_str(), next), ("granted", Some(token + 1)));
+        by_hand
+            .pass("TRUNCATE palisade.holds, palisade.waits, palisade.ended")
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn the_same_client_takes_its_lock_back_and_its_former_request_learns_of_it() {
+    let server = Server::start(&[]);
+    let by_hand = ByHand::start(&server).await;
+    let (_, token) = by_hand.acquire('a').await;
+    by_hand
+        .pass("UPDATE palisade.holds SET client = 'client-b'")
+        .await;
+    let (outcome, next) = by_hand.acquire('b').await;
+    assert_eq!(outcome, "granted");
+    assert_eq!(next, token.map(|token| token + 1));
+    assert_eq!(by_hand.acquire('a').await, ("superseded".to_owned(), token));
+}
+
+#[tokio::test]
+async fn a_grant_and_those_who_look_agree_on_when_it_was_acquired() {
+    let server = Server::start(&[]);
+    let client = Client::connect(&url(server.address())).await.unwrap();
+    let lease = client.lock("orders").acquire().await.unwrap();
+    let shown = client.show("orders").await.unwrap();
+    assert_eq!(shown.acquired_at, Some(lease.acquired_at()));
+}
+
+#[tokio::test]
+async fn waiters_that_died_do_not_fill_a_queue() {
+    let server = Server::start(&[]);
+    let by_hand = ByHand::start(&server).await;
+    by_hand.acquire('a').await;
+    let crowd = "INSERT INTO palisade.waits (lock, request, client, ttl_ms, channel, alive_until) \
+         SELECT 'orders', gen_random_uuid(), 'crowd', 60000, 'somewhere', \
+             clock_timestamp() + interval '1 hour' FROM generate_series(1, 1024)";
+    by_hand.pass(crowd).await;
+    assert_eq!(by_hand.acquire('b').await.0, "queue_full");
+    by_hand
+        .pass("UPDATE palisade.waits SET alive_until = clock_timestamp()")
+        .await;
+    assert_eq!(by_hand.acquire('b').await.0, "queued");
+}
+
 /// Exclusion without a token: the guard has none, which the module's documentation proves by not
 /// compiling.
 #[tokio::test(flavor = "multi_thread")]

@@ -17,6 +17,7 @@ pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
             a_try_is_answered_with_the_holder,
             a_renewal_keeps_the_token,
             an_expired_lease_goes_to_the_next_and_never_before_its_holder_stops_believing,
+            an_expired_lease_is_over_though_nobody_else_wants_the_lock,
             a_renewed_lease_outlives_its_first_time,
             a_release_by_a_non_holder_changes_nothing,
             a_late_release_does_not_free_the_next_holders_lock,
@@ -126,6 +127,25 @@ async fn an_expired_lease_goes_to_the_next_and_never_before_its_holder_stops_bel
     })?;
     hand.is_held_by(&second).await?;
     hand.release(&second.grant).await?;
+    Ok(Finding::Passed)
+}
+
+async fn an_expired_lease_is_over_though_nobody_else_wants_the_lock<S: Subject>(
+    place: &Place<S>,
+) -> Checked {
+    let hand = place.hand(&place.lock("unwanted")).await?;
+    let wish = hand.wish(place.brief()?, Duration::ZERO)?;
+    let held = hand.hold(&wish).await?;
+    hand.until("a free lock", |view| view.holder.is_none())
+        .await?;
+    let renewed = hand.renew(&held).await?;
+    ensure(!matches!(renewed, Renewal::Renewed(_)), || {
+        format!("the expired grant was renewed: {renewed:?}")
+    })?;
+    let released = hand.release(&held.grant).await?;
+    ensure(released != Released::Released, || {
+        "the expired grant was released".to_owned()
+    })?;
     Ok(Finding::Passed)
 }
 

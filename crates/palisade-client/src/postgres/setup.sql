@@ -1,5 +1,5 @@
 -- Palisade's lock table. Run once by the first client that connects with the right to create a schema,
--- or by an administrator before. Running it again changes nothing.
+-- or by an administrator before. Running it again replaces the functions and changes nothing else.
 --
 -- Every function is one statement for its caller and one transaction for itself, and leaves nothing in
 -- the session, so that a transaction pooler may stand in between. What touches one lock is serial: it
@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS palisade.holds (
     lock text COLLATE "C" PRIMARY KEY,
     request uuid NOT NULL UNIQUE,
     client text NOT NULL,
-    token bigint NOT NULL UNIQUE,
+    token bigint NOT NULL,
     ttl_ms bigint NOT NULL,
     acquired timestamptz NOT NULL,
     expires timestamptz NOT NULL,
@@ -55,8 +55,11 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT ms * interval '1 millisecond' $$;
 
 CREATE OR REPLACE FUNCTION palisade.micros(until timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$
-    SELECT greatest(0, floor(extract(epoch FROM until - clock_timestamp()) * 1000000))::bigint
+    SELECT greatest(0, floor(date_part('epoch', until - clock_timestamp()) * 1000000))::bigint
 $$;
+
+CREATE OR REPLACE FUNCTION palisade.wall_ms(moment timestamptz) RETURNS bigint
+LANGUAGE sql STABLE AS $$ SELECT floor(date_part('epoch', moment) * 1000)::bigint $$;
 
 -- From here on this transaction is alone with the lock, and sees everything before.
 CREATE OR REPLACE FUNCTION palisade.enter(p_lock text) RETURNS void
@@ -74,55 +77,80 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION palisade.enter_request(p_request uuid) RETURNS void
-LANGUAGE sql AS $$ SELECT pg_advisory_xact_lock(1347309642, hashtext(p_request::text)) $$;
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(1347309642, hashtext(p_request::text));
+END $$;
 
 CREATE OR REPLACE FUNCTION palisade.note(p_request uuid, p_token bigint, p_how text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO palisade.ended (request, token, how) VALUES (p_request, p_token, p_how)
-        ON CONFLICT (request) DO UPDATE SET token = coalesce(EXCLUDED.token, palisade.ended.token);
+        ON CONFLICT DO NOTHING;
     IF random() < 0.01 THEN
         DELETE FROM palisade.ended WHERE at < clock_timestamp() - interval '1 hour';
     END IF;
 END $$;
 
--- Draws a token and grants, in one transaction; NULL when the last token is out.
+-- Draws a token and grants; NULL when the last token is out. As late as can be: from here on this
+-- transaction keeps all others from the counter.
 CREATE OR REPLACE FUNCTION palisade.open(
-    p_lock text, p_request uuid, p_client text, p_ttl_ms bigint, p_metadata text
+    p_lock text, p_request uuid, p_client text, p_ttl_ms bigint, p_metadata text, p_from timestamptz
 ) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE drawn bigint; granted timestamptz;
+DECLARE drawn bigint;
 BEGIN
     UPDATE palisade.authority SET last_token = last_token + 1
         WHERE last_token < 9007199254740991 RETURNING last_token INTO drawn;
     IF drawn IS NULL THEN RETURN NULL; END IF;
-    granted := clock_timestamp();
     INSERT INTO palisade.holds (lock, request, client, token, ttl_ms, acquired, expires, metadata)
-        VALUES (p_lock, p_request, p_client, drawn, p_ttl_ms, granted,
-                granted + palisade.span(p_ttl_ms), p_metadata);
+        VALUES (p_lock, p_request, p_client, drawn, p_ttl_ms, p_from,
+                p_from + palisade.span(p_ttl_ms), p_metadata);
     RETURN drawn;
 END $$;
 
--- Ends what is over, and grants to the first waiter that lives: the message is its grant.
-CREATE OR REPLACE FUNCTION palisade.settle(p_lock text) RETURNS void
+-- Ends a grant that holds.
+CREATE OR REPLACE FUNCTION palisade.close(held palisade.holds, p_how text) RETURNS void
 LANGUAGE plpgsql AS $$
-DECLARE
-    held palisade.holds; next palisade.waits; drawn bigint; now timestamptz := clock_timestamp();
+BEGIN
+    DELETE FROM palisade.holds WHERE lock = held.lock;
+    PERFORM palisade.note(held.request, held.token, p_how);
+END $$;
+
+-- Grants a lock that nobody holds to the first waiter that lives: the message is its grant. Whether
+-- there was one.
+CREATE OR REPLACE FUNCTION palisade.next(p_lock text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE first palisade.waits; drawn bigint; now timestamptz := clock_timestamp();
+BEGIN
+    FOR first IN SELECT * FROM palisade.waits WHERE lock = p_lock ORDER BY place LOOP
+        IF first.alive_until > now THEN
+            drawn := palisade.open(p_lock, first.request, first.client, first.ttl_ms,
+                first.metadata, now);
+            IF drawn IS NULL THEN RETURN false; END IF;
+        END IF;
+        DELETE FROM palisade.waits WHERE place = first.place;
+        IF drawn IS NOT NULL THEN
+            PERFORM pg_notify(first.channel, format('%s %s %s',
+                replace(first.request::text, '-', ''), drawn, palisade.wall_ms(now)));
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;
+
+-- Ends what is over, and says who holds the lock then; NULL if nobody does.
+CREATE OR REPLACE FUNCTION palisade.holder(p_lock text) RETURNS palisade.holds
+LANGUAGE plpgsql AS $$
+DECLARE held palisade.holds;
 BEGIN
     SELECT * INTO held FROM palisade.holds WHERE lock = p_lock;
+    IF held.expires > clock_timestamp() THEN RETURN held; END IF;
     IF FOUND THEN
-        IF held.expires > now THEN RETURN; END IF;
-        PERFORM palisade.note(held.request, held.token, 'expired');
-        DELETE FROM palisade.holds WHERE lock = p_lock;
+        PERFORM palisade.close(held, 'expired');
     END IF;
-    DELETE FROM palisade.waits WHERE lock = p_lock AND alive_until <= now;
-    SELECT * INTO next FROM palisade.waits WHERE lock = p_lock ORDER BY place LIMIT 1;
-    IF NOT FOUND THEN RETURN; END IF;
-    drawn := palisade.open(p_lock, next.request, next.client, next.ttl_ms, next.metadata);
-    IF drawn IS NOT NULL THEN
-        DELETE FROM palisade.waits WHERE place = next.place;
-        PERFORM pg_notify(next.channel, format('%s %s %s', replace(next.request::text, '-', ''), drawn,
-            floor(extract(epoch FROM now) * 1000)::bigint));
-    END IF;
+    IF NOT palisade.next(p_lock) THEN RETURN NULL; END IF;
+    SELECT * INTO held FROM palisade.holds WHERE lock = p_lock;
+    RETURN held;
 END $$;
 
 CREATE OR REPLACE FUNCTION palisade.acquire(
@@ -131,30 +159,31 @@ CREATE OR REPLACE FUNCTION palisade.acquire(
 ) RETURNS TABLE (outcome text, o_token bigint, o_client text, o_micros bigint, o_wall_ms bigint,
                  o_first boolean)
 LANGUAGE plpgsql AS $$
-DECLARE held palisade.holds; alive timestamptz;
+DECLARE held palisade.holds; now timestamptz;
 BEGIN
     PERFORM palisade.enter_request(p_request);
     PERFORM palisade.enter(p_lock);
+    now := clock_timestamp();
     SELECT how, token INTO outcome, o_token FROM palisade.ended WHERE request = p_request;
     IF FOUND THEN RETURN NEXT; RETURN; END IF;
-    PERFORM palisade.settle(p_lock);
-    SELECT * INTO held FROM palisade.holds WHERE lock = p_lock;
-    IF FOUND AND held.client = p_client AND held.request <> p_request THEN
-        PERFORM palisade.note(held.request, held.token, 'superseded');
-        DELETE FROM palisade.holds WHERE lock = p_lock;
+    held := palisade.holder(p_lock);
+    IF held.client = p_client AND held.request <> p_request THEN
+        PERFORM palisade.close(held, 'superseded');
         DELETE FROM palisade.waits WHERE request = p_request;
         held := NULL;
     END IF;
     IF held.lock IS NULL THEN
-        IF palisade.open(p_lock, p_request, p_client, p_ttl_ms, p_metadata) IS NULL THEN
-            outcome := 'tokens_exhausted'; RETURN NEXT; RETURN;
-        END IF;
-        SELECT * INTO held FROM palisade.holds WHERE lock = p_lock;
+        o_client := p_client;
+        o_micros := p_ttl_ms * 1000;
+        o_wall_ms := palisade.wall_ms(now);
+        o_token := palisade.open(p_lock, p_request, p_client, p_ttl_ms, p_metadata, now);
+        outcome := CASE WHEN o_token IS NULL THEN 'tokens_exhausted' ELSE 'granted' END;
+        RETURN NEXT; RETURN;
     END IF;
     o_token := held.token;
     o_client := held.client;
     o_micros := palisade.micros(held.expires);
-    o_wall_ms := floor(extract(epoch FROM held.acquired) * 1000)::bigint;
+    o_wall_ms := palisade.wall_ms(held.acquired);
     IF held.request = p_request THEN
         outcome := 'granted'; RETURN NEXT; RETURN;
     END IF;
@@ -162,14 +191,16 @@ BEGIN
         DELETE FROM palisade.waits WHERE request = p_request;
         outcome := 'held'; RETURN NEXT; RETURN;
     END IF;
-    alive := clock_timestamp() + palisade.span(p_ttl_ms);
-    UPDATE palisade.waits SET alive_until = alive, channel = p_channel WHERE request = p_request;
+    UPDATE palisade.waits SET alive_until = now + palisade.span(p_ttl_ms), channel = p_channel
+        WHERE request = p_request;
     IF NOT FOUND THEN
+        DELETE FROM palisade.waits WHERE lock = p_lock AND alive_until <= now;
         IF (SELECT count(*) FROM palisade.waits WHERE lock = p_lock) >= 1024 THEN
             outcome := 'queue_full'; RETURN NEXT; RETURN;
         END IF;
         INSERT INTO palisade.waits (lock, request, client, ttl_ms, metadata, channel, alive_until)
-            VALUES (p_lock, p_request, p_client, p_ttl_ms, p_metadata, p_channel, alive);
+            VALUES (p_lock, p_request, p_client, p_ttl_ms, p_metadata, p_channel,
+                now + palisade.span(p_ttl_ms));
     END IF;
     o_first := (SELECT request = p_request FROM palisade.waits WHERE lock = p_lock
                 ORDER BY place LIMIT 1);
@@ -181,18 +212,20 @@ CREATE OR REPLACE FUNCTION palisade.renew(
     p_lock text, p_request uuid, p_token bigint, p_ttl_ms bigint
 ) RETURNS TABLE (outcome text, o_token bigint, o_ttl_ms bigint)
 LANGUAGE plpgsql AS $$
-DECLARE held palisade.holds;
+DECLARE held palisade.holds; now timestamptz;
 BEGIN
     PERFORM palisade.enter(p_lock);
-    PERFORM palisade.settle(p_lock);
-    SELECT * INTO held FROM palisade.holds WHERE lock = p_lock;
-    o_token := held.token;
-    IF held.request = p_request AND held.token = coalesce(p_token, held.token) THEN
-        o_ttl_ms := coalesce(p_ttl_ms, held.ttl_ms);
-        UPDATE palisade.holds SET ttl_ms = o_ttl_ms,
-            expires = clock_timestamp() + palisade.span(o_ttl_ms) WHERE lock = p_lock;
+    now := clock_timestamp();
+    UPDATE palisade.holds SET ttl_ms = coalesce(p_ttl_ms, ttl_ms),
+            expires = now + palisade.span(coalesce(p_ttl_ms, ttl_ms))
+        WHERE lock = p_lock AND request = p_request AND token = coalesce(p_token, token)
+            AND expires > now
+        RETURNING token, ttl_ms INTO o_token, o_ttl_ms;
+    IF FOUND THEN
         outcome := 'renewed';
     ELSE
+        held := palisade.holder(p_lock);
+        o_token := held.token;
         outcome := palisade.over(held, p_request, p_token);
     END IF;
     RETURN NEXT;
@@ -212,15 +245,16 @@ RETURNS TABLE (outcome text, o_token bigint) LANGUAGE plpgsql AS $$
 DECLARE held palisade.holds;
 BEGIN
     PERFORM palisade.enter(p_lock);
-    PERFORM palisade.settle(p_lock);
-    SELECT * INTO held FROM palisade.holds WHERE lock = p_lock;
-    o_token := held.token;
-    IF held.request = p_request AND held.token = coalesce(p_token, held.token) THEN
-        PERFORM palisade.note(held.request, held.token, 'released');
-        DELETE FROM palisade.holds WHERE lock = p_lock;
-        PERFORM palisade.settle(p_lock);
+    DELETE FROM palisade.holds WHERE lock = p_lock AND request = p_request
+        AND token = coalesce(p_token, token) AND expires > clock_timestamp()
+        RETURNING token INTO o_token;
+    IF FOUND THEN
+        PERFORM palisade.note(p_request, o_token, 'released');
+        PERFORM palisade.next(p_lock);
         outcome := 'done';
     ELSE
+        held := palisade.holder(p_lock);
+        o_token := held.token;
         outcome := palisade.over(held, p_request, p_token);
     END IF;
     RETURN NEXT;
@@ -231,13 +265,11 @@ RETURNS TABLE (outcome text, o_token bigint) LANGUAGE plpgsql AS $$
 DECLARE held palisade.holds;
 BEGIN
     PERFORM palisade.enter(p_lock);
-    PERFORM palisade.settle(p_lock);
-    SELECT * INTO held FROM palisade.holds WHERE lock = p_lock;
+    held := palisade.holder(p_lock);
     o_token := held.token;
     IF held.token = p_token THEN
-        PERFORM palisade.note(held.request, held.token, 'revoked');
-        DELETE FROM palisade.holds WHERE lock = p_lock;
-        PERFORM palisade.settle(p_lock);
+        PERFORM palisade.close(held, 'revoked');
+        PERFORM palisade.next(p_lock);
         outcome := 'done';
     ELSE
         SELECT how INTO outcome FROM palisade.ended WHERE token = p_token;
@@ -261,7 +293,7 @@ BEGIN
     END IF;
     PERFORM palisade.note(p_request, its_token, 'abandoned');
     IF its_lock IS NOT NULL THEN
-        PERFORM palisade.settle(its_lock);
+        PERFORM palisade.holder(its_lock);
     END IF;
 END $$;
 
@@ -270,7 +302,7 @@ RETURNS TABLE (o_lock text, o_client text, o_token bigint, o_micros bigint,
                o_wall_ms bigint, o_metadata text, o_waiters bigint)
 LANGUAGE sql AS $$
     SELECT p_lock, held.client, held.token, palisade.micros(held.expires),
-        floor(extract(epoch FROM held.acquired) * 1000)::bigint, held.metadata,
+        palisade.wall_ms(held.acquired), held.metadata,
         (SELECT count(*) FROM palisade.waits
             WHERE waits.lock = p_lock AND alive_until > clock_timestamp())
     FROM (SELECT 1) AS one
