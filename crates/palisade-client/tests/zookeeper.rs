@@ -14,10 +14,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade_client::conformance::{self, Habit, Subject};
+use palisade_client::service::{AcquireRequest, Acquired, Under};
 use palisade_client::zookeeper::ZooKeeper;
-use palisade_client::{Client, Fault, LockService, secs};
+use palisade_client::{Client, ClientId, Fault, GrantRef, LockName, LockService, Ttl, secs};
+use palisade_core::{RequestId, Span};
 use palisade_testbed::ZooKeeper as Server;
 use support::relay::Relay;
+use tokio::task::JoinHandle;
 use zookeeper_client::{Acls, CreateMode};
 
 /// Within a tenth of a second; the default is a minute.
@@ -155,8 +158,10 @@ async fn a_sequence_that_contradicts_the_transactions_grants_nothing() {
         .unwrap();
     let wish = || client.lock("orders").ttl(secs(5)).wait(secs(30));
     let holder = wish().acquire().await.unwrap();
-    let waiter = tokio::spawn(wish().acquire());
+    let next = tokio::spawn(wish().acquire());
     poll(async || client.show("orders").await.unwrap().waiters == 1).await;
+    let waiter = tokio::spawn(wish().acquire());
+    poll(async || client.show("orders").await.unwrap().waiters == 2).await;
     // A node that was created later and has the name of an earlier one.
     let forged = format!("/palisade/orders/{}-lock--000000001", "0".repeat(32));
     let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
@@ -164,8 +169,117 @@ async fn a_sequence_that_contradicts_the_transactions_grants_nothing() {
         .await
         .unwrap();
     holder.release().await.unwrap();
+    // The next one saw the queue before: it holds by name and by transaction.
+    next.await.unwrap().unwrap().release().await.unwrap();
     let refused = waiter.await.unwrap().unwrap_err();
     assert!(refused.to_string().contains("sequence"), "{refused}");
+}
+
+fn wish(lock: &str, request: u8) -> AcquireRequest {
+    AcquireRequest {
+        lock: LockName::new(lock).unwrap(),
+        client: ClientId::new("client").unwrap(),
+        under: Under::New(Ttl::from_millis(20_000).unwrap()),
+        wait: Some(Span::from_millis(60_000)),
+        request: RequestId::from_bytes([request; 16]),
+        metadata: None,
+    }
+}
+
+/// A holder and a waiter for each of these locks, and an operator.
+struct Queues {
+    /// Of the waiters, through the relay.
+    near: Arc<dyn LockService>,
+    /// What the waiters' session holds.
+    kept: GrantRef,
+    /// Of the holders.
+    _far: Arc<dyn LockService>,
+    operator: zookeeper_client::Client,
+    waiting: Vec<(String, JoinHandle<Result<Acquired, Fault>>)>,
+}
+
+impl Queues {
+    async fn form(ensemble: &Ensemble, locks: u8) -> Queues {
+        let near = ensemble.connect_through().await.unwrap().unwrap();
+        let far = ensemble.connect().await.unwrap();
+        let address = ensemble.server.address().to_string();
+        let operator = zookeeper_client::Client::connect(&address).await.unwrap();
+        let Acquired::Granted(granted) = near.acquire(wish("kept", u8::MAX)).await.unwrap() else {
+            panic!("a free lock");
+        };
+        let kept = GrantRef {
+            lock: LockName::new("kept").unwrap(),
+            key: granted.key,
+            token: Some(granted.token),
+        };
+        let mut waiting = Vec::new();
+        for number in 0..locks {
+            let lock = format!("lock-{number}");
+            let held = far.acquire(wish(&lock, 2 * number)).await.unwrap();
+            assert!(matches!(held, Acquired::Granted(_)), "{held:?}");
+            let (service, wish) = (near.clone(), wish(&lock, 2 * number + 1));
+            let name = wish.lock.clone();
+            let waiter = tokio::spawn(async move { service.acquire(wish).await });
+            poll(async || far.show(name.clone()).await.unwrap().waiters == 1).await;
+            waiting.push((format!("/palisade/{name}"), waiter));
+        }
+        Queues {
+            near,
+            kept,
+            _far: far,
+            operator,
+            waiting,
+        }
+    }
+
+    /// In one transaction for each lock, the waiter's node before the holder's.
+    async fn delete_all(&self) {
+        for (directory, _) in &self.waiting {
+            let mut queue = self.operator.list_children(directory).await.unwrap();
+            queue.sort_by_key(|name| name.rsplit('-').next().map(str::to_owned));
+            let mut transaction = self.operator.new_multi_writer();
+            for name in queue.iter().rev() {
+                let path = format!("{directory}/{name}");
+                transaction.add_delete(&path, None).unwrap();
+            }
+            transaction.commit().await.unwrap();
+        }
+    }
+
+    async fn nobody_is_granted(self) {
+        for (lock, waiter) in self.waiting {
+            let answer = tokio::time::timeout(support::PATIENCE, waiter).await;
+            let answer = answer.unwrap().unwrap();
+            assert!(answer.is_err(), "{lock}: {answer:?}");
+        }
+    }
+}
+
+/// A waiter believes that it is first when the one before it is gone, without another look: its own node
+/// must have been there then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_node_went_first_is_not_granted() {
+    let ensemble = Ensemble::start().await;
+    let queues = Queues::form(&ensemble, 1).await;
+    queues.delete_all().await;
+    queues.nobody_is_granted().await;
+}
+
+/// What happened while there was no connection is told in any order afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_node_went_while_it_had_no_connection_is_not_granted() {
+    let ensemble = Ensemble::start().await;
+    let queues = Queues::form(&ensemble, 60).await;
+    ensemble.relay.move_to(None);
+    // What is sent while the connection breaks may be answered when there is another.
+    let connected = async || {
+        let renewed = queues.near.renew(queues.kept.clone(), None);
+        tokio::time::timeout(secs(1), renewed).await
+    };
+    poll(async || !matches!(connected().await, Ok(Ok(_)))).await;
+    queues.delete_all().await;
+    ensemble.relay.move_to(Some(ensemble.server.address()));
+    queues.nobody_is_granted().await;
 }
 
 #[tokio::test]
@@ -193,7 +307,7 @@ async fn a_suspended_session_is_not_held() {
     );
     let client = Client::new(near.clone()).unwrap();
     let lease = client.lock("orders").ttl(secs(6)).acquire().await.unwrap();
-    let grant = palisade_client::GrantRef {
+    let grant = GrantRef {
         lock: lease.lock().clone(),
         key: *lease.lease_key(),
         token: Some(lease.token()),

@@ -41,9 +41,18 @@ impl Child {
 /// The queue, from the first to the last.
 pub(super) fn in_order(names: Vec<String>) -> Vec<Child> {
     let mut children: Vec<_> = names.into_iter().filter_map(Child::parse).collect();
+    // The ensemble counts with 32 bits and a sign: after the highest number comes the lowest.
+    if children.iter().any(|child| child.sequence > HALF) {
+        for child in children.iter_mut().filter(|child| child.sequence < -HALF) {
+            child.sequence += 1 << 32;
+        }
+    }
     children.sort_unstable();
     children
 }
+
+/// A queue is never that long.
+const HALF: i64 = 1 << 30;
 
 /// What a request's node is called, without its sequence.
 pub(super) fn name_of(request: &str) -> String {
@@ -151,5 +160,22 @@ mod tests {
             [1, 10]
         );
         assert!(order[0].is_of("ff") && !order[0].is_of("f"));
+    }
+
+    #[test]
+    fn whoever_joined_after_the_highest_sequence_stands_behind_it() {
+        let names = [
+            "c-lock--2147483648",
+            "a-lock-2147483646",
+            "d-lock--2147483647",
+            "b-lock-2147483647",
+        ];
+        let order = in_order(names.map(str::to_owned).to_vec());
+        for (child, request) in order.iter().zip(["a", "b", "c", "d"]) {
+            assert!(child.is_of(request), "{order:?}");
+        }
+        let names = ["d-lock--2147483647", "c-lock--2147483648"];
+        let order = in_order(names.map(str::to_owned).to_vec());
+        assert!(order[0].is_of("c") && order[1].is_of("d"), "{order:?}");
     }
 }

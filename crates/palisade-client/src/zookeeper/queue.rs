@@ -1,8 +1,10 @@
 //! One request's way through a lock's queue.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::FutureExt as _;
 use palisade_core::{Granted, Holder, LeaseId, LeaseKey, Span, Timestamp, Token, Ttl};
 use zookeeper_client::{Acls, Client, CreateMode, Error, EventType};
 
@@ -96,6 +98,16 @@ struct Look {
     sent: Timestamp,
 }
 
+/// Why a waiting request looks up.
+enum Woken {
+    /// The node before it is gone, and its own was there still when that happened.
+    Ahead,
+    /// The node before it is gone.
+    Gone,
+    /// It is time to look, and to prove the session.
+    Time,
+}
+
 struct Asked<'a> {
     zookeeper: &'a ZooKeeper,
     session: Arc<Client>,
@@ -128,10 +140,20 @@ impl Asked<'_> {
             if BootClock.now() >= until {
                 return self.give_up(&look.queue[0]).await;
             }
-            let gone = self.wait(before, look.own.token, look.sent, until).await?;
-            let fresh = gone && BootClock.now() < self.sign_of_life(look.sent);
-            let proven = fresh.then_some(look.sent);
-            look = self.look(Some(look.own), proven).await?;
+            let woken = self.wait(before, &look, until).await?;
+            let fresh = BootClock.now() < self.sign_of_life(look.sent);
+            look = match woken {
+                // Nobody stood before the one that is gone, and nobody ever joins before a node.
+                Woken::Ahead if fresh && look.place == 1 => Look {
+                    queue: look.queue.split_off(1),
+                    place: 0,
+                    ..look
+                },
+                Woken::Ahead | Woken::Gone if fresh => {
+                    self.look(Some(look.own), Some(look.sent)).await?
+                }
+                _ => self.look(Some(look.own), None).await?,
+            };
         }
     }
 
@@ -221,36 +243,46 @@ impl Asked<'_> {
         }
     }
 
-    /// Until the node before is gone, or it is time for a sign of life or the end of the wait; whether it
-    /// is gone.
-    async fn wait(
-        &self,
-        before: &Child,
-        own: Token,
-        sent: Timestamp,
-        until: Timestamp,
-    ) -> Result<bool, Fault> {
+    /// Until the node before is gone, or it is time for a sign of life or the end of the wait.
+    async fn wait(&self, before: &Child, look: &Look, until: Timestamp) -> Result<Woken, Fault> {
+        let mut connection = self.session.state_watcher();
         let path = format!("{}/{}", self.directory, before.name);
-        let watched = self.session.check_and_watch_stat(&path).await;
-        let (Some(stat), watcher) = watched.map_err(fault::of)? else {
-            return Ok(true);
-        };
-        // The names order the queue and the transactions order the tokens. They agree, because a
-        // container is only removed when it is empty; should they ever not, nobody is granted.
-        if node::token(&stat).is_none_or(|before| before >= own) {
-            return Err(Fault::invalid(format!(
-                "{path} stands before a node of an earlier transaction ({own}): its sequence began \
-                 again; delete it"
-            )));
+        let (own, before) = tokio::join!(
+            self.session.check_and_watch_stat(&look.own.path),
+            self.session.check_and_watch_stat(&path)
+        );
+        let ((own, mine), (before, theirs)) = (own.map_err(fault::of)?, before.map_err(fault::of)?);
+        if own.is_none() {
+            return Err(lost_its_place());
         }
-        tokio::select! {
-            changed = watcher.changed() => {
-                self.zookeeper.wake_ups.fetch_add(1, Ordering::Relaxed);
-                // Anything else says something of the session, which is then to be proved.
-                Ok(changed.event_type == EventType::NodeDeleted)
+        let mut mine = pin!(mine.changed());
+        if let Some(stat) = before {
+            // The names order the queue and the transactions order the tokens. They agree, because a
+            // container is only removed when it is empty; should they ever not, nobody is granted.
+            let own = look.own.token;
+            if node::token(&stat).is_none_or(|before| before >= own) {
+                return Err(Fault::invalid(format!(
+                    "{path} stands before a node of an earlier transaction ({own}): its sequence \
+                     began again; delete it"
+                )));
             }
-            () = BootClock.sleep_until(self.sign_of_life(sent).min(until)) => Ok(false),
+            let time = self.sign_of_life(look.sent).min(until);
+            let gone = tokio::select! {
+                changed = theirs.changed() => {
+                    self.zookeeper.wake_ups.fetch_add(1, Ordering::Relaxed);
+                    // Anything else says something of the session, which is then to be proved.
+                    changed.event_type == EventType::NodeDeleted
+                }
+                _ = &mut mine => false,
+                () = BootClock.sleep_until(time) => false,
+            };
+            if !gone {
+                return Ok(Woken::Time);
+            }
         }
+        // One connection tells what happens in the order in which it happens.
+        let still = mine.now_or_never().is_none() && connection.changed().now_or_never().is_none();
+        Ok(if still { Woken::Ahead } else { Woken::Gone })
     }
 
     /// When the session is to be proved again: at a third of its time.
