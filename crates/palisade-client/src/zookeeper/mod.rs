@@ -3,9 +3,11 @@
 //! ```text
 //!   lock  ─► <root>/<lock>            container: the ensemble removes it when it is empty
 //!   request ─►   └ <request id>-lock-<sequence>      ephemeral, of a session with the lease's time
-//!                     lowest sequence holds; every other one watches only its predecessor,
-//!                     and looks again, itself included, before it believes that it is first; the
-//!                     session is proved to the leader at a third of its time, and when it renews
+//!                     lowest sequence holds; every other one watches its predecessor and itself,
+//!                     and when that one goes looks again, itself included, before it believes that
+//!                     it is first. The second of all need not look: nobody was before the one that
+//!                     went, and its connection would have told before that its own node had gone.
+//!                     The session is proved to the leader at a third of its time, and when it renews
 //!   token ─► the node's czxid, the transaction that created it
 //! ```
 //!
