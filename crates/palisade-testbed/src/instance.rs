@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::place::{Place, free_port};
 
@@ -103,11 +103,15 @@ impl Instance {
         self.lock().as_ref().expect("it does not run").id()
     }
 
-    /// SIGKILL to all its processes.
+    /// SIGKILL to all its processes, and waits until they are gone.
     pub fn kill(&self) {
         if let Some(mut process) = self.lock().take() {
-            signal(&process, Signal::KILL);
+            let children = signal(&process, Signal::KILL);
             let _ = process.wait();
+            // Whoever still has the server's memory keeps the next one from starting.
+            while children.iter().any(|child| is_alive(*child)) {
+                std::thread::sleep(Duration::from_millis(1)); // real time: processes have to end
+            }
         }
     }
 
@@ -128,16 +132,16 @@ impl Instance {
 
     /// SIGSTOP to all its processes.
     pub fn pause(&self) {
-        self.lock()
-            .iter()
-            .for_each(|process| signal(process, Signal::STOP));
+        if let Some(process) = &*self.lock() {
+            signal(process, Signal::STOP);
+        }
     }
 
     /// SIGCONT to all its processes.
     pub fn resume(&self) {
-        self.lock()
-            .iter()
-            .for_each(|process| signal(process, Signal::CONT));
+        if let Some(process) = &*self.lock() {
+            signal(process, Signal::CONT);
+        }
     }
 
     /// Waits until it serves; else says why it does not.
@@ -192,12 +196,49 @@ impl Drop for Instance {
     }
 }
 
-fn signal(process: &Child, signal: Signal) {
-    if let Ok(number) = i32::try_from(process.id())
-        && let Some(group) = Pid::from_raw(number)
-    {
-        let _ = kill_process_group(group, signal);
+/// To its group, and to its children, which some servers (PostgreSQL) put into groups of their own. Returns
+/// these.
+fn signal(process: &Child, signal: Signal) -> Vec<Pid> {
+    let Some(group) = pid(process.id()) else {
+        return Vec::new();
+    };
+    // Who stands still has no more children.
+    let _ = kill_process_group(group, Signal::STOP);
+    while status(process.id()).is_some_and(|(state, _)| !matches!(&*state, "T" | "Z")) {
+        std::thread::yield_now();
     }
+    let children = children(process.id());
+    for child in &children {
+        let _ = kill_process(*child, signal);
+    }
+    let _ = kill_process_group(group, signal);
+    children
+}
+
+fn pid(number: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(number).ok()?)
+}
+
+fn children(parent: u32) -> Vec<Pid> {
+    let processes = std::fs::read_dir("/proc").expect("processes in /proc");
+    processes
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|process| status(*process).is_some_and(|(_, its)| its == parent))
+        .filter_map(pid)
+        .collect()
+}
+
+fn is_alive(process: Pid) -> bool {
+    let process = process.as_raw_nonzero().get().unsigned_abs();
+    status(process).is_some_and(|(state, _)| state != "Z")
+}
+
+/// A process's state, as one letter, and its parent.
+fn status(process: u32) -> Option<(String, u32)> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Its name, in parentheses, may have some of its own.
+    let mut rest = status.rsplit_once(')')?.1.split_whitespace();
+    Some((rest.next()?.to_owned(), rest.next()?.parse().ok()?))
 }
 
 pub(crate) fn is_installed(program: &str) -> bool {

@@ -8,7 +8,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use palisade_testbed::{
@@ -66,6 +66,27 @@ fn every_other_server_comes_and_goes() {
         )*};
     }
     each! { Postgres MariaDb Etcd ZooKeeper Nats Moto }
+}
+
+/// How many processes work in a folder.
+fn workers(dir: &Path) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap();
+    let folders =
+        processes.filter_map(|entry| std::fs::read_link(entry.ok()?.path().join("cwd")).ok());
+    folders.filter(|folder| folder.starts_with(dir)).count()
+}
+
+/// They are in process groups of their own, and keep the next server from its memory.
+#[test]
+fn a_killed_postgres_leaves_no_process_behind() {
+    let postgres = Postgres::start(&[]);
+    let connections = [(); 20].map(|()| TcpStream::connect(postgres.address()).unwrap());
+    while workers(postgres.dir()) < connections.len() {
+        std::thread::yield_now();
+    }
+    postgres.kill();
+    assert_eq!(workers(postgres.dir()), 0);
+    postgres.start_again();
 }
 
 #[test]
