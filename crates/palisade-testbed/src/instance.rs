@@ -204,7 +204,7 @@ fn signal(process: &Child, signal: Signal) -> Vec<Pid> {
     };
     // Who stands still has no more children.
     let _ = kill_process_group(group, Signal::STOP);
-    while status(process.id()).is_some_and(|(state, _)| !matches!(&*state, "T" | "Z")) {
+    while status(process.id()).is_some_and(|(state, _)| !matches!(&*state, "T" | "t" | "Z")) {
         std::thread::yield_now();
     }
     let children = children(process.id());
