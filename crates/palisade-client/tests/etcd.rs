@@ -19,6 +19,7 @@ use palisade_client::service::{AcquireRequest, Acquired, Under};
 use palisade_client::{Client, ClientId, Fault, LockName, LockService, Ttl, secs};
 use palisade_core::{RequestId, Span};
 use palisade_testbed::Etcd as Server;
+use support::poll;
 use support::relay::Relay;
 
 /// A cluster of one, and what is connected to it.
@@ -305,18 +306,6 @@ fn stopped_waiter(url: &str, stopped: &std::sync::mpsc::Receiver<()>) -> Result<
             () = stop => unreachable!(),
         }
     })
-}
-
-/// Looks again and again until it is so.
-async fn poll(mut so: impl AsyncFnMut() -> bool) {
-    let looks = async {
-        while !so().await {
-            tokio::time::sleep(Duration::from_millis(5)).await; // real time: leases of etcd expire
-        }
-    };
-    tokio::time::timeout(support::PATIENCE, looks)
-        .await
-        .unwrap();
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ use palisade_client::zookeeper::ZooKeeper;
 use palisade_client::{Client, ClientId, Fault, GrantRef, LockName, LockService, Ttl, secs};
 use palisade_core::{RequestId, Span};
 use palisade_testbed::ZooKeeper as Server;
+use support::poll;
 use support::relay::Relay;
 use tokio::task::JoinHandle;
 use zookeeper_client::{Acls, CreateMode};
@@ -93,18 +94,6 @@ async fn it_passes_the_suite_for_authorities() {
     let report = conformance::run(&subject, HABIT.scaled().unwrap()).await;
     println!("{report}");
     report.assert_passed();
-}
-
-/// Looks again and again until it is so.
-async fn poll(mut so: impl AsyncFnMut() -> bool) {
-    let looks = async {
-        while !so().await {
-            tokio::time::sleep(Duration::from_millis(5)).await; // real time: the ensemble tidies up
-        }
-    };
-    tokio::time::timeout(support::PATIENCE, looks)
-        .await
-        .unwrap();
 }
 
 /// The recipe as it stands in many books: the token is the sequence number. Its second grant has the
@@ -232,11 +221,17 @@ impl Queues {
         }
     }
 
+    /// The holder's node, and the waiter's.
+    async fn queue(&self, directory: &str) -> Vec<String> {
+        let mut queue = self.operator.list_children(directory).await.unwrap();
+        queue.sort_by_key(|name| name.rsplit('-').next().map(str::to_owned));
+        queue
+    }
+
     /// In one transaction for each lock, the waiter's node before the holder's.
     async fn delete_all(&self) {
         for (directory, _) in &self.waiting {
-            let mut queue = self.operator.list_children(directory).await.unwrap();
-            queue.sort_by_key(|name| name.rsplit('-').next().map(str::to_owned));
+            let queue = self.queue(directory).await;
             let mut transaction = self.operator.new_multi_writer();
             for name in queue.iter().rev() {
                 let path = format!("{directory}/{name}");
@@ -263,6 +258,37 @@ async fn a_waiter_whose_node_went_first_is_not_granted() {
     let queues = Queues::form(&ensemble, 1).await;
     queues.delete_all().await;
     queues.nobody_is_granted().await;
+}
+
+/// Not at its next sign of life, 6.7 s later: a session left alone, which lasts 2 s, is the clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_node_went_learns_of_it_at_once() {
+    let ensemble = Ensemble::start().await;
+    let mut queues = Queues::form(&ensemble, 1).await;
+    let (directory, waiter) = queues.waiting.remove(0);
+    let left_alone = zookeeper_client::Client::connector()
+        .with_session_timeout(secs(2))
+        .with_detached()
+        .connect(&ensemble.server.address().to_string())
+        .await
+        .unwrap();
+    let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    left_alone.create("/clock", b"", &ephemeral).await.unwrap();
+    drop(left_alone);
+    let queue = queues.queue(&directory).await;
+    queues
+        .operator
+        .delete(&format!("{directory}/{}", queue[1]), None)
+        .await
+        .unwrap();
+    let clock = poll(async || {
+        let there = queues.operator.check_stat("/clock").await.unwrap();
+        there.is_none()
+    });
+    tokio::select! {
+        answer = waiter => assert!(answer.unwrap().is_err()),
+        () = clock => panic!("it still waits"),
+    }
 }
 
 /// What happened while there was no connection is told in any order afterwards.

@@ -133,16 +133,24 @@ async fn an_expired_lease_goes_to_the_next_and_never_before_its_holder_stops_bel
 async fn an_expired_lease_is_over_though_nobody_else_wants_the_lock<S: Subject>(
     place: &Place<S>,
 ) -> Checked {
-    let hand = place.hand(&place.lock("unwanted")).await?;
-    let wish = hand.wish(place.brief()?, Duration::ZERO)?;
-    let held = hand.hold(&wish).await?;
-    hand.until("a free lock", |view| view.holder.is_none())
+    // A lock for each, because either may be what makes the authority see that it is over.
+    let (one, other) = (
+        place.hand(&place.lock("unwanted-renewal")).await?,
+        place.hand(&place.lock("unwanted-release")).await?,
+    );
+    let first = one.hold(&one.wish(place.brief()?, Duration::ZERO)?).await?;
+    let second = other
+        .hold(&other.wish(place.brief()?, Duration::ZERO)?)
         .await?;
-    let renewed = hand.renew(&held).await?;
+    for hand in [&one, &other] {
+        hand.until("a free lock", |view| view.holder.is_none())
+            .await?;
+    }
+    let renewed = one.renew(&first).await?;
     ensure(!matches!(renewed, Renewal::Renewed(_)), || {
         format!("the expired grant was renewed: {renewed:?}")
     })?;
-    let released = hand.release(&held.grant).await?;
+    let released = other.release(&second.grant).await?;
     ensure(released != Released::Released, || {
         "the expired grant was released".to_owned()
     })?;

@@ -17,6 +17,16 @@ pub(crate) use virtual_clock::VirtualClock;
 /// An event of a real authority that does not come by then never will.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Looks again and again until it is so.
+pub(crate) async fn poll(mut so: impl AsyncFnMut() -> bool) {
+    let looks = async {
+        while !so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await; // real time: servers expire and tidy up
+        }
+    };
+    tokio::time::timeout(PATIENCE, looks).await.unwrap();
+}
+
 /// Waits until a lock looks as wanted. There is no event for a queue, so it asks again and again.
 pub(crate) async fn until_shown(client: &Client, lock: &str, wanted: impl Fn(&LockView) -> bool) {
     let wait = async {
