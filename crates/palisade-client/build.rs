@@ -1,4 +1,4 @@
-//! Turns the part of etcd's interface that the adapter speaks into Rust, without `protoc`.
+//! Generates Rust code for the part of etcd's interface that the adapter uses, without `protoc`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=build.rs");

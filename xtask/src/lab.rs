@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::mutation;
 use crate::prerequisites::{PREREQUISITES, ensure};
 use crate::shell::{cargo, run, target, timed};
 
@@ -17,9 +18,11 @@ enum Does {
     Lab(&'static str),
     /// A variable, and the test that is as large as it says.
     Test(&'static str, &'static str),
+    /// `cargo mutants`, where it is installed.
+    Mutation,
 }
 
-const PARTS: [Part; 16] = [
+const PARTS: [Part; 18] = [
     lab("simulation", 5, "sim --seeds 1000000"),
     lab("mutants", 1, "mutants"),
     lab("exhaustive search", 1, "exhaust"),
@@ -87,6 +90,12 @@ const PARTS: [Part; 16] = [
         "PALISADE_KILLS=1000",
         "-p palisade --test crash_sigkill",
     ),
+    lab("attacks from outside", 8, "attack"),
+    Part {
+        name: "mutation testing",
+        minutes: 120,
+        does: Does::Mutation,
+    },
 ];
 
 const fn lab(name: &'static str, minutes: u32, arguments: &'static str) -> Part {
@@ -128,8 +137,14 @@ pub(crate) fn battery() -> bool {
         return false;
     }
     let mut lines = Vec::new();
+    let mut skipped = Vec::new();
     for part in &PARTS {
         println!("\nlab: {}", part.name);
+        if let Some(because) = part.does.impossible() {
+            println!("lab: {} was not run: {because}", part.name);
+            skipped.push(format!("NOT RUN {}: {because}", part.name));
+            continue;
+        }
         let (done, time) = timed(|| part.does.run());
         let (word, complaint) = match &done {
             Ok(()) => ("ok", ""),
@@ -148,12 +163,22 @@ pub(crate) fn battery() -> bool {
     for (_, line) in &lines {
         println!("{}", line.trim_end());
     }
+    skipped.iter().for_each(|line| println!("{line}"));
     let failed = lines.iter().filter(|(ok, _)| !ok).count();
-    println!("lab: {} passed, {failed} failed", lines.len() - failed);
+    let (passed, not_run) = (lines.len() - failed, skipped.len());
+    println!("lab: {passed} passed, {failed} failed, {not_run} not run");
     failed == 0
 }
 
 impl Does {
+    /// Why this machine cannot do it, if it cannot. That is neither a success nor a failure.
+    fn impossible(&self) -> Option<String> {
+        match self {
+            Does::Mutation => mutation::missing(),
+            Does::Lab(_) | Does::Test(..) => None,
+        }
+    }
+
     fn run(&self) -> Result<(), String> {
         match self {
             Does::Lab(arguments) => {
@@ -168,6 +193,7 @@ impl Does {
                     .args(arguments.split(' '))
                     .env(name, value))
             }
+            Does::Mutation => mutation::all(),
         }
     }
 }

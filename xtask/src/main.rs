@@ -9,9 +9,11 @@
 
 mod bench;
 mod check;
+mod dependencies;
 mod lab;
+mod mutation;
 mod prerequisites;
-mod purity;
+
 mod shell;
 mod source;
 mod suite;
@@ -23,7 +25,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask check [--only STEP[,STEP…]]    the gate: reads everything, changes nothing
        cargo xtask test [--quick] [-- FILTER…]    build, then every test; --quick runs the unit tests only
-       cargo xtask lab                            the lab's full battery, about an hour and a quarter
+       cargo xtask lab                            the lab's full battery, some hours
        cargo xtask bench peers [FLAG…]            Palisade beside other systems, in one run; --help lists the flags
        cargo xtask bench instructions [--bless]   the hot path against its baseline; --bless writes it
        cargo xtask purity                         prove that palisade-core is pure (a step of check)

@@ -29,6 +29,18 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "linking every program, and libraries that bring C code",
     },
     Prerequisite {
+        name: "iproute2",
+        probe: &["ip", "-V"],
+        packages: &["iproute2"],
+        needed_for: "network namespaces, in which a machine can vanish",
+    },
+    Prerequisite {
+        name: "rsync",
+        probe: &["rsync", "--version"],
+        packages: &["rsync"],
+        needed_for: "putting an older copy of a data directory back in place",
+    },
+    Prerequisite {
         name: "Redis",
         probe: &["redis-server", "--version"],
         packages: &["redis-server"],
@@ -80,7 +92,13 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         name: "Python with venv",
         probe: &["python3", "-c", "import venv, ensurepip"],
         packages: &["python3-venv"],
-        needed_for: "installing moto, which stands in for S3 and DynamoDB",
+        needed_for: "installing moto, which stands in for S3 and DynamoDB, services behind the gateway, and the judges of the HTTP interface",
+    },
+    Prerequisite {
+        name: "promtool",
+        probe: &["promtool", "--version"],
+        packages: &["prometheus"],
+        needed_for: "judging what /metrics says",
     },
 ];
 
@@ -120,22 +138,71 @@ pub(crate) fn ensure(table: &[Prerequisite]) -> Result<(), String> {
     }
 }
 
-/// S3 and DynamoDB for tests: a PyPI package, in an environment of its own beside what is built.
-const MOTO: &str = "moto[server]==5.2.5";
+/// A PyPI environment of its own, beside what is built.
+pub(crate) struct Environment {
+    /// Its folder in `palisade-tools`.
+    name: &'static str,
+    /// A variable that names a program of another one.
+    variable: Option<&'static str>,
+    /// A program that is there once it is installed.
+    program: &'static str,
+    packages: &'static [&'static str],
+}
 
-/// Makes sure that moto is where the testbed looks for it.
+/// What the testbed looks for.
+pub(crate) const ENVIRONMENTS: &[Environment] = &[
+    // S3 and DynamoDB.
+    Environment {
+        name: "moto",
+        variable: Some("PALISADE_MOTO"),
+        program: "bin/moto_server",
+        packages: &["moto[server]==5.2.5"],
+    },
+    // They read the OpenAPI document: one attacks the server by it, the other writes a client.
+    Environment {
+        name: "judges",
+        variable: None,
+        program: "bin/schemathesis",
+        packages: &["schemathesis==4.32.5", "openapi-python-client==0.29.1"],
+    },
+    // HTTP APIs without a fence, behind the gateway.
+    Environment {
+        name: "upstreams",
+        variable: Some("PALISADE_UPSTREAMS"),
+        program: "bin/uvicorn",
+        packages: &[
+            "fastapi==0.165.0",
+            "uvicorn==0.54.0",
+            "flask==3.1.3",
+            "werkzeug==3.1.9",
+        ],
+    },
+];
+
+/// Makes sure that every environment is where the testbed looks for it.
 ///
 /// # Errors
-/// It could not be installed; the message carries what failed.
-pub(crate) fn ensure_moto(target: &Path) -> Result<(), String> {
-    let place = target.join("palisade-tools/moto");
-    if std::env::var_os("PALISADE_MOTO").is_some() || place.join("bin/moto_server").exists() {
-        return Ok(());
+/// One could not be installed; the message carries what failed.
+pub(crate) fn ensure_environments(target: &Path) -> Result<(), String> {
+    for environment in ENVIRONMENTS {
+        let place = target.join("palisade-tools").join(environment.name);
+        let named = environment
+            .variable
+            .is_some_and(|name| std::env::var_os(name).is_some());
+        if named || place.join(environment.program).exists() {
+            continue;
+        }
+        println!(
+            "installing {} into {}",
+            environment.packages.join(" "),
+            place.display()
+        );
+        run(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
+        let mut pip = Command::new(place.join("bin/pip"));
+        pip.args(["install", "--quiet", "--disable-pip-version-check"]);
+        run(pip.args(environment.packages))?;
     }
-    println!("installing {MOTO} into {}", place.display());
-    run(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
-    let quiet = ["install", "--quiet", "--disable-pip-version-check", MOTO];
-    run(Command::new(place.join("bin/pip")).args(quiet))
+    Ok(())
 }
 
 fn is_there(row: &Prerequisite) -> bool {

@@ -7,7 +7,6 @@
 //! ```
 //! All three have the same lines, so a finding in one points at the right place in the file.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -16,8 +15,6 @@ use std::process::Command;
 /// Every file git knows or would add, with paths relative to the root.
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
-    /// Directories below `crates/`, also the empty ones that git does not list.
-    pub(crate) crates: BTreeSet<String>,
 }
 
 pub(crate) struct File {
@@ -71,18 +68,10 @@ impl Tree {
                 facts.permissions().mode() & 0o111 != 0,
             ));
         }
-        let entries = fs::read_dir(root.join("crates"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let crates = entries
-            .filter(|entry| entry.path().is_dir())
-            .map(|entry| format!("crates/{}", entry.file_name().to_string_lossy()))
-            .collect();
-        Ok(Self::new(files, crates))
+        Ok(Self::new(files))
     }
 
-    fn new(mut files: Vec<File>, crates: BTreeSet<String>) -> Self {
+    fn new(mut files: Vec<File>) -> Self {
         let elsewhere: Vec<String> = files.iter().flat_map(test_modules_elsewhere).collect();
         for file in &mut files {
             let belongs = |module: &String| {
@@ -94,7 +83,7 @@ impl Tree {
                 file.mark_as_test();
             }
         }
-        Self { files, crates }
+        Self { files }
     }
 
     pub(crate) fn file(&self, path: &str) -> Option<&File> {
@@ -465,15 +454,12 @@ mod tests {
     #[test]
     fn a_test_module_in_its_own_file_is_test_code() {
         let rust = |path: &str, text: &str| File::new(path, Some(text.to_owned()), false);
-        let tree = Tree::new(
-            vec![
-                rust("a/src/lib.rs", "#[cfg(test)]\nmod harness;\nmod real;\n"),
-                rust("a/src/harness.rs", "fn a() {}\n"),
-                rust("a/src/real.rs", "#[cfg(test)]\nmod deep;\n"),
-                rust("a/src/real/deep.rs", "fn a() {}\n"),
-            ],
-            BTreeSet::new(),
-        );
+        let tree = Tree::new(vec![
+            rust("a/src/lib.rs", "#[cfg(test)]\nmod harness;\nmod real;\n"),
+            rust("a/src/harness.rs", "fn a() {}\n"),
+            rust("a/src/real.rs", "#[cfg(test)]\nmod deep;\n"),
+            rust("a/src/real/deep.rs", "fn a() {}\n"),
+        ]);
         let found: Vec<bool> = tree.files.iter().map(|file| file.is_test(1)).collect();
         assert_eq!(found, [true, true, true, true]);
         assert!(!tree.files[0].is_test(3));
@@ -492,16 +478,12 @@ mod tests {
     }
 
     impl Tree {
-        /// A tree of these files, with the crate directories they imply; what starts with `#!` is executable.
+        /// A tree of these files; what starts with `#!` is executable.
         pub(crate) fn of(files: &[(&str, &str)]) -> Self {
-            let crates = files.iter().filter_map(|(path, _)| {
-                let name = path.strip_prefix("crates/")?.split('/').next()?;
-                Some(format!("crates/{name}"))
-            });
             let read = files.iter().map(|(path, text)| {
                 File::new(path, Some((*text).to_owned()), text.starts_with("#!"))
             });
-            Self::new(read.collect(), crates.collect())
+            Self::new(read.collect())
         }
     }
 }

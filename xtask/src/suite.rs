@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use crate::bench::instructions;
-use crate::prerequisites::{CALLGRIND, PREREQUISITES, ensure, ensure_moto};
+use crate::prerequisites::{CALLGRIND, PREREQUISITES, ensure, ensure_environments};
 use crate::shell::{cargo, run, spelled, target, timed};
 
 /// How long the output may stay open after cargo has ended. Whoever holds it then was left behind by a test.
@@ -71,7 +71,7 @@ impl Plan {
 
     fn work(&self) -> Result<(Tally, Result<(), String>), String> {
         ensure(PREREQUISITES)?;
-        ensure_moto(&target())?;
+        ensure_environments(&target())?;
         // Programs too: tests of one package start those of another.
         let tests = ["test", "--release", "--workspace", "--all-features"];
         let kinds: &[&str] = if self.quick {

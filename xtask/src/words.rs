@@ -1,4 +1,4 @@
-//! The contract's words have one meaning each; this table lists what we decided not to say instead.
+//! The glossary's words have one meaning each; this table lists what we decided not to say instead.
 //!
 //! Looked at: pages (`.md`) and doc comments, without code spans, code blocks and "quotations"; and, for rows that
 //! say so, the identifiers of Rust code. Words separated by a space, a hyphen or a line end count as neighbours.

@@ -75,30 +75,6 @@ fn the_root_bans_clocks_and_sleep() {
 }
 
 #[test]
-fn the_core_bans_whatever_a_replay_could_not_repeat() {
-    check(
-        "core_bans",
-        "crates/palisade-core/clippy.toml",
-        &[
-            ("std::time::Instant::now()", true),
-            ("std::time::SystemTime::now()", true),
-            ("std::thread::sleep(std::time::Duration::ZERO)", true),
-            ("std::thread::spawn(|| ())", true),
-            ("std::thread::current()", true),
-            ("std::env::var(\"A\")", true),
-            ("std::collections::HashMap::<u8, u8>::new()", true),
-            ("std::collections::HashSet::<u8>::new()", true),
-            ("<std::hash::RandomState as Default>::default()", true),
-            ("std::fs::File::open(\"a\")", true),
-            ("std::net::TcpStream::connect(\"a\")", true),
-            ("std::time::UNIX_EPOCH.elapsed()", true),
-            ("std::collections::BTreeMap::<u8, u8>::new()", false),
-            ("std::time::Duration::ZERO", false),
-        ],
-    );
-}
-
-#[test]
 fn unwrap_is_for_tests() {
     let source = "pub fn product() { \"1\".parse::<u8>().unwrap(); }\n#[test]\nfn test() { \"1\".parse::<u8>().unwrap(); }\n";
     let said = clippy("unwraps", "clippy.toml", source);

@@ -1,4 +1,4 @@
-//! What a holder pays for asking its guard, before each step of its work.
+//! The cost for a holder of checking its guard before each step of its work.
 //!
 //! ```text
 //! cargo bench -p palisade-client --features in-process --bench guard

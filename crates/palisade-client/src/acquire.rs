@@ -1,4 +1,4 @@
-//! Asking for a lock, so that no way of giving up leaves one behind.
+//! Requests for a lock. However a request is given up, it leaves no lock behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,21 @@ use crate::pending::Pending;
 use crate::random;
 use crate::service::{AcquireRequest, Acquired, Under};
 
-/// How long a lease lasts without renewal unless said otherwise: long enough to ride out a restart
-/// of the server, short enough to wait for when a holder has died.
+/// The default time to live of a lease: long enough to survive a restart of the server, short enough to wait
+/// for after a holder has died.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(15);
 
-/// How long a request waits in the queue unless said otherwise: as long as `palisade run` does. Who
-/// writes `acquire` expects to wait for it, as with any mutex; who does not, has
-/// [`LockRequest::try_acquire`]. There is no unbounded wait.
+/// The default time that a request waits in the queue, the same as for `palisade run`. A caller of `acquire`
+/// expects to wait, as with any mutex; [`LockRequest::try_acquire`] does not wait. There is no unbounded
+/// wait.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
-/// A wish for a lock, made by [`Client::lock`](crate::Client::lock).
+/// A request for a lock, made by [`Client::lock`](crate::Client::lock).
 ///
-/// Values out of range are refused when it is sent, with the range; nothing is clamped.
+/// Values out of range are refused when the request is sent, and the error states the range. Nothing is
+/// clamped.
 #[derive(Clone, Debug)]
-#[must_use = "nothing is asked for before `acquire`, `try_acquire` or `attempt`"]
+#[must_use = "nothing is sent before `acquire`, `try_acquire` or `attempt`"]
 pub struct LockRequest {
     inner: Arc<Inner>,
     lock: String,
@@ -39,29 +40,29 @@ pub struct LockRequest {
     under: Option<Parent>,
 }
 
-/// The lease a grant is put under.
+/// The lease that a grant is put under.
 #[derive(Clone, Debug)]
 struct Parent {
     key: LeaseKey,
     client: ClientId,
-    /// Set if the parent was lost when it was named.
+    /// Set if the parent was already lost when the caller named it.
     lost: Option<Lost>,
 }
 
-/// The outcomes of asking for a lock.
+/// The outcomes of a request for a lock.
 #[derive(Debug)]
 #[non_exhaustive]
 #[must_use = "dropping a granted lease releases the lock"]
 pub enum Attempt {
     /// The lock is held.
     Granted(Lease),
-    /// Somebody else has it; `remaining` says when trying again makes sense.
+    /// Another client has it; `remaining` says when trying again makes sense.
     Held(Holder),
-    /// Too many requests wait; the text names the bound.
+    /// Too many requests are waiting; the text names the bound.
     QueueFull(Box<str>),
-    /// The authority holds as many locks as it may; the text names the bound.
+    /// The authority holds as many locks as it allows; the text names the bound.
     TooManyLocks(Box<str>),
-    /// The authority's last token is out.
+    /// The authority has issued its last token.
     TokensExhausted,
 }
 
@@ -78,36 +79,36 @@ impl LockRequest {
         }
     }
 
-    /// How long the lease lasts without renewal: 100 ms – 24 h in whole milliseconds;
-    /// [`DEFAULT_TTL`] unless given. It bounds how long others wait after this process died.
+    /// Sets how long the lease lasts without renewal: 100 ms – 24 h in whole milliseconds, [`DEFAULT_TTL`] by
+    /// default. It bounds how long others wait after this process has died.
     pub fn ttl(mut self, ttl: Duration) -> LockRequest {
         self.ttl = ttl;
         self
     }
 
-    /// How long to wait in the lock's queue, up to 24 h; [`DEFAULT_WAIT`] unless given, zero to try.
+    /// Sets how long to wait in the lock's queue: up to 24 h, [`DEFAULT_WAIT`] by default, zero to try once.
     pub fn wait(mut self, wait: Duration) -> LockRequest {
         self.wait = wait;
         self
     }
 
-    /// Who asks: 1 – 255 bytes of printable ASCII. A lock held by a client id is granted again to
-    /// the same client id, with a higher token, and the former grant is over: a restarted process
-    /// takes its own lock back at once. Unless given, every request is a client of its own.
+    /// Sets the client id: 1 – 255 bytes of printable ASCII. A lock held by a client id is granted again to
+    /// the same client id, with a higher token, and the former grant ends. So a restarted process gets its
+    /// own lock back at once. Without a client id every request counts as a separate client.
     pub fn client_id(mut self, client: impl Into<String>) -> LockRequest {
         self.client = Some(client.into());
         self
     }
 
-    /// Text shown with the holder, at most 256 bytes.
+    /// Sets the text shown with the holder, at most 256 bytes.
     pub fn metadata(mut self, metadata: impl Into<String>) -> LockRequest {
         self.metadata = Some(metadata.into());
         self
     }
 
-    /// Puts the grant under a lease that exists: the locks live and expire together. The client id
-    /// and the time to live are that lease's. Asking for a lock that is under that lease already is a
-    /// repeat: it gives a second guard of the same grant, and whichever goes first releases it.
+    /// Puts the grant under an existing lease: the locks live and expire together. The client id and the time
+    /// to live are those of that lease. A request for a lock that is already under that lease is a repeat: it
+    /// returns a second guard of the same grant, and the first guard to be dropped releases it.
     pub fn under(mut self, lease: &Lease) -> LockRequest {
         let (key, client) = (*lease.lease_key(), lease.client_id().clone());
         self.under = Some(Parent {
@@ -118,15 +119,15 @@ impl LockRequest {
         self
     }
 
-    /// Asks, and makes of everything but a grant an error. Waits as long as [`LockRequest::wait`]
-    /// says.
+    /// Sends the request and turns every outcome except a grant into an error. It waits as long as
+    /// [`LockRequest::wait`] says.
     ///
-    /// Dropping the future, or letting a time-out drop it, leaves no lock behind: whatever it was or
-    /// would be granted is given back in the background.
+    /// Dropping the future, for example in a time-out, leaves no lock behind: a grant that was made, or is
+    /// still made, is released in the background.
     ///
     /// # Errors
-    /// [`Error::Held`] with the holder, the other denials, or a fault. After a fault with an unknown
-    /// outcome asking again is safe: the former request is being given back.
+    /// [`Error::Held`] with the holder, the other denials, or a fault. After a fault with an unknown outcome
+    /// it is safe to ask again: the former request is abandoned in the background.
     pub async fn acquire(self) -> Result<Lease, Error> {
         let lock = self.lock.clone();
         match self.attempt().await? {
@@ -144,10 +145,10 @@ impl LockRequest {
         }
     }
 
-    /// Asks without waiting; `None` if somebody else has the lock.
+    /// Tries once without waiting; `None` if another client has the lock.
     ///
     /// # Errors
-    /// As [`LockRequest::acquire`], but for [`Error::Held`].
+    /// The same as [`LockRequest::acquire`], except [`Error::Held`].
     pub async fn try_acquire(self) -> Result<Option<Lease>, Error> {
         match self.wait(Duration::ZERO).acquire().await {
             Ok(lease) => Ok(Some(lease)),
@@ -156,11 +157,10 @@ impl LockRequest {
         }
     }
 
-    /// Asks, and answers denials as values. Cancel-safe as [`LockRequest::acquire`] is.
+    /// Sends the request and returns denials as values. It is as cancel-safe as [`LockRequest::acquire`].
     ///
     /// # Errors
-    /// Faults, and [`Error::Lost`] if the lease it goes under is lost or the grant came too late to
-    /// be of use.
+    /// Faults, and [`Error::Lost`] if the parent lease is lost or the grant arrived too late to be of use.
     pub async fn attempt(self) -> Result<Attempt, Error> {
         let request = self.checked()?;
         let keeper = Arc::clone(&self.inner.keeper);
@@ -170,7 +170,7 @@ impl LockRequest {
         self.conclude(request, t0, acquired)
     }
 
-    /// The request in the authority's terms.
+    /// Checks the request and converts it to the authority's types.
     fn checked(&self) -> Result<AcquireRequest, Error> {
         let wait = wait(self.wait)?;
         let metadata = self.metadata.as_deref().map(Box::from);
@@ -209,8 +209,8 @@ impl LockRequest {
             Acquired::Granted(granted) => {
                 let keeper = Arc::clone(&self.inner.keeper);
                 let lease = Lease::new(keeper, request.lock, request.client, t0, &granted);
-                // A process that slept through its grant has nothing to hand out; the drop
-                // releases it.
+                // If the process slept through its grant, there is no lease to return, and the drop releases
+                // the grant.
                 lease.check()?;
                 Attempt::Granted(lease)
             }
@@ -220,7 +220,7 @@ impl LockRequest {
             Acquired::TokensExhausted => Attempt::TokensExhausted,
             Acquired::Over(how) => return Err(self.over(how.map_or(Loss::NotHeld, Loss::Ended))),
             Acquired::Abandoned => {
-                return Err(Fault::unavailable("the request was given up").into());
+                return Err(Fault::unavailable("the request was abandoned").into());
             }
         })
     }
@@ -228,10 +228,10 @@ impl LockRequest {
     fn over(&self, why: Loss) -> Error {
         let lock = &self.lock;
         match self.under {
-            Some(_) => Fault::invalid(format!("the lease named for {lock} is gone: {why}")).into(),
+            Some(_) => Fault::invalid(format!("the lease given for {lock} is lost: {why}")).into(),
             // Nothing is held, so asking again is safe.
             None => Fault::unavailable(format!(
-                "{lock} was granted, but before that was known {why}"
+                "{lock} was granted, but the grant ended before the answer arrived: {why}"
             ))
             .into(),
         }
@@ -242,13 +242,13 @@ fn ttl(duration: Duration) -> Result<Ttl, Fault> {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if Duration::from_millis(millis) != duration {
         return Err(Fault::invalid(format!(
-            "a lease of {duration:?} is not in whole milliseconds"
+            "a lease of {duration:?} is not a whole number of milliseconds"
         )));
     }
     Ok(Ttl::from_millis(millis)?)
 }
 
-/// The wait in milliseconds, rounded up: who asks for a microsecond's wait does not ask for a try.
+/// The wait in milliseconds, rounded up, so that a wait of a microsecond does not become a try.
 fn wait(duration: Duration) -> Result<Option<Span>, Invalid> {
     let millis = duration.as_nanos().div_ceil(1_000_000);
     let millis = u64::try_from(millis).unwrap_or(u64::MAX);

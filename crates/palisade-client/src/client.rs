@@ -1,4 +1,4 @@
-//! The client: where locks are asked for.
+//! The client, which makes requests for locks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,20 +9,19 @@ use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Span, Token, Ttl}
 
 use crate::acquire::LockRequest;
 use crate::clock::{BootClock, Clock};
-use crate::errand::insist;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::identity::Identity;
 use crate::keeper::Keeper;
 use crate::listing::Listing;
+use crate::retry::repeat_until;
 use crate::service::{LockService, Operation, Released, Renewal, Revocation, Status};
 use crate::watch::Watch;
 
-/// Asks one authority for locks. Cloning is cheap, and the clones are one client.
+/// Requests locks from one authority. Cloning is cheap, and all clones are the same client.
 ///
-/// One background task renews all leases of a client. It starts with the first request, on the
-/// Tokio runtime (with I/O and time enabled) that request runs on, and lives as long as the client
-/// or any of its leases does.
+/// One background task renews all leases of a client. It starts with the first request, on that request's
+/// Tokio runtime (with I/O and time enabled), and runs as long as the client or any of its leases exists.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -33,16 +32,16 @@ pub(crate) struct Inner {
     pub(crate) identity: Identity,
 }
 
-/// How a client behaves; plain values.
+/// The settings of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Connections to the server, over which requests are spread; where there are connections.
-    /// One serves hundreds of thousands of operations a second.
+    /// The number of connections to the server over which requests are spread, for authorities that use
+    /// connections. One connection carries hundreds of thousands of operations a second.
     pub connections: usize,
-    /// How much holders distrust clocks and themselves.
+    /// The safety margins of holders for clock error and their own delays.
     pub caution: Caution,
-    /// How long an operation is repeated while the authority does not answer (a waiting request: on
-    /// top of its wait).
+    /// How long an operation is repeated while the authority does not answer. A waiting request gets this
+    /// time in addition to its wait.
     pub patience: Duration,
 }
 
@@ -90,17 +89,17 @@ impl Client {
     }
 
     /// Connects to the authority at `url`: `palisade://host[:port]` or `http://host:port` for a
-    /// Palisade server (port 7420 unless given after `palisade://`), or another system: see
+    /// Palisade server (default port 7420 after `palisade://`), or another system: see
     /// [`connect`](crate::connect()).
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that cannot be meant, [`Fault::Unavailable`] if nothing
+    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unavailable`] if nothing
     /// answers there.
     pub async fn connect(url: &str) -> Result<Client, Error> {
         Client::connect_with(url, Options::default()).await
     }
 
-    /// Connects to the authority at `url` with settings of the caller's choice.
+    /// Connects to the authority at `url` with the given settings.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -109,34 +108,34 @@ impl Client {
         Client::with(service, Arc::new(BootClock), &options)
     }
 
-    /// A client of an authority of its own, inside this process and in memory only: for tests and for
-    /// tasks of one process. Clones share it; a second call makes a second authority.
+    /// Creates a client with its own authority, inside this process and in memory only: for tests and for
+    /// tasks of one process. Clones share the authority; a second call creates a second authority.
     ///
     /// # Errors
-    /// [`Fault::Unavailable`] if its thread could not be started.
+    /// [`Fault::Unavailable`] if the authority's thread could not be started.
     #[cfg(feature = "in-process")]
     pub fn in_process() -> Result<Client, Error> {
         Client::new(Arc::new(crate::in_process::InProcess::start()?))
     }
 
-    /// Which authority grants here. A fence is bound to it.
+    /// The id of the authority that grants the locks. A fence is bound to it.
     #[must_use]
     pub fn authority(&self) -> &AuthorityId {
         self.service().authority()
     }
 
-    /// Begins a wish for the lock called `name`: 1 – 255 bytes of printable ASCII.
+    /// Begins a request for the lock called `name`: 1 – 255 bytes of printable ASCII.
     pub fn lock(&self, name: &str) -> LockRequest {
         LockRequest::new(Arc::clone(&self.inner), name)
     }
 
-    /// Who holds a lock, and how many wait.
+    /// Returns the holder of a lock and the number of waiters.
     ///
     /// # Errors
     /// Faults only.
     pub async fn show(&self, lock: &str) -> Result<LockView, Error> {
         let lock = LockName::new(lock)?;
-        self.insist(|| self.service().show(lock.clone())).await
+        self.repeat(|| self.service().show(lock.clone())).await
     }
 
     /// The locks that are held and whose names start with `prefix`, page by page.
@@ -145,7 +144,7 @@ impl Client {
         Listing::new(Arc::clone(self.inner.keeper.core()), prefix)
     }
 
-    /// Changes of the locks whose names start with `prefix`, from now on.
+    /// Watches changes of the locks whose names start with `prefix`, from now on.
     ///
     /// # Errors
     /// Faults only.
@@ -153,7 +152,7 @@ impl Client {
         Watch::open(Arc::clone(self.inner.keeper.core()), prefix, None).await
     }
 
-    /// Changes after the one with this revision, as far back as the authority still has them.
+    /// Watches changes after the one with this revision, as far back as the authority still has them.
     ///
     /// # Errors
     /// Faults only.
@@ -161,9 +160,9 @@ impl Client {
         Watch::open(Arc::clone(self.inner.keeper.core()), prefix, Some(revision)).await
     }
 
-    /// Takes a lock from its holder. `token` is the one it must be held with: proof that the
-    /// operator looked. The holder may still believe that it holds; its fence will refuse it once
-    /// the next holder has claimed.
+    /// Takes a lock from its holder. `token` must be the token of the current grant; it proves that the
+    /// operator has looked. The holder may still believe that it holds the lock; the fence refuses its writes
+    /// once the next holder has claimed.
     ///
     /// # Errors
     /// Faults only.
@@ -174,49 +173,51 @@ impl Client {
         reason: &str,
     ) -> Result<Revocation, Error> {
         let lock = LockName::new(lock)?;
-        self.insist(|| self.service().revoke(lock.clone(), token, reason))
+        self.repeat(|| self.service().revoke(lock.clone(), token, reason))
             .await
     }
 
-    /// Renews a grant that has no guard here (another process holds it, see
+    /// Renews a grant that has no guard in this process (another process holds it, see
     /// [`Lease::detach`](crate::Lease::detach)).
     ///
     /// # Errors
     /// Faults only.
     pub async fn renew(&self, grant: &GrantRef, ttl: Option<Ttl>) -> Result<Renewal, Error> {
-        self.insist(|| self.service().renew(grant.clone(), ttl))
+        self.repeat(|| self.service().renew(grant.clone(), ttl))
             .await
     }
 
-    /// Releases a grant that has no guard here.
+    /// Releases a grant that has no guard in this process.
     ///
     /// # Errors
     /// Faults only.
     pub async fn release(&self, grant: &GrantRef) -> Result<Released, Error> {
-        self.insist(|| self.service().release(grant.clone())).await
+        self.repeat(|| self.service().release(grant.clone())).await
     }
 
-    /// What the authority says about itself.
+    /// Returns the status that the authority reports.
     ///
     /// # Errors
     /// Faults only.
     pub async fn status(&self) -> Result<Status, Error> {
-        self.insist(|| self.service().status()).await
+        self.repeat(|| self.service().status()).await
     }
 
-    /// The authority itself, for what has no method here.
+    /// The underlying authority, for operations that have no method here.
     #[must_use]
     pub fn service(&self) -> &Arc<dyn LockService> {
         &self.inner.keeper.core().service
     }
 
-    async fn insist<'a, T>(
+    async fn repeat<'a, T>(
         &'a self,
         attempt: impl FnMut() -> Operation<'a, T>,
     ) -> Result<T, Error> {
         let core = self.inner.keeper.core();
         let until = core.clock.now().after(core.patience);
-        insist(core, until, attempt).await.map_err(Fault::into)
+        repeat_until(core, until, attempt)
+            .await
+            .map_err(Fault::into)
     }
 }
 

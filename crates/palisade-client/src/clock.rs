@@ -1,32 +1,32 @@
-//! The holder's clock: one that does not stop while the machine is suspended.
+//! The holder's clock, which does not stop while the machine is suspended.
 
 use std::pin::Pin;
 
 use palisade_core::Timestamp;
 
-/// A time that comes.
+/// A future that completes at a given instant.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a holder reads to know whether it still holds.
+/// The clock that a holder reads to know whether it still holds.
 ///
-/// It is a seam: tests put a clock here that moves only when told.
+/// It is a trait so that tests can use a clock that moves only when they move it.
 pub trait Clock: Send + Sync + 'static {
-    /// How long the machine has been up, **suspend included** (CLOCK_BOOTTIME on Linux). An instant
-    /// of this clock means nothing to any other.
+    /// The time since boot, **suspend included** (CLOCK_BOOTTIME on Linux). An instant of this clock has no
+    /// meaning on any other clock.
     fn now(&self) -> Timestamp;
 
-    /// Completes when [`Clock::now`] has reached `at`: also right after the machine was suspended or
-    /// the process was stopped past it. Lost leases are announced by it.
+    /// Completes when [`Clock::now`] has reached `at`, also right after the machine was suspended or the
+    /// process was stopped past that instant. Lost leases are announced with it.
     fn alarm(&self, at: Timestamp) -> Sleep;
 
-    /// Like [`Clock::alarm`], but it may be late by as long as the machine was suspended, and in
-    /// return costs no system call. For time-outs and pauses between retries.
+    /// Like [`Clock::alarm`], but it may be late by as long as the machine was suspended, and in return it
+    /// costs no system call. It serves time-outs and pauses between retries.
     fn sleep_until(&self, at: Timestamp) -> Sleep {
         self.alarm(at)
     }
 }
 
-/// The machine's wall clock, for people to read: nothing is decided by it (rule A11).
+/// The machine's wall clock, for people to read only: no decision depends on it (rule A11).
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 #[expect(
     clippy::disallowed_methods,
@@ -40,8 +40,8 @@ pub(crate) fn wall() -> palisade_core::WallTime {
 
 /// The machine's own clock.
 ///
-/// [`std::time::Instant`] is no substitute: on Linux it reads CLOCK_MONOTONIC, which stands still in
-/// suspend (rust-lang/rust#87906), and a holder that slept through its lease would believe in it.
+/// [`std::time::Instant`] is no substitute: on Linux it reads CLOCK_MONOTONIC, which stops during suspend
+/// (rust-lang/rust#87906), and a holder that slept through its lease would still believe in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 
@@ -65,7 +65,7 @@ impl Clock for BootClock {
             if timer::wait_until(at).await.is_ok() {
                 return;
             }
-            // No timer to be had (no descriptors left): less exact beats not at all.
+            // No timer is available (no descriptors left); a less exact sleep is better than none.
             clock.sleep_until(at).await;
         })
     }
@@ -86,7 +86,7 @@ impl Clock for BootClock {
 
 #[cfg(target_os = "linux")]
 const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-/// Elsewhere the monotonic clock is the best there is; on macOS it counts suspend.
+/// Other systems use the monotonic clock, the best one there; on macOS it includes suspend.
 #[cfg(not(target_os = "linux"))]
 const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
@@ -94,7 +94,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 #[cfg(target_os = "linux")]
 mod timer {
-    //! A kernel timer on CLOCK_BOOTTIME: Tokio's own timers stand still in suspend.
+    //! A kernel timer on CLOCK_BOOTTIME, because Tokio's own timers stop during suspend.
 
     use std::io;
 
@@ -112,12 +112,12 @@ mod timer {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
         timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &once(at))?;
-        // SAFETY: the AsyncFd owns the descriptor, which stays open and the same until it is dropped.
+        // SAFETY: the AsyncFd owns the descriptor, which stays open and unchanged until it is dropped.
         let timer = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE)? };
         timer.readable().await.map(drop)
     }
 
-    /// One expiry. All zero would disarm the timer, so the first nanosecond stands for the past.
+    /// A single expiry. All zero would disarm the timer, so the first nanosecond stands for the past.
     fn once(at: Timestamp) -> Itimerspec {
         let nanos = at.as_nanos().max(1);
         let seconds = i64::try_from(nanos / NANOS_PER_SECOND).unwrap_or(i64::MAX);
@@ -142,10 +142,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_alarm_in_the_past_rings_at_once_and_one_ahead_not_before() {
+    async fn an_alarm_in_the_past_fires_at_once_and_a_later_one_not_early() {
         let clock = BootClock;
         clock.alarm(Timestamp::ZERO).await;
-        // real time: this is the clock that tests elsewhere replace.
+        // real time: other tests replace this clock.
         let at = clock.now().after(Span::from_millis(5));
         clock.alarm(at).await;
         assert!(clock.now() >= at);

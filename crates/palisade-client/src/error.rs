@@ -1,39 +1,39 @@
-//! What the guard's interface answers when there is no lease to hand out.
+//! Errors of calls that return no lease.
 
 use palisade_core::{Ending, Holder, Invalid, LockName, Token};
 
 use crate::fault::Fault;
 
-/// Why a call returned no lease, by what the caller does next.
+/// The reason why a call returned no lease, grouped by what the caller does next.
 ///
-/// [`LockRequest::attempt`](crate::LockRequest::attempt) gives denials as values instead.
+/// [`LockRequest::attempt`](crate::LockRequest::attempt) returns denials as values instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else has the lock, and had it for as long as the caller was willing to wait.
+    /// Another client has the lock, and kept it for as long as the caller was willing to wait.
     #[error("{lock} is held by {} with token {}, for {} ms more unless renewed",
         holder.client, holder.token, holder.remaining.as_millis())]
     Held {
         /// The lock.
         lock: LockName,
-        /// Who has it, and when trying again makes sense.
+        /// The holder, and the time after which trying again makes sense.
         holder: Holder,
     },
-    /// Too many requests wait already.
+    /// Too many requests are already waiting.
     #[error("{lock}: {message}")]
     QueueFull {
         /// The lock.
         lock: LockName,
-        /// Which bound was hit.
+        /// The bound that was hit.
         message: Box<str>,
     },
     /// The authority holds as many locks as its settings allow.
     #[error("{0}")]
     TooManyLocks(Box<str>),
-    /// The authority's last token is out: it never grants again.
+    /// The authority has issued its last token and never grants again.
     #[error("the authority has issued its last token")]
     TokensExhausted,
-    /// The lease was lost: nothing more may be done in its name.
+    /// The lease was lost; nothing more may be done under it.
     #[error(transparent)]
     Lost(#[from] Lost),
     /// There was no answer.
@@ -55,7 +55,7 @@ impl Error {
         }
     }
 
-    /// Who has the lock, when that is why.
+    /// The holder of the lock, if that is the reason.
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
         match self {
@@ -71,8 +71,8 @@ impl From<Invalid> for Error {
     }
 }
 
-/// The holder no longer holds. It names the grant it was about; the token is still good for logging,
-/// and a fence will refuse it as soon as a later one has claimed.
+/// The client no longer holds the lock. The error names the lost grant. Its token is still good for logging,
+/// and a fence refuses it as soon as a later one has claimed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{lock} (token {token}) is lost: {why}")]
 pub struct Lost {
@@ -80,27 +80,27 @@ pub struct Lost {
     pub lock: LockName,
     /// The grant's token.
     pub token: Token,
-    /// What ended it.
+    /// The reason.
     pub why: Loss,
 }
 
-/// What ended a hold, as far as its holder knows.
+/// The reason why a hold ended, as far as its holder knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
     /// The local deadline passed without an acknowledged renewal.
     #[error("no renewal was acknowledged before the deadline")]
     Deadline,
-    /// The holder gave it up.
+    /// The holder released it.
     #[error("it was released")]
     Released,
-    /// The authority says how it ended.
-    #[error("the authority says it has {}", ending(*.0))]
+    /// The authority reports how it ended.
+    #[error("the authority says that it has {}", ending(*.0))]
     Ended(Ending),
-    /// The authority knows of no such grant.
-    #[error("the authority says it is not held")]
+    /// The authority knows no such grant.
+    #[error("the authority says that it is not held")]
     NotHeld,
-    /// The authority says the lock is held with another token.
+    /// The authority reports that the lock is held with another token.
     #[error("the lock is held with token {highest}")]
     Stale {
         /// That token.
@@ -121,7 +121,7 @@ impl Loss {
         }
     }
 
-    /// Whether the authority itself said that nothing of the grant is left.
+    /// Whether the authority itself reported that nothing of the grant is left.
     pub(crate) fn is_the_authoritys_word(self) -> bool {
         matches!(self, Loss::Ended(_) | Loss::NotHeld | Loss::Stale { .. })
     }

@@ -1,14 +1,13 @@
-//! What can go wrong between a client and its authority, told apart by what the caller does next.
+//! Faults between a client and its authority, grouped by what the caller does next.
 
-/// An operation that got no answer of its own. A denial is not a fault: it is a value among the
-/// outcomes.
+/// An operation without an answer from the authority. A denial is not a fault: it is one of the outcomes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing happened: trying again, with the same request id or a new one, is safe.
+    /// Nothing happened: it is safe to try again, with the same request id or a new one.
     #[error("the authority is unavailable: {0}")]
     Unavailable(Box<str>),
-    /// It may have happened: repeat it with the same request id, or abandon that id.
+    /// The operation may have happened: repeat it with the same request id, or abandon that id.
     #[error("the outcome is unknown: {0}")]
     UnknownOutcome(Box<str>),
     /// The call itself is wrong, and repeating it is pointless. Nothing happened.
@@ -20,22 +19,22 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Nothing happened, because of `why`.
+    /// Creates a fault: nothing happened, because of `why`.
     pub fn unavailable(why: impl ToString) -> Fault {
         Fault::Unavailable(why.to_string().into())
     }
 
-    /// It may have happened; `why` says what cut the answer off.
+    /// Creates a fault: the operation may have happened; `why` says why there is no answer.
     pub fn unknown_outcome(why: impl ToString) -> Fault {
         Fault::UnknownOutcome(why.to_string().into())
     }
 
-    /// The call is wrong, because of `why`.
+    /// Creates a fault: the call is wrong, because of `why`.
     pub fn invalid(why: impl ToString) -> Fault {
         Fault::Invalid(why.to_string().into())
     }
 
-    /// The authority has no way to do `what` (a verb and its object).
+    /// Creates a fault: the authority has no way to do `what` (a verb and its object).
     pub fn unsupported(what: impl ToString) -> Fault {
         Fault::Unsupported(what.to_string().into())
     }
@@ -46,7 +45,7 @@ impl Fault {
         matches!(self, Fault::Unavailable(_) | Fault::UnknownOutcome(_))
     }
 
-    /// What the fault says, without its kind.
+    /// The reason, without the kind of fault.
     #[must_use]
     pub fn reason(&self) -> &str {
         match self {
@@ -57,7 +56,7 @@ impl Fault {
         }
     }
 
-    /// The same fault, said of a place.
+    /// Adds the place where the fault happened to its text.
     #[cfg(feature = "palisade")]
     pub(crate) fn at(mut self, place: &impl std::fmt::Display) -> Fault {
         let (Fault::Unavailable(why)

@@ -9,9 +9,9 @@ use crate::random;
 
 /// Draws a client id for each acquire of one client.
 ///
-/// An authority gives a lock held by a client id to the same client id again (a restarted process
-/// takes its own lock back). Two tasks of one process must exclude each other all the same, so every
-/// acquire is a contender of its own unless the caller names one.
+/// An authority gives a lock held by a client id to the same client id again, so that a restarted process
+/// gets its own lock back. Two tasks of one process must still exclude each other, so every acquire is a
+/// separate contender unless the caller sets a client id.
 #[derive(Debug)]
 pub(crate) struct Identity {
     prefix: String,
@@ -19,7 +19,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Host, process and 128 random bits: readable in a listing, and never the same twice.
+    /// Creates a prefix from host, process and 128 random bits: readable in a listing, and never repeated.
     pub(crate) fn new() -> Result<Identity, Fault> {
         let node = rustix::system::uname();
         let host = printable(node.nodename().to_bytes());
@@ -31,14 +31,14 @@ impl Identity {
         })
     }
 
-    /// A client id nobody else has.
+    /// Returns a client id that no other request has.
     pub(crate) fn next(&self) -> Result<ClientId, Fault> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         Ok(ClientId::new(&format!("{}/{number}", self.prefix))?)
     }
 }
 
-/// The host's name as far as it may stand in a client id.
+/// The host's name, reduced to the characters that a client id allows.
 fn printable(host: &[u8]) -> String {
     let letters = host.iter().map(|byte| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' => char::from(*byte),
@@ -47,7 +47,7 @@ fn printable(host: &[u8]) -> String {
     letters.take(HOST_BYTES).collect()
 }
 
-/// Enough to recognise a host by; the rest of the 255 bytes is for what makes the id unique.
+/// The length kept of the host's name; the rest of the 255 bytes makes the id unique.
 const HOST_BYTES: usize = 64;
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_or_endless_host_name_still_makes_a_client_id() {
+    fn an_unusual_or_long_host_name_still_makes_a_client_id() {
         assert_eq!(printable(b"db 1\xff.example"), "db_1_.example");
         assert_eq!(printable(&[b'x'; 300]).len(), HOST_BYTES);
     }

@@ -1,9 +1,9 @@
 //! An authority inside this process: the server's own pipeline and machine, without sockets and,
 //! unless it is given a log, without a disk.
 //!
-//! For tests, and for tasks of one process that must exclude each other. It is the same code that a
-//! server runs, so what holds against it holds against a server. In memory it forgets everything with
-//! its process, also which tokens it issued: do not fence data that outlives the process with it.
+//! It serves tests, and tasks of one process that must exclude each other. It runs the same code as a server,
+//! so a test result with it also holds for a server. In memory it forgets everything when its process ends,
+//! including the tokens that it issued: do not use it to fence data that outlives the process.
 
 use std::sync::Arc;
 
@@ -28,12 +28,12 @@ use crate::service::{
 /// An authority in this process.
 pub struct InProcess {
     handle: Handle,
-    /// Whether its pipeline was started here and stops with it.
+    /// Whether this value started the pipeline and stops it when dropped.
     owned: bool,
 }
 
 impl InProcess {
-    /// Starts an authority of its own, in memory.
+    /// Starts an authority in memory.
     ///
     /// # Errors
     /// [`Fault::Unavailable`] if its thread could not be started.
@@ -41,8 +41,8 @@ impl InProcess {
         InProcess::in_memory(false)
     }
 
-    /// The same with a clock that moves only through [`InProcess::advance`]: for testing one's own
-    /// code against expiry without waiting. Holders keep their own clock.
+    /// Starts an authority with a clock that moves only through [`InProcess::advance`]: to test code against
+    /// expiry without waiting. Holders keep their own clock.
     ///
     /// # Errors
     /// [`Fault::Unavailable`] if its thread could not be started.
@@ -50,7 +50,7 @@ impl InProcess {
         InProcess::in_memory(true)
     }
 
-    /// An authority whose pipeline was started elsewhere, with whatever log; it is not stopped here.
+    /// Uses an authority whose pipeline was started elsewhere, with any log; it is not stopped here.
     #[must_use]
     pub fn on(handle: Handle) -> InProcess {
         InProcess {
@@ -75,10 +75,10 @@ impl InProcess {
         })
     }
 
-    /// Moves the authority's manual clock; what is due by then happens before this returns.
+    /// Moves the authority's manual clock. Everything due by then happens before this returns.
     ///
     /// # Errors
-    /// [`Fault::Unsupported`] if its clock runs by itself.
+    /// [`Fault::Unsupported`] if its clock moves by itself.
     pub async fn advance(&self, by: Span) -> Result<(), Fault> {
         match self.handle.call(Request::Advance(by)).await {
             Answer::Clock(_) => Ok(()),
@@ -128,7 +128,7 @@ impl LockService for InProcess {
                 Outcome::Held(holder) => Acquired::Held(holder),
                 Outcome::QueueFull(bound) => Acquired::QueueFull(queue_full(bound)),
                 Outcome::TooManyLocks { max } => Acquired::TooManyLocks(
-                    format!("{max} locks are held, as many as may be").into(),
+                    format!("{max} locks are held, the largest number allowed").into(),
                 ),
                 Outcome::Ended { how, .. } => Acquired::Over(Some(how)),
                 Outcome::NotHeld => Acquired::Over(None),
@@ -181,7 +181,7 @@ impl LockService for InProcess {
         Box::pin(async move {
             let cursor = after.map_or(Ok(0), |cursor| cursor.0.parse());
             let cursor = cursor
-                .map_err(|_| Fault::invalid("the cursor is of another authority's listing"))?;
+                .map_err(|_| Fault::invalid("the cursor is from a listing of another authority"))?;
             let limit = usize::try_from(limit).unwrap_or(usize::MAX);
             match self
                 .handle
@@ -256,11 +256,11 @@ impl LockService for InProcess {
     }
 }
 
-/// What a watcher has yet to be told.
+/// The changes that a watcher has not received yet.
 struct Changes {
     events: broadcast::Receiver<Arc<[Event]>>,
     prefix: Box<str>,
-    /// The last revision seen, told or not.
+    /// The last revision seen, whether it was delivered or not.
     after: Option<u64>,
     batch: Option<(Arc<[Event]>, usize)>,
 }
@@ -270,7 +270,7 @@ impl Changes {
         let mut missed = 0;
         loop {
             while let Some(event) = self.take() {
-                // Nothing before this revision is wanted; a gap was lost to slowness.
+                // Events up to this revision are not wanted; a gap means that the watcher was too slow.
                 if self.after.is_some_and(|after| event.revision <= after) {
                     continue;
                 }
@@ -282,7 +282,7 @@ impl Changes {
             }
             match self.events.recv().await {
                 Ok(batch) => self.batch = Some((batch, 0)),
-                // The gap shows in the revisions.
+                // The gap is visible in the revisions.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return None,
             }
@@ -327,25 +327,25 @@ fn identity() -> Result<Identity, Fault> {
 fn queue_full(bound: palisade_core::QueueBound) -> Box<str> {
     use palisade_core::QueueBound::{Client, Lock};
     match bound {
-        Lock { max } => format!("{max} requests wait for this lock, as many as may"),
-        Client { max } => format!("{max} requests of this client wait, as many as may"),
+        Lock { max } => format!("{max} requests wait for this lock, the largest number allowed"),
+        Client { max } => format!("{max} requests of this client wait, the largest number allowed"),
     }
     .into()
 }
 
-/// What is no answer to the question, by what the caller may do next.
+/// Converts an answer that does not match the question into a fault, by what the caller may do next.
 fn refused(answer: Answer) -> Fault {
     match answer {
         Answer::Failed(Failure::Unavailable(why)) => Fault::unavailable(why),
         Answer::Failed(Failure::UnknownOutcome(why)) => Fault::unknown_outcome(why),
         Answer::Failed(Failure::Refused(why)) => Fault::Unsupported(why.into()),
         Answer::Outcome(outcome) => misplaced(&outcome),
-        _ => Fault::unknown_outcome("the authority answered another question"),
+        _ => Fault::unknown_outcome("the authority's answer does not match the question"),
     }
 }
 
 fn misplaced(outcome: &Outcome) -> Fault {
     Fault::unknown_outcome(format!(
-        "the authority answered another question: {outcome:?}"
+        "the authority's answer does not match the question: {outcome:?}"
     ))
 }

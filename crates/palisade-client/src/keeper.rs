@@ -1,8 +1,9 @@
-//! The one background task of a client: it renews leases, announces losses and runs errands.
+//! The one background task of a client: it renews leases, announces losses and cleans up after
+//! callers that left.
 //!
 //! ```text
 //!   guard ── keep / forget ──► Schedule (ordered by what is due next) ◄── alarm ── keeper task
-//!   guard dropped, acquire cancelled ── errand ──────────────────────────────────►   │
+//!   guard dropped, acquire cancelled ── cleanup ──────────────────────────────────►   │
 //!                                              renewals, releases, abandons in flight ◄┘
 //! ```
 //!
@@ -18,14 +19,14 @@ use palisade_core::{Span, Timestamp};
 use tokio::sync::mpsc;
 
 use crate::clock::{Clock, Sleep};
-use crate::errand::Errand;
 use crate::error::Loss;
 use crate::fault::Fault;
+use crate::retry::Cleanup;
 use crate::schedule::{Kept, Schedule};
 use crate::service::{LockService, Renewal};
 
 /// A handle of the background task; shared by a client and its guards. When the last one is gone,
-/// the task finishes the errands it has and ends.
+/// the task finishes the cleanups it has and ends.
 pub(crate) struct Keeper {
     core: Arc<Core>,
     inbox: mpsc::UnboundedSender<Message>,
@@ -47,7 +48,7 @@ pub(crate) struct Core {
 enum Message {
     /// Something is due earlier than the alarm is set for.
     Look,
-    Errand(Errand),
+    Cleanup(Cleanup),
 }
 
 type InFlight = FuturesUnordered<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>;
@@ -112,9 +113,9 @@ impl Keeper {
         self.core.schedule().remove(kept);
     }
 
-    /// Hands an errand to the background. Works anywhere: no runtime is needed to say it.
-    pub(crate) fn send(&self, errand: Errand) {
-        let _ = self.inbox.send(Message::Errand(errand));
+    /// Hands a cleanup to the background. Works anywhere: no runtime is needed to say it.
+    pub(crate) fn send(&self, cleanup: Cleanup) {
+        let _ = self.inbox.send(Message::Cleanup(cleanup));
     }
 }
 
@@ -158,7 +159,7 @@ async fn run(core: Arc<Core>, mut messages: mpsc::UnboundedReceiver<Message>) {
         }
         tokio::select! {
             message = messages.recv(), if open => match message {
-                Some(Message::Errand(errand)) => in_flight.push(Box::pin(errand.run(Arc::clone(&core)))),
+                Some(Message::Cleanup(cleanup)) => in_flight.push(Box::pin(cleanup.run(Arc::clone(&core)))),
                 Some(Message::Look) => {}
                 // No client and no guard is left, so nothing new can come.
                 None => open = false,

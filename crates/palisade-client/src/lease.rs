@@ -10,10 +10,10 @@ use palisade_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::errand::{Errand, Task, insist};
 use crate::error::{Error, Loss, Lost};
 use crate::hold::Hold;
 use crate::keeper::Keeper;
+use crate::retry::{Cleanup, Task, repeat_until};
 use crate::schedule::Kept;
 use crate::service::Released;
 
@@ -190,7 +190,7 @@ impl Lease {
         let core = Arc::clone(self.keeper.core());
         let until = core.clock.now().after(core.patience);
         let grant = &self.kept.grant;
-        let released = insist(&core, until, || core.service.release(grant.clone())).await?;
+        let released = repeat_until(&core, until, || core.service.release(grant.clone())).await?;
         self.settled = true;
         Ok(released)
     }
@@ -243,7 +243,7 @@ impl Drop for Lease {
         self.stop(Loss::Released);
         // A renewal under way may still make it last a full time to live, on a clock that differs.
         let until = self.keeper.core().clock.now().after(ttl.plus(ttl));
-        self.keeper.send(Errand {
+        self.keeper.send(Cleanup {
             task: Task::Release(self.kept.grant.clone()),
             until,
         });

@@ -1,4 +1,4 @@
-//! Leases with fencing tokens: ask an authority for a lock, hold a lease that renews itself, and pass
+//! Leases with fencing tokens: request a lock from an authority, hold a lease that renews itself, and pass
 //! its token to the fence at the resource.
 //!
 //! **No lock service can stop two processes from both believing they hold a lock. The lease saves
@@ -27,26 +27,28 @@
 //! # fn main() {}
 //! ```
 //!
-//! # What a lease promises
+//! # The promises of a lease
 //!
 //! * At the authority, at most one lease holds a lock, and every grant has a higher [`Token`] than
 //!   all before it, whatever the lock.
-//! * [`Lease::check`] says `Ok` only while the authority cannot have granted the lock to anybody
-//!   else, as long as both clocks run at most 1 % wrong ([`Caution`] says otherwise). The deadline
-//!   behind it counts from before the acknowledged request was sent, on a clock that goes on in
-//!   suspend, and moves only on an acknowledged renewal of this very grant.
-//! * Losing it is announced: [`Lease::lost`], [`Lease::cancellation_token`]. What is lost stays lost.
-//! * However an acquire ends (denied, timed out, cancelled, cut off), no lock stays behind that nobody
-//!   holds: a request that may have arrived is abandoned in the background.
+//! * [`Lease::check`] returns `Ok` only while the authority cannot have granted the lock to anybody else, as
+//!   long as both clocks run at most 1 % wrong (set [`Caution`] for another bound). The deadline behind it
+//!   counts from before the acknowledged request was sent, on a clock that continues during suspend, and
+//!   moves only on an acknowledged renewal of this very grant.
+//! * A loss is announced: [`Lease::lost`], [`Lease::cancellation_token`]. A lost lease stays lost.
+//! * However an acquire ends (denied, timed out, cancelled, cut off), no lock stays held without a holder: a
+//!   request that may have arrived is abandoned in the background.
 //!
-//! # What it does not promise
+//! # The limits of a lease
 //!
-//! * That a write made after a successful check arrives before the deadline. A pause fits between the
-//!   two, and a network in between holds packets back for as long as it likes. Only the resource can
-//!   refuse a late write: that is what the token is for.
-//! * Anything when the machine is frozen in a way its clocks do not see (a virtual machine paused or
-//!   cloned by its host). The fence covers that too.
-//! * That work in progress stops. The guard tells; the work must listen.
+//! A lease does not promise:
+//!
+//! * That a write made after a successful check arrives before the deadline. A pause fits between the two,
+//!   and a network can delay packets for any length of time. Only the resource can refuse a late write; the
+//!   token exists for that.
+//! * Anything when the machine is frozen in a way that its clocks do not see (a virtual machine paused or
+//!   cloned by its host). The fence covers this case too.
+//! * That work in progress stops. The guard announces the loss; the work must listen.
 //!
 //! # One guard, any authority
 //!
@@ -58,16 +60,16 @@
 //! | `zookeeper` | `zookeeper` | a ZooKeeper ensemble: `zookeeper://…` |
 //! | `postgres` | `postgres` | a table in PostgreSQL: `postgres://…` |
 //!
-//! The URL selects: [`Client::connect`]. Whatever implements [`LockService`] works with the same guard,
-//! through [`Client::new`], and passes the suite in `conformance` (feature `conformance`).
+//! The URL selects the authority: [`Client::connect`]. Every implementation of [`LockService`] works with the
+//! same guard, through [`Client::new`], and passes the suite in `conformance` (feature `conformance`).
 //!
 //! # Choosing a time to live and a wait
 //!
-//! The time to live ([`DEFAULT_TTL`]) is how long others wait when a holder dies without a word, and
-//! how long a holder survives without its authority. The wait ([`DEFAULT_WAIT`]) is how long an
-//! [`acquire`](LockRequest::acquire) stands in the queue before it is
-//! [denied](Error::Held). [`try_acquire`](LockRequest::try_acquire) does not wait;
-//! [`attempt`](LockRequest::attempt) answers a denial as a value.
+//! The time to live ([`DEFAULT_TTL`]) is how long others wait when a holder dies without a release, and how
+//! long a holder keeps its lock without its authority. The wait ([`DEFAULT_WAIT`]) is how long an
+//! [`acquire`](LockRequest::acquire) stays in the queue before it is [denied](Error::Held).
+//! [`try_acquire`](LockRequest::try_acquire) does not wait; [`attempt`](LockRequest::attempt) returns a
+//! denial as a value.
 
 pub mod clock;
 pub mod service;
@@ -75,9 +77,6 @@ pub mod service;
 mod acquire;
 mod client;
 mod connect;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-mod ears;
-mod errand;
 mod error;
 mod fault;
 mod hold;
@@ -85,8 +84,11 @@ mod identity;
 mod keeper;
 mod lease;
 mod listing;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod notifications;
 mod pending;
 mod random;
+mod retry;
 mod schedule;
 #[cfg(any(feature = "etcd", feature = "redlock", feature = "zookeeper"))]
 mod url;
@@ -113,7 +115,7 @@ use std::time::Duration;
 
 pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest};
 pub use client::{Client, Options};
-pub use connect::{connect, without_secrets};
+pub use connect::{connect, without_password, without_secrets};
 pub use error::{Error, Loss, Lost};
 pub use fault::Fault;
 pub use lease::Lease;
@@ -126,7 +128,7 @@ pub use palisade_core::{
 pub use service::{LockService, Released, Renewal, Revocation, Status, WatchEvent};
 pub use watch::Watch;
 
-/// `n` seconds, for the places where [`Duration::from_secs`] is too long a word.
+/// `n` seconds, a short form of [`Duration::from_secs`].
 #[must_use]
 pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use palisade_core::LockView;
 
-use crate::errand::insist;
 use crate::error::Error;
 use crate::keeper::Core;
+use crate::retry::repeat_until;
 use crate::service::{Cursor, Page};
 
-/// The locks held under a prefix. It is not a snapshot: a lock that is granted or released while the
-/// listing runs may or may not be in it; a lock held throughout is in it once.
+/// The locks held under a prefix. It is not a snapshot: a lock that is granted or released while the listing
+/// runs may or may not appear; a lock held throughout appears once.
 pub struct Listing {
     core: Arc<Core>,
     prefix: Box<str>,
@@ -33,10 +33,10 @@ impl Listing {
         }
     }
 
-    /// The next lock; `None` when the listing is complete.
+    /// Returns the next lock; `None` when the listing is complete.
     ///
     /// # Errors
-    /// Faults only; the listing can go on after one.
+    /// Faults only; the listing can continue after one.
     pub async fn next(&mut self) -> Result<Option<LockView>, Error> {
         loop {
             if let Some(lock) = self.page.next() {
@@ -53,7 +53,7 @@ impl Listing {
         }
     }
 
-    /// Everything that is left, in one list.
+    /// Returns all remaining locks in one list.
     ///
     /// # Errors
     /// Faults only.
@@ -69,9 +69,9 @@ impl Listing {
         let core = &*self.core;
         let until = core.clock.now().after(core.patience);
         let page = || core.service.list(&self.prefix, cursor.clone(), PAGE);
-        Ok(insist(core, until, page).await?)
+        Ok(repeat_until(core, until, page).await?)
     }
 }
 
-/// Locks asked for at once.
+/// The number of locks in one page.
 const PAGE: u32 = 500;

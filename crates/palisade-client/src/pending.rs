@@ -1,38 +1,38 @@
-//! A request that is under way, and what becomes of it when nobody waits for it any more.
+//! A request in flight, and its cleanup when its caller no longer waits.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use palisade_core::{RequestId, Span, Timestamp, Ttl};
 
-use crate::errand::{Backoff, Errand, Task, before, graver};
 use crate::fault::Fault;
 use crate::keeper::Keeper;
+use crate::retry::{Backoff, Cleanup, Task, before, graver};
 use crate::service::{AcquireRequest, Acquired, Under};
 
-/// A request that may have reached the authority. Dropping it before its outcome is known abandons
-/// it in the background.
+/// A request that may have reached the authority. Dropping it before its outcome is known abandons it in the
+/// background.
 pub(crate) struct Pending {
     keeper: Arc<Keeper>,
     request: RequestId,
-    /// How long the authority may remember the grant by itself, from the last attempt on.
+    /// How long the authority may keep the grant without a renewal, from the last attempt on.
     lingers: Span,
-    /// An attempt is under way, or one ended without saying that nothing happened.
+    /// Whether an attempt is in flight, or one ended without certainty that nothing happened.
     may_have_happened: bool,
     last_sent: Timestamp,
 }
 
-/// What is known now, or why to try again.
+/// The outcome, if it is known now, or the reason to try again.
 type Judged = ControlFlow<Result<Acquired, Fault>, Fault>;
 
 impl Pending {
     pub(crate) fn new(keeper: Arc<Keeper>, request: &AcquireRequest) -> Pending {
         let ttl = match request.under {
             Under::New(ttl) => ttl.span(),
-            // The lease it goes under may be renewed by its own guard for long.
+            // The parent lease may be renewed by its own guard for a long time.
             Under::Existing(_) => Ttl::MAX.span(),
         };
-        // Twice, because neither clock is exact and a renewal cannot happen without a guard.
+        // Twice the time to live, because neither clock is exact and a renewal cannot happen without a guard.
         let lingers = request.wait.unwrap_or(Span::ZERO).plus(ttl).plus(ttl);
         Pending {
             keeper,
@@ -43,8 +43,8 @@ impl Pending {
         }
     }
 
-    /// Attempts with one request id until the outcome is known; with it comes the clock's reading
-    /// from before the attempt that was answered was sent, which a grant is valid from.
+    /// Repeats the request with one request id until the outcome is known. It also returns the clock's
+    /// reading from before the answered attempt was sent, from which a grant's validity counts.
     pub(crate) async fn resolve(
         mut self,
         request: &AcquireRequest,
@@ -75,7 +75,7 @@ impl Pending {
         }
     }
 
-    /// Whether an attempt settles the matter. `uncertain`: one before it may have happened.
+    /// Whether an attempt gives the outcome. `uncertain`: an earlier attempt may have happened.
     fn judge(&mut self, uncertain: bool, answer: Option<Result<Acquired, Fault>>) -> Judged {
         match answer {
             Some(Ok(acquired)) => {
@@ -88,7 +88,7 @@ impl Pending {
             }
             Some(Err(fault @ Fault::UnknownOutcome(_))) => ControlFlow::Continue(fault),
             Some(Err(fault)) => {
-                // This attempt did nothing, which says nothing of those before it.
+                // This attempt did nothing, which says nothing about earlier attempts.
                 self.may_have_happened = uncertain;
                 if fault.is_transient() {
                     ControlFlow::Continue(fault)
@@ -110,7 +110,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if self.may_have_happened {
             let until = self.last_sent.after(self.lingers);
-            self.keeper.send(Errand {
+            self.keeper.send(Cleanup {
                 task: Task::Abandon(self.request),
                 until,
             });
@@ -120,10 +120,10 @@ impl Drop for Pending {
 
 /// The answer to a request id that may have been sent before.
 ///
-/// If the first sending still waited in the queue, `valid_for` counts from that one, before this
-/// attempt's reading of the clock: believing it would be believing too long. Without the time spent
-/// waiting it counts from the grant, and what was still waiting when this attempt arrived was granted
-/// after it was sent. The millisecond is for rounding on the wire.
+/// If the first attempt still waited in the queue, `valid_for` counts from that attempt, before this
+/// attempt's reading of the clock: the holder would believe too long. Without the time spent waiting, it
+/// counts from the grant, and a request that still waited when this attempt arrived was granted after this
+/// attempt was sent. The millisecond covers rounding on the wire.
 fn repeated(acquired: Acquired) -> Acquired {
     match acquired {
         Acquired::Granted(mut granted) => {

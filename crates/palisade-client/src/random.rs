@@ -1,4 +1,4 @@
-//! Random bytes, bought from the kernel by the page.
+//! Random bytes, read from the kernel in pages.
 
 use std::cell::RefCell;
 
@@ -15,11 +15,11 @@ struct Pool {
     used: usize,
 }
 
-/// Sixteen fresh bytes from the operating system's generator, asked once per 64 draws.
+/// Returns sixteen fresh bytes from the operating system's generator, which is read once per 64 draws.
 ///
 /// # Errors
-/// [`Fault::Unavailable`] if it has none to give: a guessable request id could be abandoned by
-/// somebody else.
+/// [`Fault::Unavailable`] if the generator fails: another client could abandon a request id that it can
+/// guess.
 pub(crate) fn bytes() -> Result<[u8; 16], Fault> {
     POOL.with_borrow_mut(Pool::draw)
 }

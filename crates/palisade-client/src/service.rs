@@ -1,13 +1,13 @@
-//! The seam between the guard and whatever grants locks.
+//! The trait between the guard and the authorities.
 //!
-//! Everything above this trait (the guard, renewal, retries, abandoning, `palisade run`) is written
-//! once; everything below it (a Palisade server, this process, an adapter on another system) only
-//! carries operations to an authority and outcomes back.
+//! Everything above this trait (the guard, renewal, retries, abandoning, `palisade run`) exists once.
+//! Everything below it (a Palisade server, this process, an adapter on another system) only carries
+//! operations to an authority and outcomes back.
 //!
-//! An authority that has no fencing tokens does not fit here on purpose: [`Acquired::Granted`] cannot
-//! be built without a [`Token`]. Such an authority gets a trait and a guard of its own, without
-//! `token()`, so that its grant does not compile where a fence wants one; the machinery below the
-//! guard (deadline, renewal, release) never looks at the token and is shared.
+//! An authority without fencing tokens deliberately does not fit here: [`Acquired::Granted`] cannot be built
+//! without a [`Token`]. Such an authority gets its own trait and guard, without `token()`, so that its grant
+//! does not compile where a fence requires a token. The code below the guard (deadline, renewal, release)
+//! never looks at the token and is shared.
 
 use std::pin::Pin;
 
@@ -19,63 +19,63 @@ use palisade_core::{
 
 use crate::fault::Fault;
 
-/// An operation under way. Dropping it stops waiting for the answer; the operation may still happen.
+/// An operation in flight. Dropping it stops waiting for the answer; the operation may still happen.
 pub type Operation<'a, T> = Pin<Box<dyn Future<Output = Result<T, Fault>> + Send + 'a>>;
 
-/// Events as they happen; ends when the authority or the connection does.
+/// A stream of events as they happen. It ends when the authority or the connection does.
 pub type Events = Pin<Box<dyn Stream<Item = Result<WatchEvent, Fault>> + Send>>;
 
-/// What every authority offers.
+/// The operations of every authority.
 ///
-/// # What an implementation promises
+/// # Requirements for an implementation
 ///
-/// * A method call is one attempt. Retrying is the caller's business, because only the caller can
-///   read its clock before each attempt. An implementation that repeats something inside a call
-///   still reports how long a grant is valid so that it may be counted from the call.
-/// * Everything the authority decided is a value. A [`Fault`] means that the caller knows no
-///   decision, and says whether there may be one.
-/// * `renew` and `release` are compare-and-act on the grant named (rule A9): repeating them, however
-///   late, never touches a later grant. `acquire` and `abandon` go by the request id (rule A12).
-/// * Futures are cancel-safe: dropping one leaks nothing, and blocks nobody else.
+/// * A method call is one attempt. The caller retries, because only the caller can read its clock before each
+///   attempt. If an implementation repeats something inside a call, the reported validity of a grant must
+///   still count from the call.
+/// * Every decision of the authority is a value. A [`Fault`] means that the caller knows no decision, and
+///   says whether one may have been made.
+/// * `renew` and `release` are compare-and-act on the named grant (rule A9): repeating them, however late,
+///   never affects a later grant. `acquire` and `abandon` go by the request id (rule A12).
+/// * Futures are cancel-safe: dropping one leaks nothing and blocks no other caller.
 pub trait LockService: Send + Sync + 'static {
-    /// Which authority this is; fences are bound to it.
+    /// The id of this authority; fences are bound to it.
     fn authority(&self) -> &AuthorityId;
 
-    /// Asks for a lock, at once or in its queue.
+    /// Requests a lock, at once or in its queue.
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired>;
 
-    /// Makes the lease of a grant last its full time again; the token stays.
+    /// Renews a grant: its lease lasts its full time again, and the token stays the same.
     fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal>;
 
-    /// Gives a grant up.
+    /// Releases a grant.
     fn release(&self, grant: GrantRef) -> Operation<'_, Released>;
 
-    /// Gives up a request whose outcome is not known: whatever it was granted is released, and it is
-    /// never granted from now on. Acknowledged only when that is certain.
+    /// Gives up a request whose outcome is unknown: anything it was granted is released, and it is never
+    /// granted from now on. The answer comes only when both are certain.
     fn abandon(&self, request: RequestId) -> Operation<'_, ()>;
 
-    /// Who holds a lock.
+    /// Returns the holder of a lock and the number of waiters.
     fn show(&self, lock: LockName) -> Operation<'_, LockView>;
 
-    /// One page of the locks held whose names start with `prefix`.
+    /// Returns one page of the held locks whose names start with `prefix`.
     fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Operation<'_, Page> {
         let _ = (prefix, after, limit);
         unsupported("list locks")
     }
 
-    /// Changes of the locks whose names start with `prefix`, from now on or after a revision.
+    /// Watches changes of the locks whose names start with `prefix`, from now on or after a revision.
     fn watch(&self, prefix: &str, after: Option<u64>) -> Operation<'_, Events> {
         let _ = (prefix, after);
         unsupported("watch locks")
     }
 
-    /// Takes a lock from its holder (`palisade break`). `token` is the one it must be held with.
+    /// Takes a lock from its holder (`palisade break`). `token` must be the token of the current grant.
     fn revoke(&self, lock: LockName, token: Token, reason: &str) -> Operation<'_, Revocation> {
         let _ = (lock, token, reason);
         unsupported("revoke locks")
     }
 
-    /// What the authority says about itself.
+    /// Returns the status that the authority reports.
     fn status(&self) -> Operation<'_, Status> {
         unsupported("report its status")
     }
@@ -85,29 +85,29 @@ fn unsupported<'a, T: 'a>(what: &'static str) -> Operation<'a, T> {
     Box::pin(async move { Err(Fault::unsupported(what)) })
 }
 
-/// A wish for a lock.
+/// A request for a lock.
 #[derive(Clone, Debug)]
 pub struct AcquireRequest {
-    /// Which lock.
+    /// The requested lock.
     pub lock: LockName,
-    /// Who asks.
+    /// The requesting client.
     pub client: ClientId,
-    /// The lease to put the grant under.
+    /// The lease that the grant goes under.
     pub under: Under,
-    /// How long to wait in the queue; `None` is a try.
+    /// How long to wait in the queue; `None` for a try.
     pub wait: Option<Span>,
-    /// What makes a retry recognisable, and what [`LockService::abandon`] names.
+    /// The id that makes a retry recognisable, and that [`LockService::abandon`] takes.
     pub request: RequestId,
     /// Free text shown with the holder.
     pub metadata: Option<Box<str>>,
 }
 
-/// The lease a grant goes under.
+/// The lease that a grant goes under.
 #[derive(Clone, Copy, Debug)]
 pub enum Under {
     /// A new lease that lasts this long without renewal.
     New(Ttl),
-    /// A lease the client has; the grant ends with it.
+    /// A lease that the client has; the grant ends with it.
     Existing(LeaseKey),
 }
 
@@ -115,33 +115,33 @@ pub enum Under {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Acquired {
-    /// The lock is the caller's. `valid_for` counts from no later than the call of
-    /// [`LockService::acquire`] that sent this request id first, and `valid_for - waited` from no
-    /// later than the one that is answered.
+    /// The caller has the lock. `valid_for` counts from no later than the first call of
+    /// [`LockService::acquire`] with this request id, and `valid_for - waited` from no later than the call
+    /// that this answers.
     Granted(Granted),
-    /// Somebody else has it, and still had it when the wait was over.
+    /// Another client has the lock, and still had it when the wait was over.
     Held(Holder),
-    /// Too many requests wait; the text names the bound.
+    /// Too many requests are waiting; the text names the bound.
     QueueFull(Box<str>),
-    /// The authority holds as many locks as it may; the text names the bound.
+    /// The authority holds as many locks as it allows; the text names the bound.
     TooManyLocks(Box<str>),
-    /// It is over: the lease named, or the grant this very request had got before its answer was
-    /// lost. `None` if the authority does not remember how.
+    /// The named lease has ended, or so has the grant that this same request got before its answer was lost.
+    /// `None` if the authority does not remember how.
     Over(Option<Ending>),
-    /// The request was abandoned before.
+    /// The request was abandoned earlier.
     Abandoned,
-    /// The last token is out.
+    /// The authority has issued its last token.
     TokensExhausted,
 }
 
 /// The outcomes of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// The lease lasts. `valid_for` counts from no later than the call of [`LockService::renew`].
+    /// The lease was renewed. `valid_for` counts from no later than the call of [`LockService::renew`].
     Renewed(Renewed),
-    /// The grant is over.
+    /// The grant has ended.
     Ended(Ending),
-    /// Nothing is known of such a grant.
+    /// The authority knows no such grant.
     NotHeld,
     /// The lock is held with another token.
     Stale {
@@ -153,13 +153,13 @@ pub enum Renewal {
 /// The outcomes of a release. After each of them the caller does not hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// It was held, and is given up.
+    /// The grant was live, and is released.
     Released,
-    /// It was over before; [`Ending::Released`] is a repeat of a release that had worked.
+    /// The grant had already ended; [`Ending::Released`] answers the repeat of a release that had succeeded.
     Ended(Ending),
-    /// Nothing is known of such a grant.
+    /// The authority knows no such grant.
     NotHeld,
-    /// The lock is held with another token, and stays so.
+    /// The lock is held with another token, and stays held.
     Stale {
         /// That token.
         highest: Token,
@@ -171,18 +171,18 @@ pub enum Released {
 pub enum Revocation {
     /// The lock was taken from its holder.
     Revoked,
-    /// The grant named was over before.
+    /// The named grant had already ended.
     Ended(Ending),
-    /// Nobody holds the lock.
+    /// The lock is free.
     NotHeld,
-    /// The lock is held with another token: look again.
+    /// The lock is held with another token: look again before another attempt.
     Stale {
         /// That token.
         highest: Token,
     },
 }
 
-/// Where a listing goes on. Only the authority that made it can read it.
+/// The position where a listing continues. Only the authority that made it can read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor(pub Box<str>);
 
@@ -191,7 +191,7 @@ pub struct Cursor(pub Box<str>);
 pub struct Page {
     /// The locks; possibly fewer than asked for, possibly none.
     pub locks: Vec<LockView>,
-    /// Where to go on; `None` when the listing is complete.
+    /// The cursor of the next page; `None` when the listing is complete.
     pub next: Option<Cursor>,
 }
 
@@ -202,22 +202,22 @@ pub struct WatchEvent {
     pub revision: u64,
     /// The lock.
     pub lock: LockName,
-    /// The holder concerned.
+    /// The client that the change is about.
     pub client: ClientId,
-    /// The token concerned.
+    /// The token of the grant that the change is about.
     pub token: Token,
-    /// What happened.
+    /// The kind of change.
     pub change: Change,
-    /// Events this observer was too slow for and did not get before this one.
+    /// The number of events before this one that this observer was too slow to receive.
     pub missed: u64,
 }
 
-/// What an authority says about itself.
+/// The status that an authority reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Keeps for the authority's whole life.
+    /// The authority's id, which stays the same for its whole life.
     pub authority: AuthorityId,
-    /// Changes with every restore from a backup.
+    /// An id that changes with every restore from a backup.
     pub incarnation: String,
     /// The token the next grant gets; `None` when the range is exhausted.
     pub next_token: Option<Token>,
@@ -225,10 +225,10 @@ pub struct Status {
     pub locks: u64,
     /// Live leases.
     pub leases: u64,
-    /// Requests that wait.
+    /// The number of waiting requests.
     pub waiters: u64,
-    /// What the authority runs.
+    /// The version of the authority's software.
     pub version: String,
-    /// Whether its clock moves only when told.
+    /// Whether its clock moves only on request.
     pub manual_clock: bool,
 }

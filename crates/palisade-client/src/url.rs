@@ -4,21 +4,21 @@ use std::fmt;
 
 use crate::fault::Fault;
 
-/// The parts of a URL, as they stand there.
+/// The parts of a URL, as written.
 pub(crate) struct Parts<'a> {
-    scheme: &'a str,
+    url: &'a str,
     pub(crate) user: Option<&'a str>,
     hosts: &'a str,
     pub(crate) path: &'a str,
 }
 
 impl<'a> Parts<'a> {
-    /// Takes a URL of this scheme apart.
+    /// Splits a URL of this scheme into its parts.
     pub(crate) fn of(url: &'a str, scheme: &'a str) -> Result<Parts<'a>, Fault> {
         let rest = url
             .strip_prefix(scheme)
             .and_then(|rest| rest.strip_prefix("://"))
-            .ok_or_else(|| Fault::invalid(format!("an address begins with {scheme}://")))?;
+            .ok_or_else(|| Fault::invalid(format!("an address must begin with {scheme}://")))?;
         let (authority, path) = match rest.find('/') {
             Some(slash) => rest.split_at(slash),
             None => (rest, ""),
@@ -28,7 +28,7 @@ impl<'a> Parts<'a> {
             None => (None, authority),
         };
         Ok(Parts {
-            scheme,
+            url,
             user,
             hosts,
             path,
@@ -44,7 +44,7 @@ impl<'a> Parts<'a> {
     }
 
     fn host(&self, given: &str, default_port: u16) -> Result<String, Fault> {
-        // An IPv6 address stands in brackets, and has colons of its own.
+        // An IPv6 address is in brackets and contains colons.
         let name_ends = given.rfind(']').map_or(0, |bracket| bracket + 1);
         let (host, port) = match given[name_ends..].find(':') {
             Some(colon) => {
@@ -57,22 +57,16 @@ impl<'a> Parts<'a> {
         };
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._[]:".contains(&byte);
         if host.is_empty() || !host.bytes().all(allowed) {
-            return Err(self.wrong("a host is missing or is none"));
+            return Err(self.wrong("a host is missing or is not valid"));
         }
         Ok(format!("{host}:{port}"))
     }
 
-    /// The address cannot be meant. What may be a secret in it is not repeated.
+    /// The fault of an address that is not valid. It does not repeat a part that may be secret.
     pub(crate) fn wrong(&self, why: impl fmt::Display) -> Fault {
-        let Parts {
-            scheme,
-            hosts,
-            path,
-            ..
-        } = self;
-        let user = self.user.map_or("", |_| "…@");
         Fault::invalid(format!(
-            "{scheme}://{user}{hosts}{path} is no authority's address: {why}"
+            "{} is not the address of an authority: {why}",
+            crate::connect::without_secrets(self.url)
         ))
     }
 }

@@ -1,25 +1,24 @@
-//! Watching locks change.
+//! Watching locks for changes.
 
 use std::sync::Arc;
 
 use futures_util::stream::StreamExt as _;
 use palisade_core::Timestamp;
 
-use crate::errand::{Backoff, insist};
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::keeper::{Core, NEVER};
+use crate::retry::{Backoff, repeat_until};
 use crate::service::{Events, WatchEvent};
 
-/// Changes of locks as they become durable, in order. A connection that breaks is opened again and
-/// goes on after the last event that was seen; what was missed all the same is counted in
-/// [`WatchEvent::missed`].
+/// Changes of locks as they become durable, in order. A broken connection is reopened, and the watch
+/// continues after the last event seen. Events that were still missed are counted in [`WatchEvent::missed`].
 ///
-/// It is news, not proof: a holder learns from its own deadline, not from an event.
+/// An event is news, not proof: a holder learns of a loss from its own deadline, not from an event.
 pub struct Watch {
     core: Arc<Core>,
     prefix: Box<str>,
-    /// The last event seen, or where the watch was asked to begin.
+    /// The last event seen, or the revision after which the watch begins.
     after: Option<u64>,
     events: Option<Events>,
 }
@@ -40,7 +39,7 @@ impl Watch {
         })
     }
 
-    /// The next change. It waits through reconnects, for as long as nothing happens; dropping the
+    /// Returns the next change. It waits, also across reconnects, as long as nothing happens; dropping the
     /// future loses no event.
     ///
     /// # Errors
@@ -68,14 +67,14 @@ impl Watch {
     }
 }
 
-/// Borrows only what it needs: a watch can then be moved into a task of its own.
+/// Subscribes. It borrows only what it needs, so that a watch can be moved into its own task.
 async fn subscribe(
     core: &Core,
     prefix: &str,
     after: Option<u64>,
     until: Timestamp,
 ) -> Result<Events, Fault> {
-    insist(core, until, || core.service.watch(prefix, after)).await
+    repeat_until(core, until, || core.service.watch(prefix, after)).await
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Asking for a lock, on virtual time against a scripted authority: what is sent, what is repeated,
-//! and that no way of giving up leaves a lock behind.
+//! Requests for a lock on virtual time, against a scripted authority: what is sent, what is repeated, and
+//! that a request given up in any way leaves no lock behind.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -80,7 +80,7 @@ async fn a_denial_is_an_error_for_acquire_none_for_try_and_a_value_for_attempt()
 }
 
 #[tokio::test]
-async fn requests_are_clients_of_their_own_unless_named() {
+async fn each_request_is_a_separate_client_unless_named() {
     let (client, service, _clock) = scripted_client();
     let mut ids = Vec::new();
     for named in [None, None, Some("worker-7"), Some("worker-7")] {
@@ -96,7 +96,7 @@ async fn requests_are_clients_of_their_own_unless_named() {
     }
     assert_ne!(ids[0].0, ids[1].0);
     assert_eq!((&*ids[2].0, &*ids[3].0), ("worker-7", "worker-7"));
-    assert_ne!(ids[2].1, ids[3].1, "every wish has a request id of its own");
+    assert_ne!(ids[2].1, ids[3].1, "every request has its own request id");
 }
 
 #[tokio::test]
@@ -143,22 +143,22 @@ async fn an_unknown_outcome_is_repeated_with_the_same_id_and_counts_from_the_ans
     assert_eq!(
         second.wait,
         Some(left),
-        "the caller's deadline does not move"
+        "the caller's deadline stays the same"
     );
     clock.advance(secs(1)).await;
-    // Ten seconds are left of the grant, counted from this attempt.
+    // The grant has ten seconds left, counted from this attempt.
     answer.send(Ok(granted(7, TTL_MS, TTL_MS, 0))).unwrap();
     let lease = acquire.await.unwrap().unwrap();
     assert_eq!(
         clock.now().after(Span::from(lease.remaining())),
         second_at.after(Span::from(usable(TTL)))
     );
-    // Control arm: counted from the first attempt it would be another instant.
+    // Control arm: counting from the first attempt would give another instant.
     assert_ne!(second_at, first_at);
 }
 
-/// The repeat joins the first sending, which still stands in the queue: the wait before the repeat is
-/// in `valid_for` and must not be believed.
+/// The repeat joins the first attempt, which still waits in the queue. The wait before the repeat is part of
+/// `valid_for`, and the client must not count it as validity.
 #[tokio::test]
 async fn a_wait_that_began_before_the_repeat_is_not_counted_twice() {
     let (client, service, clock) = scripted_client();
@@ -169,7 +169,7 @@ async fn a_wait_that_began_before_the_repeat_is_not_counted_twice() {
     clock.advance(Duration::from_millis(10)).await;
     let (second_at, _, answer) = acquire_call(&service).await;
     clock.advance(secs(1)).await;
-    // Granted now: nine seconds and a bit after the first sending was taken in.
+    // The lock is granted now, nine seconds and a bit after the first attempt arrived.
     let waited_ms = clock.now().since(first_at).as_millis();
     answer
         .send(Ok(granted(7, TTL_MS, waited_ms + TTL_MS, waited_ms)))
@@ -180,7 +180,7 @@ async fn a_wait_that_began_before_the_repeat_is_not_counted_twice() {
         clock.now().after(Span::from(TTL)),
     );
     assert!(deadline < freed);
-    // Control arm: the same sum from the repeat's own sending would be past it.
+    // Control arm: the same sum from the instant when the repeat was sent would be later.
     let naive = second_at.after(Span::from(usable(Duration::from_millis(
         waited_ms + TTL_MS,
     ))));
@@ -271,7 +271,7 @@ async fn an_attempt_that_may_have_arrived_outweighs_a_later_one_that_did_not() {
                     abandoned = Some(request);
                     answer.send(Ok(())).unwrap();
                 }
-                _ => panic!("nothing else"),
+                _ => panic!("an unexpected call"),
             }
         }
     }
@@ -288,7 +288,7 @@ async fn an_acquire_without_an_answer_ends_by_itself_and_is_abandoned() {
     clock.advance(secs(6)).await;
     assert!(
         !acquire.is_finished(),
-        "the wait, and the client's patience on top"
+        "the wait plus the client's patience"
     );
     clock.advance(secs(1)).await;
     assert_eq!(

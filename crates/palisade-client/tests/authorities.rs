@@ -1,5 +1,6 @@
-//! What only our own authorities do, or only a manual clock shows: the same tests against the in-process
-//! one and against a real server. What every authority does is in the suite, `conformance_own.rs`.
+//! Properties that only our own authorities have, or that only a manual clock shows: the same tests run
+//! against the in-process authority and against a real server. The suite in `conformance_own.rs` covers the
+//! properties of every authority.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +24,7 @@ use palisade_core::Span;
 use support::server::Server;
 use support::{PATIENCE, VirtualClock};
 
-/// An authority whose clock moves only when told.
+/// An authority whose clock moves only when the test moves it.
 struct Authority {
     service: Arc<dyn LockService>,
     inside: Inside,
@@ -90,10 +91,10 @@ for_every_authority![
     a_paused_holder_learns_that_it_is_late_and_its_token_is_lower,
     an_operator_takes_a_lock_and_its_holder_learns_it,
     locks_under_one_lease_expire_together,
-    a_release_says_what_happened,
-    a_detached_grant_is_released_by_whoever_has_it,
+    a_release_reports_its_outcome,
+    a_detached_grant_can_be_released_with_its_key,
     listing_goes_through_all_pages,
-    watching_tells_what_happens_in_order,
+    a_watch_reports_events_in_order,
     thousands_of_operations_in_flight,
 ];
 
@@ -102,7 +103,7 @@ async fn a_paused_holder_learns_that_it_is_late_and_its_token_is_lower(authority
     let (paused, other) = (authority.client_with(clock.clone()), authority.client());
     let late = paused.lock("orders").ttl(secs(10)).acquire().await.unwrap();
     late.check().unwrap();
-    // The process is stopped for as long as its lease lasts.
+    // The process is stopped for the full time of its lease.
     authority.advance(secs(10)).await;
     clock.leap(secs(10));
     let next = other
@@ -113,7 +114,7 @@ async fn a_paused_holder_learns_that_it_is_late_and_its_token_is_lower(authority
         .expect("free at issued_at + ttl");
     assert_eq!(late.check().unwrap_err().why, Loss::Deadline);
     assert!(next.token() > late.token());
-    // Its late release does not free the lock of the next.
+    // Its late release does not free the next holder's lock.
     assert_eq!(late.release().await, Ok(Released::Ended(Ending::Expired)));
     assert_eq!(
         other.show("orders").await.unwrap().holder.unwrap().token,
@@ -124,7 +125,7 @@ async fn a_paused_holder_learns_that_it_is_late_and_its_token_is_lower(authority
 
 async fn an_operator_takes_a_lock_and_its_holder_learns_it(authority: Authority) {
     let client = authority.client();
-    // real time: the holder hears of it with its next renewal, here after 70 ms.
+    // real time: the holder learns of the revocation with its next renewal, here after 70 ms.
     let lease = client
         .lock("orders")
         .ttl(Duration::from_millis(210))
@@ -142,7 +143,7 @@ async fn an_operator_takes_a_lock_and_its_holder_learns_it(authority: Authority)
         Ok(Revocation::Revoked)
     );
     let lost = tokio::time::timeout(PATIENCE, lease.lost()).await.unwrap();
-    // A machine that is busy for long may reach the deadline first; it is lost either way.
+    // A machine that is busy for a long time may reach the deadline first; the lease is lost either way.
     assert!(
         matches!(lost.why, Loss::Ended(Ending::Revoked) | Loss::Deadline),
         "{lost}"
@@ -166,7 +167,7 @@ async fn locks_under_one_lease_expire_together(authority: Authority) {
     for lock in ["orders", "stock"] {
         assert!(client.show(lock).await.unwrap().holder.is_none(), "{lock}");
     }
-    // The holder's clock stood still, so it is the authority that says no.
+    // The holder's clock stood still, so it is the authority that refuses.
     let late = client
         .lock("more")
         .under(&orders)
@@ -177,7 +178,7 @@ async fn locks_under_one_lease_expire_together(authority: Authority) {
     drop((orders, stock));
 }
 
-async fn a_release_says_what_happened(authority: Authority) {
+async fn a_release_reports_its_outcome(authority: Authority) {
     let client = authority.client();
     let lease = client
         .lock("orders")
@@ -213,7 +214,7 @@ async fn a_release_says_what_happened(authority: Authority) {
     assert!(client.show("orders").await.unwrap().holder.is_none());
 }
 
-async fn a_detached_grant_is_released_by_whoever_has_it(authority: Authority) {
+async fn a_detached_grant_can_be_released_with_its_key(authority: Authority) {
     let client = authority.client();
     let grant = client.lock("orders").acquire().await.unwrap().detach();
     let other = authority.client();
@@ -256,7 +257,7 @@ async fn listing_goes_through_all_pages(authority: Authority) {
     );
 }
 
-async fn watching_tells_what_happens_in_order(authority: Authority) {
+async fn a_watch_reports_events_in_order(authority: Authority) {
     let client = authority.client();
     let mut watch = client.watch("orders").await.unwrap();
     let lease = client

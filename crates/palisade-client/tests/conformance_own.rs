@@ -1,4 +1,4 @@
-//! The in-process authority and a real Palisade server against the suite for authorities.
+//! The conformance suite against the in-process authority and a real Palisade server.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,7 +27,7 @@ impl Subject for Here {
     }
 }
 
-/// `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
+/// Set `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_process() {
     let subject = Arc::new(Here(Arc::new(InProcess::start().unwrap())));
@@ -35,19 +35,19 @@ async fn in_process() {
     conformance::run(&subject, habit).await.assert_passed();
 }
 
-/// A server in this process on a durable store, behind a relay that stays when it goes.
-struct There {
+/// A server in this process on a durable store, behind a relay that keeps running when the server stops.
+struct RealServer {
     dir: tempfile::TempDir,
     server: Mutex<Option<Server>>,
     relay: Relay,
 }
 
-impl There {
-    async fn start() -> There {
+impl RealServer {
+    async fn start() -> RealServer {
         let dir = tempfile::tempdir().unwrap();
         let server = Server::start(&dir.path().join("data")).await;
         let relay = Relay::to(server.address).await;
-        There {
+        RealServer {
             dir,
             server: Mutex::new(Some(server)),
             relay,
@@ -55,7 +55,7 @@ impl There {
     }
 }
 
-impl Subject for There {
+impl Subject for RealServer {
     async fn connect(&self) -> Result<Arc<dyn LockService>, Fault> {
         Ok(Arc::new(Palisade::connect(&self.relay.url(), 1).await?))
     }
@@ -68,8 +68,8 @@ impl Subject for There {
         self.relay.cut();
     }
 
-    /// In order, but its clients see their connections end and none of their requests answered; the
-    /// real SIGKILL is in the binary's own crash battery.
+    /// The server stops in order, but its clients see their connections end and get no answers to their
+    /// requests. A real SIGKILL is part of the binary's own crash battery.
     async fn crash(&self) -> bool {
         let mut server = self.server.lock().await;
         self.relay.move_to(None);
@@ -81,16 +81,16 @@ impl Subject for There {
     }
 }
 
-/// `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
+/// Set `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
 #[tokio::test(flavor = "multi_thread")]
 async fn palisade_server() {
-    let subject = Arc::new(There::start().await);
+    let subject = Arc::new(RealServer::start().await);
     let habit = Habit::FULL.scaled().unwrap();
     conformance::run(&subject, habit).await.assert_passed();
 }
 
-/// A broken authority: each connection has locks of its own, as on the sides of a partition. It shows
-/// that the suite can fail.
+/// A broken authority: each connection has its own locks, as on the sides of a partition. It shows that the
+/// suite can fail.
 struct Partitioned;
 
 impl Subject for Partitioned {
@@ -115,7 +115,7 @@ async fn a_partitioned_authority_fails_the_suite() {
         "an_expired_lease_goes_to_the_next_and_never_before_its_holder_stops_believing",
         "a_repeated_request_is_answered_with_its_first_grant",
         "an_abandoned_grant_is_given_back",
-        "a_client_stopped_past_its_lease_knows_it_when_it_goes_on",
+        "a_client_stopped_past_its_lease_knows_it_when_it_continues",
     ] {
         assert!(
             failed.contains(&check),

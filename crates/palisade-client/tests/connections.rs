@@ -1,4 +1,4 @@
-//! What happens to leases and requests when connections and servers go away.
+//! Leases and requests while connections break and servers stop.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,19 +17,19 @@ use support::{PATIENCE, until_shown};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-struct Place {
+struct Setup {
     /// Removed when dropped.
     _dir: tempfile::TempDir,
     server: Server,
     relay: Relay,
 }
 
-/// A server in a folder of its own, behind a relay.
-async fn place() -> Place {
+/// A server in its own folder, behind a relay.
+async fn setup() -> Setup {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(&dir.path().join("data")).await;
     let relay = Relay::to(server.address).await;
-    Place {
+    Setup {
         _dir: dir,
         server,
         relay,
@@ -38,15 +38,15 @@ async fn place() -> Place {
 
 #[tokio::test]
 async fn a_wait_goes_on_over_a_new_connection_and_is_granted_once() {
-    let place = place().await;
-    let client = Client::connect(&place.relay.url()).await.unwrap();
-    let observer = Client::connect(&place.server.url()).await.unwrap();
+    let setup = setup().await;
+    let client = Client::connect(&setup.relay.url()).await.unwrap();
+    let observer = Client::connect(&setup.server.url()).await.unwrap();
     let holder = observer.lock("orders").acquire().await.unwrap();
     let waiter = tokio::spawn(client.lock("orders").wait(secs(60)).acquire());
     until_shown(&observer, "orders", |lock| lock.waiters == 1).await;
-    place.relay.move_to(None);
+    setup.relay.move_to(None);
     until_shown(&observer, "orders", |lock| lock.waiters == 0).await;
-    place.relay.move_to(Some(place.server.address));
+    setup.relay.move_to(Some(setup.server.address));
     until_shown(&observer, "orders", |lock| lock.waiters == 1).await;
     let token = holder.token();
     holder.release().await.unwrap();
@@ -61,18 +61,18 @@ async fn a_wait_goes_on_over_a_new_connection_and_is_granted_once() {
 
 #[tokio::test]
 async fn a_server_that_does_not_come_back_costs_the_lease_at_its_deadline_and_not_before() {
-    let place = place().await;
-    let client = Client::connect(&place.relay.url()).await.unwrap();
+    let setup = setup().await;
+    let client = Client::connect(&setup.relay.url()).await.unwrap();
     let lease = client
         .lock("orders")
         .ttl(Duration::from_millis(600))
         .acquire()
         .await
         .unwrap();
-    place.relay.move_to(None);
+    setup.relay.move_to(None);
     lease.check().unwrap();
     let longest = lease.remaining();
-    // real time: the deadline passes while nobody can be reached.
+    // real time: the deadline passes while no server can be reached.
     let lost = tokio::time::timeout(longest + PATIENCE, lease.lost())
         .await
         .unwrap();
@@ -82,34 +82,34 @@ async fn a_server_that_does_not_come_back_costs_the_lease_at_its_deadline_and_no
 
 #[tokio::test]
 async fn a_guard_dropped_while_the_server_is_away_is_released_when_it_is_back() {
-    let place = place().await;
-    let client = Client::connect(&place.relay.url()).await.unwrap();
-    let observer = Client::connect(&place.server.url()).await.unwrap();
+    let setup = setup().await;
+    let client = Client::connect(&setup.relay.url()).await.unwrap();
+    let observer = Client::connect(&setup.server.url()).await.unwrap();
     let lease = client
         .lock("orders")
         .ttl(secs(3_600))
         .acquire()
         .await
         .unwrap();
-    place.relay.move_to(None);
+    setup.relay.move_to(None);
     drop(lease);
-    place.relay.move_to(Some(place.server.address));
+    setup.relay.move_to(Some(setup.server.address));
     until_shown(&observer, "orders", |lock| lock.holder.is_none()).await;
 }
 
 #[tokio::test]
 async fn another_authority_at_the_same_address_is_not_believed() {
-    let (place, other) = (place().await, place().await);
+    let (setup, other) = (setup().await, setup().await);
     let options = Options {
         patience: Duration::from_millis(300),
         ..Options::default()
     };
-    let client = Client::connect_with(&place.relay.url(), options)
+    let client = Client::connect_with(&setup.relay.url(), options)
         .await
         .unwrap();
     let lease = client.lock("orders").acquire().await.unwrap();
-    place.relay.move_to(Some(other.server.address));
-    // Until the break is noticed an operation may have been sent: its outcome is unknown.
+    setup.relay.move_to(Some(other.server.address));
+    // Until the client notices the break, an operation may have been sent: its outcome is unknown.
     let refused = loop {
         match client.lock("stock").try_acquire().await {
             Err(error) if error.code() == "unavailable" => break error,
@@ -121,13 +121,13 @@ async fn another_authority_at_the_same_address_is_not_believed() {
         refused.to_string().contains("tokens of two authorities"),
         "{refused}"
     );
-    place.relay.move_to(Some(place.server.address));
-    released(&place, lease).await;
+    setup.relay.move_to(Some(setup.server.address));
+    released(&setup, lease).await;
 }
 
-/// The lease was this authority's all the time.
-async fn released(place: &Place, lease: Lease) {
-    let observer = Client::connect(&place.server.url()).await.unwrap();
+/// The lease belonged to this authority all the time.
+async fn released(setup: &Setup, lease: Lease) {
+    let observer = Client::connect(&setup.server.url()).await.unwrap();
     let shown = observer.show("orders").await.unwrap();
     assert_eq!(shown.holder.unwrap().token, lease.token());
     drop(lease);
@@ -135,7 +135,7 @@ async fn released(place: &Place, lease: Lease) {
 }
 
 #[tokio::test]
-async fn where_nothing_listens_the_error_says_so() {
+async fn an_address_without_a_listener_is_an_error() {
     let free = TcpListener::bind("127.0.0.1:0")
         .await
         .unwrap()
@@ -153,7 +153,7 @@ async fn where_nothing_listens_the_error_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_no_palisade_server_is_not_waited_for() {
+async fn another_kind_of_server_is_reported_without_a_wait() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! etcd as the authority: the suite for authorities against Debian's etcd-server, and the known trap
-//! of its own lock.
+//! etcd as the authority: the conformance suite against Debian's etcd-server, and the known flaw of etcd's
+//! own lock.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,7 +22,7 @@ use palisade_testbed::Etcd as Server;
 use support::poll;
 use support::relay::Relay;
 
-/// A cluster of one, and what is connected to it.
+/// A cluster of one member, and its connections.
 struct Cluster {
     server: Server,
     relay: Relay,
@@ -31,7 +31,7 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Cluster {
-        // A cluster that never compacts looks at every request there ever was for the lock.
+        // A cluster that never compacts searches all requests that the lock ever had.
         let compact = "--auto-compaction-mode=periodic --auto-compaction-retention=5s";
         let server = Server::start(&compact.split(' ').collect::<Vec<_>>());
         let relay = Relay::to(server.address()).await;
@@ -79,7 +79,7 @@ impl Subject for Cluster {
 }
 
 const HABIT: Habit = Habit {
-    // etcd's shortest, with the default election time-out.
+    // etcd's shortest lease with the default election time-out.
     brief: Duration::from_secs(2),
     long: Duration::from_secs(10),
     takes_back: false,
@@ -87,7 +87,7 @@ const HABIT: Habit = Habit {
     ..Habit::FULL
 };
 
-/// `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
+/// Set `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_passes_the_suite_for_authorities() {
     let subject = Arc::new(Cluster::start().await);
@@ -96,7 +96,8 @@ async fn it_passes_the_suite_for_authorities() {
     report.assert_passed();
 }
 
-/// One call of the JSON gateway, which is not ours: how others use this server.
+/// Makes one call to the JSON gateway, which does not use our client: the way in which other programs use
+/// this server.
 fn post(address: std::net::SocketAddr, path: &str, body: &str) -> std::io::Result<String> {
     let mut stream = std::net::TcpStream::connect(address)?;
     let length = body.len();
@@ -109,7 +110,7 @@ fn post(address: std::net::SocketAddr, path: &str, body: &str) -> std::io::Resul
     Ok(answer)
 }
 
-/// How many watches the server keeps.
+/// Returns the number of watches at the server.
 fn watches(server: &Server) -> u64 {
     let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
     write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
@@ -119,7 +120,7 @@ fn watches(server: &Server) -> u64 {
     count.unwrap().lines().next().unwrap().parse().unwrap()
 }
 
-/// A watch that was left behind costs the server memory, and work at every write.
+/// A watch that is left behind costs the server memory, and work at every write.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_is_over_leaves_no_watch_behind() {
     let server = Server::start(&[]);
@@ -139,7 +140,8 @@ async fn a_wait_that_is_over_leaves_no_watch_behind() {
     held.check().unwrap();
 }
 
-/// What is lost to who gives no sign of life: a lease as long, granted later, is the clock.
+/// A waiter that sends no keep-alive loses its place; a second lease of the same length, granted later,
+/// serves as the clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_keeps_its_place_for_longer_than_its_lease_would_last() {
     let server = Server::start(&[]);
@@ -173,7 +175,7 @@ async fn a_waiter_keeps_its_place_for_longer_than_its_lease_would_last() {
     assert!(matches!(granted, Ok(Acquired::Granted(_))), "{granted:?}");
 }
 
-/// The lock of etcd 3.4 itself, as anybody may call it.
+/// The lock of etcd 3.4 itself, called as any client may call it.
 struct Naive(std::net::SocketAddr);
 
 impl Naive {
@@ -194,7 +196,7 @@ impl Naive {
         assert!(answer.contains(" 200 "), "{answer}");
     }
 
-    /// `bmFpdmU=` is `naive`. Answers when the lock is granted.
+    /// `bmFpdmU=` is `naive`. Returns when the lock is granted.
     async fn lock(&self, lease: u64) -> String {
         let body = format!(r#"{{"name":"bmFpdmU=","lease":"{lease}"}}"#);
         self.call("/v3/lock/lock", body).await
@@ -208,7 +210,7 @@ impl Naive {
     }
 
     async fn waiting(&self) -> usize {
-        // Every key that begins with "naive".
+        // Every key with the prefix "naive".
         let body = r#"{"key":"bmFpdmU=","range_end":"bmFpdmY=","count_only":true}"#.to_owned();
         let answer = self.call("/v3/kv/range", body).await;
         let count = answer.split(r#""count":""#).nth(1);
@@ -216,8 +218,8 @@ impl Naive {
     }
 }
 
-/// etcd-io/etcd#11456: a waiter whose lease died in the queue is told that it was granted when its
-/// turn would have come, and the next one is granted as well.
+/// etcd-io/etcd#11456: a waiter whose lease died in the queue is told that it was granted when its turn would
+/// have come, and the next waiter is granted as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_lease_died_is_not_granted_though_etcds_own_lock_would() {
     let server = Server::start(&[]);
@@ -246,12 +248,12 @@ async fn a_waiter_whose_lease_died_is_not_granted_though_etcds_own_lock_would() 
         0,
         "what it was granted does not exist"
     );
-    // And a second holder beside it.
+    // The lock now has a second holder.
     assert!(naive.lock(3).await.contains(" 200 "));
     the_same_schedule_through_the_adapter(&server).await;
 }
 
-/// A waiter that stops for longer than its lease lasts, and goes on when the lock is free.
+/// A waiter stops for longer than its lease lasts, and continues when the lock is free.
 async fn the_same_schedule_through_the_adapter(server: &Server) {
     let url = format!("etcd://{}", server.address());
     let client = Client::connect(&url).await.unwrap();
@@ -260,7 +262,7 @@ async fn the_same_schedule_through_the_adapter(server: &Server) {
     let (go_on, stopped) = std::sync::mpsc::channel::<()>();
     let waiter = std::thread::spawn(move || stopped_waiter(&url, &stopped));
     poll(async || client.show("orders").await.unwrap().waiters == 1).await;
-    // Its thread stands still by now or soon, and its lease dies in the queue.
+    // Its thread is stopped by now or soon, and its lease dies in the queue.
     poll(async || client.show("orders").await.unwrap().waiters == 0).await;
     holder.release().await.unwrap();
     let next = wish().acquire().await.unwrap();
@@ -270,14 +272,14 @@ async fn the_same_schedule_through_the_adapter(server: &Server) {
         .unwrap();
     assert!(
         matches!(&told, Err(fault) if fault.is_transient()),
-        "it was told {told:?}"
+        "its answer was {told:?}"
     );
     next.check().unwrap();
     let shown = client.show("orders").await.unwrap();
     assert_eq!(shown.holder.unwrap().token, next.token());
 }
 
-/// Joins the queue, and stands still from the moment it waits.
+/// Joins the queue, and stops as soon as it waits.
 fn stopped_waiter(url: &str, stopped: &std::sync::mpsc::Receiver<()>) -> Result<Acquired, Fault> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! The holder's rules (DESIGN §5), on virtual time against a scripted authority.
+//! The holder's rules (docs/rules.md), on virtual time against a scripted authority.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -41,7 +41,7 @@ async fn renewal(
             assert_eq!(
                 grant.token,
                 Some(Token::new(7).unwrap()),
-                "it names this very grant"
+                "the renewal names this very grant"
             );
             (at, answer)
         }
@@ -105,7 +105,7 @@ async fn it_renews_at_a_third_of_the_ttl() {
     let third = sent.since(granted_at).to_duration();
     assert!(third <= TTL / 3 && third > TTL.mul_f64(0.3), "{third:?}");
     answer.send(Ok(renewed(7, TTL_MS))).unwrap();
-    // And goes on for as long as the guard lives.
+    // The renewals continue for as long as the guard lives.
     for _ in 0..20 {
         let (_, answer) = renewal(&service, &clock).await;
         answer.send(Ok(renewed(7, TTL_MS))).unwrap();
@@ -134,9 +134,9 @@ async fn an_acknowledgement_after_the_deadline_does_not_revive() {
     let (client, service, clock) = scripted_client();
     let lease = lease(&client, &service).await;
     let (sent, answer) = renewal(&service, &clock).await;
-    // The process is stopped past its deadline; then the acknowledgement is read before any timer.
+    // The process is stopped past its deadline; then the acknowledgement is read before any timer fires.
     clock.leap(usable(TTL) - clock.now().since(sent).to_duration());
-    // Control arm: the renewal by itself would still be good.
+    // Control arm: without the deadline, the renewal would still be good.
     assert!(sent.after(Span::from(usable(TTL))) <= clock.now().after(Span::from_millis(1)));
     answer.send(Ok(renewed(7, 86_400_000))).unwrap();
     settle().await;
@@ -145,7 +145,7 @@ async fn an_acknowledgement_after_the_deadline_does_not_revive() {
 }
 
 #[tokio::test]
-async fn a_holder_that_was_stopped_learns_it_when_it_asks_without_any_timer() {
+async fn a_stopped_holder_learns_of_its_loss_from_a_check_without_any_timer() {
     let (client, service, clock) = scripted_client();
     let lease = lease(&client, &service).await;
     let signal = lease.cancellation_token();
@@ -156,7 +156,7 @@ async fn a_holder_that_was_stopped_learns_it_when_it_asks_without_any_timer() {
     assert_eq!((lost.token.get(), lost.why), (7, Loss::Deadline));
     assert!(signal.is_cancelled());
     assert_eq!(lease.lost().await, lost);
-    assert_eq!(lease.token().get(), 7, "the token stays readable");
+    assert_eq!(lease.token().get(), 7, "the token can still be read");
 }
 
 #[tokio::test]
@@ -172,7 +172,7 @@ async fn the_loss_is_announced_by_a_timer_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn what_the_authority_says_about_the_end_is_believed_at_once() {
+async fn a_loss_reported_by_the_authority_counts_at_once() {
     let highest = Token::new(9).unwrap();
     for (answered, why) in [
         (
@@ -224,7 +224,7 @@ async fn a_broken_connection_extends_nothing_and_renewal_goes_on_until_the_deadl
         assert_eq!(deadline(&lease, &clock), before);
     }
     assert!(attempts > 5, "{attempts}");
-    // The server is back in the last moment.
+    // The server is back just before the deadline.
     clock.advance(Duration::from_millis(100)).await;
     let Some(Call::Renew { at, answer, .. }) = service.calls().await.pop() else {
         panic!("a renewal")

@@ -1,5 +1,5 @@
-//! Three members and a leader that is killed: one holder at a time, and tokens that go on rising. The control
-//! arm plays the same to a Redis primary whose replica lags, which issues tokens again.
+//! Clusters of three members whose leader is killed: there is one holder at a time, and tokens continue to
+//! rise. The control arm does the same to a Redis primary whose replica lags, which issues tokens again.
 //!
 //! ```text
 //!   racers ─► acquire ─► Resource (one inside, rising tokens) ─► release ─┐
@@ -7,7 +7,7 @@
 //!      └──────────────────────── until 20 more grants ◄───────────────────┘              the leader
 //! ```
 //!
-//! The count of grants is all that decides when something happens; no time does.
+//! Only the count of grants decides when something happens; no time does.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,10 +28,10 @@ const BEFORE: u64 = 20;
 const AFTER: u64 = 20;
 const TTL: Duration = secs(6);
 
-/// However long an election takes on a busy machine.
+/// Longer than any election on a busy machine.
 const PATIENCE: Duration = secs(120);
 
-/// It stands for what the lock protects, and writes down what must not happen.
+/// A stand-in for the resource that the lock protects. It records every violation.
 #[derive(Default)]
 struct Resource {
     inside: AtomicBool,
@@ -62,7 +62,7 @@ impl Resource {
     }
 }
 
-/// What fails while there is no leader is tried again, as a new request.
+/// Repeats a request that failed while there was no leader, as a new request.
 async fn race(client: Client, resource: Arc<Resource>) {
     while !resource.ended.load(Ordering::SeqCst) {
         let Ok(lease) = client.lock("raced").ttl(TTL).wait(secs(30)).acquire().await else {
@@ -72,8 +72,10 @@ async fn race(client: Client, resource: Arc<Resource>) {
         tokio::task::yield_now().await;
         let held = lease.check().is_ok();
         resource.leave();
-        resource.must(held, || "lost while it was used for an instant".into());
-        // Without an answer it is given back in the background, or expires.
+        resource.must(held, || {
+            "the lease was lost during an instant of use".into()
+        });
+        // A release without an answer is repeated in the background, or the lease expires.
         let _ = lease.release().await;
     }
 }
@@ -98,14 +100,14 @@ impl Race {
         let until = self.resource.grants.load(Ordering::SeqCst) + grants;
         let wait = async {
             while self.resource.grants.load(Ordering::SeqCst) < until {
-                tokio::time::sleep(Duration::from_millis(5)).await; // real time: other clients have to move
+                tokio::time::sleep(Duration::from_millis(5)).await; // real time: other clients have to make progress
             }
         };
         let waited = tokio::time::timeout(PATIENCE, wait).await;
-        waited.expect("nobody is granted any more");
+        waited.expect("the lock is granted again");
     }
 
-    /// What happened that must not.
+    /// Ends the race and returns the violations.
     async fn ends(mut self) -> Vec<String> {
         self.resource.ended.store(true, Ordering::SeqCst);
         while let Some(racer) = self.racers.join_next().await {
@@ -123,7 +125,7 @@ async fn a_leader_is_killed(url: &str, kill: impl FnOnce()) {
     tokio::task::block_in_place(kill);
     race.goes_on_for(AFTER).await;
     assert_eq!(race.ends().await, Vec::<String>::new());
-    // What was held before is held by the same grant, or known to be lost; never by two.
+    // The earlier lock is held by the same grant, or known to be lost; never by two.
     let denied = Client::connect(url).await.unwrap();
     let denied = denied.lock("kept").ttl(TTL).try_acquire().await.unwrap();
     assert_eq!(denied.is_none(), kept.check().is_ok(), "one of them has it");
@@ -167,7 +169,7 @@ async fn zookeeper_with_three_members_keeps_exclusion_and_order_when_its_leader_
     a_leader_is_killed(&url, kill).await;
 }
 
-/// The control arm: a failover that loses acknowledged grants is seen.
+/// The control arm: a failover that loses acknowledged grants is detected.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_with_a_replica_that_lags_issues_tokens_again_when_its_primary_is_killed() {
     let (primary, replica) = tokio::task::block_in_place(|| {
@@ -180,15 +182,15 @@ async fn redis_with_a_replica_that_lags_issues_tokens_again_when_its_primary_is_
     let mut operator = operator.get_multiplexed_async_connection().await.unwrap();
     let relay = Proxy::to(primary.address());
     let race = Race::at(&format!("redis://{}", relay.addr())).await;
-    // A primary streams to a replica only some time after its link is up, and a replica that has nothing
-    // is another authority: then nobody would be granted anything.
+    // A primary streams to a replica only some time after the link is up, and a replica without data is
+    // another authority: it would then grant nothing.
     let follows = async {
         let mut ask = redis::cmd("EXISTS");
         ask.arg("{palisade}:authority");
         while !ask.query_async::<bool>(&mut operator).await.unwrap() {}
     };
     let waited = tokio::time::timeout(PATIENCE, follows).await;
-    waited.expect("the replica has what the primary has");
+    waited.expect("the replica has the primary's data");
     race.goes_on_for(BEFORE).await;
     let mut stop = redis::cmd("REPLICAOF");
     stop.arg("NO").arg("ONE");

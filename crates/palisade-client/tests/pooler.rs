@@ -1,7 +1,7 @@
-//! PostgreSQL behind PgBouncer in transaction mode: two sessions for everybody, and each statement may go
+//! PostgreSQL behind PgBouncer in transaction mode: all clients share two sessions, and each statement may go
 //! to the other one.
 //!
-//! What is listened for does not arrive there, so waiters learn by looking: the first of them once a second.
+//! Notifications do not arrive there, so waiters poll: the first of them once a second.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use palisade_testbed::{PgBouncer, Postgres as Server};
 use tokio::task::JoinSet;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_works_through_a_transaction_pooler_and_waiters_look_for_themselves() {
+async fn everything_works_through_a_transaction_pooler_and_waiters_poll() {
     let server = Server::start(&[]);
     let pooler = PgBouncer::before(&server);
     // More connections than sessions, so that they are shared.
@@ -49,7 +49,7 @@ async fn everything_works_through_a_transaction_pooler_and_waiters_look_for_them
     let wish = || client.lock("orders").ttl(secs(3)).wait(secs(60));
     let holder = wish().acquire().await.unwrap();
     let waiters: Vec<_> = (0..2).map(|_| tokio::spawn(wish().acquire())).collect();
-    // Longer than its time: renewals go through as well.
+    // Holds for longer than the time to live: renewals go through as well.
     while client.show("orders").await.unwrap().waiters < 2 || holder.remaining() > secs(2) {
         tokio::task::yield_now().await;
     }
@@ -60,7 +60,7 @@ async fn everything_works_through_a_transaction_pooler_and_waiters_look_for_them
     assert_eq!(listed[0].holder.as_ref().unwrap().token, holder.token());
     let before = holder.token();
     holder.release().await.unwrap();
-    // In whichever order the two are looked at, each of them is granted, and gives it back.
+    // In either order of polling, both are granted, and both release.
     let mut granted = Vec::new();
     for waiter in waiters {
         granted.push(async move {
@@ -73,6 +73,6 @@ async fn everything_works_through_a_transaction_pooler_and_waiters_look_for_them
     let granted = tokio::time::timeout(secs(60), futures_util::future::join_all(granted));
     let granted = granted.await.unwrap();
     assert!(granted.iter().all(|token| *token > before) && granted[0] != granted[1]);
-    assert_eq!(service.wake_ups(), 0, "nothing was heard");
+    assert_eq!(service.wake_ups(), 0, "no notification arrived");
     assert_eq!(client.show("orders").await.unwrap().holder, None);
 }

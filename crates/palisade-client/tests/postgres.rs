@@ -1,5 +1,5 @@
-//! PostgreSQL as the authority: the suite for authorities against Debian's postgresql, and what is
-//! special about the lock table.
+//! PostgreSQL as the authority: the conformance suite against Debian's postgresql, and the special properties
+//! of the lock table.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +21,7 @@ use palisade_testbed::Postgres as Server;
 use support::relay::Relay;
 use tokio_postgres::NoTls;
 
-/// A database, and what is connected to it.
+/// A database and its connections.
 struct Database {
     server: Server,
     relay: Relay,
@@ -82,7 +82,7 @@ const HABIT: Habit = Habit {
     ..Habit::FULL
 };
 
-/// `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
+/// Set `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_passes_the_suite_for_authorities() {
     let subject = Arc::new(Database::start().await);
@@ -91,7 +91,7 @@ async fn it_passes_the_suite_for_authorities() {
     report.assert_passed();
 }
 
-/// A session of its own, for what is not Palisade's.
+/// A separate session, for statements that are not Palisade's.
 async fn session(server: &Server) -> tokio_postgres::Client {
     let connected = tokio_postgres::connect(&url(server.address()), NoTls).await;
     let (client, connection) = connected.unwrap();
@@ -99,8 +99,8 @@ async fn session(server: &Server) -> tokio_postgres::Client {
     client
 }
 
-/// The recipe with a sequence: the token is drawn, and then the lock is waited for. Who drew first may
-/// be granted last.
+/// The recipe with a sequence: a client draws the token and then waits for the lock. The client that drew
+/// first may be granted last.
 #[tokio::test]
 async fn grants_come_in_the_order_of_their_tokens_though_a_sequence_does_not_give_that() {
     let server = Server::start(&[]);
@@ -126,7 +126,8 @@ async fn grants_come_in_the_order_of_their_tokens_though_a_sequence_does_not_giv
         "the control arm must show the trap"
     );
 
-    // Sixteen at once, over many locks: the order in which the grants were made durable is theirs.
+    // Sixteen clients run at once, over many locks. The insertion order in `seen` is the order in which the
+    // grants became durable.
     let client = Client::connect(&url(server.address())).await.unwrap();
     one.batch_execute(
         "CREATE TABLE seen (place bigserial, token bigint); \
@@ -161,9 +162,9 @@ async fn grants_come_in_the_order_of_their_tokens_though_a_sequence_does_not_giv
     assert_eq!(tokens, (1..=160).collect::<Vec<_>>());
 }
 
-/// A pooler gives every statement another session, and swallows what is listened for.
+/// A pooler gives every statement another session, and drops notifications.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_kept_in_a_session_and_a_waiter_that_hears_nothing_looks() {
+async fn no_state_is_kept_in_a_session_and_a_waiter_without_notifications_polls() {
     let server = Server::start(&[]);
     let operator = session(&server).await;
     let end_all = async || {
@@ -226,8 +227,8 @@ async fn another_isolation_level_is_refused_and_set_up_is_done_once_by_many() {
     assert!(refused.to_string().contains("read committed"), "{refused}");
 }
 
-/// The functions, called by hand: every request of its own client, for one lock. Time is made to pass in
-/// the tables.
+/// Direct calls of the functions: each request has its own client, and all ask for one lock. Time passes by
+/// changes to the tables.
 struct ByHand(tokio_postgres::Client);
 
 impl ByHand {
@@ -236,7 +237,7 @@ impl ByHand {
         ByHand(session(server).await)
     }
 
-    /// The outcome and the token of a statement that answers with both.
+    /// Runs a statement and returns the outcome and the token.
     async fn ask(&self, statement: String) -> (String, Option<i64>) {
         let statement = format!("SELECT outcome, o_token FROM palisade.{statement}");
         let row = self.0.query_one(&statement, &[]).await.unwrap();
@@ -251,7 +252,7 @@ impl ByHand {
         self.ask(acquire).await
     }
 
-    /// What ends or prolongs a request's grant: `renew` or `release`.
+    /// Calls a function on a request's grant: `renew` or `release`.
     async fn on(&self, function: &str, request: char, token: i64) -> String {
         let ttl = if function == "renew" { ", NULL" } else { "" };
         let id = id(request);
@@ -263,7 +264,7 @@ impl ByHand {
         self.0.batch_execute(times).await.unwrap();
     }
 
-    /// Whose grant stands in the table, alive or not.
+    /// Returns the request whose grant is in the table, alive or not.
     async fn holds(&self) -> Option<String> {
         let request = "SELECT request::text FROM palisade.holds";
         let row = self.0.query_opt(request, &[]).await.unwrap();
@@ -279,7 +280,7 @@ fn id(request: char) -> String {
 const GRANT_EXPIRES: &str = "UPDATE palisade.holds SET expires = clock_timestamp()";
 
 #[tokio::test]
-async fn a_grant_that_is_over_or_another_is_neither_renewed_nor_released() {
+async fn an_ended_or_different_grant_is_neither_renewed_nor_released() {
     let server = Server::start(&[]);
     let by_hand = ByHand::start(&server).await;
     for function in ["renew", "release"] {
@@ -289,7 +290,7 @@ async fn a_grant_that_is_over_or_another_is_neither_renewed_nor_released() {
         assert_eq!(by_hand.on(function, 'a', token + 1).await, "stale");
         assert_eq!(by_hand.on(function, 'b', token).await, "not_held");
         assert_eq!(by_hand.holds().await, Some(id('a')));
-        // Nobody else took it, and nobody looked in between.
+        // No other request was granted, and none polled in between.
         by_hand.pass(GRANT_EXPIRES).await;
         assert_eq!(by_hand.on(function, 'a', token).await, "expired");
         assert_eq!(by_hand.holds().await, None);
@@ -297,9 +298,9 @@ async fn a_grant_that_is_over_or_another_is_neither_renewed_nor_released() {
     }
 }
 
-/// A waiter that hears nothing would look within a second: here nobody looks.
+/// A waiter without notifications would poll within a second: here no waiter polls.
 #[tokio::test]
-async fn whatever_ends_a_grant_the_next_waiter_that_lives_has_it_at_once() {
+async fn when_a_grant_ends_the_next_live_waiter_is_granted_at_once() {
     let server = Server::start(&[]);
     let by_hand = ByHand::start(&server).await;
     for how in ["released", "revoked", "abandoned", "expired"] {
@@ -325,7 +326,7 @@ async fn whatever_ends_a_grant_the_next_waiter_that_lives_has_it_at_once() {
             }
             _ => {
                 by_hand.pass(GRANT_EXPIRES).await;
-                // Whoever comes next settles what is over, and queues.
+                // The next request ends what is over, and queues.
                 assert_eq!(by_hand.acquire('d').await.0, "queued");
             }
         }
@@ -354,7 +355,7 @@ async fn the_same_client_takes_its_lock_back_and_its_former_request_learns_of_it
 }
 
 #[tokio::test]
-async fn a_grant_and_those_who_look_agree_on_when_it_was_acquired() {
+async fn a_grant_and_its_observers_agree_on_when_it_was_acquired() {
     let server = Server::start(&[]);
     let client = Client::connect(&url(server.address())).await.unwrap();
     let lease = client.lock("orders").acquire().await.unwrap();
@@ -363,7 +364,7 @@ async fn a_grant_and_those_who_look_agree_on_when_it_was_acquired() {
 }
 
 #[tokio::test]
-async fn waiters_that_died_do_not_fill_a_queue() {
+async fn dead_waiters_do_not_fill_a_queue() {
     let server = Server::start(&[]);
     let by_hand = ByHand::start(&server).await;
     by_hand.acquire('a').await;
@@ -378,8 +379,8 @@ async fn waiters_that_died_do_not_fill_a_queue() {
     assert_eq!(by_hand.acquire('b').await.0, "queued");
 }
 
-/// Exclusion without a token: the guard has none, which the module's documentation proves by not
-/// compiling.
+/// Exclusion without a token: the guard has none, which a `compile_fail` example in the module's
+/// documentation proves.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_advisory_lock_excludes_until_its_session_ends() {
     let server = Server::start(&[]);

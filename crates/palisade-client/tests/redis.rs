@@ -1,5 +1,5 @@
-//! One Redis primary as the authority: the suite for authorities against Debian's redis-server, and
-//! what is special about it.
+//! One Redis primary as the authority: the conformance suite against Debian's redis-server, and the special
+//! properties of Redis.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use palisade_client::{Client, ClientId, Error, Fault, LockService, Loss, Ttl, se
 use palisade_core::{GrantRef, LockName, RequestId, Token};
 use palisade_testbed::{Proxy, Redis as Server};
 
-/// A server that syncs before it answers, and what is connected to it.
+/// A server that syncs before it answers, and its connections.
 struct Primary {
     server: Server,
     proxy: Proxy,
@@ -66,7 +66,7 @@ impl Subject for Primary {
     }
 }
 
-/// `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
+/// Set `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_passes_the_suite_for_authorities() {
     let subject = Arc::new(Primary::start());
@@ -75,7 +75,7 @@ async fn it_passes_the_suite_for_authorities() {
     report.assert_passed();
 }
 
-/// Commands on a connection of their own.
+/// A separate connection for commands.
 async fn raw(server: &Server) -> redis::aio::MultiplexedConnection {
     let client = redis::Client::open(server.url()).unwrap();
     client.get_multiplexed_async_connection().await.unwrap()
@@ -94,7 +94,7 @@ fn tokens(authority: &palisade_core::AuthorityId) -> String {
     format!("{{palisade}}:tokens:{authority}")
 }
 
-/// What recipes say: `INCR` for the token, then `SET NX` for the lock.
+/// The usual recipe: `INCR` for the token, then `SET NX` for the lock.
 mod naive {
     use super::{Server, command};
 
@@ -117,7 +117,7 @@ mod naive {
 #[tokio::test]
 async fn a_token_drawn_before_the_lock_grants_two_and_then_one_and_one_drawn_with_it_does_not() {
     let server = Server::start(&[]);
-    // A draws, B draws, B is quicker and done before A gets its turn.
+    // A draws, B draws, and B acquires and releases before A gets its turn.
     let (a, b) = (naive::draw(&server).await, naive::draw(&server).await);
     assert!(naive::take(&server, b).await);
     naive::release(&server).await;
@@ -127,7 +127,8 @@ async fn a_token_drawn_before_the_lock_grants_two_and_then_one_and_one_drawn_wit
         "the later grant has the lower token: a fence refuses the live holder"
     );
 
-    // The same race for ours: B waits while A is on its way; whoever is granted later is higher.
+    // The same race with our adapter: B waits while A's request is in flight; the later grant has the higher
+    // token.
     let client = Client::connect(&server.url()).await.unwrap();
     let other = Client::connect(&server.url()).await.unwrap();
     let take = async |client: &Client| {
@@ -150,7 +151,7 @@ async fn a_token_drawn_before_the_lock_grants_two_and_then_one_and_one_drawn_wit
 }
 
 #[tokio::test]
-async fn an_emptied_server_is_another_authority_and_issues_nothing_to_those_who_knew_it() {
+async fn an_emptied_server_is_another_authority_and_issues_nothing_to_its_old_clients() {
     let server = Server::start(&[]);
     let redis = Redis::connect(&server.url()).await.unwrap();
     let client = Client::connect(&server.url()).await.unwrap();
@@ -160,7 +161,7 @@ async fn an_emptied_server_is_another_authority_and_issues_nothing_to_those_who_
         redis.show(lease.lock().clone()).await,
         Err(Fault::Unavailable(_))
     ));
-    // A lock that nobody holds is granted without a look at the authority, unless the counter begins.
+    // A free lock is granted without a check of the authority, except with the first token of a counter.
     let tried = client.lock("other").try_acquire().await;
     assert!(
         matches!(tried, Err(Error::Fault(Fault::Unavailable(_)))),
@@ -169,12 +170,12 @@ async fn an_emptied_server_is_another_authority_and_issues_nothing_to_those_who_
     let after = Redis::connect(&server.url()).await.unwrap();
     assert_ne!(after.authority(), redis.authority());
     let left: bool = command(&server, &["EXISTS", &tokens(redis.authority())]).await;
-    assert!(!left, "the counter of a data set that is gone");
+    assert!(!left, "the counter of a deleted data set exists");
 }
 
-/// The id stands in the text of the scripts.
+/// The id is part of the scripts' text.
 #[tokio::test]
-async fn an_authority_of_any_letters_stays_text() {
+async fn an_authority_id_of_any_characters_stays_text() {
     for name in ["it's", "say \"so\"", "a\\", "]] error() --[[", "1\\000 %d"] {
         let server = Server::start(&[]);
         let _: String = command(&server, &["SET", "{palisade}:authority", name]).await;
@@ -250,7 +251,7 @@ async fn a_grant_that_no_replica_has_is_not_acknowledged_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_stands_still_past_the_deadline_costs_the_lease() {
+async fn a_server_stopped_past_the_deadline_costs_the_lease() {
     let server = Server::start(&[]);
     let client = Client::connect(&server.url()).await.unwrap();
     let lease = client.lock("orders").ttl(secs(1)).acquire().await.unwrap();
@@ -278,9 +279,9 @@ async fn the_last_token_is_granted_and_none_after_it() {
     assert_eq!(kept, last);
 }
 
-/// Lua spells a large number with an exponent, and a token may begin like another one.
+/// Lua formats a large number with an exponent, and one token may be a prefix of another one.
 #[tokio::test]
-async fn tokens_of_every_length_are_exact_and_told_apart() {
+async fn tokens_of_every_length_are_exact_and_distinct() {
     let server = Server::start(&[]);
     let redis = Redis::connect(&server.url()).await.unwrap();
     let lock = LockName::new("orders").unwrap();

@@ -1,4 +1,5 @@
-//! Redlock as it is: exclusive while nothing goes wrong, and not when a clock jumps or a primary forgets.
+//! Redlock as it is: exclusive while nothing goes wrong, and not exclusive when a clock jumps or a primary
+//! loses its data.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,9 +22,9 @@ fn primaries(count: usize) -> (Vec<Redis>, String) {
     (servers, format!("redlock://{}", hosts.join(",")))
 }
 
-/// The same primaries as somebody sees them who reaches only the first `reached`.
+/// The same primaries for a client that reaches only the first `reached`.
 fn partitioned(servers: &[Redis], reached: usize) -> String {
-    // Nobody listens on the lowest ports.
+    // Nothing listens on the lowest ports.
     let host = |(at, server): (usize, &Redis)| match at < reached {
         true => server.address().to_string(),
         false => format!("127.0.0.1:{}", 1 + at),
@@ -34,7 +35,7 @@ fn partitioned(servers: &[Redis], reached: usize) -> String {
 
 const KEY: &str = "palisade:redlock:orders";
 
-/// What a clock that jumps ahead does: the lease is over there, and nowhere else.
+/// Simulates a clock that jumps ahead: the lease ends on this primary and on no other.
 async fn jump_ahead(server: &Redis) {
     let client = redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
@@ -92,7 +93,7 @@ async fn it_outlives_its_time_by_renewal_and_is_lost_when_most_of_the_primaries_
         .unwrap();
     servers[0].kill();
     let outlived = async {
-        // Grows only by a renewal that most acknowledged.
+        // The remaining time grows only by a renewal that most primaries acknowledged.
         let mut before = guard.remaining();
         for _ in 0..3 {
             while guard.remaining() <= before {
@@ -112,7 +113,7 @@ async fn it_outlives_its_time_by_renewal_and_is_lost_when_most_of_the_primaries_
 #[tokio::test]
 async fn a_clock_that_jumps_on_some_primaries_lets_two_hold_it_at_once() {
     let (servers, url) = primaries(5);
-    // A reaches three of the five, B all of them.
+    // A reaches three of the five primaries, B all of them.
     let a = Redlock::connect(&partitioned(&servers, 3)).await.unwrap();
     let b = Redlock::connect(&url).await.unwrap();
     let first = a
@@ -121,7 +122,7 @@ async fn a_clock_that_jumps_on_some_primaries_lets_two_hold_it_at_once() {
         .unwrap()
         .unwrap();
     let none = b.acquire("orders", secs(30), Duration::ZERO).await.unwrap();
-    assert!(none.is_none(), "with all clocks right it is exclusive");
+    assert!(none.is_none(), "with all clocks right, it is exclusive");
     jump_ahead(&servers[0]).await;
     let second = b.acquire("orders", secs(30), secs(20)).await.unwrap();
     assert!(
@@ -133,7 +134,7 @@ async fn a_clock_that_jumps_on_some_primaries_lets_two_hold_it_at_once() {
 #[tokio::test]
 async fn a_primary_that_forgets_lets_two_hold_it_at_once() {
     let (servers, url) = primaries(3);
-    // A reaches two of the three, B all of them.
+    // A reaches two of the three primaries, B all of them.
     let a = Redlock::connect(&partitioned(&servers, 2)).await.unwrap();
     let b = Redlock::connect(&url).await.unwrap();
     let first = a
@@ -142,15 +143,15 @@ async fn a_primary_that_forgets_lets_two_hold_it_at_once() {
         .unwrap()
         .unwrap();
     let none = b.acquire("orders", secs(30), Duration::ZERO).await.unwrap();
-    assert!(none.is_none(), "while all remember it is exclusive");
-    // Without persistence: it comes back empty.
+    assert!(none.is_none(), "while all remember, it is exclusive");
+    // Without persistence it comes back empty.
     servers[0].start_again();
     let second = b.acquire("orders", secs(30), secs(20)).await.unwrap();
     assert!(first.is_held() && second.is_some());
 }
 
 #[tokio::test]
-async fn what_cannot_be_meant_is_refused_with_the_reason() {
+async fn an_invalid_address_is_refused_with_the_reason() {
     for (url, reason) in [
         ("redlock://a,b", "odd number"),
         ("redlock://a", "odd number"),

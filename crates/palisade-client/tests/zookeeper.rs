@@ -1,5 +1,5 @@
-//! ZooKeeper as the authority: the suite for authorities against Debian's zookeeper, and the known trap
-//! of its sequences.
+//! ZooKeeper as the authority: the conformance suite against Debian's zookeeper, and the known flaw of its
+//! sequence numbers.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,10 +24,10 @@ use support::relay::Relay;
 use tokio::task::JoinHandle;
 use zookeeper_client::{Acls, CreateMode};
 
-/// Within a tenth of a second; the default is a minute.
+/// Removes empty containers within a tenth of a second; the default is a minute.
 const CONTAINERS_GO_AT_ONCE: &str = "-Dznode.container.checkIntervalMs=100";
 
-/// An ensemble of one, and what is connected to it.
+/// An ensemble of one member, and its connections.
 struct Ensemble {
     server: Server,
     relay: Relay,
@@ -87,7 +87,7 @@ const HABIT: Habit = Habit {
     ..Habit::FULL
 };
 
-/// `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
+/// Set `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_passes_the_suite_for_authorities() {
     let subject = Arc::new(Ensemble::start().await);
@@ -96,8 +96,8 @@ async fn it_passes_the_suite_for_authorities() {
     report.assert_passed();
 }
 
-/// The recipe as it stands in many books: the token is the sequence number. Its second grant has the
-/// first one's token once the lock's empty container was removed.
+/// The recipe from many books: the token is the sequence number. Its second grant repeats the first one's
+/// token after the lock's empty container was removed.
 #[tokio::test]
 async fn tokens_go_on_rising_when_the_container_is_removed_though_sequences_begin_again() {
     let server = Server::start(&[CONTAINERS_GO_AT_ONCE]);
@@ -134,7 +134,7 @@ async fn tokens_go_on_rising_when_the_container_is_removed_though_sequences_begi
     assert!(tokens[0] < tokens[1], "{tokens:?}");
 }
 
-/// Should names and transactions ever disagree, nobody is granted by the name.
+/// If names and transactions ever disagree, no request is granted by its name.
 #[tokio::test]
 async fn a_sequence_that_contradicts_the_transactions_grants_nothing() {
     let server = Server::start(&[CONTAINERS_GO_AT_ONCE]);
@@ -151,14 +151,14 @@ async fn a_sequence_that_contradicts_the_transactions_grants_nothing() {
     poll(async || client.show("orders").await.unwrap().waiters == 1).await;
     let waiter = tokio::spawn(wish().acquire());
     poll(async || client.show("orders").await.unwrap().waiters == 2).await;
-    // A node that was created later and has the name of an earlier one.
+    // A node that was created later but has an earlier name.
     let forged = format!("/palisade/orders/{}-lock--000000001", "0".repeat(32));
     let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
     raw.create(&forged, b"forged\n5000\n", &persistent)
         .await
         .unwrap();
     holder.release().await.unwrap();
-    // The next one saw the queue before: it holds by name and by transaction.
+    // The next waiter saw the queue before: it holds by name and by transaction.
     next.await.unwrap().unwrap().release().await.unwrap();
     let refused = waiter.await.unwrap().unwrap_err();
     assert!(refused.to_string().contains("sequence"), "{refused}");
@@ -177,11 +177,11 @@ fn wish(lock: &str, request: u8) -> AcquireRequest {
 
 /// A holder and a waiter for each of these locks, and an operator.
 struct Queues {
-    /// Of the waiters, through the relay.
+    /// The connection of the waiters, through the relay.
     near: Arc<dyn LockService>,
-    /// What the waiters' session holds.
+    /// A grant that the waiters' session holds.
     kept: GrantRef,
-    /// Of the holders.
+    /// The connection of the holders.
     _far: Arc<dyn LockService>,
     operator: zookeeper_client::Client,
     waiting: Vec<(String, JoinHandle<Result<Acquired, Fault>>)>,
@@ -221,14 +221,14 @@ impl Queues {
         }
     }
 
-    /// The holder's node, and the waiter's.
+    /// Returns the holder's node and the waiter's node.
     async fn queue(&self, directory: &str) -> Vec<String> {
         let mut queue = self.operator.list_children(directory).await.unwrap();
         queue.sort_by_key(|name| name.rsplit('-').next().map(str::to_owned));
         queue
     }
 
-    /// In one transaction for each lock, the waiter's node before the holder's.
+    /// Deletes both nodes in one transaction for each lock, the waiter's node before the holder's.
     async fn delete_all(&self) {
         for (directory, _) in &self.waiting {
             let queue = self.queue(directory).await;
@@ -250,8 +250,8 @@ impl Queues {
     }
 }
 
-/// A waiter believes that it is first when the one before it is gone, without another look: its own node
-/// must have been there then.
+/// A waiter believes that it is first when its predecessor is gone, without another query: its own node must
+/// have existed at that moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_node_went_first_is_not_granted() {
     let ensemble = Ensemble::start().await;
@@ -260,7 +260,8 @@ async fn a_waiter_whose_node_went_first_is_not_granted() {
     queues.nobody_is_granted().await;
 }
 
-/// Not at its next sign of life, 6.7 s later: a session left alone, which lasts 2 s, is the clock.
+/// The waiter learns of it earlier than with its next confirmation of the session, 6.7 s later: an unattended
+/// session that lasts 2 s serves as the clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_node_went_learns_of_it_at_once() {
     let ensemble = Ensemble::start().await;
@@ -287,17 +288,17 @@ async fn a_waiter_whose_node_went_learns_of_it_at_once() {
     });
     tokio::select! {
         answer = waiter => assert!(answer.unwrap().is_err()),
-        () = clock => panic!("it still waits"),
+        () = clock => panic!("the waiter still waits"),
     }
 }
 
-/// What happened while there was no connection is told in any order afterwards.
+/// Events from the time without a connection are reported afterwards in any order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_node_went_while_it_had_no_connection_is_not_granted() {
     let ensemble = Ensemble::start().await;
     let queues = Queues::form(&ensemble, 60).await;
     ensemble.relay.move_to(None);
-    // What is sent while the connection breaks may be answered when there is another.
+    // Requests sent while the connection breaks may be answered on another connection.
     let connected = async || {
         let renewed = queues.near.renew(queues.kept.clone(), None);
         tokio::time::timeout(secs(1), renewed).await
@@ -322,8 +323,8 @@ async fn a_time_to_live_the_ensemble_would_change_is_refused_with_the_range() {
     }
 }
 
-/// A session without a connection is suspended: it counts as not held. Nothing is extended, and the
-/// holder has stopped believing when the next one is granted.
+/// A session without a connection is suspended: it counts as not held. Nothing is extended, and the holder
+/// has stopped believing before the next one is granted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspended_session_is_not_held() {
     let ensemble = Ensemble::start().await;
@@ -348,7 +349,7 @@ async fn a_suspended_session_is_not_held() {
     assert_eq!(lost.why, palisade_client::Loss::Deadline);
     let next = next.await.unwrap().unwrap();
     assert!(next.token() > lease.token() && lease.check().is_err());
-    // Connected again, its session is over, and nothing of it is revived.
+    // After a reconnect its session has ended, and nothing of it is revived.
     ensemble.relay.move_to(Some(ensemble.server.address()));
     assert!(lease.check().is_err());
 }

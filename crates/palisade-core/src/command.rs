@@ -1,6 +1,8 @@
 //! What can be asked of the machine. A command carries everything that decides its outcome, so that
 //! a replay of the log ends in the same state.
 
+use alloc::boxed::Box;
+
 use crate::id::{LeaseKey, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
@@ -65,8 +67,12 @@ pub enum Command {
 pub enum Away {
     /// The process was started again: nobody is connected any more.
     Restarted,
-    /// The process was there all the time but did not run, or could not write.
+    /// The process was there all the time but did not run, or could not write, for [`STALL`](crate::limits::STALL) or
+    /// longer.
     Stalled,
+    /// The same for this long, which is shorter: only leases that do not bear it ([`Ttl::bears`]) get their
+    /// full time again.
+    Paused(Span),
 }
 
 /// A request for a lock.

@@ -397,18 +397,25 @@ fn admit(state: &FenceState, pass: Pass<'_>, written: Written) -> Verdict {
     }))
 }
 
-/// The default of [`Rule::max_jump`]: room for an authority that was restored twenty times since the
-/// resource last saw it (see [`restore_leap`]). A time in microseconds that somebody takes for a token is
-/// beyond it, and lies that big need 8 requests to use up the range, where one would do without the bound.
-pub const DEFAULT_MAX_JUMP: u64 = 1 << 50;
+/// The default of [`Rule::max_jump`], 2^46: what one restore of the authority leaps (see [`restore_leap`])
+/// until 2032. It is a constant, because a fence knows no time.
+///
+/// A lie takes at most a 128th of the range. A resource that was not claimed between two restores, or for
+/// the first time after the second, refuses its holders by it: set the bound to as many leaps, or re-arm.
+pub const DEFAULT_MAX_JUMP: u64 = 1 << 46;
 
 const _: () = {
-    const IN_2030: u64 = 1_893_456_000_000;
-    let Some(leap) = restore_leap(IN_2030) else {
+    const IN_2027: u64 = 1_798_761_600_000;
+    const IN_2032: u64 = 1_956_528_000_000;
+    let (Some(now), Some(last)) = (restore_leap(IN_2027), restore_leap(IN_2032)) else {
         panic!("the epoch of restores is past");
     };
     assert!(
-        DEFAULT_MAX_JUMP / leap >= 20,
-        "an authority must be believed after many restores"
+        last + last / 32 <= DEFAULT_MAX_JUMP,
+        "an authority that was restored once, and has granted since, must be believed"
+    );
+    assert!(
+        2 * last > DEFAULT_MAX_JUMP && 3 * now > DEFAULT_MAX_JUMP,
+        "the default must not be wider than one restore needs"
     );
 };

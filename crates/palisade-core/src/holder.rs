@@ -1,6 +1,6 @@
 //! The holder's deadline: until when a client may believe that it holds a lock.
 //!
-//! The rule (DESIGN §5; Gray and Cheriton 1989, "Leases", §5 for the clock assumption):
+//! The rule (H1; Gray and Cheriton 1989, "Leases", §5 for the clock assumption):
 //!
 //! ```text
 //! deadline = t0 + valid_for · (1 − ε) / (1 + ε) − margin

@@ -1,5 +1,6 @@
 //! Identities that carry no meaning but sameness.
 
+use alloc::string::String;
 use core::fmt;
 
 use crate::invalid::Invalid;

@@ -2,7 +2,8 @@
 //!
 //! Tests, the simulator and anyone who doubts call [`check`] after every step.
 
-use std::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use crate::machine::Machine;
 use crate::machine::wheel::is_due;

@@ -9,11 +9,18 @@
 //! Commands and timestamps go in, outcomes and effects come out. There is no I/O here, no async, no
 //! clock, no randomness, no serialisation format and nothing whose iteration order could reach an
 //! effect. The same code therefore runs in the server, in a simulator and in a replay, and ends
-//! equal.
+//! equal. The crate is `no_std`: without an operating system there is no clock to read and no file to
+//! open, so the compiler keeps this promise.
 //!
 //! * [`machine`] – who holds what: the rules A1–A12 of the authority.
 //! * [`fence`] – what a resource admits: the rules F5, F6 and F10.
 //! * [`holder`] – until when a client may believe that it holds.
+
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod command;
 pub mod fence;

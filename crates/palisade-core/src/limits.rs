@@ -14,6 +14,13 @@ pub const REASON_BYTES: usize = 256;
 /// Longest a request may wait in a queue: there is no unbounded wait.
 pub const MAX_WAIT: Span = Span::from_millis(24 * 60 * 60 * 1000);
 
+/// An authority that was away for this long or longer gives every live lease its full time again.
+pub const STALL: Span = Span::from_millis(500);
+
+/// A shorter pause costs a lease too much when it takes more than this part of its time: a quarter. Its
+/// holder renews at a third, so what is left after such a pause is enough for the renewal.
+pub const PAUSE_PARTS: u64 = 4;
+
 /// How many answers, and how many ended grants, an authority remembers for retries.
 ///
 /// At a steady thousand acquires a second this is two minutes of history. A retry that comes later
@@ -68,6 +75,20 @@ impl Limits {
         waiters_per_client: 64,
         locks: 16_000_000,
     };
+}
+
+/// What a held lock takes in memory at most, with the longest names and text, in bytes.
+pub const LOCK_BYTES: u64 = 1_280;
+
+/// As many locks as `bytes` of memory hold, within [`Limits::DEFAULT`].
+#[must_use]
+pub const fn locks_in(bytes: u64) -> u32 {
+    let most = bytes / LOCK_BYTES;
+    if most < Limits::DEFAULT.locks as u64 {
+        most as u32
+    } else {
+        Limits::DEFAULT.locks
+    }
 }
 
 impl Default for Limits {

@@ -1,9 +1,9 @@
 //! Names that come from outside: locks and clients.
 
+use alloc::sync::Arc;
 use core::borrow::Borrow;
 use core::fmt;
 use core::ops::Deref;
-use std::sync::Arc;
 
 use crate::invalid::{Invalid, NameFault, NameKind};
 use crate::limits;

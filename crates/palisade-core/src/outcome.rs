@@ -1,5 +1,7 @@
 //! What the machine answers. A denial is a value among others.
 
+use alloc::boxed::Box;
+
 use crate::id::{LeaseId, LeaseKey, RequestId};
 use crate::invalid::Invalid;
 use crate::name::{ClientId, LockName};

@@ -4,6 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::invalid::Invalid;
+use crate::limits;
 
 /// An instant on the authority's own monotonic clock, in nanoseconds since that authority was
 /// created.
@@ -149,6 +150,18 @@ impl Ttl {
     #[must_use]
     pub const fn span(self) -> Span {
         Span::from_millis(self.0 as u64)
+    }
+
+    /// The longest pause of the authority that a lease of this length bears without being given its time
+    /// back: a quarter of it, and less than [`limits::STALL`].
+    #[must_use]
+    pub const fn bears(self) -> Span {
+        let part = Span::from_nanos(self.span().0 / limits::PAUSE_PARTS);
+        if part.0 < limits::STALL.0 {
+            part
+        } else {
+            limits::STALL
+        }
     }
 }
 

@@ -1,13 +1,13 @@
-//! What a fence costs in PostgreSQL: the same write with and without, interleaved, in one run.
+//! The cost of a fence in PostgreSQL: the same write with and without a fence, interleaved, in one run.
 //!
 //! ```text
 //! cargo bench -p palisade-fence --features postgres,sqlx-postgres --bench fence_cost_postgres
 //! ```
 //!
-//! It starts a PostgreSQL of its own with its default settings (every commit is synced). Each round runs
-//! every arm once for `PALISADE_MILLIS` (300); printed are medians over `PALISADE_ROUNDS` (25), and between
-//! which ratios the middle half of the rounds lies. Every connection writes a row of its own. The second
-//! plain arm is the control: how far its ratio is from 1 is what this machine cannot tell apart.
+//! It starts its own PostgreSQL with default settings (every commit is synced). Each round runs every arm
+//! once for `PALISADE_MILLIS` (300). The program prints medians over `PALISADE_ROUNDS` (25), and the range of
+//! the ratios in the middle half of the rounds. Every connection writes its own row. The second plain arm is
+//! the control: the distance of its ratio from 1 is the resolution of this machine.
 
 #![allow(
     clippy::unwrap_used,
@@ -128,7 +128,7 @@ impl Worker {
     }
 }
 
-/// Writes a second, by these workers.
+/// Returns the writes per second of these workers.
 #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 async fn measure(workers: &mut Vec<Worker>, arm: Arm, time: Duration) -> f64 {
     let began = Instant::now();
@@ -154,7 +154,7 @@ async fn measure(workers: &mut Vec<Worker>, arm: Arm, time: Duration) -> f64 {
     f64::from(all) / began.elapsed().as_secs_f64()
 }
 
-/// Of sorted figures, the one that so many hundredths lie below.
+/// Returns this quantile, in hundredths, of the sorted figures.
 fn quantile(figures: &mut [f64], hundredths: usize) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[(figures.len() - 1) * hundredths / 100]

@@ -1,14 +1,14 @@
-//! What a fence costs in Redis: the same write with and without, interleaved, in one run.
+//! The cost of a fence in Redis: the same write with and without a fence, interleaved, in one run.
 //!
 //! ```text
 //! cargo bench -p palisade-fence --features redis --bench fence_cost_redis
 //! ```
 //!
-//! It starts a Redis of its own, without persistence, so that nothing hides the script's cost. Each
-//! round runs every arm once for `PALISADE_MILLIS` (200); printed are medians over `PALISADE_ROUNDS` (25),
-//! and between which ratios the middle half of the rounds lies. Every connection writes a key of its own,
-//! one write after the other. The second plain arm is the control: how far its ratio is from 1 is what
-//! this machine cannot tell apart.
+//! It starts its own Redis, without persistence, so that nothing hides the script's cost. Each round runs
+//! every arm once for `PALISADE_MILLIS` (200). The program prints medians over `PALISADE_ROUNDS` (25), and
+//! the range of the ratios in the middle half of the rounds. Every connection writes its own key, one write
+//! after the other. The second plain arm is the control: the distance of its ratio from 1 is the resolution
+//! of this machine.
 
 #![allow(
     clippy::unwrap_used,
@@ -118,7 +118,7 @@ impl Worker {
     }
 }
 
-/// Writes a second, by these workers.
+/// Returns the writes per second of these workers.
 #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 async fn measure(workers: &mut Vec<Worker>, arm: Arm, time: Duration) -> f64 {
     let began = Instant::now();
@@ -144,7 +144,7 @@ async fn measure(workers: &mut Vec<Worker>, arm: Arm, time: Duration) -> f64 {
     f64::from(all) / began.elapsed().as_secs_f64()
 }
 
-/// Of sorted figures, the one that so many hundredths lie below.
+/// Returns this quantile, in hundredths, of the sorted figures.
 fn quantile(figures: &mut [f64], hundredths: usize) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[(figures.len() - 1) * hundredths / 100]
@@ -154,7 +154,7 @@ fn setting(name: &str, usual: u32) -> u32 {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
 }
 
-/// The processor, as Linux names it.
+/// The name of the processor in Linux.
 fn machine() -> String {
     let told = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = told.lines().find(|line| line.starts_with("model name"));

@@ -1,4 +1,4 @@
-//! What a check costs where the resource is in memory.
+//! The cost of a check if the resource is in memory.
 //!
 //! ```text
 //! cargo bench -p palisade-fence --bench memory
@@ -19,7 +19,7 @@ fn main() {
     divan::main();
 }
 
-/// A write under the token that is the highest.
+/// A write under the highest token.
 #[divan::bench]
 fn the_same_token_again(bencher: Bencher<'_, '_>) {
     let (ratchet, token) = (Ratchet::new(), Token::new(42).unwrap());
@@ -27,7 +27,7 @@ fn the_same_token_again(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| ratchet.present(black_box(token)).unwrap());
 }
 
-/// A claim: each token is higher than the one before.
+/// A claim: each token is higher than the previous one.
 #[divan::bench]
 fn a_higher_token(bencher: Bencher<'_, '_>) {
     let (ratchet, mut number) = (Ratchet::new(), 0);
@@ -37,7 +37,7 @@ fn a_higher_token(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// A late writer.
+/// A late write.
 #[divan::bench]
 fn a_stale_token(bencher: Bencher<'_, '_>) {
     let (ratchet, late) = (Ratchet::new(), Token::new(1).unwrap());

@@ -1,32 +1,33 @@
-//! What a holder had done when it was rejected, so that it can undo what lies outside the fence.
+//! The record of a holder's steps. After a rejection the holder can undo the effects that lie outside the
+//! fence.
 //!
 //! ```text
 //!   note("charge", Fate::Admitted) ─ note("reserve", Fate::Admitted) ─ note("book", Fate::Rejected) ─┐
 //!                                                                                                    ▼
-//!   compensate: newest first, each step with what became of it             book ✗ ─ reserve ✓ ─ charge ✓
+//!   compensate: newest first, each step with its outcome                   book ✗ ─ reserve ✓ ─ charge ✓
 //! ```
 //!
-//! A transaction that is rejected rolls its own writes back. A payment, a mail, a file elsewhere it does
-//! not: those are compensated, as in Garcia-Molina and Salem 1987, "Sagas".
+//! A rejected transaction rolls its own writes back. It does not roll back a payment, a mail or a file
+//! elsewhere: those are compensated, as in Garcia-Molina and Salem 1987, "Sagas".
 
 use palisade_core::fence::Reject;
 
 use crate::checked::Checked;
 
-/// What became of one step under a token.
+/// The outcome of one step under a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was carried out, and a newer holder sees it.
+    /// The step was carried out, and a newer holder sees it.
     Admitted,
-    /// It was not carried out.
+    /// The step was not carried out.
     Rejected(Reject),
-    /// A fault came instead of an answer: it may or may not have been carried out. Ask again under the
-    /// same sequence number, or look, before undoing anything.
+    /// There was a fault instead of an answer: the step may or may not have been carried out. Ask again under
+    /// the same sequence number, or look, before you undo anything.
     Unknown,
 }
 
 impl Fate {
-    /// What an answer of a [`Fence`](crate::Fence) says.
+    /// Returns the fate that an answer of a [`Fence`](crate::Fence) implies.
     pub fn of<T, E>(answer: &Result<Checked<T>, E>) -> Fate {
         match answer {
             Ok(Checked::Admitted(_)) => Fate::Admitted,
@@ -36,7 +37,7 @@ impl Fate {
     }
 }
 
-/// The steps of one holder, in the order in which they were tried, each with its fate.
+/// The steps of one holder in the order in which they were tried, each with its fate.
 ///
 /// ```
 /// use palisade_core::Token;
@@ -75,13 +76,13 @@ impl<S> Default for Account<S> {
 }
 
 impl<S> Account<S> {
-    /// Nothing was tried yet.
+    /// Creates an account without steps.
     #[must_use]
     pub const fn new() -> Account<S> {
         Account(Vec::new())
     }
 
-    /// Notes what became of a step; whether to go on with the next.
+    /// Records the outcome of a step; returns whether to continue with the next one.
     pub fn note(&mut self, step: S, fate: Fate) -> bool {
         self.0.push((step, fate));
         self.is_clean()
@@ -93,12 +94,12 @@ impl<S> Account<S> {
         self.0.iter().all(|(_, fate)| *fate == Fate::Admitted)
     }
 
-    /// Every step, the oldest first.
+    /// Returns every step, oldest first.
     pub fn steps(&self) -> impl Iterator<Item = (&S, &Fate)> {
         self.0.iter().map(|(step, fate)| (step, fate))
     }
 
-    /// The step that was rejected first, and why.
+    /// Returns the step that was rejected first, and the reason.
     #[must_use]
     pub fn rejected(&self) -> Option<(&S, &Reject)> {
         self.steps().find_map(|(step, fate)| match fate {
@@ -107,11 +108,11 @@ impl<S> Account<S> {
         })
     }
 
-    /// Gives every step to `undo`, the newest first, unless all were admitted. Stops where `undo` fails;
-    /// what was not undone by then comes back with the error.
+    /// Passes every step to `undo`, newest first, unless all were admitted. It stops when `undo` fails, and
+    /// returns the remaining steps with the error.
     ///
     /// # Errors
-    /// The first error of `undo`, with the steps that are left, the failed one among them.
+    /// The first error of `undo`, with the steps that are left, including the failed one.
     pub async fn compensate<E>(
         mut self,
         mut undo: impl AsyncFnMut(&S, &Fate) -> Result<(), E>,
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn undoing_goes_backwards_and_what_is_left_comes_back() {
+    async fn steps_are_undone_newest_first_and_the_rest_is_returned() {
         let mut account = Account::new();
         assert!(account.note(1, Fate::Admitted));
         assert!(account.note(2, Fate::Admitted));
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_admitted_altogether_is_not_undone() {
+    async fn nothing_is_undone_if_every_step_was_admitted() {
         let mut account = Account::new();
         account.note("only", Fate::Admitted);
         let done = account.compensate(async |_, _| Err("undone")).await;

@@ -1,4 +1,4 @@
-//! What an operator does with fences, whatever the resource: look, and re-arm.
+//! Operations for operators on the fences of any resource: look and re-arm.
 
 use std::error::Error;
 use std::future::Future;
@@ -7,17 +7,17 @@ use palisade_core::fence::{FenceState, Rearm};
 
 /// The fences of one place: a database, a store, a folder.
 pub trait Admin {
-    /// What can go wrong.
+    /// The faults of this place.
     type Error: Error + Send + Sync + 'static;
 
-    /// The fence of one resource; `None` if nothing was ever admitted there.
+    /// Returns the fence of one resource; `None` if nothing was ever admitted there.
     fn show(
         &mut self,
         resource: &str,
     ) -> impl Future<Output = Result<Option<FenceState>, Self::Error>> + Send;
 
-    /// At most `limit` fences whose names begin with `prefix`, in name order (by bytes), from the one
-    /// behind `after` on. Fewer than `limit`: there are no more.
+    /// Returns at most `limit` fences whose names begin with `prefix`, in name order (by bytes), starting
+    /// after the name `after`. Fewer than `limit` means that there are no more.
     fn list(
         &mut self,
         prefix: &str,
@@ -25,10 +25,10 @@ pub trait Admin {
         limit: u32,
     ) -> impl Future<Output = Result<Vec<Listed>, Self::Error>> + Send;
 
-    /// Makes a resource refuse everything below [`Rearm::floor`] (rule F7), also where there is no
-    /// fence; what was recorded there is forgotten. Decided by [`FenceState::rearmed`], in one atomic
-    /// step with what is there: a fence is never lowered, unless [`Rearm::lower_from`] names the very
-    /// token at which a poisoned one stands. As durable as any claim.
+    /// Makes a resource refuse every token below [`Rearm::floor`] (rule F7), even if there is no fence; the
+    /// earlier record is forgotten. [`FenceState::rearmed`] decides, in one atomic step with the stored
+    /// state: a fence is never lowered, unless [`Rearm::lower_from`] names exactly the token of a poisoned
+    /// fence. As durable as any claim.
     fn rearm(
         &mut self,
         resource: &str,
@@ -36,7 +36,7 @@ pub trait Admin {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// A fence, and whose.
+/// A fence and its resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// The resource.

@@ -1,48 +1,110 @@
-//! What an operator wants to see: every rejected holder, in the log and in a count.
+//! The record of every rejection, for every reason, in the log and in a count (rule F13).
 //!
 //! ```text
-//!   a backend rejects ──► rejected ──┬─► one tracing event: resource, token, highest, authority, lock
-//!                                    └─► Counts, by reason, for the whole process
+//!   a fence rejects ───────────► rejected ─┬─► one tracing event: resource, token, highest, authority,
+//!   refused before it is judged ► refused ─┤                     lock, reason, or what was refused and why
+//!                                          └─► Counts, by reason, for the whole process
 //! ```
 //!
-//! A rejected zombie is no error, the fence did its work; it is a warning, because a holder was paused
-//! past its lease and believed in it. Where nothing was there to change, it is only information.
+//! A rejected holder is not an error, because the fence did its work. It is logged as a warning, because a
+//! holder was paused past its lease and still believed in it. If there was nothing to change, it is logged as
+//! information only.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use palisade_core::fence::{Pass, Reject};
 use palisade_core::{AuthorityId, LockName, Token};
 
-/// Rejections of this process since it began, by [`Reject::code`]; every reason once.
+/// Every reason: those of [`Reject::CODES`], then those for which a request is refused before a fence
+/// judges it, as their codes are on the wire.
+pub const REASONS: [&str; Reject::CODES.len() + REFUSED.len()] = {
+    let mut reasons = [""; Reject::CODES.len() + REFUSED.len()];
+    let (rejected, refused) = reasons.split_at_mut(Reject::CODES.len());
+    rejected.copy_from_slice(&Reject::CODES);
+    refused.copy_from_slice(&REFUSED);
+    reasons
+};
+
+const REFUSED: [&str; 9] = [
+    "invalid",
+    "no_route",
+    "method_not_allowed",
+    "too_large",
+    "request_timeout",
+    "unsupported_media_type",
+    "unavailable",
+    "unknown_outcome",
+    "storage_full",
+];
+
+/// Rejections by reason; every one of [`REASONS`] once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts(pub [(&'static str, u64); Reject::CODES.len()]);
+pub struct Counts(pub [(&'static str, u64); REASONS.len()]);
 
 impl Counts {
-    /// How many there were for this reason; `None` if there is no such reason.
+    /// Returns the number for this reason; `None` if there is no such reason.
     #[must_use]
     pub fn of(&self, code: &str) -> Option<u64> {
         let found = self.0.iter().find(|(reason, _)| *reason == code);
         found.map(|(_, count)| *count)
     }
+
+    /// How many there were for any reason.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.0.iter().map(|(_, count)| count).sum()
+    }
 }
 
-/// What was rejected by all fences of this process.
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts(REASONS.map(|reason| (reason, 0)))
+    }
+}
+
+/// Counts up by reason.
+#[derive(Debug)]
+pub(crate) struct Tally([AtomicU64; REASONS.len()]);
+
+impl Default for Tally {
+    fn default() -> Tally {
+        Tally::NEW
+    }
+}
+
+impl Tally {
+    #[allow(
+        clippy::declare_interior_mutable_const,
+        reason = "each use is a new one"
+    )]
+    const NEW: Tally = Tally([const { AtomicU64::new(0) }; REASONS.len()]);
+
+    pub(crate) fn count(&self, reason: &str) {
+        let at = REASONS.iter().position(|known| *known == reason);
+        if let Some(counter) = at.and_then(|at| self.0.get(at)) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn read(&self) -> Counts {
+        let mut counts = Counts::default();
+        for ((_, count), counter) in counts.0.iter_mut().zip(&self.0) {
+            *count = counter.load(Ordering::Relaxed);
+        }
+        counts
+    }
+}
+
+/// Returns the number of rejections by all fences of this process, and of what was refused before a fence judged it.
 #[must_use]
 pub fn counts() -> Counts {
-    let mut counts = Reject::CODES.map(|code| (code, 0));
-    for ((_, count), counter) in counts.iter_mut().zip(&REJECTED) {
-        *count = counter.load(Ordering::Relaxed);
-    }
-    Counts(counts)
+    REJECTED.read()
 }
 
-/// Notes a rejection: what every backend calls where it rejects, once. A `pass` of `None` is a write
+/// Records a rejection. Every backend calls this once for each rejection. A `pass` of `None` is a write
 /// without a token.
 pub fn rejected(resource: &str, pass: Option<Pass<'_>>, reject: &Reject) {
-    let at = Reject::CODES.iter().position(|code| *code == reject.code());
-    if let Some(counter) = at.and_then(|at| REJECTED.get(at)) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
+    REJECTED.count(reject.code());
     let (token, highest) = (
         pass.map(|pass| pass.token.get()),
         reject.highest().map(Token::get),
@@ -64,5 +126,18 @@ pub fn rejected(resource: &str, pass: Option<Pass<'_>>, reject: &Reject) {
     }
 }
 
-static REJECTED: [AtomicU64; Reject::CODES.len()] =
-    [const { AtomicU64::new(0) }; Reject::CODES.len()];
+/// Notes a request that was refused before a fence judged it: where it went, its resource and token if
+/// they are known, one of [`REASONS`], and what the caller was told.
+pub fn refused(
+    at: &str,
+    resource: Option<&str>,
+    token: Option<Token>,
+    reason: &'static str,
+    why: &str,
+) {
+    REJECTED.count(reason);
+    let token = token.map(Token::get);
+    tracing::warn!(at, resource, token, reason, why, "refused");
+}
+
+static REJECTED: Tally = Tally::NEW;

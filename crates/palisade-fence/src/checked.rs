@@ -1,31 +1,31 @@
-//! What a fence answers to an operation.
+//! The answer of a fence to an operation.
 
 use palisade_core::Token;
 use palisade_core::fence::Reject;
 
-/// The answer of a fence: both are normal outcomes.
+/// The answer of a fence; both outcomes are normal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Checked<T> {
-    /// It was carried out, and where the resource is durable, it is on stable storage.
+    /// The operation was carried out. If the resource is durable, it is on stable storage.
     Admitted(Admitted<T>),
-    /// It was not, and nothing changed.
+    /// The operation was not carried out, and nothing changed.
     Rejected(Reject),
 }
 
 /// An operation that was carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted<T> {
-    /// What was asked for.
+    /// The result of the operation.
     pub value: T,
-    /// The highest token at this resource; `None` where the check is off and nothing is recorded.
+    /// The highest token at this resource; `None` if the check is off and nothing is recorded.
     pub highest: Option<Token>,
-    /// This very write was carried out before; now nothing was.
+    /// This same write had already been carried out, and was not carried out again.
     pub repeat: bool,
 }
 
 impl<T> Checked<T> {
-    /// An operation that was carried out just now.
+    /// Creates the answer for an operation that was carried out just now.
     pub const fn admitted(value: T, highest: Option<Token>) -> Checked<T> {
         Checked::Admitted(Admitted {
             value,
@@ -34,10 +34,10 @@ impl<T> Checked<T> {
         })
     }
 
-    /// What was asked for, or why not.
+    /// Returns the result, or the reason of the rejection.
     ///
     /// # Errors
-    /// The reason of the rejection, for callers that go on with `?`.
+    /// The reason of the rejection, for callers that use `?`.
     pub fn into_result(self) -> Result<T, Reject> {
         match self {
             Checked::Admitted(admitted) => Ok(admitted.value),
@@ -45,7 +45,7 @@ impl<T> Checked<T> {
         }
     }
 
-    /// Whether it was carried out.
+    /// Whether the operation was carried out.
     #[must_use]
     pub const fn is_admitted(&self) -> bool {
         matches!(self, Checked::Admitted(_))
@@ -60,7 +60,7 @@ impl<T> Checked<T> {
         }
     }
 
-    /// The same answer with another value.
+    /// Returns the same answer with another value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Checked<U> {
         match self {
             Checked::Admitted(Admitted {

@@ -1,4 +1,4 @@
-//! The natural first call: claim, and only then have something to read from.
+//! The claim as the first call: reading is possible only after it.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use palisade_core::fence::Pass;
 use crate::checked::Checked;
 use crate::fence::{Fence, Write};
 
-/// A resource that was claimed under one token. To read without having claimed is not possible here.
+/// A resource that was claimed under one token. It cannot be read without a claim.
 #[derive(Debug)]
 pub struct Claimed<'a, F> {
     fence: &'a F,
     pass: Pass<'a>,
 }
 
-/// Claims a resource and hands out what reads and writes under that token.
+/// Claims a resource and returns the handle that reads and writes under that token.
 ///
-/// The claim is durable when this returns; from then on nothing older is admitted.
+/// The claim is durable when this returns; from then on no older token is admitted.
 ///
 /// # Errors
-/// The resource's own faults; a stale token is [`Checked::Rejected`].
+/// Faults of the resource; a stale token is [`Checked::Rejected`].
 pub async fn enter<'a, F: Fence>(
     fence: &'a F,
     pass: Pass<'a>,
@@ -28,13 +28,13 @@ pub async fn enter<'a, F: Fence>(
 }
 
 /// Claims several resources before any of them is read, in name order, so that two holders of several
-/// do not stand in each other's way. Gives them under their names.
+/// resources do not block each other. Returns them by name.
 ///
-/// It is no transaction: if one is rejected, those before it have been raised already, which shuts out
-/// nobody but older holders. (In one database, `claim_all` of its module is all or nothing.)
+/// It is not a transaction: if one claim is rejected, the fences before it are already raised, which shuts
+/// out only older holders. (In one database, `claim_all` of its module is all or nothing.)
 ///
 /// # Errors
-/// The resources' own faults; a stale token is [`Checked::Rejected`], and the log says where.
+/// Faults of the resources; a stale token is [`Checked::Rejected`], and the log names the resource.
 pub async fn enter_all<'a, F: Fence + 'a>(
     claims: impl IntoIterator<Item = (&'a str, &'a F, Pass<'a>)>,
 ) -> Result<Checked<BTreeMap<&'a str, Claimed<'a, F>>>, F::Error> {
@@ -54,7 +54,7 @@ pub async fn enter_all<'a, F: Fence + 'a>(
 }
 
 impl<F: Fence> Claimed<'_, F> {
-    /// Reads what is under a key.
+    /// Reads the bytes under a key.
     ///
     /// # Errors
     /// As [`Fence::read`].
@@ -62,7 +62,7 @@ impl<F: Fence> Claimed<'_, F> {
         self.fence.read(self.pass, key).await
     }
 
-    /// Writes.
+    /// Changes the bytes under a key.
     ///
     /// # Errors
     /// As [`Fence::write`].

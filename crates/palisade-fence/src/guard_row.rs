@@ -1,4 +1,5 @@
-//! The guard row of a fence: its columns, and the state they say. Knows of no database.
+//! The guard row of a fence: its columns, and the state that they represent. It is independent of any
+//! database.
 //!
 //! ```text
 //!   row of palisade_fence ──► GuardRow ──► FenceState ──► Rule::decide ──► GuardRow ──► row
@@ -7,7 +8,7 @@
 use palisade_core::fence::{FenceState, Mark, Op, Pass, Reject, Rule, Sequence, Verdict, Written};
 use palisade_core::{AuthorityId, LockName, Token};
 
-/// What a numbered write remembers, so that its repeat is known and answered (rule F5).
+/// The data kept for a numbered write, so that its repeat is recognised and answered (rule F5).
 #[cfg_attr(
     any(feature = "dynamodb", feature = "object-store"),
     derive(serde::Serialize, serde::Deserialize),
@@ -15,13 +16,13 @@ use palisade_core::{AuthorityId, LockName, Token};
 )]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recorded {
-    /// A checksum of what was written.
+    /// A checksum of the write.
     pub(crate) digest: Option<i64>,
-    /// What was answered.
+    /// The recorded answer.
     pub(crate) result: Option<Vec<u8>>,
 }
 
-/// One row, as SQL has it.
+/// One row, with the types of SQL.
 #[cfg_attr(
     any(feature = "dynamodb", feature = "object-store"),
     derive(serde::Serialize, serde::Deserialize),
@@ -37,37 +38,37 @@ pub(crate) struct GuardRow {
     pub(crate) recorded: Recorded,
 }
 
-/// A row that no fence can have written: which column, and why not.
+/// A row that no fence can have written: the column and its content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column} of the guard row holds {holds}")]
 pub struct Corrupt {
     /// The column.
     pub column: &'static str,
-    /// What is there.
+    /// The content of the column.
     pub holds: String,
 }
 
-/// A write with its number and a checksum of what it says.
+/// A write's number and a checksum of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbered {
     /// Its number among the writes of this grant.
     pub sequence: Sequence,
-    /// A checksum of what it says: another write under the same number is found out by it.
+    /// A checksum of its content, which distinguishes another write under the same number.
     pub digest: u64,
 }
 
-/// What is to be done with the row.
+/// The decision about the row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Admitted; this is the row from now on, unless it stays as it is.
+    /// The operation is admitted; this is the new row, unless it is unchanged.
     Admit(Option<GuardRow>),
-    /// The write was carried out before; this was its answer.
+    /// The write was already carried out; this was its answer.
     Repeat(Option<Vec<u8>>),
-    /// Nothing changes.
+    /// The operation is rejected; nothing changes.
     Reject(Reject),
 }
 
-/// A token from a column; 0 says that there is none yet.
+/// Parses a token from a column; 0 means that there is none yet.
 pub(crate) fn token(column: &'static str, number: i64) -> Result<Option<Token>, Corrupt> {
     let corrupt = |_| Corrupt {
         column,
@@ -83,19 +84,19 @@ pub(crate) fn token(column: &'static str, number: i64) -> Result<Option<Token>, 
     }
 }
 
-/// A number as BIGINT has it. Tokens and sequence numbers end at 2^53 − 1, so this never saturates.
+/// Converts a number to BIGINT. Tokens and sequence numbers end at 2^53 − 1, so this never saturates.
 pub(crate) fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The state of a resource whose only memory is a token column.
+/// The state of a resource that has only a token column.
 pub(crate) fn column_state(number: i64) -> Result<FenceState, Corrupt> {
     let highest = token("last_fencing_token", number)?;
     Ok(highest.map_or_else(FenceState::default, FenceState::floor))
 }
 
 impl GuardRow {
-    /// The state it says.
+    /// Returns the state that the row represents.
     pub(crate) fn state(&self) -> Result<FenceState, Corrupt> {
         let written = match (self.written, self.sequence) {
             (false, _) => Written::Nothing,
@@ -113,7 +114,7 @@ impl GuardRow {
         })
     }
 
-    /// The row of a fence that an operator has armed again: nothing is recorded.
+    /// The row of a fence that an operator has re-armed: nothing is recorded.
     #[cfg(any(feature = "dynamodb", feature = "object-store"))]
     pub(crate) fn armed(state: &FenceState) -> GuardRow {
         GuardRow::of(state, Recorded::default())
@@ -134,7 +135,7 @@ impl GuardRow {
         }
     }
 
-    /// Judges an operation on this row; `digest` belongs to a numbered write.
+    /// Decides an operation on this row; `digest` belongs to a numbered write.
     pub(crate) fn decide(
         &self,
         rule: Rule,
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_comes_back_as_it_went_in() {
+    fn a_state_survives_a_round_trip() {
         let full = GuardRow {
             authority: Some("ours".to_owned()),
             lock: Some("orders".to_owned()),
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_fence_wrote_is_a_fault_and_no_number_to_compare() {
+    fn a_row_that_no_fence_wrote_is_a_fault() {
         for (bad, column) in [
             (row(-1), "token"),
             (row(1 << 53), "token"),
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_is_known_by_what_it_says() {
+    fn a_repeat_is_recognised_by_its_content() {
         let number = Sequence::new(1).unwrap();
         let (pass, op) = (Pass::new(Token::FIRST), Op::Write(Some(number)));
         let first = GuardRow::default().decide(Rule::CLAIM, pass, op, Some(9));

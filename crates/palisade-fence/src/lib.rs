@@ -1,8 +1,8 @@
-//! Fences for resources: the end of the chain where a paused holder's late write is refused.
+//! Fences for resources: the end of the chain, where the late write of a paused holder is refused.
 //!
 //! ```text
 //!   lease.token() ──► Pass ──► claim ──► read ──► write        any of them may answer Rejected:
-//!                              │                               somebody newer has been here
+//!                              │                               a newer holder has claimed
 //!                              └ raises the fence, durably, before the first read
 //! ```
 //!
@@ -10,8 +10,8 @@
 //! the fence keeps data safe. The decision is [`palisade_core::fence`]; this crate carries it out at a
 //! resource, in one atomic, durable step with the effect (rule F1).
 //!
-//! * [`Fence`] is what every resource offers, [`Checked`] what it answers, [`Admin`] what an operator
-//!   does; every rejection is in the log and counted ([`audit`]).
+//! * [`Fence`] is the interface of every resource, [`Checked`] its answer, and [`Admin`] the interface for
+//!   operators; every rejection is logged and counted ([`audit`]).
 //! * [`memory`] – inside this process: a lock-free [`memory::Ratchet`], a [`memory::Guarded`] value and
 //!   an object store for tests.
 //! * `store` – the durable object store under `palisade store` (feature `store`).
@@ -25,8 +25,8 @@
 //! * `object_store` – S3-compatible stores, GCS and Azure (feature `object-store`).
 //! * `conformance` – the suite that every fence must pass (feature `conformance`).
 //!
-//! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound
-//! that was hit, a name that is no name.
+//! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound that was
+//! reached, a name that is not valid.
 
 mod account;
 mod admin;

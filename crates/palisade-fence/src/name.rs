@@ -1,4 +1,4 @@
-//! Names that come from outside: resources, and the paths of the objects in them.
+//! Names from outside: resources, and the paths of the objects in them.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -10,15 +10,15 @@ use palisade_core::{Invalid as CoreInvalid, LockName};
 /// A name that is refused before anything changes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// Not a resource.
+    /// The name of a resource is not valid.
     #[error("resource_id {0}")]
     Resource(NameFault),
-    /// Not an object of a resource.
+    /// The path of an object is not valid.
     #[error("file_path {0}")]
     Path(PathFault),
 }
 
-/// What is wrong with an object's path.
+/// The reason why an object's path is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathFault {
     /// It has no leading slash.
@@ -27,31 +27,33 @@ pub enum PathFault {
     /// It is longer than [`ObjectPath::MAX_BYTES`].
     #[error("has {bytes} bytes; 2 ..= {max} are allowed", max = ObjectPath::MAX_BYTES)]
     TooLong {
-        /// How many bytes it has.
+        /// The number of bytes.
         bytes: usize,
     },
-    /// A control character.
+    /// It contains a control character.
     #[error("has a control character at offset {at}")]
     Control {
-        /// The offset of the first.
+        /// The offset of the first control character.
         at: usize,
     },
-    /// An empty segment, `.` or `..`: it could be taken for another path, or lead out of the resource.
+    /// It has an empty segment, `.` or `..`, and could be confused with another path or lead out of the
+    /// resource.
     #[error("must not have an empty segment, '.' or '..'")]
     Segment,
 }
 
-/// What a resource is called: 1 – 255 bytes of printable ASCII, compared byte by byte.
+/// The name of a resource: 1 – 255 bytes of printable ASCII, compared byte by byte.
 ///
-/// The same rule as for lock names, since a resource is usually called like the lock that guards it.
+/// The rule is the same as for lock names, because a resource usually has the name of the lock that guards
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceId(LockName);
 
 impl ResourceId {
-    /// Takes a name from outside.
+    /// Parses a name from outside.
     ///
     /// # Errors
-    /// [`Invalid::Resource`] that says what is wrong with it and where.
+    /// [`Invalid::Resource`] with the problem and its position.
     pub fn new(name: &str) -> Result<ResourceId, Invalid> {
         LockName::new(name)
             .map(ResourceId)
@@ -80,21 +82,21 @@ impl fmt::Display for ResourceId {
     }
 }
 
-/// Where an object lies in its resource: a key spelled like an absolute path.
+/// The path of an object in its resource: a key in the form of an absolute path.
 ///
-/// Starts with `/`, at most 1,024 bytes of UTF-8 without control characters, and no segment is empty,
-/// `.` or `..`. Compared byte by byte; it never leaves its resource and never touches a file system.
+/// It starts with `/`, has at most 1,024 bytes of UTF-8 without control characters, and no segment is empty,
+/// `.` or `..`. It is compared byte by byte; it never leaves its resource and never refers to a file system.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectPath(Arc<str>);
 
 impl ObjectPath {
-    /// Longest path in bytes.
+    /// The longest path in bytes.
     pub const MAX_BYTES: usize = 1_024;
 
-    /// Takes a path from outside.
+    /// Parses a path from outside.
     ///
     /// # Errors
-    /// [`Invalid::Path`] that says what is wrong with it.
+    /// [`Invalid::Path`] with the problem.
     pub fn new(path: &str) -> Result<ObjectPath, Invalid> {
         match path_fault(path) {
             None => Ok(ObjectPath(Arc::from(path))),
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_name_says_what_is_wrong_with_it() {
+    fn an_invalid_resource_name_is_reported_with_the_reason() {
         assert!(ResourceId::new("storage:customer-orders-bucket").is_ok());
         assert_eq!(
             ResourceId::new("é").unwrap_err().to_string(),

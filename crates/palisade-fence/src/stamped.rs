@@ -1,5 +1,5 @@
-//! A guard row with the ids of its last writes, for resources whose one atomic step is "replace this if it
-//! is still what I read".
+//! A guard row with the ids of its last writes, for resources whose only atomic step is "replace this if it
+//! is still the version that I read".
 //!
 //! ```text
 //!   read ──► Stamped ──► GuardRow::decide ──► stamp: a fresh id ──► replace, if unchanged
@@ -7,8 +7,9 @@
 //!                       my id is among the ids: it took effect ◄── read again
 //! ```
 //!
-//! A request may time out after it took effect, and the client's own retry is then told that the condition
-//! does not hold. Whoever finds its own id knows better. The ids are random, so no two states are equal.
+//! A request may time out after it took effect, and the client's own retry is then told that the condition is
+//! false. A writer that finds its own id knows that its write took effect. The ids are random, so no two
+//! states are equal.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,24 +19,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::guard_row::{Corrupt, Decision, GuardRow};
 
-/// How often an operation is decided anew because others were faster.
+/// How often an operation is decided again because other writers were faster.
 pub(crate) const ATTEMPTS: u32 = 32;
 
-/// How many writes back a writer can still recognise its own.
+/// The number of later writes after which a writer can still recognise its own write.
 const IDS: usize = 64;
 const FORMAT: u32 = 1;
 
-/// A guard row as it is stored: JSON, so that an operator can read it.
+/// The stored form of a guard row: JSON, so that an operator can read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Stamped {
     format: u32,
     pub(crate) guard: GuardRow,
-    /// Of the last writes, newest last.
+    /// The ids of the last writes, newest last.
     ids: VecDeque<String>,
 }
 
-/// What became of a write whose answer says nothing.
+/// The outcome of a write whose answer is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     TookEffect,
@@ -54,10 +55,10 @@ impl Default for Stamped {
 }
 
 impl Stamped {
-    /// Fails with the reason if no fence can have written this.
+    /// Returns the reason if no fence can have written this.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.format != FORMAT {
-            return Err(format!("format {}; {FORMAT} is known", self.format));
+            return Err(format!("format {}; only {FORMAT} is known", self.format));
         }
         self.guard
             .state()
@@ -65,7 +66,7 @@ impl Stamped {
             .map_err(|corrupt| corrupt.to_string())
     }
 
-    /// Judges an operation; `None` instead of a pass is a write by code that knows of no fence.
+    /// Decides an operation; a pass of `None` is a write by code without a token.
     pub(crate) fn decide(
         &self,
         rule: Rule,
@@ -82,7 +83,7 @@ impl Stamped {
         self.guard.decide(rule, pass, op, digest)
     }
 
-    /// The same with a new id, which is given.
+    /// Adds a new id to the row and returns it.
     pub(crate) fn stamp(&mut self) -> Result<String, getrandom::Error> {
         let id = fresh_id()?;
         if self.ids.len() >= IDS {
@@ -92,12 +93,12 @@ impl Stamped {
         Ok(id)
     }
 
-    /// What became of the write `id` that was made on top of `base`, seen from this later state.
+    /// Returns the outcome of the write `id` that was made on top of `base`, as seen from this later state.
     pub(crate) fn outcome(&self, id: &str, base: Option<&Stamped>) -> Outcome {
         if self.ids.iter().any(|seen| seen == id) {
             return Outcome::TookEffect;
         }
-        // The history back to the base is whole, and the write is not in it.
+        // The history back to the base is complete, and does not contain the write.
         let whole = match base.and_then(|base| base.ids.back()) {
             Some(last) => self.ids.contains(last),
             None => self.ids.len() < IDS,
@@ -110,7 +111,7 @@ impl Stamped {
     }
 }
 
-/// Waits a little before the next attempt, longer each time, so that those who race do not meet again.
+/// Waits before the next attempt, longer each time, so that racing writers do not meet again.
 pub(crate) async fn back_off(attempt: u32) -> Result<(), getrandom::Error> {
     if attempt > 0 {
         let limit = 1_u64 << attempt.min(7);
@@ -120,7 +121,7 @@ pub(crate) async fn back_off(attempt: u32) -> Result<(), getrandom::Error> {
     Ok(())
 }
 
-/// 128 random bits as text.
+/// Returns 128 random bits as text.
 pub(crate) fn fresh_id() -> Result<String, getrandom::Error> {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits)?;
@@ -153,6 +154,6 @@ mod tests {
         let mut newer = Stamped::default();
         assert_eq!(newer.check(), Ok(()));
         newer.format = 2;
-        assert_eq!(newer.check(), Err("format 2; 1 is known".to_owned()));
+        assert_eq!(newer.check(), Err("format 2; only 1 is known".to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! The suite on the store in memory, and the arms that must fail it.
+//! The suite on the store in memory, and the control arms that must fail it.
 
 #![allow(
     clippy::unwrap_used,
@@ -94,9 +94,9 @@ async fn several_are_claimed_before_any_is_read() {
     assert_eq!(
         a.view().unwrap().fence.highest(),
         Some(pass(8).token),
-        "a comes before b"
+        "a precedes b"
     );
-    assert!(c.view().is_none(), "c comes after it");
+    assert!(c.view().is_none(), "c follows b");
     let all = enter_all(asked(10)).await.unwrap().into_result().unwrap();
     assert_eq!(all.keys().copied().collect::<Vec<_>>(), ["a", "b", "c"]);
     for (resource, claimed) in [(&a, &all["a"]), (&b, &all["b"]), (&c, &all["c"])] {

@@ -1,4 +1,4 @@
-//! What an operator sees and does: fences listed and re-armed, rejections logged and counted.
+//! Operations for operators: fences are listed and re-armed, rejections are logged and counted.
 
 #![allow(
     clippy::unwrap_used,
@@ -74,7 +74,11 @@ async fn an_operator_looks_and_rearms<A: Admin, F: Fence>(mut admin: A, of: impl
     );
     assert!(of("a").claim(Pass::new(t(45))).await.unwrap().is_admitted());
     let kept = of("a").observe("/x").await.unwrap();
-    assert_eq!(kept.as_deref(), Some(b"data".as_slice()), "the data stays");
+    assert_eq!(
+        kept.as_deref(),
+        Some(b"data".as_slice()),
+        "the data is still there"
+    );
 
     admin.rearm("lost", &floor(t(70), None)).await.unwrap();
     let late = of("lost").claim(Pass::new(t(69))).await.unwrap();
@@ -101,17 +105,17 @@ async fn in_a_store_and_after_it_was_opened_again() {
     }
 }
 
-/// Keeps the fields of every event.
+/// Records the fields of every event.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<String>>);
+struct Recorder(Arc<Mutex<String>>);
 
-impl Visit for Heard {
+impl Visit for Recorder {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         write!(self.0.lock().unwrap(), "{}={value:?} ", field.name()).unwrap();
     }
 }
 
-impl Subscriber for Heard {
+impl Subscriber for Recorder {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -129,7 +133,7 @@ impl Subscriber for Heard {
 
 #[test]
 fn a_rejected_holder_is_named_in_the_log_and_counted() {
-    let heard = Heard::default();
+    let heard = Recorder::default();
     let before = audit::counts().of("stale").unwrap();
     let (ours, lock) = (
         AuthorityId::new("ours").unwrap(),
@@ -141,7 +145,7 @@ fn a_rejected_holder_is_named_in_the_log_and_counted() {
         assert!(value.claim(pass(34)).is_admitted());
         assert!(
             heard.0.lock().unwrap().is_empty(),
-            "an admission is no news"
+            "an admission is not logged"
         );
         assert!(value.claim(pass(33)).rejected().is_some());
     });
@@ -156,7 +160,7 @@ fn a_rejected_holder_is_named_in_the_log_and_counted() {
     ] {
         assert!(said.contains(field), "{field} is not in: {said}");
     }
-    // Other tests of this process reject as well.
+    // Other tests of this process also cause rejections.
     assert!(audit::counts().of("stale").unwrap() > before);
     assert_eq!(audit::counts().of("no such reason"), None);
 }

@@ -1,4 +1,4 @@
-//! A fence whose check and effect are two steps: the suite must see it (rule F1).
+//! A fence whose check and effect are two steps: the suite must detect it (rule F1).
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use std::task::Poll;
 use palisade_fence::conformance::{self, Habit, Subject};
 use palisade_fence::{Change, Checked, Fence, FenceState, Op, Pass, Rule, Verdict, Write};
 
-/// Reads the mark, decides by the right rule, and then writes whatever has come in between.
+/// Reads the mark, decides by the correct rule, and then writes whatever happened in between.
 #[derive(Default)]
 struct Naive {
     inside: Mutex<(FenceState, HashMap<String, Vec<u8>>)>,

@@ -2,6 +2,7 @@
 //!
 //! Each part is a module and a command of the binary of the same name.
 
+pub mod attack;
 pub mod chaos;
 pub mod decoders;
 pub mod exhaust;

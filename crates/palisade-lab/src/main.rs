@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use palisade_lab::{chaos, exhaust, history, sim};
+use palisade_lab::{attack, chaos, exhaust, history, sim};
 
 /// Breaks Palisade on purpose, and shows that the proof can fail.
 #[derive(Debug, Parser)]
@@ -22,6 +22,7 @@ enum Command {
     /// Checks a history against the lease model
     Check(history::command::Args),
     Chaos(chaos::Chaos),
+    Attack(attack::AttackArgs),
     /// A worker of `chaos`
     #[command(hide = true)]
     ChaosWorker {
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Exhaust(args) => exhaust::command::run(&args),
         Command::Check(args) => history::command::run(&args),
         Command::Chaos(chaos) => chaos.run(),
+        Command::Attack(attack) => attack.run(),
         Command::ChaosClock => {
             println!("{}", chaos::wall_seconds());
             ExitCode::SUCCESS

@@ -6,7 +6,7 @@ use palisade_testbed::{Instance, Program, says};
 
 use crate::lane::Error;
 
-const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: palisade\r\nConnection: close\r\n\r\n";
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 /// It ends with its value.
 pub(crate) struct Server(Program);

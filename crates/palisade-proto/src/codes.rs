@@ -48,8 +48,34 @@ pub enum Code {
     TooLarge,
     /// A body of another type than JSON.
     UnsupportedMediaType,
+    /// The request calls the server by a name that it does not go by.
+    Misdirected,
+    /// A web page of another host wants to change something.
+    CrossOrigin,
+    /// A gRPC call over HTTP/1.1.
+    HttpVersion,
     /// A defect of the server.
     Internal,
+    /// A late duplicate of a grant's own write, at a fence.
+    SequenceStale,
+    /// A second write of a grant, at a strict fence.
+    AlreadyWritten,
+    /// A sequence number of another write, at a fence.
+    SequenceReused,
+    /// A token of another authority, at a fence.
+    WrongAuthority,
+    /// A token of another lock, at a fence.
+    WrongLock,
+    /// A token too far above the highest, at a fence.
+    Jump,
+    /// A write without a token, at a fence.
+    Tokenless,
+    /// Nothing to change, at a fence.
+    Missing,
+    /// A fenced store is full.
+    StorageFull,
+    /// A write that no route of a gateway maps.
+    NoRoute,
 }
 
 /// Whether asking again is safe, and when it helps.
@@ -100,7 +126,7 @@ const fn row(
 }
 
 /// Every code, in the order of [`Code`].
-pub const TABLE: [Row; 20] = [
+pub const TABLE: [Row; 33] = [
     row(
         Code::Held,
         "held",
@@ -147,7 +173,7 @@ pub const TABLE: [Row; 20] = [
         412,
         Grpc::Ok,
         Retry::No,
-        "The lock is held with another fencing token than the one given; `highest` is the one it is held with.",
+        "Server: the lock is held with another fencing token than the one given; `highest` is the one it is held with. Fence: a newer holder, with the token `highest`, has been at this resource. Give up: stop the work.",
     ),
     row(
         Code::Abandoned,
@@ -163,7 +189,7 @@ pub const TABLE: [Row; 20] = [
         400,
         Grpc::InvalidArgument,
         Retry::No,
-        "The request is malformed or out of range. The message names the field and the range; nothing changed.",
+        "The request is malformed or out of range, or cannot be decoded at all. The message names the field and the range; nothing changed.",
     ),
     row(
         Code::Refused,
@@ -233,7 +259,7 @@ pub const TABLE: [Row; 20] = [
         Code::RequestTimeout,
         "request_timeout",
         408,
-        Grpc::Cancelled,
+        Grpc::DeadlineExceeded,
         Retry::Later,
         "The body did not arrive in time. Nothing changed.",
     ),
@@ -254,12 +280,116 @@ pub const TABLE: [Row; 20] = [
         "The body is declared as something other than JSON. No `Content-Type`, and the form type that curl sends by itself, are taken as JSON, except from a web page (a request with `Origin`). Nothing changed.",
     ),
     row(
+        Code::Misdirected,
+        "misdirected",
+        421,
+        Grpc::PermissionDenied,
+        Retry::No,
+        "The request calls the server by a name that it does not go by (`Host`, `:authority`). Use its address, or start it with `--allow-host NAME`; without this check a web page whose name points at the server could use it. Nothing changed.",
+    ),
+    row(
+        Code::CrossOrigin,
+        "cross_origin",
+        403,
+        Grpc::PermissionDenied,
+        Retry::No,
+        "A web page of another host (`Origin`) wants to change something. Start the server with `--allow-host NAME` if it should. Nothing changed.",
+    ),
+    row(
+        Code::HttpVersion,
+        "http_version",
+        505,
+        Grpc::Unimplemented,
+        Retry::No,
+        "A gRPC call came over HTTP/1.1. Nothing changed.",
+    ),
+    row(
         Code::Internal,
         "internal",
         500,
         Grpc::Internal,
         Retry::SameRequest,
         "A defect of the server. Please report it.",
+    ),
+    row(
+        Code::SequenceStale,
+        "sequence_stale",
+        412,
+        Grpc::FailedPrecondition,
+        Retry::No,
+        "Fence: a later write of this very grant was carried out; this one is a late duplicate. Nothing changed.",
+    ),
+    row(
+        Code::AlreadyWritten,
+        "already_written",
+        409,
+        Grpc::FailedPrecondition,
+        Retry::No,
+        "Fence with one write for each grant: something was written under this token, perhaps by an earlier attempt. Read before anything else. Nothing changed.",
+    ),
+    row(
+        Code::SequenceReused,
+        "sequence_reused",
+        409,
+        Grpc::FailedPrecondition,
+        Retry::No,
+        "Fence: `sequence` was used for another write of this grant; `last` is the highest one used. Nothing changed.",
+    ),
+    row(
+        Code::WrongAuthority,
+        "wrong_authority",
+        409,
+        Grpc::FailedPrecondition,
+        Retry::No,
+        "Fence: tokens of another authority count here, and the request names none or a different one. Tokens of two authorities are never compared. Nothing changed.",
+    ),
+    row(
+        Code::WrongLock,
+        "wrong_lock",
+        409,
+        Grpc::FailedPrecondition,
+        Retry::No,
+        "Fence: tokens of another lock count here, and the request names none or a different one. Nothing changed.",
+    ),
+    row(
+        Code::Jump,
+        "jump",
+        409,
+        Grpc::FailedPrecondition,
+        Retry::No,
+        "Fence: the token is farther above `highest` than an unsigned token is believed (`bound`, the flag `--max-jump`). If the lock server was restored several times since, call an operator. Nothing changed.",
+    ),
+    row(
+        Code::Tokenless,
+        "tokenless",
+        428,
+        Grpc::FailedPrecondition,
+        Retry::No,
+        "Fence: a write without a fencing token. Acquire the lock and send the token of the grant. Nothing changed.",
+    ),
+    row(
+        Code::Missing,
+        "missing",
+        404,
+        Grpc::NotFound,
+        Retry::No,
+        "Fence: there is nothing to change. Nothing changed.",
+    ),
+    row(
+        Code::StorageFull,
+        "storage_full",
+        507,
+        Grpc::ResourceExhausted,
+        Retry::Later,
+        "Store: a limit of the store, or its disk, is full. Nothing changed.",
+    ),
+    row(
+        Code::NoRoute,
+        "no_route",
+        404,
+        Grpc::NotFound,
+        Retry::No,
+        "Gateway: no `--route` says which resource a write to this path changes, so it would not be fenced. Nothing was sent on.",
     ),
 ];
 

@@ -14,6 +14,7 @@
 //! * No operation has id 0: a reply with it says why the server ends the session; nothing after it is read.
 //! * The connection's end is the session's: requests that wait leave their queues, grants stay.
 
+use std::fmt;
 use std::time::Duration;
 
 use prost::Message;
@@ -47,6 +48,78 @@ pub fn first(bytes: &[u8], most: usize) -> Result<Option<&[u8]>, TooLong> {
         return Err(TooLong { bytes: length });
     }
     Ok(rest.get(..length))
+}
+
+/// The length that the frame at the beginning of `bytes` announces; 0 if that is not known yet.
+#[must_use]
+pub fn announced(bytes: &[u8]) -> usize {
+    bytes
+        .first_chunk::<HEADER>()
+        .map_or(0, |header| u32::from_be_bytes(*header) as usize)
+}
+
+/// A frame with more operations than are taken at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany {
+    /// How many there are, or one more than are taken: nobody counts on.
+    pub operations: usize,
+    /// How many are taken.
+    pub most: usize,
+}
+
+impl fmt::Display for TooMany {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let most = self.most;
+        write!(
+            f,
+            "a frame of more than {most} operations; send them in several frames of at most {most}"
+        )
+    }
+}
+
+impl std::error::Error for TooMany {}
+
+/// Counts the operations of a frame without decoding it: nothing is allocated, and a frame of tiny
+/// operations, which would be many times as large in memory, is found out. Where the bytes are no message the
+/// count ends; decoding them says what is wrong.
+///
+/// # Errors
+/// [`TooMany`] if there are more than `most`.
+pub fn check_count(frame: &[u8], most: usize) -> Result<usize, TooMany> {
+    let (mut rest, mut operations) = (frame, 0);
+    while let Some((after_tag, tag)) = varint(rest) {
+        let skipped = match tag & 7 {
+            0 => varint(after_tag).map(|(rest, _)| rest),
+            1 => after_tag.get(8..),
+            2 => varint(after_tag)
+                .and_then(|(rest, length)| rest.get(usize::try_from(length).ok()?..)),
+            5 => after_tag.get(4..),
+            _ => None,
+        };
+        if tag == ENTRY_TAG {
+            operations += 1;
+            if operations > most {
+                return Err(TooMany { operations, most });
+            }
+        }
+        match skipped {
+            Some(next) => rest = next,
+            None => break,
+        }
+    }
+    Ok(operations)
+}
+
+/// The first number of protobuf's, and what follows it.
+fn varint(bytes: &[u8]) -> Option<(&[u8], u64)> {
+    let mut number = 0;
+    for (at, byte) in bytes.iter().take(10).enumerate() {
+        number |= u64::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Some((&bytes[at + 1..], number));
+        }
+    }
+    None
 }
 
 /// Puts an empty frame after what is in `out`.
@@ -101,8 +174,9 @@ impl Open {
     }
 }
 
-/// The number of the repeated field in both messages.
+/// The number of the repeated field in both messages, and how an entry of it begins.
 const ENTRIES: u32 = 1;
+const ENTRY_TAG: u64 = (ENTRIES as u64) << 3 | 2;
 
 #[cfg(test)]
 mod tests {
@@ -152,6 +226,39 @@ mod tests {
             first(b"HTTP/1.1 400", 2),
             Err(TooLong { bytes: 0x4854_5450 })
         );
+    }
+
+    #[test]
+    fn operations_are_counted_as_decoding_finds_them() {
+        let request = |id| crate::v1::Request {
+            id,
+            operation: None,
+        };
+        for count in [0, 1, 3, 300] {
+            let requests = (0..count as u64).map(request).collect();
+            let mut bytes = crate::v1::Requests { requests }.encode_to_vec();
+            // Fields that nobody knows yet, of each kind.
+            bytes.extend([0x18, 0x80, 0x01, 0x22, 2, 0x0a, 0, 0x2d, 1, 2, 3, 4]);
+            bytes.extend([0x31, 1, 2, 3, 4, 5, 6, 7, 8]);
+            let decoded = crate::v1::Requests::decode(&*bytes).unwrap();
+            assert_eq!(decoded.requests.len(), count);
+            assert_eq!(check_count(&bytes, count), Ok(count));
+            if let Some(most) = count.checked_sub(1) {
+                let operations = count;
+                assert_eq!(check_count(&bytes, most), Err(TooMany { operations, most }));
+            }
+        }
+        // Empty operations, two bytes each; and bytes that are no message.
+        assert!(check_count(&[0x0a, 0].repeat(11), 10).is_err());
+        for nonsense in [
+            &[0xff; 20][..],
+            &[0x0a],
+            &[0x0a, 0xff],
+            &[0x0b, 1],
+            &[0x0a, 9, 1],
+        ] {
+            assert!(check_count(nonsense, 10).unwrap() <= 1);
+        }
     }
 
     #[test]

@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use palisade_core::{AuthorityId, Invalid, Limits, limits};
 use palisade_wal::{
-    CommitError, Compactor, CreateOptions, Fold, OpenError, Opened, Options, ReadError,
-    RecoveryReport, ReplayError as WalReplayError, Seq, SnapshotReader, SnapshotWriter, Wal,
+    CommitError, Compactor, CreateOptions, Fold, InPlace, OpenError, Opened, Options,
+    PreparationWatch, ReadError, RecoveryReport, ReplayError as WalReplayError, Seq,
+    SnapshotReader, SnapshotWriter, Wal,
 };
 
 use crate::pipeline::clock::wall;
@@ -126,11 +127,12 @@ pub fn run(opened: Opened, settings: &Settings) -> Result<Authority, Error> {
     let report = opened.report().clone();
     let created = report.last.is_none();
     let machine = replay(&opened)?.finish();
-    let identity = identity(&opened)?;
+    let identity = named(opened.identity())?;
     let wal = opened.into_wal();
     let worked = Arc::new(AtomicBool::new(true));
     let maker = Maker {
         compactor: wal.compactor(),
+        preparation: wal.compactor().watch_preparation(),
         give_memory_back: settings.give_memory_back.unwrap_or(|| ()),
         worked: Arc::clone(&worked),
     };
@@ -138,7 +140,11 @@ pub fn run(opened: Opened, settings: &Settings) -> Result<Authority, Error> {
     let pipeline = start(Start {
         identity,
         machine,
-        log: Box::new(OnDisk { wal, worked }),
+        log: Box::new(OnDisk {
+            wal,
+            worked,
+            no_room: String::new(),
+        }),
         manual_clock: settings.manual_clock,
         limits: settings.limits,
         returning: (!created).then_some(Returning::Restarted),
@@ -186,6 +192,41 @@ pub fn restore(backup: &Path, to: &Path) -> Result<Restored, Error> {
     restored
 }
 
+/// Begins a new life of the authority in its own directory, with all that is there: for one whose files were
+/// touched, or replaced by an older copy. The counter leaps and the incarnation is new, as with [`restore`].
+///
+/// A crash before the last step leaves the directory as it was, and this can be done again.
+///
+/// # Errors
+/// [`Error`]; the directory is as it was.
+pub fn restore_in_place(dir: &Path) -> Result<Restored, Error> {
+    let by = limits::restore_leap(wall().0).ok_or(Error::Clock)?;
+    let in_place = InPlace::begin(dir)?;
+    let mut replayed = match in_place.snapshot()? {
+        Some(mut snapshot) => from_snapshot(&mut snapshot)?,
+        None => Replay::from_nothing(seed()),
+    };
+    in_place
+        .replay(|_, batch| replayed.batch(batch))
+        .map_err(not_replayed)?;
+    // It is in the state that is written down, so the batch itself is not needed.
+    let _ = replayed.return_from(Returning::Restored { leap: by });
+    let identity = in_place.finish(&Options::default(), |out| {
+        replayed.snapshot(|bytes| out.write_all(bytes))
+    })?;
+    restored(&identity, replayed)
+}
+
+fn restored(identity: &palisade_wal::Identity, replayed: Replay) -> Result<Restored, Error> {
+    let identity = named(identity)?;
+    let machine = replayed.finish();
+    Ok(Restored {
+        identity,
+        next_token: machine.next_token(),
+        locks: machine.locks(),
+    })
+}
+
 /// What [`restore`] made.
 #[derive(Clone, Debug)]
 pub struct Restored {
@@ -200,17 +241,12 @@ pub struct Restored {
 fn leap(dir: &Path, by: u64) -> Result<Restored, Error> {
     let opened = Wal::open(dir, &Options::default())?;
     let mut replayed = replay(&opened)?;
-    let identity = identity(&opened)?;
+    let identity = *opened.identity();
     let mut wal = opened.into_wal();
     let batch = replayed.return_from(Returning::Restored { leap: by });
     wal.commit(&batch)?;
     wal.close()?;
-    let machine = replayed.finish();
-    Ok(Restored {
-        identity,
-        next_token: machine.next_token(),
-        locks: machine.locks(),
-    })
+    restored(&identity, replayed)
 }
 
 fn refuse_existing(to: &Path) -> Result<(), Error> {
@@ -246,8 +282,7 @@ fn sync_parent(to: &Path) -> Result<(), Error> {
         .map_err(place("cannot sync", parent))
 }
 
-fn identity(opened: &Opened) -> Result<Identity, Error> {
-    let identity = opened.identity();
+fn named(identity: &palisade_wal::Identity) -> Result<Identity, Error> {
     let authority = AuthorityId::new(&identity.owner.to_string()).map_err(Error::Identity)?;
     Ok(Identity {
         authority,
@@ -262,11 +297,15 @@ fn replay(opened: &Opened) -> Result<Replay, Error> {
     };
     opened
         .replay(|_, batch| replay.batch(batch))
-        .map_err(|error| match error {
-            WalReplayError::Apply { source, .. } => Error::Replay(source),
-            WalReplayError::Read(error) => Error::Read(error),
-        })?;
+        .map_err(not_replayed)?;
     Ok(replay)
+}
+
+fn not_replayed(error: WalReplayError<ReplayError>) -> Error {
+    match error {
+        WalReplayError::Apply { source, .. } => Error::Replay(source),
+        WalReplayError::Read(error) => Error::Read(error),
+    }
 }
 
 fn from_snapshot(reader: &mut SnapshotReader) -> Result<Replay, Error> {
@@ -280,11 +319,30 @@ struct OnDisk {
     wal: Wal,
     /// Set with every commit; the thread that makes snapshots takes it back.
     worked: Arc<AtomicBool>,
+    /// Why there was no room when last asked.
+    no_room: String,
 }
 
 impl Log for OnDisk {
     fn has_room(&mut self, bytes: usize) -> bool {
-        self.wal.reserve(bytes).is_ok()
+        match self.wal.reserve(bytes) {
+            Ok(()) => true,
+            Err(full) => {
+                self.no_room = full.to_string();
+                false
+            }
+        }
+    }
+
+    fn no_room(&self) -> String {
+        self.no_room.clone()
+    }
+
+    fn check(&self) -> Result<(), LogFailed> {
+        match self.wal.poisoned() {
+            None => Ok(()),
+            Some(cause) => Err(LogFailed(cause.to_owned())),
+        }
     }
 
     fn commit(&mut self, batch: &[u8]) -> Result<(), LogFailed> {
@@ -332,16 +390,18 @@ impl Drop for Snapshots {
 /// What that thread does.
 struct Maker {
     compactor: Compactor,
+    preparation: PreparationWatch,
     give_memory_back: fn(),
     /// Whether something was logged since this was last taken back.
     worked: Arc<AtomicBool>,
 }
 
 impl Maker {
-    fn work(self, stopped: &mpsc::Receiver<()>) {
+    fn work(mut self, stopped: &mpsc::Receiver<()>) {
         (self.give_memory_back)();
         let mut worth = Worth::default();
         while stopped.recv_timeout(SNAPSHOT_POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
+            self.note_preparation();
             if !self.is_due(&worth) {
                 continue;
             }
@@ -354,6 +414,18 @@ impl Maker {
                 }
             };
             (self.give_memory_back)();
+        }
+    }
+
+    fn note_preparation(&mut self) {
+        match self.preparation.change() {
+            Some(Err(why)) => tracing::warn!(
+                why,
+                "the next segment of the log cannot be prepared; it is tried again each second, and requests are \
+                 refused once the present one is full"
+            ),
+            Some(Ok(())) => tracing::warn!("the next segment of the log can be prepared again"),
+            None => {}
         }
     }
 
@@ -462,10 +534,15 @@ mod tests {
         let (wal, worked) = (opened.unwrap().into_wal(), Arc::new(AtomicBool::new(false)));
         let maker = Maker {
             compactor: wal.compactor(),
+            preparation: wal.compactor().watch_preparation(),
             give_memory_back: || (),
             worked: Arc::clone(&worked),
         };
-        let mut log = OnDisk { wal, worked };
+        let mut log = OnDisk {
+            wal,
+            worked,
+            no_room: String::new(),
+        };
         let only_at_rest = Worth {
             at_work: u64::MAX,
             at_rest: 0,

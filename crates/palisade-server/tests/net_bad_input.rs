@@ -110,7 +110,7 @@ async fn an_acquire_with_a_bad_body() {
         (ttl("-1"), range),
         (ttl("\"10s\""), range),
         (ttl("1.5"), range),
-        (ttl("1e3"), range),
+        (ttl("1e-3"), range),
         (ttl(&huge), range),
         (ttl("true"), range),
         (ttl("{}"), range),
@@ -163,8 +163,8 @@ async fn an_acquire_with_a_bad_body() {
         ),
         (with(r#""client_id": "b""#), "duplicate field `client_id`"),
         (String::new(), "the body is empty"),
-        ("null".into(), "null"),
-        ("[]".into(), "invalid"),
+        ("null".into(), "expected a JSON object"),
+        ("[]".into(), "expected a JSON object"),
         ("{".into(), "the body is not JSON"),
         ("client_id=a".into(), "the body is not JSON"),
         (
@@ -342,8 +342,8 @@ async fn parameters_that_do_not_fit() {
         ("cursor=7", "cursor must be a next_cursor"),
         ("prefix=%C3%BC", "prefix: "),
         ("prefix=%FF", "prefix: "),
-        ("pre=x", "unknown field `pre`"),
-        ("limit=1&limit=2", "duplicate field `limit`"),
+        ("pre=x", "unknown parameter `pre`"),
+        ("limit=1&limit=2", "duplicate parameter `limit`"),
     ] {
         let answer = server.get(&format!("/v1/locks?{query}")).await;
         assert_eq!(
@@ -445,10 +445,7 @@ async fn bodies_that_are_huge_or_declared_as_something_else() {
     );
 
     let body = r#"{"client_id": "a", "lease_duration_ms": 10000}"#;
-    for headers in [
-        "Content-Type: text/xml\r\n",
-        "Origin: https://evil.example\r\n",
-    ] {
+    for headers in ["Content-Type: text/xml\r\n", "Origin: http://test\r\n"] {
         let answer = server
             .send("POST", "/v1/locks/x/acquire", headers, body)
             .await;

@@ -14,14 +14,19 @@ use std::time::Duration;
 use net_support::{Server, Wish, soon};
 use palisade_proto::v1;
 use palisade_proto::v1::locks_client::LocksClient;
-use palisade_server::net::Settings;
+use palisade_server::net;
+use palisade_server::shell::Settings;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 
-async fn with(settings: Settings) -> Server {
+async fn with(shell: Settings) -> Server {
+    let settings = net::Settings {
+        shell,
+        ..net::Settings::default()
+    };
     Server::with(Wish {
         settings,
         ..Wish::default()
@@ -132,6 +137,7 @@ async fn a_body_that_does_not_arrive_in_time_is_told_so() {
 async fn one_connection_too_many_is_closed_at_once() {
     let server = with(Settings {
         connections: 2,
+        connections_per_address: Some(2),
         ..Settings::default()
     })
     .await;

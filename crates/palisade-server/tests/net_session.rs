@@ -55,6 +55,9 @@ in_both_dresses! {
     a_session_that_hangs_up_leaves_its_queues
     a_session_reads_no_further_while_too_much_is_in_flight
     a_frame_that_is_too_large_ends_the_session_with_a_word
+    a_frame_of_too_many_operations_is_refused_before_it_is_decoded
+    a_listing_is_made_when_the_one_before_it_was_read
+    who_borrows_all_the_memory_there_is_stops_nobody_who_needs_little
     a_server_that_stops_answers_what_is_in_flight_and_says_why_it_ends
 }
 
@@ -385,6 +388,138 @@ async fn a_frame_that_is_too_large_ends_the_session_with_a_word(dress: Dress) {
         .await;
     assert_eq!(session.next().await, Err("invalid".into()));
     assert_eq!(server.status().await.locks, 0);
+}
+
+async fn a_frame_of_too_many_operations_is_refused_before_it_is_decoded(dress: Dress) {
+    let settings = Settings {
+        frame_operations: 100,
+        ..Settings::default()
+    };
+    let server = Server::with(Wish {
+        settings,
+        ..Wish::default()
+    })
+    .await;
+    let operations = |count| {
+        (1..=count).map(|id| {
+            let lock = format!("lock-{id}");
+            (id, Operation::Acquire(acquire(&lock, "a", 0)))
+        })
+    };
+    // The control: as many as may be.
+    let mut session = Session::open(&server, dress).await;
+    session.send(operations(100)).await;
+    for _ in 0..100 {
+        granted(session.reply().await.outcome);
+    }
+    assert_eq!(server.status().await.locks, 100);
+    let mut session = Session::open(&server, dress).await;
+    session.send(operations(101)).await;
+    assert_eq!(session.next().await, Err("invalid".into()));
+    // Two bytes each: 200 KB on the wire, and many times as much in memory.
+    let mut session = Session::open(&server, dress).await;
+    session.send_frame(vec![Request::default(); 100_000]).await;
+    assert_eq!(session.next().await, Err("invalid".into()));
+    assert_eq!(server.status().await.locks, 100);
+}
+
+fn list() -> Operation {
+    Operation::List(v1::ListRequest {
+        limit: 1_000,
+        ..v1::ListRequest::default()
+    })
+}
+
+async fn a_listing_is_made_when_the_one_before_it_was_read(dress: Dress) {
+    let server = Server::start().await;
+    let mut filling = Session::open(&server, dress).await;
+    // One page of all of them is more than half a megabyte.
+    for frame in 0..2 {
+        let ids = frame * 500 + 1..=(frame + 1) * 500;
+        let operations = ids.map(|id| {
+            let wish = v1::AcquireRequest {
+                metadata: "m".repeat(256),
+                ..acquire(&format!("{id:0>255}"), &"c".repeat(255), 0)
+            };
+            (id, Operation::Acquire(wish))
+        });
+        filling.send(operations).await;
+    }
+    for _ in 0..1_000 {
+        granted(filling.reply().await.outcome);
+    }
+    let before = server.handle.stats().operations.get();
+    let mut greedy = Session::open(&server, dress).await;
+    greedy.send((1..=200).map(|id| (id, list()))).await;
+    // Others are served meanwhile, page by page, and the one that does not read has had its time.
+    for id in 2_001..=2_020 {
+        filling.send([(id, list())]).await;
+        assert!(matches!(filling.expect(id).await, Some(Outcome::Page(_))));
+    }
+    let made = server.handle.stats().operations.get() - before - 20;
+    assert!(
+        made < 60,
+        "{made} of 200 pages were made for a client that reads none"
+    );
+    for _ in 0..200 {
+        assert!(matches!(
+            greedy.reply().await.outcome,
+            Some(Outcome::Page(_))
+        ));
+    }
+}
+
+async fn who_borrows_all_the_memory_there_is_stops_nobody_who_needs_little(dress: Dress) {
+    let settings = Settings {
+        frame_operations: 1_000,
+        session_bytes: 2 << 20,
+        sessions_bytes: (2 << 20) + (1_000 << 10),
+        ..Settings::default()
+    };
+    let server = Server::with(Wish {
+        settings,
+        ..Wish::default()
+    })
+    .await;
+    for lock in ["x0", "x1", "x2"] {
+        server.lock(lock, "holder").await;
+    }
+    let mut greedy = Session::open(&server, dress).await;
+    for frame in 0..3_u64 {
+        let operations = (1..=1_000).map(|id| {
+            let wish = acquire(&format!("x{frame}"), &format!("w{frame}-{id}"), 60_000);
+            (frame * 1_000 + id, Operation::Acquire(wish))
+        });
+        greedy.send(operations).await;
+    }
+    server.waiters(3_000).await;
+    let show = |id| (id, Operation::Show(v1::ShowRequest { lock: "x0".into() }));
+    let mut modest = Session::open(&server, dress).await;
+    modest.send((1..=30).map(show)).await;
+    for _ in 0..30 {
+        assert!(matches!(
+            modest.reply().await.outcome,
+            Some(Outcome::Lock(_))
+        ));
+    }
+    // More than its own part: left unread until the other gives back.
+    let before = server.handle.stats().operations.get();
+    modest.send((1..=900).map(show)).await;
+    let mut third = Session::open(&server, dress).await;
+    for id in 1..=50 {
+        third.send([show(id)]).await;
+        third.expect(id).await;
+    }
+    let status = server.handle.stats().operations.get() - before - 50;
+    assert!(status < 900, "there was no memory for them");
+    // Its waits are over.
+    server.advance(60_000).await;
+    for _ in 0..900 {
+        assert!(matches!(
+            modest.reply().await.outcome,
+            Some(Outcome::Lock(_))
+        ));
+    }
 }
 
 async fn a_server_that_stops_answers_what_is_in_flight_and_says_why_it_ends(dress: Dress) {

@@ -9,7 +9,9 @@
 
 mod net_support;
 
-use net_support::{Server, soon};
+use net_support::{Server, Wish, soon};
+use palisade_core::{Command, Entry, Machine, Timestamp, WallTime};
+use palisade_server::net::Settings;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::TcpStream;
@@ -112,17 +114,123 @@ async fn a_watch_names_every_change_in_order() {
 }
 
 #[tokio::test]
-async fn a_watcher_that_was_away_is_told_how_much_it_missed() {
+async fn who_comes_back_to_a_quiet_server_is_told_at_once_what_it_missed() {
     let server = Server::start().await;
-    for lock in ["a", "b", "c"] {
+    for lock in ["a%2F1", "b", "a%2F2", "b2", "a%2F3"] {
         server.lock(lock, "c").await;
     }
-    let mut events = Events::open(&server, "/v1/watch", "Last-Event-ID: 1\r\n").await;
+    let by_header = Events::open(&server, "/v1/watch?prefix=a%2F", "Last-Event-ID: 1\r\n").await;
+    let by_parameter = Events::open(&server, "/v1/watch?prefix=a%2F&after_revision=1", "").await;
+    for mut events in [by_header, by_parameter] {
+        for revision in ["3", "5"] {
+            let (name, id, _) = events.next().await;
+            assert_eq!((name.as_str(), id.as_str()), ("granted", revision));
+        }
+    }
+    // Nothing was missed: the next change is the first thing told.
+    let mut events = Events::open(&server, "/v1/watch", "Last-Event-ID: 5\r\n").await;
     server.lock("d", "c").await;
+    assert_eq!(events.next().await.1, "6");
+}
+
+/// An authority that has issued 1,000 events in an earlier life, or leapt over them with a restore.
+async fn returned() -> Server {
+    let mut machine = Machine::new(1);
+    let entry = Entry {
+        at: Timestamp::ZERO,
+        wall: WallTime::default(),
+        command: Command::Leap { by: 1_000 },
+    };
+    machine.apply(entry, &mut Vec::new());
+    Server::with(Wish {
+        machine: Some(machine),
+        ..Wish::default()
+    })
+    .await
+}
+
+#[tokio::test]
+async fn after_a_restart_or_a_restore_it_is_told_at_once_how_much_it_missed() {
+    let server = returned().await;
+    let mut events = Events::open(&server, "/v1/watch", "Last-Event-ID: 990\r\n").await;
     let (name, id, data) = events.next().await;
     assert_eq!(
         (name.as_str(), id.as_str(), data),
-        ("missed", "3", json!({"missed": 2}))
+        ("missed", "1000", json!({"missed": 10}))
     );
-    assert_eq!(events.next().await.0, "granted");
+    server.lock("d", "c").await;
+    assert_eq!(events.next().await.1, "1001");
+}
+
+#[tokio::test]
+async fn a_last_id_that_is_nonsense_or_in_the_future_is_answered() {
+    let server = returned().await;
+    for (id, says) in [
+        ("abc", "last-event-id must be an integer"),
+        ("-1", "last-event-id must be an integer"),
+        ("1e3", "last-event-id must be an integer"),
+        (
+            "99999999999999999999999",
+            "last-event-id must be an integer",
+        ),
+        ("\u{fc}", "last-event-id must be an integer"),
+        (
+            "1001",
+            "revision 1001 is in the future: this authority's latest is 1000",
+        ),
+        (
+            "18446744073709551615",
+            "revision 18446744073709551615 is in the future",
+        ),
+    ] {
+        let header = format!("Last-Event-ID: {id}\r\n");
+        let refused = server.send("GET", "/v1/watch", &header, "").await;
+        assert_eq!(
+            (refused.status, refused.code().as_str()),
+            (400, "invalid"),
+            "{id}"
+        );
+        assert!(refused.message().starts_with(says), "{}", refused.message());
+    }
+    let mut locks = net_support::grpc::client(&server).await;
+    let ahead = palisade_proto::v1::WatchRequest {
+        prefix: String::new(),
+        after_revision: 1_001,
+    };
+    let refused = locks.watch(ahead).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    assert_eq!(refused.metadata().get("palisade-code").unwrap(), "invalid");
+}
+
+#[tokio::test]
+async fn one_watch_more_than_the_settings_allow_is_refused_and_a_place_is_free_again_when_one_ends()
+{
+    let settings = Settings {
+        watches: 1,
+        ..Settings::default()
+    };
+    let server = Server::with(Wish {
+        settings,
+        ..Wish::default()
+    })
+    .await;
+    let first = Events::open(&server, "/v1/watch", "").await;
+    let refused = server.get("/v1/watch").await;
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (503, "unavailable")
+    );
+    drop(first);
+    soon(async {
+        while server
+            .get("/metrics")
+            .await
+            .body
+            .contains("palisade_watchers 1")
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    Events::open(&server, "/v1/watch", "").await;
 }

@@ -13,6 +13,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use palisade_core::{
     AuthorityId, ClientId, Ending, GrantRef, LeaseKey, Limits, LockName, Machine, Outcome,
@@ -23,6 +24,7 @@ use palisade_server::pipeline::{
     Acquire, Answer, Failure, Handle, Identity, Log, LogFailed, Pipeline, Request, Returning,
     Start, Stopped, start,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 /// A log in memory that can be told to be full, to fail, or to hold its breath.
 #[derive(Clone, Default)]
@@ -84,6 +86,23 @@ fn begin(paper: &Paper, machine: Machine, returning: Option<Returning>) -> Pipel
         manual_clock: true,
         limits: Limits::DEFAULT,
         returning,
+    })
+    .unwrap()
+}
+
+/// With a clock that runs.
+fn running(paper: &Paper) -> Pipeline {
+    let identity = Identity {
+        authority: AuthorityId::new("test").unwrap(),
+        incarnation: "1".into(),
+    };
+    start(Start {
+        identity,
+        machine: Machine::new(1),
+        log: Box::new(paper.clone()),
+        manual_clock: false,
+        limits: Limits::DEFAULT,
+        returning: None,
     })
     .unwrap()
 }
@@ -503,21 +522,115 @@ async fn events_come_in_order_and_only_when_durable() {
     assert_eq!(revisions, [1, 2]);
 }
 
+async fn holder(handle: &Handle, lock: &str) -> Option<palisade_core::Holder> {
+    let shown = handle.call(Request::Show(LockName::new(lock).unwrap()));
+    match shown.await {
+        Answer::Lock(view) => view.holder,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn milliseconds(clock: ClockId) -> u128 {
+    let now = Duration::try_from(clock_gettime(clock)).unwrap();
+    now.as_millis()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how long nobody was there is what these tests are about"
+)]
+fn stand_still(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms)); // real time: absence is measured by the kernel's clocks
+}
+
+/// Keeps the ordering thread for so long, by working or by doing nothing. Gives how long the thread was there
+/// without working.
+async fn keep(handle: &Handle, ms: u128, work: bool) -> u128 {
+    let kept = handle.near(async move {
+        let (began, used) = (
+            milliseconds(ClockId::Boottime),
+            milliseconds(ClockId::ThreadCPUTime),
+        );
+        if work {
+            while milliseconds(ClockId::ThreadCPUTime) < used + ms {}
+        } else {
+            stand_still(ms as u64);
+        }
+        let worked = milliseconds(ClockId::ThreadCPUTime) - used;
+        (milliseconds(ClockId::Boottime) - began).saturating_sub(worked)
+    });
+    kept.await.unwrap()
+}
+
+#[tokio::test]
+async fn work_on_the_ordering_thread_keeps_no_dead_lease_alive_and_absence_gives_it_its_time() {
+    let pipeline = running(&Paper::default());
+    let handle = &pipeline.handle;
+    let graces = || handle.stats().graces.get();
+    for round in 0..3 {
+        let mut wish = wish(&format!("dead-{round}"), "c", None);
+        wish.ttl = Some(Ttl::from_millis(1_000).unwrap());
+        let lock = wish.lock.clone();
+        assert!(matches!(acquire(handle, wish).await, Outcome::Granted(_)));
+        let before = graces();
+        let mut away = 0;
+        for _ in 0..2 {
+            away += keep(handle, 700, true).await;
+            handle.call(Request::Status).await;
+        }
+        if graces() == before {
+            assert_eq!(holder(handle, &lock).await, None, "it outlived its time");
+        } else {
+            // A busy machine may have taken the processor away, and that is absence.
+            assert!(away > 200, "work was taken for absence: {away} ms");
+        }
+    }
+    // The control: the thread was kept as long, and did not work.
+    let before = graces();
+    keep(handle, 700, false).await;
+    handle.call(Request::Status).await;
+    assert!(graces() > before);
+}
+
+#[tokio::test]
+async fn a_pause_that_a_short_lease_does_not_bear_gives_it_its_full_time_and_no_other_lease() {
+    let paper = Paper::default();
+    let pipeline = running(&paper);
+    let (session, mut answers) = pipeline.handle.session();
+    let acquire = |lock: &str, ttl_ms| {
+        let mut wish = wish(lock, "c", None);
+        wish.ttl = Some(Ttl::from_millis(ttl_ms).unwrap());
+        Request::Acquire(wish)
+    };
+    let shut = paper.gate.lock().unwrap();
+    let before = paper.begun.load(Ordering::SeqCst);
+    session.submit(vec![
+        (1, acquire("short", 200)),
+        (2, acquire("long", 20_000)),
+    ]);
+    while paper.begun.load(Ordering::SeqCst) == before {
+        tokio::task::yield_now().await;
+    }
+    let show = |lock| Request::Show(LockName::new(lock).unwrap());
+    session.submit(vec![(3, show("short")), (4, show("long"))]);
+    // The disk stalls: longer than the short lease lasts, and shorter than all leases are given their time for.
+    stand_still(400);
+    drop(shut);
+    let mut left = std::collections::BTreeMap::new();
+    while left.len() < 2 {
+        for (id, answer) in answers.recv().await.unwrap() {
+            if let Answer::Lock(view) = answer {
+                left.insert(id, view.holder.map(|holder| holder.remaining.as_millis()));
+            }
+        }
+    }
+    assert_eq!(left[&3], Some(200), "it ended while the server was away");
+    assert!(left[&4].unwrap() <= 19_600, "it bore the pause: {left:?}");
+}
+
 #[tokio::test]
 async fn a_running_clock_is_not_advanced() {
-    let mut start_with = Start {
-        identity: Identity {
-            authority: AuthorityId::new("t").unwrap(),
-            incarnation: "1".into(),
-        },
-        machine: Machine::new(1),
-        log: Box::new(Paper::default()),
-        manual_clock: false,
-        limits: Limits::DEFAULT,
-        returning: None,
-    };
-    start_with.manual_clock = false;
-    let pipeline = start(start_with).unwrap();
+    let pipeline = running(&Paper::default());
     let answer = pipeline
         .handle
         .call(Request::Advance(Span::from_millis(1)))

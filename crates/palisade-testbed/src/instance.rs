@@ -12,38 +12,39 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::place::{Place, free_port};
+use crate::folder::{ServerFolder, free_port};
 
-/// How long a server may take until it serves.
+/// The time limit for a server's start.
 const START: Duration = Duration::from_secs(60);
 
-/// Ports are chosen before the server takes them: somebody else may be quicker.
+/// The number of attempts to start: ports are chosen before the server takes them, and another process may
+/// take them first.
 const TRIES: u32 = 5;
 
-/// Given the folder.
+/// A function of the folder.
 pub(crate) type Prepare = Box<dyn Fn(&Path) + Send + Sync>;
 
-/// Given the folder and the ports.
+/// A function of the folder and the ports.
 pub(crate) type CommandLine = Box<dyn Fn(&Path, &[u16]) -> Vec<String> + Send + Sync>;
 
-/// What a server is started with.
+/// The description of how to start a server.
 pub(crate) struct Recipe {
     pub(crate) name: &'static str,
-    /// What brings the program, as one would install it.
+    /// The instruction for installing the program, shown if it is missing.
     pub(crate) install: &'static str,
     pub(crate) ports: usize,
-    /// Makes what must be there before the first start.
+    /// Creates the files that must exist before the first start.
     pub(crate) prepare: Prepare,
     /// The program and its arguments.
     pub(crate) command: CommandLine,
-    /// Whether it serves.
+    /// Whether the server on this port is ready.
     pub(crate) ready: fn(u16) -> bool,
 }
 
-/// A server that runs, or was killed and may be started again. It ends with this value.
+/// A server that runs, or was killed and may be started again. It stops when this value is dropped.
 pub struct Instance {
     recipe: Recipe,
-    place: Place,
+    folder: ServerFolder,
     ports: Vec<u16>,
     process: Mutex<Option<Child>>,
 }
@@ -61,7 +62,7 @@ impl Instance {
         instance
     }
 
-    /// One of several that have been told each other's ports.
+    /// Starts one of several servers that know each other's ports.
     pub(crate) fn start_on(recipe: Recipe, ports: Vec<u16>) -> Instance {
         let mut instance = Instance::prepared(recipe);
         instance.ports = ports;
@@ -70,83 +71,86 @@ impl Instance {
     }
 
     fn prepared(recipe: Recipe) -> Instance {
-        let place = Place::new(recipe.name);
-        (recipe.prepare)(place.path());
+        let folder = ServerFolder::new(recipe.name);
+        (recipe.prepare)(folder.path());
         Instance {
             recipe,
-            place,
+            folder,
             ports: Vec::new(),
             process: Mutex::new(None),
         }
     }
 
-    /// Where clients connect to, on 127.0.0.1.
+    /// The port for clients, on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.ports[0]
     }
 
-    /// The same with the address.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         ([127, 0, 0, 1], self.port()).into()
     }
 
     /// The server's folder.
     pub fn dir(&self) -> &Path {
-        self.place.path()
+        self.folder.path()
     }
 
-    /// The server's first process.
+    /// The id of the server's first process.
     ///
     /// # Panics
-    /// If it does not run.
+    /// If the server is not running.
     pub fn pid(&self) -> u32 {
-        self.lock().as_ref().expect("it does not run").id()
+        self.lock()
+            .as_ref()
+            .expect("the server is not running")
+            .id()
     }
 
-    /// SIGKILL to all its processes, and waits until they are gone.
+    /// Sends SIGKILL to all its processes, and waits until they are gone.
     pub fn kill(&self) {
         if let Some(mut process) = self.lock().take() {
             let children = signal(&process, Signal::KILL);
             let _ = process.wait();
-            // Whoever still has the server's memory keeps the next one from starting.
+            // A process that still has the server's memory prevents the next one from starting.
             while children.iter().any(|child| is_alive(*child)) {
                 std::thread::sleep(Duration::from_millis(1)); // real time: processes have to end
             }
         }
     }
 
-    /// Starts it on the same data and ports.
+    /// Starts the server again with the same data and ports.
     ///
     /// # Panics
-    /// If it does not serve in a minute.
+    /// If it is not ready within a minute.
     pub fn start_again(&self) {
         self.kill();
         for attempt in 1.. {
             match self.launch() {
                 Ok(()) => return,
-                // Sockets or locks of the one before may not be gone yet.
+                // Sockets or locks of the previous process may still exist.
                 Err(why) => assert!(attempt < TRIES, "{why}"),
             }
         }
     }
 
-    /// SIGSTOP to all its processes.
+    /// Sends SIGSTOP to all its processes.
     pub fn pause(&self) {
         if let Some(process) = &*self.lock() {
             signal(process, Signal::STOP);
         }
     }
 
-    /// SIGCONT to all its processes.
+    /// Sends SIGCONT to all its processes.
     pub fn resume(&self) {
         if let Some(process) = &*self.lock() {
             signal(process, Signal::CONT);
         }
     }
 
-    /// Waits until it serves; else says why it does not.
+    /// Waits until the server is ready, or returns the reason why it is not.
     fn launch(&self) -> Result<(), String> {
-        let command = (self.recipe.command)(self.place.path(), &self.ports);
+        let command = (self.recipe.command)(self.folder.path(), &self.ports);
         let name = self.recipe.name;
         assert!(
             is_installed(&command[0]),
@@ -154,7 +158,7 @@ impl Instance {
             command[0],
             self.recipe.install
         );
-        let log = self.place.path().join("log");
+        let log = self.folder.path().join("log");
         let child = keeper_spawn(command, File::create(&log).expect("a log file"));
         *self.lock() = Some(child.map_err(|error| format!("{name}: {error}"))?);
         let end = Instant::now() + START;
@@ -165,13 +169,13 @@ impl Instance {
             if !self.is_running() {
                 self.kill();
                 return Err(format!(
-                    "{name} ended at once; its log ends\n{}",
+                    "{name} ended at once; the end of its log:\n{}",
                     tail(&log)
                 ));
             }
             assert!(
                 Instant::now() < end,
-                "{name} does not serve after {START:?}; its log ends\n{}",
+                "{name} is not ready after {START:?}; the end of its log:\n{}",
                 tail(&log)
             );
             std::thread::sleep(Duration::from_millis(5)); // real time: another process has to start
@@ -196,13 +200,13 @@ impl Drop for Instance {
     }
 }
 
-/// To its group, and to its children, which some servers (PostgreSQL) put into groups of their own. Returns
-/// these.
+/// Sends a signal to the process group and to its children, which some servers (PostgreSQL) put into their
+/// own groups. Returns the children.
 fn signal(process: &Child, signal: Signal) -> Vec<Pid> {
     let Some(group) = pid(process.id()) else {
         return Vec::new();
     };
-    // Who stands still has no more children.
+    // A stopped process starts no more children.
     let _ = kill_process_group(group, Signal::STOP);
     while status(process.id()).is_some_and(|(state, _)| !matches!(&*state, "T" | "t" | "Z")) {
         std::thread::yield_now();
@@ -233,10 +237,10 @@ fn is_alive(process: Pid) -> bool {
     status(process).is_some_and(|(state, _)| state != "Z")
 }
 
-/// A process's state, as one letter, and its parent.
+/// The state of a process, as one letter, and its parent.
 fn status(process: u32) -> Option<(String, u32)> {
     let status = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Its name, in parentheses, may have some of its own.
+    // Its name, in parentheses, may itself contain parentheses.
     let mut rest = status.rsplit_once(')')?.1.split_whitespace();
     Some((rest.next()?.to_owned(), rest.next()?.parse().ok()?))
 }
@@ -255,11 +259,11 @@ fn tail(log: &Path) -> String {
     lines[lines.len().saturating_sub(15)..].join("\n")
 }
 
-/// A command to start, its log, and where the child goes.
+/// A command to start, its log file, and the channel for the child.
 type Order = (Vec<String>, File, Sender<std::io::Result<Child>>);
 
-/// Starts a process whose parent is a thread that lives as long as this process: the signal for a
-/// parent's death goes by thread, and a test's thread ends with its test.
+/// Starts a process whose parent is a thread that lives as long as this process. The parent-death signal is
+/// bound to the parent's thread, and a test's thread ends with its test.
 fn keeper_spawn(command: Vec<String>, log: File) -> std::io::Result<Child> {
     static KEEPER: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
     let keeper = KEEPER.get_or_init(|| {
@@ -291,12 +295,12 @@ fn spawn(command: &[String], log: File) -> std::io::Result<Child> {
         .spawn()
 }
 
-/// Whether a server says something that contains `expected`, asked `question` or of its own accord.
+/// Whether a server's output contains `expected`, either unprompted or in answer to `question`.
 pub fn says(port: u16, question: &[u8], expected: &str) -> bool {
     answer(port, question, expected).contains(expected)
 }
 
-/// What a server says to `question` until it has said `expected`, or no more.
+/// Reads a server's answer to `question` until it contains `expected` or ends.
 pub(crate) fn answer(port: u16, question: &[u8], expected: &str) -> String {
     let (mut heard, mut buffer) = (String::new(), [0; 4096]);
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
@@ -315,7 +319,7 @@ pub(crate) fn answer(port: u16, question: &[u8], expected: &str) -> String {
     heard
 }
 
-/// Runs a command that prepares something.
+/// Runs a preparation command.
 pub(crate) fn run(command: &[String]) {
     let output = Command::new(&command[0]).args(&command[1..]).output();
     let output = output.unwrap_or_else(|error| panic!("{}: {error}", command[0]));

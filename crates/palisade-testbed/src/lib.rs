@@ -1,4 +1,4 @@
-//! Real servers of other systems for tests, and a relay that gets in the way.
+//! Real servers of other systems for tests, and a relay that cuts and delays connections.
 //!
 //! ```
 //! use palisade_testbed::Redis;
@@ -9,14 +9,14 @@
 //! redis.start_again(); // the same data and port
 //! ```
 //!
-//! Each server has a folder and ports of its own on 127.0.0.1. It ends with its value, and with the
-//! test's process however that ends: servers are started by a thread that lives as long as the process,
-//! with the signal for a parent's death set, and folders of dead processes are swept away by the next.
+//! Each server has its own folder and ports on 127.0.0.1. It stops when its value is dropped, and also when
+//! the test's process ends in any way: a thread that lives as long as the process starts the servers, with
+//! the parent-death signal set. The next process removes the folders of dead processes.
 //!
-//! `shared()` starts one server for all tests of a process; give each test names of its own there.
+//! `shared()` starts one server for all tests of a process; each test must use its own names there.
 //!
-//! A server that is not installed is a failed test that names the Debian package. Blocking, and for
-//! tests only: what cannot be done panics with the reason.
+//! If a server is not installed, the test fails and names the Debian package. The functions block and are for
+//! tests only: a failure panics with the reason.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,16 +25,18 @@
     reason = "for tests only: a test fails by panicking, and a server that never serves must not hang it"
 )]
 
+mod folder;
 mod instance;
 mod members;
-mod place;
 mod program;
 mod proxy;
 mod servers;
+mod tools;
 
+pub use folder::keep_in;
 pub use instance::{Instance, says};
 pub use members::{Etcd, ZooKeeper};
-pub use place::keep_in;
 pub use program::Program;
 pub use proxy::{Direction, Proxy};
-pub use servers::{MariaDb, Moto, Nats, PgBouncer, Postgres, Redis};
+pub use servers::{LenientUpstream, MariaDb, Moto, Nats, PgBouncer, Postgres, Redis};
+pub use tools::python_tool;

@@ -1,21 +1,21 @@
-//! Servers that may be several: one member alone, or some that elect a leader.
+//! Servers with one member or with several that elect a leader.
 
 use std::path::Path;
 
+use crate::folder::free_port;
 use crate::instance::{Instance, Recipe, answer, says};
-use crate::place::free_port;
 use crate::servers::{data, nothing, owned};
 
-/// etcd, one member or several.
+/// etcd, with one member or several.
 pub struct Etcd(pub(crate) Instance);
 
 impl Etcd {
-    /// Starts one member with these arguments after its own.
+    /// Starts one member with these additional arguments.
     pub fn start(arguments: &[&str]) -> Etcd {
         Etcd(Instance::start(etcd(owned(arguments))))
     }
 
-    /// Starts so many members of one cluster.
+    /// Starts a cluster with this number of members.
     pub fn cluster(members: usize) -> Vec<Etcd> {
         let ports = ports(members, 2);
         let peers: Vec<String> = ports
@@ -67,7 +67,7 @@ fn etcd(more: Vec<String>) -> Recipe {
                 format!("--initial-cluster=default={peer}"),
             ]);
             command.extend(owned(&["--logger=zap", "--log-level=error"]));
-            // Of an argument that is given twice the last one counts.
+            // If an argument is given twice, the last one counts.
             command.extend(more.clone());
             command
         }),
@@ -75,13 +75,13 @@ fn etcd(more: Vec<String>) -> Recipe {
     }
 }
 
-/// For each of so many servers so many ports.
+/// Chooses this number of ports for each of this number of servers.
 fn ports(servers: usize, each: usize) -> Vec<Vec<u16>> {
     let server = |_| (0..each).map(|_| free_port()).collect();
     (0..servers).map(server).collect()
 }
 
-/// Starts servers that only serve together.
+/// Starts in parallel servers that become ready only together.
 fn at_once<S: Send>(ports: Vec<Vec<u16>>, start: impl Fn(Vec<u16>) -> S + Sync) -> Vec<S> {
     std::thread::scope(|scope| {
         let start = &start;
@@ -96,16 +96,16 @@ fn at_once<S: Send>(ports: Vec<Vec<u16>>, start: impl Fn(Vec<u16>) -> S + Sync) 
     })
 }
 
-/// ZooKeeper, standalone or several, with a tick of 500 ms: sessions of 1 to 60 seconds.
+/// ZooKeeper, standalone or an ensemble, with a tick of 500 ms: sessions of 1 to 60 seconds.
 pub struct ZooKeeper(pub(crate) Instance);
 
 impl ZooKeeper {
-    /// Starts one with these Java options, such as `-Dznode.container.checkIntervalMs=1000`.
+    /// Starts a standalone server with these Java options, such as `-Dznode.container.checkIntervalMs=1000`.
     pub fn start(options: &[&str]) -> ZooKeeper {
         ZooKeeper(Instance::start(zookeeper(owned(options), String::new(), 1)))
     }
 
-    /// Starts so many members of one ensemble.
+    /// Starts an ensemble with this number of members.
     pub fn ensemble(members: usize) -> Vec<ZooKeeper> {
         let ports = ports(members, 3);
         let mut lines = "initLimit=60\nsyncLimit=10\n".to_owned();

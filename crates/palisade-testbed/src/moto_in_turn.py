@@ -2,7 +2,7 @@
 
 moto checks a condition and then changes the item, on as many threads as there are requests and without a
 lock, so two conditional writes can both pass the check. S3 and DynamoDB decide and change in one step. The
-body is read before the turn: a client that stalls in the middle of its request keeps nobody waiting.
+body is read before the turn: a client that stalls in the middle of its request delays no other client.
 """
 
 import io

@@ -1,16 +1,16 @@
-//! Any other server.
+//! A server that this crate does not know.
 
 use std::ops::Deref;
 use std::path::Path;
 
 use crate::instance::{Instance, Recipe};
 
-/// A server this crate knows nothing of, such as one that was built just now.
+/// A server that this crate does not know, such as one that was just built.
 pub struct Program(Instance);
 
 impl Program {
-    /// Starts `program` with the arguments that `arguments` makes of its folder and its port. It serves
-    /// once `ready` says so of its port; [`says`](crate::says) helps to find out.
+    /// Starts `program`. `arguments` makes its arguments from its folder and its port. The server is ready
+    /// once `ready` returns true for its port; [`says`](crate::says) helps to find out.
     pub fn start(
         name: &'static str,
         program: &Path,

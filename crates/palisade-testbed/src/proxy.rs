@@ -1,4 +1,4 @@
-//! A TCP relay between a client and a server, for cutting, delaying and holding back.
+//! A TCP relay between a client and a server that can cut, delay and hold back connections.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// Which way bytes go.
+/// The direction in which bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -15,7 +15,7 @@ pub enum Direction {
     Back,
 }
 
-/// A relay on 127.0.0.1. It ends with its value, and its connections with it.
+/// A relay on 127.0.0.1. It stops when its value is dropped, and its connections end with it.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -25,13 +25,13 @@ struct Shared {
     server: Mutex<SocketAddr>,
     open: AtomicBool,
     accepted: AtomicU64,
-    /// Every connection that somebody still relays.
+    /// Every connection that is still relayed.
     connections: Mutex<Vec<Weak<Connection>>>,
     gates: [Gate; 2],
     ended: AtomicBool,
 }
 
-/// Both ends; they close with the last of the two threads that relay between them.
+/// Both ends of a connection; they close with the last of the two threads that relay between them.
 struct Connection {
     near: TcpStream,
     far: TcpStream,
@@ -44,7 +44,7 @@ impl Connection {
     }
 }
 
-/// What stands in the way in one direction.
+/// The obstacles in one direction.
 #[derive(Default)]
 struct Gate {
     state: Mutex<Hindrance>,
@@ -58,7 +58,7 @@ struct Hindrance {
 }
 
 impl Proxy {
-    /// Relays to a server.
+    /// Starts a relay to a server.
     pub fn to(server: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port on 127.0.0.1");
         let address = listener.local_addr().expect("its number");
@@ -75,17 +75,17 @@ impl Proxy {
         Proxy { address, shared }
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connections accepted so far.
+    /// The number of connections accepted so far.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// Breaks every connection, and each new one at once, until [`Proxy::heal`].
+    /// Breaks every connection, and each new one immediately, until [`Proxy::heal`].
     pub fn cut(&self) {
         self.shared.open.store(false, Ordering::SeqCst);
         self.break_connections();
@@ -100,27 +100,27 @@ impl Proxy {
         }
     }
 
-    /// Lets connections through again.
+    /// Lets new connections through again.
     pub fn heal(&self) {
         self.shared.open.store(true, Ordering::SeqCst);
     }
 
-    /// New connections go to another server.
+    /// Sends new connections to another server.
     pub fn move_to(&self, server: SocketAddr) {
         *lock(&self.shared.server) = server;
     }
 
-    /// Each piece of data takes so much longer in this direction.
+    /// Delays each piece of data in this direction.
     pub fn delay(&self, direction: Direction, delay: Duration) {
         self.gate(direction, |hindrance| hindrance.delay = delay);
     }
 
-    /// Holds everything back in this direction until [`Proxy::let_go`]: nothing is lost, nothing comes.
+    /// Holds back all data in this direction until [`Proxy::let_go`]: nothing is lost, and nothing arrives.
     pub fn hold(&self, direction: Direction) {
         self.gate(direction, |hindrance| hindrance.held = true);
     }
 
-    /// Lets go what was held back.
+    /// Lets the data that was held back through.
     pub fn let_go(&self, direction: Direction) {
         self.gate(direction, |hindrance| hindrance.held = false);
     }
@@ -138,7 +138,7 @@ impl Drop for Proxy {
         self.cut();
         self.let_go(Direction::Forth);
         self.let_go(Direction::Back);
-        // Wakes the thread that accepts.
+        // Wakes the thread that accepts connections.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -167,7 +167,7 @@ fn relay(near: TcpStream, shared: &Arc<Shared>) -> io::Result<()> {
         connections.retain(|connection| connection.strong_count() > 0);
         connections.push(Arc::downgrade(&connection));
     }
-    // A cut that came meanwhile has perhaps not seen it.
+    // A cut that happened meanwhile may not have seen this connection.
     if !shared.open.load(Ordering::SeqCst) {
         connection.cut();
     }
@@ -195,7 +195,7 @@ fn pump(mut from: &TcpStream, mut to: &TcpStream, gate: &Gate) -> io::Result<()>
         }
         let delay = lock(&gate.state).delay;
         if !delay.is_zero() {
-            std::thread::sleep(delay); // real time: this is what was asked for
+            std::thread::sleep(delay); // real time: the requested delay
         }
         let mut hindrance = lock(&gate.state);
         while hindrance.held {

@@ -1,4 +1,4 @@
-//! The servers, as Debian has them.
+//! The servers, as packaged by Debian.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::instance::{Instance, Prepare, Recipe, run, says};
 use crate::members::{Etcd, ZooKeeper};
 
-/// Gives each server the methods of [`Instance`], and one for a whole process.
+/// Gives each server the methods of [`Instance`], and a server shared by the whole process.
 macro_rules! servers {
     ($($name:ident)*) => {$(
         impl Deref for $name {
@@ -18,7 +18,7 @@ macro_rules! servers {
         }
 
         impl $name {
-            /// The one that all tests of this process share, with default settings.
+            /// The server with default settings that all tests of this process share.
             pub fn shared() -> &'static $name {
                 static SHARED: OnceLock<$name> = OnceLock::new();
                 SHARED.get_or_init(|| $name::start(&[]))
@@ -37,11 +37,11 @@ pub(crate) fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Redis, without persistence unless told otherwise.
+/// Redis, without persistence by default.
 pub struct Redis(Instance);
 
 impl Redis {
-    /// Starts it with these arguments after its own.
+    /// Starts it with these additional arguments.
     pub fn start(arguments: &[&str]) -> Redis {
         let more = owned(arguments);
         Redis(Instance::start(Recipe {
@@ -131,7 +131,7 @@ fn initdb(dir: &Path) {
     run(&command);
 }
 
-/// The newest version that is installed.
+/// The newest installed version.
 fn postgres_program(name: &str) -> String {
     let versions = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
@@ -144,7 +144,7 @@ fn postgres_program(name: &str) -> String {
     format!("/usr/lib/postgresql/{newest}/bin/{name}")
 }
 
-/// The server refuses to run as root.
+/// The command prefix that changes the user: the server refuses to run as root.
 fn as_postgres() -> Vec<String> {
     if rustix::process::getuid().is_root() {
         let user = [
@@ -154,7 +154,7 @@ fn as_postgres() -> Vec<String> {
             "--clear-groups",
         ];
         let mut command = owned(&user);
-        // Changing the user clears it.
+        // Changing the user clears the parent-death signal.
         command.extend(owned(&["--pdeathsig", "KILL"]));
         command
     } else {
@@ -222,7 +222,7 @@ impl Deref for PgBouncer {
 pub struct MariaDb(Instance);
 
 impl MariaDb {
-    /// Starts it with these arguments after its own.
+    /// Starts it with these additional arguments.
     pub fn start(arguments: &[&str]) -> MariaDb {
         let more = owned(arguments);
         MariaDb(Instance::start(Recipe {
@@ -244,7 +244,7 @@ impl MariaDb {
                 command.extend(more.clone());
                 command
             }),
-            // It greets with its version; the name is part of it.
+            // Its greeting contains its version, and the version contains the name.
             ready: |port| says(port, b"", "MariaDB"),
         }))
     }
@@ -255,7 +255,7 @@ impl MariaDb {
     }
 }
 
-/// A folder of its own: a server that starts sweeps the temporary tables of all others in its folder.
+/// A separate folder: a starting server deletes the temporary tables of all others in its folder.
 fn mariadb_tmpdir(dir: &Path) -> String {
     format!("--tmpdir={}", dir.display())
 }
@@ -284,7 +284,7 @@ fn mariadb_install(dir: &Path) {
 pub struct Nats(Instance);
 
 impl Nats {
-    /// Starts it with these arguments after its own.
+    /// Starts it with these additional arguments.
     pub fn start(arguments: &[&str]) -> Nats {
         let more = owned(arguments);
         Nats(Instance::start(Recipe {
@@ -309,18 +309,19 @@ impl Nats {
     }
 }
 
-/// `moto`: S3 and DynamoDB, in memory, one request at a time (`moto_in_turn.py` says why).
+/// `moto`: S3 and DynamoDB, in memory, one request at a time (`moto_in_turn.py` explains why).
 pub struct Moto(Instance);
 
 impl Moto {
-    /// Starts it with these arguments after its own. Found by `PALISADE_MOTO`, the `moto_server` of a Python
-    /// environment, or where `cargo xtask test` put it, or on the path.
+    /// Starts it with these additional arguments. The program is taken from `PALISADE_MOTO` (the
+    /// `moto_server` of a Python environment), from the place where `cargo xtask test` installs it, or from
+    /// the path.
     pub fn start(arguments: &[&str]) -> Moto {
         Moto::with(include_str!("moto_in_turn.py"), arguments)
     }
 
-    /// As moto itself starts, its threads switched a thousand times as often: two conditional writes can
-    /// both pass their check. For control arms.
+    /// Starts moto as it starts by itself, but with its threads switched a thousand times as often: two
+    /// conditional writes can both pass their check. For control arms.
     pub fn out_of_turn() -> Moto {
         let program = "import sys, moto.server\n\
             sys.setswitchinterval(1e-5)\n\
@@ -355,8 +356,8 @@ impl Moto {
     }
 }
 
-/// The interpreter that has moto: the one beside its script, as in every Python environment, or the one that
-/// the script names in its first line.
+/// The Python interpreter that has moto: the one beside its script, as in every Python environment, or the
+/// one in the script's first line.
 fn python_of_moto() -> String {
     let script = moto_server();
     let beside = script.canonicalize().unwrap_or_default();
@@ -370,16 +371,49 @@ fn python_of_moto() -> String {
 }
 
 fn moto_server() -> PathBuf {
-    if let Some(named) = std::env::var_os("PALISADE_MOTO") {
-        return PathBuf::from(named);
+    tool("PALISADE_MOTO", "moto", "moto_server")
+}
+
+/// A tool that `cargo xtask test` has installed, unless a variable names another one.
+fn tool(variable: &str, environment: &str, program: &str) -> PathBuf {
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    named.unwrap_or_else(|| crate::python_tool(environment, program))
+}
+
+/// An API without a fence, as people write it in Python: `lenient_upstreams.py` says what it does.
+pub struct LenientUpstream(Instance);
+
+impl LenientUpstream {
+    /// Starts one of `fastapi`, `flask` and `urlparse`. Found by `PALISADE_UPSTREAMS`, the `python3` of an
+    /// environment that has them, or where `cargo xtask test` put it.
+    pub fn start(kind: &'static str) -> LenientUpstream {
+        LenientUpstream(Instance::start(Recipe {
+            name: kind,
+            install: "run `cargo xtask test`, which installs it, or install fastapi, uvicorn and flask from PyPI and name their python3 in PALISADE_UPSTREAMS",
+            ports: 1,
+            prepare: nothing(),
+            command: Box::new(move |_, ports| {
+                let python = tool("PALISADE_UPSTREAMS", "upstreams", "python3");
+                let program = include_str!("lenient_upstreams.py");
+                let port = ports[0].to_string();
+                owned(&[&python.display().to_string(), "-c", program, kind, &port])
+            }),
+            ready: |port| {
+                let ask = b"GET /log HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+                says(port, ask, "200")
+            },
+        }))
     }
-    // Tests run from the folder of their crate, and their program lies in the target folder.
-    let program = std::env::current_exe().unwrap_or_default();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let installed = program
-        .ancestors()
-        .map(|dir| dir.join("palisade-tools/moto/bin/moto_server"));
-    let on_path = std::env::split_paths(&path).map(|dir| dir.join("moto_server"));
-    let mut places = installed.chain(on_path);
-    places.find(|path| path.exists()).unwrap_or_default()
+
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port())
+    }
+}
+
+impl Deref for LenientUpstream {
+    type Target = Instance;
+    fn deref(&self) -> &Instance {
+        &self.0
+    }
 }

@@ -1,4 +1,4 @@
-//! Every server starts, answers, dies, and comes back on its data.
+//! Every server starts, answers, is killed, and comes back with its data.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -43,7 +43,7 @@ fn ask(redis: std::net::SocketAddr, command: &str) -> std::io::Result<String> {
 }
 
 #[test]
-fn redis_keeps_what_it_synced_and_stands_still_when_paused() {
+fn redis_keeps_synced_data_and_stops_when_paused() {
     let redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     assert_eq!(ask(redis.address(), "SET a 7").unwrap(), "+OK\r\n");
     redis.pause();
@@ -56,7 +56,7 @@ fn redis_keeps_what_it_synced_and_stands_still_when_paused() {
 }
 
 #[test]
-fn every_other_server_comes_and_goes() {
+fn every_other_server_starts_and_stops() {
     macro_rules! each {
         ($($server:ident)*) => {$(
             let server = $server::start(&[]);
@@ -68,7 +68,7 @@ fn every_other_server_comes_and_goes() {
     each! { Postgres MariaDb Etcd ZooKeeper Nats Moto }
 }
 
-/// How many processes work in a folder.
+/// The number of processes that work in a folder.
 fn workers(dir: &Path) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap();
     let folders =
@@ -76,7 +76,8 @@ fn workers(dir: &Path) -> usize {
     folders.filter(|folder| folder.starts_with(dir)).count()
 }
 
-/// They are in process groups of their own, and keep the next server from its memory.
+/// PostgreSQL's workers are in their own process groups, and their memory keeps the next server from
+/// starting.
 #[test]
 fn a_killed_postgres_leaves_no_process_behind() {
     let postgres = Postgres::start(&[]);

@@ -29,8 +29,9 @@ pub struct CopyReport {
 
 /// Copies the log in `from`, live or stopped, to the empty directory `to`, as a backup.
 ///
-/// It holds the newest snapshot and every frame that is proven to be synced; the last commit of a busy
-/// log may be missing. No lock is taken on `from`. Durable on return.
+/// It holds everything acknowledged before this was called, and maybe more: every whole frame is taken, as an open
+/// would take it. That the last one may not be synced yet does no harm, because a restore leaps above all of them.
+/// No lock is taken on `from`. Durable on return.
 ///
 /// # Errors
 /// [`OpenError::NotEmpty`] for the target; damage in the source; I/O.
@@ -46,12 +47,9 @@ pub fn backup(from: &Path, to: &Path) -> Result<CopyReport, OpenError> {
 /// # Errors
 /// [`OpenError::NotEmpty`] for the target; damage in the source; I/O.
 pub fn restore(from: &Path, to: &Path) -> Result<CopyReport, OpenError> {
-    let incarnation = Id::random().map_err(OpenError::io("draw a random id"))?;
-    restore_on(
-        &DirStorage::observe(from)?,
-        &DirStorage::create(to)?,
-        incarnation,
-    )
+    let to = DirStorage::create(to)?;
+    let incarnation = Id::random(&to).map_err(OpenError::io("draw a random id"))?;
+    restore_on(&DirStorage::observe(from)?, &to, incarnation)
 }
 
 /// [`backup`] on any storage.
@@ -68,7 +66,6 @@ pub fn backup_on(from: &dyn Storage, to: &dyn Storage) -> Result<CopyReport, Ope
             kind: Kind::Backup,
             ..source
         },
-        Reach::Proven,
     )
 }
 
@@ -91,17 +88,7 @@ pub fn restore_on(
             kind: Kind::Live,
             ..source
         },
-        Reach::Valid,
     )
-}
-
-/// How far a copy reaches.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    /// Frames that are proven to be synced: the original may still be running.
-    Proven,
-    /// Every valid frame, as an open would accept them.
-    Valid,
 }
 
 fn source_identity(from: &dyn Storage) -> Result<Identity, OpenError> {
@@ -116,12 +103,11 @@ fn copy(
     to: &dyn Storage,
     source: &Identity,
     target: Identity,
-    reach: Reach,
 ) -> Result<CopyReport, OpenError> {
     refuse_filled(to)?;
-    let copied = copy_retrying(from, to, source, &target, reach).and_then(|last| {
+    let copied = copy_retrying(from, to, source, &target).and_then(|last| {
         to.sync_dir()
-            .and_then(|()| identity::write(to, &target))
+            .and_then(|()| write_identity(to, &target))
             .map_err(CopyError::Write)?;
         Ok(CopyReport {
             identity: target,
@@ -147,11 +133,10 @@ fn copy_retrying(
     to: &dyn Storage,
     source: &Identity,
     target: &Identity,
-    reach: Reach,
 ) -> Result<Option<Seq>, CopyError> {
     let mut seen: Option<Damage> = None;
     for _ in 1..ATTEMPTS {
-        match try_copy(from, to, source, target, reach) {
+        match try_copy(from, to, source, target) {
             Err(CopyError::Read(ReadError::Damaged(damage))) if seen.as_ref() != Some(&damage) => {
                 seen = Some(damage)
             }
@@ -160,7 +145,14 @@ fn copy_retrying(
         }
         clear(to).map_err(CopyError::Write)?;
     }
-    try_copy(from, to, source, target, reach)
+    try_copy(from, to, source, target)
+}
+
+fn write_identity(to: &dyn Storage, target: &Identity) -> io::Result<()> {
+    match target.kind {
+        Kind::Live => identity::write_live(to, target, 1, None).map(drop),
+        Kind::Backup => identity::write_backup(to, target),
+    }
 }
 
 fn is_gone(error: &ReadError) -> bool {
@@ -206,19 +198,13 @@ fn try_copy(
     to: &dyn Storage,
     source: &Identity,
     target: &Identity,
-    reach: Reach,
 ) -> Result<Option<Seq>, CopyError> {
     let scan = recover::scan(from, &source.incarnation)?;
-    let upto = if reach == Reach::Proven {
-        scan.tail.proven()
-    } else {
-        scan.tail.next_seq - 1
-    };
     if let Some(seq) = scan.snapshot {
         copy_snapshot(from, to, source, target, seq)?;
     }
-    copy_segments(from, to, source, target, &scan, upto)?;
-    Ok(Seq::new(upto))
+    copy_segments(from, to, source, target, &scan)?;
+    Ok(Seq::new(scan.tail.next_seq - 1))
 }
 
 fn copy_snapshot(
@@ -243,20 +229,13 @@ fn copy_segments(
     source: &Identity,
     target: &Identity,
     scan: &Scan,
-    upto: u64,
 ) -> Result<(), CopyError> {
     let mut buffer = Vec::new();
     for (i, info) in scan.segments.iter().enumerate() {
         let image = Image::load(from, &source.incarnation, info.first, buffer)?;
         let is_last = i + 1 == scan.segments.len();
-        let (bytes, last) = re_encode(
-            &image,
-            info.first,
-            &target.incarnation,
-            info.last.min(upto),
-            is_last,
-        );
-        if last < info.last.min(upto) {
+        let (bytes, last) = re_encode(&image, info.first, &target.incarnation, info.last, is_last);
+        if last < info.last {
             let why = format!(
                 "frame {} was valid a moment ago and is not any more",
                 last + 1
@@ -277,7 +256,8 @@ fn copy_segments(
 fn write_file(to: &dyn Storage, name: &str, bytes: &[u8]) -> io::Result<()> {
     let file = to.open(name, Access::Create)?;
     file.write_at(0, bytes)?;
-    file.sync_data()
+    // With its times: an opening looks at them.
+    file.sync_all()
 }
 
 /// The frames up to `upto` in a segment of the same length for another incarnation, ended with a mark or a

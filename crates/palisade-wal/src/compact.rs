@@ -6,20 +6,27 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::error::CompactError;
-use crate::identity::Identity;
+use crate::identity::{self, Current, Identity, Opening};
 use crate::open::replay;
 use crate::segment::Info;
 use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
-use crate::storage::Storage;
+use crate::storage::{File, Storage};
 use crate::{Seq, hold};
 
 /// What the writer, the opened log and the compactors share.
 pub(crate) struct Shared {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) identity: Identity,
+    pub(crate) opening: Opening,
+    /// Held for its lock, and to notice that another file has its name.
+    identity_file: Box<dyn File>,
+    /// Why the directory is not this log's any more. Set once; nothing is committed after it.
+    lost: OnceLock<String>,
+    /// Why the last preparation of a segment failed, and what to do; stays until one succeeds.
+    pub(crate) preparation_failure: Mutex<Option<String>>,
     catalog: Mutex<Catalog>,
     /// Held while a snapshot is made: one at a time.
     gate: Mutex<Gate>,
@@ -52,6 +59,7 @@ impl Shared {
     pub(crate) fn new(
         storage: Arc<dyn Storage>,
         identity: Identity,
+        current: Current,
         snapshot: Option<Seq>,
         sealed: Vec<Info>,
     ) -> Shared {
@@ -59,13 +67,59 @@ impl Shared {
         Shared {
             storage,
             identity,
+            opening: current.opening,
+            identity_file: current.file,
+            lost: OnceLock::new(),
+            preparation_failure: Mutex::new(None),
             catalog,
             gate: Mutex::new(Gate::default()),
         }
     }
 
+    /// Why nothing may be committed any more, if the directory was found to be gone.
+    pub(crate) fn lost(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
+    }
+
+    /// Looks whether the directory's path still leads to it, and its identity file is still the one that was written
+    /// at the opening. What cannot be found out now is asked again at the next look.
+    pub(crate) fn check_directory(&self) {
+        let dir = self.storage.path();
+        let why = if matches!(self.storage.is_in_place(), Ok(false)) {
+            format!(
+                "{} was removed, renamed or replaced while it was open",
+                dir.display()
+            )
+        } else if !self.has_identity() {
+            format!(
+                "the identity file in {} was removed or replaced while it was open",
+                dir.display()
+            )
+        } else {
+            return;
+        };
+        let _ = self.lost.set(why);
+    }
+
+    fn has_identity(&self) -> bool {
+        match (self.storage.id_of(identity::NAME), self.identity_file.id()) {
+            (Ok(found), Ok(held)) => found.is_same_file(&held),
+            (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
+            (_, Err(_)) => true,
+        }
+    }
+
     pub(crate) fn add_sealed(&self, info: Info) {
         hold(&self.catalog).sealed.push(info);
+    }
+
+    fn check<E>(&self, gate: &Gate) -> Result<(), CompactError<E>> {
+        match gate.poison.as_deref().or(self.lost()) {
+            Some(cause) => Err(CompactError::Poisoned {
+                cause: cause.to_owned(),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Makes a snapshot that ends with `seq`, whatever is sealed.
@@ -75,7 +129,7 @@ impl Shared {
         save: impl FnOnce(&mut SnapshotWriter) -> Result<(), E>,
     ) -> Result<Compacted, CompactError<E>> {
         let mut gate = hold(&self.gate);
-        gate.check()?;
+        self.check(&gate)?;
         self.install(&mut gate, seq, save)
     }
 
@@ -158,17 +212,6 @@ impl Shared {
     }
 }
 
-impl Gate {
-    fn check<E>(&self) -> Result<(), CompactError<E>> {
-        match &self.poison {
-            Some(cause) => Err(CompactError::Poisoned {
-                cause: cause.clone(),
-            }),
-            None => Ok(()),
-        }
-    }
-}
-
 /// The caller's state, rebuilt beside the live one.
 pub trait Fold {
     /// What can go wrong in the caller's code; `From<io::Error>` makes `?` work in it.
@@ -228,6 +271,14 @@ impl Compactor {
         hold(&self.shared.catalog).sealed_bytes()
     }
 
+    /// Tells from now on when the preparation of segments begins to fail, and when it works again.
+    pub fn watch_preparation(&self) -> PreparationWatch {
+        PreparationWatch {
+            shared: self.shared.clone(),
+            fails: false,
+        }
+    }
+
     /// Folds the newest snapshot and the sealed segments into a new snapshot. `None` when nothing is sealed
     /// behind the newest one. One runs at a time; the writer goes on meanwhile.
     ///
@@ -242,7 +293,7 @@ impl Compactor {
         fold: &mut F,
     ) -> Result<Option<Compacted>, CompactError<F::Error>> {
         let mut gate = hold(&self.shared.gate);
-        gate.check()?;
+        self.shared.check(&gate)?;
         let catalog = hold(&self.shared.catalog).clone();
         let last = catalog.sealed.last().and_then(|info| Seq::new(info.last));
         let Some(seq) = last.filter(|seq| Some(*seq) > catalog.snapshot) else {
@@ -263,5 +314,23 @@ impl Compactor {
         self.shared
             .install(&mut gate, seq, |out| fold.save(out))
             .map(Some)
+    }
+}
+
+/// Tells when the preparation of segments begins to fail, and when it works again: for a log of events.
+///
+/// The log goes on while there is room in the segment being written to and in the one that is ready.
+pub struct PreparationWatch {
+    shared: Arc<Shared>,
+    fails: bool,
+}
+
+impl PreparationWatch {
+    /// What has changed since this was last asked: why it fails now and what to do, or that it works again.
+    pub fn change(&mut self) -> Option<Result<(), String>> {
+        let failure = hold(&self.shared.preparation_failure).clone();
+        let changed = failure.is_some() != self.fails;
+        self.fails = failure.is_some();
+        changed.then(|| failure.map_or(Ok(()), Err))
     }
 }

@@ -3,8 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::storage::FileId;
-
 /// Bytes on disk that were synced once and are not what was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -52,10 +50,9 @@ pub enum ReadError {
 pub enum OpenError {
     /// Another process, or another log of this one, has the directory open.
     #[error(
-        "{} is in use: another process{} has it open and holds {}/LOCK; stop that process first",
+        "{} is in use: another process{} has it open; stop that process first",
         dir.display(),
-        pid.map(|p| format!(" (pid {p})")).unwrap_or_default(),
-        dir.display()
+        pid.map(|p| format!(" (pid {p})")).unwrap_or_default()
     )]
     Locked {
         /// The directory.
@@ -91,19 +88,20 @@ pub enum OpenError {
         /// The directory.
         dir: PathBuf,
     },
-    /// The directory is a copy: its identity file is not the file it says it is.
+    /// The directory is not as its last opening left it: it is a copy, or an older copy was put back.
     #[error(
-        "{} is a copy: its identity file was written as {recorded} and is {found} here. Two opened copies would issue \
-         the same tokens twice; `palisade restore` is the way to open a copy",
+        "{} is not as its last run left it: {why}. Either it is a copy (or an older copy was put back in place), or the \
+         owner, mode or times of its files were changed (chown, chmod, touch). An old copy would issue the same tokens \
+         again; `palisade restore --in-place {}` is right in both cases: it keeps what is there and leaps above every \
+         token issued before",
+        dir.display(),
         dir.display()
     )]
     Copied {
         /// The directory.
         dir: PathBuf,
-        /// Device and inode the identity file records.
-        recorded: FileId,
-        /// Device and inode the identity file has.
-        found: FileId,
+        /// What is not as it was left.
+        why: String,
     },
     /// The directory is a backup.
     #[error("{} is a backup: `palisade restore` makes a live directory out of it", dir.display())]
@@ -178,13 +176,11 @@ impl From<ReadError> for OpenError {
 /// There is no room for a frame. Nothing was written and the log goes on; room is looked for again in
 /// the background.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no room in the log for {bytes} bytes: the next segment cannot be prepared ({cause}); free some space on its disk"
-)]
+#[error("no room in the log for {bytes} bytes: the next segment cannot be prepared: {cause}")]
 pub struct Full {
     /// The payload that was asked for.
     pub bytes: usize,
-    /// Why the next segment could not be prepared.
+    /// Why the next segment could not be prepared, and what to do.
     pub cause: String,
 }
 
@@ -255,10 +251,8 @@ pub enum CompactError<E> {
         /// What the system said.
         source: io::Error,
     },
-    /// An earlier snapshot's directory sync failed, so no later one can be trusted.
-    #[error(
-        "no more snapshots until a restart, since a directory sync failed ({cause}); the log goes on and keeps its segments"
-    )]
+    /// An earlier snapshot's directory sync failed, so no later one can be trusted; or the directory is gone.
+    #[error("no more snapshots until a restart ({cause}); the log keeps its segments")]
     Poisoned {
         /// The first failure.
         cause: String,

@@ -23,6 +23,7 @@ pub(crate) const ALIGN: usize = 8;
 const MAGIC_DATA: u32 = u32::from_le_bytes(*b"PfrD");
 const MAGIC_MARK: u32 = u32::from_le_bytes(*b"PfrM");
 const MAGIC_SEAL: u32 = u32::from_le_bytes(*b"PfrS");
+const MAGIC_OPENING: u32 = u32::from_le_bytes(*b"PfrO");
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub(crate) enum Kind {
     Mark,
     /// "This segment is full, the next one is live": a mark that also misses a lost successor.
     Seal,
+    /// A mark that says in which opening of the directory everything behind it is written.
+    Opening,
 }
 
 impl Kind {
@@ -41,11 +44,12 @@ impl Kind {
             Kind::Data => MAGIC_DATA,
             Kind::Mark => MAGIC_MARK,
             Kind::Seal => MAGIC_SEAL,
+            Kind::Opening => MAGIC_OPENING,
         }
     }
 
     fn from_magic(magic: u32) -> Option<Kind> {
-        [Kind::Data, Kind::Mark, Kind::Seal]
+        [Kind::Data, Kind::Mark, Kind::Seal, Kind::Opening]
             .into_iter()
             .find(|kind| kind.magic() == magic)
     }

@@ -1,19 +1,37 @@
-//! Who a directory is: a small text file that knows its own device and inode.
+//! Who a directory is, and which of its openings wrote last.
 //!
-//! A copied directory carries the same counter and would issue the same tokens again. The identity file
-//! records which file it is, so that `cp -r` is noticed and `mv` in one file system is not. A machine
-//! clone below the file system looks the same from inside and cannot be noticed.
+//! ```text
+//!   identity ──────────────► opening-…7        an empty file that nobody touches; its device, inode and change
+//!     opening 7, id x        (change time c)   time are in the identity
+//!     inode i, change time c
+//!        ▲
+//!        └── the same opening ──► log: PfrO 7, x
+//! ```
+//!
+//! A copied directory carries the same counter and would issue the same tokens again, and so would an older copy
+//! put back in place. Every opening draws a new id, makes a new `opening-…` file, records that file's change time
+//! in the identity and repeats the id in the log. A copied file has another change time, also where it is written
+//! over the old one; an older identity contradicts a newer log, and the other way round. `mv` of the directory
+//! changes none of them. A clone below the file system looks the same from inside and cannot be noticed.
+//!
+//! Each step leaves a directory that opens: the new file first, then the identity (by rename), then the log, and then
+//! the former file goes. As long as that one is there the log may still name the opening before, which the identity
+//! therefore names, too.
 
 use std::fmt;
 use std::io;
 use std::str::FromStr;
 
 use crate::error::{Damage, OpenError, ReadError};
-use crate::storage::{Access, FileId, Storage, read_all};
+use crate::frame::u64_at;
+use crate::recover::Scan;
+use crate::segment;
+use crate::storage::{Access, File, FileId, Storage, locked_by, read_all};
 
 pub(crate) const NAME: &str = "identity";
-const TMP: &str = "identity.tmp";
-const VERSION: u32 = 1;
+pub(crate) const TMP: &str = "identity.tmp";
+/// The version that is written. Version 1 knows no openings: only its own device and inode.
+const VERSION: u32 = 2;
 
 /// 128 random bits, written as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,11 +48,8 @@ impl Id {
         &self.0
     }
 
-    /// A new id from the system's randomness.
-    pub(crate) fn random() -> io::Result<Id> {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-        Ok(Id(bytes))
+    pub(crate) fn random(storage: &dyn Storage) -> io::Result<Id> {
+        storage.random().map(Id)
     }
 }
 
@@ -83,50 +98,319 @@ pub struct Identity {
     pub kind: Kind,
 }
 
+/// One opening of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opening {
+    /// The openings of this incarnation so far, this one included.
+    pub(crate) number: u64,
+    pub(crate) id: Id,
+}
+
+impl Opening {
+    /// The length of one in the log.
+    pub(crate) const LEN: usize = 24;
+
+    pub(crate) fn encode(&self) -> [u8; Opening::LEN] {
+        let mut bytes = [0; Opening::LEN];
+        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..].copy_from_slice(self.id.as_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Opening> {
+        let bytes = bytes.first_chunk::<{ Opening::LEN }>()?;
+        let mut id = [0; 16];
+        id.copy_from_slice(&bytes[8..]);
+        Some(Opening {
+            number: u64_at(bytes, 0),
+            id: Id(id),
+        })
+    }
+
+    fn file(&self) -> String {
+        format!("{PREFIX}{:020}", self.number)
+    }
+}
+
+impl fmt::Display for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.number, self.id)
+    }
+}
+
+impl FromStr for Opening {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Opening, ()> {
+        let (number, id) = text.split_once(' ').ok_or(())?;
+        Ok(Opening {
+            number: number.parse().map_err(drop)?,
+            id: id.parse().map_err(drop)?,
+        })
+    }
+}
+
+const PREFIX: &str = "opening-";
+
+/// Whether a file of this name belongs to an opening.
+pub(crate) fn is_opening(name: &str) -> bool {
+    let digits = name.strip_prefix(PREFIX).unwrap_or_default();
+    digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// What an identity records besides who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorded {
+    /// Version 1: the device and inode of the identity file itself.
+    Itself { device: u64, inode: u64 },
+    /// A backup: it may travel.
+    Nothing,
+    Opening {
+        opening: Opening,
+        /// The last one that the log knew.
+        before: Option<Opening>,
+        file: FileId,
+    },
+}
+
 /// An identity as found on disk.
 pub(crate) struct Found {
     pub(crate) identity: Identity,
-    recorded: FileId,
-    actual: FileId,
+    pub(crate) file: Box<dyn File>,
+    recorded: Recorded,
 }
 
 impl Found {
-    /// Refuses what may not be opened for writing: a backup, a copy.
+    /// Refuses what may not be opened for writing: a backup, a copy, a directory whose files were touched.
     pub(crate) fn check_live(&self, storage: &dyn Storage) -> Result<(), OpenError> {
         let dir = storage.path();
         if self.identity.kind == Kind::Backup {
             return Err(OpenError::Backup { dir });
         }
-        if self.recorded != self.actual {
-            return Err(OpenError::Copied {
-                dir,
-                recorded: self.recorded,
-                found: self.actual,
-            });
+        let what = || OpenError::io(format!("look at the files of {}", dir.display()));
+        match self.recorded {
+            Recorded::Nothing => Err(OpenError::Backup { dir }),
+            Recorded::Itself { device, inode } => {
+                let found = self.file.id().map_err(what())?;
+                if (found.device, found.inode) == (device, inode) {
+                    return Ok(());
+                }
+                let why = format!(
+                    "its identity file was written as device {device} inode {inode} and is {found} here"
+                );
+                Err(OpenError::Copied { dir, why })
+            }
+            Recorded::Opening { opening, file, .. } => {
+                let name = opening.file();
+                let why = match storage.id_of(&name) {
+                    Ok(found) if found == file => return Ok(()),
+                    Ok(found) => format!("its file {name} was left as {file} and is {found} here"),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                        format!("its file {name} is gone")
+                    }
+                    Err(error) => return Err(what()(error)),
+                };
+                Err(OpenError::Copied { dir, why })
+            }
+        }
+    }
+
+    /// Refuses a log of another opening than the identity's, and one whose last segment was touched since it was
+    /// written. A log that was never written to says nothing.
+    pub(crate) fn check_log(&self, storage: &dyn Storage, scan: &Scan) -> Result<(), OpenError> {
+        if scan.is_blank() {
+            return Ok(());
+        }
+        let (opening, before) = match self.recorded {
+            Recorded::Opening {
+                opening, before, ..
+            } => (Some(opening), before),
+            Recorded::Itself { .. } | Recorded::Nothing => (None, None),
+        };
+        let refuse = |why| {
+            Err(OpenError::Copied {
+                dir: storage.path(),
+                why,
+            })
+        };
+        let last = scan.opening;
+        let interrupted = last == before
+            && match before {
+                None => true,
+                Some(before) => storage.id_of(&before.file()).is_ok(),
+            };
+        if last != opening && !interrupted {
+            return refuse(format!(
+                "its identity file is of opening {} and its log of opening {}",
+                or_none(opening),
+                or_none(last)
+            ));
+        }
+        let segment = segment::name(scan.tail.first);
+        let touched = || {
+            OpenError::io(format!(
+                "look at {}",
+                storage.path().join(&segment).display()
+            ))
+        };
+        if opening.is_some()
+            && !scan.tail.is_blank()
+            && was_touched(storage, &segment).map_err(touched())?
+        {
+            return refuse(format!(
+                "the change time of {segment} is not the time of its last write"
+            ));
         }
         Ok(())
     }
+
+    fn number(&self) -> u64 {
+        match self.recorded {
+            Recorded::Opening { opening, .. } => opening.number,
+            Recorded::Itself { .. } | Recorded::Nothing => 0,
+        }
+    }
+
+    /// Begins the next opening in the identity; durable on return. `before` is the last one in the log.
+    pub(crate) fn renew(
+        &self,
+        storage: &dyn Storage,
+        before: Option<Opening>,
+    ) -> io::Result<Current> {
+        write_live(storage, &self.identity, self.number() + 1, before)
+    }
+
+    /// Prepares the identity of a new life in the same directory. It counts when it is installed.
+    pub(crate) fn prepare_life(
+        &self,
+        storage: &dyn Storage,
+        identity: &Identity,
+    ) -> io::Result<Current> {
+        prepare_live(storage, identity, self.number() + 1, None)
+    }
 }
 
-/// Writes the identity file; durable on return, and the last step of making a directory.
-pub(crate) fn write(storage: &dyn Storage, identity: &Identity) -> io::Result<()> {
-    let file = storage.open(TMP, Access::Create)?;
-    // The rename keeps the inode, so the final file has the id that this one has.
-    let text = encode(identity, file.id()?);
-    file.write_at(0, text.as_bytes())?;
-    file.sync_data()?;
+fn or_none(opening: Option<Opening>) -> String {
+    opening.map_or_else(|| "none".to_owned(), |opening| opening.to_string())
+}
+
+/// Whether anything but a write was done to a file last; not asked of a file system that does not tell.
+fn was_touched(storage: &dyn Storage, name: &str) -> io::Result<bool> {
+    if storage.open(name, Access::Read)?.was_written_last()? {
+        return Ok(false);
+    }
+    let probe = storage.open(TMP, Access::Create)?;
+    probe.write_at(0, b"which times does a write set here?")?;
+    let tells = probe.was_written_last()?;
+    storage.remove(TMP)?;
+    Ok(tells)
+}
+
+/// Locks the identity file for as long as what is returned is kept.
+pub(crate) fn lock(storage: &dyn Storage) -> Result<Box<dyn File>, OpenError> {
+    let what = || OpenError::io(format!("lock {}", storage.path().join(NAME).display()));
+    let file = storage.open(NAME, Access::Write).map_err(what())?;
+    match file.try_lock() {
+        Ok(true) => Ok(file),
+        Ok(false) => Err(locked_by(&storage.path())),
+        Err(error) => Err(what()(error)),
+    }
+}
+
+/// The identity of an open directory.
+pub(crate) struct Current {
+    pub(crate) opening: Opening,
+    /// Held for its lock, and to notice that another file has its name.
+    pub(crate) file: Box<dyn File>,
+}
+
+/// Writes the identity of a directory that is opened and written to; durable on return.
+pub(crate) fn write_live(
+    storage: &dyn Storage,
+    identity: &Identity,
+    number: u64,
+    before: Option<Opening>,
+) -> io::Result<Current> {
+    let current = prepare_live(storage, identity, number, before)?;
+    install(storage)?;
+    Ok(current)
+}
+
+/// The same up to the step that counts: under its own name the new identity is nobody's yet.
+fn prepare_live(
+    storage: &dyn Storage,
+    identity: &Identity,
+    number: u64,
+    before: Option<Opening>,
+) -> io::Result<Current> {
+    let id = Id::random(storage)?;
+    let opening = Opening { number, id };
+    let file = storage.open(&opening.file(), Access::Create)?;
+    file.sync_all()?;
+    storage.sync_dir()?;
+    let recorded = Recorded::Opening {
+        opening,
+        before,
+        file: file.id()?,
+    };
+    let file = write_tmp(storage, identity, &recorded)?;
+    Ok(Current { opening, file })
+}
+
+/// Puts a prepared identity in its place; durable on return.
+pub(crate) fn install(storage: &dyn Storage) -> io::Result<()> {
     storage.rename(TMP, NAME)?;
     storage.sync_dir()
 }
 
+/// Ends an opening that the log knows by now: removes the files of earlier ones, durably.
+pub(crate) fn complete(storage: &dyn Storage, current: Opening) -> io::Result<()> {
+    let kept = current.file();
+    let names = storage.list()?;
+    let older = |name: &&String| is_opening(name) && **name != kept;
+    names
+        .iter()
+        .filter(older)
+        .try_for_each(|name| storage.remove(name))?;
+    storage.sync_dir()
+}
+
+/// Writes the identity of a backup; durable on return, and the last step of making one.
+pub(crate) fn write_backup(storage: &dyn Storage, identity: &Identity) -> io::Result<()> {
+    write_tmp(storage, identity, &Recorded::Nothing)?;
+    install(storage)
+}
+
+fn write_tmp(
+    storage: &dyn Storage,
+    identity: &Identity,
+    recorded: &Recorded,
+) -> io::Result<Box<dyn File>> {
+    let file = storage.open(TMP, Access::Create)?;
+    if !file.try_lock()? {
+        return Err(io::Error::other(
+            "another process has the new identity file",
+        ));
+    }
+    file.write_at(0, encode(identity, recorded).as_bytes())?;
+    file.sync_data()?;
+    storage.sync_dir()?;
+    Ok(file)
+}
+
 /// Reads the identity file, or nothing when there is none.
 pub(crate) fn read(storage: &dyn Storage) -> Result<Option<Found>, ReadError> {
-    let path = || storage.path().join(NAME);
+    read_as(storage, NAME)
+}
+
+/// Reads the identity under this name.
+pub(crate) fn read_as(storage: &dyn Storage, name: &str) -> Result<Option<Found>, ReadError> {
+    let path = || storage.path().join(name);
     let io = |source| ReadError::Io {
         file: path(),
         source,
     };
-    let file = match storage.open(NAME, Access::Read) {
+    let file = match storage.open(name, Access::Read) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(io(e)),
@@ -140,32 +424,44 @@ pub(crate) fn read(storage: &dyn Storage) -> Result<Option<Found>, ReadError> {
     };
     let text = std::str::from_utf8(&bytes).map_err(|_| damaged("it is not text"))?;
     let body = checked_body(text).ok_or_else(|| damaged("its checksum line does not match"))?;
-    if let Some(found) = version(body).filter(|v| *v != VERSION) {
+    let malformed = || damaged("a line is missing or malformed");
+    let version = version(body).ok_or_else(malformed)?;
+    if !(1..=VERSION).contains(&version) {
         return Err(ReadError::Unsupported {
             file: path(),
-            found,
+            found: version,
             supported: VERSION,
         });
     }
-    let (identity, recorded) =
-        parse(body).ok_or_else(|| damaged("a line is missing or malformed"))?;
-    let actual = file.id().map_err(io)?;
+    let (identity, recorded) = parse(body, version).ok_or_else(malformed)?;
     Ok(Some(Found {
         identity,
+        file,
         recorded,
-        actual,
     }))
 }
 
-fn encode(identity: &Identity, id: FileId) -> String {
+fn encode(identity: &Identity, recorded: &Recorded) -> String {
     let kind = match identity.kind {
         Kind::Live => "live",
         Kind::Backup => "backup",
     };
-    let body = format!(
-        "palisade-identity {VERSION}\nowner {}\nincarnation {}\nkind {kind}\ndevice {}\ninode {}\n",
-        identity.owner, identity.incarnation, id.device, id.inode
+    let mut body = format!(
+        "palisade-identity {VERSION}\nowner {}\nincarnation {}\nkind {kind}\n",
+        identity.owner, identity.incarnation
     );
+    if let Recorded::Opening {
+        opening,
+        before,
+        file,
+    } = recorded
+    {
+        let before = before.map_or_else(|| "none".to_owned(), |before| before.to_string());
+        body += &format!(
+            "opening {opening}\nbefore {before}\ndevice {}\ninode {}\nchanged {}\n",
+            file.device, file.inode, file.changed_ns
+        );
+    }
     let sum = crc32fast::hash(body.as_bytes());
     format!("{body}checksum {sum:08x}\n")
 }
@@ -185,7 +481,7 @@ fn version(body: &str) -> Option<u32> {
         .ok()
 }
 
-fn parse(body: &str) -> Option<(Identity, FileId)> {
+fn parse(body: &str, version: u32) -> Option<(Identity, Recorded)> {
     let mut lines = body.lines().skip(1);
     let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
     let owner = field("owner")?.parse().ok()?;
@@ -195,14 +491,31 @@ fn parse(body: &str) -> Option<(Identity, FileId)> {
         "backup" => Kind::Backup,
         _ => return None,
     };
-    let device = field("device")?.parse().ok()?;
-    let inode = field("inode")?.parse().ok()?;
-    Some((
-        Identity {
-            owner,
-            incarnation,
-            kind,
-        },
-        FileId { device, inode },
-    ))
+    let recorded = if version == 1 {
+        Recorded::Itself {
+            device: field("device")?.parse().ok()?,
+            inode: field("inode")?.parse().ok()?,
+        }
+    } else if kind == Kind::Backup {
+        Recorded::Nothing
+    } else {
+        Recorded::Opening {
+            opening: field("opening")?.parse().ok()?,
+            before: match field("before")? {
+                "none" => None,
+                before => Some(before.parse().ok()?),
+            },
+            file: FileId {
+                device: field("device")?.parse().ok()?,
+                inode: field("inode")?.parse().ok()?,
+                changed_ns: field("changed")?.parse().ok()?,
+            },
+        }
+    };
+    let identity = Identity {
+        owner,
+        incarnation,
+        kind,
+    };
+    Some((identity, recorded))
 }

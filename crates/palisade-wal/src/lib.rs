@@ -37,13 +37,15 @@
 //! What holds:
 //!
 //! - what `commit` acknowledged is there after any crash, in order, and nothing stands between it;
-//! - a torn tail (an unacknowledged last frame) is cut off and reported, damage to anything that was
-//!   synced is refused with file and offset, never skipped;
+//! - a torn tail (an end that is no whole frame) is cut off and reported, damage to anything that is known to
+//!   be synced is refused with file and offset, never skipped;
 //! - a failed write or sync poisons the log: it is never retried, because the kernel marks the pages
 //!   clean after a failed fsync and the next one lies (Rebello et al., "Can Applications Recover from
 //!   fsync Failures?", 2020);
 //! - a full disk is discovered by [`Wal::reserve`], before the caller has applied anything;
-//! - a directory is opened once at a time, by its own identity: never twice, never as a copy.
+//! - a directory is opened once at a time, by its own identity: never twice, never as a copy, never as an
+//!   older copy put back in place;
+//! - a directory that is removed, renamed or replaced while it is open poisons its log.
 
 mod backup;
 mod compact;
@@ -53,6 +55,7 @@ mod identity;
 mod open;
 mod prepare;
 mod recover;
+mod restore_in_place;
 mod segment;
 mod snapshot;
 mod storage;
@@ -65,11 +68,12 @@ use std::num::NonZeroU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use backup::{CopyReport, backup, backup_on, restore, restore_on};
-pub use compact::{Compacted, Compactor, Fold};
+pub use compact::{Compacted, Compactor, Fold, PreparationWatch};
 pub use error::{CommitError, CompactError, Damage, Full, OpenError, ReadError, ReplayError};
 pub use identity::{Id, Identity, Kind};
 pub use open::{CreateOptions, Opened, Options, Preparation};
 pub use recover::{RecoveryReport, TornTail};
+pub use restore_in_place::InPlace;
 pub use snapshot::{SnapshotReader, SnapshotWriter};
 pub use storage::{Access, DirStorage, File, FileId, Storage};
 pub use writer::Wal;

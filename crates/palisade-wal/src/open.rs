@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use crate::Seq;
 use crate::compact::Shared;
-use crate::error::{OpenError, ReadError, ReplayError};
+use crate::error::{CommitError, OpenError, ReadError, ReplayError};
 use crate::frame;
-use crate::identity::{self, Id, Identity, Kind};
-use crate::prepare::{self, NEXT, Preparer};
+use crate::identity::{self, Current, Found, Id, Identity, Kind};
+use crate::prepare::{self, Preparer};
 use crate::recover::{self, RecoveryReport, Scan, Tail, TornTail};
+use crate::restore_in_place;
 use crate::segment::{self, Image, Info};
 use crate::snapshot::SnapshotReader;
-use crate::storage::{Access, DirStorage, Storage};
-use crate::writer::{Active, Wal};
+use crate::storage::{Access, DirStorage, File, Storage};
+use crate::writer::{Active, Wal, name_segment};
 
 /// Where the next segment is filled with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +99,8 @@ pub struct CreateOptions {
 }
 
 impl CreateOptions {
-    fn identity(&self) -> Result<Identity, OpenError> {
-        let random = || Id::random().map_err(OpenError::io("draw a random id"));
+    fn identity(&self, storage: &dyn Storage) -> Result<Identity, OpenError> {
+        let random = || Id::random(storage).map_err(OpenError::io("draw a random id"));
         let owner = self.owner.map_or_else(random, Ok)?;
         let incarnation = self.incarnation.map_or_else(random, Ok)?;
         Ok(Identity {
@@ -176,10 +177,11 @@ impl Wal {
             });
         }
         refuse_orphans(&*storage)?;
-        let identity = create.identity()?;
+        let identity = create.identity(&*storage)?;
         let what = format!("create the log in {}", storage.path().display());
-        make(&*storage, &identity, options.first_segment_bytes).map_err(OpenError::io(what))?;
-        Wal::open_on(storage, options)
+        let made =
+            make(&*storage, &identity, options.first_segment_bytes).map_err(OpenError::io(what))?;
+        open_holding(storage, options, Some(made.file))
     }
 
     /// [`open`](Wal::open) on any storage.
@@ -187,18 +189,31 @@ impl Wal {
     /// # Errors
     /// As [`open`](Wal::open).
     pub fn open_on(storage: Arc<dyn Storage>, options: &Options) -> Result<Opened, OpenError> {
-        options.check()?;
-        let Some(found) = identity::read(&*storage)? else {
-            refuse_orphans(&*storage)?;
-            return Err(OpenError::Missing {
-                dir: storage.path(),
-            });
-        };
-        found.check_live(&*storage)?;
-        let scan = recover::scan(&*storage, &found.identity.incarnation)?;
-        let what = format!("recover the log in {}", storage.path().display());
-        recovered(storage, found.identity, scan, options).map_err(OpenError::io(what))
+        open_holding(storage, options, None)
     }
+}
+
+/// Opens a log. `held` is its identity file where this process has locked it already: a lock that is given back and
+/// taken again can be lost to a child that is being started and has not closed its copy of the file yet.
+fn open_holding(
+    storage: Arc<dyn Storage>,
+    options: &Options,
+    held: Option<Box<dyn File>>,
+) -> Result<Opened, OpenError> {
+    options.check()?;
+    let Some(found) = identity::read(&*storage)? else {
+        refuse_orphans(&*storage)?;
+        return Err(OpenError::Missing {
+            dir: storage.path(),
+        });
+    };
+    let _old_identity = held.map_or_else(|| identity::lock(&*storage), Ok)?;
+    found.check_live(&*storage)?;
+    let what = || OpenError::io(format!("recover the log in {}", storage.path().display()));
+    restore_in_place::clear_attempt(&*storage, &found.identity)?;
+    let scan = recover::scan(&*storage, &found.identity.incarnation)?;
+    found.check_log(&*storage, &scan)?;
+    recovered(storage.clone(), &found, scan, options).map_err(what())
 }
 
 /// Refuses log files without an identity; all but what an interrupted creation leaves, where nothing was
@@ -227,22 +242,16 @@ fn refuse_orphans(storage: &dyn Storage) -> Result<(), OpenError> {
 }
 
 /// The first segment, then the identity: a directory with an identity is complete.
-fn make(storage: &dyn Storage, identity: &Identity, segment_bytes: u64) -> io::Result<()> {
+fn make(storage: &dyn Storage, identity: &Identity, segment_bytes: u64) -> io::Result<Current> {
     let file = prepare::fill(storage, segment_bytes, &AtomicBool::new(false))?;
-    file.write_at(
-        0,
-        &segment::encode_header(&identity.incarnation, 1, segment_bytes),
-    )?;
-    file.sync_data()?;
-    storage.rename(NEXT, &segment::name(1))?;
-    storage.sync_dir()?;
-    identity::write(storage, identity)
+    name_segment(storage, &*file, &identity.incarnation, 1, segment_bytes)?;
+    identity::write_live(storage, identity, 1, None)
 }
 
 /// Makes what [`recover::scan`] found durable and fit to be appended to.
 fn recovered(
     storage: Arc<dyn Storage>,
-    identity: Identity,
+    found: &Found,
     scan: Scan,
     options: &Options,
 ) -> io::Result<Opened> {
@@ -252,10 +261,7 @@ fn recovered(
     storage.sync_dir()?;
     let mut report = report(&*storage, &scan);
     report.removed = recover::remove_leftovers(&*storage)?;
-    scan.superseded
-        .iter()
-        .try_for_each(|name| storage.remove(name))?;
-    report.removed.extend(scan.superseded);
+    let current = found.renew(&*storage, scan.opening)?;
 
     let tail = scan.tail;
     let active = Active {
@@ -270,13 +276,23 @@ fn recovered(
     sealed.pop();
     let shared = Arc::new(Shared::new(
         storage.clone(),
-        identity,
+        found.identity,
+        current,
         scan.snapshot,
         sealed,
     ));
-    let preparer = Preparer::start(storage, options)?;
+    let preparer = Preparer::start(shared.clone(), options)?;
     let mut wal = Wal::new(shared.clone(), preparer, active, tail.next_seq);
-    wal.seal_mark().map_err(io::Error::other)?;
+    wal.begin().map_err(|error| match error {
+        CommitError::Full(full) => io::Error::new(io::ErrorKind::StorageFull, full),
+        other => io::Error::other(other),
+    })?;
+    identity::complete(&*shared.storage, shared.opening)?;
+    // Only now: until here one of them may be the only segment that says which opening was the last.
+    scan.superseded
+        .iter()
+        .try_for_each(|name| storage.remove(name))?;
+    report.removed.extend(scan.superseded);
     Ok(Opened {
         wal,
         shared,

@@ -3,6 +3,8 @@
 //! A segment is preallocated by writing zeros, so that an fdatasync later has no metadata to flush (0.12 ms
 //! against 0.20 ms on a growing file). Filling one inline would stall commits for 50–180 ms, so a thread
 //! does it. A full disk is met here, away from the commit path, and tried again at a bounded rate.
+//!
+//! The same thread looks twice a second whether the directory is still where it was opened.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use crate::compact::Shared;
 use crate::error::Full;
 use crate::hold;
 use crate::open::{Options, Preparation};
@@ -21,6 +24,9 @@ pub(crate) const NEXT: &str = "next.seg";
 
 /// Synced after this many bytes, so that a commit's fdatasync never waits behind a whole segment of zeros.
 const SYNC_EVERY: u64 = 1 << 20;
+
+/// How often the thread looks whether the directory is still there.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// A file of `len` zeros, synced.
 pub(crate) struct Prepared {
@@ -34,7 +40,7 @@ pub(crate) struct Preparer {
 }
 
 struct Desk {
-    storage: Arc<dyn Storage>,
+    shared: Arc<Shared>,
     segment_bytes: u64,
     retry: Duration,
     state: Mutex<State>,
@@ -47,20 +53,17 @@ struct State {
     /// The name is free: a segment may be prepared under it.
     wanted: bool,
     ready: Option<Prepared>,
-    /// Why the last attempt failed; stays until one succeeds.
-    failure: Option<String>,
 }
 
 impl Preparer {
-    pub(crate) fn start(storage: Arc<dyn Storage>, options: &Options) -> io::Result<Preparer> {
+    pub(crate) fn start(shared: Arc<Shared>, options: &Options) -> io::Result<Preparer> {
         let desk = Arc::new(Desk {
-            storage,
+            shared,
             segment_bytes: options.segment_bytes,
             retry: options.prepare_retry,
             state: Mutex::new(State {
                 wanted: true,
                 ready: None,
-                failure: None,
             }),
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
@@ -98,7 +101,7 @@ impl Preparer {
                 zero(&*prepared.file, prepared.len, len).and_then(|()| prepared.file.sync_data())
             {
                 self.resume();
-                return Err(error.to_string());
+                return Err(explained(&error));
             }
             prepared.len = len;
         }
@@ -126,9 +129,11 @@ impl Preparer {
             }
             if self.thread.is_none() {
                 state.wanted = false;
-                return self.desk.fill().map_err(|e| e.to_string());
+                let filled = self.desk.fill().map_err(|e| explained(&e));
+                self.desk.note(filled.as_ref().err());
+                return filled;
             }
-            if let Some(cause) = &state.failure {
+            if let Some(cause) = &*hold(&self.desk.shared.preparation_failure) {
                 return Err(cause.clone());
             }
             state = self
@@ -158,19 +163,27 @@ impl Desk {
         self.stop.load(Ordering::Acquire)
     }
 
+    fn note(&self, failure: Option<&String>) {
+        *hold(&self.shared.preparation_failure) = failure.cloned();
+    }
+
     fn work(&self) {
-        while self.wait_until_wanted() {
+        while let Some(wanted) = self.next_task() {
+            self.shared.check_directory();
+            if !wanted {
+                continue;
+            }
             let filled = self.fill();
             let mut state = hold(&self.state);
             match filled {
                 Ok(prepared) => {
                     state.ready = Some(prepared);
-                    state.failure = None;
+                    self.note(None);
                     self.changed.notify_all();
                 }
                 Err(error) => {
                     state.wanted = true;
-                    state.failure = Some(error.to_string());
+                    self.note(Some(&explained(&error)));
                     self.changed.notify_all();
                     let pause = self
                         .changed
@@ -181,25 +194,45 @@ impl Desk {
         }
     }
 
-    /// Waits for work and takes it; `false` when there will be none.
-    fn wait_until_wanted(&self) -> bool {
+    /// Waits until a segment is wanted and takes the task, or until it is time for a look; `None` when there is
+    /// nothing more to do.
+    fn next_task(&self) -> Option<bool> {
         let state = hold(&self.state);
         let idle = |state: &mut State| !state.wanted && !self.stopping();
-        let mut state = self
+        let (mut state, _) = self
             .changed
-            .wait_while(state, idle)
+            .wait_timeout_while(state, LOOK, idle)
             .unwrap_or_else(PoisonError::into_inner);
-        state.wanted = false;
-        !self.stopping()
+        let wanted = std::mem::take(&mut state.wanted);
+        (!self.stopping()).then_some(wanted)
     }
 
     fn fill(&self) -> io::Result<Prepared> {
-        let file = fill(&*self.storage, self.segment_bytes, &self.stop)?;
+        let file = fill(&*self.shared.storage, self.segment_bytes, &self.stop)?;
         Ok(Prepared {
             file,
             len: self.segment_bytes,
         })
     }
+}
+
+/// What happened, and what to do about it.
+fn explained(error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space on its disk",
+        io::ErrorKind::FileTooLarge => "raise the limit on the size of files (ulimit -f)",
+        _ if is_out_of_descriptors(error) => "raise the limit on open files (ulimit -n)",
+        _ => "check its disk",
+    };
+    format!("{error}; {advice}")
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let code = rustix::io::Errno::from_io_error(error);
+    matches!(
+        code,
+        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
+    )
 }
 
 /// Fills [`NEXT`] with `len` zeros. A failed attempt leaves no file: the next one begins with a new

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::Seq;
 use crate::error::{Damage, ReadError};
 use crate::frame::Seed;
-use crate::identity::Id;
+use crate::identity::{Id, Opening};
 use crate::segment::{self, Extent, Image, Info};
 use crate::snapshot::{self, SnapshotReader};
 use crate::storage::{Access, File, Storage};
@@ -30,7 +30,7 @@ pub struct RecoveryReport {
     pub bytes: u64,
     /// The last frame of the log, or of the snapshot when there is none behind it.
     pub last: Option<Seq>,
-    /// An unacknowledged end that was cut off.
+    /// An end that is no whole frame and was cut off.
     pub torn: Option<TornTail>,
     /// Newer snapshots that are damaged; the log had all they held.
     pub damaged_snapshots: Vec<PathBuf>,
@@ -38,7 +38,11 @@ pub struct RecoveryReport {
     pub removed: Vec<String>,
 }
 
-/// The end of the log that was cut off: it was being written when the machine or the process stopped.
+/// The end of the log that was cut off, because it is no whole frame.
+///
+/// A frame that was being written when the machine or the process stopped looks like this, and nothing in it was
+/// acknowledged. Damage to the last frame, when no mark is behind it, looks the same: then it was acknowledged.
+/// Which of the two it was is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
     /// The segment.
@@ -58,6 +62,15 @@ pub(crate) struct Scan {
     /// File names of segments and snapshots that the snapshot made useless.
     pub(crate) superseded: Vec<String>,
     pub(crate) tail: Tail,
+    /// The last opening that the log knows.
+    pub(crate) opening: Option<Opening>,
+}
+
+impl Scan {
+    /// Nothing was ever written to this log: it has one segment and no snapshot, and the segment is a header.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.snapshot.is_none() && self.tail.first == 1 && self.tail.is_blank()
+    }
 }
 
 /// The end of the last segment.
@@ -71,18 +84,15 @@ pub(crate) struct Tail {
     pub(crate) settled: bool,
     /// Where bytes that are not zero end, behind `end`.
     pub(crate) junk_end: u64,
-    /// Where the last data frame is, and the bytes from there to `end`: what may not be on the disk yet.
-    last_frame: Option<(u64, Vec<u8>)>,
+    /// Where the last data frame is (the first frame, when there is none), and the bytes from there to `end`: what
+    /// may not be on the disk yet.
+    last_frame: (u64, Vec<u8>),
 }
 
 impl Tail {
-    /// The last frame that is known to be synced.
-    pub(crate) fn proven(&self) -> u64 {
-        if self.settled {
-            self.next_seq - 1
-        } else {
-            self.next_seq - 2
-        }
+    /// The segment got its name and nothing more.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.end == segment::HEADER as u64
     }
 
     /// Makes the tail fit to be appended to; durable on return.
@@ -92,7 +102,8 @@ impl Tail {
     /// while the disk does not have it and nothing remembers to write it.
     pub(crate) fn repair(&self, file: &dyn File) -> io::Result<()> {
         zero(file, self.end, self.junk_end)?;
-        if let Some((at, bytes)) = &self.last_frame {
+        let (at, bytes) = &self.last_frame;
+        if !bytes.is_empty() {
             file.write_at(*at, bytes)?;
         }
         file.sync_data()
@@ -131,7 +142,14 @@ pub(crate) fn scan(storage: &dyn Storage, incarnation: &Id) -> Result<Scan, Read
             nothing_reaches(&dir, covered, firsts.first().copied(), damaged_snapshots).into(),
         );
     };
-    let (segments, tail) = scan_segments(storage, incarnation, &firsts[start..], covered)?;
+    let (segments, tail, mut opening) =
+        scan_segments(storage, incarnation, &firsts[start..], covered)?;
+    if opening.is_none() && start > 0 {
+        // A segment that is only a header: the one before it, which the snapshot covers, says which opening it was.
+        let image = Image::load(storage, incarnation, firsts[start - 1], Vec::new())?;
+        let Ok(extent) = image.walk(|_, _| Ok::<(), std::convert::Infallible>(()));
+        opening = extent.opening;
+    }
     let mut superseded: Vec<String> = firsts[..start]
         .iter()
         .map(|first| segment::name(*first))
@@ -144,6 +162,7 @@ pub(crate) fn scan(storage: &dyn Storage, incarnation: &Id) -> Result<Scan, Read
         segments,
         superseded,
         tail,
+        opening,
     })
 }
 
@@ -199,13 +218,15 @@ fn scan_segments(
     incarnation: &Id,
     firsts: &[u64],
     covered: u64,
-) -> Result<(Vec<Info>, Tail), ReadError> {
+) -> Result<(Vec<Info>, Tail, Option<Opening>), ReadError> {
     let mut segments = Vec::with_capacity(firsts.len());
+    let mut opening = None;
     let mut buffer = Vec::new();
     let mut tail = None;
     for (i, first) in firsts.iter().enumerate() {
         let image = Image::load(storage, incarnation, *first, buffer)?;
         let Ok(extent) = image.walk(|_, _| Ok::<(), std::convert::Infallible>(()));
+        opening = extent.opening.or(opening);
         let path = storage.path().join(segment::name(*first));
         match firsts.get(i + 1) {
             Some(next) => check_sealed(&extent, *next, &path)?,
@@ -219,7 +240,7 @@ fn scan_segments(
         buffer = image.bytes;
     }
     match tail {
-        Some(tail) => Ok((segments, tail)),
+        Some(tail) => Ok((segments, tail, opening)),
         None => Err(nothing_reaches(&storage.path(), covered, None, Vec::new()).into()),
     }
 }
@@ -279,9 +300,8 @@ fn judge_tail(image: &Image, extent: &Extent, covered: u64, path: &Path) -> Resu
             extent.next_seq
         ));
     }
-    let last_frame = extent
-        .last_data
-        .map(|at| (at as u64, image.bytes[at..extent.end].to_vec()));
+    let at = extent.last_data.unwrap_or(segment::HEADER);
+    let last_frame = (at as u64, image.bytes[at..extent.end].to_vec());
     Ok(Tail {
         first: image.first,
         len: image.bytes.len() as u64,
@@ -304,7 +324,7 @@ pub(crate) fn remove_leftovers(storage: &dyn Storage) -> io::Result<Vec<String>>
 
 fn is_leftover(name: &str) -> bool {
     name == crate::prepare::NEXT
-        || name == "identity.tmp"
+        || name == crate::identity::TMP
         || name
             .strip_suffix(".tmp")
             .is_some_and(|name| snapshot::parse_name(name).is_some())

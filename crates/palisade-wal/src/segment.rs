@@ -13,11 +13,13 @@
 
 use crate::error::{Damage, ReadError};
 use crate::frame::{self, Kind, Seed, u32_at, u64_at};
-use crate::identity::Id;
+use crate::identity::{Id, Opening};
 use crate::storage::{Access, Storage, read_all};
 
 /// The length of the header.
 pub(crate) const HEADER: usize = 64;
+/// Where the incarnation is in the header, of a snapshot as well.
+pub(crate) const INCARNATION: u64 = 16;
 /// The format version of segments.
 pub(crate) const VERSION: u32 = 1;
 /// Kept free behind every data frame: a mark, and the seal.
@@ -40,9 +42,10 @@ pub(crate) fn parse_numbered(name: &str, prefix: &str, suffix: &str) -> Option<u
     (digits.len() == 20).then(|| digits.parse().ok())?
 }
 
-/// How long a segment must be to hold one frame with this payload.
+/// How long a segment must be to hold one frame with this payload, behind the opening's.
 pub(crate) fn len_for(payload: usize) -> u64 {
-    (HEADER + frame::size(payload) + RESERVE).next_multiple_of(4096) as u64
+    (HEADER + frame::size(Opening::LEN) + frame::size(payload) + RESERVE).next_multiple_of(4096)
+        as u64
 }
 
 /// The header of a segment.
@@ -95,6 +98,8 @@ pub(crate) struct Extent {
     pub(crate) sealed: bool,
     /// Where the last data frame begins.
     pub(crate) last_data: Option<usize>,
+    /// The opening in which the last frames were written.
+    pub(crate) opening: Option<Opening>,
 }
 
 impl Image {
@@ -144,6 +149,7 @@ impl Image {
             settled: true,
             sealed: false,
             last_data: None,
+            opening: None,
         };
         while !extent.sealed && self.step(&mut extent, &mut each)? {}
         Ok(extent)
@@ -173,6 +179,9 @@ impl Image {
             each(header.seq, payload)?;
             extent.last_data = Some(extent.end);
             extent.next_seq += 1;
+        }
+        if header.kind == Kind::Opening {
+            extent.opening = Opening::decode(payload);
         }
         extent.settled = header.kind != Kind::Data;
         extent.sealed = header.kind == Kind::Seal;
@@ -211,7 +220,12 @@ impl Image {
 
 /// Whether this is the header of the frame that was being written when the lights went out.
 fn expected_and_torn(header: &frame::Header, next_seq: u64) -> bool {
-    header.kind == Kind::Data && header.seq == next_seq && header.synced_upto < next_seq
+    match header.kind {
+        Kind::Data => header.seq == next_seq && header.synced_upto < next_seq,
+        // Marks and seals are whole or not there: they are nothing but a header.
+        Kind::Mark | Kind::Seal => false,
+        Kind::Opening => header.seq == next_seq - 1,
+    }
 }
 
 enum Fault {

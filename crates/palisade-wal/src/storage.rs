@@ -6,10 +6,16 @@
 use std::fmt;
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::error::OpenError;
+use crate::hold;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,18 +28,37 @@ pub enum Access {
     Create,
 }
 
-/// Which file a name stands for: a copy of a file has another id, a renamed file keeps its own.
+/// Which file this is, and when it was last touched. Two equal ids are one file that nobody touched in between.
+///
+/// Inode numbers are given out again and a birth time is never later than the change time, so the change time is
+/// what tells: the kernel sets it at every change of content, name, owner or mode, and no copying tool can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     /// The device number.
     pub device: u64,
     /// The inode number.
     pub inode: u64,
+    /// The change time (ctime), in nanoseconds since 1970 by the machine's wall clock.
+    pub changed_ns: i64,
+}
+
+impl FileId {
+    /// Whether both are the same file, touched or not.
+    pub(crate) fn is_same_file(&self, other: &FileId) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
 }
 
 impl fmt::Display for FileId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "device {} inode {}", self.device, self.inode)
+        write!(
+            f,
+            "device {} inode {} change time {}.{:09}",
+            self.device,
+            self.inode,
+            self.changed_ns.div_euclid(1_000_000_000),
+            self.changed_ns.rem_euclid(1_000_000_000)
+        )
     }
 }
 
@@ -72,6 +97,24 @@ pub trait Storage: Send + Sync + 'static {
     /// Whatever the system says; what was named since the last sync may be lost then.
     fn sync_dir(&self) -> io::Result<()>;
 
+    /// Which file has this name, by its name alone.
+    ///
+    /// # Errors
+    /// `NotFound` for a name that is not there; whatever the system says.
+    fn id_of(&self, name: &str) -> io::Result<FileId>;
+
+    /// Whether the path that was opened still leads to this directory: not removed, renamed or replaced.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    fn is_in_place(&self) -> io::Result<bool>;
+
+    /// 128 random bits.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    fn random(&self) -> io::Result<[u8; 16]>;
+
     /// Where the directory is, for messages.
     fn path(&self) -> PathBuf;
 }
@@ -96,6 +139,12 @@ pub trait File: Send + Sync {
     /// Whatever the system says. After that nothing is known about what was written since the last sync.
     fn sync_data(&self) -> io::Result<()>;
 
+    /// Makes the file's bytes, length and times durable (fsync).
+    ///
+    /// # Errors
+    /// As [`sync_data`](File::sync_data).
+    fn sync_all(&self) -> io::Result<()>;
+
     /// The file's length in bytes.
     ///
     /// # Errors
@@ -115,6 +164,19 @@ pub trait File: Send + Sync {
     /// # Errors
     /// Whatever the system says.
     fn id(&self) -> io::Result<FileId>;
+
+    /// Whether the last change of the file was a write to it. A write gives both times of a file the same value;
+    /// tools that set the time of a copy, a rename or a change of owner or mode make them differ.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    fn was_written_last(&self) -> io::Result<bool>;
+
+    /// Takes an exclusive lock on the file, which lasts as long as it is open; `false` when another process has it.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    fn try_lock(&self) -> io::Result<bool>;
 }
 
 /// Reads a whole file into `into`, which keeps its allocation between calls.
@@ -128,14 +190,31 @@ pub(crate) fn read_all(file: &dyn File, into: &mut Vec<u8>) -> io::Result<()> {
 }
 
 /// A directory of the file system. Directories and files are private to their owner: payloads may hold secrets.
+///
+/// Everything goes through one descriptor of the directory, so that a directory that is renamed is still the one
+/// that is worked on, and that nothing but a new segment or snapshot needs another descriptor.
 #[derive(Debug)]
 pub struct DirStorage {
     path: PathBuf,
-    /// Held for its flock, which the kernel drops with the last descriptor, also when the process dies.
+    held: Arc<Held>,
+}
+
+/// What is kept open.
+#[derive(Debug)]
+struct Held {
+    /// The directory. Its flock is the one that no rename or removal of a file can lose; the kernel drops it with
+    /// the last descriptor, also when the process dies.
+    dir: OwnedFd,
+    /// The lock file, for programs of before, which lock only this.
     _lock: Option<fs::File>,
+    /// Descriptors to give up when the process has no others left.
+    spares: Mutex<Vec<OwnedFd>>,
 }
 
 const LOCK: &str = "LOCK";
+
+/// For a prepared segment, both files of a snapshot, and a listing of the directory, all at once.
+const SPARES: usize = 4;
 
 impl DirStorage {
     /// Opens an existing directory and takes its lock, so that nobody else can.
@@ -144,16 +223,9 @@ impl DirStorage {
     /// [`OpenError::Missing`] when there is no such directory, [`OpenError::Locked`] when somebody has it
     /// open, [`OpenError::Io`].
     pub fn lock(path: &Path) -> Result<DirStorage, OpenError> {
-        if !path.is_dir() {
-            return Err(OpenError::Missing {
-                dir: path.to_owned(),
-            });
-        }
-        let lock = take_lock(path)?;
-        Ok(DirStorage {
-            path: path.to_owned(),
-            _lock: Some(lock),
-        })
+        let dir = open_dir(path)?;
+        let lock = take_locks(path, &dir)?;
+        Ok(DirStorage::on(path, dir, Some(lock)))
     }
 
     /// Like [`lock`](DirStorage::lock), and makes the directory when it is not there. Its name is durable
@@ -179,15 +251,58 @@ impl DirStorage {
     /// # Errors
     /// [`OpenError::Missing`] when there is no such directory.
     pub fn observe(path: &Path) -> Result<DirStorage, OpenError> {
-        if !path.is_dir() {
-            return Err(OpenError::Missing {
-                dir: path.to_owned(),
-            });
-        }
-        Ok(DirStorage {
+        Ok(DirStorage::on(path, open_dir(path)?, None))
+    }
+
+    fn on(path: &Path, dir: OwnedFd, lock: Option<fs::File>) -> DirStorage {
+        let held = Arc::new(Held {
+            dir,
+            _lock: lock,
+            spares: Mutex::new(Vec::new()),
+        });
+        held.refill();
+        DirStorage {
             path: path.to_owned(),
-            _lock: None,
-        })
+            held,
+        }
+    }
+}
+
+impl Held {
+    fn refill(&self) {
+        let mut spares = hold(&self.spares);
+        while spares.len() < SPARES {
+            // Without a spare now, the next call tries again.
+            let Ok(spare) = rustix::io::fcntl_dupfd_cloexec(&self.dir, 0) else {
+                return;
+            };
+            spares.push(spare);
+        }
+    }
+
+    /// Opens a name in the directory; with a spare descriptor when the process has none left.
+    fn open(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let open = || rustix::fs::openat(&self.dir, name, flags | OFlags::CLOEXEC, mode);
+        let opened = match open() {
+            Err(Errno::MFILE | Errno::NFILE) if hold(&self.spares).pop().is_some() => open(),
+            opened => opened,
+        };
+        self.refill();
+        Ok(opened?)
+    }
+}
+
+fn open_dir(path: &Path) -> Result<OwnedFd, OpenError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(dir) => Ok(dir),
+        Err(Errno::NOENT | Errno::NOTDIR) => Err(OpenError::Missing {
+            dir: path.to_owned(),
+        }),
+        Err(error) => Err(OpenError::io(format!("open {}", path.display()))(
+            error.into(),
+        )),
     }
 }
 
@@ -199,34 +314,23 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-fn take_lock(dir: &Path) -> Result<fs::File, OpenError> {
-    let path = dir.join(LOCK);
+/// Locks the directory, and the lock file for programs of before, and writes the process id into that one.
+fn take_locks(path: &Path, dir: &OwnedFd) -> Result<fs::File, OpenError> {
     let what = || format!("lock {}", path.display());
-    let mut options = fs::OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600);
-    let mut file = options.open(&path).map_err(OpenError::io(what()))?;
-    match file.try_lock() {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(dir, LOCK, flags, Mode::RUSR | Mode::WUSR);
+    let mut file = fs::File::from(opened.map_err(|e| OpenError::io(what())(e.into()))?);
+    let of_directory = match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
+        // Some network file systems cannot lock a directory; the identity file's lock is left then.
+        Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
+        locked => locked,
+    };
+    let locked = of_directory
+        .and_then(|()| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive));
+    match locked {
         Ok(()) => {}
-        Err(fs::TryLockError::WouldBlock) => {
-            let pid = fs::read_to_string(&path)
-                .ok()
-                .and_then(|text| text.trim().parse().ok());
-            return Err(OpenError::Locked {
-                dir: dir.to_owned(),
-                pid,
-            });
-        }
-        Err(fs::TryLockError::Error(source)) => {
-            return Err(OpenError::Io {
-                what: what(),
-                source,
-            });
-        }
+        Err(Errno::WOULDBLOCK) => return Err(locked_by(path)),
+        Err(error) => return Err(OpenError::io(what())(error.into())),
     }
     // The number only makes the message of the next opener better; a full disk must not stop us here.
     let _ = file
@@ -235,37 +339,77 @@ fn take_lock(dir: &Path) -> Result<fs::File, OpenError> {
     Ok(file)
 }
 
+/// The refusal, with the process that wrote its id into the lock file, when it can be read.
+pub(crate) fn locked_by(path: &Path) -> OpenError {
+    let text = fs::read_to_string(path.join(LOCK)).ok();
+    OpenError::Locked {
+        dir: path.to_owned(),
+        pid: text.and_then(|text| text.trim().parse().ok()),
+    }
+}
+
 impl Storage for DirStorage {
     fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn File>> {
-        let mut options = fs::OpenOptions::new();
-        options.read(true);
-        match access {
-            Access::Read => &mut options,
-            Access::Write => options.write(true),
-            Access::Create => options.write(true).create(true).truncate(true).mode(0o600),
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::RDWR,
+            Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
         };
-        Ok(Box::new(DirFile(options.open(self.path.join(name))?)))
+        Ok(Box::new(DirFile {
+            file: self.held.open(name, flags)?.into(),
+            _spares: Refill(self.held.clone()),
+        }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path.join(from), self.path.join(to))
+        let dir = &self.held.dir;
+        Ok(rustix::fs::renameat(dir, from, dir, to)?)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.path.join(name))
+        Ok(rustix::fs::unlinkat(
+            &self.held.dir,
+            name,
+            AtFlags::empty(),
+        )?)
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
+        let dir = self.held.open(".", OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
+        for entry in rustix::fs::Dir::new(dir)? {
             // Our own names are ASCII; a name that is no text is a stranger's, and kept as such.
-            names.push(entry?.file_name().to_string_lossy().into_owned());
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name != "." && name != ".." {
+                names.push(name);
+            }
         }
+        self.held.refill();
         Ok(names)
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        fs::File::open(&self.path)?.sync_all()
+        Ok(rustix::fs::fsync(&self.held.dir)?)
+    }
+
+    fn id_of(&self, name: &str) -> io::Result<FileId> {
+        let stat = rustix::fs::statat(&self.held.dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(file_id(&stat))
+    }
+
+    fn is_in_place(&self) -> io::Result<bool> {
+        let held = file_id(&rustix::fs::fstat(&self.held.dir)?);
+        match rustix::fs::stat(&self.path) {
+            Ok(found) => Ok(file_id(&found).is_same_file(&held)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn random(&self) -> io::Result<[u8; 16]> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        Ok(bytes)
     }
 
     fn path(&self) -> PathBuf {
@@ -273,13 +417,42 @@ impl Storage for DirStorage {
     }
 }
 
-struct DirFile(fs::File);
+#[expect(
+    clippy::unnecessary_cast,
+    reason = "the fields have other types on other machines"
+)]
+fn file_id(stat: &rustix::fs::Stat) -> FileId {
+    FileId {
+        device: stat.st_dev as u64,
+        inode: stat.st_ino as u64,
+        changed_ns: nanoseconds(stat.st_ctime as i64, stat.st_ctime_nsec as i64),
+    }
+}
+
+fn nanoseconds(seconds: i64, rest: i64) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+}
+
+struct DirFile {
+    file: fs::File,
+    /// Dropped after the file is closed.
+    _spares: Refill,
+}
+
+/// Takes a spare descriptor back when one becomes free.
+struct Refill(Arc<Held>);
+
+impl Drop for Refill {
+    fn drop(&mut self) {
+        self.0.refill();
+    }
+}
 
 impl File for DirFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < buf.len() {
-            match self.0.read_at(&mut buf[done..], offset + done as u64) {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -290,22 +463,35 @@ impl File for DirFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        self.file.write_all_at(bytes, offset)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.file.sync_all()
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn id(&self) -> io::Result<FileId> {
-        let meta = self.0.metadata()?;
-        Ok(FileId {
-            device: meta.dev(),
-            inode: meta.ino(),
-        })
+        Ok(file_id(&rustix::fs::fstat(&self.file)?))
+    }
+
+    fn was_written_last(&self) -> io::Result<bool> {
+        let meta = self.file.metadata()?;
+        Ok((meta.mtime(), meta.mtime_nsec()) == (meta.ctime(), meta.ctime_nsec()))
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(true),
+            Err(fs::TryLockError::WouldBlock) => Ok(false),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
     }
 }

@@ -8,6 +8,10 @@
 //! A failed sync behaves as on Linux: some of the pending bytes reached the disk, none of them is pending
 //! any more, and the next sync succeeds without writing them. A failed directory sync leaves its changes
 //! pending: directories are journalled, and a journal that cannot be written stops the file system.
+//!
+//! A file has two times, as on Linux: of its last write, which a copying tool can set, and of its last change of any
+//! kind, which only the storage sets. They move on in steps of several calls, as a kernel's coarse clock does, and
+//! only [`File::sync_all`] makes them durable.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,6 +45,32 @@ pub enum Fault {
     Crash,
 }
 
+/// A way of putting an older copy back in place. All but the plain one give the files the write times of the copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutBack {
+    /// `rm -rf DATA; cp -a OLD DATA`, in the worst case: each file gets the inode number it had.
+    Anew,
+    /// `cp -a OLD/. DATA/`, or tar: written over the files, which keep their inodes; other files stay.
+    Over,
+    /// `cp OLD/* DATA/`: as `Over`, and the files are written now.
+    Plain,
+    /// `rsync -a`: a new file in the place of each that has another size or write time; other files stay.
+    Sync,
+    /// `rsync -a --inplace --delete`: those with another size or write time are written over, other files go.
+    SyncInPlace,
+}
+
+impl PutBack {
+    /// All of them.
+    pub const ALL: [PutBack; 5] = [
+        PutBack::Anew,
+        PutBack::Over,
+        PutBack::Plain,
+        PutBack::Sync,
+        PutBack::SyncInPlace,
+    ];
+}
+
 /// A directory in memory. Clones share it.
 #[derive(Clone)]
 pub struct SimStorage {
@@ -61,13 +91,33 @@ struct Disk {
     lying: bool,
     capacity: Option<u64>,
     random: u64,
+    /// Changes so far, in this life and the ones before: what the times are taken from.
+    changes: u64,
+    /// The path leads elsewhere.
+    moved: bool,
+    /// Both times of a file are never equal.
+    times_apart: bool,
 }
+
+/// When a file was last written, and last changed in any way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Times {
+    written: u64,
+    changed: u64,
+}
+
+/// Calls for each step of the clock.
+const CALLS_A_TICK: u64 = 4;
 
 #[derive(Clone, Default)]
 struct Content {
     now: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<Write>,
+    times: Times,
+    durable_times: Times,
+    /// What the times were since they were made durable; any of them may be what a crash leaves.
+    pending_times: Vec<Times>,
 }
 
 #[derive(Clone)]
@@ -98,6 +148,9 @@ impl SimStorage {
             lying: false,
             capacity: None,
             random: mix(seed),
+            changes: 0,
+            moved: false,
+            times_apart: false,
         };
         SimStorage {
             disk: Arc::new(Mutex::new(disk)),
@@ -153,6 +206,87 @@ impl SimStorage {
         disk.fresh()
     }
 
+    /// What becomes of the directory when `older`, an earlier state of it, is put back in place.
+    pub fn put_back(&self, older: &SimStorage, way: PutBack) -> SimStorage {
+        let (mut disk, older) = (hold(&self.disk).clone(), hold(&older.disk).clone());
+        disk.changes += 10 * CALLS_A_TICK;
+        let now = disk.now();
+        if matches!(way, PutBack::Anew | PutBack::SyncInPlace) {
+            disk.names
+                .retain(|name, _| way == PutBack::SyncInPlace && older.names.contains_key(name));
+        }
+        for (name, from) in &older.names {
+            let content = &older.files[*from];
+            let there = disk.names.get(name).copied();
+            let is_same = |file: usize| {
+                let file = &disk.files[file];
+                (file.now.len(), file.times.written) == (content.now.len(), content.times.written)
+            };
+            let syncs = matches!(way, PutBack::Sync | PutBack::SyncInPlace);
+            if syncs && there.is_some_and(is_same) {
+                continue;
+            }
+            let inode = match (way, there) {
+                (PutBack::Anew, _) => *from,
+                (PutBack::Over | PutBack::Plain | PutBack::SyncInPlace, Some(there)) => there,
+                _ => disk.files.len(),
+            };
+            if disk.files.len() <= inode {
+                disk.files.resize(inode + 1, Content::default());
+            }
+            let times = Times {
+                written: match way {
+                    PutBack::Plain => now,
+                    _ => content.times.written,
+                },
+                changed: now,
+            };
+            disk.files[inode] = Content::settled(&content.now, times);
+            disk.names.insert(name.clone(), inode);
+        }
+        disk.durable_names.clone_from(&disk.names);
+        disk.pending_names.clear();
+        disk.fresh()
+    }
+
+    /// What `chown -R` or `chmod -R` does.
+    pub fn touch(&self) {
+        let mut disk = hold(&self.disk);
+        disk.changes += 10 * CALLS_A_TICK;
+        let now = disk.now();
+        for file in disk.names.clone().into_values() {
+            disk.files[file].times.changed = now;
+            disk.files[file].durable_times = disk.files[file].times;
+        }
+    }
+
+    /// Lets the path lead elsewhere: the directory was removed, renamed or replaced.
+    pub fn set_moved(&self, moved: bool) {
+        hold(&self.disk).moved = moved;
+    }
+
+    /// Gives a file this change time, which no copying tool can: for files of a test that are to be taken for
+    /// those that were written once.
+    pub fn set_changed(&self, name: &str, changed: u64) {
+        let mut disk = hold(&self.disk);
+        if let Some(file) = disk.names.get(name).copied() {
+            disk.files[file].times.changed = changed;
+            disk.files[file].durable_times.changed = changed;
+        }
+    }
+
+    /// Removes a file by no call of the log's.
+    pub fn take_away(&self, name: &str) {
+        let mut disk = hold(&self.disk);
+        disk.names.remove(name);
+        disk.durable_names.remove(name);
+    }
+
+    /// Makes this a file system that does not keep the two times of a file equal after a write.
+    pub fn set_times_apart(&self, apart: bool) {
+        hold(&self.disk).times_apart = apart;
+    }
+
     /// A file's bytes as a process sees them.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
         let disk = hold(&self.disk);
@@ -164,14 +298,14 @@ impl SimStorage {
     /// Gives a file these bytes, durably, by no call of the log's. A file that is not there is made.
     pub fn put(&self, name: &str, bytes: &[u8]) {
         let mut disk = hold(&self.disk);
-        let content = Content {
-            now: bytes.to_vec(),
-            durable: bytes.to_vec(),
-            pending: Vec::new(),
-        };
+        // The times stay: what is modelled is a fault below the file system.
         match disk.names.get(name).copied() {
-            Some(file) => disk.files[file] = content,
+            Some(file) => {
+                let times = disk.files[file].times;
+                disk.files[file] = Content::settled(bytes, times);
+            }
             None => {
+                let content = Content::settled(bytes, Times::default());
                 let file = disk.files.len();
                 disk.files.push(content);
                 disk.names.insert(name.to_owned(), file);
@@ -210,9 +344,21 @@ impl Disk {
             .sum()
     }
 
+    fn id(&self, file: usize) -> FileId {
+        FileId {
+            device: self.device,
+            inode: file as u64 + 1,
+            changed_ns: self.files[file].times.changed as i64,
+        }
+    }
+
     fn next_random(&mut self) -> u64 {
         self.random = mix(self.random);
         self.random
+    }
+
+    fn now(&self) -> u64 {
+        self.changes / CALLS_A_TICK + 1
     }
 
     fn check_alive(&self) -> io::Result<()> {
@@ -227,6 +373,7 @@ impl Disk {
     fn begin(&mut self) -> io::Result<Option<Fault>> {
         self.check_alive()?;
         self.calls += 1;
+        self.changes += 1;
         let fault = self
             .fault
             .filter(|(call, _)| *call == self.calls)
@@ -240,6 +387,10 @@ impl Disk {
         let fault = self.begin()?;
         if fault != Some(Fault::Error) {
             apply_name(&mut self.names, &change);
+            let now = self.now();
+            if let NameChange::Rename(_, _, file) | NameChange::Link(_, file) = &change {
+                self.files[*file].change(|times| times.changed = now);
+            }
             self.pending_names.push(change);
         }
         fault.map_or(Ok(()), |_| Err(failed()))
@@ -262,7 +413,14 @@ impl Disk {
         } else {
             bytes
         };
+        let now = self.now();
         let content = &mut self.files[file];
+        content.change(|times| {
+            *times = Times {
+                written: now,
+                changed: now,
+            }
+        });
         overwrite(&mut content.now, at, done);
         content.pending.push(Write {
             at,
@@ -324,12 +482,47 @@ impl Disk {
         for content in &mut self.files {
             content.flush(&mut keep);
             content.now.clone_from(&content.durable);
+            content.lose_times(&mut keep);
         }
         self.names.clone_from(&self.durable_names);
     }
 }
 
 impl Content {
+    /// All of it on the disk.
+    fn settled(bytes: &[u8], times: Times) -> Content {
+        Content {
+            now: bytes.to_vec(),
+            durable: bytes.to_vec(),
+            pending: Vec::new(),
+            times,
+            durable_times: times,
+            pending_times: Vec::new(),
+        }
+    }
+
+    fn change(&mut self, set: impl FnOnce(&mut Times)) {
+        let before = self.times;
+        set(&mut self.times);
+        if self.times != before {
+            self.pending_times.push(self.times);
+        }
+    }
+
+    fn sync_times(&mut self) {
+        self.durable_times = self.times;
+        self.pending_times.clear();
+    }
+
+    fn lose_times(&mut self, mut keep: impl FnMut(usize) -> bool) {
+        for times in std::mem::take(&mut self.pending_times) {
+            if keep(0) {
+                self.durable_times = times;
+            }
+        }
+        self.times = self.durable_times;
+    }
+
     /// Moves the pending sectors that `keep` picks to the disk and forgets the others.
     fn flush(&mut self, mut keep: impl FnMut(usize) -> bool) {
         for write in std::mem::take(&mut self.pending) {
@@ -434,6 +627,23 @@ impl Storage for SimStorage {
         hold(&self.disk).sync_names()
     }
 
+    fn id_of(&self, name: &str) -> io::Result<FileId> {
+        let disk = hold(&self.disk);
+        disk.check_alive()?;
+        let file = *disk.names.get(name).ok_or_else(missing)?;
+        Ok(disk.id(file))
+    }
+
+    fn is_in_place(&self) -> io::Result<bool> {
+        Ok(!hold(&self.disk).moved)
+    }
+
+    fn random(&self) -> io::Result<[u8; 16]> {
+        let mut disk = hold(&self.disk);
+        let (high, low) = (disk.next_random(), disk.next_random());
+        Ok((u128::from(high) << 64 | u128::from(low)).to_be_bytes())
+    }
+
     fn path(&self) -> PathBuf {
         PathBuf::from("sim")
     }
@@ -466,6 +676,15 @@ impl File for SimFile {
         hold(&self.disk).sync(self.file)
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        let mut disk = hold(&self.disk);
+        disk.sync(self.file)?;
+        if !disk.lying {
+            disk.files[self.file].sync_times();
+        }
+        Ok(())
+    }
+
     fn len(&self) -> io::Result<u64> {
         let disk = hold(&self.disk);
         disk.check_alive()?;
@@ -475,9 +694,18 @@ impl File for SimFile {
     fn id(&self) -> io::Result<FileId> {
         let disk = hold(&self.disk);
         disk.check_alive()?;
-        Ok(FileId {
-            device: disk.device,
-            inode: self.file as u64 + 1,
-        })
+        Ok(disk.id(self.file))
+    }
+
+    fn was_written_last(&self) -> io::Result<bool> {
+        let disk = hold(&self.disk);
+        disk.check_alive()?;
+        let Times { written, changed } = disk.files[self.file].times;
+        Ok(written == changed && !disk.times_apart)
+    }
+
+    /// One process at a time has a simulated directory.
+    fn try_lock(&self) -> io::Result<bool> {
+        Ok(true)
     }
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::compact::{Compacted, Compactor, Shared};
 use crate::error::{CommitError, CompactError, Full};
 use crate::frame::{self, Entry, Kind, Seed};
-use crate::identity::Identity;
+use crate::identity::{Id, Identity, Opening};
 use crate::prepare::{NEXT, Prepared, Preparer};
 use crate::segment::{self, Info};
 use crate::snapshot::SnapshotWriter;
-use crate::storage::File;
+use crate::storage::{File, Storage};
 use crate::{MAX_PAYLOAD, Seq};
 
 /// An open log; its owner is the single writer.
@@ -45,6 +45,32 @@ impl Active {
     fn fits(&self, payload: usize) -> bool {
         self.end + (frame::size(payload) + segment::RESERVE) as u64 <= self.len
     }
+
+    /// Appends the frame of an opening; durable on return.
+    ///
+    /// The rename of a new segment made its times differ, and those of an earlier build were never synced. Before the
+    /// frame they are made equal, durably, so that also after a power loss they say that the file was written last.
+    pub(crate) fn open(
+        &mut self,
+        opening: &Opening,
+        next_seq: u64,
+        buffer: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let entry = Entry {
+            kind: Kind::Opening,
+            seq: next_seq - 1,
+            synced_upto: next_seq - 1,
+            payload: &opening.encode(),
+        };
+        self.file.write_at(self.end, &[0; frame::ALIGN])?;
+        self.file.sync_all()?;
+        frame::encode(buffer, self.seed, self.end, &entry);
+        self.file.write_at(self.end, buffer)?;
+        self.file.sync_data()?;
+        self.end += buffer.len() as u64;
+        self.settled = true;
+        Ok(())
+    }
 }
 
 impl Wal {
@@ -74,9 +100,19 @@ impl Wal {
         Seq::new(self.next_seq - 1)
     }
 
-    /// The first failure, when the log is poisoned.
+    /// The first failure, when the log is poisoned; also that its directory was found to be gone.
     pub fn poisoned(&self) -> Option<&str> {
-        self.poison.as_deref()
+        self.poison.as_deref().or(self.shared.lost())
+    }
+
+    /// Looks whether the directory is still where it was opened, and poisons the log when it is not. With
+    /// [`Preparation::Background`](crate::Preparation::Background) a thread does so all the time.
+    ///
+    /// # Errors
+    /// [`CommitError::Poisoned`].
+    pub fn check_directory(&self) -> Result<(), CommitError> {
+        self.shared.check_directory();
+        self.check_alive()
     }
 
     /// A handle for a background thread that makes snapshots.
@@ -169,7 +205,7 @@ impl Wal {
     }
 
     fn check_alive(&self) -> Result<(), CommitError> {
-        if self.poison.is_some() {
+        if self.poisoned().is_some() {
             Err(self.poisoned_error())
         } else {
             Ok(())
@@ -178,7 +214,7 @@ impl Wal {
 
     fn poisoned_error(&self) -> CommitError {
         CommitError::Poisoned {
-            cause: self.poison.clone().unwrap_or_default(),
+            cause: self.poisoned().unwrap_or_default().to_owned(),
         }
     }
 
@@ -186,6 +222,19 @@ impl Wal {
     fn fail(&mut self, what: String, source: io::Error) -> CommitError {
         self.poison = Some(format!("{what}: {source}"));
         CommitError::Io { what, source }
+    }
+
+    /// Writes the frame of this opening; durable on return. Called once, before anything is committed.
+    pub(crate) fn begin(&mut self) -> Result<(), CommitError> {
+        if !self.active.fits(Opening::LEN) {
+            return self.rotate(0);
+        }
+        let opening = &self.shared.opening;
+        if let Err(error) = self.active.open(opening, self.next_seq, &mut self.buffer) {
+            let name = segment::name(self.active.first);
+            return Err(self.fail(format!("write of the opening to {name}"), error));
+        }
+        Ok(())
     }
 
     /// Writes one frame at the end of the active segment and syncs it.
@@ -223,7 +272,7 @@ impl Wal {
     fn rotate(&mut self, payload: usize) -> Result<(), CommitError> {
         let prepared = self.preparer.take(payload, segment::len_for(payload))?;
         let name = segment::name(self.next_seq);
-        let fresh = match go_live(&self.shared, prepared, self.next_seq) {
+        let fresh = match go_live(&self.shared, prepared, self.next_seq, &mut self.buffer) {
             Ok(fresh) => fresh,
             Err(error) => return Err(self.fail(format!("start of segment {name}"), error)),
         };
@@ -244,21 +293,38 @@ impl Wal {
     }
 }
 
-/// Gives a prepared segment its header and its name; durable on return.
-pub(crate) fn go_live(shared: &Shared, prepared: Prepared, first: u64) -> io::Result<Active> {
+/// Gives a prepared segment its header, its name, and then the frame of this opening; durable on return.
+fn go_live(
+    shared: &Shared,
+    prepared: Prepared,
+    first: u64,
+    buffer: &mut Vec<u8>,
+) -> io::Result<Active> {
     let Prepared { file, len } = prepared;
     let incarnation = &shared.identity.incarnation;
-    file.write_at(0, &segment::encode_header(incarnation, first, len))?;
-    file.sync_data()?;
-    shared.storage.rename(NEXT, &segment::name(first))?;
-    shared.storage.sync_dir()?;
-    let seed = Seed::new(incarnation, first);
-    Ok(Active {
+    name_segment(&*shared.storage, &*file, incarnation, first, len)?;
+    let mut active = Active {
         file,
         first,
         len,
         end: segment::HEADER as u64,
-        seed,
+        seed: Seed::new(incarnation, first),
         settled: true,
-    })
+    };
+    active.open(&shared.opening, first, buffer)?;
+    Ok(active)
+}
+
+/// Gives a prepared segment its header and its name; durable on return.
+pub(crate) fn name_segment(
+    storage: &dyn Storage,
+    file: &dyn File,
+    incarnation: &Id,
+    first: u64,
+    len: u64,
+) -> io::Result<()> {
+    file.write_at(0, &segment::encode_header(incarnation, first, len))?;
+    file.sync_data()?;
+    storage.rename(NEXT, &segment::name(first))?;
+    storage.sync_dir()
 }

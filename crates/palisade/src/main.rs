@@ -2,8 +2,8 @@
 
 mod bench;
 mod cli;
-mod connections;
 mod demo;
+mod exposure;
 mod gateway;
 mod run;
 mod serve;

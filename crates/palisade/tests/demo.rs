@@ -206,12 +206,16 @@ fn an_interrupt_ends_everything_and_removes_the_folder() {
 fn a_killed_demo_leaves_no_process_behind() {
     let out = tempfile::tempdir().unwrap();
     let (mut child, started) = until_a_is_stopped(out.path());
-    let folder = format!("palisade-demo-{}-0", child.id());
+    let own = format!("palisade-demo-{}-", child.id());
     child.kill().unwrap();
     child.wait().unwrap();
     assert_all_end(&started);
-    // Nobody was left to remove it.
-    fs::remove_dir_all(std::env::temp_dir().join(folder)).unwrap();
+    // A killed demo cannot remove its folder.
+    let folders = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    let left = folders.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own));
+    let left: Vec<_> = left.map(|entry| entry.path()).collect();
+    assert_eq!(left.len(), 1);
+    fs::remove_dir_all(&left[0]).unwrap();
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A primary that owns a manifest in S3: the list of what is in a table, as databases on object stores keep
-//! it. Whoever holds the lock is the primary, knows the list, and swaps it for a longer one.
+//! A primary that owns a manifest in S3: the list of the contents of a table, as databases on object stores
+//! keep it. The holder of the lock is the primary. It knows the list, and swaps it for a longer one.
 //!
 //! ```text
 //!   old   lock ─ claim ─ read ─ swap +a1 ✓ ─ lease checked: fine ─▓▓▓ frozen ▓▓▓──────────── swap +a2 ✗
@@ -7,12 +7,13 @@
 //!   new                                                        lock ─ claim ─ read ─ +b1 ✓ ─ +b2 ✓
 //! ```
 //!
-//! The old primary asked its lease right before the swap, and it was fine; then its process was frozen. It
-//! swaps in the list it knows. Without a fence that list has none of the new primary's entries, although
-//! they were acknowledged. With the fence the swap is rejected, and the old primary knows that it is none.
+//! The old primary checked its lease right before the swap, and the lease was valid; then its process was
+//! frozen. Later it swaps in the list that it knows. Without a fence that list has none of the new primary's
+//! entries, although they were acknowledged. With the fence the swap is rejected, and the old primary learns
+//! that it is no longer the primary.
 //!
-//! Swapping on the ETag alone would notice this one, but a primary that then reads again and goes on, as
-//! retry loops do, is a second primary. The fence says which of the two is the newer.
+//! A swap that compares the ETag alone would notice this case, but a primary that then reads again and
+//! continues, as retry loops do, is a second primary. The fence says which of the two is the newer.
 
 mod manifest;
 mod primary;
@@ -20,7 +21,7 @@ mod story;
 
 use std::error::Error;
 
-pub use manifest::{Manifest, Place, Swap};
+pub use manifest::{Location, Manifest, Swap};
 pub use primary::{Orders, serve};
 pub use story::{Ending, play};
 
@@ -34,7 +35,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Its name.
+    /// The mode's name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -43,7 +44,7 @@ impl Mode {
         }
     }
 
-    /// From its name.
+    /// The mode with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Mode> {
         [Mode::Unfenced, Mode::Fenced]
@@ -52,5 +53,5 @@ impl Mode {
     }
 }
 
-/// What can fail, besides a swap that was too late.
+/// An error other than a swap that came too late.
 pub type Failure = Box<dyn Error + Send + Sync>;

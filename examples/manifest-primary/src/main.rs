@@ -5,9 +5,9 @@
 //!     cargo run --release -p manifest-primary
 //! ```
 
-use manifest_primary::{Failure, Mode, Orders, Place, play, serve};
+use manifest_primary::{Failure, Location, Mode, Orders, play, serve};
 
-const KEYS: &str = "what the S3 server knows you by";
+const KEYS: &str = "the credentials for the S3 server";
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -27,20 +27,20 @@ async fn main() -> Result<(), Failure> {
         ] => {
             let orders = Orders {
                 authority: (*authority).to_owned(),
-                place: Place {
+                location: Location {
                     s3: (*s3).to_owned(),
                     bucket: (*bucket).to_owned(),
                     folder: (*folder).to_owned(),
                     key_id: set("AWS_ACCESS_KEY_ID", KEYS)?,
                     secret: set("AWS_SECRET_ACCESS_KEY", KEYS)?,
                 },
-                mode: Mode::named(mode).ok_or("the mode is fenced or unfenced")?,
+                mode: Mode::named(mode).ok_or("the mode must be fenced or unfenced")?,
                 entries: entries.split(',').map(str::to_owned).collect(),
                 freezes_at: (!freezes_at.is_empty()).then(|| (*freezes_at).to_owned()),
             };
             serve(&orders).await
         }
-        _ => Err("without arguments it plays the story; the others are its own".into()),
+        _ => Err("run this without arguments; the arguments are for its own processes".into()),
     }
 }
 
@@ -51,17 +51,17 @@ async fn story() -> Result<(), Failure> {
         "S3_URL",
         "an S3 endpoint, for example http://127.0.0.1:9000",
     )?;
-    let bucket = set("S3_BUCKET", "a bucket that may be played in")?;
+    let bucket = set("S3_BUCKET", "an S3 bucket for the test data")?;
     for (mode, title) in [
         (
             Mode::Unfenced,
             "A lock, a check of the lease, and a plain put",
         ),
-        (Mode::Fenced, "The same with the fence"),
+        (Mode::Fenced, "The same with a fence"),
     ] {
         println!("{title}");
-        // A folder of its own: another lock server would begin with lower tokens.
-        let place = Place {
+        // A separate folder: another lock server would begin with lower tokens.
+        let location = Location {
             s3: s3.clone(),
             bucket: bucket.clone(),
             folder: format!("{}-{}", mode.as_str(), std::process::id()),
@@ -70,7 +70,7 @@ async fn story() -> Result<(), Failure> {
         };
         let program = std::env::current_exe()?;
         let tell = |line| println!("  {line}");
-        let ending = play(&program, &authority, &place, mode, tell).await?;
+        let ending = play(&program, &authority, &location, mode, tell).await?;
         println!("  In the manifest: {}.", ending.manifest.join(", "));
         println!("  Acknowledged and lost: {:?}.\n", ending.lost());
     }

@@ -1,4 +1,4 @@
-//! The manifest, fenced and not.
+//! The manifest, with and without a fence.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::{Failure, Mode};
 
 const KEY: &str = "/manifest.json";
 
-/// Where it is.
+/// The location of the manifest.
 #[derive(Clone)]
-pub struct Place {
+pub struct Location {
     /// The S3 endpoint, for example `http://127.0.0.1:9000`.
     pub s3: String,
-    /// The bucket, which exists.
+    /// The bucket, which must exist.
     pub bucket: String,
-    /// The folder in it.
+    /// The folder in the bucket.
     pub folder: String,
     /// `AWS_ACCESS_KEY_ID`.
     pub key_id: String,
@@ -28,7 +28,7 @@ pub struct Place {
     pub secret: String,
 }
 
-/// A list of entries, swapped whole.
+/// A list of entries that is swapped as a whole.
 #[derive(Debug)]
 pub enum Manifest {
     /// A plain object.
@@ -37,31 +37,31 @@ pub enum Manifest {
     Fenced(Resource),
 }
 
-/// What became of a swap.
+/// The outcome of a swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swap {
-    /// It is the manifest now.
+    /// The new list is the manifest now.
     Acknowledged,
     /// A newer primary has claimed the manifest.
     Rejected,
 }
 
 impl Manifest {
-    /// Opens it.
+    /// Opens the manifest.
     ///
     /// # Errors
-    /// The store's; one that lies about conditional puts is refused.
-    pub async fn open(place: &Place, mode: Mode) -> Result<Manifest, Failure> {
+    /// Errors of the store. A store that does not honour conditional puts is refused.
+    pub async fn open(location: &Location, mode: Mode) -> Result<Manifest, Failure> {
         let store = AmazonS3Builder::new()
             .with_region("us-east-1")
-            .with_access_key_id(&place.key_id)
-            .with_secret_access_key(&place.secret)
-            .with_endpoint(&place.s3)
-            .with_allow_http(place.s3.starts_with("http:"))
-            .with_bucket_name(&place.bucket)
+            .with_access_key_id(&location.key_id)
+            .with_secret_access_key(&location.secret)
+            .with_endpoint(&location.s3)
+            .with_allow_http(location.s3.starts_with("http:"))
+            .with_bucket_name(&location.bucket)
             .build()?;
         let (store, folder): (Arc<dyn ObjectStore>, _) =
-            (Arc::new(store), Path::from(place.folder.as_str()));
+            (Arc::new(store), Path::from(location.folder.as_str()));
         Ok(match mode {
             Mode::Unfenced => Manifest::Unfenced(store, folder.join("manifest.json")),
             Mode::Fenced => {
@@ -71,11 +71,11 @@ impl Manifest {
         })
     }
 
-    /// Reads it as the new primary: from the claim on, nobody older swaps what is read here. `None`:
-    /// somebody newer has claimed it already.
+    /// Reads the manifest as the new primary: from the claim on, no older primary can swap the list read
+    /// here. Returns `None` if a newer primary has already claimed it.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub async fn take_over(&self, token: Token) -> Result<Option<Vec<String>>, Failure> {
         let Manifest::Fenced(manifest) = self else {
             return self.observe().await.map(Some);
@@ -90,10 +90,10 @@ impl Manifest {
         }
     }
 
-    /// Puts this list in place of the one before.
+    /// Replaces the previous list with this one.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub async fn swap(&self, token: Token, entries: &[String]) -> Result<Swap, Failure> {
         let bytes = serde_json::to_vec(entries)?;
         match self {
@@ -111,10 +111,10 @@ impl Manifest {
         }
     }
 
-    /// Reads it as a bystander.
+    /// Reads the manifest as an observer.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub async fn observe(&self) -> Result<Vec<String>, Failure> {
         match self {
             Manifest::Unfenced(store, at) => match store.get(at).await {

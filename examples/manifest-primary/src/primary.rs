@@ -5,43 +5,44 @@ use std::time::Duration;
 use palisade_client::{Client, secs};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::{Failure, Manifest, Mode, Place, Swap};
+use crate::{Failure, Location, Manifest, Mode, Swap};
 
-/// Short, so that the story is; and long enough that no busy machine ends a lease by itself.
+/// Short, to keep the demonstration short, and long enough that a busy machine does not end a lease by
+/// itself.
 const TTL: Duration = secs(5);
 
-/// What a primary is told to do.
+/// The instructions for a primary.
 #[derive(Clone)]
 pub struct Orders {
     /// The lock server.
     pub authority: String,
-    /// Where the manifest is.
-    pub place: Place,
+    /// The location of the manifest.
+    pub location: Location,
     /// Whether swaps are fenced.
     pub mode: Mode,
-    /// What it appends, one after the other.
+    /// The entries that it appends, one after the other.
     pub entries: Vec<String>,
-    /// In front of the swap for this entry its process freezes, after the lease was asked: what a
-    /// collection of garbage, a virtual machine or a full disk does to any process, at the worst moment.
+    /// Before the swap for this entry the process freezes, right after it checked the lease. Garbage
+    /// collection, a virtual machine or a full disk can do that to any process, at the worst moment.
     pub freezes_at: Option<String>,
 }
 
-/// Becomes the primary, appends, and says of each entry on standard output what became of it.
+/// Becomes the primary, appends the entries, and reports the outcome of each on standard output.
 ///
 /// # Errors
-/// The authority's and the store's, and a lease that was lost in time to know it.
+/// Errors of the authority and the store, and a lease whose loss was noticed in time.
 pub async fn serve(orders: &Orders) -> Result<(), Failure> {
-    let manifest = Manifest::open(&orders.place, orders.mode).await?;
+    let manifest = Manifest::open(&orders.location, orders.mode).await?;
     let client = Client::connect(&orders.authority).await?;
     let lease = client
-        .lock(&orders.place.folder)
+        .lock(&orders.location.folder)
         .ttl(TTL)
         .wait(secs(60))
         .acquire()
         .await?;
     let token = lease.token();
     let Some(mut known) = manifest.take_over(token).await? else {
-        return Err("somebody newer has taken over already".into());
+        return Err("a newer primary has already taken over".into());
     };
     println!("primary {token}");
     for entry in &orders.entries {

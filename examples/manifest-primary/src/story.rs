@@ -1,4 +1,4 @@
-//! The story: two primaries as processes, and what is in the manifest in the end.
+//! The demonstration: two primaries as processes, and the final manifest.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -7,21 +7,21 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::{Failure, Manifest, Mode, Place};
+use crate::{Failure, Location, Manifest, Mode};
 
-/// How it ended.
+/// The result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ending {
-    /// What was acknowledged, in that order.
+    /// The acknowledged entries, in that order.
     pub acknowledged: Vec<String>,
-    /// What was rejected.
+    /// The rejected entries.
     pub rejected: Vec<String>,
-    /// What is in the manifest.
+    /// The entries in the manifest.
     pub manifest: Vec<String>,
 }
 
 impl Ending {
-    /// What was acknowledged and is gone.
+    /// The entries that were acknowledged and are not in the manifest.
     #[must_use]
     pub fn lost(&self) -> Vec<&str> {
         let gone = |entry: &&String| !self.manifest.contains(entry);
@@ -30,23 +30,23 @@ impl Ending {
     }
 }
 
-/// Plays it once with processes of this `program`, and tells it line by line.
+/// Runs the demonstration once with processes of this `program`, and reports it line by line.
 ///
 /// # Errors
-/// The processes', the authority's and the store's.
+/// Errors of the processes, the authority and the store.
 pub async fn play(
     program: &Path,
     authority: &str,
-    place: &Place,
+    location: &Location,
     mode: Mode,
     mut tell: impl FnMut(String),
 ) -> Result<Ending, Failure> {
     let start = |entries: &str, freezes_at: &str| {
         let child = Command::new(program)
-            .args(["primary", authority, &place.s3, &place.bucket])
-            .args([&place.folder, mode.as_str(), entries, freezes_at])
-            .env("AWS_ACCESS_KEY_ID", &place.key_id)
-            .env("AWS_SECRET_ACCESS_KEY", &place.secret)
+            .args(["primary", authority, &location.s3, &location.bucket])
+            .args([&location.folder, mode.as_str(), entries, freezes_at])
+            .env("AWS_ACCESS_KEY_ID", &location.key_id)
+            .env("AWS_SECRET_ACCESS_KEY", &location.secret)
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn();
@@ -58,7 +58,7 @@ pub async fn play(
         tell(format!("old: {}", old.says(&mut ending).await?));
     }
     old.frozen().await?;
-    tell("old: its lease is fine, and then its process freezes in front of the next swap.".into());
+    tell("old: its lease is valid, and then its process freezes before the next swap.".into());
 
     let mut new = start("b1,b2", "")?;
     while let Ok(line) = new.says(&mut ending).await {
@@ -67,16 +67,16 @@ pub async fn play(
     new.ended().await?;
 
     old.thaw()?;
-    tell("old: goes on where it was.".into());
+    tell("old: continues where it stopped.".into());
     while let Ok(line) = old.says(&mut ending).await {
         tell(format!("old: {line}"));
     }
     old.ended().await?;
-    ending.manifest = Manifest::open(place, mode).await?.observe().await?;
+    ending.manifest = Manifest::open(location, mode).await?.observe().await?;
     Ok(ending)
 }
 
-/// A primary's process; it ends with this value.
+/// The process of a primary; it ends when this value is dropped.
 struct Primary {
     child: Child,
     pid: Pid,
@@ -94,9 +94,13 @@ impl Primary {
         })
     }
 
-    /// Its next line, noted.
+    /// Returns and records its next line.
     async fn says(&mut self, ending: &mut Ending) -> Result<String, Failure> {
-        let line = self.lines.next_line().await?.ok_or("no more is said")?;
+        let line = self
+            .lines
+            .next_line()
+            .await?
+            .ok_or("the process wrote no further line")?;
         match line.split_once(' ') {
             Some(("acknowledged", entry)) => ending.acknowledged.push(entry.to_owned()),
             Some(("rejected", entry)) => ending.rejected.push(entry.to_owned()),
@@ -105,7 +109,7 @@ impl Primary {
         Ok(line)
     }
 
-    /// Waits until it is frozen.
+    /// Waits until the process is frozen.
     async fn frozen(&self) -> Result<(), Failure> {
         let which = WaitId::Pid(self.pid);
         tokio::task::spawn_blocking(move || waitid(which, WaitIdOptions::STOPPED)).await??;

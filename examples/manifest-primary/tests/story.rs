@@ -1,5 +1,5 @@
-//! Real processes, a real lock server, `moto`'s S3: without the fence the paused primary's late swap takes
-//! the new primary's entries away; with it the swap is rejected.
+//! Real processes, a real lock server, `moto`'s S3. Without the fence the paused primary's late swap removes
+//! the new primary's entries; with the fence the swap is rejected.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,10 +13,10 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use manifest_primary::{Ending, Mode, Place, play};
+use manifest_primary::{Ending, Location, Mode, play};
 use palisade_testbed::Moto;
 
-/// `palisade serve`, from the same build; it ends with its value.
+/// `palisade serve` from the same build; it stops when this value is dropped.
 struct Authority {
     process: Child,
     url: String,
@@ -58,7 +58,7 @@ impl Drop for Authority {
     }
 }
 
-/// Beside the folder of the test programs.
+/// The program is in the folder above that of the test programs.
 fn palisade() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().parent().unwrap().join("palisade")
@@ -80,7 +80,7 @@ fn bucket(name: &str) {
 async fn end(mode: Mode) -> Ending {
     let authority = Authority::start();
     bucket(mode.as_str());
-    let place = Place {
+    let location = Location {
         s3: Moto::shared().url(),
         bucket: mode.as_str().to_owned(),
         folder: "story".to_owned(),
@@ -88,7 +88,7 @@ async fn end(mode: Mode) -> Ending {
         secret: "test".to_owned(),
     };
     let program = Path::new(env!("CARGO_BIN_EXE_manifest-primary"));
-    play(program, &authority.url, &place, mode, |_| {})
+    play(program, &authority.url, &location, mode, |_| {})
         .await
         .unwrap()
 }

@@ -1,4 +1,4 @@
-//! A nightly job that appends one line a store to a report, and goes on where another run left off.
+//! A nightly job that appends one line for each store to a report, and continues where another run stopped.
 //!
 //! ```text
 //!   machine 1  lock ─ claim ─ line 1 ─ line 2 ─ (frozen) ······················ line 3 ✗
@@ -6,9 +6,9 @@
 //!   machine 2                                              lock ─ claim ─ line 3 ─ line 4 ─ line 5
 //! ```
 //!
-//! The first machine is not wrong to go on: nothing on it can know in time that it was frozen. Only the
-//! report can refuse its line, and it does, because the second run's claim raised the fence. Without the
-//! fence the report has some stores twice, and the sum is wrong.
+//! The first machine is not wrong to continue: it cannot know in time that it was frozen. Only the report can
+//! refuse its line, and it does, because the second run's claim raised the fence. Without the fence the
+//! report contains some stores twice, and the sum is wrong.
 
 mod report;
 
@@ -17,30 +17,31 @@ use std::io::BufRead;
 
 pub use report::{Fenced, Report, Unfenced};
 
-/// What can fail, besides a line that was refused.
+/// An error other than a line that was refused.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// Every store is in the report.
     Done {
-        /// How many lines were of this run.
+        /// The number of lines that this run wrote.
         written: u64,
     },
-    /// A newer holder has been at the report. Nothing of this run came after that.
+    /// A newer holder has claimed the report. This run wrote nothing after that.
     Refused {
-        /// How many lines were of this run, before.
+        /// The number of lines that this run wrote before that.
         written: u64,
-        /// What the fence said.
+        /// The fence's message.
         reason: String,
     },
 }
 
-/// Appends to the report what comes in, one line a store (`store,sum`), except what is there already.
+/// Appends the input to the report, one line for each store (`store,sum`), except lines that are already
+/// there.
 ///
 /// # Errors
-/// What the report or the input met.
+/// Errors of the report or the input.
 pub fn run(
     report: &mut impl Report,
     sales: impl BufRead,

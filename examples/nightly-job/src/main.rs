@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use nightly_job::{Ending, Failure, Fenced, Unfenced, run};
 
-/// The status of a run that a newer one has shut out.
+/// The exit status of a run that was refused because of a newer one.
 const REFUSED: u8 = 3;
 
 fn main() -> Result<ExitCode, Failure> {
@@ -28,11 +28,11 @@ fn main() -> Result<ExitCode, Failure> {
     };
     match ending {
         Ending::Done { written } => {
-            println!("done: {written} lines were of this run");
+            println!("done: this run wrote {written} lines");
             Ok(ExitCode::SUCCESS)
         }
         Ending::Refused { written, reason } => {
-            eprintln!("{reason}. {written} lines were of this run, and stay");
+            eprintln!("{reason}. This run had written {written} lines, which stay");
             Ok(ExitCode::from(REFUSED))
         }
     }

@@ -1,4 +1,4 @@
-//! The report, with a fence and without.
+//! The report, with and without a fence.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -12,18 +12,18 @@ use crate::Failure;
 
 const NAME: &str = "report.csv";
 
-/// Where the lines go. The inner error is a refusal.
+/// The target of the lines. The inner error is a refusal.
 pub trait Report {
-    /// The lines that are there. Comes first.
+    /// Returns the existing lines. It is called first.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     fn start(&mut self) -> Result<Result<String, String>, Failure>;
 
     /// Appends a line.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     fn append(&mut self, line: &str) -> Result<Result<(), String>, Failure>;
 }
 
@@ -36,7 +36,7 @@ pub struct Fenced {
 }
 
 impl Fenced {
-    /// Opens it with what `palisade run` put into the environment.
+    /// Opens the report with the environment variables that `palisade run` set.
     ///
     /// # Errors
     /// If there is no folder, or no token.
@@ -72,7 +72,7 @@ impl Report for Fenced {
         })
     }
 
-    /// Each line has its number, so a repeat after a crash or a fault writes nothing twice.
+    /// Each line has a number, so a repeat after a crash or a fault writes no line twice.
     fn append(&mut self, line: &str) -> Result<Result<(), String>, Failure> {
         let (key, bytes) = (format!("/{NAME}"), format!("{line}\n"));
         let number = Sequence::new(self.lines).ok_or("more lines than numbers")?;
@@ -83,11 +83,11 @@ impl Report for Fenced {
     }
 }
 
-/// The same report without a fence: a lock and nothing else, as everybody does it at first.
+/// The same report without a fence, protected only by a lock.
 pub struct Unfenced(PathBuf);
 
 impl Unfenced {
-    /// Opens it.
+    /// Opens the report.
     #[must_use]
     pub fn open(folder: &Path) -> Unfenced {
         Unfenced(folder.join(NAME))

@@ -1,5 +1,5 @@
-//! A machine freezes while its nightly job is under way, and wakes up when another has finished the
-//! report: a real lock server, real `palisade run`, real signals.
+//! A machine freezes while its nightly job runs, and wakes up after another machine has finished the report:
+//! a real lock server, real `palisade run`, real signals.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 const FIRST: &str = "store-1,120\nstore-2,80\n";
 const REST: &str = "store-3,45\nstore-4,300\nstore-5,12\n";
 
-/// The program `palisade` of this build, made if this crate alone is tested.
+/// The program `palisade` of this build, built here if only this crate is tested.
 fn palisade() -> PathBuf {
     let here = std::env::current_exe().unwrap();
     let binary = here.parent().unwrap().parent().unwrap().join("palisade");
@@ -87,7 +87,7 @@ fn next_line(out: &mut BufReader<ChildStdout>) -> String {
     line
 }
 
-/// All processes below one, by /proc: the job and what watches over it.
+/// All descendants of a process, from /proc: the job and its watchdog processes.
 fn below(parent: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap() {
@@ -113,11 +113,11 @@ fn is_job(pid: u32) -> bool {
 
 fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    // Who has ended meanwhile needs no signal.
+    // A process that has ended meanwhile needs no signal.
     let _ = kill_process(pid, signal);
 }
 
-/// A process that has ended and was not waited for, or is gone.
+/// Whether a process has ended, including one that has not been waited for.
 fn has_ended(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ")
@@ -127,10 +127,10 @@ fn has_ended(pid: u32) -> bool {
         || stat.is_empty()
 }
 
-/// Looks again and again, for a minute at most.
+/// Polls for a minute at most.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a process that is not ours cannot be waited for"
+    reason = "only a parent can wait for a process"
 )]
 fn await_end(pid: u32) {
     for _ in 0..6_000 {
@@ -152,7 +152,7 @@ struct Story {
 fn play(unfenced: bool) -> Story {
     let (server, reports) = (Server::start(), tempfile::tempdir().unwrap());
 
-    // The first machine writes two lines and freezes: the job, palisade, and what watches over both.
+    // The first machine writes two lines and freezes: the job, palisade, and the watchdog processes of both.
     let mut first = server.run(reports.path(), unfenced);
     let mut sales = first.stdin.take().unwrap();
     let mut said = BufReader::new(first.stdout.take().unwrap());
@@ -202,12 +202,12 @@ fn with_the_fence_the_late_line_is_refused_and_every_store_is_there_once() {
     assert_eq!(story.report, format!("{FIRST}{REST}"));
     let said = &story.first_said;
     assert!(said.contains("a newer holder has been here"), "{said}");
-    assert!(said.contains("2 lines were of this run"), "{said}");
+    assert!(said.contains("This run had written 2 lines"), "{said}");
     assert!(!story.first.success());
 }
 
 #[test]
-fn without_a_token_it_says_how_to_be_started() {
+fn without_a_token_the_job_explains_how_to_start_it() {
     let reports = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_nightly-job"))
         .arg(reports.path())

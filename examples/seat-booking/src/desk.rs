@@ -1,4 +1,4 @@
-//! The booking desk of one customer: its connection to the database, and to the payment provider.
+//! One customer's booking desk, with its connection to the database and to the payment provider.
 
 use palisade_client::Token;
 use palisade_fence::postgres::{Refused, claim};
@@ -8,38 +8,38 @@ use crate::{Failure, Mode};
 
 const PRICE_CENTS: i64 = 12_900;
 
-/// Looks, charges, books and refunds.
+/// Checks, charges, books and refunds.
 pub struct Desk {
     database: Client,
     mode: Mode,
 }
 
-/// What the customer gets in the end.
+/// The outcome for the customer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ticket {
     /// The seat.
     Booked,
-    /// No seat, and the money back.
+    /// No seat, and the money is refunded.
     Refunded,
 }
 
 impl Desk {
-    /// Connects.
+    /// Opens a connection.
     ///
     /// # Errors
-    /// The database's.
+    /// Errors of the database.
     pub async fn open(url: &str, mode: Mode) -> Result<Desk, Failure> {
         let (database, connection) = tokio_postgres::connect(url, NoTls).await?;
-        // It ends with its client.
+        // The task ends with its client.
         tokio::spawn(connection);
         Ok(Desk { database, mode })
     }
 
-    /// Whether the seat is free. The claim comes before this first read: from its commit on, nobody with
-    /// an older token changes what was seen here.
+    /// Whether the seat is free. The claim precedes this first read: from its commit on, no client with an
+    /// older token changes the data that was read here.
     ///
     /// # Errors
-    /// The fence's and the database's.
+    /// Errors of the fence and the database.
     pub async fn is_free(&mut self, seat: &str, token: Token) -> Result<bool, Refused> {
         let mut tx = self.database.transaction().await?;
         enter(self.mode, &mut tx, seat, token).await?;
@@ -49,10 +49,10 @@ impl Desk {
         Ok(free)
     }
 
-    /// Asks the payment provider for the money; gives the payment's number.
+    /// Charges the customer through the payment provider; returns the payment's number.
     ///
     /// # Errors
-    /// The provider's, which here is a table.
+    /// Errors of the provider, which is a table in this example.
     pub async fn charge(&self, passenger: &str) -> Result<i64, Failure> {
         let sql = "INSERT INTO payments (passenger, cents) VALUES ($1, $2) RETURNING id";
         let row = self
@@ -62,10 +62,10 @@ impl Desk {
         Ok(row.get(0))
     }
 
-    /// Books the seat, or gives the money back if somebody newer has the seat in hand.
+    /// Books the seat, or refunds the money if a newer holder has claimed the seat.
     ///
     /// # Errors
-    /// The database's.
+    /// Errors of the database.
     pub async fn book(
         &mut self,
         seat: &str,
@@ -91,8 +91,8 @@ impl Desk {
         Ok(tx.commit().await?)
     }
 
-    /// The compensation: in a transaction of its own, for the rejected one is rolled back. Asking twice
-    /// gives the money back once.
+    /// The compensation. It runs in its own transaction, because the rejected one is rolled back. A second
+    /// call does not refund again.
     async fn refund(&self, payment: i64) -> Result<(), Failure> {
         let sql = "UPDATE payments SET refunded = true WHERE id = $1";
         self.database.execute(sql, &[&payment]).await?;

@@ -6,9 +6,9 @@
 //!   Bob                                                  lock ─ claim ─ seat free? ─ pays ─ book ✓
 //! ```
 //!
-//! Alice's process is not wrong to go on: nobody can tell her in time that her lease has ended. Only the
-//! database can refuse her booking, and it does, because Bob's claim raised the fence of the seat. A
-//! payment is an effect outside the database, so it is not rolled back; it is compensated.
+//! Alice's process is not wrong to continue: nothing can tell her in time that her lease has ended. Only the
+//! database can refuse her booking, and it does, because Bob's claim raised the fence of the seat. A payment
+//! is an effect outside the database, so it is not rolled back; it is compensated.
 
 mod desk;
 mod story;
@@ -21,11 +21,11 @@ pub use story::{Ending, play};
 /// Whether bookings are fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// A lock and nothing else, as everybody does it at first.
+    /// A lock and nothing else, which is how most programs start.
     Unfenced,
     /// The lock's token is claimed at the seat, in the transaction that reads or writes it.
     Fenced,
 }
 
-/// What can fail, besides a booking that was too late.
+/// An error other than a booking that came too late.
 pub type Failure = Box<dyn Error + Send + Sync>;

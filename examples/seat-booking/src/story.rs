@@ -1,4 +1,4 @@
-//! The story, with an authority whose clock we hold, so that it goes the same way every time.
+//! The demonstration, with an authority whose clock is manual, so that every run is the same.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use crate::{Desk, Failure, Mode, Ticket};
 const SEAT: &str = "12A";
 const LEASE_SECONDS: u64 = 10;
 
-/// How it ended.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// What Alice was told.
+    /// Alice's outcome.
     pub alice: Ticket,
-    /// What Bob was told.
+    /// Bob's outcome.
     pub bob: Ticket,
-    /// Whose name is on the seat.
+    /// The passenger's name on the seat.
     pub seated: Option<String>,
-    /// Who has paid and not got the money back.
+    /// The customers who have paid and got no refund.
     pub charged: Vec<String>,
 }
 
-/// Plays it once, in tables of its own, and tells it line by line.
+/// Runs the demonstration once, in its own tables, and reports it line by line.
 ///
 /// # Errors
-/// The database's, or the authority's.
+/// Errors of the database or the authority.
 pub async fn play(url: &str, mode: Mode, mut tell: impl FnMut(String)) -> Result<Ending, Failure> {
     prepare(url).await?;
     let authority = Arc::new(InProcess::with_manual_clock()?);
@@ -68,12 +68,12 @@ pub async fn play(url: &str, mode: Mode, mut tell: impl FnMut(String)) -> Result
     ));
     let payment = bob.charge("Bob").await?;
     let bobs = bob.book(SEAT, "Bob", his.token(), payment).await?;
-    tell(format!("Bob is told: {}.", words(bobs)));
+    tell(format!("Bob gets the answer: {}.", words(bobs)));
 
     let payment = alice.charge("Alice").await?;
-    tell("Alice's payment went through at last. Her process books the seat.".to_owned());
+    tell("Alice's payment has finally gone through. Her process books the seat.".to_owned());
     let hers = alice.book(SEAT, "Alice", hers.token(), payment).await?;
-    tell(format!("Alice is told: {}.", words(hers)));
+    tell(format!("Alice gets the answer: {}.", words(hers)));
     ending(url, hers, bobs).await
 }
 
@@ -84,8 +84,8 @@ const fn words(ticket: Ticket) -> &'static str {
     }
 }
 
-/// The tables, all fresh. Tokens of an authority in memory begin at 1 again, so the fence of this one
-/// seat is taken down with them: no program with a lasting authority may do that.
+/// Creates the tables, all of them new. Tokens of an authority in memory start at 1 again, so this also
+/// removes the fence of this one seat. A program with a lasting authority must not do that.
 async fn prepare(url: &str) -> Result<(), Failure> {
     let (database, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);

@@ -1,4 +1,4 @@
-//! Without the fence both get seat 12A; with it exactly one does, and the other the money back.
+//! Without the fence both customers get seat 12A; with it exactly one does, and the other gets a refund.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,10 +1,13 @@
 //! Rules about the pages people read: README, links, the list of guarantees.
 
+use std::collections::BTreeSet;
+
 use super::Finding;
-use crate::source::Tree;
+use crate::source::{File, Tree};
 
 const SERVE: &str = "cargo run --release -- serve";
 const TEST: &str = "cargo xtask test";
+const RULES: &str = "docs/rules.md";
 const GUARANTEES: &str = "docs/guarantees.md";
 
 pub(super) fn front_door(tree: &Tree) -> Vec<Finding> {
@@ -44,21 +47,79 @@ pub(super) fn front_door(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-pub(super) fn missing_guarantees(tree: &Tree) -> Vec<Finding> {
+/// Rules of docs/rules.md that no line of docs/guarantees.md answers, tests named there that do not exist, and ids
+/// that appear twice.
+pub(super) fn guarantees(tree: &Tree) -> Vec<Finding> {
     let Some(page) = tree.file(GUARANTEES) else {
         return Vec::new();
     };
-    let words: Vec<&str> = page
+    let words: BTreeSet<&str> = page
         .text()
         .split(|letter: char| !letter.is_alphanumeric())
         .collect();
-    let rules = (1..=12)
-        .map(|number| format!("A{number}"))
-        .chain((1..=10).map(|number| format!("F{number}")));
-    let missing = rules.filter(|rule| !words.contains(&rule.as_str()));
-    missing
-        .map(|rule| Finding::new(GUARANTEES, 1, format!("does not mention {rule}")))
-        .collect()
+    let rules = tree.file(RULES).into_iter().flat_map(File::lines);
+    let unanswered = rules
+        .filter_map(|(number, line)| Some((number, rule_id(line)?)))
+        .filter(|(_, rule)| !words.contains(rule))
+        .map(|(number, rule)| {
+            let what = format!("{GUARANTEES} does not mention {rule}");
+            Finding::new(RULES, number, what)
+        });
+    let tests = test_names(tree);
+    let named = page.lines().flat_map(|(number, line)| {
+        let tests = promised_tests(line).into_iter();
+        tests.map(move |test| (number, test))
+    });
+    let missing = named
+        .filter(|(_, test)| !tests.contains(test.rsplit("::").next().unwrap_or(test)))
+        .map(|(number, test)| {
+            Finding::new(GUARANTEES, number, format!("no test is called `{test}`"))
+        });
+    let mut seen = BTreeSet::new();
+    let twice = page
+        .lines()
+        .filter_map(|(number, line)| Some((number, promise_id(line)?)))
+        .filter(|(_, id)| !seen.insert(*id))
+        .map(|(number, id)| Finding::new(GUARANTEES, number, format!("{id} appears twice")));
+    unanswered.chain(missing).chain(twice).collect()
+}
+
+/// The id in the first cell of a promise's row: G or N, and a number.
+fn promise_id(line: &str) -> Option<&str> {
+    let id = line.strip_prefix("| ")?.split(" |").next()?;
+    let number = id.strip_prefix(['G', 'N'])?;
+    number.parse::<u32>().is_ok().then_some(id)
+}
+
+/// The id in the first cell of a rule's row: a letter and a number.
+fn rule_id(line: &str) -> Option<&str> {
+    let id = line.strip_prefix("| **")?.split("**").next()?;
+    let number = id.trim_start_matches(|letter: char| letter.is_ascii_uppercase());
+    (number.len() < id.len() && number.parse::<u32>().is_ok()).then_some(id)
+}
+
+/// The tests that a promise's row names: the code spans of its last cell.
+fn promised_tests(line: &str) -> Vec<&str> {
+    let row = promise_id(line).is_some_and(|id| id.starts_with('G'));
+    let cells = line.trim_end_matches([' ', '|']).rsplit(" | ").next();
+    let last = cells.filter(|_| row).unwrap_or_default();
+    last.split('`').skip(1).step_by(2).collect()
+}
+
+/// Functions in test code, and the files and folders below a `tests` folder.
+fn test_names(tree: &Tree) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for file in tree.files.iter().filter(|file| file.has_ending(&["rs"])) {
+        if let Some((_, place)) = file.path.split_once("/tests/") {
+            names.extend(place.trim_end_matches(".rs").split('/').map(str::to_owned));
+        }
+        for (number, line) in file.code_lines() {
+            let function = line.split_once("fn ").filter(|_| file.is_test(number));
+            let name = function.and_then(|(_, rest)| rest.split(['(', '<']).next());
+            names.extend(name.map(str::to_owned));
+        }
+    }
+    names
 }
 
 pub(super) fn dead_links(tree: &Tree) -> Vec<Finding> {

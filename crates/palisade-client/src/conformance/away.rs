@@ -1,4 +1,4 @@
-//! A server that is killed and started again, and connections that are cut.
+//! Checks with a server that is killed and started again, and with connections that are cut.
 
 use std::time::Duration;
 
@@ -8,13 +8,15 @@ use crate::client::Client;
 use crate::clock::{BootClock, Clock as _};
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
-use crate::conformance::steps::{Checked, Place, Saw, ensure, pause, run_checks, say, within};
+use crate::conformance::steps::{
+    Checked, Context, Failure, ensure, pause, run_checks, say, within,
+};
 use crate::lease::Lease;
 use crate::service::Released;
 
-pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
+pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(
-        place,
+        context,
         report,
         [
             a_held_lock_and_a_waiter_outlive_a_cut_connection,
@@ -23,8 +25,8 @@ pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
     );
 }
 
-/// Waits until a renewal is acknowledged: what is left never grows by itself.
-async fn renewed(lease: &Lease, patience: Duration) -> Result<(), Saw> {
+/// Waits until a renewal is acknowledged. The remaining time never grows without one.
+async fn renewed(lease: &Lease, patience: Duration) -> Result<(), Failure> {
     let end = BootClock.now().after(Span::from(patience));
     let mut before = lease.remaining();
     while BootClock.now() < end {
@@ -36,16 +38,16 @@ async fn renewed(lease: &Lease, patience: Duration) -> Result<(), Saw> {
         before = now;
         pause().await;
     }
-    Err("it is never renewed".to_owned())
+    Err("the lease was never renewed".to_owned())
 }
 
 async fn a_held_lock_and_a_waiter_outlive_a_cut_connection<S: Subject>(
-    place: &Place<S>,
+    context: &Context<S>,
 ) -> Checked {
-    let lock = place.lock("cut");
+    let lock = context.lock("cut");
     let (Some(near), Some(far)) = (
-        place.subject.connect_through().await,
-        place.subject.connect_through().await,
+        context.subject.connect_through().await,
+        context.subject.connect_through().await,
     ) else {
         return Ok(Finding::NotApplicable("there is no connection to cut"));
     };
@@ -53,34 +55,34 @@ async fn a_held_lock_and_a_waiter_outlive_a_cut_connection<S: Subject>(
         Client::new(near.map_err(say)?).map_err(say)?,
         Client::new(far.map_err(say)?).map_err(say)?,
     );
-    let hand = place.hand(&lock).await?;
-    let lease = near.lock(&lock).ttl(place.habit.long).acquire();
+    let hand = context.hand(&lock).await?;
+    let lease = near.lock(&lock).ttl(context.habit.long).acquire();
     let lease = lease.await.map_err(say)?;
     let wait = far
         .lock(&lock)
-        .ttl(place.habit.long)
-        .wait(place.habit.patience);
+        .ttl(context.habit.long)
+        .wait(context.habit.patience);
     let waiter = tokio::spawn(wait.acquire());
     for _ in 0..2 {
         hand.until("a waiter", |view| view.waiters == 1).await?;
-        place.subject.cut().await;
-        renewed(&lease, place.habit.patience).await?;
+        context.subject.cut().await;
+        renewed(&lease, context.habit.patience).await?;
     }
-    hand.until("the waiter, once", |view| view.waiters == 1)
+    hand.until("the waiter, exactly once", |view| view.waiters == 1)
         .await?;
     let token = lease.token();
     let released = lease.release().await.map_err(say)?;
     ensure(released == Released::Released, || {
         format!("the holder's release was answered with {released:?}")
     })?;
-    let next = within("the waiter's grant", place.habit.patience, async {
+    let next = within("the waiter's grant", context.habit.patience, async {
         waiter.await.map_err(say)?.map_err(say)
     })
     .await?;
     ensure(next.token() > token, || {
         format!("token {} after {token}", next.token())
     })?;
-    place.subject.cut().await;
+    context.subject.cut().await;
     next.release().await.map_err(say)?;
     hand.until("a free lock", |view| {
         view.holder.is_none() && view.waiters == 0
@@ -90,23 +92,23 @@ async fn a_held_lock_and_a_waiter_outlive_a_cut_connection<S: Subject>(
 }
 
 async fn a_lease_outlives_a_killed_server_and_tokens_go_on_rising<S: Subject>(
-    place: &Place<S>,
+    context: &Context<S>,
 ) -> Checked {
-    let lock = place.lock("killed");
-    let client = place.client().await?;
-    let wish = |lock: &str| client.lock(lock).ttl(place.habit.long);
+    let lock = context.lock("killed");
+    let client = context.client().await?;
+    let wish = |lock: &str| client.lock(lock).ttl(context.habit.long);
     let lease = wish(&lock).acquire().await.map_err(say)?;
-    let other = wish(&place.lock("killed-other"));
+    let other = wish(&context.lock("killed-other"));
     let other = other.acquire().await.map_err(say)?;
     let highest = lease.token().max(other.token());
-    if !place.subject.crash().await {
+    if !context.subject.crash().await {
         return Ok(Finding::NotApplicable("there is no server to kill"));
     }
-    renewed(&lease, place.habit.patience).await?;
-    let tried = place.client().await?.lock(&lock).ttl(place.habit.long);
+    renewed(&lease, context.habit.patience).await?;
+    let tried = context.client().await?.lock(&lock).ttl(context.habit.long);
     let tried = tried.try_acquire().await;
     ensure(matches!(tried, Ok(None)), || {
-        format!("a try for a lock that is held was answered with {tried:?}")
+        format!("a try for a held lock was answered with {tried:?}")
     })?;
     let released = lease.release().await.map_err(say)?;
     ensure(released == Released::Released, || {

@@ -1,4 +1,4 @@
-//! What a holder may do with its grant, and what nobody may do with it when it is over.
+//! Checks of what a holder may do with its grant, and of what no client may do with a grant that has ended.
 
 use std::time::Duration;
 
@@ -6,12 +6,14 @@ use palisade_core::{Ending, GrantRef, LeaseKey};
 
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
-use crate::conformance::steps::{Checked, Hand, Held, Place, Saw, ensure, run_checks, say, until};
+use crate::conformance::steps::{
+    Checked, Context, Failure, Hand, Held, ensure, run_checks, say, until,
+};
 use crate::service::{Acquired, Released, Renewal};
 
-pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
+pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(
-        place,
+        context,
         report,
         [
             a_try_is_answered_with_the_holder,
@@ -30,17 +32,17 @@ pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
     );
 }
 
-async fn a_try_is_answered_with_the_holder<S: Subject>(place: &Place<S>) -> Checked {
-    let lock = place.lock("try");
-    let (one, other) = (place.hand(&lock).await?, place.hand(&lock).await?);
+async fn a_try_is_answered_with_the_holder<S: Subject>(context: &Context<S>) -> Checked {
+    let lock = context.lock("try");
+    let (one, other) = (context.hand(&lock).await?, context.hand(&lock).await?);
     let free = one.show().await?;
     ensure(free.holder.is_none() && free.waiters == 0, || {
-        format!("a lock nobody asked for: {free:?}")
+        format!("a lock that was never requested: {free:?}")
     })?;
-    let wish = one.wish(place.long()?, Duration::ZERO)?;
+    let wish = one.wish(context.long()?, Duration::ZERO)?;
     let held = one.hold(&wish).await?;
     match other
-        .ask(&other.wish(place.long()?, Duration::ZERO)?)
+        .ask(&other.wish(context.long()?, Duration::ZERO)?)
         .await?
     {
         Acquired::Held(holder) => {
@@ -48,32 +50,34 @@ async fn a_try_is_answered_with_the_holder<S: Subject>(place: &Place<S>) -> Chec
                 holder.token == held.token() && holder.client == wish.client,
                 || format!("another holder was named: {holder:?}"),
             )?;
-            let longest = place.habit.long.as_millis() as u64;
+            let longest = context.habit.long.as_millis() as u64;
             ensure(holder.remaining.as_millis() <= longest, || {
-                format!("{holder:?} lasts longer than it was granted for")
+                format!("{holder:?} lasts longer than its time to live")
             })?;
         }
         other => return Err(format!("{other:?}")),
     }
     let shown = one.show().await?;
-    ensure(shown.waiters == 0, || format!("a try waits: {shown:?}"))?;
+    ensure(shown.waiters == 0, || {
+        format!("a try was queued: {shown:?}")
+    })?;
     one.release(&held.grant).await?;
     let free = other.show().await?;
     ensure(free.holder.is_none(), || format!("released: {free:?}"))?;
     Ok(Finding::Passed)
 }
 
-async fn a_renewal_keeps_the_token<S: Subject>(place: &Place<S>) -> Checked {
-    let hand = place.hand(&place.lock("renewal")).await?;
+async fn a_renewal_keeps_the_token<S: Subject>(context: &Context<S>) -> Checked {
+    let hand = context.hand(&context.lock("renewal")).await?;
     let held = hand
-        .hold(&hand.wish(place.long()?, Duration::ZERO)?)
+        .hold(&hand.wish(context.long()?, Duration::ZERO)?)
         .await?;
     for _ in 0..3 {
         match hand.renew(&held).await? {
             Renewal::Renewed(renewed) if renewed.token == held.token() => {
                 let (valid, ttl) = (renewed.valid_for, renewed.ttl.span());
                 ensure(valid <= ttl, || {
-                    format!("valid for {valid:?} of a lease of {ttl:?}")
+                    format!("valid for {valid:?} with a lease of {ttl:?}")
                 })?;
             }
             other => return Err(format!("{other:?}")),
@@ -84,12 +88,17 @@ async fn a_renewal_keeps_the_token<S: Subject>(place: &Place<S>) -> Checked {
     Ok(Finding::Passed)
 }
 
-/// A holder that is gone, and the next one: waited for, or granted by then.
-async fn expired<S: Subject>(place: &Place<S>, lock: &str) -> Result<(Hand, Held, Held), Saw> {
-    let (one, other) = (place.hand(lock).await?, place.hand(lock).await?);
-    let first = one.hold(&one.wish(place.brief()?, Duration::ZERO)?).await?;
+/// A holder whose lease expired, and the next one, granted while waiting or by a later try.
+async fn expired<S: Subject>(
+    context: &Context<S>,
+    lock: &str,
+) -> Result<(Hand, Held, Held), Failure> {
+    let (one, other) = (context.hand(lock).await?, context.hand(lock).await?);
+    let first = one
+        .hold(&one.wish(context.brief()?, Duration::ZERO)?)
+        .await?;
     let second = other
-        .hold(&other.wish(place.long()?, place.habit.patience)?)
+        .hold(&other.wish(context.long()?, context.habit.patience)?)
         .await?;
     ensure(!first.believes(), || {
         format!(
@@ -107,10 +116,10 @@ async fn expired<S: Subject>(place: &Place<S>, lock: &str) -> Result<(Hand, Held
 async fn an_expired_lease_goes_to_the_next_and_never_before_its_holder_stops_believing<
     S: Subject,
 >(
-    place: &Place<S>,
+    context: &Context<S>,
 ) -> Checked {
-    let (hand, first, second) = expired(place, &place.lock("expiry")).await?;
-    // Nothing revives the first, and nothing of it touches the second.
+    let (hand, first, second) = expired(context, &context.lock("expiry")).await?;
+    // Nothing revives the first grant, and nothing done with it affects the second.
     let renewed = hand.renew(&first).await?;
     ensure(
         match renewed {
@@ -131,16 +140,19 @@ async fn an_expired_lease_goes_to_the_next_and_never_before_its_holder_stops_bel
 }
 
 async fn an_expired_lease_is_over_though_nobody_else_wants_the_lock<S: Subject>(
-    place: &Place<S>,
+    context: &Context<S>,
 ) -> Checked {
-    // A lock for each, because either may be what makes the authority see that it is over.
+    // One lock for each operation, because either operation may be what makes the authority notice the
+    // expiry.
     let (one, other) = (
-        place.hand(&place.lock("unwanted-renewal")).await?,
-        place.hand(&place.lock("unwanted-release")).await?,
+        context.hand(&context.lock("unwanted-renewal")).await?,
+        context.hand(&context.lock("unwanted-release")).await?,
     );
-    let first = one.hold(&one.wish(place.brief()?, Duration::ZERO)?).await?;
+    let first = one
+        .hold(&one.wish(context.brief()?, Duration::ZERO)?)
+        .await?;
     let second = other
-        .hold(&other.wish(place.brief()?, Duration::ZERO)?)
+        .hold(&other.wish(context.brief()?, Duration::ZERO)?)
         .await?;
     for hand in [&one, &other] {
         hand.until("a free lock", |view| view.holder.is_none())
@@ -157,27 +169,27 @@ async fn an_expired_lease_is_over_though_nobody_else_wants_the_lock<S: Subject>(
     Ok(Finding::Passed)
 }
 
-async fn a_renewed_lease_outlives_its_first_time<S: Subject>(place: &Place<S>) -> Checked {
-    let hand = place.hand(&place.lock("outlives")).await?;
+async fn a_renewed_lease_outlives_its_first_time<S: Subject>(context: &Context<S>) -> Checked {
+    let hand = context.hand(&context.lock("outlives")).await?;
     let held = hand
-        .hold(&hand.wish(place.brief()?, Duration::ZERO)?)
+        .hold(&hand.wish(context.brief()?, Duration::ZERO)?)
         .await?;
-    let other = place.hand(&hand.lock).await?;
-    let waiter = other.wish(place.long()?, place.habit.patience)?;
+    let other = context.hand(&hand.lock).await?;
+    let waiter = other.wish(context.long()?, context.habit.patience)?;
     let asking = tokio::spawn(async move { other.hold(&waiter).await });
-    // Twice its time: renewed at a third, as the guard does.
-    let third = palisade_core::Span::from(place.habit.brief / 3);
+    // Holds for twice the time to live and renews at a third of it, as the guard does.
+    let third = palisade_core::Span::from(context.habit.brief / 3);
     for _ in 0..6 {
         until(crate::clock::Clock::now(&crate::clock::BootClock).after(third)).await;
         match hand.renew(&held).await? {
             Renewal::Renewed(_) => {}
             // A machine that was busy for that long proves nothing.
-            other => return Err(format!("a lease renewed in time: {other:?}")),
+            other => return Err(format!("a lease that was renewed in time ended: {other:?}")),
         }
     }
     hand.is_held_by(&held).await?;
     ensure(!asking.is_finished(), || {
-        "somebody else was granted it meanwhile".to_owned()
+        "another client was granted the lock meanwhile".to_owned()
     })?;
     hand.release(&held.grant).await?;
     let next = asking.await.map_err(say)??;
@@ -185,10 +197,10 @@ async fn a_renewed_lease_outlives_its_first_time<S: Subject>(place: &Place<S>) -
     Ok(Finding::Passed)
 }
 
-async fn a_release_by_a_non_holder_changes_nothing<S: Subject>(place: &Place<S>) -> Checked {
-    let hand = place.hand(&place.lock("non-holder")).await?;
+async fn a_release_by_a_non_holder_changes_nothing<S: Subject>(context: &Context<S>) -> Checked {
+    let hand = context.hand(&context.lock("non-holder")).await?;
     let held = hand
-        .hold(&hand.wish(place.long()?, Duration::ZERO)?)
+        .hold(&hand.wish(context.long()?, Duration::ZERO)?)
         .await?;
     let strange = GrantRef {
         key: LeaseKey::from_bytes([7; 16]),
@@ -204,7 +216,7 @@ async fn a_release_by_a_non_holder_changes_nothing<S: Subject>(place: &Place<S>)
         let released = hand.release(&grant).await?;
         ensure(
             matches!(released, Released::NotHeld | Released::Stale { .. }),
-            || format!("a stranger's release was answered with {released:?}"),
+            || format!("another client's release was answered with {released:?}"),
         )?;
         hand.is_held_by(&held).await?;
     }
@@ -217,7 +229,7 @@ async fn a_release_by_a_non_holder_changes_nothing<S: Subject>(place: &Place<S>)
     );
     let renewed = renewed.await.map_err(say)?;
     ensure(!matches!(renewed, Renewal::Renewed(_)), || {
-        format!("a stranger renewed: {renewed:?}")
+        format!("another client renewed the grant: {renewed:?}")
     })?;
     let released = hand.release(&held.grant).await?;
     ensure(released == Released::Released, || {
@@ -227,15 +239,15 @@ async fn a_release_by_a_non_holder_changes_nothing<S: Subject>(place: &Place<S>)
 }
 
 async fn a_late_release_does_not_free_the_next_holders_lock<S: Subject>(
-    place: &Place<S>,
+    context: &Context<S>,
 ) -> Checked {
-    let hand = place.hand(&place.lock("late-release")).await?;
+    let hand = context.hand(&context.lock("late-release")).await?;
     let first = hand
-        .hold(&hand.wish(place.long()?, Duration::ZERO)?)
+        .hold(&hand.wish(context.long()?, Duration::ZERO)?)
         .await?;
     hand.release(&first.grant).await?;
     let second = hand
-        .hold(&hand.wish(place.long()?, Duration::ZERO)?)
+        .hold(&hand.wish(context.long()?, Duration::ZERO)?)
         .await?;
     for token in [first.grant.token, None] {
         let late = GrantRef {
@@ -244,7 +256,7 @@ async fn a_late_release_does_not_free_the_next_holders_lock<S: Subject>(
         };
         let released = hand.release(&late).await?;
         ensure(released != Released::Released, || {
-            "released a second time".to_owned()
+            "the grant was released a second time".to_owned()
         })?;
         hand.is_held_by(&second).await?;
     }
@@ -252,13 +264,13 @@ async fn a_late_release_does_not_free_the_next_holders_lock<S: Subject>(
     Ok(Finding::Passed)
 }
 
-async fn a_repeated_release_is_recognised<S: Subject>(place: &Place<S>) -> Checked {
-    if !place.habit.remembers {
+async fn a_repeated_release_is_recognised<S: Subject>(context: &Context<S>) -> Checked {
+    if !context.habit.remembers {
         return Ok(Finding::NotApplicable("it forgets grants when they end"));
     }
-    let hand = place.hand(&place.lock("repeated-release")).await?;
+    let hand = context.hand(&context.lock("repeated-release")).await?;
     let held = hand
-        .hold(&hand.wish(place.long()?, Duration::ZERO)?)
+        .hold(&hand.wish(context.long()?, Duration::ZERO)?)
         .await?;
     hand.release(&held.grant).await?;
     let again = hand.release(&held.grant).await?;
@@ -269,15 +281,15 @@ async fn a_repeated_release_is_recognised<S: Subject>(place: &Place<S>) -> Check
 }
 
 async fn a_client_takes_its_own_lock_back_with_a_higher_token<S: Subject>(
-    place: &Place<S>,
+    context: &Context<S>,
 ) -> Checked {
-    if !place.habit.takes_back {
+    if !context.habit.takes_back {
         return Ok(Finding::NotApplicable("a client id is a label to it"));
     }
-    let hand = place.hand(&place.lock("back")).await?;
-    let wish = hand.wish(place.long()?, Duration::ZERO)?;
+    let hand = context.hand(&context.lock("back")).await?;
+    let wish = hand.wish(context.long()?, Duration::ZERO)?;
     let first = hand.hold(&wish).await?;
-    let mut again = hand.wish(place.long()?, Duration::ZERO)?;
+    let mut again = hand.wish(context.long()?, Duration::ZERO)?;
     again.client = wish.client;
     let second = hand.hold(&again).await?;
     ensure(second.token() > first.token(), || {
@@ -285,7 +297,7 @@ async fn a_client_takes_its_own_lock_back_with_a_higher_token<S: Subject>(
     })?;
     let released = hand.release(&first.grant).await?;
     ensure(released != Released::Released, || {
-        format!("the former life released it: {released:?}")
+        format!("the former grant released the lock: {released:?}")
     })?;
     hand.is_held_by(&second).await?;
     hand.release(&second.grant).await?;
@@ -293,39 +305,39 @@ async fn a_client_takes_its_own_lock_back_with_a_higher_token<S: Subject>(
 }
 
 async fn a_repeated_request_is_answered_with_its_first_grant<S: Subject>(
-    place: &Place<S>,
+    context: &Context<S>,
 ) -> Checked {
-    let lock = place.lock("repeated-request");
-    let (one, other) = (place.hand(&lock).await?, place.hand(&lock).await?);
-    let wish = one.wish(place.long()?, Duration::ZERO)?;
+    let lock = context.lock("repeated-request");
+    let (one, other) = (context.hand(&lock).await?, context.hand(&lock).await?);
+    let wish = one.wish(context.long()?, Duration::ZERO)?;
     let first = one.hold(&wish).await?;
     // Over another connection, as after a lost answer.
     for hand in [&one, &other] {
         let again = hand.hold(&wish).await?;
         ensure(again.grant == first.grant, || {
-            format!("granted a second time: {again:?} after {first:?}")
+            format!("a repeated request was granted a second time: {again:?} after {first:?}")
         })?;
     }
     one.release(&first.grant).await?;
     let free = one.show().await?;
     ensure(free.holder.is_none() && free.waiters == 0, || {
-        format!("something stayed behind: {free:?}")
+        format!("the lock is not free: {free:?}")
     })?;
     Ok(Finding::Passed)
 }
 
-async fn a_held_lock_is_listed<S: Subject>(place: &Place<S>) -> Checked {
-    if !place.habit.lists {
+async fn a_held_lock_is_listed<S: Subject>(context: &Context<S>) -> Checked {
+    if !context.habit.lists {
         return Ok(Finding::NotApplicable("it cannot list"));
     }
-    let client = place.client().await?;
+    let client = context.client().await?;
     let mut leases = Vec::new();
     for number in 0..5 {
-        let wish = client.lock(&place.lock(&format!("listed/{number}")));
-        let lease = wish.ttl(place.habit.long).acquire().await.map_err(say)?;
+        let wish = client.lock(&context.lock(&format!("listed/{number}")));
+        let lease = wish.ttl(context.habit.long).acquire().await.map_err(say)?;
         leases.push(lease);
     }
-    let prefix = place.lock("listed/");
+    let prefix = context.lock("listed/");
     let mut listed = client.list(&prefix).all().await.map_err(say)?;
     listed.sort_unstable_by(|a, b| a.lock.as_str().cmp(b.lock.as_str()));
     let seen: Vec<_> = listed
@@ -342,27 +354,27 @@ async fn a_held_lock_is_listed<S: Subject>(place: &Place<S>) -> Checked {
     }
     let listed = client.list(&prefix).all().await.map_err(say)?;
     ensure(listed.is_empty(), || {
-        format!("listed after release: {listed:?}")
+        format!("a released lock is listed: {listed:?}")
     })?;
     Ok(Finding::Passed)
 }
 
 async fn a_ttl_out_of_range_is_an_error_that_names_the_range<S: Subject>(
-    place: &Place<S>,
+    context: &Context<S>,
 ) -> Checked {
-    let client = place.client().await?;
-    let lock = place.lock("range");
+    let client = context.client().await?;
+    let lock = context.lock("range");
     for ttl in [Duration::from_millis(99), Duration::from_secs(86_401)] {
         let refused = client.lock(&lock).ttl(ttl).try_acquire().await;
         let text = refused.map_or_else(|error| error.to_string(), |lease| format!("{lease:?}"));
         ensure(text.contains("..="), || format!("{ttl:?}: {text}"))?;
     }
-    // Shorter than it can grant: refused with the range, never lengthened in silence.
+    // A time shorter than the shortest lease is refused with the range, never silently lengthened.
     let shortest = Duration::from_millis(100);
-    if place.habit.brief > shortest {
+    if context.habit.brief > shortest {
         match client.lock(&lock).ttl(shortest).try_acquire().await {
             Ok(Some(lease)) => ensure(lease.ttl().as_millis() == 100, || {
-                format!("asked for 100 ms, granted {}", lease.ttl())
+                format!("requested 100 ms and was granted {}", lease.ttl())
             })?,
             Ok(None) => return Err("a free lock was denied".to_owned()),
             Err(error) => ensure(error.to_string().contains("..="), || {

@@ -1,4 +1,4 @@
-//! Clients that go away in every way there is: no lock stays behind that nobody holds.
+//! Checks with clients that leave in every possible way: no lock may stay held without a holder.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -9,12 +9,12 @@ use tokio::sync::oneshot;
 use crate::client::Client;
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
-use crate::conformance::steps::{Checked, Place, Saw, ensure, run_checks, say, within};
+use crate::conformance::steps::{Checked, Context, Failure, ensure, run_checks, say, within};
 use crate::service::{AcquireRequest, Acquired, Released};
 
-pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
+pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(
-        place,
+        context,
         report,
         [
             a_dropped_guard_frees_the_lock,
@@ -23,20 +23,20 @@ pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
             an_abandoned_grant_is_given_back,
             a_wait_that_is_over_leaves_the_queue,
             a_dead_waiter_is_skipped,
-            a_client_stopped_past_its_lease_knows_it_when_it_goes_on,
+            a_client_stopped_past_its_lease_knows_it_when_it_continues,
         ]
     );
 }
 
-async fn a_dropped_guard_frees_the_lock<S: Subject>(place: &Place<S>) -> Checked {
-    let lock = place.lock("dropped");
-    let hand = place.hand(&lock).await?;
-    let client = place.client().await?;
+async fn a_dropped_guard_frees_the_lock<S: Subject>(context: &Context<S>) -> Checked {
+    let lock = context.lock("dropped");
+    let hand = context.hand(&lock).await?;
+    let client = context.client().await?;
     let wish = || {
         client
             .lock(&lock)
-            .ttl(place.habit.long)
-            .wait(place.habit.patience)
+            .ttl(context.habit.long)
+            .wait(context.habit.patience)
     };
     let lease = wish().acquire().await.map_err(say)?;
     let token = lease.token();
@@ -47,7 +47,7 @@ async fn a_dropped_guard_frees_the_lock<S: Subject>(place: &Place<S>) -> Checked
     ensure(next.token() > token, || {
         format!("token {} after {token}", next.token())
     })?;
-    // The last handle may go first: the release is on its way.
+    // The last handle may be dropped first: the release has already started.
     drop(client);
     drop(next);
     hand.until("a free lock", |view| view.holder.is_none())
@@ -55,13 +55,13 @@ async fn a_dropped_guard_frees_the_lock<S: Subject>(place: &Place<S>) -> Checked
     Ok(Finding::Passed)
 }
 
-async fn a_cancelled_acquire_leaves_nothing<S: Subject>(place: &Place<S>) -> Checked {
-    let lock = place.lock("cancelled");
-    let hand = place.hand(&lock).await?;
-    let client = place.client().await?;
-    let wish = || client.lock(&lock).ttl(place.habit.long);
+async fn a_cancelled_acquire_leaves_nothing<S: Subject>(context: &Context<S>) -> Checked {
+    let lock = context.lock("cancelled");
+    let hand = context.hand(&lock).await?;
+    let client = context.client().await?;
+    let wish = || client.lock(&lock).ttl(context.habit.long);
     let holder = wish().acquire().await.map_err(say)?;
-    let waiter = tokio::spawn(wish().wait(place.habit.patience).acquire());
+    let waiter = tokio::spawn(wish().wait(context.habit.patience).acquire());
     hand.until("a waiter", |view| view.waiters == 1).await?;
     waiter.abort();
     hand.until("an empty queue", |view| view.waiters == 0)
@@ -69,23 +69,23 @@ async fn a_cancelled_acquire_leaves_nothing<S: Subject>(place: &Place<S>) -> Che
     holder.release().await.map_err(say)?;
     match wish().try_acquire().await.map_err(say)? {
         Some(lease) => lease.release().await.map(drop).map_err(say)?,
-        None => return Err("the lock was granted to who had gone".to_owned()),
+        None => return Err("the lock was granted to a client that had left".to_owned()),
     }
     Ok(Finding::Passed)
 }
 
-/// The attempt is dropped at many points: before it is sent, in flight, granted but unread.
+/// The attempt is dropped at many points: before it is sent, in flight, granted but not yet read.
 async fn a_request_cut_off_anywhere_and_abandoned_leaves_nothing<S: Subject>(
-    place: &Place<S>,
+    context: &Context<S>,
 ) -> Checked {
     const POINTS: u32 = 24;
-    let hand = place.hand(&place.lock("cut-off")).await?;
+    let hand = context.hand(&context.lock("cut-off")).await?;
     for point in 0..POINTS {
-        let wish = hand.wish(place.long()?, place.habit.patience)?;
+        let wish = hand.wish(context.long()?, context.habit.patience)?;
         let patience = Duration::from_micros(150) * point;
         let _ = tokio::time::timeout(patience, hand.service.acquire(wish.clone())).await;
         hand.service.abandon(wish.request).await.map_err(say)?;
-        let next = hand.wish(place.long()?, Duration::ZERO)?;
+        let next = hand.wish(context.long()?, Duration::ZERO)?;
         match hand.ask(&next).await? {
             Acquired::Granted(_) => {}
             other => return Err(format!("cut off after {patience:?}: {other:?}")),
@@ -99,17 +99,17 @@ async fn a_request_cut_off_anywhere_and_abandoned_leaves_nothing<S: Subject>(
     Ok(Finding::Passed)
 }
 
-async fn an_abandoned_grant_is_given_back<S: Subject>(place: &Place<S>) -> Checked {
-    let lock = place.lock("abandoned");
-    let (one, other) = (place.hand(&lock).await?, place.hand(&lock).await?);
-    let wish = one.wish(place.long()?, Duration::ZERO)?;
+async fn an_abandoned_grant_is_given_back<S: Subject>(context: &Context<S>) -> Checked {
+    let lock = context.lock("abandoned");
+    let (one, other) = (context.hand(&lock).await?, context.hand(&lock).await?);
+    let wish = one.wish(context.long()?, Duration::ZERO)?;
     let held = one.hold(&wish).await?;
-    // Over another connection, and twice: an errand is repeated until it is acknowledged.
+    // Over another connection, and twice, because a cleanup is repeated until it is acknowledged.
     for hand in [&other, &one] {
         hand.service.abandon(wish.request).await.map_err(say)?;
     }
     let next = other
-        .hold(&other.wish(place.long()?, Duration::ZERO)?)
+        .hold(&other.wish(context.long()?, Duration::ZERO)?)
         .await?;
     ensure(next.token() > held.token(), || {
         format!("token {} after {}", next.token(), held.token())
@@ -120,36 +120,40 @@ async fn an_abandoned_grant_is_given_back<S: Subject>(place: &Place<S>) -> Check
     Ok(Finding::Passed)
 }
 
-async fn a_wait_that_is_over_leaves_the_queue<S: Subject>(place: &Place<S>) -> Checked {
-    let lock = place.lock("wait-over");
-    let (one, other) = (place.hand(&lock).await?, place.hand(&lock).await?);
-    let held = one.hold(&one.wish(place.long()?, Duration::ZERO)?).await?;
-    let wish = other.wish(place.long()?, Duration::from_millis(80))?;
-    match within("a wait of 80 ms", place.habit.patience, other.ask(&wish)).await? {
+async fn a_wait_that_is_over_leaves_the_queue<S: Subject>(context: &Context<S>) -> Checked {
+    let lock = context.lock("wait-over");
+    let (one, other) = (context.hand(&lock).await?, context.hand(&lock).await?);
+    let held = one
+        .hold(&one.wish(context.long()?, Duration::ZERO)?)
+        .await?;
+    let wish = other.wish(context.long()?, Duration::from_millis(80))?;
+    match within("a wait of 80 ms", context.habit.patience, other.ask(&wish)).await? {
         Acquired::Held(holder) if holder.token == held.token() => {}
         answer => return Err(format!("{answer:?}")),
     }
     let shown = one.show().await?;
-    ensure(shown.waiters == 0, || format!("it still waits: {shown:?}"))?;
+    ensure(shown.waiters == 0, || {
+        format!("the request still waits: {shown:?}")
+    })?;
     one.release(&held.grant).await?;
     let shown = one.show().await?;
     ensure(shown.holder.is_none(), || {
-        format!("granted after its wait: {shown:?}")
+        format!("the request was granted after its wait: {shown:?}")
     })?;
     Ok(Finding::Passed)
 }
 
-/// A client on a runtime of its own: when its thread stands still or ends, so does everything the
-/// client does in the background, as if the process were stopped or killed.
-struct Elsewhere {
-    thread: std::thread::JoinHandle<Result<(), Saw>>,
+/// A client on its own runtime: when its thread stops or ends, all of the client's background work stops with
+/// it, as if the process were stopped or killed.
+struct SeparateClient {
+    thread: std::thread::JoinHandle<Result<(), Failure>>,
     end: oneshot::Sender<()>,
 }
 
-impl Elsewhere {
-    /// Sends one request that waits, until it is killed.
-    fn waiter<S: Subject>(place: &Place<S>, wish: AcquireRequest) -> Elsewhere {
-        let subject = Arc::clone(&place.subject);
+impl SeparateClient {
+    /// Sends one request that waits until it is killed.
+    fn waiter<S: Subject>(context: &Context<S>, wish: AcquireRequest) -> SeparateClient {
+        let subject = Arc::clone(&context.subject);
         let (end, ended) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = runtime()?;
@@ -160,20 +164,20 @@ impl Elsewhere {
                     _ = ended => Ok(()),
                 }
             });
-            // Nothing that was left for the background is done.
+            // Background work that is still pending is not done.
             runtime.shutdown_background();
             result
         });
-        Elsewhere { thread, end }
+        SeparateClient { thread, end }
     }
 
-    async fn kill(self) -> Result<(), Saw> {
+    async fn kill(self) -> Result<(), Failure> {
         let _ = self.end.send(());
         join(self.thread).await
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, Saw> {
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -181,25 +185,28 @@ fn runtime() -> Result<tokio::runtime::Runtime, Saw> {
 }
 
 async fn join<T: Send + 'static>(
-    thread: std::thread::JoinHandle<Result<T, Saw>>,
-) -> Result<T, Saw> {
+    thread: std::thread::JoinHandle<Result<T, Failure>>,
+) -> Result<T, Failure> {
     tokio::task::spawn_blocking(|| thread.join())
         .await
         .map_err(say)?
         .map_err(|_| "the thread panicked".to_owned())?
 }
 
-async fn a_dead_waiter_is_skipped<S: Subject>(place: &Place<S>) -> Checked {
-    let lock = place.lock("dead-waiter");
-    let hand = place.hand(&lock).await?;
+async fn a_dead_waiter_is_skipped<S: Subject>(context: &Context<S>) -> Checked {
+    let lock = context.lock("dead-waiter");
+    let hand = context.hand(&lock).await?;
     let held = hand
-        .hold(&hand.wish(place.long()?, Duration::ZERO)?)
+        .hold(&hand.wish(context.long()?, Duration::ZERO)?)
         .await?;
-    let dead = Elsewhere::waiter(place, hand.wish(place.brief()?, place.habit.patience)?);
+    let dead = SeparateClient::waiter(
+        context,
+        hand.wish(context.brief()?, context.habit.patience)?,
+    );
     hand.until("a waiter", |view| view.waiters == 1).await?;
     let (next, wish) = (
         hand.clone(),
-        hand.wish(place.long()?, place.habit.patience)?,
+        hand.wish(context.long()?, context.habit.patience)?,
     );
     let next = tokio::spawn(async move { next.hold(&wish).await });
     hand.until("a second waiter or only the second", |view| {
@@ -208,7 +215,7 @@ async fn a_dead_waiter_is_skipped<S: Subject>(place: &Place<S>) -> Checked {
     .await?;
     dead.kill().await?;
     hand.release(&held.grant).await?;
-    let next = within("the living waiter's grant", place.habit.patience, async {
+    let next = within("the living waiter's grant", context.habit.patience, async {
         next.await.map_err(say)?
     })
     .await?;
@@ -220,37 +227,41 @@ async fn a_dead_waiter_is_skipped<S: Subject>(place: &Place<S>) -> Checked {
     Ok(Finding::Passed)
 }
 
-/// What a holder saw that was stopped past its lease.
-struct Awoken {
+/// The observations of a holder that was stopped past its lease.
+struct Observations {
     believes: bool,
     released: Option<Released>,
 }
 
-async fn a_client_stopped_past_its_lease_knows_it_when_it_goes_on<S: Subject>(
-    place: &Place<S>,
+async fn a_client_stopped_past_its_lease_knows_it_when_it_continues<S: Subject>(
+    context: &Context<S>,
 ) -> Checked {
-    let lock = place.lock("stopped");
-    let hand = place.hand(&lock).await?;
+    let lock = context.lock("stopped");
+    let hand = context.hand(&lock).await?;
     let (held, holding) = oneshot::channel();
     let (go_on, stopped) = mpsc::channel();
     let thread = {
-        let (subject, lock, ttl) = (Arc::clone(&place.subject), lock.clone(), place.habit.brief);
+        let (subject, lock, ttl) = (
+            Arc::clone(&context.subject),
+            lock.clone(),
+            context.habit.brief,
+        );
         std::thread::spawn(move || {
             runtime()?.block_on(async {
                 let client = Client::new(subject.connect().await.map_err(say)?).map_err(say)?;
                 let lease = client.lock(&lock).ttl(ttl).acquire().await.map_err(say)?;
                 let _ = held.send(lease.token());
-                // The thread stands still, and with it every renewal.
+                // The thread is blocked, and so is every renewal.
                 let _ = stopped.recv();
                 let believes = lease.check().is_ok();
                 let released = lease.release().await.ok();
-                Ok(Awoken { believes, released })
+                Ok(Observations { believes, released })
             })
         })
     };
     let token = holding.await.map_err(say)?;
     let next = hand
-        .hold(&hand.wish(place.long()?, place.habit.patience)?)
+        .hold(&hand.wish(context.long()?, context.habit.patience)?)
         .await?;
     ensure(next.token() > token, || {
         format!("token {} after {token}", next.token())
@@ -258,7 +269,7 @@ async fn a_client_stopped_past_its_lease_knows_it_when_it_goes_on<S: Subject>(
     let _ = go_on.send(());
     let awoken = join(thread).await?;
     ensure(!awoken.believes, || {
-        format!("the stopped holder of token {token} believes in it")
+        format!("the stopped holder of token {token} still believes that it holds the lock")
     })?;
     ensure(awoken.released != Some(Released::Released), || {
         "its late release worked".to_owned()

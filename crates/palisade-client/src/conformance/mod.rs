@@ -3,7 +3,7 @@
 //! ```text
 //!   Subject (makes connections; may crash its server, cut its wires, count wake-ups)
 //!      │                      ┌ racing   exclusion, tokens in grant order, order of waiters, wake-ups
-//!      ▼                      ├ holding  renewal, expiry, release, repeats, what is shown
+//!      ▼                      ├ holding  renewal, expiry, release, repeats, `show`
 //!   run(subject, habit) ──────┤ leaving  cancelled, abandoned, dead and stopped clients
 //!      │                      └ away     a server that is killed, a connection that is cut
 //!      ▼
@@ -37,8 +37,8 @@
 //! # }
 //! ```
 //!
-//! An authority that breaks a rule must fail: [`Report::failed`] names what went wrong, so that a
-//! control arm can be held against what it is expected to get wrong.
+//! A control arm may break rules on purpose: [`Report::failed`] names the checks that failed, and can be
+//! compared with the failures that are expected.
 
 mod away;
 mod holding;
@@ -57,60 +57,60 @@ pub use report::Report;
 
 /// An authority under test.
 pub trait Subject: Send + Sync + 'static {
-    /// A way to the authority that shares no connection with any other; it is called on several
+    /// Opens a connection to the authority that is independent of all others. It is called on several
     /// runtimes.
     fn connect(&self) -> impl Future<Output = Result<Arc<dyn LockService>, Fault>> + Send;
 
-    /// The same through wires that [`Subject::cut`] can cut; `None` if there are none.
+    /// Opens a connection that [`Subject::cut`] can cut; `None` if there are no such connections.
     fn connect_through(
         &self,
     ) -> impl Future<Output = Option<Result<Arc<dyn LockService>, Fault>>> + Send {
         async { None }
     }
 
-    /// Breaks every connection made by [`Subject::connect_through`]; new ones go through again.
+    /// Breaks every connection made by [`Subject::connect_through`]; new ones work again.
     fn cut(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// Kills the server (SIGKILL) and starts it again on the same state and address; `false` if there
-    /// is none to kill.
+    /// Kills the server (SIGKILL) and starts it again with the same state and address; `false` if there is no
+    /// server to kill.
     fn crash(&self) -> impl Future<Output = bool> + Send {
         async { false }
     }
 
-    /// How many waiting requests of the connections made so far have been woken to look whether the
-    /// lock is theirs; `None` if waiters do not look, because the authority itself grants.
+    /// The number of times that waiting requests of all connections so far have been woken to check whether
+    /// the lock is theirs; `None` if waiters do not check, because the authority itself grants.
     fn wake_ups(&self) -> Option<u64> {
         None
     }
 }
 
-/// What the authority under test does by its nature.
+/// The properties of the authority under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Habit {
-    /// The shortest lease it grants, or a little more: the checks of expiry wait for it.
+    /// A little more than the shortest lease that it grants: the expiry checks wait for its end.
     pub brief: Duration,
-    /// A lease that outlasts a restart of its server; where renewals are waited for, a third of it.
+    /// A lease that outlasts a restart of its server; checks that wait for a renewal wait for a third of it.
     pub long: Duration,
-    /// How long an event is waited for; one that does not come by then never will.
+    /// How long to wait for an event before the check fails.
     pub patience: Duration,
-    /// Waiting requests are granted in the order in which they came.
+    /// Waiting requests are granted in the order in which they arrived.
     pub fifo: bool,
-    /// The same client id takes its own lock back at once.
+    /// A client with the same client id gets its own lock back at once.
     pub takes_back: bool,
-    /// A release that is repeated is recognised as one.
+    /// A repeated release is recognised as a repeat.
     pub remembers: bool,
     /// Locks can be listed.
     pub lists: bool,
-    /// Clients that race.
+    /// The number of clients that race.
     pub racers: u32,
-    /// Grants that each of them gets.
+    /// The number of grants that each of them gets.
     pub grants: u32,
 }
 
 impl Habit {
-    /// Everything a Palisade server does; 16 clients race for 125 grants each, 2,000 together.
+    /// The properties of a Palisade server; 16 clients race for 125 grants each, 2,000 in total.
     pub const FULL: Habit = Habit {
         brief: Duration::from_millis(400),
         long: Duration::from_secs(6),
@@ -123,11 +123,11 @@ impl Habit {
         grants: 125,
     };
 
-    /// The same with as many grants for each racer as the environment variable
-    /// `PALISADE_CONFORMANCE_GRANTS` says, if it is set: 2000 for the full battery.
+    /// Returns these properties with the number of grants for each racer taken from the environment variable
+    /// `PALISADE_CONFORMANCE_GRANTS`, if it is set: 2000 for the full battery.
     ///
     /// # Errors
-    /// If it is set to something that is not a number.
+    /// If the variable is set to something that is not a number.
     pub fn scaled(self) -> Result<Habit, String> {
         let Ok(given) = std::env::var(GRANTS) else {
             return Ok(self);
@@ -141,13 +141,13 @@ impl Habit {
 
 const GRANTS: &str = "PALISADE_CONFORMANCE_GRANTS";
 
-/// Runs every check, each on locks of its own. Needs a runtime with several threads.
+/// Runs every check, each on its own locks. Needs a runtime with several threads.
 pub async fn run<S: Subject>(subject: &Arc<S>, habit: Habit) -> Report {
     let mut report = Report::default();
-    let place = steps::Place::new(subject, habit);
-    racing::checks(&place, &mut report).await;
-    holding::checks(&place, &mut report).await;
-    leaving::checks(&place, &mut report).await;
-    away::checks(&place, &mut report).await;
+    let context = steps::Context::new(subject, habit);
+    racing::checks(&context, &mut report).await;
+    holding::checks(&context, &mut report).await;
+    leaving::checks(&context, &mut report).await;
+    away::checks(&context, &mut report).await;
     report
 }

@@ -1,4 +1,4 @@
-//! Many clients after one lock.
+//! Checks with many clients that contend for one lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use tokio::task::JoinSet;
 
 use crate::client::Client;
 use crate::conformance::report::{Finding, Report};
-use crate::conformance::steps::{Checked, Place, Saw, ensure, run_checks, say, within};
+use crate::conformance::steps::{Checked, Context, Failure, ensure, run_checks, say, within};
 use crate::conformance::{Habit, Subject};
 use crate::lease::Lease;
 use crate::service::Released;
 
-pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
+pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
     run_checks!(
-        place,
+        context,
         report,
         [
             one_holder_at_a_time_and_tokens_rise_in_grant_order,
@@ -26,7 +26,7 @@ pub(super) async fn checks<S: Subject>(place: &Place<S>, report: &mut Report) {
     );
 }
 
-/// What racing clients share: it stands for the resource, and sees every grant.
+/// The state shared by racing clients: it stands for the resource, and sees every grant.
 #[derive(Default)]
 struct Resource {
     inside: AtomicBool,
@@ -34,7 +34,7 @@ struct Resource {
 }
 
 impl Resource {
-    fn enter(&self, token: u64) -> Result<(), Saw> {
+    fn enter(&self, token: u64) -> Result<(), Failure> {
         ensure(!self.inside.swap(true, Ordering::SeqCst), || {
             format!("two holders at once, the second with token {token}")
         })?;
@@ -50,17 +50,17 @@ impl Resource {
 }
 
 async fn one_holder_at_a_time_and_tokens_rise_in_grant_order<S: Subject>(
-    place: &Place<S>,
+    context: &Context<S>,
 ) -> Checked {
-    let lock = place.lock("race");
+    let lock = context.lock("race");
     let resource = Arc::new(Resource::default());
     let mut racers = JoinSet::new();
-    for _ in 0..place.habit.racers {
-        let client = place.client().await?;
+    for _ in 0..context.habit.racers {
+        let client = context.client().await?;
         racers.spawn(race(
             client,
             lock.clone(),
-            place.habit,
+            context.habit,
             Arc::clone(&resource),
         ));
     }
@@ -75,7 +75,7 @@ async fn race(
     lock: String,
     habit: Habit,
     resource: Arc<Resource>,
-) -> Result<(), Saw> {
+) -> Result<(), Failure> {
     for _ in 0..habit.grants {
         let wish = client.lock(&lock).ttl(habit.long).wait(habit.patience * 10);
         let lease = wish.acquire().await.map_err(say)?;
@@ -91,30 +91,32 @@ async fn race(
     Ok(())
 }
 
-/// Clients that wait for a lock one behind the other; each says its number and its token when it is
-/// granted, and releases when told.
+/// Clients that wait for a lock in a known order. Each reports its number and its token when it is granted,
+/// and releases on request.
 struct Queue {
     order: mpsc::UnboundedReceiver<(u32, u64)>,
     go: Arc<Semaphore>,
-    waiters: JoinSet<Result<(), Saw>>,
+    waiters: JoinSet<Result<(), Failure>>,
     patience: Duration,
 }
 
 impl Queue {
-    /// A holder, and so many behind it.
+    /// Creates a holder, and a number of waiters behind it.
     async fn behind<S: Subject>(
-        place: &Place<S>,
+        context: &Context<S>,
         lock: &str,
         many: u32,
-    ) -> Result<(Lease, Queue), Saw> {
-        let hand = place.hand(lock).await?;
-        let wish = place.client().await?.lock(lock).ttl(place.habit.long);
+    ) -> Result<(Lease, Queue), Failure> {
+        let hand = context.hand(lock).await?;
+        let wish = context.client().await?.lock(lock).ttl(context.habit.long);
         let holder = wish.acquire().await.map_err(say)?;
         let (granted, order) = mpsc::unbounded_channel();
         let (go, mut waiters) = (Arc::new(Semaphore::new(0)), JoinSet::new());
         for number in 0..many {
-            let wish = place.client().await?.lock(lock);
-            let wish = wish.ttl(place.habit.long).wait(place.habit.patience * 2);
+            let wish = context.client().await?.lock(lock);
+            let wish = wish
+                .ttl(context.habit.long)
+                .wait(context.habit.patience * 2);
             let (granted, go) = (granted.clone(), Arc::clone(&go));
             waiters.spawn(async move {
                 let lease = wish.acquire().await.map_err(say)?;
@@ -129,23 +131,23 @@ impl Queue {
             order,
             go,
             waiters,
-            patience: place.habit.patience,
+            patience: context.habit.patience,
         };
         Ok((holder, queue))
     }
 
-    /// Who is granted next, with which token.
-    async fn next(&mut self) -> Result<(u32, u64), Saw> {
+    /// Returns the number and the token of the next client that is granted.
+    async fn next(&mut self) -> Result<(u32, u64), Failure> {
         let granted = async { self.order.recv().await.ok_or_else(|| "nobody".to_owned()) };
         within("the next waiter's grant", self.patience, granted).await
     }
 
-    /// Lets the holder that was granted last go.
+    /// Lets the client that was granted last release the lock.
     fn release(&self) {
         self.go.add_permits(1);
     }
 
-    async fn end(mut self) -> Result<(), Saw> {
+    async fn end(mut self) -> Result<(), Failure> {
         while let Some(waiter) = self.waiters.join_next().await {
             waiter.map_err(say)??;
         }
@@ -153,24 +155,24 @@ impl Queue {
     }
 }
 
-async fn waiters_are_granted_in_order<S: Subject>(place: &Place<S>) -> Checked {
+async fn waiters_are_granted_in_order<S: Subject>(context: &Context<S>) -> Checked {
     const WAITERS: u32 = 5;
-    if !place.habit.fifo {
+    if !context.habit.fifo {
         return Ok(Finding::NotApplicable("it promises no order of waiters"));
     }
-    let lock = place.lock("order");
-    let (holder, mut queue) = Queue::behind(place, &lock, WAITERS).await?;
-    let tried = place.client().await?.lock(&lock).ttl(place.habit.long);
+    let lock = context.lock("order");
+    let (holder, mut queue) = Queue::behind(context, &lock, WAITERS).await?;
+    let tried = context.client().await?.lock(&lock).ttl(context.habit.long);
     let tried = tried.try_acquire().await;
     ensure(matches!(tried, Ok(None)), || {
-        format!("a try past the queue was answered with {tried:?}")
+        format!("a try that bypassed the queue was answered with {tried:?}")
     })?;
     let mut last = holder.token().get();
     holder.release().await.map_err(say)?;
     for turn in 0..WAITERS {
         let (number, token) = queue.next().await?;
         ensure(number == turn && token > last, || {
-            format!("waiter {number} got token {token} after {last}; it was the turn of {turn}")
+            format!("waiter {number} got token {token} after {last}; waiter {turn} was next")
         })?;
         last = token;
         queue.release();
@@ -179,24 +181,24 @@ async fn waiters_are_granted_in_order<S: Subject>(place: &Place<S>) -> Checked {
     Ok(Finding::Passed)
 }
 
-async fn a_release_wakes_one_waiter<S: Subject>(place: &Place<S>) -> Checked {
+async fn a_release_wakes_one_waiter<S: Subject>(context: &Context<S>) -> Checked {
     const WAITERS: u32 = 8;
-    let Some(before) = place.subject.wake_ups() else {
+    let Some(before) = context.subject.wake_ups() else {
         return Ok(Finding::NotApplicable(
-            "the authority itself grants, no waiter is woken to look",
+            "the authority itself grants, no waiter is woken to check",
         ));
     };
-    let lock = place.lock("herd");
-    let (holder, mut queue) = Queue::behind(place, &lock, WAITERS).await?;
+    let lock = context.lock("herd");
+    let (holder, mut queue) = Queue::behind(context, &lock, WAITERS).await?;
     holder.release().await.map_err(say)?;
     for _ in 0..WAITERS {
         queue.next().await?;
         queue.release();
     }
     queue.end().await?;
-    let woken = place.subject.wake_ups().unwrap_or(0) - before;
+    let woken = context.subject.wake_ups().unwrap_or(0) - before;
     ensure(woken == u64::from(WAITERS), || {
-        format!("{WAITERS} releases with somebody waiting woke {woken} waiters")
+        format!("{WAITERS} releases with a waiter in the queue woke {woken} waiters")
     })?;
     Ok(Finding::Passed)
 }

@@ -1,8 +1,8 @@
-//! What the suite found.
+//! The report of the suite.
 
 use std::fmt;
 
-/// The checks by name, and what went wrong in those that failed.
+/// The names of the checks, and the reason for each one that failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     passed: Vec<&'static str>,
@@ -10,10 +10,10 @@ pub struct Report {
     not_applicable: Vec<(&'static str, &'static str)>,
 }
 
-/// What became of one check.
+/// The outcome of one check.
 pub(super) enum Finding {
     Passed,
-    /// The authority does not claim it; the text says what.
+    /// The authority does not claim this property; the text says why.
     NotApplicable(&'static str),
 }
 
@@ -30,16 +30,16 @@ impl Report {
         self.failed.iter().map(|(name, _)| *name).collect()
     }
 
-    /// The checks that say nothing about this authority, by name.
+    /// The checks that do not apply to this authority, by name.
     #[must_use]
     pub fn not_applicable(&self) -> Vec<&'static str> {
         self.not_applicable.iter().map(|(name, _)| *name).collect()
     }
 
-    /// Fails the test that runs the suite if any check failed.
+    /// Fails the calling test if any check failed.
     ///
     /// # Panics
-    /// With every failed check and what it saw.
+    /// With every failed check and the reason.
     #[track_caller]
     pub fn assert_passed(&self) {
         assert!(self.failed.is_empty(), "{self}");

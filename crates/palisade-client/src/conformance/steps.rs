@@ -1,4 +1,4 @@
-//! The words the checks are written in.
+//! The steps from which the checks are built.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,53 +15,53 @@ use crate::conformance::{Habit, Subject};
 use crate::random;
 use crate::service::{AcquireRequest, Acquired, LockService, Released, Renewal, Under};
 
-/// What a check saw that it should not have seen.
-pub(super) type Saw = String;
-pub(super) type Checked = Result<Finding, Saw>;
+/// The reason why a check failed: the observation that contradicts the rule.
+pub(super) type Failure = String;
+pub(super) type Checked = Result<Finding, Failure>;
 
-/// For a hand-over on a machine that has a lot else to do.
+/// The time allowed for one hand-over on a busy machine.
 const EACH_GRANT: Duration = Duration::from_millis(100);
 
-/// The authority under test, as one check sees it.
-pub(super) struct Place<S> {
+/// The authority under test, as seen by one check.
+pub(super) struct Context<S> {
     pub(super) subject: Arc<S>,
     pub(super) habit: Habit,
-    /// Locks are new in each run, also on an authority that is shared and never emptied.
+    /// The names of the locks are new in each run, also on a shared authority that is never emptied.
     prefix: String,
 }
 
-impl<S: Subject> Place<S> {
-    pub(super) fn new(subject: &Arc<S>, habit: Habit) -> Place<S> {
+impl<S: Subject> Context<S> {
+    pub(super) fn new(subject: &Arc<S>, habit: Habit) -> Context<S> {
         let run = random::bytes().map_or_else(
             |_| std::process::id().to_string(),
             |bytes| RequestId::from_bytes(bytes).to_hex(),
         );
-        Place {
+        Context {
             subject: Arc::clone(subject),
             habit,
             prefix: format!("conformance/{run}"),
         }
     }
 
-    /// A lock that only this check uses.
+    /// The name of a lock that only this check uses.
     pub(super) fn lock(&self, name: &str) -> String {
         format!("{}/{name}", self.prefix)
     }
 
-    pub(super) async fn service(&self) -> Result<Arc<dyn LockService>, Saw> {
+    pub(super) async fn service(&self) -> Result<Arc<dyn LockService>, Failure> {
         self.subject
             .connect()
             .await
             .map_err(|fault| format!("cannot connect: {fault}"))
     }
 
-    pub(super) async fn client(&self) -> Result<Client, Saw> {
+    pub(super) async fn client(&self) -> Result<Client, Failure> {
         Client::new(self.service().await?).map_err(say)
     }
 
-    /// One connection, driven one attempt at a time: nothing is repeated, renewed or given back
+    /// Opens one connection that is driven one attempt at a time: nothing is repeated, renewed or released
     /// behind the check's back.
-    pub(super) async fn hand(&self, lock: &str) -> Result<Hand, Saw> {
+    pub(super) async fn hand(&self, lock: &str) -> Result<Hand, Failure> {
         Ok(Hand {
             service: self.service().await?,
             lock: LockName::new(lock).map_err(say)?,
@@ -69,22 +69,22 @@ impl<S: Subject> Place<S> {
         })
     }
 
-    /// What no check takes, however busy the machine is; more grants may take longer.
+    /// The upper bound for the time of one check on a busy machine; more grants may take longer.
     pub(super) fn longest(&self) -> Duration {
         let grants = self.habit.racers.saturating_mul(self.habit.grants);
         self.habit.patience * 10 + EACH_GRANT * grants
     }
 
-    pub(super) fn brief(&self) -> Result<Ttl, Saw> {
+    pub(super) fn brief(&self) -> Result<Ttl, Failure> {
         ttl(self.habit.brief)
     }
 
-    pub(super) fn long(&self) -> Result<Ttl, Saw> {
+    pub(super) fn long(&self) -> Result<Ttl, Failure> {
         ttl(self.habit.long)
     }
 }
 
-fn ttl(duration: Duration) -> Result<Ttl, Saw> {
+fn ttl(duration: Duration) -> Result<Ttl, Failure> {
     let millis = u64::try_from(duration.as_millis()).map_err(say)?;
     Ttl::from_millis(millis).map_err(say)
 }
@@ -97,12 +97,12 @@ pub(super) struct Hand {
     patience: Duration,
 }
 
-/// A grant that nobody renews.
+/// A grant that is not renewed in the background.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) granted: Granted,
     pub(super) grant: GrantRef,
-    /// Until when its holder may believe in it, by the rule every guard goes by.
+    /// The instant until which its holder may believe in it, by the same rule as for every guard.
     pub(super) until: Timestamp,
 }
 
@@ -117,8 +117,8 @@ impl Held {
 }
 
 impl Hand {
-    /// A wish nobody made before. `wait` of zero is a try.
-    pub(super) fn wish(&self, ttl: Ttl, wait: Duration) -> Result<AcquireRequest, Saw> {
+    /// Returns a new request. A `wait` of zero is a try.
+    pub(super) fn wish(&self, ttl: Ttl, wait: Duration) -> Result<AcquireRequest, Failure> {
         let request = RequestId::from_bytes(random::bytes().map_err(say)?);
         Ok(AcquireRequest {
             lock: self.lock.clone(),
@@ -130,12 +130,12 @@ impl Hand {
         })
     }
 
-    pub(super) async fn ask(&self, wish: &AcquireRequest) -> Result<Acquired, Saw> {
+    pub(super) async fn ask(&self, wish: &AcquireRequest) -> Result<Acquired, Failure> {
         self.service.acquire(wish.clone()).await.map_err(say)
     }
 
-    /// Asks for a grant and gets it.
-    pub(super) async fn hold(&self, wish: &AcquireRequest) -> Result<Held, Saw> {
+    /// Sends a request that must be granted.
+    pub(super) async fn hold(&self, wish: &AcquireRequest) -> Result<Held, Failure> {
         let t0 = BootClock.now();
         match self.ask(wish).await? {
             Acquired::Granted(granted) => Ok(self.held(t0, granted)),
@@ -155,25 +155,25 @@ impl Hand {
         }
     }
 
-    pub(super) async fn renew(&self, held: &Held) -> Result<Renewal, Saw> {
+    pub(super) async fn renew(&self, held: &Held) -> Result<Renewal, Failure> {
         let answer = self.service.renew(held.grant.clone(), None).await;
         answer.map_err(say)
     }
 
-    pub(super) async fn release(&self, grant: &GrantRef) -> Result<Released, Saw> {
+    pub(super) async fn release(&self, grant: &GrantRef) -> Result<Released, Failure> {
         self.service.release(grant.clone()).await.map_err(say)
     }
 
-    pub(super) async fn show(&self) -> Result<LockView, Saw> {
+    pub(super) async fn show(&self) -> Result<LockView, Failure> {
         self.service.show(self.lock.clone()).await.map_err(say)
     }
 
-    /// Asks again and again until the lock looks as wanted; there is no event for a queue.
+    /// Polls until the lock is in the expected state; there is no event for a queue.
     pub(super) async fn until(
         &self,
         what: &str,
         wanted: impl Fn(&LockView) -> bool,
-    ) -> Result<(), Saw> {
+    ) -> Result<(), Failure> {
         let end = BootClock.now().after(Span::from(self.patience));
         loop {
             let view = self.show().await?;
@@ -187,22 +187,22 @@ impl Hand {
         }
     }
 
-    /// Fails unless exactly this grant is the one.
-    pub(super) async fn is_held_by(&self, held: &Held) -> Result<(), Saw> {
+    /// Fails unless exactly this grant holds the lock.
+    pub(super) async fn is_held_by(&self, held: &Held) -> Result<(), Failure> {
         let view = self.show().await?;
         match view.holder {
             Some(holder) if holder.token == held.token() => Ok(()),
             other => Err(format!(
-                "the holder should be the one with token {}, not {other:?}",
+                "the holder should have token {}, but the answer is {other:?}",
                 held.token()
             )),
         }
     }
 }
 
-/// Between two looks.
+/// Waits between two polls.
 pub(super) async fn pause() {
-    tokio::time::sleep(Duration::from_millis(2)).await; // real time: another process has to move
+    tokio::time::sleep(Duration::from_millis(2)).await; // real time: another process has to make progress
 }
 
 /// Waits until the clock has reached an instant.
@@ -210,35 +210,35 @@ pub(super) async fn until(instant: Timestamp) {
     BootClock.alarm(instant).await;
 }
 
-/// Ends a check that hangs.
+/// Fails a check that hangs.
 pub(super) async fn within<T>(
     what: &str,
     time: Duration,
-    future: impl Future<Output = Result<T, Saw>>,
-) -> Result<T, Saw> {
+    future: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     match tokio::time::timeout(time, future).await {
         Ok(result) => result,
         Err(_) => Err(format!("{what} took longer than {time:?}")),
     }
 }
 
-pub(super) fn say(error: impl std::fmt::Display) -> Saw {
+pub(super) fn say(error: impl std::fmt::Display) -> Failure {
     error.to_string()
 }
 
-/// Fails with a text unless it holds.
-pub(super) fn ensure(holds: bool, saw: impl FnOnce() -> String) -> Result<(), Saw> {
+/// Fails with the given text if the condition is false.
+pub(super) fn ensure(holds: bool, saw: impl FnOnce() -> String) -> Result<(), Failure> {
     if holds { Ok(()) } else { Err(saw()) }
 }
 
-/// Runs checks one after another and notes each under its own name.
+/// Runs checks one after another and records each one under its own name.
 macro_rules! run_checks {
-    ($place:expr, $report:expr, [$($check:ident),* $(,)?]) => {
+    ($context:expr, $report:expr, [$($check:ident),* $(,)?]) => {
         $(
             let found = $crate::conformance::steps::within(
                 stringify!($check),
-                $place.longest(),
-                $check($place),
+                $context.longest(),
+                $check($context),
             );
             $report.note(stringify!($check), found.await);
         )*

@@ -1,4 +1,4 @@
-//! Where a cluster is, from the URL people type.
+//! The address of a cluster, parsed from its URL.
 
 use crate::fault::Fault;
 use crate::url;
@@ -6,12 +6,12 @@ use crate::url;
 const PORT: u16 = 2379;
 const ROOT: &str = "palisade";
 
-/// What an `etcd://` URL says.
+/// The parts of an `etcd://` URL.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    /// `host:port`, one for each member named.
+    /// `host:port` of each member in the URL.
     pub(super) hosts: Vec<String>,
-    /// What every key begins with; ends with a slash.
+    /// The prefix of every key; it ends with a slash.
     pub(super) root: String,
 }
 
@@ -19,7 +19,7 @@ impl Address {
     pub(super) fn parse(given: &str) -> Result<Address, Fault> {
         let parts = url::Parts::of(given, "etcd")?;
         if parts.user.is_some() {
-            return Err(parts.wrong("users and passwords of etcd are not supported"));
+            return Err(parts.wrong("user names and passwords are not supported for etcd"));
         }
         let root = match parts.path.trim_matches('/') {
             "" => ROOT,
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_the_reason_and_without_the_secret() {
+    fn an_invalid_address_is_refused_with_the_reason_and_without_the_secret() {
         for (url, reason) in [
             ("etcd://", "host"),
             ("etcd://a,,b", "host"),

@@ -1,27 +1,30 @@
-//! What a failed call says about what happened.
+//! Translation of failed calls into faults.
 
 use tonic::{Code, Status};
 
 use crate::fault::Fault;
 
-/// A call that may have changed something.
-pub(super) fn changed(status: &Status) -> Fault {
+/// The fault of a call that may have changed something.
+pub(super) fn of_write(status: &Status) -> Fault {
     match status.code() {
-        // Refused before it was proposed, or for what it is.
+        // Refused before it was proposed, or not a permitted call.
         Code::InvalidArgument | Code::PermissionDenied | Code::Unauthenticated => {
             Fault::invalid(text(status))
         }
         Code::ResourceExhausted | Code::NotFound | Code::FailedPrecondition => {
             Fault::unavailable(text(status))
         }
-        Code::Unimplemented => Fault::invalid(format!("no etcd answers there: {}", text(status))),
+        Code::Unimplemented => Fault::invalid(format!(
+            "the server at this address is not etcd: {}",
+            text(status)
+        )),
         _ => Fault::unknown_outcome(text(status)),
     }
 }
 
-/// A call that only looked.
-pub(super) fn looked(status: &Status) -> Fault {
-    match changed(status) {
+/// The fault of a call that only reads.
+pub(super) fn of_read(status: &Status) -> Fault {
+    match of_write(status) {
         Fault::UnknownOutcome(why) => Fault::Unavailable(why),
         other => other,
     }
@@ -29,7 +32,7 @@ pub(super) fn looked(status: &Status) -> Fault {
 
 fn text(status: &Status) -> String {
     match std::error::Error::source(status) {
-        // What the connection says is more than "transport error".
+        // The cause in the connection says more than "transport error".
         Some(cause) if status.code() == Code::Unavailable || status.code() == Code::Unknown => {
             innermost(cause).to_string()
         }

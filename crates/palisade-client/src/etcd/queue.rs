@@ -1,4 +1,4 @@
-//! One request's way through a lock's queue.
+//! The path of one request through a lock's queue.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use crate::clock::{BootClock, Clock as _, wall};
 use crate::fault::Fault;
 use crate::service::{AcquireRequest, Acquired, Under};
 
-/// What a request is called at the cluster. All of it follows from the request id, so that whatever is
-/// repeated names the same key and the same lease.
+/// The names that a request has at the cluster. All of them are derived from the request id, so a repeated
+/// step names the same key and the same lease.
 pub(super) struct Ticket {
     pub(super) lease: i64,
     key: Vec<u8>,
 }
 
-/// Where a request stands.
-pub(super) struct Place {
+/// The position of a request in the queue.
+pub(super) struct Position {
     /// The create revision of its key.
     pub(super) token: Token,
-    /// The cluster's revision at the look.
+    /// The cluster's revision at the time of the query.
     revision: i64,
-    /// The key before it; `None` when it is first.
+    /// The preceding key; `None` if this request is first.
     before: Option<Vec<u8>>,
 }
 
@@ -56,7 +56,7 @@ impl Ticket {
         &self,
         wire: &Wire,
         token: Option<Token>,
-    ) -> Result<Option<Place>, Fault> {
+    ) -> Result<Option<Position>, Fault> {
         let txn = TxnRequest {
             compare: vec![created(&self.key, token)],
             success: vec![op(get(&self.key))],
@@ -66,20 +66,20 @@ impl Ticket {
         let Some(own) = found.key(0) else {
             return Ok(None);
         };
-        Ok(Some(Place {
+        Ok(Some(Position {
             token: self::token(&own)?,
             revision: found.revision,
             before: None,
         }))
     }
 
-    /// Takes the key away if it is still the one created at this revision; whether it was.
+    /// Deletes the key if it is still the one created at this revision; returns whether it was.
     pub(super) async fn leave(&self, wire: &Wire, token: Option<Token>) -> Result<bool, Fault> {
         wire.delete_as(&self.key, token).await
     }
 }
 
-/// Asks for a lock.
+/// Acquires a lock.
 pub(super) async fn acquire(etcd: &Etcd, request: AcquireRequest) -> Result<Acquired, Fault> {
     let called = BootClock.now();
     let Under::New(ttl) = request.under else {
@@ -103,7 +103,7 @@ pub(super) async fn acquire(etcd: &Etcd, request: AcquireRequest) -> Result<Acqu
                 Ttl::MAX
             )));
         }
-        Alive::Gone => return Err(lost_its_place()),
+        Alive::Gone => return Err(lost_its_position()),
     }
     let asked = Asked {
         etcd,
@@ -112,10 +112,10 @@ pub(super) async fn acquire(etcd: &Etcd, request: AcquireRequest) -> Result<Acqu
         called,
         request,
     };
-    asked.stand(sent).await
+    asked.wait_for_grant(sent).await
 }
 
-/// A request whose lease lives.
+/// A request with a live lease.
 struct Asked<'a> {
     etcd: &'a Etcd,
     ticket: Ticket,
@@ -125,9 +125,9 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Joins the queue and stays in it until it is first or the wait is over. `alive` is when the last
-    /// acknowledged sign of life of the lease was sent.
-    async fn stand(self, mut alive: Timestamp) -> Result<Acquired, Fault> {
+    /// Joins the queue and stays in it until the request is first or the wait is over. `alive` is the instant
+    /// at which the last acknowledged keep-alive of the lease was sent.
+    async fn wait_for_grant(self, mut alive: Timestamp) -> Result<Acquired, Fault> {
         let joined = match self.join().await {
             Err(fault) if self.request.wait.is_none() && !fault.is_transient() => {
                 self.etcd.wire.revoke(self.ticket.lease).await?;
@@ -136,7 +136,7 @@ impl Asked<'_> {
             joined => joined?,
         };
         let (token, first) = match joined {
-            Joined::Place { token, first } => (token, first),
+            Joined::Position { token, first } => (token, first),
             Joined::Held(holder) => {
                 self.etcd.wire.revoke(self.ticket.lease).await?;
                 return held(self.etcd, &holder).await;
@@ -151,24 +151,26 @@ impl Asked<'_> {
         }
         let until = self.called.after(self.request.wait.unwrap_or(Span::ZERO));
         loop {
-            let place = self.place(token).await?.ok_or_else(lost_its_place)?;
-            let Some(before) = &place.before else {
+            let position = self.position(token).await?.ok_or_else(lost_its_position)?;
+            let Some(before) = &position.before else {
                 return Ok(self.granted(token, alive));
             };
             if BootClock.now() >= until {
                 return self.give_up().await;
             }
-            alive = self.wait(before, place.revision + 1, until, alive).await?;
+            alive = self
+                .wait(before, position.revision + 1, until, alive)
+                .await?;
         }
     }
 
-    /// Puts the key, once.
+    /// Creates the key once.
     async fn join(&self) -> Result<Joined, Fault> {
         let (root, lock) = (&*self.etcd.root, &self.request.lock);
         let (start, end) = range(root, lock);
         let free = match self.request.wait {
             Some(_) => absent(&self.ticket.key, Vec::new()),
-            // A try goes past nobody.
+            // A try does not bypass waiting requests.
             None => absent(&start, end),
         };
         let txn = TxnRequest {
@@ -183,19 +185,19 @@ impl Asked<'_> {
         let mut found = self.etcd.wire.txn(txn).await?;
         let first = found.key(1);
         let Some(own) = found.key(0) else {
-            let holder = first.ok_or_else(lost_its_place)?;
+            let holder = first.ok_or_else(lost_its_position)?;
             return Ok(Joined::Held(holder));
         };
         let Ok(token) = token(&own) else {
             return Ok(Joined::TokensExhausted);
         };
         let first = first.is_some_and(|first| first.key == own.key);
-        Ok(Joined::Place { token, first })
+        Ok(Joined::Position { token, first })
     }
 
-    /// The key and the one before it, in one look: a predecessor that is gone says nothing to who is
-    /// gone itself.
-    async fn place(&self, token: Token) -> Result<Option<Place>, Fault> {
+    /// Reads the request's own key and its predecessor in one transaction: a missing predecessor means
+    /// nothing if the request's own key is also gone.
+    async fn position(&self, token: Token) -> Result<Option<Position>, Fault> {
         let before = last_before(&self.etcd.root, &self.request.lock, token);
         let txn = TxnRequest {
             compare: vec![created(&self.ticket.key, Some(token))],
@@ -203,15 +205,15 @@ impl Asked<'_> {
             failure: Vec::new(),
         };
         let mut found = self.etcd.wire.txn(txn).await?;
-        Ok(found.succeeded.then(|| Place {
+        Ok(found.succeeded.then(|| Position {
             token,
             revision: found.revision,
             before: found.key(0).map(|key| key.key),
         }))
     }
 
-    /// Until the key before is gone, or the wait over, or the lease was kept alive, which it is at a third
-    /// of its time. Returns when its last sign of life was sent.
+    /// Waits until the preceding key is gone, the wait is over, or the lease was kept alive, which happens at
+    /// a third of its time. Returns when the last keep-alive was sent.
     async fn wait(
         &self,
         before: &[u8],
@@ -235,19 +237,21 @@ impl Asked<'_> {
         let sent = BootClock.now();
         match self.etcd.wire.keep_alive(self.ticket.lease).await? {
             Alive::For(_) => Ok(sent),
-            Alive::Gone => Err(lost_its_place()),
+            Alive::Gone => Err(lost_its_position()),
         }
     }
 
-    /// The wait is over: leaves the queue, whatever happened to it meanwhile.
+    /// Leaves the queue because the wait is over, whatever the request's position is now.
     async fn give_up(&self) -> Result<Acquired, Fault> {
         let (root, lock) = (&*self.etcd.root, &self.request.lock);
         let first = self.etcd.wire.first(root, lock).await?;
         self.etcd.wire.revoke(self.ticket.lease).await?;
         match first {
             Some(first) if first.key != self.ticket.key => held(self.etcd, &first).await,
-            // Its turn came too late to be seen.
-            _ => Err(Fault::unavailable("its turn came when the wait was over")),
+            // The grant came too late to be used.
+            _ => Err(Fault::unavailable(
+                "the lock became free when the wait was already over",
+            )),
         }
     }
 
@@ -271,19 +275,19 @@ impl Asked<'_> {
 }
 
 enum Joined {
-    Place { token: Token, first: bool },
+    Position { token: Token, first: bool },
     Held(KeyValue),
     TokensExhausted,
 }
 
 async fn is_gone(watch: &mut Watch) -> Result<(), Fault> {
     loop {
-        let told = watch.events.message().await;
-        match told.map_err(|status| fault::changed(&status))? {
-            // Compacted away, or the member lost its leader: look again.
-            Some(told) if told.canceled || !told.events.is_empty() => return Ok(()),
+        let answer = watch.events.message().await;
+        match answer.map_err(|status| fault::of_write(&status))? {
+            // The revision was compacted, or the member lost its leader: query again.
+            Some(answer) if answer.canceled || !answer.events.is_empty() => return Ok(()),
             Some(_) => {}
-            None => return Err(Fault::unknown_outcome("the watch was cut off")),
+            None => return Err(Fault::unknown_outcome("the watch ended")),
         }
     }
 }
@@ -292,7 +296,7 @@ async fn held(etcd: &Etcd, first: &KeyValue) -> Result<Acquired, Fault> {
     Ok(Acquired::Held(holder(etcd, first).await?))
 }
 
-/// Whose key it is.
+/// Returns the holder that a key belongs to.
 pub(super) async fn holder(etcd: &Etcd, first: &KeyValue) -> Result<Holder, Fault> {
     let left = etcd.wire.time_to_live(first.lease).await?;
     let (client, _) = value(first)?;
@@ -303,7 +307,7 @@ pub(super) async fn holder(etcd: &Etcd, first: &KeyValue) -> Result<Holder, Faul
     })
 }
 
-/// What a key says: who, and what it says about itself.
+/// Parses a key's value: the client id and the metadata.
 pub(super) fn value(key: &KeyValue) -> Result<(ClientId, Option<Box<str>>), Fault> {
     let foreign = || Fault::invalid("a key under the root was not written by Palisade");
     let text = std::str::from_utf8(&key.value).map_err(|_| foreign())?;
@@ -321,14 +325,14 @@ pub(super) fn revision(token: Token) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// The keys of a lock: names are printable, so a NUL ends one for certain.
+/// The range of a lock's keys. Names are printable, so a NUL reliably ends one.
 pub(super) fn range(root: &str, lock: &LockName) -> (Vec<u8>, Vec<u8>) {
     let start = [root.as_bytes(), lock.as_bytes(), b"\0"].concat();
     let end = [root.as_bytes(), lock.as_bytes(), b"\x01"].concat();
     (start, end)
 }
 
-/// The lease of a request: 62 random bits of its id, never zero (which lets etcd choose).
+/// The lease id of a request: 62 random bits of its id, never zero (zero would let etcd choose).
 pub(super) fn lease_id(request: &[u8; 16]) -> i64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&request[..8]);
@@ -339,13 +343,13 @@ fn whole_seconds(ttl: Ttl) -> Result<i64, Fault> {
     let millis = ttl.as_millis();
     if !millis.is_multiple_of(1_000) {
         return Err(Fault::invalid(format!(
-            "a lease of {ttl}: etcd has whole seconds, 1 s ..= {} s",
+            "a lease of {ttl}: etcd grants whole seconds, 1 s ..= {} s",
             Ttl::MAX.as_millis() / 1_000
         )));
     }
     Ok(i64::from(millis / 1_000))
 }
 
-fn lost_its_place() -> Fault {
-    Fault::unavailable("its lease ended while it waited, and its place in the queue with it")
+fn lost_its_position() -> Fault {
+    Fault::unavailable("its lease ended while it waited, so it lost its place in the queue")
 }

@@ -1,4 +1,4 @@
-//! The calls the adapter makes, in its own words.
+//! The etcd calls that the adapter makes.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Streaming};
 
-use super::fault::{changed, looked};
+use super::fault::{of_read, of_write};
 use super::queue;
 use crate::fault::Fault;
 
@@ -36,7 +36,7 @@ use pb::watch_client::WatchClient;
 pub(super) use pb::{KeyValue, RangeRequest, TxnRequest};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer that is silent for this long is asked whether it is there, and given as long to answer.
+/// After this much silence the client sends a ping to the peer, and waits as long again for the answer.
 const PING: Duration = Duration::from_secs(3);
 const WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 
@@ -46,23 +46,23 @@ pub(super) struct Wire {
     channel: Channel,
 }
 
-/// What a lease answers.
+/// The outcome of a keep-alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Alive {
-    /// It lasts its full time again, counted from the question.
+    /// The lease lasts its full time again, counted from the request.
     For(Ttl),
-    /// There is no such lease (any more).
+    /// There is no such lease, or no longer.
     Gone,
 }
 
 impl Wire {
-    /// Connects, and gives the cluster's id: of the first member that answers.
+    /// Connects, and returns the cluster's id as the first answering member reports it.
     pub(super) async fn connect(hosts: &[String]) -> Result<(Wire, u64), Fault> {
         let endpoints: Vec<Endpoint> = hosts
             .iter()
             .map(|host| endpoint(host))
             .collect::<Result<_, _>>()?;
-        let mut fault = Fault::invalid("no member of the cluster is named");
+        let mut fault = Fault::invalid("the URL names no member of the cluster");
         for endpoint in &endpoints {
             let one = match endpoint.connect().await {
                 Ok(channel) => Wire { channel },
@@ -107,10 +107,10 @@ impl Wire {
 
     pub(super) async fn range(&self, request: RangeRequest) -> Result<pb::RangeResponse, Fault> {
         let answer = self.kv().range(request).await;
-        Ok(answer.map_err(|status| looked(&status))?.into_inner())
+        Ok(answer.map_err(|status| of_read(&status))?.into_inner())
     }
 
-    /// The key of a lock's holder.
+    /// Returns the key of a lock's holder.
     pub(super) async fn first(
         &self,
         root: &str,
@@ -121,10 +121,10 @@ impl Wire {
 
     pub(super) async fn txn(&self, txn: TxnRequest) -> Result<Answers, Fault> {
         let answer = self.kv().txn(txn).await;
-        Answers::of(answer.map_err(|status| changed(&status))?.into_inner())
+        Answers::of(answer.map_err(|status| of_write(&status))?.into_inner())
     }
 
-    /// Deletes a key if it is still the one created at this revision (or at any); whether it was.
+    /// Deletes a key if it is still the one created at this revision (or at any); returns whether it was.
     pub(super) async fn delete_as(&self, key: &[u8], token: Option<Token>) -> Result<bool, Fault> {
         let delete = pb::DeleteRangeRequest {
             key: key.to_vec(),
@@ -138,21 +138,24 @@ impl Wire {
         Ok(self.txn(txn).await?.succeeded)
     }
 
-    /// Makes a lease with this id; one that is there already is kept alive instead.
+    /// Creates a lease with this id, or keeps it alive if it already exists.
     pub(super) async fn grant(&self, id: i64, seconds: i64) -> Result<Alive, Fault> {
         let request = pb::LeaseGrantRequest { ttl: seconds, id };
         match self.lease().lease_grant(request).await {
             Ok(answer) => ttl(answer.into_inner().ttl).map(Alive::For),
             Err(status) if status.code() == Code::FailedPrecondition => self.keep_alive(id).await,
-            Err(status) => Err(changed(&status)),
+            Err(status) => Err(of_write(&status)),
         }
     }
 
     pub(super) async fn keep_alive(&self, id: i64) -> Result<Alive, Fault> {
         let once = stream::once(async move { pb::LeaseKeepAliveRequest { id } });
         let answer = self.lease().lease_keep_alive(once).await;
-        let mut answers = answer.map_err(|status| changed(&status))?.into_inner();
-        let answer = answers.message().await.map_err(|status| changed(&status))?;
+        let mut answers = answer.map_err(|status| of_write(&status))?.into_inner();
+        let answer = answers
+            .message()
+            .await
+            .map_err(|status| of_write(&status))?;
         match answer {
             Some(answer) if answer.ttl > 0 => ttl(answer.ttl).map(Alive::For),
             Some(_) => Ok(Alive::Gone),
@@ -160,7 +163,7 @@ impl Wire {
         }
     }
 
-    /// Ends a lease and deletes its keys; one that is not there is no error.
+    /// Ends a lease and deletes its keys; a missing lease is not an error.
     pub(super) async fn revoke(&self, id: i64) -> Result<(), Fault> {
         match self
             .lease()
@@ -169,19 +172,19 @@ impl Wire {
         {
             Ok(_) => Ok(()),
             Err(status) if status.code() == Code::NotFound => Ok(()),
-            Err(status) => Err(changed(&status)),
+            Err(status) => Err(of_write(&status)),
         }
     }
 
-    /// How many whole seconds a lease lasts without renewal.
+    /// Returns how many whole seconds a lease lasts without renewal.
     pub(super) async fn time_to_live(&self, id: i64) -> Result<u64, Fault> {
         let request = pb::LeaseTimeToLiveRequest { id, keys: false };
         let answer = self.lease().lease_time_to_live(request).await;
-        let left = answer.map_err(|status| looked(&status))?.into_inner().ttl;
+        let left = answer.map_err(|status| of_read(&status))?.into_inner().ttl;
         Ok(u64::try_from(left).unwrap_or(0))
     }
 
-    /// Tells when a key is deleted, from this revision on.
+    /// Watches for the deletion of a key, from this revision on.
     pub(super) async fn watch(&self, key: &[u8], start_revision: i64) -> Result<Watch, Fault> {
         let create = pb::WatchCreateRequest {
             key: key.to_vec(),
@@ -201,13 +204,13 @@ impl Wire {
             Some((create, (None, dropped)))
         });
         let mut request = Request::new(requests);
-        // A member that has lost its leader says so instead of staying silent.
+        // Makes a member that has lost its leader report it instead of staying silent.
         request.metadata_mut().insert(
             "hasleader",
             tonic::metadata::MetadataValue::from_static("true"),
         );
         let answer = WatchClient::new(self.channel.clone()).watch(request).await;
-        let events = answer.map_err(|status| looked(&status))?.into_inner();
+        let events = answer.map_err(|status| of_read(&status))?.into_inner();
         Ok(Watch {
             events,
             _open: open,
@@ -215,8 +218,8 @@ impl Wire {
     }
 }
 
-/// A watch, which ends with this value: only the end of its stream of requests ends it at the server, not
-/// that nobody reads the answers any more.
+/// A watch, which ends when this value is dropped. The server ends a watch only when its stream of requests
+/// ends, not when nobody reads the answers any more.
 pub(super) struct Watch {
     pub(super) events: Streaming<WatchResponse>,
     _open: oneshot::Sender<Infallible>,
@@ -234,11 +237,11 @@ fn endpoint(host: &str) -> Result<Endpoint, Fault> {
         .keep_alive_while_idle(true))
 }
 
-/// What a transaction did.
+/// The outcome of a transaction.
 pub(super) struct Answers {
     pub(super) succeeded: bool,
     pub(super) revision: i64,
-    /// What each range in it found, in order.
+    /// The results of each of its ranges, in order.
     pub(super) ranges: Vec<pb::RangeResponse>,
 }
 
@@ -258,13 +261,13 @@ impl Answers {
         })
     }
 
-    /// The one key that a range found.
+    /// The single key that a range found.
     pub(super) fn key(&mut self, range: usize) -> Option<KeyValue> {
         self.ranges.get_mut(range)?.kvs.pop()
     }
 }
 
-/// All keys of a lock, the holder's first; limited to one.
+/// A query for all keys of a lock, the holder's first; limited to one.
 pub(super) fn first_of(root: &str, lock: &LockName) -> RangeRequest {
     let (key, range_end) = queue::range(root, lock);
     RangeRequest {
@@ -277,7 +280,7 @@ pub(super) fn first_of(root: &str, lock: &LockName) -> RangeRequest {
     }
 }
 
-/// The key of a lock that was created last before this revision.
+/// A query for the key of a lock that was created last before this revision.
 pub(super) fn last_before(root: &str, lock: &LockName, token: Token) -> RangeRequest {
     RangeRequest {
         sort_order: SortOrder::Descend.into(),
@@ -299,7 +302,7 @@ pub(super) fn op(request: Op) -> pb::RequestOp {
     }
 }
 
-/// Holds if the key was created at this revision; `None` for at any.
+/// Compares true if the key was created at this revision; with `None`, at any.
 pub(super) fn created(key: &[u8], token: Option<Token>) -> pb::Compare {
     let (result, revision) = match token {
         Some(token) => (CompareResult::Equal, queue::revision(token)),
@@ -314,7 +317,7 @@ pub(super) fn created(key: &[u8], token: Option<Token>) -> pb::Compare {
     }
 }
 
-/// Holds if there is no such key, or none in the range.
+/// Compares true if there is no such key, or none in the range.
 pub(super) fn absent(key: &[u8], range_end: Vec<u8>) -> pb::Compare {
     pb::Compare {
         result: CompareResult::Equal.into(),
@@ -343,5 +346,5 @@ fn ttl(seconds: i64) -> Result<Ttl, Fault> {
 }
 
 fn nonsense() -> Fault {
-    Fault::unknown_outcome("an answer without a header: no etcd answers there")
+    Fault::unknown_outcome("an answer without a header: the server at this address is not etcd")
 }

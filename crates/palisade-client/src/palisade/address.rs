@@ -1,4 +1,4 @@
-//! What an authority's address may look like.
+//! The address of an authority, parsed from its URL.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use tonic::transport::Endpoint;
 
 use crate::fault::Fault;
 
-/// The port a Palisade server listens on unless told otherwise.
+/// The default port of a Palisade server.
 const PORT: u16 = 7420;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A peer that is silent for this long is asked whether it is there, and given as long to answer: a
-/// connection that died without a word must not cost a lease of ordinary length.
+/// After this much silence the client sends a ping to the peer, and waits as long again for the answer: a
+/// connection that died silently must not cost a lease of ordinary length.
 const PING: Duration = Duration::from_secs(3);
 
-/// Where a server is: a host (IPv6 in brackets) and a port.
+/// The address of a server: a host (IPv6 in brackets) and a port.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     place: String,
@@ -25,7 +25,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Reads a URL.
+    /// Parses a URL.
     pub(super) fn parse(url: &str) -> Result<Address, Fault> {
         let (host, port) = host_and_port(url)?;
         let place = format!("{host}:{port}");
@@ -40,7 +40,7 @@ impl Address {
         Ok(Address { place, endpoint })
     }
 
-    /// The same place for gRPC.
+    /// The same address for gRPC.
     pub(super) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -82,13 +82,13 @@ fn host_and_port(url: &str) -> Result<(String, u16), Fault> {
         .authority()
         .ok_or_else(|| wrong(url, "a host is missing"))?;
     if authority.as_str().contains('@') {
-        return Err(wrong(url, "credentials do not belong into an address"));
+        return Err(wrong(url, "an address must not contain credentials"));
     }
     if authority.host().is_empty() {
         return Err(wrong(url, "a host is missing"));
     }
     if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-        return Err(wrong(url, "a path has no meaning here"));
+        return Err(wrong(url, "the address must not have a path"));
     }
     let port = match authority.as_str().strip_prefix(authority.host()) {
         Some("") => default_port,
@@ -99,7 +99,7 @@ fn host_and_port(url: &str) -> Result<(String, u16), Fault> {
     Ok((authority.host().to_owned(), port))
 }
 
-/// The parser of addresses takes any digits for a port.
+/// Parses a port; the parser of URLs accepts any digits.
 fn port(given: &str) -> Option<u16> {
     given
         .strip_prefix(':')?
@@ -109,7 +109,8 @@ fn port(given: &str) -> Option<u16> {
 }
 
 fn wrong(url: &str, why: &str) -> Fault {
-    Fault::invalid(format!("{url:?} is no authority's address: {why}"))
+    let url = crate::connect::without_secrets(url);
+    Fault::invalid(format!("{url:?} is not the address of an authority: {why}"))
 }
 
 #[cfg(test)]
@@ -133,9 +134,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_the_reason() {
+    fn an_invalid_address_is_refused_with_the_reason() {
         for (url, reason) in [
-            ("", "no authority's address"),
+            ("", "not the address of an authority"),
             ("127.0.0.1:7420", "scheme"),
             ("locks.example", "scheme"),
             ("https://locks.example", "TLS"),
@@ -145,7 +146,7 @@ mod tests {
             ("http://host:99999", "1 ..= 65535"),
             ("http://host:0", "1 ..= 65535"),
             ("http://host:", "1 ..= 65535"),
-            ("palisade://", "no authority's address"),
+            ("palisade://", "not the address of an authority"),
         ] {
             let message = host_and_port(url).unwrap_err().to_string();
             assert!(message.contains(reason), "{url}: {message}");

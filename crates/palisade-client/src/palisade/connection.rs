@@ -1,11 +1,11 @@
-//! One connection that is open: a plain session, see [`palisade_proto::frames`].
+//! One open connection: a plain session, see [`palisade_proto::frames`].
 //!
 //! ```text
 //!   queue ─► ids (Table) ─► outbound ─► socket ─► inbound ─► Table ─► callers
 //! ```
 //!
-//! One object, polled by one task, does all of it, so nothing here is shared. Everything queued leaves
-//! as one frame, with one system call.
+//! One object, polled by one task, does all of it, so nothing here is shared. All queued operations leave as
+//! one frame, with one system call.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -25,27 +25,27 @@ use super::table::{ReplyTo, Table};
 use super::wire;
 use crate::fault::Fault;
 
-/// An operation on its way to whichever connection comes next.
+/// An operation that waits for a connection.
 pub(super) type Queued = (pb::request::Operation, ReplyTo);
 
-/// The queue of a link. It outlives its connections: what was not sent on one goes out on the next.
+/// The queue of a link. It outlives its connections: an operation not sent on one is sent on the next.
 pub(super) type Queue = mpsc::UnboundedReceiver<Queued>;
 
 pub(super) struct Connection {
     stream: TcpStream,
     inbound: BytesMut,
     outbound: Vec<u8>,
-    /// How much of `outbound` is on its way.
+    /// How many bytes of `outbound` have been written.
     written: usize,
     table: Table,
     taken: Vec<Queued>,
-    /// Whether the queue was left alone for a turn, so that a burst becomes one frame.
+    /// Whether the queue was left alone for one turn, so that a burst becomes one frame.
     rested: bool,
-    vigil: Vigil,
+    liveness: Liveness,
 }
 
 impl Connection {
-    /// Takes over a socket, and opens a session on it.
+    /// Takes a socket and opens a session on it.
     pub(super) fn new(stream: TcpStream) -> Connection {
         Connection {
             stream,
@@ -55,11 +55,11 @@ impl Connection {
             table: Table::default(),
             taken: Vec::new(),
             rested: false,
-            vigil: Vigil::new(),
+            liveness: Liveness::new(),
         }
     }
 
-    /// Asks one question before anybody else may.
+    /// Sends one question before any other operation.
     pub(super) async fn ask(
         &mut self,
         operation: pb::request::Operation,
@@ -73,23 +73,25 @@ impl Connection {
         }
     }
 
-    /// Carries operations until the connection breaks, and says why it did. Also ends when nobody is
-    /// left who could ask.
+    /// Carries operations until the connection breaks, and returns the reason. It also ends when no caller is
+    /// left.
     pub(super) async fn run(&mut self, queue: &mut Queue) -> Fault {
         std::future::poll_fn(|cx| self.poll(cx, queue)).await
     }
 
-    /// What was sent and not answered may have happened.
+    /// Reports that every operation sent and not answered may have happened.
     pub(super) fn abandon(self, why: &Fault) {
         self.table.close(why);
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<Fault> {
-        while self.vigil.poll_tick(cx).is_ready() {
-            match self.vigil.look() {
-                Look::Fine => {}
-                Look::Ask => frames::put_empty(&mut self.outbound),
-                Look::Gone => return Poll::Ready(Fault::unavailable("nothing is heard any more")),
+        while self.liveness.poll_tick(cx).is_ready() {
+            match self.liveness.check() {
+                Check::Fine => {}
+                Check::Ask => frames::put_empty(&mut self.outbound),
+                Check::Gone => {
+                    return Poll::Ready(Fault::unavailable("the server stopped answering"));
+                }
             }
         }
         loop {
@@ -97,19 +99,19 @@ impl Connection {
                 return Poll::Ready(why);
             }
             if self.outbound.is_empty() && self.poll_queue(cx, queue).is_ready() {
-                return Poll::Ready(Fault::unavailable("nobody asks any more"));
+                return Poll::Ready(Fault::unavailable("no caller is left"));
             }
             if self.outbound.is_empty() {
                 return Poll::Pending;
             }
             match ready!(self.poll_flush(cx)) {
-                Ok(()) => self.vigil.sent(),
+                Ok(()) => self.liveness.sent(),
                 Err(error) => return Poll::Ready(broke(&error)),
             }
         }
     }
 
-    /// Hands out every reply that is there. `Ready` only with the reason why no more can come.
+    /// Delivers every reply that has arrived. `Ready` only with the reason why no more can come.
     fn poll_inbound(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         loop {
             self.inbound.reserve(READ_BYTES);
@@ -118,7 +120,7 @@ impl Connection {
                     let why = "the server ended the connection";
                     return Poll::Ready(Err(Fault::unavailable(why)));
                 }
-                Ok(_) => self.vigil.heard(),
+                Ok(_) => self.liveness.heard(),
                 Err(error) => return Poll::Ready(Err(broke(&error))),
             }
             if let Err(why) = self.take_frames() {
@@ -151,11 +153,11 @@ impl Connection {
         }
     }
 
-    /// Puts everything queued into one frame. `Ready` when nobody is left who could ask.
+    /// Puts all queued operations into one frame. `Ready` when no caller is left.
     fn poll_queue(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<()> {
         if !self.rested && !self.table.is_empty() && !queue.is_empty() {
             // The first caller of a burst wakes this task before the others have run. One turn of the
-            // scheduler later they have queued theirs, and one frame carries them all.
+            // scheduler later they have queued their operations, and one frame carries them all.
             self.rested = true;
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -166,7 +168,7 @@ impl Connection {
         }
         let frame = Open::at_end(&mut self.outbound);
         for (operation, reply) in self.taken.drain(..) {
-            // A caller that is gone before its operation was sent wants nothing any more.
+            // A caller that left before its operation was sent no longer wants it.
             if !reply.is_closed() {
                 let id = self.table.enter(reply);
                 let operation = Some(operation);
@@ -175,7 +177,7 @@ impl Connection {
         }
         frame.close(&mut self.outbound);
         if self.outbound.is_empty() {
-            // All of them had gone; the queue has to be asked again to wake this task.
+            // All of the callers had left; poll the queue again to register the waker.
             cx.waker().wake_by_ref();
         }
         Poll::Pending
@@ -201,34 +203,34 @@ fn broke(error: &io::Error) -> Fault {
 }
 
 fn no_palisade() -> Fault {
-    Fault::invalid("what answers there is no Palisade server")
+    Fault::invalid("the server at this address is not Palisade")
 }
 
-/// Looks whether the server is still there. A connection that died without a word must not cost a
-/// lease of ordinary length.
-struct Vigil {
+/// Checks whether the server still answers. A connection that died silently must not cost a lease of ordinary
+/// length.
+struct Liveness {
     interval: Interval,
     heard: bool,
     sent: bool,
-    /// Looks in a row that found nothing heard.
+    /// The number of checks in a row that found no sign of the server.
     misses: u32,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Look {
+enum Check {
     Fine,
-    /// Say something that is answered.
+    /// Send a message that the server answers.
     Ask,
     Gone,
 }
 
-impl Vigil {
-    fn new() -> Vigil {
+impl Liveness {
+    fn new() -> Liveness {
         let mut interval = interval(PING);
-        // The first look is one period from now, not at once.
+        // The first check is one period from now, not immediate.
         interval.reset();
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Vigil {
+        Liveness {
             interval,
             heard: false,
             sent: false,
@@ -248,32 +250,32 @@ impl Vigil {
         self.sent = true;
     }
 
-    fn look(&mut self) -> Look {
+    fn check(&mut self) -> Check {
         self.misses = if self.heard { 0 } else { self.misses + 1 };
         let spoke = self.sent;
         (self.heard, self.sent) = (false, false);
         match self.misses {
-            0 if spoke => Look::Fine,
-            0 | 1 => Look::Ask,
-            _ => Look::Gone,
+            0 if spoke => Check::Fine,
+            0 | 1 => Check::Ask,
+            _ => Check::Gone,
         }
     }
 }
 
-/// How often is looked. A silent server is given up at the second look.
+/// The interval of the checks. A silent server is given up at the second check.
 const PING: Duration = Duration::from_secs(3);
 
-/// Operations in one frame at most. With the longest names and texts that is under 1 MiB, a quarter
-/// of what a server takes.
+/// The largest number of operations in one frame. With the longest names and texts that is under 1 MiB, a
+/// quarter of what a server accepts.
 const FRAME: usize = 1_024;
 
 /// A frame of replies may carry many pages of a listing.
 const LARGEST_FRAME: usize = 64 * 1024 * 1024;
 
-/// Room made for each read.
+/// The buffer space reserved for each read.
 const READ_BYTES: usize = 4 << 10;
 
-/// Room kept between bursts.
+/// The buffer space kept between bursts.
 const KEEP_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
@@ -282,20 +284,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_server_is_asked_once_and_then_given_up() {
-        let mut vigil = Vigil::new();
-        assert_eq!(vigil.look(), Look::Ask);
-        vigil.heard();
-        assert_eq!([vigil.look(), vigil.look()], [Look::Ask, Look::Ask]);
-        assert_eq!(vigil.look(), Look::Gone);
+        let mut liveness = Liveness::new();
+        assert_eq!(liveness.check(), Check::Ask);
+        liveness.heard();
+        assert_eq!(
+            [liveness.check(), liveness.check()],
+            [Check::Ask, Check::Ask]
+        );
+        assert_eq!(liveness.check(), Check::Gone);
     }
 
     #[tokio::test]
-    async fn a_client_that_only_listens_says_something_all_the_same() {
-        let mut vigil = Vigil::new();
-        vigil.heard();
-        vigil.sent();
-        assert_eq!(vigil.look(), Look::Fine);
-        vigil.heard();
-        assert_eq!(vigil.look(), Look::Ask);
+    async fn a_client_that_only_listens_still_sends_messages() {
+        let mut liveness = Liveness::new();
+        liveness.heard();
+        liveness.sent();
+        assert_eq!(liveness.check(), Check::Fine);
+        liveness.heard();
+        assert_eq!(liveness.check(), Check::Ask);
     }
 }

@@ -1,4 +1,4 @@
-//! One way to a server, and the task that keeps it open.
+//! A connection to a server that is reopened when it breaks, and the task that does so.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::connection::{Connection, Queue, Queued};
 use super::wire;
 use crate::fault::Fault;
 
-/// The callers' end of a connection that is opened again whenever it breaks.
+/// The callers' end of a connection that is reopened whenever it breaks.
 pub(super) struct Link {
     queue: mpsc::UnboundedSender<Queued>,
 }
 
 impl Link {
-    /// Connects, and says which authority is there: the one expected, if one is.
+    /// Connects, and returns the authority found there, which must be the expected one, if there is one.
     pub(super) async fn open(
         address: Address,
         expected: Option<AuthorityId>,
@@ -40,12 +40,11 @@ impl Link {
         }
         answer
             .await
-            .unwrap_or_else(|_| Err(Fault::unknown_outcome("the connection's task is gone")))
+            .unwrap_or_else(|_| Err(Fault::unknown_outcome("the connection's task has ended")))
     }
 }
 
-/// Carries operations, and connects again when the connection breaks, until no caller can come any
-/// more.
+/// Carries operations, and reconnects when the connection breaks, until no caller can come any more.
 async fn run(address: Address, authority: AuthorityId, mut queue: Queue, first: Connection) {
     let mut open = Some(first);
     let mut pause = SHORTEST;
@@ -69,7 +68,7 @@ async fn run(address: Address, authority: AuthorityId, mut queue: Queue, first: 
     }
 }
 
-/// Opens a connection, and makes sure who is there.
+/// Opens a connection and checks the authority at the other end.
 async fn connect(
     address: &Address,
     expected: Option<&AuthorityId>,
@@ -95,7 +94,7 @@ async fn open(address: &Address) -> Result<(Connection, AuthorityId), Fault> {
     let at = |fault: Fault| fault.at(address);
     let stream = TcpStream::connect(address.to_string()).await;
     let stream = stream.map_err(|error| at(Fault::unavailable(error.to_string())))?;
-    // Small frames: waiting to fill a segment would cost 40 ms each.
+    // Frames are small; waiting to fill a segment would cost 40 ms each.
     let _ = stream.set_nodelay(true);
     let mut connection = Connection::new(stream);
     let status = pb::request::Operation::Status(pb::StatusRequest {});
@@ -103,8 +102,8 @@ async fn open(address: &Address) -> Result<(Connection, AuthorityId), Fault> {
     Ok((connection, wire::status(outcome)?.authority))
 }
 
-/// Lets some time pass before the next attempt to connect. Callers hear at once that nothing was
-/// sent; how long to insist is theirs to say.
+/// Waits before the next attempt to connect. Meanwhile callers learn at once that nothing was sent; they
+/// decide how long to repeat.
 async fn refuse_for(pause: Duration, queue: &mut Queue, fault: &Fault) {
     let fault = Fault::unavailable(fault.reason());
     let refuse = async {
@@ -112,7 +111,7 @@ async fn refuse_for(pause: Duration, queue: &mut Queue, fault: &Fault) {
             let _ = reply.send(Err(fault.clone()));
         }
     };
-    // It ends before its time when nobody is left who could ask.
+    // It ends early when no caller is left.
     let _ = tokio::time::timeout(pause, refuse).await;
 }
 
@@ -122,5 +121,5 @@ fn runtime_gone() -> Fault {
 
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_millis(500);
-/// From the first packet to an open session.
+/// The time allowed from the first packet to an open session.
 const OPENING: Duration = Duration::from_secs(10);

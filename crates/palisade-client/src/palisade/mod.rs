@@ -1,14 +1,14 @@
 //! A Palisade server as the authority.
 //!
-//! All operations of a connection travel on one plain session, any number in flight:
+//! All operations of a connection travel in one plain session, with any number in flight:
 //!
 //! ```text
 //!   caller ── (operation, oneshot) ──► queue ──► Connection: everything queued is one frame ──► server
 //!   caller ◄── oneshot ◄──────────────────────── Connection: frames of replies ◄────────────── server
 //! ```
 //!
-//! There is no timer and no task for an operation: a frame leaves as soon as the connection takes it,
-//! and carries whatever has been queued by then. Watching goes over gRPC.
+//! There is no timer and no task for each operation: a frame leaves as soon as the connection can take it,
+//! and carries everything queued by then. Watching uses gRPC.
 
 mod address;
 mod connection;
@@ -43,7 +43,7 @@ impl Palisade {
     /// Connects to the server at `url` with this many connections.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that cannot be meant or a server that is not Palisade,
+    /// [`Fault::Invalid`] for an address that is not valid or a server that is not Palisade,
     /// [`Fault::Unavailable`] if nothing answers there.
     pub async fn connect(url: &str, connections: usize) -> Result<Palisade, Fault> {
         let address = Address::parse(url)?;
@@ -70,7 +70,7 @@ impl Palisade {
         })
     }
 
-    /// Sends one operation. Nothing is shared between connections but the turn they take.
+    /// Sends one operation. Connections share only the counter that chooses the next one.
     async fn call(&self, wish: Wish) -> Result<pb::reply::Outcome, Fault> {
         let turn = match self.links.len() {
             1 => 0,

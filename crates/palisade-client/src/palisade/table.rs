@@ -8,7 +8,7 @@ use crate::fault::Fault;
 /// Where an operation's reply goes.
 pub(super) type ReplyTo = oneshot::Sender<Result<pb::reply::Outcome, Fault>>;
 
-/// Operations in flight, each under the id it was sent with.
+/// Operations in flight, each under the id with which it was sent.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     waiting: Vec<Option<ReplyTo>>,
@@ -16,7 +16,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Takes in an operation that is about to be sent, and gives it its id, which is never 0.
+    /// Adds an operation that is about to be sent, and returns its id, which is never 0.
     pub(super) fn enter(&mut self, reply: ReplyTo) -> u64 {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -34,7 +34,7 @@ impl Table {
         self.free.len() == self.waiting.len()
     }
 
-    /// Hands out a reply. One that nobody waits for is passed over.
+    /// Delivers a reply. A reply without a waiting caller is ignored.
     pub(super) fn settle(&mut self, id: u64, outcome: pb::reply::Outcome) {
         let slot = id
             .checked_sub(1)
@@ -48,7 +48,7 @@ impl Table {
         }
     }
 
-    /// The connection is gone: what was sent on it may have happened.
+    /// Closes the table because the connection is gone: operations sent on it may have happened.
     pub(super) fn close(self, why: &Fault) {
         for to in self.waiting.into_iter().flatten() {
             let _ = to.send(Err(why.clone()));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_flight_when_the_connection_broke_is_unknown() {
+    fn operations_in_flight_when_the_connection_breaks_are_unknown() {
         let mut table = Table::default();
         let (one, mut first) = oneshot::channel();
         table.enter(one);

@@ -1,4 +1,4 @@
-//! Watching a Palisade server: a stream of its own, apart from the sessions.
+//! Watching a Palisade server, on a stream separate from the sessions.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,7 +15,7 @@ use crate::service::{Events, WatchEvent};
 
 struct Changes(Streaming<pb::Event>);
 
-/// Opens a watch on a connection of its own, so that a slow reader holds up nobody else.
+/// Opens a watch on its own connection, so that a slow reader delays no other caller.
 pub(super) async fn open(address: Address, request: pb::WatchRequest) -> Result<Events, Fault> {
     let channel = address.endpoint().connect().await;
     let channel = channel.map_err(|error| Fault::unavailable(wire::causes(&error)))?;

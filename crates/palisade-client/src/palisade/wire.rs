@@ -1,4 +1,4 @@
-//! Between the wire's types and ours.
+//! Conversion between the wire's types and the client's types.
 
 use std::error::Error as StdError;
 
@@ -31,7 +31,7 @@ pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
     }
 }
 
-/// Up to 24 h fit; what is left of a wait is never rounded down to a try.
+/// A wait of up to 24 h fits; the rest of a wait is never rounded down to a try.
 fn wait_ms(wait: Span) -> u32 {
     let millis = wait.as_nanos().div_ceil(1_000_000);
     u32::try_from(millis).unwrap_or(u32::MAX)
@@ -61,7 +61,7 @@ pub(super) fn list(
 ) -> Result<pb::ListRequest, Fault> {
     let cursor = after.map_or(Ok(0), |cursor| cursor.0.parse());
     let cursor =
-        cursor.map_err(|_| Fault::invalid("the cursor is of another authority's listing"))?;
+        cursor.map_err(|_| Fault::invalid("the cursor is from a listing of another authority"))?;
     Ok(pb::ListRequest {
         prefix: prefix.to_owned(),
         cursor,
@@ -114,7 +114,7 @@ pub(super) fn released(outcome: Outcome) -> Result<Released, Fault> {
 
 pub(super) fn revoked(outcome: Outcome) -> Result<Revocation, Fault> {
     Ok(match outcome {
-        // The wire has one word for a grant that was live and is now given up.
+        // The wire uses the same word for a live grant that is now released.
         Outcome::Released(_) => Revocation::Revoked,
         Outcome::Ended(ended) if ending(ended.how)? == Ending::Revoked => Revocation::Revoked,
         other => match not_live(other)? {
@@ -125,7 +125,7 @@ pub(super) fn revoked(outcome: Outcome) -> Result<Revocation, Fault> {
     })
 }
 
-/// The ways in which a grant named is not live.
+/// The ways in which a named grant is not live.
 enum NotLive {
     Ended(Ending),
     NotHeld,
@@ -276,7 +276,7 @@ pub(super) fn bytes(bytes: &[u8; 16]) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// A reply that refuses, by what the caller may do next.
+/// Converts a reply with an error into a fault, by what the caller may do next.
 pub(super) fn refusal(error: pb::Error) -> Fault {
     match error.code.as_str() {
         "unavailable" | "queue_full" | "too_many_locks" => Fault::unavailable(error.message),
@@ -287,11 +287,11 @@ pub(super) fn refusal(error: pb::Error) -> Fault {
     }
 }
 
-/// A call that failed instead of being answered.
+/// The fault of a call that failed without an answer.
 pub(super) fn fault(status: &tonic::Status) -> Fault {
     match status.code() {
         tonic::Code::Unimplemented => Fault::invalid(format!(
-            "what answers there is no Palisade server: {}",
+            "the server at this address is not Palisade: {}",
             said(status)
         )),
         tonic::Code::InvalidArgument | tonic::Code::OutOfRange => Fault::invalid(said(status)),
@@ -301,7 +301,7 @@ pub(super) fn fault(status: &tonic::Status) -> Fault {
     }
 }
 
-/// A failed call's message with its causes: "transport error" alone helps nobody.
+/// The message of a failed call with its causes; "transport error" alone does not help.
 pub(super) fn said(status: &tonic::Status) -> String {
     match status.source() {
         Some(source) => format!("{}: {}", status.message(), causes(source)),
@@ -310,7 +310,7 @@ pub(super) fn said(status: &tonic::Status) -> String {
     }
 }
 
-/// An error and everything below it, outermost first, each said once.
+/// An error and all its causes, outermost first, without repetitions.
 pub(super) fn causes(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut below = error.source();
@@ -329,10 +329,10 @@ pub(super) fn empty() -> Fault {
 }
 
 fn misplaced() -> Fault {
-    malformed("a reply to another question")
+    malformed("a reply that does not match the question")
 }
 
-/// The server answered, in a way this client does not understand: it may have done anything.
+/// The fault of an answer that this client does not understand: the server may have done anything.
 fn malformed(what: impl ToString) -> Fault {
     Fault::unknown_outcome(format!(
         "the server's answer is not understood: {}",

@@ -1,14 +1,14 @@
 //! PostgreSQL's session advisory locks: exclusion **without a fencing token**.
 //!
-//! The lock lives as long as a session does. That is quick and needs no table, and it is for work
-//! that is merely wasted when it is done twice:
+//! The lock lives as long as a session. That is fast and needs no table. Use it for work where doing it twice
+//! only wastes effort:
 //!
-//! * There is no token, so nothing at the resource can refuse a holder that was paused. The guard has
-//!   no `token()`, and does not compile where a fence wants one.
-//! * There is no lease and no deadline. When the connection dies without a word, the server may free
-//!   the lock long before or long after this side notices.
-//! * It does not survive a transaction pooler: the session is the pooler's, and the lock stays with
-//!   whoever gets it next. Connect to the server itself.
+//! * There is no token, so the resource cannot refuse a holder that was paused. The guard has no `token()`,
+//!   and does not compile where a fence requires one.
+//! * There is no lease and no deadline. When the connection dies silently, the server may free the lock long
+//!   before or long after this side notices.
+//! * It does not work through a transaction pooler: the session belongs to the pooler, and the lock stays
+//!   with the next client that gets the session. Connect to the server itself.
 //!
 //! ```compile_fail
 //! # use palisade_client::postgres::advisory::Guard;
@@ -38,7 +38,7 @@ pub struct AdvisoryLocks {
     config: Config,
 }
 
-/// A lock that is held for as long as its own connection lives. No token: see the [module](self).
+/// A lock that is held for as long as its own connection exists. It has no token: see the [module](self).
 #[must_use = "dropping the guard ends the session, and with it the lock"]
 pub struct Guard {
     lock: LockName,
@@ -47,18 +47,19 @@ pub struct Guard {
 }
 
 impl AdvisoryLocks {
-    /// Locks in the database at `url`, spelled as for [`Postgres::connect`](super::Postgres::connect).
-    /// Nothing is connected to yet: each lock has a session of its own.
+    /// Prepares locks in the database at `url`, written as for
+    /// [`Postgres::connect`](super::Postgres::connect). It opens no connection yet: each lock has its own
+    /// session.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that cannot be meant.
+    /// [`Fault::Invalid`] for an address that is not valid.
     pub fn at(url: &str) -> Result<AdvisoryLocks, Fault> {
         let config = pool::config(url)?;
         Ok(AdvisoryLocks { config })
     }
 
-    /// Takes the lock called `name`, waiting up to `wait` for it (zero: not at all); `None` if
-    /// somebody else still has it then. Waiters are served in the order in which they came.
+    /// Takes the lock called `name`, waiting up to `wait` for it (zero: not at all); `None` if another client
+    /// still has it then. Waiters are served in the order in which they arrived.
     ///
     /// # Errors
     /// Faults only. Dropping the future leaves nothing behind: its session ends.
@@ -102,18 +103,18 @@ impl Guard {
         &self.lock
     }
 
-    /// Whether the session is known to be over. `false` proves nothing: see the [module](self).
+    /// Whether the session is known to have ended. `false` proves nothing: see the [module](self).
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.client.is_closed()
     }
 
-    /// Completes when this side notices that the session is over, and the lock with it.
+    /// Completes when this side notices that the session has ended, and the lock with it.
     pub async fn lost(&mut self) {
         let _ = (&mut self.connection).await;
     }
 
-    /// Gives the lock up, and reports whether it was still held.
+    /// Releases the lock, and reports whether it was still held.
     ///
     /// # Errors
     /// [`Fault::UnknownOutcome`] if there was no answer: the session's end frees the lock.

@@ -1,4 +1,4 @@
-//! The connection that hears of grants while requests wait.
+//! The connection that receives notifications of grants while requests wait.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Config, NoTls};
 
 use super::fault;
-use crate::ears::{Ear, Ears};
 use crate::fault::Fault;
+use crate::notifications::{Notifications, Waiting};
 use crate::random;
 
-/// One for all requests of a service. It runs only while any of them waits for the first time, and
-/// then stays.
+/// The listener shared by all requests of a service. It starts when a request waits for the first time, and
+/// then keeps running.
 pub(super) struct Listener {
     config: Config,
     channel: String,
-    pub(super) ears: Arc<Ears>,
+    pub(super) notifications: Arc<Notifications>,
     task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -28,28 +28,28 @@ impl Listener {
         Ok(Listener {
             config,
             channel: format!("palisade_{random}"),
-            ears: Arc::default(),
+            notifications: Arc::default(),
             task: tokio::sync::Mutex::default(),
         })
     }
 
-    /// The channel that grants of this service's requests are told on.
+    /// The channel on which grants of this service's requests are announced.
     pub(super) fn channel(&self) -> &str {
         &self.channel
     }
 
-    /// Hears of this request's grant from now on. Without a listening connection waiters look by
-    /// themselves, so a failure to open one is none.
-    pub(super) async fn listen(&self, request: RequestId) -> Ear<'_> {
-        let ear = self.ears.open(request);
+    /// Subscribes to this request's grant. Without a listening connection waiters poll, so a failure to open
+    /// one is not an error.
+    pub(super) async fn listen(&self, request: RequestId) -> Waiting<'_> {
+        let waiting = self.notifications.open(request);
         let mut task = self.task.lock().await;
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            match open(&self.config, &self.channel, Arc::clone(&self.ears)).await {
+            match open(&self.config, &self.channel, Arc::clone(&self.notifications)).await {
                 Ok(running) => *task = Some(running),
                 Err(fault) => tracing::debug!(%fault, "cannot listen for grants"),
             }
         }
-        ear
+        waiting
     }
 }
 
@@ -61,14 +61,18 @@ impl Drop for Listener {
     }
 }
 
-/// Opens the connection; from then on the task hears.
-async fn open(config: &Config, channel: &str, ears: Arc<Ears>) -> Result<JoinHandle<()>, Fault> {
+/// Opens the connection and starts the task that receives its notifications.
+async fn open(
+    config: &Config,
+    channel: &str,
+    notifications: Arc<Notifications>,
+) -> Result<JoinHandle<()>, Fault> {
     let connected = config.connect(NoTls).await;
     let (client, mut connection) = connected.map_err(|error| fault::connecting(&error))?;
     let task = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-            if let AsyncMessage::Notification(told) = message {
-                ears.tell(told.payload());
+            if let AsyncMessage::Notification(notified) = message {
+                notifications.deliver(notified.payload());
             }
         }
     });

@@ -2,37 +2,36 @@
 //!
 //! ```text
 //!   operation ─► one statement: SELECT palisade.acquire(…) ─► its own transaction, in setup.sql:
-//!                  enter the lock ─► end what is over ─► draw a token and grant, or queue
+//!                  enter the lock ─► end expired grants ─► draw a token and grant, or queue
 //!   release  ──►   the next waiter is granted in the same transaction ─► NOTIFY its connection
 //!                                                                              │
 //!   a waiting request: listener ◄─── its token ────────────────────────────────┘
-//!                      (nobody told it: it asks again, and is answered with its grant)
+//!                      (without a notification: it asks again and gets its grant)
 //! ```
 //!
-//! # What it gives
+//! # Guarantees
 //!
-//! * All of the rules of a Palisade server: one serial order for each lock, FIFO waiters, repeats
-//!   recognised by their request id, endings remembered for an hour, the same client takes its lock
-//!   back.
-//! * Tokens from **one counter row**, drawn in the transaction that grants, which keeps that row until
-//!   it is durable: grants become visible in the order of their tokens, over all locks. (A sequence
-//!   would not do: `nextval` is drawn before the transaction has its turn.)
-//! * One statement for each operation and nothing kept in the session, so a transaction pooler
-//!   (PgBouncer) may stand in between. `LISTEN` needs a session: behind a pooler waiters learn by
-//!   looking, the first of them once a second.
+//! * All of the rules of a Palisade server: one serial order for each lock, FIFO waiters, repeats recognised
+//!   by their request id, endings remembered for an hour, and a client that gets its own lock back.
+//! * Tokens from **one counter row**, drawn in the transaction that grants, which locks that row until it is
+//!   durable: grants become visible in the order of their tokens, over all locks. (A sequence does not
+//!   suffice: `nextval` is drawn before the transaction has its turn.)
+//! * One statement for each operation and no state in the session, so a transaction pooler (PgBouncer) may
+//!   stand in between. `LISTEN` needs a session: behind a pooler waiters learn of grants by polling, the
+//!   first of them once a second.
 //!
-//! # What it cannot give
+//! # Limitations
 //!
-//! * Leases expire by the database's wall clock; PostgreSQL has no other. **A clock set forward expires
-//!   every lease at once.** Holders keep their own clock, and the fence keeps the data.
-//! * Grants of all locks wait for one row, each for one flush to disk: about as many a second as the
-//!   disk syncs.
-//! * **A failover to a standby that lags, and a restore from a backup, go back to old tokens**, under
-//!   the same authority id. Make the standby synchronous; after a restore run
+//! * Leases expire by the database's wall clock; PostgreSQL has no other. **A clock set forward expires every
+//!   lease at once.** Holders keep their own clock, and the fence protects the data.
+//! * Grants of all locks wait for one row, each for one flush to disk: the rate of grants is about the rate
+//!   of disk syncs.
+//! * **A failover to a standby that lags, and a restore from a backup, go back to old tokens**, under the
+//!   same authority id. Make the standby synchronous; after a restore run
 //!   `UPDATE palisade.authority SET last_token = last_token + 17592186044416`.
 //! * Several locks under one lease, and events, are not offered.
 //!
-//! [`advisory`] is the other way PostgreSQL locks, without tokens.
+//! [`advisory`] offers PostgreSQL's other kind of locks, without tokens.
 
 pub mod advisory;
 mod fault;
@@ -51,8 +50,8 @@ use crate::service::{
 use listener::Listener;
 use pool::Pool;
 
-/// What creates the tables and functions. [`Postgres::connect`] runs it where they are missing; where
-/// the role may not create a schema, an administrator runs it before.
+/// The script that creates the tables and functions. [`Postgres::connect`] runs it if they are missing. If
+/// the role may not create a schema, an administrator runs it first.
 pub const SETUP: &str = include_str!("setup.sql");
 
 /// The version of the tables and functions in [`SETUP`].
@@ -66,12 +65,12 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Connects to the database at `url`, `postgres://[user[:password]@]host[:port]/database` as libpq
-    /// spells it, with this many connections for operations; one more listens while requests wait.
-    /// TLS is not built in.
+    /// Connects to the database at `url`, `postgres://[user[:password]@]host[:port]/database` in libpq's
+    /// notation, with this many connections for operations. One more listens while requests wait. TLS is not
+    /// built in.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that cannot be meant or a role without the right to set up,
+    /// [`Fault::Invalid`] for an address that is not valid or a role without the right to set up,
     /// [`Fault::Unavailable`] if nothing answers there.
     pub async fn connect(url: &str, connections: usize) -> Result<Postgres, Fault> {
         let pool = Pool::new(pool::config(url)?, connections)?;
@@ -84,10 +83,10 @@ impl Postgres {
         })
     }
 
-    /// How many times a waiting request of this connection was woken because it had been granted.
+    /// The number of times that a waiting request of this connection was woken because it had been granted.
     #[must_use]
     pub fn wake_ups(&self) -> u64 {
-        self.listener.ears.wake_ups()
+        self.listener.notifications.wake_ups()
     }
 
     async fn renewed(&self, grant: GrantRef, ttl: Option<Ttl>) -> Result<Renewal, Fault> {
@@ -176,34 +175,34 @@ impl Postgres {
     }
 }
 
-/// The request that a grant's key names, and the token.
+/// The request id in a grant's key, and the token.
 fn named(grant: &GrantRef) -> (String, Option<i64>) {
     (grant.key.to_hex(), grant.token.map(rows::number))
 }
 
-/// Sets up what is missing, and learns which authority this is.
+/// Creates missing tables and functions, and returns the authority id.
 async fn prepare(pool: &Pool) -> Result<AuthorityId, Fault> {
     let there = "SELECT to_regprocedure('palisade.listed(text, text, bigint)') IS NOT NULL";
     if !pool
         .one(there, &[])
         .await?
         .try_get::<_, bool>(0)
-        .map_err(rows::odd)?
+        .map_err(rows::unexpected)?
     {
-        // Two that set up at once wait for each other.
+        // Two clients that set up at the same time wait for each other.
         let setup = format!("BEGIN; SELECT pg_advisory_xact_lock(1347309643); {SETUP} COMMIT;");
         pool.batch(&setup).await?;
     }
     let row = pool
         .one("SELECT id, version FROM palisade.authority", &[])
         .await?;
-    let version: i32 = row.try_get(1).map_err(rows::odd)?;
+    let version: i32 = row.try_get(1).map_err(rows::unexpected)?;
     if version != VERSION {
         return Err(Fault::invalid(format!(
             "the lock table there has version {version}; this client needs {VERSION}"
         )));
     }
-    let id: &str = row.try_get(0).map_err(rows::odd)?;
+    let id: &str = row.try_get(0).map_err(rows::unexpected)?;
     Ok(AuthorityId::new(&format!("postgres:{id}"))?)
 }
 
@@ -236,7 +235,7 @@ impl LockService for Postgres {
         Box::pin(self.listed(prefix.to_owned(), after, limit))
     }
 
-    /// The reason is for people and the table has no place for it.
+    /// The reason is for people, and the table has no place to store it.
     fn revoke(&self, lock: LockName, token: Token, _reason: &str) -> Operation<'_, Revocation> {
         Box::pin(self.revoked(lock, token))
     }

@@ -1,4 +1,4 @@
-//! A few connections, opened when they are needed and again when they broke.
+//! A few connections, opened on demand and reopened after a break.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,8 +13,8 @@ use crate::fault::Fault;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections that operations are spread over. A statement waits while its lock is busy, and those
-/// behind it on the same connection wait with it; correct with one, quicker with several.
+/// The connections over which operations are spread. A statement waits while its lock is busy, and later
+/// statements on the same connection wait with it. One connection is correct; several are faster.
 pub(super) struct Pool {
     config: Config,
     slots: Vec<Mutex<Option<Arc<Client>>>>,
@@ -39,7 +39,7 @@ impl Pool {
         &self.config
     }
 
-    /// One statement in one round trip, unnamed: behind a pooler the next one may go to another
+    /// Runs one unnamed statement in one round trip. Behind a pooler the next statement may go to another
     /// session.
     pub(super) async fn all(
         &self,
@@ -79,7 +79,8 @@ impl Pool {
             .connect(NoTls)
             .await
             .map_err(|error| fault::connecting(&error))?;
-        // Ends when the client is dropped or the connection breaks, which every statement then says.
+        // It ends when the client is dropped or the connection breaks; every statement then reports the
+        // break.
         tokio::spawn(async move { drop(connection.await) });
         let client = Arc::new(client);
         *slot = Some(Arc::clone(&client));
@@ -87,18 +88,18 @@ impl Pool {
     }
 }
 
-/// The database that a URL names. What is a secret in it never gets into a message.
+/// The database in a URL. A message never contains the URL's secrets.
 pub(super) fn config(url: &str) -> Result<Config, Fault> {
     let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
         let cause = std::error::Error::source(&error).map(ToString::to_string);
         Fault::invalid(format!(
-            "{} is no database's address: {}",
+            "{} is not the address of a database: {}",
             crate::connect::without_secrets(url),
             cause.unwrap_or_else(|| error.to_string())
         ))
     })?;
     if config.get_hosts().is_empty() {
-        return Err(Fault::invalid("a database's address needs a host"));
+        return Err(Fault::invalid("the address of a database needs a host"));
     }
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);

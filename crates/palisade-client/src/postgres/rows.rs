@@ -1,4 +1,4 @@
-//! What the functions of `setup.sql` answer, in the seam's words.
+//! Conversion of the results of `setup.sql` into the client's types.
 
 use palisade_core::{
     ClientId, Ending, Holder, LeaseId, LockName, LockView, Renewed, Span, Token, Ttl, WallTime,
@@ -11,7 +11,7 @@ use crate::service::{Acquired, Cursor, Page, Released, Renewal, Revocation};
 /// The answers to one `palisade.acquire`.
 pub(super) enum Asked {
     Granted(Grant),
-    /// It waits; `first` of all that do.
+    /// The request waits; `first` means that it is first in the queue.
     Queued {
         first: bool,
         holder: Holder,
@@ -21,7 +21,7 @@ pub(super) enum Asked {
 
 pub(super) struct Grant {
     pub(super) token: Token,
-    /// From when the statement was carried out.
+    /// The remaining time, counted from when the statement was executed.
     pub(super) remaining: Span,
     pub(super) acquired_at: WallTime,
 }
@@ -35,12 +35,12 @@ pub(super) fn asked(row: &Row) -> Result<Asked, Fault> {
             acquired_at: wall(row)?,
         }),
         "queued" => Asked::Queued {
-            first: row.try_get("o_first").map_err(odd)?,
+            first: row.try_get("o_first").map_err(unexpected)?,
             holder: holder(row)?,
         },
         "held" => Asked::Other(Acquired::Held(holder(row)?)),
         "queue_full" => Asked::Other(Acquired::QueueFull(
-            "1024 requests wait for this lock, as many as may".into(),
+            "1024 requests wait for this lock, the largest number allowed".into(),
         )),
         "tokens_exhausted" => Asked::Other(Acquired::TokensExhausted),
         "abandoned" => Asked::Other(Acquired::Abandoned),
@@ -51,8 +51,8 @@ pub(super) fn asked(row: &Row) -> Result<Asked, Fault> {
 pub(super) fn renewal(row: &Row) -> Result<Renewal, Fault> {
     Ok(match text(row, "outcome")? {
         "renewed" => {
-            let ttl: i64 = row.try_get("o_ttl_ms").map_err(odd)?;
-            let ttl = Ttl::from_millis(u64::try_from(ttl).map_err(odd)?)?;
+            let ttl: i64 = row.try_get("o_ttl_ms").map_err(unexpected)?;
+            let ttl = Ttl::from_millis(u64::try_from(ttl).map_err(unexpected)?)?;
             Renewal::Renewed(Renewed {
                 token: token(row)?,
                 ttl,
@@ -91,10 +91,12 @@ pub(super) fn revocation(row: &Row) -> Result<Revocation, Fault> {
 
 pub(super) fn view(row: &Row) -> Result<LockView, Fault> {
     let lock = LockName::new(text(row, "o_lock")?)?;
-    let waiters: i64 = row.try_get("o_waiters").map_err(odd)?;
-    let held = row.try_get::<_, Option<i64>>("o_token").map_err(odd)?;
+    let waiters: i64 = row.try_get("o_waiters").map_err(unexpected)?;
+    let held = row
+        .try_get::<_, Option<i64>>("o_token")
+        .map_err(unexpected)?;
     let holder = held.map(|_| holder(row)).transpose()?;
-    let metadata: Option<&str> = row.try_get("o_metadata").map_err(odd)?;
+    let metadata: Option<&str> = row.try_get("o_metadata").map_err(unexpected)?;
     Ok(LockView {
         lock,
         lease: holder.as_ref().map(|holder| LeaseId(holder.token)),
@@ -110,7 +112,7 @@ pub(super) fn page(found: &[Row], limit: i64) -> Result<Page, Fault> {
     let mut locks = found.iter().map(view).collect::<Result<Vec<_>, _>>()?;
     let next = locks.last().filter(|_| full);
     let next = next.map(|last| Cursor(last.lock.as_str().into()));
-    // What was released between the two looks of the statement is not held.
+    // A lock that was released between the statement's two reads is not held.
     locks.retain(|view| view.holder.is_some());
     Ok(Page { locks, next })
 }
@@ -125,35 +127,35 @@ fn holder(row: &Row) -> Result<Holder, Fault> {
 
 fn ending(how: &str) -> Result<Ending, Fault> {
     match how {
-        // Who abandoned it gave it up.
+        // An abandoned grant counts as released.
         "released" | "abandoned" => Ok(Ending::Released),
         "expired" => Ok(Ending::Expired),
         "revoked" => Ok(Ending::Revoked),
         "superseded" => Ok(Ending::Superseded),
         other => Err(Fault::unknown_outcome(format!(
-            "the database answered another question: {other}"
+            "the database's answer does not match the question: {other}"
         ))),
     }
 }
 
 fn token(row: &Row) -> Result<Token, Fault> {
-    let token: i64 = row.try_get("o_token").map_err(odd)?;
+    let token: i64 = row.try_get("o_token").map_err(unexpected)?;
     Ok(Token::new(u64::try_from(token).unwrap_or(0))?)
 }
 
 fn span(row: &Row) -> Result<Span, Fault> {
-    let micros: i64 = row.try_get("o_micros").map_err(odd)?;
+    let micros: i64 = row.try_get("o_micros").map_err(unexpected)?;
     let micros = u64::try_from(micros).unwrap_or(0);
     Ok(Span::from_nanos(micros.saturating_mul(1_000)))
 }
 
 fn wall(row: &Row) -> Result<WallTime, Fault> {
-    let millis: i64 = row.try_get("o_wall_ms").map_err(odd)?;
+    let millis: i64 = row.try_get("o_wall_ms").map_err(unexpected)?;
     Ok(WallTime(u64::try_from(millis).unwrap_or(0)))
 }
 
 fn text<'a>(row: &'a Row, column: &str) -> Result<&'a str, Fault> {
-    row.try_get(column).map_err(odd)
+    row.try_get(column).map_err(unexpected)
 }
 
 /// A token has 53 bits.
@@ -161,7 +163,7 @@ pub(super) fn number(token: Token) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// An answer that `setup.sql` cannot have given.
-pub(super) fn odd(error: impl std::fmt::Display) -> Fault {
-    Fault::unknown_outcome(format!("the lock table answered oddly: {error}"))
+/// The fault of an answer that `setup.sql` cannot have given.
+pub(super) fn unexpected(error: impl std::fmt::Display) -> Fault {
+    Fault::unknown_outcome(format!("the lock table gave an unexpected answer: {error}"))
 }

@@ -1,4 +1,4 @@
-//! Asking for a lock, and asking again until it is granted or the wait is over.
+//! Acquires: the request is repeated until it is granted or the wait is over.
 
 use palisade_core::{Granted, LeaseId, LeaseKey, Span};
 use tokio_postgres::types::Type;
@@ -6,8 +6,8 @@ use tokio_postgres::types::Type;
 use super::Postgres;
 use super::rows::{self, Asked};
 use crate::clock::{BootClock, Clock as _};
-use crate::ears;
 use crate::fault::Fault;
+use crate::notifications;
 use crate::service::{AcquireRequest, Acquired, Under};
 
 pub(super) async fn acquire(
@@ -19,7 +19,7 @@ pub(super) async fn acquire(
         return Err(Fault::unsupported("put several locks under one lease"));
     };
     let until = called.after(request.wait.unwrap_or(Span::ZERO));
-    let mut ear = match request.wait {
+    let mut waiting = match request.wait {
         Some(_) => Some(postgres.listener.listen(request.request).await),
         None => None,
     };
@@ -29,7 +29,7 @@ pub(super) async fn acquire(
         let row = ask(postgres, &request, i64::from(ttl.as_millis()), wait).await?;
         match rows::asked(&row)? {
             Asked::Granted(grant) => {
-                // What is left counts from when this statement was sent.
+                // The rest of the wait counts from when this statement was sent.
                 let waited = sent.since(called);
                 return Ok(Acquired::Granted(Granted {
                     token: grant.token,
@@ -42,20 +42,20 @@ pub(super) async fn acquire(
                 }));
             }
             Asked::Queued { first, holder } => {
-                // A sign of life at a third of the time; the first in the queue also looks when the
-                // holder's lease is due, and every second, should nobody tell it.
+                // A waiter shows that it is alive at a third of its time. The first in the queue also asks
+                // when the holder's lease is due, and every second in case a notification is lost.
                 let third = Span::from_nanos(ttl.span().as_nanos() / 3);
                 let next = match first {
                     true => third.min(LOOK).min(holder.remaining.plus(TICK)),
                     false => third,
                 };
-                let told = match &mut ear {
-                    Some(ear) => ear.hear(sent.after(next).min(until)).await,
+                let notified = match &mut waiting {
+                    Some(waiting) => waiting.wait_until(sent.after(next).min(until)).await,
                     None => None,
                 };
-                let asked = ears::Asked { called, sent };
-                if let Some(told) = told
-                    && let Some(granted) = told.granted(request.request, ttl, asked)
+                let asked = notifications::Asked { called, sent };
+                if let Some(notified) = notified
+                    && let Some(granted) = notified.granted(request.request, ttl, asked)
                 {
                     return Ok(Acquired::Granted(granted));
                 }
@@ -90,7 +90,7 @@ async fn ask(
         .await
 }
 
-/// How often the first in a queue looks when nobody tells it anything.
+/// How often the first in a queue asks without a notification.
 const LOOK: Span = Span::from_millis(1_000);
-/// The database counts in microseconds.
+/// The resolution of the database's clock, which counts in microseconds, rounded up.
 const TICK: Span = Span::from_millis(1);

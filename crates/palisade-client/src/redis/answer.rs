@@ -1,4 +1,4 @@
-//! What `locks.lua` answers, in the seam's words.
+//! Conversion of the answers of `locks.lua` into the client's types.
 
 use palisade_core::{
     ClientId, Ending, Holder, LeaseId, LockName, LockView, Span, Token, Ttl, WallTime,
@@ -6,15 +6,15 @@ use palisade_core::{
 
 use crate::fault::Fault;
 
-/// One answer: lines of text, the first a word for what came out, the others what is known of the
-/// holder. Or a token alone: that of a grant made just now.
+/// One answer: lines of text. The first is a word for the outcome, the others describe the holder. Or a token
+/// alone: that of a grant made just now.
 #[derive(Debug)]
 pub(super) struct Answer(String);
 
-/// What a token alone says.
+/// The outcome that a token alone stands for.
 pub(super) const OPENED: &str = "opened";
 
-/// Which line is what.
+/// The index of each line.
 const HOW: usize = 0;
 const CLIENT: usize = 1;
 const TOKEN: usize = 2;
@@ -22,7 +22,7 @@ const LEFT: usize = 3;
 const AT: usize = 4;
 const TTL: usize = 5;
 const WAITERS: usize = 6;
-/// The last, because it may have lines of its own.
+/// The last line, because it may contain line breaks.
 const METADATA: usize = 7;
 
 impl Answer {
@@ -30,7 +30,7 @@ impl Answer {
         let answer = Answer(said);
         if answer.how() == "elsewhere" {
             return Err(Fault::unavailable(
-                "the server was emptied or replaced and is another authority now: tokens of two authorities are never mixed",
+                "the server was emptied or replaced and is now another authority: tokens of two authorities are never mixed",
             ));
         }
         Ok(answer)
@@ -45,16 +45,16 @@ impl Answer {
 
     pub(super) fn token(&self) -> Result<Token, Fault> {
         let line = if self.how() == OPENED { HOW } else { TOKEN };
-        Token::new(self.number(line)?).map_err(odd)
+        Token::new(self.number(line)?).map_err(unexpected)
     }
 
-    /// From when the server carried it out.
+    /// The remaining time, counted from when the server executed the script.
     pub(super) fn left(&self) -> Span {
         Span::from_millis(self.number(LEFT).unwrap_or(0))
     }
 
     pub(super) fn ttl(&self) -> Result<Ttl, Fault> {
-        Ttl::from_millis(self.number(TTL)?).map_err(odd)
+        Ttl::from_millis(self.number(TTL)?).map_err(unexpected)
     }
 
     pub(super) fn acquired_at(&self) -> Result<WallTime, Fault> {
@@ -63,7 +63,7 @@ impl Answer {
 
     pub(super) fn holder(&self) -> Result<Holder, Fault> {
         Ok(Holder {
-            client: ClientId::new(self.field(CLIENT)?).map_err(odd)?,
+            client: ClientId::new(self.field(CLIENT)?).map_err(unexpected)?,
             token: self.token()?,
             remaining: self.left(),
         })
@@ -71,12 +71,12 @@ impl Answer {
 
     pub(super) fn ending(&self) -> Result<Ending, Fault> {
         match self.how() {
-            // Who abandoned it gave it up.
+            // An abandoned grant counts as released.
             "released" | "abandoned" => Ok(Ending::Released),
             "expired" => Ok(Ending::Expired),
             "revoked" => Ok(Ending::Revoked),
             "superseded" => Ok(Ending::Superseded),
-            other => Err(odd(other)),
+            other => Err(unexpected(other)),
         }
     }
 
@@ -96,11 +96,11 @@ impl Answer {
     }
 
     fn number(&self, which: usize) -> Result<u64, Fault> {
-        self.field(which)?.parse().map_err(odd)
+        self.field(which)?.parse().map_err(unexpected)
     }
 
     fn field(&self, which: usize) -> Result<&str, Fault> {
-        self.line(which).ok_or_else(|| odd(self.how()))
+        self.line(which).ok_or_else(|| unexpected(self.how()))
     }
 
     fn line(&self, which: usize) -> Option<&str> {
@@ -108,9 +108,9 @@ impl Answer {
     }
 }
 
-/// An answer that the script cannot have given.
-fn odd(what: impl std::fmt::Display) -> Fault {
-    Fault::unknown_outcome(format!("the lock script answered oddly: {what}"))
+/// The fault of an answer that the script cannot have given.
+fn unexpected(what: impl std::fmt::Display) -> Fault {
+    Fault::unknown_outcome(format!("the lock script gave an unexpected answer: {what}"))
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_keeps_its_lines_and_what_is_left_out_is_missed() {
+    fn metadata_keeps_its_lines_and_a_missing_line_is_an_error() {
         let said = "held\nme\n7\n900\n5\n1000\n2\na: 1\nb: 2\n";
         let view = Answer::read(said.to_owned()).unwrap();
         let view = view.view(LockName::new("a").unwrap()).unwrap();

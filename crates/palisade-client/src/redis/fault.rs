@@ -1,26 +1,26 @@
-//! What Redis reports, by what the caller may do next.
+//! Translation of Redis errors into faults, by what the caller may do next.
 
 use redis::RedisError;
 
 use crate::fault::Fault;
 
-/// An address that the library does not understand. Its text holds no secret.
+/// The fault of an address that the library does not understand. Its text contains no secret.
 pub(super) fn address(error: &RedisError) -> Fault {
-    Fault::invalid(format!("no address of a Redis server: {error}"))
+    Fault::invalid(format!("not the address of a Redis server: {error}"))
 }
 
-/// Nothing was sent yet.
+/// The fault of a failed connection: nothing was sent yet.
 pub(super) fn connecting(error: &RedisError) -> Fault {
     Fault::unavailable(error)
 }
 
-/// An operation was sent, perhaps.
+/// The fault of an operation that may have been sent.
 pub(super) fn of(error: &RedisError) -> Fault {
     if error.is_connection_refusal() {
         return Fault::unavailable(error);
     }
     match error.code() {
-        // Answered before the script ran.
+        // The server answered before the script ran.
         Some("LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "OOM" | "NOREPLICAS") => {
             Fault::unavailable(error)
         }

@@ -1,4 +1,4 @@
-//! The connection that hears of grants while requests wait.
+//! The connection that receives notifications of grants while requests wait.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use palisade_core::RequestId;
 use redis::{Client, RedisError};
 use tokio::task::JoinHandle;
 
-use crate::ears::{Ear, Ears};
 use crate::fault::Fault;
+use crate::notifications::{Notifications, Waiting};
 use crate::random;
 
-/// One for all requests of a service. It runs from when the first of them waits.
+/// The listener shared by all requests of a service. It starts when the first of them waits.
 pub(super) struct Listener {
     client: Client,
     channel: String,
-    pub(super) ears: Arc<Ears>,
+    pub(super) notifications: Arc<Notifications>,
     task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -25,28 +25,28 @@ impl Listener {
         Ok(Listener {
             client,
             channel: format!("palisade:{random}"),
-            ears: Arc::default(),
+            notifications: Arc::default(),
             task: tokio::sync::Mutex::default(),
         })
     }
 
-    /// The channel that grants of this service's requests are told on.
+    /// The channel on which grants of this service's requests are announced.
     pub(super) fn channel(&self) -> &str {
         &self.channel
     }
 
-    /// Hears of this request's grant from now on. Without a listening connection waiters look by
-    /// themselves, so a failure to open one is none.
-    pub(super) async fn listen(&self, request: RequestId) -> Ear<'_> {
-        let ear = self.ears.open(request);
+    /// Subscribes to this request's grant. Without a listening connection waiters poll, so a failure to open
+    /// one is not an error.
+    pub(super) async fn listen(&self, request: RequestId) -> Waiting<'_> {
+        let waiting = self.notifications.open(request);
         let mut task = self.task.lock().await;
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            match open(&self.client, &self.channel, Arc::clone(&self.ears)).await {
+            match open(&self.client, &self.channel, Arc::clone(&self.notifications)).await {
                 Ok(running) => *task = Some(running),
                 Err(error) => tracing::debug!(%error, "cannot listen for grants"),
             }
         }
-        ear
+        waiting
     }
 }
 
@@ -58,19 +58,19 @@ impl Drop for Listener {
     }
 }
 
-/// Opens the connection; from then on the task hears.
+/// Opens the connection and starts the task that receives its notifications.
 async fn open(
     client: &Client,
     channel: &str,
-    ears: Arc<Ears>,
+    notifications: Arc<Notifications>,
 ) -> Result<JoinHandle<()>, RedisError> {
     let mut connection = client.get_async_pubsub().await?;
     connection.subscribe(channel).await?;
     let mut messages = connection.into_on_message();
     Ok(tokio::spawn(async move {
         while let Some(message) = messages.next().await {
-            if let Ok(told) = message.get_payload::<String>() {
-                ears.tell(&told);
+            if let Ok(notified) = message.get_payload::<String>() {
+                notifications.deliver(&notified);
             }
         }
     }))

@@ -1,50 +1,50 @@
 //! One Redis primary as the authority.
 //!
 //! ```text
-//!   operation ─► one script, locks.lua: end what is over ─► draw a token and grant, or queue
+//!   operation ─► one script, locks.lua: end expired grants ─► draw a token and grant, or queue
 //!   release  ──►   the next waiter is granted in the same script ─► PUBLISH to its connection
 //!                                                                            │
 //!   a waiting request: listener ◄─── its token ──────────────────────────────┘
-//!                      (nobody told it: it asks again, and is answered with its grant)
+//!                      (without a notification: it asks again and gets its grant)
 //! ```
 //!
-//! # What it gives
+//! # Guarantees
 //!
-//! * One serial order for everything: a script is one step at the server. FIFO waiters, one woken by a
-//!   release; a waiter that gives no sign of life for its time to live is passed over; repeats are
-//!   recognised by their request id; of each lock the last ending is remembered for ten minutes; the
-//!   same client takes its lock back.
-//! * Tokens from **one counter, drawn in the step that grants**: they rise in the order of grants,
-//!   over all locks. (`INCR` first and `SET NX` after can grant 2 and then 1.)
+//! * One serial order for everything: a script is one step at the server. FIFO waiters, one of which a
+//!   release wakes. A waiter that shows no sign of life for its time to live is skipped. Repeats are
+//!   recognised by their request id. The last ending of each lock is remembered for ten minutes. A client
+//!   gets its own lock back.
+//! * Tokens from **one counter, drawn in the step that grants**: they rise in the order of grants, over all
+//!   locks. (`INCR` followed by `SET NX` can grant 2 and then 1.)
 //!
-//! # What it cannot give
+//! # Limitations
 //!
-//! * **Redis answers before it is on disk.** With `appendfsync everysec` a crash loses up to a second
-//!   or two of grants, *and of tokens*: the same token may be issued twice, and a fence cannot tell.
-//!   With `appendfsync always` the server's own crash loses nothing that was answered.
+//! * **Redis answers before data is on disk.** With `appendfsync everysec` a crash loses up to a second or
+//!   two of grants, *and of tokens*: the same token may be issued twice, and a fence cannot tell. With
+//!   `appendfsync always` a crash of the server loses nothing that was answered.
 //! * **A failover loses what the replica had not received**, tokens as well. `?replicas=N` in the URL
-//!   acknowledges a grant only when N replicas have it (`WAIT`); that narrows the gap and does not
-//!   close it, because the replica that is promoted need not be one of them.
-//! * Leases expire by the server's wall clock. **A clock set forward expires leases early.** Holders
-//!   keep their own clock, and the fence keeps the data.
+//!   acknowledges a grant only when N replicas have it (`WAIT`). That narrows the gap and does not close it,
+//!   because the promoted replica need not be one of them.
+//! * Leases expire by the server's wall clock. **A clock set forward expires leases early.** Holders keep
+//!   their own clock, and the fence protects the data.
 //! * A restored snapshot goes back to old tokens under the same authority id. After a restore raise the
 //!   counter: `INCRBY {palisade}:tokens:ID 17592186044416`, with the ID that `GET {palisade}:authority`
 //!   prints. An emptied server is another authority, which fences refuse.
-//! * What expired is forgotten: a request that is repeated after its lease ran out is a new one, with a
+//! * An expired grant is forgotten: a request that is repeated after its lease expired is a new one, with a
 //!   new token.
-//! * Eviction can take a lock away: set `maxmemory-policy noeviction`.
-//! * When a lock was acquired is told by the wall clock of the client that asked.
+//! * Eviction can remove a lock: set `maxmemory-policy noeviction`.
+//! * The time at which a lock was acquired comes from the wall clock of the requesting client.
 //! * Several locks under one lease, and events, are not offered.
 //!
 //! For a lock over several independent primaries see the module `redlock`, which has no tokens.
 
+mod address;
 mod answer;
 mod fault;
 mod listener;
-mod looking;
-mod place;
+mod pending_locks;
+mod queries;
 mod scripts;
-mod underway;
 mod waiting;
 
 use std::time::Duration;
@@ -58,13 +58,13 @@ use crate::random;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
 };
+use address::Address;
 use answer::Answer;
 use listener::Listener;
-use place::Place;
+use pending_locks::PendingLocks;
 use scripts::Scripts;
-use underway::Underway;
 
-/// What the names of all keys begin with. The braces keep them in one slot of a cluster.
+/// The prefix of all keys. The braces keep them in one slot of a cluster.
 const ROOT: &str = "{palisade}:";
 
 /// A connection to a Redis primary.
@@ -73,19 +73,17 @@ pub struct Redis {
     connection: ConnectionManager,
     scripts: Scripts,
     listener: Listener,
-    underway: Underway,
+    pending_locks: PendingLocks,
     replicas: u32,
 }
 
 impl Redis {
-    /// Connects to the server at `url`: `redis://[user[:password]@]host[:6379][/database]`, and
-    /// `?replicas=N` for grants that N replicas must have. TLS is not built in.
+    /// Connects to the server at `url`: `redis://[user[:password]@]host[:6379][/database]`. `?replicas=N`
+    /// requires that N replicas have each grant. TLS is not built in.
     ///
-    /// # Errors
-    /// [`Fault::Invalid`] for an address that cannot be meant, [`Fault::Unavailable`] if nothing
-    /// answers there.
+    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unavailable`] if nothing answers there.
     pub async fn connect(url: &str) -> Result<Redis, Fault> {
-        let Place { url, replicas } = Place::parse(url)?;
+        let Address { url, replicas } = Address::parse(url)?;
         let client = Client::open(url).map_err(|error| fault::address(&error))?;
         let settings = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(PATIENCE))
@@ -99,15 +97,15 @@ impl Redis {
             authority,
             connection,
             listener: Listener::new(client)?,
-            underway: Underway::default(),
+            pending_locks: PendingLocks::default(),
             replicas,
         })
     }
 
-    /// How many times a waiting request of this connection was woken because it had been granted.
+    /// The number of times that a waiting request of this connection was woken because it had been granted.
     #[must_use]
     pub fn wake_ups(&self) -> u64 {
-        self.listener.ears.wake_ups()
+        self.listener.notifications.wake_ups()
     }
 
     /// Runs one operation on a lock.
@@ -126,7 +124,7 @@ impl Redis {
         Answer::read(said.map_err(|error| fault::of(&error))?)
     }
 
-    /// Makes sure that enough replicas have what was granted.
+    /// Waits until enough replicas have the grant.
     async fn replicated(&self) -> Result<(), Fault> {
         if self.replicas == 0 {
             return Ok(());
@@ -204,7 +202,7 @@ impl Redis {
     }
 }
 
-/// The id of this data set, made by whoever comes first.
+/// Returns the id of this data set, which the first client creates.
 async fn identify(connection: &mut ConnectionManager) -> Result<AuthorityId, Fault> {
     let key = format!("{ROOT}authority");
     let fresh = RequestId::from_bytes(random::bytes()?).to_hex();
@@ -225,7 +223,7 @@ async fn identify(connection: &mut ConnectionManager) -> Result<AuthorityId, Fau
     Ok(AuthorityId::new(&id)?)
 }
 
-/// The request that is the grant's key, and its token (0: any), as the script takes them.
+/// The request id that is the grant's key, and its token (0: any), in the script's format.
 fn key(grant: &GrantRef) -> String {
     let token = grant.token.map_or(0, Token::get);
     format!("{} {token}", grant.key.to_hex())
@@ -249,7 +247,7 @@ impl LockService for Redis {
     }
 
     fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
-        Box::pin(looking::abandon(self, request))
+        Box::pin(queries::abandon(self, request))
     }
 
     fn show(&self, lock: LockName) -> Operation<'_, LockView> {
@@ -257,18 +255,18 @@ impl LockService for Redis {
     }
 
     fn list(&self, prefix: &str, after: Option<Cursor>, limit: u32) -> Operation<'_, Page> {
-        Box::pin(looking::list(self, prefix.to_owned(), after, limit))
+        Box::pin(queries::list(self, prefix.to_owned(), after, limit))
     }
 
-    /// The reason is for people and Redis has no place for it; the holder learns of it with its next
-    /// renewal.
+    /// The reason is for people, and Redis has no place to store it. The holder learns of the revocation with
+    /// its next renewal.
     fn revoke(&self, lock: LockName, token: Token, _reason: &str) -> Operation<'_, Revocation> {
         Box::pin(self.revoked(lock, token))
     }
 }
 
-/// To connect, and to be answered: beyond it the outcome is unknown.
+/// The time limit for a connection and for an answer; beyond it the outcome is unknown.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long replicas may take.
+/// The time limit for replicas.
 const WAIT_FOR_REPLICAS: Duration = Duration::from_secs(1);

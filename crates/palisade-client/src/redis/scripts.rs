@@ -5,8 +5,8 @@ use redis::Script;
 
 use super::ROOT;
 
-/// `locks.lua`, once for each operation. What a service's calls have in common stands in the script's
-/// text: an argument costs the server as much as a tenth of what the whole grant does.
+/// `locks.lua`, once for each operation. Values that all calls of a service share are part of the script's
+/// text: an argument costs the server a tenth of the work of a whole grant.
 pub(super) struct Scripts {
     pub(super) acquire: Script,
     pub(super) renew: Script,
@@ -39,8 +39,8 @@ impl Scripts {
     }
 }
 
-/// The text as Lua spells it. The authority's id is what the server says, so no letter of it may end
-/// the literal.
+/// Quotes a text as a Lua literal. The authority's id comes from the server, so none of its characters may
+/// end the literal.
 fn literal(text: &str) -> String {
     let bytes: String = text.bytes().map(|byte| format!("\\{byte:03}")).collect();
     format!("\"{bytes}\"")

@@ -1,20 +1,20 @@
-//! Asking for a lock, and asking again until it is granted or the wait is over.
+//! Acquires: the request is repeated until it is granted or the wait is over.
 
 use palisade_core::{Granted, LeaseId, LeaseKey, Span};
 
 use super::Redis;
 use super::answer::OPENED;
 use crate::clock::{BootClock, Clock as _, wall};
-use crate::ears::Asked;
 use crate::fault::Fault;
+use crate::notifications::Asked;
 use crate::service::{AcquireRequest, Acquired, Under};
 
 pub(super) async fn acquire(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault> {
-    redis.underway.begin(request.request, &request.lock);
+    redis.pending_locks.begin(request.request, &request.lock);
     let id = request.request;
     let answer = stand(redis, request).await;
     if !matches!(answer, Err(Fault::UnknownOutcome(_))) {
-        redis.underway.forget(&id);
+        redis.pending_locks.forget(&id);
     }
     answer
 }
@@ -27,7 +27,7 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
     let (id, millis) = (request.request.to_hex(), ttl.as_millis().to_string());
     let metadata = request.metadata.as_deref().unwrap_or_default();
     let until = called.after(request.wait.unwrap_or(Span::ZERO));
-    let mut ear = match request.wait {
+    let mut waiting = match request.wait {
         Some(_) => Some(redis.listener.listen(request.request).await),
         None => None,
     };
@@ -46,8 +46,8 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
         let look = match answer.how() {
             OPENED | "granted" => {
                 redis.replicated().await?;
-                // A grant of an earlier question (this is a repeat, or a waiter that was not told) comes with
-                // its own times; what is left counts from when the question was sent.
+                // A grant for an earlier request (this is a repeat, or the waiter was not notified) has its
+                // own times; the remaining time counts from when this request was sent.
                 let (ttl, left, acquired_at) = match answer.how() {
                     OPENED => (ttl, ttl.span(), at),
                     _ => (answer.ttl()?, answer.left(), answer.acquired_at()?),
@@ -63,7 +63,7 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
                     acquired_at,
                 }));
             }
-            // Expiry wakes nobody by itself: the first looks when the holder's lease is due.
+            // Expiry by itself wakes no waiter: the first waiter asks when the holder's lease is due.
             "first" => LOOK.min(answer.left().plus(TICK)),
             "queued" => ttl.span(),
             "held" => return Ok(Acquired::Held(answer.holder()?)),
@@ -72,24 +72,24 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
             "abandoned" => return Ok(Acquired::Abandoned),
             _ => return Ok(Acquired::Over(Some(answer.ending()?))),
         };
-        // A sign of life at a third of the time.
+        // A waiter shows that it is alive at a third of its time.
         let next = look.min(Span::from_nanos(ttl.span().as_nanos() / 3));
-        let told = match &mut ear {
-            Some(ear) => ear.hear(sent.after(next).min(until)).await,
+        let notified = match &mut waiting {
+            Some(waiting) => waiting.wait_until(sent.after(next).min(until)).await,
             None => None,
         };
-        // How many replicas have it is only learnt by asking.
-        if let Some(told) = told.filter(|_| redis.replicas == 0)
-            && let Some(granted) = told.granted(request.request, ttl, Asked { called, sent })
+        // The number of replicas that have the grant is known only by asking.
+        if let Some(notified) = notified.filter(|_| redis.replicas == 0)
+            && let Some(granted) = notified.granted(request.request, ttl, Asked { called, sent })
         {
             return Ok(Acquired::Granted(granted));
         }
     }
 }
 
-const FULL: &str = "1024 requests wait for this lock, as many as may";
+const FULL: &str = "1024 requests wait for this lock, the largest number allowed";
 
-/// How often the first in a queue looks when nobody tells it anything.
+/// How often the first in a queue asks without a notification.
 const LOOK: Span = Span::from_millis(1_000);
-/// The server counts in milliseconds.
+/// The resolution of the server's clock, which counts in milliseconds.
 const TICK: Span = Span::from_millis(1);

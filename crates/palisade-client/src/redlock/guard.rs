@@ -1,4 +1,4 @@
-//! What a holder has in hand: a deadline, and no token.
+//! The guard: a deadline and no token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::clock::{BootClock, Clock as _};
 use crate::error::Loss;
 use crate::hold::Hold;
 
-/// A lock that is held, as far as this side knows. No token: see the [module](super). It renews itself
-/// at a third of its time; dropping it gives it up in the background.
+/// A lock that is held, as far as this side knows. It has no token: see the [module](super). It renews itself
+/// at a third of its time; dropping it releases the lock in the background.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     redlock: Redlock,
@@ -54,25 +54,26 @@ impl Guard {
         &self.lock
     }
 
-    /// Whether the deadline has not passed, on this machine's clock. It proves less than a token does:
-    /// see the [module](super).
+    /// Whether the deadline has not passed, on this machine's clock. This proves less than a token does: see
+    /// the [module](super).
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.hold.holds(BootClock.now())
     }
 
-    /// How long it is held yet without a renewal.
+    /// The time until the deadline without a renewal.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining(BootClock.now()).to_duration()
     }
 
-    /// Completes when it is lost.
+    /// Completes when the lock is lost.
     pub async fn lost(&self) {
         self.hold.signal().cancelled().await;
     }
 
-    /// Gives the lock up; whether most of the primaries still had it. Not held from the call on.
+    /// Releases the lock; returns whether most of the primaries still had it. It counts as not held from the
+    /// call on.
     pub async fn release(self) -> bool {
         self.hold.lose(Loss::Released);
         self.keeper.abort();
@@ -116,7 +117,7 @@ async fn keep(redlock: Redlock, lock: LockName, value: Box<str>, ttl: Ttl, hold:
         if !hold.holds(sent) {
             return;
         }
-        // One that fails is tried again a third later: the deadline stands until most agree.
+        // A failed extension is tried again a third later: the deadline stands until most primaries agree.
         if redlock.extend(&lock, &value, ttl).await {
             hold.renewed(BootClock.now(), CAUTION.deadline(sent, ttl.span()));
         }

@@ -8,15 +8,14 @@
 //!                         └── no ─► taken back everywhere
 //! ```
 //!
-//! It is here for work that is merely wasted when it is done twice, and as the example of a lock that a
-//! resource cannot be fenced by:
+//! It is here for work where doing it twice only wastes effort, and as the example of a lock with which a
+//! resource cannot be fenced:
 //!
-//! * There is no number that grows from grant to grant (the value is random), so nothing at the
-//!   resource can refuse a holder that was paused. The guard has no `token()`, and does not compile
-//!   where a fence wants one.
-//! * Exclusion rests on the primaries' wall clocks: one that jumps forward on a single primary, or a
-//!   primary that comes back without what it had granted, lets two clients hold the lock at once.
-//!   `tests/redlock.rs` shows both.
+//! * There is no number that grows from grant to grant (the value is random), so the resource cannot refuse a
+//!   holder that was paused. The guard has no `token()`, and does not compile where a fence requires one.
+//! * Exclusion depends on the primaries' wall clocks. A clock that jumps forward on a single primary, or a
+//!   primary that comes back without its grants, lets two clients hold the lock at once. `tests/redlock.rs`
+//!   shows both.
 //!
 //! ```compile_fail
 //! # use palisade_client::redlock::Guard;
@@ -46,19 +45,19 @@ use crate::random;
 pub use guard::Guard;
 use primary::Primary;
 
-/// Independent Redis primaries, most of which must agree.
+/// Independent Redis primaries, of which most must agree.
 #[derive(Clone)]
 pub struct Redlock {
     primaries: Arc<[Primary]>,
 }
 
 impl Redlock {
-    /// Connects to the primaries at `url`: `redlock://host[:6379],host[:port],…`, three or more, an odd
-    /// number of them.
+    /// Connects to the primaries at `url`: `redlock://host[:6379],host[:port],…`. Their number is odd, and
+    /// three or more.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that cannot be meant, [`Fault::Unavailable`] if fewer than
-    /// most of them answer.
+    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unavailable`] unless most of them
+    /// answer.
     pub async fn connect(url: &str) -> Result<Redlock, Fault> {
         let hosts = crate::url::Parts::of(url, "redlock")?.hosts(PORT)?;
         if hosts.len() < 3 || hosts.len().is_multiple_of(2) {
@@ -82,13 +81,13 @@ impl Redlock {
         Ok(redlock)
     }
 
-    /// Takes the lock called `name` for `ttl` and renews it in the background, waiting up to `wait`
-    /// for it (zero: one round); `None` if most of the primaries never granted it. Who waits tries
-    /// again at random times: there is no queue, and no order.
+    /// Takes the lock called `name` for `ttl` and renews it in the background, waiting up to `wait` for it
+    /// (zero: one round); `None` if most of the primaries never granted it. While it waits, it tries again at
+    /// random intervals: there is no queue, and no order.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for a name or a time to live outside its range. A primary that does not
-    /// answer counts as one that did not grant.
+    /// [`Fault::Invalid`] for a name or a time to live outside its range. A primary that does not answer
+    /// counts as a denial.
     pub async fn acquire(
         &self,
         name: &str,
@@ -132,7 +131,7 @@ impl Redlock {
         None
     }
 
-    /// Extends the lock where it is still ours; whether that is most of the primaries.
+    /// Extends the lock at each primary that still has our value; returns whether most of them did.
     async fn extend(&self, lock: &LockName, value: &str, ttl: Ttl) -> bool {
         let asked = self
             .primaries
@@ -141,7 +140,7 @@ impl Redlock {
         count(futures_util::future::join_all(asked).await) >= self.quorum()
     }
 
-    /// Takes the lock back everywhere; whether it was still ours at most of the primaries.
+    /// Deletes the lock at each primary that still has our value; returns whether most of them did.
     async fn delete(&self, lock: &LockName, value: &str) -> bool {
         let asked = self.primaries.iter().map(|one| one.delete(lock, value));
         count(futures_util::future::join_all(asked).await) >= self.quorum()

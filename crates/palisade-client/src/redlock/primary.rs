@@ -8,7 +8,7 @@ use redis::{Client, FromRedisValue, RedisResult, Script};
 
 use crate::fault::Fault;
 
-/// A connection that is made when it is needed, and again when it broke.
+/// A connection that is opened on demand and reopened after a break.
 pub(super) struct Primary {
     connection: ConnectionManager,
     extend: Script,
@@ -23,7 +23,7 @@ impl Primary {
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE))
             .set_number_of_retries(0);
-        // A primary that is away counts as one that does not grant, also now.
+        // An unreachable primary counts as one that does not grant, at start-up too.
         let connection = ConnectionManager::new_lazy_with_config(client, settings)
             .map_err(|error| Fault::unavailable(format!("{host}: {error}")))?;
         Ok(Primary {
@@ -45,7 +45,7 @@ impl Primary {
         is_yes(ping.query_async::<String>(&mut connection).await, |_| true)
     }
 
-    /// Whether it granted.
+    /// Tries to set the lock; returns whether the primary granted it.
     pub(super) async fn set(&self, lock: &LockName, value: &str, ttl: Ttl) -> bool {
         let set = redis::cmd("SET")
             .arg(key(lock))
@@ -61,7 +61,7 @@ impl Primary {
         )
     }
 
-    /// Whether it was still ours, and lasts.
+    /// Extends the lock; returns whether it still had our value.
     pub(super) async fn extend(&self, lock: &LockName, value: &str, ttl: Ttl) -> bool {
         let mut connection = self.connection.clone();
         let mut call = self.extend.key(key(lock));
@@ -71,7 +71,7 @@ impl Primary {
         })
     }
 
-    /// Whether it was still ours, and is free.
+    /// Deletes the lock; returns whether it still had our value.
     pub(super) async fn delete(&self, lock: &LockName, value: &str) -> bool {
         let mut connection = self.connection.clone();
         let mut call = self.delete.key(key(lock));
@@ -96,5 +96,6 @@ fn key(lock: &LockName) -> String {
     format!("palisade:redlock:{lock}")
 }
 
-/// Short beside any time to live: a primary that is down must not cost the others' time.
+/// The time limit for one primary, short compared with any time to live: an unreachable primary must not use
+/// up the time of the others.
 const PATIENCE: Duration = Duration::from_millis(50);

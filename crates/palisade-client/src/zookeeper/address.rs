@@ -1,4 +1,4 @@
-//! Where an ensemble is, from the URL people type.
+//! The address of an ensemble, parsed from its URL.
 
 use crate::fault::Fault;
 use crate::url;
@@ -6,12 +6,12 @@ use crate::url;
 const PORT: u16 = 2181;
 const ROOT: &str = "palisade";
 
-/// What a `zookeeper://` URL says.
+/// The parts of a `zookeeper://` URL.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Address {
-    /// `host:port,host:port`, as the client library wants them.
+    /// `host:port,host:port`, the form that the client library takes.
     pub(super) cluster: String,
-    /// The node below which everything is; begins with a slash and ends without.
+    /// The root node of all locks; it begins with a slash and does not end with one.
     pub(super) root: String,
 }
 
@@ -19,7 +19,7 @@ impl Address {
     pub(super) fn parse(given: &str) -> Result<Address, Fault> {
         let parts = url::Parts::of(given, "zookeeper")?;
         if parts.user.is_some() {
-            return Err(parts.wrong("users and passwords of ZooKeeper are not supported"));
+            return Err(parts.wrong("user names and passwords are not supported for ZooKeeper"));
         }
         let root = match parts.path.trim_matches('/') {
             "" => ROOT,
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_the_reason() {
+    fn an_invalid_address_is_refused_with_the_reason() {
         for (url, reason) in [
             ("zookeeper://", "host"),
             ("zookeeper://a:x", "1 ..= 65535"),

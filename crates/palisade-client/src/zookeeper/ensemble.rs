@@ -1,4 +1,4 @@
-//! Sessions, and the few things that are done with nodes.
+//! Sessions, and the basic operations on nodes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,49 +14,49 @@ use super::{fault, queue};
 use crate::fault::Fault;
 use crate::random;
 
-/// How long opening a session is tried.
+/// The time limit for opening a session.
 const CONNECT: Duration = Duration::from_secs(6);
 
-/// An ensemble, one session to look with, and one for each time to live.
+/// An ensemble, with one session for queries and one for each time to live.
 pub(super) struct Ensemble {
     address: Address,
-    looking: Mutex<Arc<Client>>,
+    query_session: Mutex<Arc<Client>>,
     leases: Mutex<HashMap<Ttl, Arc<Client>>>,
 }
 
-/// For how long after an acknowledged round trip to the leader a session's holder may believe in it.
+/// How long a session's holder may believe in it after an acknowledged round trip to the leader.
 ///
-/// The leader counts from when it hears of the session, which through a follower may be half a tick
-/// ago; a session lasts at least two ticks.
+/// The leader counts from when it last heard of the session, which through a follower may be half a tick ago; a
+/// session lasts at least two ticks.
 pub(super) fn valid_for(ttl: Ttl) -> Span {
     Span::from_nanos(ttl.span().as_nanos() / 3 * 2)
 }
 
 impl Ensemble {
     pub(super) async fn connect(address: Address) -> Result<Ensemble, Fault> {
-        let looking = open(&address.cluster, CONNECT, false).await?;
+        let query_session = open(&address.cluster, CONNECT, false).await?;
         let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        looking
+        query_session
             .mkdir(&address.root, &persistent)
             .await
             .map_err(fault::of)?;
         Ok(Ensemble {
             address,
-            looking: Mutex::new(Arc::new(looking)),
+            query_session: Mutex::new(Arc::new(query_session)),
             leases: Mutex::default(),
         })
     }
 
-    /// The session for looking; a new one if it has ended.
-    pub(super) async fn looking(&self) -> Result<Arc<Client>, Fault> {
-        let mut looking = self.looking.lock().await;
-        if looking.state().is_terminated() {
-            *looking = Arc::new(open(&self.address.cluster, CONNECT, false).await?);
+    /// Returns the session for queries, and opens a new one if it has ended.
+    pub(super) async fn query_session(&self) -> Result<Arc<Client>, Fault> {
+        let mut query_session = self.query_session.lock().await;
+        if query_session.state().is_terminated() {
+            *query_session = Arc::new(open(&self.address.cluster, CONNECT, false).await?);
         }
-        Ok(Arc::clone(&looking))
+        Ok(Arc::clone(&query_session))
     }
 
-    /// The session whose end is the end of leases that last this long.
+    /// Returns the session that carries the leases with this time to live; they end with it.
     pub(super) async fn lease(&self, ttl: Ttl) -> Result<Arc<Client>, Fault> {
         let mut leases = self.leases.lock().await;
         if let Some(session) = leases.get(&ttl)
@@ -65,7 +65,7 @@ impl Ensemble {
             return Ok(Arc::clone(session));
         }
         let asked = ttl.span().to_duration();
-        // Left alone when this process goes: a grant may have been handed to somebody else.
+        // The session is not closed when this process ends: a grant may have been handed to another process.
         let session = open(&self.address.cluster, asked, true).await?;
         let granted = session.session_timeout();
         if granted != asked {
@@ -83,9 +83,9 @@ impl Ensemble {
         Ok(session)
     }
 
-    /// The id drawn by the first who came here.
+    /// Returns the authority id, which the first client draws.
     pub(super) async fn authority(&self) -> Result<AuthorityId, Fault> {
-        let session = self.looking().await?;
+        let session = self.query_session().await?;
         let path = format!("{}/.authority", self.address.root);
         let drawn = RequestId::from_bytes(random::bytes()?).to_hex();
         let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
@@ -93,7 +93,7 @@ impl Ensemble {
             Ok(_) | Err(Error::NodeExists) => {}
             Err(error) => return Err(fault::of(error)),
         }
-        // A member that lags might not have it yet.
+        // A lagging member might not have the node yet.
         session.sync(&path).await.map_err(fault::of)?;
         let (id, _) = session.get_data(&path).await.map_err(fault::of)?;
         let id = String::from_utf8_lossy(&id).into_owned();
@@ -104,14 +104,14 @@ impl Ensemble {
         &self.address.root
     }
 
-    /// The node below which a lock's queue is.
+    /// The parent node of a lock's queue.
     pub(super) fn directory(&self, lock: &LockName) -> String {
         format!("{}/{}", self.address.root, node::escape(lock))
     }
 
-    /// Who holds a lock.
+    /// Returns the holder's node of a lock.
     pub(super) async fn first(&self, lock: &LockName) -> Result<Option<Node>, Fault> {
-        let (session, directory) = (self.looking().await?, self.directory(lock));
+        let (session, directory) = (self.query_session().await?, self.directory(lock));
         loop {
             let queue = children(&session, &directory).await?;
             let Some(first) = queue.first() else {
@@ -123,9 +123,9 @@ impl Ensemble {
         }
     }
 
-    /// A grant's node, if it is still there with that token.
+    /// Returns a grant's node, if it still exists with that token.
     pub(super) async fn find(&self, grant: &GrantRef) -> Result<Option<Node>, Fault> {
-        let (session, directory) = (self.looking().await?, self.directory(&grant.lock));
+        let (session, directory) = (self.query_session().await?, self.directory(&grant.lock));
         session.sync(&directory).await.map_err(fault::of)?;
         let request = node::hex(grant.key.as_bytes());
         let queue = children(&session, &directory).await?;
@@ -136,18 +136,18 @@ impl Ensemble {
         Ok(node.filter(|node| grant.token.is_none_or(|token| token == node.token)))
     }
 
-    /// Deletes a node, whose name never repeats; whether it was there.
+    /// Deletes a node, whose name never repeats; returns whether it existed.
     pub(super) async fn delete(&self, path: &str) -> Result<bool, Fault> {
-        match self.looking().await?.delete(path, None).await {
+        match self.query_session().await?.delete(path, None).await {
             Ok(()) => Ok(true),
             Err(Error::NoNode) => Ok(false),
             Err(error) => Err(fault::of(error)),
         }
     }
 
-    /// Deletes what a request left, when nobody here remembers where.
+    /// Deletes everything that a request left behind, when this process does not remember where.
     pub(super) async fn sweep_everywhere(&self, request: &RequestId) -> Result<(), Fault> {
-        let (session, request) = (self.looking().await?, request.to_hex());
+        let (session, request) = (self.query_session().await?, request.to_hex());
         session.sync(self.root()).await.map_err(fault::of)?;
         let locks = session.list_children(self.root()).await;
         for lock in locks.map_err(fault::of)? {
@@ -168,7 +168,7 @@ async fn open(cluster: &str, timeout: Duration, detached: bool) -> Result<Client
     let connected = tokio::time::timeout(CONNECT, connector.connect(cluster)).await;
     match connected {
         Ok(Ok(client)) => Ok(client),
-        // Nothing was asked for yet.
+        // No request was sent yet.
         Ok(Err(error)) => Err(match fault::of(error) {
             Fault::UnknownOutcome(why) => Fault::Unavailable(why),
             other => other,
@@ -177,7 +177,7 @@ async fn open(cluster: &str, timeout: Duration, detached: bool) -> Result<Client
     }
 }
 
-/// A session that has no connection proves nothing: it counts as not held.
+/// Checks that a session is connected. A session without a connection proves nothing and counts as not held.
 pub(super) fn connected(session: &Client) -> Result<(), Fault> {
     match session.state() {
         SessionState::SyncConnected => Ok(()),
@@ -185,7 +185,7 @@ pub(super) fn connected(session: &Client) -> Result<(), Fault> {
     }
 }
 
-/// A lock's queue; empty if there is no such lock.
+/// Returns a lock's queue; empty if there is no such lock.
 pub(super) async fn children(session: &Client, directory: &str) -> Result<Vec<Child>, Fault> {
     match session.list_children(directory).await {
         Ok(names) => Ok(node::in_order(names)),
@@ -194,7 +194,7 @@ pub(super) async fn children(session: &Client, directory: &str) -> Result<Vec<Ch
     }
 }
 
-/// A child with its token; `None` if it is gone.
+/// Returns a child with its token; `None` if it is gone.
 pub(super) async fn stat(
     session: &Client,
     directory: &str,
@@ -207,7 +207,7 @@ pub(super) async fn stat(
     node(directory, child, &stat).map(Some)
 }
 
-/// A child with what is known of it.
+/// A child with its attributes.
 pub(super) fn node(directory: &str, child: &Child, stat: &Stat) -> Result<Node, Fault> {
     let path = format!("{directory}/{}", child.name);
     let token = node::token(stat).ok_or_else(exhausted)?;
@@ -215,5 +215,8 @@ pub(super) fn node(directory: &str, child: &Child, stat: &Stat) -> Result<Node, 
 }
 
 fn exhausted() -> Fault {
-    Fault::invalid(format!("a czxid is beyond the last token, {}", Token::MAX))
+    Fault::invalid(format!(
+        "a czxid is larger than the last token, {}",
+        Token::MAX
+    ))
 }

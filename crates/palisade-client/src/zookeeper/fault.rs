@@ -1,4 +1,4 @@
-//! What a failed operation says about what happened.
+//! Translation of failed operations into faults.
 
 use zookeeper_client::Error;
 
@@ -9,7 +9,7 @@ pub(super) fn of(error: Error) -> Fault {
         Error::ConnectionLoss | Error::Timeout | Error::SessionMoved | Error::ClientClosed => {
             Fault::unknown_outcome(error)
         }
-        // With the session everything it had is gone.
+        // Everything that belonged to the session is gone with it.
         Error::SessionExpired | Error::NoHosts | Error::Throttled | Error::NotReadOnly => {
             Fault::unavailable(error)
         }

@@ -1,11 +1,11 @@
-//! Names of nodes, and what stands in them.
+//! The names of nodes, and their data.
 
 use palisade_core::{ClientId, LockName, RequestId, Token, Ttl};
 use zookeeper_client::Stat;
 
 use crate::fault::Fault;
 
-/// What stands between the request id and the sequence.
+/// The text between the request id and the sequence.
 const INFIX: &str = "-lock-";
 
 /// A node in a lock's queue.
@@ -18,13 +18,13 @@ pub(super) struct Node {
 /// One child of a lock, by its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Child {
-    /// First, because it orders the queue.
+    /// The first field, because it orders the queue.
     pub(super) sequence: i64,
     pub(super) name: String,
 }
 
 impl Child {
-    /// `None` for what Palisade did not create.
+    /// Parses a node's name; `None` for a node that Palisade did not create.
     fn parse(name: String) -> Option<Child> {
         let (_, sequence) = name.split_once(INFIX)?;
         let sequence = sequence.parse().ok()?;
@@ -38,10 +38,10 @@ impl Child {
     }
 }
 
-/// The queue, from the first to the last.
+/// The queue in order, from the first to the last.
 pub(super) fn in_order(names: Vec<String>) -> Vec<Child> {
     let mut children: Vec<_> = names.into_iter().filter_map(Child::parse).collect();
-    // The ensemble counts with 32 bits and a sign: after the highest number comes the lowest.
+    // The ensemble counts with signed 32-bit numbers: the lowest number follows the highest.
     if children.iter().any(|child| child.sequence > HALF) {
         for child in children.iter_mut().filter(|child| child.sequence < -HALF) {
             child.sequence += 1 << 32;
@@ -51,10 +51,10 @@ pub(super) fn in_order(names: Vec<String>) -> Vec<Child> {
     children
 }
 
-/// A queue is never that long.
+/// A bound that no queue reaches.
 const HALF: i64 = 1 << 30;
 
-/// What a request's node is called, without its sequence.
+/// The name of a request's node, without its sequence.
 pub(super) fn name_of(request: &str) -> String {
     format!("{request}{INFIX}")
 }
@@ -63,13 +63,14 @@ pub(super) fn hex(request: &[u8; 16]) -> String {
     RequestId::from_bytes(*request).to_hex()
 }
 
-/// A lock's name as one node's name: a slash, a percent sign and what ZooKeeper reserves are escaped.
+/// Encodes a lock's name as the name of one node: a slash, a percent sign and the names that ZooKeeper
+/// reserves are escaped.
 pub(super) fn escape(lock: &str) -> String {
     let mut escaped = String::with_capacity(lock.len());
     for (place, letter) in lock.char_indices() {
         match letter {
             '/' | '%' => escaped.push_str(&format!("%{:02x}", u32::from(letter))),
-            // No node is called "." or "..", and ".authority" is ours.
+            // No node may be called "." or "..", and ".authority" is Palisade's own node.
             '.' if place == 0 => escaped.push_str("%2e"),
             _ => escaped.push(letter),
         }
@@ -77,7 +78,7 @@ pub(super) fn escape(lock: &str) -> String {
     escaped
 }
 
-/// The lock that a node stands for; `None` for what is none.
+/// The lock that a node stands for; `None` for any other node.
 pub(super) fn unescape(name: &str) -> Option<LockName> {
     let mut lock = String::with_capacity(name.len());
     let mut rest = name.chars();
@@ -95,12 +96,12 @@ pub(super) fn unescape(name: &str) -> Option<LockName> {
     LockName::new(&lock).ok()
 }
 
-/// The transaction that created a node; `None` if it is beyond what a token can be.
+/// The transaction that created a node; `None` if it is larger than the largest token.
 pub(super) fn token(stat: &Stat) -> Option<Token> {
     Token::new(u64::try_from(stat.czxid).unwrap_or(0)).ok()
 }
 
-/// What a node says about its request.
+/// The data of a node: its request's properties.
 pub(super) struct Data {
     pub(super) client: ClientId,
     pub(super) ttl: Ttl,
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sequence_orders_whatever_the_request_is_called() {
+    fn the_sequence_orders_requests_of_any_name() {
         let names = ["ff-lock-0000000001", "aa-lock-0000000010", "strange"];
         let order = in_order(names.map(str::to_owned).to_vec());
         assert_eq!(
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_joined_after_the_highest_sequence_stands_behind_it() {
+    fn a_request_that_joins_after_the_highest_sequence_is_behind_it() {
         let names = [
             "c-lock--2147483648",
             "a-lock-2147483646",

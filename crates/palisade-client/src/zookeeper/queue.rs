@@ -1,4 +1,4 @@
-//! One request's way through a lock's queue.
+//! The path of one request through a lock's queue.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use zookeeper_client::{Acls, Client, CreateMode, Error, EventType};
 
 use super::ensemble::{self, children, stat};
 use super::node::{self, Child, Data, Node};
-use super::stake::Stake;
+use super::registration::Registration;
 use super::{ZooKeeper, fault};
 use crate::clock::{BootClock, Clock as _, wall};
 use crate::fault::Fault;
 use crate::service::{AcquireRequest, Acquired, Under};
 
-/// A request's own node, if there is one. Two of one request (a create whose answer was lost, and a
-/// member that lagged) are made one: the first stays.
+/// Returns a request's own node, if there is one. If a request has two nodes (after a create whose answer was
+/// lost and a query through a lagging member), only the first is kept.
 pub(super) async fn own(
     session: &Client,
     directory: &str,
@@ -34,7 +34,7 @@ pub(super) async fn own(
     stat(session, directory, first).await
 }
 
-/// Deletes all that a request has below this node.
+/// Deletes all nodes of a request below this node.
 pub(super) async fn sweep(session: &Client, directory: &str, request: &str) -> Result<(), Fault> {
     session.sync(directory).await.map_err(fault::of)?;
     for child in children(session, directory).await? {
@@ -53,7 +53,7 @@ async fn delete(session: &Client, directory: &str, child: &Child) -> Result<(), 
     }
 }
 
-/// Asks for a lock.
+/// Acquires a lock.
 pub(super) async fn acquire(
     zookeeper: &ZooKeeper,
     request: AcquireRequest,
@@ -66,45 +66,47 @@ pub(super) async fn acquire(
     let session = zookeeper.ensemble.lease(ttl).await?;
     ensemble::connected(&session)?;
     let id = *request.request.as_bytes();
-    let stake = zookeeper.stakes.begin(&id, &session, &directory, ttl);
+    let registration = zookeeper
+        .registrations
+        .begin(&id, &session, &directory, ttl);
     let asked = Asked {
         zookeeper,
         session,
         directory,
         name: node::hex(&id),
-        stake,
+        registration,
         ttl,
         called,
         request,
     };
-    let answer = asked.stand().await;
+    let answer = asked.wait_for_grant().await;
     let stays = match &answer {
         Ok(acquired) => matches!(acquired, Acquired::Granted(_)),
         Err(fault) => fault.is_transient(),
     };
     if !stays {
-        asked.stake.sweep().await?;
-        zookeeper.stakes.forget(&id);
+        asked.registration.sweep().await?;
+        zookeeper.registrations.forget(&id);
     }
     answer
 }
 
-/// Where a request stands in the queue.
+/// The position of a request in the queue.
 struct Look {
     queue: Vec<Child>,
     place: usize,
     own: Node,
-    /// When it was asked.
+    /// The time at which the query was sent.
     sent: Timestamp,
 }
 
-/// Why a waiting request looks up.
+/// The reason why a waiting request checks its position.
 enum Woken {
-    /// The node before it is gone, and its own was there still when that happened.
+    /// The preceding node is gone, and the request's own node still existed at that moment.
     Ahead,
-    /// The node before it is gone.
+    /// The preceding node is gone.
     Gone,
-    /// It is time to look, and to prove the session.
+    /// The time has come to check the position and to renew the session.
     Time,
 }
 
@@ -113,28 +115,28 @@ struct Asked<'a> {
     session: Arc<Client>,
     directory: String,
     name: String,
-    stake: Arc<Stake>,
+    registration: Arc<Registration>,
     ttl: Ttl,
     called: Timestamp,
     request: AcquireRequest,
 }
 
 impl Asked<'_> {
-    /// Joins the queue and stays in it until it is first or the wait is over.
-    async fn stand(&self) -> Result<Acquired, Fault> {
+    /// Joins the queue and stays in it until the request is first or the wait is over.
+    async fn wait_for_grant(&self) -> Result<Acquired, Fault> {
         let until = self.called.after(self.request.wait.unwrap_or(Span::ZERO));
         if self.request.wait.is_none()
-            && let Some(first) = self.somebody_else().await?
+            && let Some(first) = self.other_holder().await?
         {
             return Ok(Acquired::Held(first));
         }
         let mut look = self.join().await?;
         loop {
             ensemble::connected(&self.session)?;
-            self.stake.goes_on(look.sent);
+            self.registration.extend(look.sent);
             let Some(before) = look.place.checked_sub(1).map(|before| &look.queue[before]) else {
                 let granted = self.granted(look.own.token, look.sent);
-                self.stake.granted(look.own);
+                self.registration.granted(look.own);
                 return Ok(granted);
             };
             if BootClock.now() >= until {
@@ -143,7 +145,7 @@ impl Asked<'_> {
             let woken = self.wait(before, &look, until).await?;
             let fresh = BootClock.now() < self.sign_of_life(look.sent);
             look = match woken {
-                // Nobody stood before the one that is gone, and nobody ever joins before a node.
+                // No node preceded the one that is gone, and no request ever joins ahead of a node.
                 Woken::Ahead if fresh && look.place == 1 => Look {
                     queue: look.queue.split_off(1),
                     place: 0,
@@ -157,16 +159,16 @@ impl Asked<'_> {
         }
     }
 
-    /// Where it stands. `known` is its own node, if it has been seen before in this session: no other will
-    /// ever have that name, so seeing the name is enough. `proven` is when the leader was last asked, if
-    /// that is not to be done now: nobody ever joins the queue before a node, so being first stays true,
-    /// and the session outlasts what that proof is good for.
+    /// Returns the request's position. `known` is its own node, if it has been seen before in this session:
+    /// no other node will ever have that name, so the name is enough. `proven` is the time of the last round
+    /// trip to the leader, if no new one is needed: no request ever joins the queue ahead of a node, so being
+    /// first stays true, and the session outlasts the validity of that proof.
     async fn look(&self, known: Option<Node>, proven: Option<Timestamp>) -> Result<Look, Fault> {
         let sent = proven.unwrap_or_else(|| BootClock.now());
         let prove = async {
             match proven {
                 Some(_) => Ok(()),
-                // Proves the session to the leader, and brings this member up to date.
+                // Confirms the session at the leader, and brings this member up to date.
                 None => self.session.sync(&self.directory).await.map_err(fault::of),
             }
         };
@@ -174,7 +176,7 @@ impl Asked<'_> {
         proved?;
         let queue = queue?;
         let place = queue.iter().position(|child| child.is_of(&self.name));
-        let place = place.ok_or_else(lost_its_place)?;
+        let place = place.ok_or_else(lost_its_position)?;
         let own = match known {
             Some(known) => Some(known).filter(|known| known.path.ends_with(&queue[place].name)),
             None => stat(&self.session, &self.directory, &queue[place]).await?,
@@ -182,13 +184,13 @@ impl Asked<'_> {
         Ok(Look {
             queue,
             place,
-            own: own.ok_or_else(lost_its_place)?,
+            own: own.ok_or_else(lost_its_position)?,
             sent,
         })
     }
 
-    /// Who has the lock, if it is not this very request.
-    async fn somebody_else(&self) -> Result<Option<Holder>, Fault> {
+    /// Returns the holder of the lock, unless it is this very request.
+    async fn other_holder(&self) -> Result<Option<Holder>, Fault> {
         let queue = children(&self.session, &self.directory).await?;
         match queue.first() {
             Some(first) if !first.is_of(&self.name) => {
@@ -198,7 +200,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Creates the node and looks where it stands. One request has one node: the first it created.
+    /// Creates the node and returns its position. One request has one node: the first that it created.
     async fn join(&self) -> Result<Look, Fault> {
         let AcquireRequest {
             client, metadata, ..
@@ -208,8 +210,8 @@ impl Asked<'_> {
         let ephemeral = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         loop {
             let sent = BootClock.now();
-            // One session's operations are carried out in order, so the look sees the node and all
-            // before it; and a write proves the session to the leader.
+            // One session's operations are executed in order, so the query sees the node and all nodes before
+            // it; and a write confirms the session at the leader.
             let (created, queue) = tokio::join!(
                 self.session.create(&path, &data, &ephemeral),
                 children(&self.session, &self.directory)
@@ -218,12 +220,12 @@ impl Asked<'_> {
                 Ok((stat, _)) => {
                     let queue = queue?;
                     if queue.iter().filter(|child| child.is_of(&self.name)).count() > 1 {
-                        // It was asked before: the first node stays.
+                        // The request was sent before: its first node stays.
                         own(&self.session, &self.directory, &self.name).await?;
                         return self.look(None, None).await;
                     }
                     let place = queue.iter().position(|child| child.is_of(&self.name));
-                    let place = place.ok_or_else(lost_its_place)?;
+                    let place = place.ok_or_else(lost_its_position)?;
                     return Ok(Look {
                         own: ensemble::node(&self.directory, &queue[place], &stat)?,
                         queue,
@@ -231,7 +233,7 @@ impl Asked<'_> {
                         sent,
                     });
                 }
-                // The first in a long time: the ensemble removes what is empty.
+                // The lock's first request in a long time: the ensemble removes empty containers.
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(fault::of(error)),
             }
@@ -243,7 +245,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Until the node before is gone, or it is time for a sign of life or the end of the wait.
+    /// Waits until the preceding node is gone, or it is time to confirm the session, or the wait is over.
     async fn wait(&self, before: &Child, look: &Look, until: Timestamp) -> Result<Woken, Fault> {
         let mut connection = self.session.state_watcher();
         let path = format!("{}/{}", self.directory, before.name);
@@ -253,12 +255,12 @@ impl Asked<'_> {
         );
         let ((own, mine), (before, theirs)) = (own.map_err(fault::of)?, before.map_err(fault::of)?);
         if own.is_none() {
-            return Err(lost_its_place());
+            return Err(lost_its_position());
         }
         let mut mine = pin!(mine.changed());
         if let Some(stat) = before {
             // The names order the queue and the transactions order the tokens. They agree, because a
-            // container is only removed when it is empty; should they ever not, nobody is granted.
+            // container is only removed when it is empty. Should they ever disagree, no request is granted.
             let own = look.own.token;
             if node::token(&stat).is_none_or(|before| before >= own) {
                 return Err(Fault::invalid(format!(
@@ -270,7 +272,7 @@ impl Asked<'_> {
             let gone = tokio::select! {
                 changed = theirs.changed() => {
                     self.zookeeper.wake_ups.fetch_add(1, Ordering::Relaxed);
-                    // Anything else says something of the session, which is then to be proved.
+                    // Any other event concerns the session, which must then be confirmed.
                     changed.event_type == EventType::NodeDeleted
                 }
                 _ = &mut mine => false,
@@ -280,21 +282,23 @@ impl Asked<'_> {
                 return Ok(Woken::Time);
             }
         }
-        // One connection tells what happens in the order in which it happens.
+        // One connection reports events in the order in which they happen.
         let still = mine.now_or_never().is_none() && connection.changed().now_or_never().is_none();
         Ok(if still { Woken::Ahead } else { Woken::Gone })
     }
 
-    /// When the session is to be proved again: at a third of its time.
+    /// The instant at which the session must be confirmed again: at a third of its time.
     fn sign_of_life(&self, sent: Timestamp) -> Timestamp {
         sent.after(Span::from_nanos(self.ttl.span().as_nanos() / 3))
     }
 
-    /// The wait is over; the node is swept by who called.
+    /// Ends the wait; the caller deletes the node.
     async fn give_up(&self, first: &Child) -> Result<Acquired, Fault> {
         match holder(&self.session, &self.directory, first).await? {
             Some(holder) => Ok(Acquired::Held(holder)),
-            None => Err(Fault::unavailable("its turn came when the wait was over")),
+            None => Err(Fault::unavailable(
+                "the lock became free when the wait was already over",
+            )),
         }
     }
 
@@ -312,7 +316,7 @@ impl Asked<'_> {
     }
 }
 
-/// Whose node it is; `None` if it is gone.
+/// Returns the holder that a node belongs to; `None` if the node is gone.
 pub(super) async fn holder(
     session: &Client,
     directory: &str,
@@ -323,7 +327,7 @@ pub(super) async fn holder(
         .map(|(holder, _)| holder))
 }
 
-/// Whose node it is, and what it says about itself.
+/// Returns the owner of a node and its data.
 pub(super) async fn data(
     session: &Client,
     directory: &str,
@@ -340,12 +344,12 @@ pub(super) async fn data(
     let holder = Holder {
         client: data.client,
         token,
-        // How much of a session is left nobody tells; it is at most all of it.
+        // The ensemble does not report how much of a session is left; at most it is all of it.
         remaining: data.ttl.span(),
     };
     Ok(Some((holder, data.metadata)))
 }
 
-fn lost_its_place() -> Fault {
-    Fault::unavailable("its session ended while it waited, and its place in the queue with it")
+fn lost_its_position() -> Fault {
+    Fault::unavailable("its session ended while it waited, so it lost its place in the queue")
 }

@@ -1,4 +1,4 @@
-//! Virtual time, a scripted authority, and real ones.
+//! A virtual clock, a scripted authority, and real servers.
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 pub(crate) mod relay;
@@ -14,20 +14,20 @@ use palisade_client::{Client, LockView, Options};
 pub(crate) use scripted::{Call, ScriptedLockService};
 pub(crate) use virtual_clock::VirtualClock;
 
-/// An event of a real authority that does not come by then never will.
+/// The time limit for an event of a real authority.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Looks again and again until it is so.
+/// Polls until the condition is true.
 pub(crate) async fn poll(mut so: impl AsyncFnMut() -> bool) {
     let looks = async {
         while !so().await {
-            tokio::time::sleep(Duration::from_millis(5)).await; // real time: servers expire and tidy up
+            tokio::time::sleep(Duration::from_millis(5)).await; // real time: servers need time to expire leases and clean up
         }
     };
     tokio::time::timeout(PATIENCE, looks).await.unwrap();
 }
 
-/// Waits until a lock looks as wanted. There is no event for a queue, so it asks again and again.
+/// Polls until a lock is in the expected state. There is no event for a queue.
 pub(crate) async fn until_shown(client: &Client, lock: &str, wanted: impl Fn(&LockView) -> bool) {
     let wait = async {
         while !wanted(&client.show(lock).await.unwrap()) {
@@ -36,10 +36,10 @@ pub(crate) async fn until_shown(client: &Client, lock: &str, wanted: impl Fn(&Lo
     };
     tokio::time::timeout(PATIENCE, wait)
         .await
-        .expect("the lock never looked as wanted");
+        .expect("the lock never reached the expected state");
 }
 
-/// A client of a scripted authority, on a clock that moves only when told.
+/// A client of a scripted authority, on a clock that moves only when the test moves it.
 pub(crate) fn scripted_client() -> (Client, Arc<ScriptedLockService>, Arc<VirtualClock>) {
     let clock = Arc::new(VirtualClock::at(Duration::from_secs(1_000)));
     let service = Arc::new(ScriptedLockService::new(clock.clone()));
@@ -48,8 +48,8 @@ pub(crate) fn scripted_client() -> (Client, Arc<ScriptedLockService>, Arc<Virtua
     (client, service, clock)
 }
 
-/// Lets every task run until none has anything to do: tests on virtual time have one thread, no I/O
-/// and no timers, so a bounded number of turns is enough, and the same in every run.
+/// Lets every task run until none has anything to do. Tests on virtual time have one thread, no I/O and no
+/// timers, so a bounded number of turns is enough, and it is the same in every run.
 pub(crate) async fn settle() {
     for _ in 0..64 {
         tokio::task::yield_now().await;

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     upstream: Arc<Mutex<Option<SocketAddr>>>,
-    /// Counts cuts: every connection ends when it changes.
+    /// The number of cuts: every connection ends when it changes.
     cuts: watch::Sender<u32>,
     accepting: JoinHandle<()>,
 }
@@ -34,7 +34,7 @@ impl Relay {
         format!("http://{}", self.address)
     }
 
-    /// Breaks every connection; new ones go through.
+    /// Breaks every connection; new connections work.
     pub(crate) fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }

@@ -1,5 +1,5 @@
-//! An authority that answers what a test tells it to: the seam for schedules that a real server
-//! cannot be forced into. It grants nothing by itself and knows no rules.
+//! An authority that gives the answers that a test prescribes, for schedules into which a real server cannot
+//! be forced. It grants nothing by itself and knows no rules.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::{VirtualClock, settle};
 
-/// One operation as the authority sees it: when it was sent, and where its answer goes.
+/// One operation as the authority sees it: the time at which it was sent, and the channel for its answer.
 pub(crate) enum Call {
     Acquire {
         at: Timestamp,
@@ -47,7 +47,7 @@ pub(crate) struct ScriptedLockService {
     clock: Arc<VirtualClock>,
     authority: AuthorityId,
     calls: Mutex<Vec<Call>>,
-    /// Runs in the moment in which a release is handed over.
+    /// Runs at the moment when a release is passed to the authority.
     pub(crate) on_release: Mutex<Option<Box<dyn FnMut() + Send>>>,
 }
 
@@ -62,13 +62,13 @@ impl ScriptedLockService {
         }
     }
 
-    /// The calls that have come since this was last asked.
+    /// Returns the calls since the previous `calls`.
     pub(crate) async fn calls(&self) -> Vec<Call> {
         settle().await;
         std::mem::take(&mut *self.calls.lock().unwrap())
     }
 
-    /// The one call that has come.
+    /// Returns the only call that has arrived.
     pub(crate) async fn call(&self) -> Call {
         let mut calls = self.calls().await;
         assert_eq!(calls.len(), 1, "exactly one call");
@@ -129,7 +129,7 @@ impl LockService for ScriptedLockService {
     }
 }
 
-/// A grant for `valid_ms`, under a lease that lasts `ttl_ms`.
+/// A grant that is valid for `valid_ms`, under a lease that lasts `ttl_ms`.
 pub(crate) fn granted(token: u64, ttl_ms: u64, valid_ms: u64, waited_ms: u64) -> Acquired {
     let token = Token::new(token).unwrap();
     Acquired::Granted(Granted {
@@ -152,7 +152,7 @@ pub(crate) fn renewed(token: u64, ttl_ms: u64) -> Renewal {
     })
 }
 
-/// What a lease of `ttl` is good for, by the default caution: (1 − ε) / (1 + ε) of it.
+/// How long a holder may use a lease of `ttl` with the default caution: (1 − ε) / (1 + ε) of it.
 pub(crate) fn usable(ttl: Duration) -> Duration {
     Duration::from_nanos((ttl.as_nanos() * 990_000 / 1_010_000) as u64)
 }

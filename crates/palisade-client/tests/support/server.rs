@@ -24,7 +24,7 @@ impl Server {
         Server::start_with(dir, false).await
     }
 
-    /// The same with a clock that moves only when told.
+    /// Starts a server whose clock may be manual.
     pub(crate) async fn start_with(dir: &Path, manual_clock: bool) -> Server {
         let settings = durable::Settings {
             manual_clock,
@@ -59,7 +59,7 @@ impl Server {
         assert!(matches!(answer, Answer::Clock(_)), "{answer:?}");
     }
 
-    /// Stops in order, and leaves the directory free.
+    /// Stops in order, and releases the directory.
     pub(crate) async fn stop(self) {
         let _ = self.stop.send(());
         self.serving.await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! A clock that moves only when told.
+//! A clock that moves only when the test moves it.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl VirtualClock {
         }
     }
 
-    /// Moves the clock alarm by alarm, as time does, and lets everything run at each.
+    /// Moves the clock from alarm to alarm, as time does, and lets all tasks run at each one.
     pub(crate) async fn advance(&self, by: Duration) {
         let end = self.now().after(Span::from(by));
         super::settle().await;
@@ -39,7 +39,7 @@ impl VirtualClock {
         super::settle().await;
     }
 
-    /// Moves the clock in one leap and runs nothing: the process was stopped, or the machine slept.
+    /// Moves the clock in one step and runs nothing: the process was stopped, or the machine was suspended.
     pub(crate) fn leap(&self, by: Duration) {
         let end = self.now().after(Span::from(by));
         self.state.lock().unwrap().now = end;

@@ -1,7 +1,8 @@
+use alloc::vec::Vec;
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::RESTORE_LEAP;
 
 fn t(number: u64) -> Token {
     Token::new(number).unwrap()
@@ -204,17 +205,18 @@ fn a_leap_is_believed_up_to_the_bound_and_from_a_sequencer_always() {
 }
 
 #[test]
-fn a_restored_authority_is_believed_by_default() {
+fn by_default_an_authority_is_believed_after_one_restore_and_a_lie_takes_little_of_the_range() {
+    const END_OF_2031: u64 = 1_956_527_999_999;
+    let leap = restore_leap(END_OF_2031).unwrap();
     let mut resource = Resource::new(Rule::CLAIM);
-    assert_eq!(word(&resource.op(1 + RESTORE_LEAP, Op::Claim)), "admit");
-    assert_eq!(
-        word(&resource.op(2 + 64 * RESTORE_LEAP, Op::Claim)),
-        "admit"
-    );
-    assert_eq!(
-        word(&resource.op(4 + 129 * RESTORE_LEAP, Op::Claim)),
-        "jump"
-    );
+    assert_eq!(word(&resource.op(1 + 2 * leap, Op::Claim)), "jump");
+    assert_eq!(word(&resource.op(1 + leap, Op::Claim)), "admit");
+    // A million grants a second for a day, and the next restore.
+    let granted = 86_400 * 1_000_000;
+    assert_eq!(word(&resource.op(2 + 2 * leap + granted, WRITE)), "admit");
+    assert_eq!(word(&resource.op(Token::MAX.get(), Op::Claim)), "jump");
+    let lies = Token::MAX.get().div_ceil(DEFAULT_MAX_JUMP);
+    assert_eq!(lies, 128, "as many lies use the range up");
 }
 
 #[test]
@@ -350,7 +352,7 @@ proptest! {
         prop_assert!(written.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", written);
     }
 
-    /// The schedule of the lost update (DESIGN §4): whatever the old holder still has under way, after
+    /// The schedule of the lost update (docs/rules.md): whatever the old holder still has under way, after
     /// the new holder's first answered operation none of it takes effect.
     #[test]
     fn after_a_claim_nothing_older_takes_effect(old in 1_u64..50, gap in 1_u64..50, first in any_op(), late in any_op()) {

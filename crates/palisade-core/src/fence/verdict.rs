@@ -139,18 +139,18 @@ impl fmt::Display for Reject {
             Reject::WrongAuthority { bound } => {
                 write!(
                     f,
-                    "this resource takes tokens of the authority {bound} only: name it"
+                    "only tokens of the authority {bound} count here, and this one names none or another"
                 )
             }
             Reject::WrongLock { bound } => {
                 write!(
                     f,
-                    "this resource takes tokens of the lock {bound} only: name it"
+                    "only tokens of the lock {bound} count here, and this one names none or another"
                 )
             }
             Reject::Jump { highest, bound } => write!(
                 f,
-                "the token is more than {bound} above {}, the highest seen here",
+                "the token is more than {bound} above {}, the highest seen here: it is not believed",
                 highest.map_or(0, Token::get)
             ),
             Reject::Tokenless { highest } => write!(

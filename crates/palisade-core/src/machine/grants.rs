@@ -1,5 +1,8 @@
 //! Acquire, renew, release, revoke, expire.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use super::memory::Over;
 use super::slab::Slot;
 use super::{Machine, waiting};
@@ -320,8 +323,11 @@ impl Machine {
             return self.past(grant);
         };
         self.changed = true;
-        let lease = &mut self.tables.leases[self.tables.locks[slot].lease];
-        lease.ttl = ttl.unwrap_or(lease.ttl);
+        let lease = self.tables.locks[slot].lease;
+        if let Some(ttl) = ttl {
+            self.tables.set_ttl(lease, ttl);
+        }
+        let lease = &mut self.tables.leases[lease];
         // A shorter time to live never takes away what was granted before.
         lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
         let (ttl, token) = (lease.ttl, self.tables.locks[slot].token);

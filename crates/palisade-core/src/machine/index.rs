@@ -1,6 +1,8 @@
 //! From a name or a secret to a slot, by hash. There is no way to iterate, so hashing order cannot
 //! reach an effect; the seed only decides where things lie.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
 
 use foldhash::fast::FixedState;

@@ -3,8 +3,8 @@
 //!
 //! Both memories are rings of [`limits::REMEMBERED`] entries; the oldest makes room.
 
+use alloc::collections::VecDeque;
 use core::hash::{BuildHasher, Hash};
-use std::collections::VecDeque;
 
 use super::index::Index;
 use super::slab::{NIL, Slot};
@@ -216,7 +216,7 @@ impl Endings {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use alloc::collections::BTreeMap;
 
     use super::*;
 

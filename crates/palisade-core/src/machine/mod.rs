@@ -21,6 +21,7 @@ mod memory;
 mod query;
 pub(crate) mod record;
 mod restore;
+mod short;
 mod slab;
 mod snapshot;
 pub(crate) mod tables;
@@ -31,6 +32,8 @@ pub use memory::{Answered, Over};
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
 pub use snapshot::{GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
 
+use alloc::vec::Vec;
+
 use memory::{Endings, Ring};
 use tables::Tables;
 
@@ -39,7 +42,7 @@ use crate::id::RequestId;
 use crate::limits::Limits;
 use crate::name::LockName;
 use crate::outcome::{Change, Effect, Event, Outcome};
-use crate::time::{Timestamp, WallTime};
+use crate::time::{Span, Timestamp, WallTime};
 use crate::token::Token;
 
 /// Everything an authority knows.
@@ -202,12 +205,25 @@ impl Machine {
         due.into_iter().flatten().min()
     }
 
-    /// Every live lease lasts its full time to live from now; never less (rule A7). Waits that were
-    /// over meanwhile end: their callers named the instant.
+    /// The longest pause that every live lease bears: see [`bears`](crate::time::Ttl::bears). Rounded down, to a half at worst.
+    #[must_use]
+    pub fn bears(&self) -> Span {
+        self.tables.short.bear()
+    }
+
+    /// Every live lease that the authority's absence may have cost its renewal lasts its full time to live
+    /// from now; never less (rule A7). Waits that were over meanwhile end: their callers named the instant.
     fn grace(&mut self, away: Away, effects: &mut Vec<Effect>) -> Outcome {
-        self.changed = true;
+        let pause = match away {
+            Away::Paused(pause) => Some(pause),
+            Away::Restarted | Away::Stalled => None,
+        };
+        self.changed = pause.is_none();
         for lease in self.tables.leases.iter_mut() {
-            lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
+            if pause.is_none_or(|pause| pause > lease.ttl.bears()) {
+                lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
+                self.changed = true;
+            }
         }
         if away == Away::Restarted {
             self.forget_waiters();
@@ -216,8 +232,10 @@ impl Machine {
         Outcome::Done
     }
 
+    /// Neither tokens nor revisions repeat what was given out after the backup.
     fn leap(&mut self, by: u64) -> Outcome {
         self.changed = true;
+        self.revision = self.revision.saturating_add(by);
         self.next_token = self.next_token.and_then(|token| token.leap(by));
         match self.next_token {
             Some(_) => Outcome::Done,

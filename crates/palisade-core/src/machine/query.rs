@@ -1,6 +1,9 @@
 //! What can be asked without changing anything. The instant is an argument: a lease that is over by
 //! then is not shown, whether or not its end was logged yet.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use super::Machine;
 use super::slab::Slot;
 use crate::limits::Limits;
@@ -30,6 +33,13 @@ impl Machine {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// The number of the latest event; 0 if there was none. Rises with every event, and leaps with every
+    /// restore: it never goes back.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// The operator's bounds in force.

@@ -1,5 +1,7 @@
 //! The records of the machine's tables.
 
+use alloc::boxed::Box;
+
 use super::slab::{NIL, Slot};
 use crate::command::Under;
 use crate::id::{LeaseId, LeaseKey, RequestId};

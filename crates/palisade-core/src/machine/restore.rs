@@ -6,6 +6,7 @@
 //!   answers, endings  ──► Past   ─┘                       so all three may be read at once
 //! ```
 
+use alloc::vec::Vec;
 use core::fmt;
 use core::iter::Peekable;
 

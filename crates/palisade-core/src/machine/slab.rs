@@ -1,5 +1,6 @@
 //! Records in numbered slots: no pointers, no moving, no doubling.
 
+use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
 /// The number of a slot.

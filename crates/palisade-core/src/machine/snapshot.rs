@@ -3,6 +3,9 @@
 //! The sequence is canonical: equal states give equal sequences, whatever slots and tables look like
 //! inside. How records become bytes is none of this crate's business.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use super::Machine;
 use super::memory::{Answered, Over};
 use super::slab::Slot;

@@ -1,9 +1,11 @@
 //! The tables, and the few ways in which records are tied to one another.
 
+use alloc::boxed::Box;
 use core::hash::BuildHasher;
 
 use super::index::Index;
 use super::record::{Client, Extra, Lease, Lock, Waiter};
+use super::short::Short;
 use super::slab::{NIL, Slab, Slot};
 use super::wheel::Wheel;
 use crate::id::{LeaseId, LeaseKey, RequestId};
@@ -25,6 +27,7 @@ pub(crate) struct Tables {
     requests: Index,
     pub(super) lease_timers: Wheel,
     pub(super) wait_timers: Wheel,
+    pub(super) short: Short,
 }
 
 impl Tables {
@@ -41,6 +44,7 @@ impl Tables {
             requests: Index::new(seed),
             lease_timers: Wheel::new(now),
             wait_timers: Wheel::new(now),
+            short: Short::default(),
         }
     }
 
@@ -156,13 +160,22 @@ impl Tables {
         self.keys
             .insert(&key, slot, |hasher, slot| hasher.hash_one(leases[slot].key));
         self.lease_timers.insert(slot, expires);
+        self.short.add(ttl);
         slot
+    }
+
+    /// Gives a lease another length.
+    pub(super) fn set_ttl(&mut self, slot: Slot, ttl: Ttl) {
+        let last = core::mem::replace(&mut self.leases[slot].ttl, ttl);
+        self.short.take(last);
+        self.short.add(ttl);
     }
 
     fn close_lease(&mut self, slot: Slot) {
         self.lease_timers.remove(slot);
         if let Some(lease) = self.leases.remove(slot) {
             self.keys.remove(&lease.key, slot);
+            self.short.take(lease.ttl);
             self.drop_client(lease.client);
         }
     }

@@ -1,5 +1,8 @@
 //! Queues: who waits, who is next, who is no longer there.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use super::Machine;
 use super::grants::{LeaseFor, reused};
 use super::record::Waiter;

@@ -13,6 +13,10 @@
 //!
 //! A tick is a millisecond. A timer fires at the first tick at or after its deadline: never early.
 
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
 use super::slab::{NIL, Slot};
 use crate::time::Timestamp;
 
@@ -219,6 +223,8 @@ fn ceil_tick(at: Timestamp) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
     use proptest::prelude::*;
 

@@ -141,3 +141,31 @@ fn next_due_never_sleeps_through_a_deadline() {
         Span::ZERO
     );
 }
+
+#[test]
+fn a_pause_gives_their_time_back_to_leases_that_do_not_bear_it_and_to_no_others() {
+    let mut world = World::new();
+    world.granted(ask("short", "a").ttl(400));
+    world.granted(ask("long", "b").ttl(60_000));
+    world.pass(ms(300));
+    world.apply(Command::Grace(Away::Paused(ms(100))));
+    assert_eq!(
+        world.holder("short").unwrap().remaining,
+        ms(100),
+        "a quarter of its time is what it bears"
+    );
+    world.apply(Command::Grace(Away::Paused(ms(101))));
+    assert_eq!(world.holder("short").unwrap().remaining, ms(400));
+    assert_eq!(world.holder("long").unwrap().remaining, ms(59_700));
+}
+
+#[test]
+fn a_leap_leaves_a_gap_in_the_revisions_as_in_the_tokens() {
+    let mut world = World::new();
+    world.granted(ask("x", "a"));
+    assert_eq!(world.machine.revision(), 1);
+    world.apply(Command::Leap { by: 1_000 });
+    assert_eq!(world.machine.revision(), 1_001);
+    let restored = Machine::restore(1, world.machine.records()).unwrap();
+    assert_eq!(restored.revision(), 1_001);
+}

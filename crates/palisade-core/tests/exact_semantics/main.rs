@@ -1,4 +1,4 @@
-//! The contract's exact semantics, one test for each line.
+//! The authority's exact semantics (docs/rules.md), one test for each line.
 //!
 //! | file | what it pins |
 //! |---|---|

@@ -99,7 +99,10 @@ impl Reference {
         };
         if let Command::Grace(away) = entry.command {
             for lease in &mut self.leases {
-                lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
+                let quarter = lease.ttl.span().as_nanos() / 4;
+                if !matches!(away, Away::Paused(pause) if pause.as_nanos() <= quarter) {
+                    lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
+                }
             }
             if away == Away::Restarted {
                 self.waits.clear();
@@ -150,6 +153,7 @@ impl Reference {
             Command::Expire => Outcome::Done,
             Command::Grace(_) => unreachable!("handled before anything is swept"),
             Command::Leap { by } => {
+                self.revision += by;
                 self.next = self.next.saturating_add(by).min(Token::MAX.get() + 1);
                 self.token()
                     .map_or(Outcome::TokensExhausted, |_| Outcome::Done)

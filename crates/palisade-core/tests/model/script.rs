@@ -129,7 +129,11 @@ fn what() -> impl Strategy<Value = What> {
         1 => asked().prop_map(What::Withdraw),
         2 => asked().prop_map(What::Abandon),
         3 => Just(What::Expire),
-        1 => prop_oneof![Just(Away::Stalled), Just(Away::Restarted)].prop_map(What::Grace),
+        1 => prop_oneof![
+            Just(Away::Stalled),
+            Just(Away::Restarted),
+            (1..=499_u64).prop_map(|pause| Away::Paused(Span::from_millis(pause)))
+        ].prop_map(What::Grace),
         1 => prop_oneof![4 => 0_u64..3, 1 => Just(Token::MAX.get() - 20)].prop_map(What::Leap),
         1 => limits().prop_map(What::Configure),
     ]

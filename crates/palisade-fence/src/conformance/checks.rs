@@ -1,4 +1,4 @@
-//! The checks, one function each, named after what they prove.
+//! The checks, one function each, named after the property that they prove.
 
 use palisade_core::fence::{Pass, Reject, Sequence};
 
@@ -8,12 +8,12 @@ use crate::conformance::frozen::{
 };
 use crate::conformance::race::{late_write_once, racing_holders};
 use crate::conformance::steps::{
-    KEY, Probe, Saw, admitted, authority, reads, rejected, repeated, stale, t,
+    Failure, KEY, Probe, admitted, authority, reads, rejected, repeated, stale, t,
 };
 use crate::conformance::{Habit, Report, Subject};
 use crate::fence::{Change, Write};
 
-/// Runs each named check and notes what it saw.
+/// Runs each named check and records its result.
 macro_rules! checks {
     ($subject:expr, $report:expr; $($check:ident $(($habit:expr))? $(if $when:expr)?;)+) => {$(
         if true $(&& $when)? {
@@ -22,7 +22,7 @@ macro_rules! checks {
     )+};
 }
 
-/// What holds for every fence.
+/// The checks for every fence.
 pub(super) async fn common<S: Subject>(s: &S, habit: Habit, report: &mut Report) {
     checks! { s, report;
         a_fresh_resource_is_empty;
@@ -50,7 +50,7 @@ pub(super) async fn common<S: Subject>(s: &S, habit: Habit, report: &mut Report)
     }
 }
 
-/// What holds where equal tokens write again.
+/// The checks for fences that admit equal tokens repeatedly.
 pub(super) async fn many_writes<S: Subject>(s: &S, habit: Habit, report: &mut Report) {
     checks! { s, report;
         the_same_token_writes_again;
@@ -64,7 +64,7 @@ pub(super) async fn many_writes<S: Subject>(s: &S, habit: Habit, report: &mut Re
     }
 }
 
-/// What holds where a grant writes once.
+/// The checks for fences that admit one write for each grant.
 pub(super) async fn strict<S: Subject>(s: &S, habit: Habit, report: &mut Report) {
     checks! { s, report;
         a_second_write_is_already_written_and_not_stale;
@@ -75,13 +75,13 @@ pub(super) async fn strict<S: Subject>(s: &S, habit: Habit, report: &mut Report)
     }
 }
 
-async fn a_fresh_resource_is_empty<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_fresh_resource_is_empty<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "fresh").await?;
     r.holds(None).await?;
     reads(r.read(1).await?, None)
 }
 
-async fn a_zombie_write_is_rejected_and_changes_nothing<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_zombie_write_is_rejected_and_changes_nothing<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "zombie").await?;
     admitted(r.put(33, "old").await?)?;
     admitted(r.put(34, "new").await?)?;
@@ -89,7 +89,7 @@ async fn a_zombie_write_is_rejected_and_changes_nothing<S: Subject>(s: &S) -> Re
     r.holds(Some("new")).await
 }
 
-async fn a_late_write_after_a_claim_is_rejected<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_late_write_after_a_claim_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "late-after-claim").await?;
     admitted(r.put(1, "old").await?)?;
     admitted(r.claim(2).await?)?;
@@ -97,7 +97,7 @@ async fn a_late_write_after_a_claim_is_rejected<S: Subject>(s: &S) -> Result<(),
     reads(r.read(2).await?, Some("old"))
 }
 
-async fn a_late_write_after_a_tokened_read_is_rejected<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_late_write_after_a_tokened_read_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "late-after-read").await?;
     admitted(r.put(1, "old").await?)?;
     reads(r.read(2).await?, Some("old"))?;
@@ -105,41 +105,43 @@ async fn a_late_write_after_a_tokened_read_is_rejected<S: Subject>(s: &S) -> Res
     r.holds(Some("old")).await
 }
 
-async fn a_stale_read_is_rejected<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_stale_read_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "stale-read").await?;
     admitted(r.claim(5).await?)?;
     stale(r.read(4).await?, 5)
 }
 
-async fn a_stale_claim_is_rejected<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_stale_claim_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "stale-claim").await?;
     admitted(r.put(5, "x").await?)?;
     stale(r.claim(4).await?, 5)
 }
 
-async fn a_write_claims_by_itself<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_write_claims_by_itself<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "write-claims").await?;
     admitted(r.put(5, "x").await?)?;
     stale(r.read(4).await?, 5)
 }
 
-async fn claiming_again_is_admitted<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn claiming_again_is_admitted<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "claim-again").await?;
     admitted(r.claim(5).await?)?;
     admitted(r.claim(5).await?)?;
     reads(r.read(5).await?, None)
 }
 
-async fn a_released_token_counts_until_a_higher_one_comes<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_released_token_counts_until_a_higher_one_comes<S: Subject>(
+    s: &S,
+) -> Result<(), Failure> {
     let r = Probe::fresh(s, "released").await?;
     admitted(r.claim(7).await?)?;
-    // The authority has long released it; the fence orders, it does not enforce expiry.
+    // The authority has long released the lock; the fence orders, it does not enforce expiry.
     admitted(r.put(7, "after the release").await?)?;
     admitted(r.claim(8).await?)?;
     stale(r.put(7, "too late").await?, 8)
 }
 
-async fn resources_are_tracked_apart<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn resources_are_tracked_apart<S: Subject>(s: &S) -> Result<(), Failure> {
     let (a, b) = (
         Probe::fresh(s, "apart-a").await?,
         Probe::fresh(s, "apart-b").await?,
@@ -150,13 +152,13 @@ async fn resources_are_tracked_apart<S: Subject>(s: &S) -> Result<(), Saw> {
     b.holds(Some("b")).await
 }
 
-async fn keys_of_a_resource_share_its_fence<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn keys_of_a_resource_share_its_fence<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "keys").await?;
     admitted(r.write(2, Write::new("/other", Change::Put(b"x"))).await?)?;
     stale(r.put(1, "late").await?, 2)
 }
 
-async fn an_observer_reads_without_a_token<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn an_observer_reads_without_a_token<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "observer").await?;
     admitted(r.put(3, "seen").await?)?;
     r.holds(Some("seen")).await?;
@@ -164,7 +166,7 @@ async fn an_observer_reads_without_a_token<S: Subject>(s: &S) -> Result<(), Saw>
     r.holds(Some("seen")).await
 }
 
-async fn a_write_without_a_token_is_rejected_once_fenced<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_write_without_a_token_is_rejected_once_fenced<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "tokenless").await?;
     admitted(r.put(3, "fenced").await?)?;
     rejected(
@@ -174,7 +176,7 @@ async fn a_write_without_a_token_is_rejected_once_fenced<S: Subject>(s: &S) -> R
     r.holds(Some("fenced")).await
 }
 
-async fn deleting_nothing_did_not_succeed<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn deleting_nothing_did_not_succeed<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "zero-rows").await?;
     admitted(r.claim(1).await?)?;
     rejected(
@@ -187,7 +189,7 @@ async fn deleting_nothing_did_not_succeed<S: Subject>(s: &S) -> Result<(), Saw> 
     r.holds(None).await
 }
 
-async fn the_last_token_is_a_token<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn the_last_token_is_a_token<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "last-token").await?;
     let last = palisade_core::Token::MAX.get();
     admitted(r.put(last, "x").await?)?;
@@ -195,7 +197,10 @@ async fn the_last_token_is_a_token<S: Subject>(s: &S) -> Result<(), Saw> {
     r.holds(Some("x")).await
 }
 
-async fn a_leap_beyond_the_bound_is_rejected<S: Subject>(s: &S, habit: Habit) -> Result<(), Saw> {
+async fn a_leap_beyond_the_bound_is_rejected<S: Subject>(
+    s: &S,
+    habit: Habit,
+) -> Result<(), Failure> {
     let Some(bound) = habit.max_jump else {
         return Ok(());
     };
@@ -217,7 +222,7 @@ async fn a_leap_beyond_the_bound_is_rejected<S: Subject>(s: &S, habit: Habit) ->
     r.holds(Some("x")).await
 }
 
-async fn another_authority_is_an_error<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn another_authority_is_an_error<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "authority").await?;
     let (ours, theirs) = (authority("ours")?, authority("theirs")?);
     admitted(r.claim_as(Pass::new(t(5)?).by(&ours)).await?)?;
@@ -230,7 +235,9 @@ async fn another_authority_is_an_error<S: Subject>(s: &S) -> Result<(), Saw> {
     admitted(r.claim_as(Pass::new(t(6)?).by(&ours)).await?)
 }
 
-async fn a_named_authority_binds_and_naming_none_is_an_error<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_named_authority_binds_and_naming_none_is_an_error<S: Subject>(
+    s: &S,
+) -> Result<(), Failure> {
     let r = Probe::fresh(s, "binds").await?;
     let ours = authority("ours")?;
     admitted(r.put(5, "x").await?)?;
@@ -244,22 +251,22 @@ async fn a_named_authority_binds_and_naming_none_is_an_error<S: Subject>(s: &S) 
     r.holds(Some("x")).await
 }
 
-async fn the_same_token_writes_again<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn the_same_token_writes_again<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "equal").await?;
     admitted(r.put(5, "one").await?)?;
     admitted(r.put(5, "two").await?)?;
     r.holds(Some("two")).await
 }
 
-async fn a_repeated_number_is_carried_out_once<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_repeated_number_is_carried_out_once<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "repeat").await?;
     admitted(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
     repeated(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
     r.holds(Some("v1")).await
 }
 
-/// The duplicate of FIELD (b): v1 was sent twice, v2 acknowledged, then the first copy of v1 arrives.
-async fn a_lower_number_is_rejected<S: Subject>(s: &S) -> Result<(), Saw> {
+/// The duplicate of FIELD (b): v1 was sent twice, v2 was acknowledged, then the first copy of v1 arrives.
+async fn a_lower_number_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "duplicate").await?;
     admitted(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
     admitted(r.numbered(5, 2, Change::Put(b"v2")).await?)?;
@@ -271,14 +278,14 @@ async fn a_lower_number_is_rejected<S: Subject>(s: &S) -> Result<(), Saw> {
     r.holds(Some("v2")).await
 }
 
-async fn a_gap_in_the_numbers_is_admitted<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_gap_in_the_numbers_is_admitted<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "gap").await?;
     admitted(r.numbered(5, 1, Change::Put(b"v1")).await?)?;
     admitted(r.numbered(5, 10, Change::Put(b"v10")).await?)?;
     r.holds(Some("v10")).await
 }
 
-async fn numbers_start_again_under_a_higher_token<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn numbers_start_again_under_a_higher_token<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "again").await?;
     admitted(r.numbered(5, 10, Change::Put(b"old")).await?)?;
     admitted(r.numbered(6, 0, Change::Put(b"new")).await?)?;
@@ -286,7 +293,7 @@ async fn numbers_start_again_under_a_higher_token<S: Subject>(s: &S) -> Result<(
     r.holds(Some("new")).await
 }
 
-async fn a_number_is_not_reused_for_another_write<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_number_is_not_reused_for_another_write<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "reused").await?;
     admitted(r.numbered(5, 1, Change::Put(b"first")).await?)?;
     let last = Sequence::new(1).ok_or("the check's own number")?;
@@ -295,7 +302,7 @@ async fn a_number_is_not_reused_for_another_write<S: Subject>(s: &S) -> Result<(
     r.holds(Some("first")).await
 }
 
-async fn an_append_is_repeated_safely<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn an_append_is_repeated_safely<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "append").await?;
     admitted(r.numbered(5, 1, Change::Append(b"a")).await?)?;
     admitted(r.numbered(5, 2, Change::Append(b"b")).await?)?;
@@ -303,14 +310,14 @@ async fn an_append_is_repeated_safely<S: Subject>(s: &S) -> Result<(), Saw> {
     r.holds(Some("ab")).await
 }
 
-async fn a_second_write_is_already_written_and_not_stale<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_second_write_is_already_written_and_not_stale<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "once").await?;
     admitted(r.put(5, "one").await?)?;
     rejected(r.put(5, "two").await?, &Reject::AlreadyWritten)?;
     r.holds(Some("one")).await
 }
 
-async fn a_claim_leaves_the_one_write<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_claim_leaves_the_one_write<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "once-after-claim").await?;
     admitted(r.claim(5).await?)?;
     reads(r.read(5).await?, None)?;
@@ -318,7 +325,7 @@ async fn a_claim_leaves_the_one_write<S: Subject>(s: &S) -> Result<(), Saw> {
     rejected(r.put(5, "two").await?, &Reject::AlreadyWritten)
 }
 
-async fn a_repeat_of_the_one_write_is_recognised<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_repeat_of_the_one_write_is_recognised<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "once-repeated").await?;
     admitted(r.numbered(5, 1, Change::Put(b"one")).await?)?;
     repeated(r.numbered(5, 1, Change::Put(b"one")).await?)?;
@@ -329,7 +336,7 @@ async fn a_repeat_of_the_one_write_is_recognised<S: Subject>(s: &S) -> Result<()
     r.holds(Some("one")).await
 }
 
-async fn a_higher_token_writes_once_more<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn a_higher_token_writes_once_more<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "once-more").await?;
     admitted(r.put(5, "five").await?)?;
     admitted(r.put(6, "six").await?)?;
@@ -337,7 +344,7 @@ async fn a_higher_token_writes_once_more<S: Subject>(s: &S) -> Result<(), Saw> {
     r.holds(Some("six")).await
 }
 
-async fn the_forced_schedule_loses_nothing<S: Subject>(s: &S) -> Result<(), Saw> {
+async fn the_forced_schedule_loses_nothing<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "schedule").await?;
     match late_write_once(&r, 1).await? {
         0 => Ok(()),
@@ -348,7 +355,7 @@ async fn the_forced_schedule_loses_nothing<S: Subject>(s: &S) -> Result<(), Saw>
 async fn racing_holders_lose_no_acknowledged_write<S: Subject>(
     s: &S,
     habit: Habit,
-) -> Result<(), Saw> {
+) -> Result<(), Failure> {
     let r = Probe::fresh(s, "race").await?;
     racing_holders(&r, habit.rounds).await
 }

@@ -1,13 +1,13 @@
-//! Writers that stop wherever they wait: frozen for a while, or gone for good.
+//! Writers that stop wherever they wait: frozen for a while, or forever.
 //!
 //! ```text
-//!   old    claim ─ read ─ write ···k waits···▓▓▓ frozen ▓▓▓········ goes on, or never
+//!   old    claim ─ read ─ write ···k waits···▓▓▓ frozen ▓▓▓········ continues, or never
 //!   new                               claim ─ read ─ write
 //! ```
 //!
-//! A step of a resource ends where its future waits, so freezing it after every wait visits every place
-//! between a check and its effect. A fence whose check and effect are two steps (rule F1) is found out
-//! here and not by races, which seldom hit the gap.
+//! A step of a resource ends where its future waits, so a freeze after every wait covers every point between
+//! a check and its effect. This finds a fence whose check and effect are two steps (rule F1); races rarely
+//! hit the gap.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use crate::checked::Checked;
 use crate::conformance::race::{adds, both, counter, start};
-use crate::conformance::steps::{Probe, Saw, admitted, reads};
+use crate::conformance::steps::{Failure, Probe, admitted, reads};
 use crate::conformance::{Habit, Subject};
 use crate::fence::{Change, Fence};
 
-/// The old holder's write stops after so many waits; the new holder's turn falls before it goes on, or
-/// around it. Every acknowledged addition must be there afterwards.
-pub(super) async fn a_frozen_writer_loses_nothing<S: Subject>(s: &S) -> Result<(), Saw> {
+/// Freezes the old holder's write after a number of waits. The new holder's turn comes before the write
+/// continues, or around it. Every acknowledged addition must be present afterwards.
+pub(super) async fn a_frozen_writer_loses_nothing<S: Subject>(s: &S) -> Result<(), Failure> {
     let r = Probe::fresh(s, "frozen").await?;
     let mut token = 0;
     for waits in 0..MOST_WAITS {
@@ -42,20 +42,20 @@ pub(super) async fn a_frozen_writer_loses_nothing<S: Subject>(s: &S) -> Result<(
     Ok(())
 }
 
-/// How far the new holder is when the old one goes on.
+/// How far the new holder is when the old one continues.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     NewIsDone,
     NewHasRead,
 }
 
-/// Whether the write was still under way when it was frozen.
+/// Freezes the write once; returns whether it was still in flight at that moment.
 async fn freeze_once<F: Fence>(
     r: &Probe<F>,
     old: u64,
     waits: u32,
     order: Order,
-) -> Result<bool, Saw> {
+) -> Result<bool, Failure> {
     let new = old + 1;
     let before = start(r, old)
         .await?
@@ -93,9 +93,11 @@ async fn freeze_once<F: Fence>(
     }
 }
 
-/// The old holder dies at its write: what is there is what was before or what it wrote, and the new
+/// The old holder dies during its write: the resource has the state before or after that write, and the new
 /// holder's write stays.
-pub(super) async fn a_writer_that_dies_leaves_all_or_nothing<S: Subject>(s: &S) -> Result<(), Saw> {
+pub(super) async fn a_writer_that_dies_leaves_all_or_nothing<S: Subject>(
+    s: &S,
+) -> Result<(), Failure> {
     let r = Probe::fresh(s, "dead").await?;
     for waits in 0..MOST_WAITS {
         let first = 3 * u64::from(waits) + 1;
@@ -122,11 +124,11 @@ pub(super) async fn a_writer_that_dies_leaves_all_or_nothing<S: Subject>(s: &S) 
     Ok(())
 }
 
-/// A numbered append whose answer never came is sent again: it is there once (rule F5).
+/// A numbered append whose answer was lost is sent again: it is applied once (rule F5).
 pub(super) async fn a_write_given_up_and_repeated_is_there_once<S: Subject>(
     s: &S,
     habit: Habit,
-) -> Result<(), Saw> {
+) -> Result<(), Failure> {
     let r = Probe::fresh(s, "given-up").await?;
     let mut expect = String::new();
     for waits in 0..MOST_WAITS {
@@ -155,7 +157,7 @@ pub(super) async fn a_write_given_up_and_repeated_is_there_once<S: Subject>(
     Ok(())
 }
 
-/// A future that goes on only as far as it is told.
+/// A future that is polled only a given number of times.
 struct Stepped<'a, T>(Pin<Box<dyn Future<Output = T> + Send + 'a>>);
 
 impl<'a, T> Stepped<'a, T> {
@@ -163,7 +165,7 @@ impl<'a, T> Stepped<'a, T> {
         Stepped(Box::pin(future))
     }
 
-    /// Goes on until it has waited so many times; what it came to, if it ended before.
+    /// Continues until the future has waited this often; returns its output if it ends earlier.
     async fn advance(&mut self, waits: u32) -> Option<T> {
         let mut left = waits;
         poll_fn(|cx| {
@@ -189,8 +191,8 @@ impl<'a, T> Stepped<'a, T> {
     }
 }
 
-/// The newer holder's part first; the older one's after it, or beside it if it stands in the way (a
-/// transaction that holds the row). Gives the older one's answer first.
+/// Runs the newer holder's part first, and the older one's after it, or concurrently if the older one blocks
+/// it (a transaction that holds the row). Returns the older one's answer first.
 async fn first<N, O>(new: impl Future<Output = N>, old: impl Future<Output = O>) -> (O, N) {
     let mut new = pin!(new);
     let alarm = Arc::new(AtomicBool::new(false));
@@ -206,7 +208,7 @@ async fn first<N, O>(new: impl Future<Output = N>, old: impl Future<Output = O>)
             set = true;
             let (alarm, waker) = (alarm.clone(), cx.waker().clone());
             std::thread::spawn(move || {
-                // A lock at the resource cannot be seen from here.
+                // A lock at the resource is not visible here.
                 std::thread::park_timeout(PATIENCE);
                 alarm.store(true, Ordering::Release);
                 waker.wake();
@@ -224,6 +226,6 @@ async fn first<N, O>(new: impl Future<Output = N>, old: impl Future<Output = O>)
 /// Writes that wait more often than this are not followed further.
 const MOST_WAITS: u32 = 64;
 
-/// After so long the newer holder is taken to wait for the frozen one. It decides which schedule is
-/// played, never what is right.
+/// After this time the newer holder is assumed to wait for the frozen one. It decides only which schedule
+/// runs, never which result is right.
 const PATIENCE: Duration = Duration::from_millis(150);

@@ -1,18 +1,18 @@
-//! What becomes of a fence when its resource crashes, or is brought back without it.
+//! The behaviour of a fence after a crash of its resource, or after a restore without the fence.
 
-use crate::conformance::steps::{Probe, Saw, admitted, reads, stale};
+use crate::conformance::steps::{Failure, Probe, admitted, reads, stale};
 use crate::conformance::{Report, Subject};
 
-/// Runs what the subject can do to its resource; what it cannot is left out by name.
+/// Runs the checks that the subject supports; the others are reported by name as left out.
 pub(super) async fn run<S: Subject>(s: &S, report: &mut Report) {
-    let name = "what_was_acknowledged_survives_a_crash";
-    report.note_if_possible(name, what_was_acknowledged_survives_a_crash(s).await);
+    let name = "acknowledged_writes_survive_a_crash";
+    report.note_if_possible(name, acknowledged_writes_survive_a_crash(s).await);
     let name = "data_without_its_fence_is_refused";
     report.note_if_possible(name, data_without_its_fence_is_refused(s).await);
 }
 
 /// Rules F1 and F4: the mark of a claim is as durable as the data.
-async fn what_was_acknowledged_survives_a_crash<S: Subject>(s: &S) -> Result<bool, Saw> {
+async fn acknowledged_writes_survive_a_crash<S: Subject>(s: &S) -> Result<bool, Failure> {
     let r = Probe::fresh(s, "crash").await?;
     admitted(r.put(5, "five").await?)?;
     admitted(r.claim(7).await?)?;
@@ -26,8 +26,8 @@ async fn what_was_acknowledged_survives_a_crash<S: Subject>(s: &S) -> Result<boo
     Ok(true)
 }
 
-/// Rule F7: whoever comes, with whatever token, is refused until the fence is re-armed.
-async fn data_without_its_fence_is_refused<S: Subject>(s: &S) -> Result<bool, Saw> {
+/// Rule F7: every operation, with any token, is refused until the fence is re-armed.
+async fn data_without_its_fence_is_refused<S: Subject>(s: &S) -> Result<bool, Failure> {
     let r = Probe::fresh(s, "lost").await?;
     admitted(r.put(5, "five").await?)?;
     if !s.lose_fence("lost").await? {

@@ -20,12 +20,12 @@
 //! # }
 //! ```
 //!
-//! A fence that does not check must fail: [`Report::failed`] names what went wrong, so that a control
-//! arm can be held against what it is expected to let through.
+//! A control arm may lack a check on purpose: [`Report::failed`] names the checks that failed, and can be
+//! compared with the failures that are expected.
 //!
-//! A resource that can crash, or lose its fence and keep its data (rules F4 and F7), says how
-//! ([`Subject::crash`], [`Subject::lose_fence`]); what is left out is named by [`Report::left_out`].
-//! Tokens outside `1 ..= 2^53 - 1` cannot be spelled here and are tested at each wire.
+//! A resource that can crash, or lose its fence and keep its data (rules F4 and F7), implements
+//! [`Subject::crash`] and [`Subject::lose_fence`]; [`Report::left_out`] names the checks that were left out.
+//! Tokens outside `1 ..= 2^53 - 1` cannot be expressed here and are tested at each wire.
 
 mod checks;
 mod frozen;
@@ -42,41 +42,41 @@ pub use race::{LateWrites, late_writes};
 
 /// A backend under test.
 pub trait Subject: Sync {
-    /// Its resources.
+    /// The type of its resources.
     type Fence: Fence;
 
-    /// A resource that was never touched. The names asked for differ within one run.
+    /// Returns a resource that was never touched. The requested names differ within one run.
     fn fresh(
         &self,
         name: &str,
     ) -> impl Future<Output = Result<Self::Fence, <Self::Fence as Fence>::Error>> + Send;
 
-    /// Kills what keeps the resources, as hard as it can be killed, and starts it again. `false`:
-    /// there is nothing to kill, and the check is left out.
+    /// Kills the server that keeps the resources, as hard as possible, and starts it again. `false`: there is
+    /// no server to kill, and the check is left out.
     ///
     /// # Errors
-    /// What went wrong on the way.
+    /// The reason why that failed.
     fn crash(&self) -> impl Future<Output = Result<bool, String>> + Send {
         async { Ok(false) }
     }
 
-    /// Removes the fence of the resource of this name and leaves its data, as a partial restore does.
-    /// `false`: it cannot be lost alone, and the check is left out.
+    /// Removes the fence of the resource with this name and leaves its data, as a partial restore does.
+    /// `false`: the fence cannot be lost alone, and the check is left out.
     ///
     /// # Errors
-    /// What went wrong on the way.
+    /// The reason why that failed.
     fn lose_fence(&self, name: &str) -> impl Future<Output = Result<bool, String>> + Send {
         let _ = name;
         async { Ok(false) }
     }
 }
 
-/// What the backend under test does by its settings.
+/// The properties of the backend under test, which follow from its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Habit {
-    /// Equal tokens are admitted again and again, or one write per grant (strict).
+    /// Whether a grant writes only once (strict), or equal tokens are admitted repeatedly.
     pub one_write_per_grant: bool,
-    /// How far a token may leap; `None` if it is not bounded.
+    /// The largest jump of a token; `None` if it is not bounded.
     pub max_jump: Option<u64>,
     /// Whether it can append.
     pub appends: bool,
@@ -84,12 +84,12 @@ pub struct Habit {
     pub numbers: bool,
     /// Whether its tokens name their authority (rule F6).
     pub authorities: bool,
-    /// Rounds of the races.
+    /// The number of rounds of the races.
     pub rounds: u64,
 }
 
 impl Habit {
-    /// [`Rule::CLAIM`](crate::Rule::CLAIM) with everything.
+    /// [`Rule::CLAIM`](crate::Rule::CLAIM) with all features.
     pub const CLAIM: Habit = Habit {
         one_write_per_grant: false,
         max_jump: Some(crate::DEFAULT_MAX_JUMP),
@@ -99,15 +99,15 @@ impl Habit {
         rounds: 1_000,
     };
 
-    /// [`Rule::STRICT`](crate::Rule::STRICT) with everything.
+    /// [`Rule::STRICT`](crate::Rule::STRICT) with all features.
     pub const STRICT: Habit = Habit {
         one_write_per_grant: true,
         ..Habit::CLAIM
     };
 }
 
-/// What the textbook fence fails: nothing of what a claim or a read should have stopped is stopped.
-/// A control arm with `>=` on writes is held against this list.
+/// The checks that the textbook fence fails: it stops nothing that a claim or a read should have stopped. A
+/// control arm with `>=` on writes is compared with this list.
 pub const TEXTBOOK_FAILS: &[&str] = &[
     "a_late_write_after_a_claim_is_rejected",
     "a_late_write_after_a_tokened_read_is_rejected",
@@ -128,7 +128,7 @@ pub const TEXTBOOK_FAILS: &[&str] = &[
     "a_write_given_up_and_repeated_is_there_once",
 ];
 
-/// What a resource without any check fails.
+/// The checks that a resource without any fence fails.
 pub const UNFENCED_FAILS: &[&str] = &[
     "a_zombie_write_is_rejected_and_changes_nothing",
     "a_late_write_after_a_claim_is_rejected",
@@ -153,7 +153,7 @@ pub const UNFENCED_FAILS: &[&str] = &[
     "a_write_given_up_and_repeated_is_there_once",
 ];
 
-/// What the suite found.
+/// The report of the suite.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     passed: Vec<&'static str>,
@@ -174,16 +174,16 @@ impl Report {
         self.failed.iter().map(|(name, _)| *name).collect()
     }
 
-    /// The checks that the subject cannot be put through, by name.
+    /// The checks that the subject does not support, by name.
     #[must_use]
     pub fn left_out(&self) -> &[&'static str] {
         &self.left_out
     }
 
-    /// Fails the test that runs the suite if any check failed.
+    /// Fails the calling test if any check failed.
     ///
     /// # Panics
-    /// With every failed check and what it saw.
+    /// With every failed check and the reason.
     #[track_caller]
     pub fn assert_passed(&self) {
         assert!(self.failed.is_empty(), "{self}");
@@ -220,7 +220,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs every check that applies, each on fresh resources.
+/// Runs every check that applies, each on new resources.
 pub async fn run<S: Subject>(subject: &S, habit: Habit) -> Report {
     let mut report = Report::default();
     checks::common(subject, habit, &mut report).await;

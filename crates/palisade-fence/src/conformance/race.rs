@@ -1,4 +1,4 @@
-//! Two holders at once: the forced schedule of the lost update, and races over many rounds.
+//! Two concurrent holders: the forced schedule of the lost update, and races over many rounds.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -6,26 +6,26 @@ use std::task::Poll;
 
 use crate::checked::Checked;
 use crate::conformance::Subject;
-use crate::conformance::steps::{Probe, Saw};
+use crate::conformance::steps::{Failure, Probe};
 use crate::fence::Fence;
 
-/// What the forced schedule did over many rounds.
+/// The result of the forced schedule over many rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LateWrites {
-    /// Rounds played.
+    /// The number of rounds.
     pub rounds: u64,
-    /// Rounds in which an acknowledged write was gone afterwards.
+    /// The number of rounds in which an acknowledged write was lost.
     pub lost: u64,
 }
 
-/// Plays the schedule of DESIGN §4 on one fresh resource, round after round: the old holder's write
-/// arrives between the new holder's read and its write.
+/// Runs the schedule of the lost update (docs/rules.md) on one new resource, round after round: the old
+/// holder's write arrives between the new holder's read and its write.
 ///
-/// The claim fence loses none. The textbook fence loses one a round: the late write is acknowledged
+/// The claim fence loses no write. The textbook fence loses one in each round: the late write is acknowledged
 /// and then overwritten.
 ///
 /// # Errors
-/// What went wrong otherwise.
+/// The reason why a round failed in another way.
 pub async fn late_writes<S: Subject>(subject: &S, rounds: u64) -> Result<LateWrites, String> {
     let resource = Probe::fresh(subject, "late-writes").await?;
     let mut seen = LateWrites { rounds, lost: 0 };
@@ -35,14 +35,14 @@ pub async fn late_writes<S: Subject>(subject: &S, rounds: u64) -> Result<LateWri
     Ok(seen)
 }
 
-/// One round: tokens `old` and `old + 1` both add one to a counter; how many acknowledged additions
-/// are missing afterwards.
-pub(super) async fn late_write_once<F: Fence>(r: &Probe<F>, old: u64) -> Result<u64, Saw> {
+/// Runs one round: tokens `old` and `old + 1` both add one to a counter. Returns how many acknowledged
+/// additions are missing afterwards.
+pub(super) async fn late_write_once<F: Fence>(r: &Probe<F>, old: u64) -> Result<u64, Failure> {
     let new = old + 1;
     let before = start(r, old)
         .await?
         .ok_or("the older holder came first and was rejected")?;
-    // The old holder is paused here, its lease runs out, and its write is still under way.
+    // The old holder is paused here, its lease expires, and its write is still in flight.
     let start_of_new = start(r, new)
         .await?
         .ok_or("the newer holder was rejected")?;
@@ -53,9 +53,9 @@ pub(super) async fn late_write_once<F: Fence>(r: &Probe<F>, old: u64) -> Result<
     Ok(acknowledged.saturating_sub(after))
 }
 
-/// Pairs of holders race over one counter, each round under two new tokens; every acknowledged
-/// addition must be in the counter at the end.
-pub(super) async fn racing_holders<F: Fence>(r: &Probe<F>, rounds: u64) -> Result<(), Saw> {
+/// Pairs of holders race over one counter, each round under two new tokens. Every acknowledged addition must
+/// be in the counter at the end.
+pub(super) async fn racing_holders<F: Fence>(r: &Probe<F>, rounds: u64) -> Result<(), Failure> {
     let mut dice = Dice(rounds | 1);
     let mut acknowledged = 0;
     for round in 0..rounds {
@@ -73,8 +73,8 @@ pub(super) async fn racing_holders<F: Fence>(r: &Probe<F>, rounds: u64) -> Resul
     }
 }
 
-/// One holder's life: claim, read, think, write. Whether its addition was acknowledged.
-async fn turn<F: Fence>(r: &Probe<F>, token: u64, pauses: u64) -> Result<bool, Saw> {
+/// Runs one holder's turn: claim, read, pause, write. Returns whether its addition was acknowledged.
+async fn turn<F: Fence>(r: &Probe<F>, token: u64, pauses: u64) -> Result<bool, Failure> {
     pause(pauses & 3).await;
     let Some(before) = start(r, token).await? else {
         return Ok(false);
@@ -84,7 +84,7 @@ async fn turn<F: Fence>(r: &Probe<F>, token: u64, pauses: u64) -> Result<bool, S
 }
 
 /// Claims and then reads the counter; `None` if either was rejected.
-pub(super) async fn start<F: Fence>(r: &Probe<F>, token: u64) -> Result<Option<u64>, Saw> {
+pub(super) async fn start<F: Fence>(r: &Probe<F>, token: u64) -> Result<Option<u64>, Failure> {
     if !r.claim(token).await?.is_admitted() {
         return Ok(None);
     }
@@ -92,11 +92,11 @@ pub(super) async fn start<F: Fence>(r: &Probe<F>, token: u64) -> Result<Option<u
     counter(&r.read(token).await?)
 }
 
-pub(super) async fn adds<F: Fence>(r: &Probe<F>, token: u64, before: u64) -> Result<bool, Saw> {
+pub(super) async fn adds<F: Fence>(r: &Probe<F>, token: u64, before: u64) -> Result<bool, Failure> {
     Ok(r.put(token, &(before + 1).to_string()).await?.is_admitted())
 }
 
-pub(super) fn counter(answer: &Checked<Option<Vec<u8>>>) -> Result<Option<u64>, Saw> {
+pub(super) fn counter(answer: &Checked<Option<Vec<u8>>>) -> Result<Option<u64>, Failure> {
     let Checked::Admitted(read) = answer else {
         return Ok(None);
     };
@@ -109,7 +109,7 @@ pub(super) fn counter(answer: &Checked<Option<Vec<u8>>>) -> Result<Option<u64>, 
         .map_err(|_| format!("the counter holds {text:?}"))
 }
 
-/// Runs two holders side by side in one task: every `await` is a place where the other may go on.
+/// Runs two holders concurrently in one task: every `await` is a point where the other may continue.
 pub(super) async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut left, mut right) = (None, None);
@@ -135,7 +135,7 @@ pub(super) async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output
     .await
 }
 
-/// Lets the other holder go on so many times.
+/// Yields to the other holder this many times.
 async fn pause(times: u64) {
     let mut left = times;
     poll_fn(|cx| {
@@ -149,7 +149,7 @@ async fn pause(times: u64) {
     .await;
 }
 
-/// Where the holders pause: the same in every run.
+/// The pseudo-random source of the pauses; it is the same in every run.
 struct Dice(u64);
 
 impl Dice {

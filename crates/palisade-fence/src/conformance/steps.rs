@@ -1,4 +1,4 @@
-//! The words the checks are written in.
+//! The steps from which the checks are built.
 
 use palisade_core::fence::{Pass, Reject, Sequence};
 use palisade_core::{AuthorityId, Token};
@@ -7,19 +7,22 @@ use crate::checked::Checked;
 use crate::conformance::Subject;
 use crate::fence::{Change, Fence, Write};
 
-/// What a check saw that it should not have seen.
-pub(super) type Saw = String;
+/// The reason why a check failed: the observation that contradicts the rule.
+pub(super) type Failure = String;
 
 /// The key that most checks use.
 pub(super) const KEY: &str = "/ledger";
 
-/// A resource, driven one step at a time. Faults end the check.
+/// A resource, driven one step at a time. A fault ends the check.
 pub(super) struct Probe<F> {
     fence: F,
 }
 
 impl<F: Fence> Probe<F> {
-    pub(super) async fn fresh<S: Subject<Fence = F>>(subject: &S, name: &str) -> Result<Self, Saw> {
+    pub(super) async fn fresh<S: Subject<Fence = F>>(
+        subject: &S,
+        name: &str,
+    ) -> Result<Self, Failure> {
         subject
             .fresh(name)
             .await
@@ -27,22 +30,22 @@ impl<F: Fence> Probe<F> {
             .map_err(|fault| fault.to_string())
     }
 
-    pub(super) async fn claim(&self, token: u64) -> Result<Checked<()>, Saw> {
+    pub(super) async fn claim(&self, token: u64) -> Result<Checked<()>, Failure> {
         self.claim_as(Pass::new(t(token)?)).await
     }
 
-    pub(super) async fn claim_as(&self, pass: Pass<'_>) -> Result<Checked<()>, Saw> {
+    pub(super) async fn claim_as(&self, pass: Pass<'_>) -> Result<Checked<()>, Failure> {
         self.fence.claim(pass).await.map_err(fault)
     }
 
-    pub(super) async fn read(&self, token: u64) -> Result<Checked<Option<Vec<u8>>>, Saw> {
+    pub(super) async fn read(&self, token: u64) -> Result<Checked<Option<Vec<u8>>>, Failure> {
         self.fence
             .read(Pass::new(t(token)?), KEY)
             .await
             .map_err(fault)
     }
 
-    pub(super) async fn put(&self, token: u64, text: &str) -> Result<Checked<()>, Saw> {
+    pub(super) async fn put(&self, token: u64, text: &str) -> Result<Checked<()>, Failure> {
         let write = Write::new(KEY, Change::Put(text.as_bytes()));
         self.write(token, write).await
     }
@@ -52,26 +55,26 @@ impl<F: Fence> Probe<F> {
         token: u64,
         number: u64,
         change: Change<'_>,
-    ) -> Result<Checked<()>, Saw> {
+    ) -> Result<Checked<()>, Failure> {
         let sequence = Sequence::new(number).ok_or("the check's own number")?;
         self.write(token, Write::new(KEY, change).numbered(sequence))
             .await
     }
 
-    pub(super) async fn write(&self, token: u64, write: Write<'_>) -> Result<Checked<()>, Saw> {
+    pub(super) async fn write(&self, token: u64, write: Write<'_>) -> Result<Checked<()>, Failure> {
         self.fence
             .write(Pass::new(t(token)?), write)
             .await
             .map_err(fault)
     }
 
-    pub(super) async fn tokenless(&self, text: &str) -> Result<Checked<()>, Saw> {
+    pub(super) async fn tokenless(&self, text: &str) -> Result<Checked<()>, Failure> {
         let change = Change::Put(text.as_bytes());
         self.fence.write_tokenless(KEY, change).await.map_err(fault)
     }
 
-    /// Fails unless an observer sees exactly this.
-    pub(super) async fn holds(&self, expect: Option<&str>) -> Result<(), Saw> {
+    /// Fails unless an observer reads exactly this.
+    pub(super) async fn holds(&self, expect: Option<&str>) -> Result<(), Failure> {
         let seen = self.fence.observe(KEY).await.map_err(fault)?;
         match seen.as_deref() == expect.map(str::as_bytes) {
             true => Ok(()),
@@ -83,43 +86,43 @@ impl<F: Fence> Probe<F> {
     }
 }
 
-pub(super) fn t(number: u64) -> Result<Token, Saw> {
+pub(super) fn t(number: u64) -> Result<Token, Failure> {
     Token::new(number).map_err(|invalid| invalid.to_string())
 }
 
-pub(super) fn authority(name: &str) -> Result<AuthorityId, Saw> {
+pub(super) fn authority(name: &str) -> Result<AuthorityId, Failure> {
     AuthorityId::new(name).map_err(|invalid| invalid.to_string())
 }
 
-/// Fails unless it was carried out just now; gives the value.
-pub(super) fn admitted<T>(answer: Checked<T>) -> Result<T, Saw> {
+/// Fails unless the operation was carried out just now; returns the value.
+pub(super) fn admitted<T>(answer: Checked<T>) -> Result<T, Failure> {
     match answer {
         Checked::Admitted(admitted) if !admitted.repeat => Ok(admitted.value),
-        Checked::Admitted(_) => Err("answered as a repeat; it is the first".to_owned()),
+        Checked::Admitted(_) => Err("a first write was answered as a repeat".to_owned()),
         Checked::Rejected(reject) => Err(format!("rejected: {reject}")),
     }
 }
 
-/// Fails unless it was recognised as a repeat.
-pub(super) fn repeated<T>(answer: Checked<T>) -> Result<(), Saw> {
+/// Fails unless the operation was recognised as a repeat.
+pub(super) fn repeated<T>(answer: Checked<T>) -> Result<(), Failure> {
     match answer {
         Checked::Admitted(admitted) if admitted.repeat => Ok(()),
-        Checked::Admitted(_) => Err("carried out a second time".to_owned()),
+        Checked::Admitted(_) => Err("a repeat was carried out a second time".to_owned()),
         Checked::Rejected(reject) => Err(format!("rejected: {reject}")),
     }
 }
 
-/// Fails unless it was rejected for exactly this reason.
-pub(super) fn rejected<T>(answer: Checked<T>, expect: &Reject) -> Result<(), Saw> {
+/// Fails unless the operation was rejected for exactly this reason.
+pub(super) fn rejected<T>(answer: Checked<T>, expect: &Reject) -> Result<(), Failure> {
     match answer {
         Checked::Rejected(reject) if reject == *expect => Ok(()),
         Checked::Rejected(reject) => Err(format!("rejected as {reject:?}, not as {expect:?}")),
-        Checked::Admitted(_) => Err(format!("admitted; it should have been {expect:?}")),
+        Checked::Admitted(_) => Err(format!("admitted; the answer should have been {expect:?}")),
     }
 }
 
-/// Fails unless it was rejected because of a newer token.
-pub(super) fn stale<T>(answer: Checked<T>, highest: u64) -> Result<(), Saw> {
+/// Fails unless the operation was rejected because of a newer token.
+pub(super) fn stale<T>(answer: Checked<T>, highest: u64) -> Result<(), Failure> {
     rejected(
         answer,
         &Reject::Stale {
@@ -128,8 +131,8 @@ pub(super) fn stale<T>(answer: Checked<T>, highest: u64) -> Result<(), Saw> {
     )
 }
 
-/// Fails unless a tokened read gave exactly this.
-pub(super) fn reads(answer: Checked<Option<Vec<u8>>>, expect: Option<&str>) -> Result<(), Saw> {
+/// Fails unless a read with a token returned exactly this.
+pub(super) fn reads(answer: Checked<Option<Vec<u8>>>, expect: Option<&str>) -> Result<(), Failure> {
     let seen = admitted(answer)?;
     match seen.as_deref() == expect.map(str::as_bytes) {
         true => Ok(()),
@@ -143,6 +146,6 @@ fn show(bytes: Option<&[u8]>) -> String {
     })
 }
 
-fn fault(fault: impl std::error::Error) -> Saw {
+fn fault(fault: impl std::error::Error) -> Failure {
     format!("fault: {fault}")
 }

@@ -1,4 +1,4 @@
-//! What can go wrong besides a rejection.
+//! Faults, which are not rejections.
 
 use aws_sdk_dynamodb::error::DisplayErrorContext;
 use palisade_core::fence::FloorTooLow;
@@ -6,33 +6,34 @@ use palisade_core::fence::FloorTooLow;
 /// A fault of the fence at DynamoDB.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// A name that is no name; nothing changed.
+    /// The name is not valid; nothing changed.
     #[error(transparent)]
     Invalid(#[from] crate::name::Invalid),
-    /// An argument that cannot be used: which, and what is allowed. Nothing changed.
+    /// An argument cannot be used; the text names it and the allowed values. Nothing changed.
     #[error("{0}")]
     Argument(String),
-    /// DynamoDB failed; whether a write took effect is unknown. Safe to repeat with a sequence number.
+    /// DynamoDB failed; it is unknown whether a write took effect. It is safe to repeat with a sequence
+    /// number.
     #[error("DynamoDB failed: {}", DisplayErrorContext(.0))]
     Database(#[source] Box<aws_sdk_dynamodb::Error>),
-    /// Others changed the resource each time; nothing changed. Try again later.
+    /// Other clients changed the resource each time; nothing changed. Try again later.
     #[error(
         "contended: others changed the resource {attempts} times in a row; nothing was written"
     )]
     Contended {
-        /// How often it was tried.
+        /// The number of attempts.
         attempts: u32,
     },
-    /// The write may have taken effect, and too many others came after it to tell.
+    /// The write may have taken effect, but too many other writes came after it to tell.
     #[error("unknown outcome: the write may have taken effect; repeat it with its sequence number")]
     UnknownOutcome,
-    /// A condition of the caller's own did not hold; nothing changed.
+    /// A condition of the caller was false; nothing changed.
     #[error("the condition of item {index} of the write did not hold; nothing was written")]
     Condition {
-        /// Which of the items given, from 0 on.
+        /// The index of the item in the list, starting at 0.
         index: usize,
     },
-    /// Data without its fence (rule F7): an operator must re-arm it with a floor.
+    /// There is data without its fence (rule F7): an operator must re-arm it with a floor.
     #[error("{resource} has data and no fence: restore it or re-arm it with a floor")]
     FenceLost {
         /// The resource.
@@ -43,13 +44,13 @@ pub enum Fault {
     Damaged {
         /// The resource.
         resource: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// A fence is not re-armed below where it stands; nothing changed.
+    /// A fence cannot be re-armed with a floor below its token; nothing changed.
     #[error(transparent)]
     FloorTooLow(#[from] FloorTooLow),
-    /// The system gave no random bytes.
+    /// The system returned no random bytes.
     #[error("no random bytes: {0}")]
     Random(getrandom::Error),
 }

@@ -1,4 +1,4 @@
-//! One guard item, and the transactions it stands in.
+//! One guard item, and the transactions that contain it.
 
 use aws_sdk_dynamodb::Error;
 use aws_sdk_dynamodb::types::{
@@ -8,20 +8,20 @@ use aws_sdk_dynamodb::types::{
 use palisade_core::fence::{Op, Pass, Rule};
 
 use super::Attributes;
+use super::conditional::{Ask, Effect, Put, carry_out, rejected};
 use super::error::{Fault, failed};
-use super::spot::{Seen, Spot, key_name};
-use super::swing::{Ask, Effect, Put, carry_out, rejected};
+use super::location::{Location, Seen, key_name};
 use crate::checked::Checked;
 use crate::guard_row::{Decision, Numbered};
 use crate::stamped::{ATTEMPTS, Stamped, back_off};
 
-/// What DynamoDB allows, less the guard item itself.
+/// DynamoDB's limit, less the guard item itself.
 const MAX_ITEMS: usize = 99;
 
-/// The guard item of one resource: any items, of any tables, may be written under it.
+/// The guard item of one resource. It guards writes to any items of any tables.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    pub(super) spot: Spot,
+    pub(super) location: Location,
     pub(super) rule: Rule,
 }
 
@@ -34,8 +34,8 @@ impl Guard {
         self.carry_out(Ask::claim(pass.into()), &[]).await
     }
 
-    /// Reads up to 99 items in order to write (rule F3), in one transaction with the fence; a higher token
-    /// is claimed first. Gives them in the order asked for; `None` where there is nothing.
+    /// Reads up to 99 items in order to write (rule F3), in one transaction with the fence; a higher token is
+    /// claimed first. Returns them in the order of the request; `None` for a missing item.
     ///
     /// # Errors
     /// As [`Guard::claim`].
@@ -48,15 +48,17 @@ impl Guard {
         in_range(gets.len())?;
         for attempt in 0..ATTEMPTS {
             back_off(attempt).await.map_err(Fault::Random)?;
-            let Some((seen, items)) = self.look(gets).await? else {
+            let Some((seen, items)) = self.read_items(gets).await? else {
                 continue;
             };
             let fence = seen.fence.unwrap_or_default();
             let decision = fence.decide(self.rule, Some(pass), Op::Read, None);
-            match self.spot.sound(decision)? {
-                Decision::Reject(reject) => return Ok(rejected(&self.spot, Some(pass), reject)),
+            match self.location.sound(decision)? {
+                Decision::Reject(reject) => {
+                    return Ok(rejected(&self.location, Some(pass), reject));
+                }
                 Decision::Admit(None) | Decision::Repeat(_) => {
-                    let highest = self.spot.sound(fence.guard.state())?.highest();
+                    let highest = self.location.sound(fence.guard.state())?.highest();
                     return Ok(Checked::admitted(items, highest));
                 }
                 Decision::Admit(Some(_)) => match self.claim(pass).await? {
@@ -69,10 +71,10 @@ impl Guard {
     }
 
     /// Writes up to 99 items, all or none, in one transaction with the check; a higher token is claimed in
-    /// the same step. Deleting what is not there is [`Reject::Missing`](crate::Reject::Missing) (rule F8).
+    /// the same step. Deleting a missing item is [`Reject::Missing`](crate::Reject::Missing) (rule F8).
     ///
     /// # Errors
-    /// As [`Guard::claim`]; [`Fault::Condition`] if a condition of yours did not hold.
+    /// The same as [`Guard::claim`]; [`Fault::Condition`] if one of your conditions was false.
     pub async fn write<'p>(
         &self,
         pass: impl Into<Pass<'p>>,
@@ -84,7 +86,7 @@ impl Guard {
             .await
     }
 
-    /// A write by code that has no token: rejected once the resource is fenced (rule F9).
+    /// A write by code without a token: rejected once the resource is fenced (rule F9).
     ///
     /// # Errors
     /// As [`Guard::write`].
@@ -100,18 +102,21 @@ impl Guard {
     ) -> Result<Checked<()>, Fault> {
         let items = items.iter().cloned().map(hitting).collect();
         let effect = Transaction { guard: self, items };
-        let done = carry_out(&self.spot, self.rule, ask, &effect).await?;
+        let done = carry_out(&self.location, self.rule, ask, &effect).await?;
         Ok(done.map(|_| ()))
     }
 
-    /// The guard item and others at one moment; `None` if a transaction was under way there.
-    async fn look(&self, gets: &[Get]) -> Result<Option<(Seen, Vec<Option<Attributes>>)>, Fault> {
+    /// Reads the guard item and others at one moment; `None` if a transaction was in progress there.
+    async fn read_items(
+        &self,
+        gets: &[Get],
+    ) -> Result<Option<(Seen, Vec<Option<Attributes>>)>, Fault> {
         let own = Get::builder()
-            .table_name(&self.spot.table)
-            .set_key(Some(self.spot.key.clone()))
+            .table_name(&self.location.table)
+            .set_key(Some(self.location.key.clone()))
             .build()
             .map_err(failed)?;
-        let mut ask = self.spot.client.transact_get_items();
+        let mut ask = self.location.client.transact_get_items();
         for get in std::iter::once(&own).chain(gets) {
             ask = ask.transact_items(TransactGetItem::builder().get(get.clone()).build());
         }
@@ -129,7 +134,7 @@ impl Guard {
             .unwrap_or_default()
             .into_iter()
             .map(|response| response.item.filter(|item| !item.is_empty()));
-        let seen = self.spot.seen(items.next().flatten())?;
+        let seen = self.location.seen(items.next().flatten())?;
         Ok(Some((seen, items.collect())))
     }
 }
@@ -143,7 +148,7 @@ fn in_range(items: usize) -> Result<(), Fault> {
     )))
 }
 
-/// The same, and a deletion has to hit something.
+/// Adds the condition that a deletion must delete something.
 fn hitting(mut item: TransactWriteItem) -> TransactWriteItem {
     if let Some(delete) = &mut item.delete {
         let (alias, name) = key_name(&delete.key);
@@ -160,7 +165,7 @@ fn hitting(mut item: TransactWriteItem) -> TransactWriteItem {
     item
 }
 
-/// Writes the guard item and the others in one transaction.
+/// A transaction that writes the guard item and the others.
 struct Transaction<'a> {
     guard: &'a Guard,
     items: Vec<TransactWriteItem>,
@@ -168,25 +173,25 @@ struct Transaction<'a> {
 
 impl Effect for Transaction<'_> {
     async fn put(&self, seen: &Seen, next: &Stamped) -> Result<Put, Fault> {
-        let spot = &self.guard.spot;
-        let put = spot.put(seen, next, Attributes::new())?;
+        let location = &self.guard.location;
+        let put = location.put(seen, next, Attributes::new())?;
         if self.items.is_empty() {
-            return spot.send(put).await;
+            return location.send(put).await;
         }
         let guard = TransactWriteItem::builder().put(put).build();
         let items = std::iter::once(guard).chain(self.items.iter().cloned());
-        transact(spot, 1, items.collect()).await
+        transact(location, 1, items.collect()).await
     }
 }
 
 /// Sends a transaction whose first items are `guards`.
 pub(super) async fn transact(
-    spot: &Spot,
+    location: &Location,
     guards: usize,
     items: Vec<TransactWriteItem>,
 ) -> Result<Put, Fault> {
     let deletes: Vec<Option<Delete>> = items.iter().map(|item| item.delete.clone()).collect();
-    let ask = spot.client.transact_write_items();
+    let ask = location.client.transact_write_items();
     let answer = ask.set_transact_items(Some(items)).send().await;
     let canceled = match answer.map_err(Error::from) {
         Ok(_) => return Ok(Put::Done),

@@ -1,4 +1,4 @@
-//! All guard items of a table: claim several at once; what an operator does.
+//! All guard items of a table: claims of several at once, and the operations for operators.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
 use palisade_core::fence::{FenceState, Op, Pass, Rearm, Rule};
 
+use super::conditional::{Put, rejected};
 use super::error::{Fault, failed};
 use super::guard::{Guard, transact};
-use super::spot::Spot;
-use super::swing::{Put, rejected};
+use super::location::Location;
 use super::{Attributes, FENCE};
 use crate::admin::{Admin, Listed};
 use crate::checked::Checked;
@@ -17,12 +17,12 @@ use crate::guard_row::Decision;
 use crate::name::ResourceId;
 use crate::stamped::{ATTEMPTS, back_off};
 
-/// Before the resource's name in the partition key, so that guard items may live among others.
+/// The prefix of the resource's name in the partition key, so that guard items can share a table with others.
 const PREFIX: &str = "palisade_fence#";
-/// What DynamoDB allows in one transaction.
+/// DynamoDB's limit for one transaction.
 const MAX_CLAIMS: usize = 100;
 
-/// Guard items, one for each resource, in a table of the caller's: best in the table of the data.
+/// Guard items, one for each resource, in a table of the caller, preferably the table of the data.
 #[derive(Clone, Debug)]
 pub struct Guards {
     client: Client,
@@ -33,7 +33,7 @@ pub struct Guards {
 }
 
 impl Guards {
-    /// In a table whose partition key is the string attribute `partition`. Nothing is read or written yet.
+    /// Uses a table whose partition key is the string attribute `partition`. Nothing is read or written yet.
     #[must_use]
     pub fn new(client: Client, table: &str, partition: &str, rule: Rule) -> Guards {
         Guards {
@@ -45,7 +45,7 @@ impl Guards {
         }
     }
 
-    /// The same in a table that has a sort key too, also a string.
+    /// Uses a table that also has a sort key, which must be a string.
     #[must_use]
     pub fn with_sort_key(self, sort: &str) -> Guards {
         Guards {
@@ -54,10 +54,10 @@ impl Guards {
         }
     }
 
-    /// The guard item of one resource.
+    /// Returns the guard item of one resource.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] if the name is none.
+    /// [`Fault::Invalid`] if the name is not valid.
     pub fn guard(&self, resource: &str) -> Result<Guard, Fault> {
         let id = ResourceId::new(resource)?;
         let at = format!("{PREFIX}{}", id.as_str());
@@ -65,22 +65,22 @@ impl Guards {
         if let Some(sort) = &self.sort {
             key.insert(sort.clone(), AttributeValue::S(FENCE.to_owned()));
         }
-        let spot = Spot {
+        let location = Location {
             client: self.client.clone(),
             table: self.table.clone(),
             key,
             name: id.as_str().to_owned(),
         };
         Ok(Guard {
-            spot,
+            location,
             rule: self.rule,
         })
     }
 
-    /// Claims several resources in one transaction, before anything is read: all are raised or none is.
+    /// Claims several resources in one transaction, before any read: all are raised or none is.
     ///
     /// # Errors
-    /// As [`Guard::claim`]; [`Fault::Argument`] unless 1 to 100 different resources are named.
+    /// The same as [`Guard::claim`]; [`Fault::Argument`] unless 1 to 100 different resources are named.
     pub async fn claim_all(&self, claims: &[(&str, Pass<'_>)]) -> Result<Checked<()>, Fault> {
         let mut asked = BTreeMap::new();
         for (resource, pass) in claims {
@@ -100,22 +100,22 @@ impl Guards {
             back_off(attempt).await.map_err(Fault::Random)?;
             let (mut items, mut raises) = (Vec::new(), false);
             for (guard, pass) in asked.values() {
-                let seen = guard.spot.load().await?;
+                let seen = guard.location.load().await?;
                 let mut next = seen.fence.clone().unwrap_or_default();
                 let decision = next.decide(self.rule, Some(*pass), Op::Claim, None);
-                match guard.spot.sound(decision)? {
+                match guard.location.sound(decision)? {
                     Decision::Reject(reject) => {
-                        return Ok(rejected(&guard.spot, Some(*pass), reject));
+                        return Ok(rejected(&guard.location, Some(*pass), reject));
                     }
                     Decision::Admit(Some(row)) => (next.guard, raises) = (row, true),
                     Decision::Admit(None) | Decision::Repeat(_) => {}
                 }
                 next.stamp().map_err(Fault::Random)?;
-                let put = guard.spot.put(&seen, &next, Attributes::new())?;
+                let put = guard.location.put(&seen, &next, Attributes::new())?;
                 items.push(TransactWriteItem::builder().put(put).build());
             }
             let guards = items.len();
-            if !raises || matches!(transact(&first.spot, guards, items).await?, Put::Done) {
+            if !raises || matches!(transact(&first.location, guards, items).await?, Put::Done) {
                 let highest = asked.values().map(|(_, pass)| pass.token).max();
                 return Ok(Checked::admitted((), highest));
             }
@@ -129,9 +129,9 @@ impl Admin for Guards {
     type Error = Fault;
 
     async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
-        let spot = self.guard(resource)?.spot;
-        let fence = spot.load().await?.fence;
-        spot.sound(fence.map(|fence| fence.guard.state()).transpose())
+        let location = self.guard(resource)?.location;
+        let fence = location.load().await?.fence;
+        location.sound(fence.map(|fence| fence.guard.state()).transpose())
     }
 
     async fn list(
@@ -176,7 +176,7 @@ impl Admin for Guards {
     }
 
     async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
-        self.guard(resource)?.spot.rearm(with).await
+        self.guard(resource)?.location.rearm(with).await
     }
 }
 
@@ -188,10 +188,10 @@ impl Guards {
         let Some(resource) = at.strip_prefix(PREFIX).map(str::to_owned) else {
             return Ok(None);
         };
-        let spot = self.guard(&resource)?.spot;
-        let Some(fence) = spot.seen(Some(item))?.fence else {
+        let location = self.guard(&resource)?.location;
+        let Some(fence) = location.seen(Some(item))?.fence else {
             return Ok(None);
         };
-        Ok(Some((resource, spot.sound(fence.guard.state())?)))
+        Ok(Some((resource, location.sound(fence.guard.state())?)))
     }
 }

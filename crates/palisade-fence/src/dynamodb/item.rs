@@ -5,28 +5,28 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use palisade_core::fence::{FenceState, Pass, Rearm, Rule};
 
 use super::Attributes;
+use super::conditional::{Ask, Effect, Put, carry_out};
 use super::error::Fault;
-use super::spot::{Seen, Spot};
-use super::swing::{Ask, Effect, Put, carry_out};
+use super::location::{Location, Seen};
 use crate::checked::Checked;
 use crate::guard_row::Numbered;
 use crate::stamped::Stamped;
 
 /// An item whose fence is its attribute [`FENCE`](super::FENCE).
 ///
-/// Each operation reads the item once, consistently, and each that changes anything puts it once, whole:
-/// an item has at most 400 KB. Attributes of the key are not among those read and written.
+/// Each operation reads the item once, consistently, and each operation that changes anything puts the whole
+/// item once: an item has at most 400 KB. The attributes of the key are not part of what is read and written.
 #[derive(Clone, Debug)]
 pub struct Item {
-    spot: Spot,
+    location: Location,
     rule: Rule,
 }
 
 impl Item {
-    /// The item of this key; nothing is read or written yet.
+    /// Creates a handle for the item with this key; nothing is read or written yet.
     ///
     /// # Errors
-    /// [`Fault::Argument`] if the key has not one or two attributes.
+    /// [`Fault::Argument`] unless the key has one or two attributes.
     pub fn new(client: Client, table: &str, key: Attributes, rule: Rule) -> Result<Item, Fault> {
         if !(1..=2).contains(&key.len()) {
             return Err(Fault::Argument(format!(
@@ -34,13 +34,13 @@ impl Item {
                 key.len()
             )));
         }
-        let spot = Spot {
+        let location = Location {
             client,
             table: table.to_owned(),
             name: name(table, &key),
             key,
         };
-        Ok(Item { spot, rule })
+        Ok(Item { location, rule })
     }
 
     /// Raises the fence, durably, before the first read (rule F2).
@@ -52,7 +52,7 @@ impl Item {
         Ok(done.map(|_| ()))
     }
 
-    /// Reads in order to write (rule F3); `None` if there is nothing.
+    /// Reads in order to write (rule F3); `None` if there are no attributes.
     ///
     /// # Errors
     /// As [`Item::claim`].
@@ -64,11 +64,11 @@ impl Item {
         Ok(done.map(found))
     }
 
-    /// Changes the attributes: `change` gets them as they are, may be called again if others were faster,
-    /// and says whether there was anything to change. If not, that is
+    /// Changes the attributes. `change` gets the present attributes, may be called again if other clients
+    /// were faster, and returns whether there was anything to change. If there was nothing, the answer is
     /// [`Reject::Missing`](crate::Reject::Missing) and nothing is written (rule F8).
     ///
-    /// An item left without attributes counts as deleted; its fence stays.
+    /// An item that is left without attributes counts as deleted; its fence stays.
     ///
     /// # Errors
     /// As [`Item::claim`].
@@ -82,7 +82,7 @@ impl Item {
         Ok(self.carry_out(ask, change).await?.map(|_| ()))
     }
 
-    /// A write by code that has no token: rejected once the item is fenced (rule F9).
+    /// A write by code without a token: rejected once the item is fenced (rule F9).
     ///
     /// # Errors
     /// As [`Item::claim`].
@@ -94,31 +94,31 @@ impl Item {
         Ok(self.carry_out(ask, change).await?.map(|_| ()))
     }
 
-    /// An observer's read: consistent, never rejected, must not feed a write.
+    /// A read for observers: consistent and never rejected. A write must not depend on it.
     ///
     /// # Errors
     /// Faults of the database.
     pub async fn observe(&self) -> Result<Option<Attributes>, Fault> {
-        self.spot.load().await.map(found)
+        self.location.load().await.map(found)
     }
 
-    /// The fence; `None` if the item was never fenced.
+    /// Returns the fence; `None` if the item was never fenced.
     ///
     /// # Errors
     /// Faults of the database, and a fence that cannot be read.
     pub async fn show(&self) -> Result<Option<FenceState>, Fault> {
-        let seen = self.spot.load().await?;
+        let seen = self.location.load().await?;
         let state = seen.fence.map(|fence| fence.guard.state()).transpose();
-        self.spot.sound(state)
+        self.location.sound(state)
     }
 
-    /// Arms an item whose fence was lost or restored, or which was never fenced (rule F7): what is below
-    /// the floor is refused from now on. Attributes stay. As [`Admin::rearm`](crate::Admin::rearm).
+    /// Re-arms an item whose fence was lost or restored, or which was never fenced (rule F7): tokens below
+    /// the floor are refused from now on. Attributes stay. See [`Admin::rearm`](crate::Admin::rearm).
     ///
     /// # Errors
-    /// [`Fault::FloorTooLow`] below the fence, [`Fault::Contended`] while others write.
+    /// [`Fault::FloorTooLow`] below the fence, [`Fault::Contended`] while other clients write.
     pub async fn rearm(&self, with: &Rearm<'_>) -> Result<(), Fault> {
-        self.spot.rearm(with).await
+        self.location.rearm(with).await
     }
 
     async fn carry_out(
@@ -127,10 +127,10 @@ impl Item {
         change: impl Fn(&mut Attributes) -> bool + Send + Sync,
     ) -> Result<Checked<Seen>, Fault> {
         let effect = Whole {
-            spot: &self.spot,
+            location: &self.location,
             change,
         };
-        carry_out(&self.spot, self.rule, ask, &effect).await
+        carry_out(&self.location, self.rule, ask, &effect).await
     }
 }
 
@@ -138,9 +138,9 @@ fn found(seen: Seen) -> Option<Attributes> {
     seen.attributes.filter(|attributes| !attributes.is_empty())
 }
 
-/// Puts the item with its fence and its changed attributes.
+/// The effect of putting the item with its fence and its changed attributes.
 struct Whole<'a, C> {
-    spot: &'a Spot,
+    location: &'a Location,
     change: C,
 }
 
@@ -150,11 +150,13 @@ impl<C: Fn(&mut Attributes) -> bool + Send + Sync> Effect for Whole<'_, C> {
         if !(self.change)(&mut item) {
             return Ok(Put::Missing);
         }
-        self.spot.send(self.spot.put(seen, next, item)?).await
+        self.location
+            .send(self.location.put(seen, next, item)?)
+            .await
     }
 }
 
-/// How faults and the log call an item.
+/// The name of an item in faults and in the log.
 fn name(table: &str, key: &Attributes) -> String {
     let mut parts: Vec<String> = key
         .iter()

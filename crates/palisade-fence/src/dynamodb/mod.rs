@@ -2,38 +2,38 @@
 //!
 //! ```text
 //!   Item     one item, its fence beside its attributes
-//!            GetItem, consistent ─ decide ─ PutItem IF palisade_fence = what was read
+//!            GetItem, consistent ─ decide ─ PutItem IF palisade_fence = the value read
 //!
-//!   Guard    a guard item, and whatever items the write is about
-//!            GetItem, consistent ─ decide ─ TransactWriteItems ┬ Put guard IF palisade_fence = what was read
+//!   Guard    a guard item, and the items of the write
+//!            GetItem, consistent ─ decide ─ TransactWriteItems ┬ Put guard IF palisade_fence = the value read
 //!                                                              └ your Put, Update, Delete, ConditionCheck
 //! ```
 //!
-//! Check and effect are one request that happens whole or not at all (F1). The condition compares the whole
-//! fence, and every write puts a fresh id into it: whatever came in between, however short, is noticed, and
-//! the operation is decided anew. A write whose answer was lost, and which the SDK sent again, recognises
-//! its own id.
+//! Check and effect are one request that is carried out completely or not at all (F1). The condition compares
+//! the whole fence, and every write puts a new id into it. So any intermediate write, however short, is
+//! noticed, and the operation is decided again. If the answer to a write was lost and the SDK sent it again,
+//! the write recognises its own id.
 //!
-//! | what you have | what to take |
+//! | data | use |
 //! |---|---|
 //! | one item for each resource | [`Item`]: half the write cost, no second item |
 //! | writes to many items or tables that belong together | [`Guards`]: at most 99 items a write |
 //!
 //! **Reads are consistent.** Every read here is strongly consistent or transactional. An eventually
 //! consistent read (DynamoDB's default, a global secondary index, a DAX cache, another region of a global
-//! table) may answer after a claim from before it, and what is computed from it overwrites the write that
-//! was missed. Reads that feed writes go through [`Item::read`] and [`Guard::read`].
+//! table) may return a state from before a claim that it follows. A write computed from it overwrites the
+//! write that was missed. Reads that feed writes go through [`Item::read`] and [`Guard::read`].
 //!
-//! **One region.** Conditions are checked in the region that is asked. Of a global table with eventual
-//! consistency, each region would admit its own holder: write in one region only.
+//! **One region.** Conditions are checked in the region that gets the request. With a global table with
+//! eventual consistency, each region would admit its own holder: write in one region only.
 //!
-//! **Deleting.** An emptied [`Item`] stays with its fence, and so does a guard item: neither may have a
-//! time to live (F4). A write by code that does not come through here is stopped by nothing but IAM.
+//! **Deleting.** An emptied [`Item`] stays with its fence, and so does a guard item: neither may have a time
+//! to live (F4). Only IAM stops a write by code that does not use this module.
 //!
-//! **Restoring.** Tables are restored one by one: keep guard items in the table of their data, or restore
-//! the two together, and re-arm with a token that the authority issued just now ([`Admin`](crate::Admin),
-//! [`Item::rearm`]) before anybody writes. An item without its fence is [`Fault::FenceLost`] (F7); that a
-//! guard item was lost cannot be seen, for a resource that was never touched has none.
+//! **Restoring.** Tables are restored one by one: keep guard items in the table of their data, or restore the
+//! two together. Then re-arm with a token that the authority has just issued ([`Admin`](crate::Admin),
+//! [`Item::rearm`]) before any write. An item without its fence is [`Fault::FenceLost`] (F7). A lost guard
+//! item cannot be detected, because a resource that was never touched has none.
 //!
 //! ```no_run
 //! use aws_sdk_dynamodb::types::AttributeValue;
@@ -56,12 +56,12 @@
 //! # }
 //! ```
 
+mod conditional;
 mod error;
 mod guard;
 mod guards;
 mod item;
-mod spot;
-mod swing;
+mod location;
 
 use std::collections::HashMap;
 
@@ -73,8 +73,8 @@ pub use guard::Guard;
 pub use guards::Guards;
 pub use item::Item;
 
-/// What an item holds, by attribute name.
+/// The attributes of an item, by name.
 pub type Attributes = HashMap<String, AttributeValue>;
 
-/// The attribute that holds the fence.
+/// The name of the attribute that holds the fence.
 pub const FENCE: &str = "palisade_fence";

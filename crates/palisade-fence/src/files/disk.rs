@@ -1,4 +1,4 @@
-//! The calls to the file system, each a step of its own, all below one open folder.
+//! The calls to the file system. Each one is a separate step, and all are relative to one open folder.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read as _};
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 
 use super::fault::Fault;
 
-/// Is told of every step just before it: a crash test ends the process there.
+/// A callback that runs just before every step, so that a crash test can end the process there.
 pub type Watch = Arc<dyn Fn(&'static str) + Send + Sync>;
 
-/// A folder, held open: renaming it or a symbolic link on the way does not lead elsewhere.
+/// A folder that is held open: renaming it, or changing a symbolic link on the way, does not redirect it.
 pub(super) struct Disk {
     dir: OwnedFd,
     watch: Option<Watch>,
@@ -25,7 +25,7 @@ const FLAGS: OFlags = OFlags::NOFOLLOW
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK);
 
-/// What `open` creates files with; the process's umask takes its share.
+/// The permissions with which `open` creates files, reduced by the process's umask.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o666);
 
 impl Disk {
@@ -51,7 +51,8 @@ impl Disk {
         }
     }
 
-    /// The lock of the file `name`, if nobody has it: it ends with what is returned, or the process.
+    /// Takes the lock of the file `name`, if it is free. It is released when the result is dropped or the
+    /// process ends.
     pub(super) fn lock(&self, name: &str) -> Result<Option<OwnedFd>, Fault> {
         let flags = FLAGS | OFlags::CREATE | OFlags::RDWR;
         let file = fs::openat(&self.dir, name, flags, NEW_FILE).map_err(at("open", name))?;
@@ -62,7 +63,7 @@ impl Disk {
         }
     }
 
-    /// The bytes of a file; `None` if there is none of this name.
+    /// Returns the bytes of a file; `None` if there is none with this name.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Fault> {
         let Some(_) = self.length(name)? else {
             return Ok(None);
@@ -78,7 +79,7 @@ impl Disk {
         Ok(Some(bytes))
     }
 
-    /// The length of a file; `None` if there is none of this name.
+    /// Returns the length of a file; `None` if there is none with this name.
     pub(super) fn length(&self, name: &str) -> Result<Option<u64>, Fault> {
         match fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
@@ -93,7 +94,7 @@ impl Disk {
         }
     }
 
-    /// The names of all there is.
+    /// Returns the names of all entries.
     pub(super) fn names(&self) -> Result<Vec<String>, Fault> {
         let entries = fs::Dir::read_from(&self.dir).map_err(at("list", "the folder"))?;
         let mut names = Vec::new();
@@ -107,7 +108,7 @@ impl Disk {
         Ok(names)
     }
 
-    /// Writes a file from its start and syncs it; with the permissions of `like`, if that is there.
+    /// Writes a file from its start and syncs it, with the permissions of `like`, if that exists.
     pub(super) fn write(&self, name: &str, bytes: &[u8], like: Option<&str>) -> Result<(), Fault> {
         self.step("create");
         let flags = FLAGS | OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY;
@@ -121,7 +122,7 @@ impl Disk {
         self.sync(&file, name)
     }
 
-    /// Makes a file end with these bytes at this offset, whatever was behind it, and syncs it.
+    /// Makes a file end with these bytes at this offset, whatever followed it before, and syncs it.
     pub(super) fn write_at(&self, name: &str, bytes: &[u8], offset: u64) -> Result<(), Fault> {
         self.step("open");
         let flags = FLAGS | OFlags::CREATE | OFlags::WRONLY;
@@ -133,7 +134,7 @@ impl Disk {
         self.sync(&file, name)
     }
 
-    /// A watched write is two, so that a crash can tear it.
+    /// Writes all bytes. A watched write is split in two, so that a crash can tear it.
     fn write_all(&self, file: &File, name: &str, bytes: &[u8], offset: u64) -> Result<(), Fault> {
         let half = self.watch.as_ref().map_or(0, |_| bytes.len() / 2);
         let (first, second) = bytes.split_at(half);
@@ -155,7 +156,7 @@ impl Disk {
         fs::renameat(&self.dir, from, &self.dir, to).map_err(at("rename into place", to))
     }
 
-    /// Removes a file; it may be gone already.
+    /// Removes a file, which may already be gone.
     pub(super) fn remove(&self, name: &str) -> Result<(), Fault> {
         self.step("remove");
         match fs::unlinkat(&self.dir, name, AtFlags::empty()) {
@@ -164,7 +165,7 @@ impl Disk {
         }
     }
 
-    /// Makes names durable: what was created, renamed and removed.
+    /// Makes created, renamed and removed names durable.
     pub(super) fn sync_names(&self) -> Result<(), Fault> {
         self.step("sync folder");
         fs::fsync(self.dir.as_fd()).map_err(at("sync", "the folder"))

@@ -1,4 +1,4 @@
-//! What can go wrong besides a rejection.
+//! Faults, which are not rejections.
 
 use std::io;
 use std::time::Duration;
@@ -8,37 +8,39 @@ use palisade_core::fence::FloorTooLow;
 /// A fault at a fenced folder.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// A name that is no name. Nothing was written.
+    /// The name is not valid. Nothing was written.
     #[error(transparent)]
     Invalid(#[from] crate::name::Invalid),
-    /// A name that cannot be a file of a fenced folder. Nothing was written.
+    /// The name cannot be a file of a fenced folder. Nothing was written.
     #[error("{name:?} {problem}")]
     Name {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// Why not.
+        /// The reason.
         problem: &'static str,
     },
-    /// The file system failed. Whether a write took effect is unknown; under its sequence number it can be
-    /// repeated.
+    /// The file system failed. It is unknown whether a write took effect; it can be repeated under its
+    /// sequence number.
     #[error("{doing}: {error}")]
     Io {
-        /// What was tried, and at which file.
+        /// The attempted call and its file.
         doing: String,
-        /// How it failed.
+        /// The error.
         #[source]
         error: io::Error,
     },
-    /// Somebody else is within the fence, and stayed there. Nothing was written.
-    #[error("{folder}: the fence was not free for {waited:?}; who is within may be paused")]
+    /// Another holder kept the fence's lock. Nothing was written.
+    #[error(
+        "{folder}: the fence was not free for {waited:?}; the holder of its lock may be paused"
+    )]
     Busy {
         /// The folder.
         folder: String,
-        /// How long this one waited.
+        /// How long this caller waited.
         waited: Duration,
     },
-    /// There are files and no fence state (rule F7). Nothing was written. An operator re-arms the folder
-    /// with a floor; so does who puts a fence around files that were there before.
+    /// There are files and no fence state (rule F7). Nothing was written. An operator re-arms the folder with
+    /// a floor. The same is necessary for files that existed before the fence.
     #[error(
         "{folder}: there are files without their fence state; an operator must re-arm the fence with a floor"
     )]
@@ -46,16 +48,16 @@ pub enum Fault {
         /// The folder.
         folder: String,
     },
-    /// A fence state that no fence wrote. Nothing was written; an operator re-arms the folder.
+    /// The fence state was not written by a fence. Nothing was written; an operator re-arms the folder.
     #[error("{folder}: the fence state is damaged: {problem}")]
     Corrupt {
         /// The folder.
         folder: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// The file written last has another length now: code that knows of no fence has written it (rule
-    /// F9), or it was restored without its fence. Nothing was written; an operator re-arms the folder.
+    /// The file written last now has another length: code without a token has written it (rule F9), or it was
+    /// restored without its fence. Nothing was written; an operator re-arms the folder.
     #[error(
         "{folder}: {file} has {found} bytes, and the fence left it with {left}: it was changed by something \
         that knows of no fence; an operator must look, and re-arm the fence"
@@ -65,12 +67,12 @@ pub enum Fault {
         folder: String,
         /// The file.
         file: String,
-        /// Its length as it was left.
+        /// The length that the fence left.
         left: u64,
-        /// Its length now; a file that is gone has none.
+        /// Its present length; 0 for a missing file.
         found: u64,
     },
-    /// A re-arming that would lower the fence. Nothing took effect.
+    /// A re-arming that would lower the fence. It had no effect.
     #[error(transparent)]
     FloorTooLow(#[from] FloorTooLow),
 }

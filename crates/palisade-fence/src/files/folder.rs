@@ -1,4 +1,4 @@
-//! A fenced folder, blocking.
+//! A fenced folder with blocking calls.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use palisade_core::fence::{FenceState, Op, Pass, Rearm, Reject, Rule, Sequence};
 
 use super::disk::{Disk, Watch};
 use super::fault::Fault;
-use super::within::{Judged, LOCK, OWN, Within, load};
+use super::locked::{Judged, LOCK, Locked, OWN, load};
 use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::fence::{Change, Write};
 use crate::name::ObjectPath;
 use crate::objects::{Alter, digest};
 
-/// A folder whose files are written under a fence. Cloning shares it.
+/// A folder whose files are written under a fence. Clones share the folder.
 ///
-/// Any number of threads and processes may open the same folder; they go through its fence one after
-/// the other. All of these calls block, for some syncs of the disk.
+/// Any number of threads and processes may open the same folder; they pass its fence one after the other. All
+/// of these calls block, for several disk syncs.
 #[derive(Clone)]
 pub struct Folder {
     disk: Arc<Disk>,
@@ -27,15 +27,15 @@ pub struct Folder {
     patience: Duration,
 }
 
-/// Longest file name of the common file systems, in bytes.
+/// The longest file name of the common file systems, in bytes.
 const NAME_BYTES: usize = 255;
 
 impl Folder {
-    /// How long to wait for somebody within, if [`Folder::patience`] does not say otherwise.
+    /// The default time to wait for another holder of the fence's lock; [`Folder::patience`] changes it.
     pub const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Opens a folder that is there. Files that lie in it without a fence are refused at the first
-    /// operation; [`Root`](super::Root) re-arms it.
+    /// Opens an existing folder. Files in it without a fence are refused at the first operation;
+    /// [`Root`](super::Root) re-arms it.
     ///
     /// # Errors
     /// [`Fault::Io`] if there is no such folder.
@@ -49,19 +49,19 @@ impl Folder {
         })
     }
 
-    /// The same folder under another rule. Use one rule for the whole life of a folder.
+    /// Returns the same folder with another rule. Use one rule for the whole life of a folder.
     #[must_use]
     pub fn under(self, rule: Rule) -> Folder {
         Folder { rule, ..self }
     }
 
-    /// The same folder, with so long a wait for somebody within.
+    /// Returns the same folder with another time to wait for the fence's lock.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Folder {
         Folder { patience, ..self }
     }
 
-    /// Opens a folder for a crash test: `watch` is told of every step just before it is taken.
+    /// Opens a folder for a crash test: `watch` runs just before every step.
     ///
     /// # Errors
     /// As [`Folder::open`].
@@ -78,13 +78,13 @@ impl Folder {
     /// Raises the fence, before the first read (rule F2): durable when this returns.
     ///
     /// # Errors
-    /// [`Fault`], but for [`Fault::Name`].
+    /// [`Fault`], except [`Fault::Name`].
     pub fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Checked<()>, Fault> {
         let pass = pass.into();
-        let mut within = self.enter()?;
-        let judged = within.judge(self.rule, Some(pass), Op::Claim, None);
+        let mut locked = self.enter()?;
+        let judged = locked.judge(self.rule, Some(pass), Op::Claim, None);
         self.answer(judged, Some(pass), |next| {
-            within.raise(next)?;
+            locked.raise(next)?;
             Ok(Some(()))
         })
     }
@@ -99,16 +99,16 @@ impl Folder {
         key: &str,
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         let (path, pass) = (path(key)?, pass.into());
-        let mut within = self.enter()?;
-        let judged = within.judge(self.rule, Some(pass), Op::Read, None);
+        let mut locked = self.enter()?;
+        let judged = locked.judge(self.rule, Some(pass), Op::Read, None);
         self.answer(judged, Some(pass), |next| {
-            within.raise(next)?;
+            locked.raise(next)?;
             self.disk.read(file(&path)).map(Some)
         })
     }
 
-    /// Writes a file. Put replaces it in one step, keeping its permissions; append and put make it if it
-    /// is missing. Durable when this returns.
+    /// Writes a file. A put replaces it in one step and keeps its permissions; an append or a put creates it
+    /// if it is missing. Durable when this returns.
     ///
     /// # Errors
     /// [`Fault`].
@@ -121,8 +121,8 @@ impl Folder {
         self.change(Some(pass.into()), write.key, &alter, write.sequence)
     }
 
-    /// A write by code that has no token: rejected once the folder is fenced (rule F9). That this code
-    /// asks at all is its own good will.
+    /// A write by code without a token: rejected once the folder is fenced (rule F9). Such code calls this
+    /// voluntarily; the file system does not enforce it.
     ///
     /// # Errors
     /// [`Fault`].
@@ -130,11 +130,11 @@ impl Folder {
         self.change(None, key, &change.into(), None)
     }
 
-    /// An observer's plain read: waits for nobody. An append that is under way, or was cut short by a
-    /// crash and not finished yet, may be seen in part.
+    /// A plain read for observers, which never waits. It may see part of an append that is in progress, or
+    /// that a crash cut short and that is not completed yet.
     ///
     /// # Errors
-    /// [`Fault`], but nothing about the fence.
+    /// [`Fault`], except those about the fence.
     pub fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
         self.disk.read(file(&path(key)?))
     }
@@ -148,27 +148,27 @@ impl Folder {
     ) -> Result<Checked<()>, Fault> {
         let path = path(key)?;
         let said = sequence.map(|_| digest(&path, alter));
-        let mut within = self.enter()?;
-        let judged = within.judge(self.rule, pass, Op::Write(sequence), said);
-        self.answer(judged, pass, |next| within.write(next, file(&path), alter))
+        let mut locked = self.enter()?;
+        let judged = locked.judge(self.rule, pass, Op::Write(sequence), said);
+        self.answer(judged, pass, |next| locked.write(next, file(&path), alter))
     }
 
-    /// What a fence keeps, without going in.
+    /// Reads the fence state without taking the lock.
     pub(super) fn show(&self) -> Result<Option<FenceState>, Fault> {
         Ok(load(&self.disk, &self.name)?.map(|sidecar| sidecar.fence))
     }
 
     pub(super) fn rearm(&self, with: &Rearm<'_>) -> Result<(), Fault> {
-        let mut within = Within::enter_anyway(&self.disk, self.lock()?)?;
-        let fence = within.fence().rearmed(with)?;
-        within.rearm(fence)
+        let mut locked = Locked::enter_for_rearm(&self.disk, self.lock()?)?;
+        let fence = locked.fence().rearmed(with)?;
+        locked.rearm(fence)
     }
 
-    fn enter(&self) -> Result<Within<'_>, Fault> {
-        Within::enter(&self.disk, self.lock()?, &self.name)
+    fn enter(&self) -> Result<Locked<'_>, Fault> {
+        Locked::enter(&self.disk, self.lock()?, &self.name)
     }
 
-    /// Takes the lock; its holder is gone with its process, so it never has to be broken.
+    /// Takes the lock. It ends with its holder's process, so it never has to be broken.
     fn lock(&self) -> Result<std::os::fd::OwnedFd, Fault> {
         let (mut waited, mut pause) = (Duration::ZERO, Duration::from_micros(100));
         loop {
@@ -191,7 +191,7 @@ impl Folder {
         }
     }
 
-    /// Carries out what was admitted; `None` from it means that there was nothing to change.
+    /// Carries out an admitted operation; `None` from it means that there was nothing to change.
     fn answer<T: Default>(
         &self,
         judged: Judged,
@@ -229,14 +229,14 @@ impl std::fmt::Debug for Folder {
     }
 }
 
-/// A slash and one name: no file of a fenced folder lies elsewhere.
+/// Parses a slash and one name: every file of a fenced folder is directly in the folder.
 fn path(key: &str) -> Result<ObjectPath, Fault> {
     let path = ObjectPath::new(key)?;
     let name = file(&path);
     let problem = if name.contains('/') {
-        "leads into a folder below; that one would have a fence of its own"
+        "is in a subfolder, which would have its own fence"
     } else if name.starts_with(OWN) {
-        "is the fence's own: names that begin with .palisade- are not data"
+        "belongs to the fence: names that begin with .palisade- are not data"
     } else if name.len() > NAME_BYTES {
         "is too long; a file name has 1 ..= 255 bytes"
     } else {

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   reports/  report.csv              the user's files
-//!             .palisade-lock          flock: one at a time within the fence
-//!             .palisade-fence         token, written, digest, authority, lock, what is pending
-//!             .palisade-staged-7      what is pending, until it is carried out
+//!             .palisade-lock          flock: one holder at a time
+//!             .palisade-fence         token, written, digest, authority, lock, the pending write
+//!             .palisade-staged-7      the new data, until it is written
 //! ```
 //!
 //! ```
@@ -31,45 +31,45 @@
 //! # }
 //! ```
 //!
-//! # What it gives
+//! # Guarantees
 //!
-//! * Check and effect are one step (rule F1): under the lock, what is to be written is staged and synced;
-//!   then one rename of the sidecar decides it together with the raised fence; then it is carried out. A
-//!   crash at any call leaves the old state or one that the next operation completes. A torn append is
-//!   completed from what was staged, never left half.
-//! * Numbered writes are answered right after any crash: if the write was decided, its repeat is known and it
-//!   has been carried out; if not, it is a first time.
-//! * A write costs five or six syncs, a claim two, a read under the highest token none.
-//! * The fence lies beside the data: a backup of the folder has both (rule F4). Files without it are
+//! * Check and effect are one step (rule F1): under the lock, the new data is staged and synced; then one
+//!   rename of the sidecar decides the write together with the raised fence; then the write is carried out. A
+//!   crash at any call leaves the old state, or a state that the next operation completes. A torn append is
+//!   completed from the staged data, never left half.
+//! * Numbered writes get the right answer after any crash: if the write was decided, its repeat is recognised
+//!   and the write has been carried out; if not, the repeat counts as the first.
+//! * A write costs five or six syncs, a claim two, and a read under the highest token none.
+//! * The fence is stored beside the data: a backup of the folder has both (rule F4). Files without it are
 //!   [`Fault::Lost`] until an operator re-arms ([`Root`]).
 //!
-//! # What it cannot give
+//! # Limitations
 //!
-//! * **Who writes a file without asking is not stopped**: a file system has no trigger. Give the folder to a
-//!   user of its own. What is noticed is another length of the file that was written last:
+//! * **Code that writes a file without the fence is not stopped**: a file system has no trigger. Let a
+//!   separate user own the folder. The fence notices only a changed length of the file that was written last:
 //!   [`Fault::Changed`].
-//! * A holder that is paused *within* a step keeps the lock, and the next one waits for it
-//!   ([`Fault::Busy`] in the end). `palisade run` kills a job whose lease is over, and the lock with it.
-//! * **A restored folder** goes back to its old fence: re-arm it with a token issued just now. A copied
-//!   one is another resource with the same marks.
-//! * **Observers** see whole files after a put, and perhaps part of an append that is under way.
-//! * Several files are not written in one step; subfolders have fences of their own.
-//! * **NFS**: `flock` must reach the server: version 4 or `lockd`, not mounted with `nolock` or
-//!   `local_lock`, the lock file writable. A client machine that is silent for the server's lease (90 s
-//!   usually) loses the lock without being stopped, and its next call within a step still goes through:
-//!   there the step is not atomic against a machine frozen for longer than that. Use a file system that
-//!   fences its own clients (Ceph, GPFS, OCFS2), or a service in front of the files. `rename` and `fsync`
-//!   are the server's, which must be exported `sync`. Observers at other clients see old attributes for
-//!   some seconds.
-//! * On file systems without `flock` or without atomic rename (some FUSE, SMB) do not use this.
+//! * A holder that is paused *within* a step keeps the lock, and the next one waits for it, in the end with
+//!   [`Fault::Busy`]. `palisade run` kills a job whose lease has ended, which frees the lock.
+//! * **A restored folder** goes back to its old fence: re-arm it with a token that was just issued. A copied
+//!   folder is another resource with the same marks.
+//! * **Observers** see whole files after a put, and possibly part of an append in progress.
+//! * Several files are not written in one step; subfolders have their own fences.
+//! * **NFS**: `flock` must reach the server: version 4 or `lockd`, not mounted with `nolock` or `local_lock`,
+//!   and with a writable lock file. A client machine that is silent for the server's lease (usually 90 s)
+//!   loses the lock without being stopped, and its next call within a step still succeeds: there the step is
+//!   not atomic against a machine frozen for longer than that. Use a file system that fences its own clients
+//!   (Ceph, GPFS, OCFS2), or a service in front of the files. `rename` and `fsync` are as durable as the
+//!   server makes them; it must export with `sync`. Observers at other clients see old attributes for some
+//!   seconds.
+//! * Do not use this on file systems without `flock` or without atomic rename (some FUSE, SMB).
 
 mod disk;
 mod fault;
 mod folder;
+mod locked;
 mod operator;
 mod sidecar;
 mod tasks;
-mod within;
 
 #[doc(hidden)]
 pub use disk::Watch;

@@ -1,4 +1,4 @@
-//! What an operator does: look at the fences of the folders below one folder, and re-arm one (rule F7).
+//! Operations for operators: look at the fences of the folders below one folder, and re-arm one (rule F7).
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ use super::folder::Folder;
 use crate::admin::{Admin, Listed};
 use crate::name::ResourceId;
 
-/// A folder of fenced folders; the resource `reports` is the folder of this name in it.
+/// A folder of fenced folders; the resource `reports` is its subfolder with this name.
 ///
-/// Its futures block, for some syncs of the disk: they are an operator's.
+/// The futures block, for several disk syncs; they are meant for operators.
 #[derive(Clone, Debug)]
 pub struct Root(PathBuf);
 
 impl Root {
-    /// A folder of fenced folders.
+    /// Creates the handle for a folder of fenced folders.
     pub fn new(path: impl Into<PathBuf>) -> Root {
         Root(path.into())
     }

@@ -1,4 +1,4 @@
-//! What the fence of a folder keeps, as text in one small file.
+//! The state of a folder's fence, as text in one small file.
 //!
 //! ```text
 //!   palisade-fence 1
@@ -19,10 +19,10 @@ use palisade_core::{AuthorityId, LockName, Token};
 /// The state of a fenced folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sidecar {
-    /// Counts the writes of this file; names what is staged for this one.
+    /// The number of writes of this file, which is part of the name of its staged file.
     pub(super) revision: u64,
     pub(super) fence: FenceState,
-    /// The digest of the write that had the last sequence number: a repeat must say the same.
+    /// The digest of the write with the last sequence number; a repeat must have the same digest.
     pub(super) digest: Option<u64>,
     pub(super) pending: Option<Pending>,
     pub(super) last: Option<Left>,
@@ -38,12 +38,12 @@ pub(super) struct Pending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Put,
-    /// The staged bytes belong at this offset.
+    /// An append of the staged bytes at this offset.
     Append(u64),
     Delete,
 }
 
-/// A file and the length it was left with.
+/// A file and the length with which the fence left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) length: u64,
@@ -89,7 +89,7 @@ impl Sidecar {
         text.into_bytes()
     }
 
-    /// Reads it back, or says which line cannot be.
+    /// Parses the text, or reports the line that is wrong.
     pub(super) fn decode(bytes: &[u8]) -> Result<Sidecar, String> {
         let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
         let (body, sum) = text.split_at(text.rfind("sum ").ok_or("no sum")?);
@@ -127,7 +127,7 @@ impl Sidecar {
     }
 }
 
-/// The rest of a line behind its name.
+/// The rest of a line after its name.
 struct Line<'a> {
     name: &'static str,
     text: &'a str,
@@ -142,7 +142,7 @@ impl<'a> Line<'a> {
         Ok(Line { name, text })
     }
 
-    /// An empty rest says that there is none.
+    /// Parses the rest; an empty rest means that there is no value.
     fn read<T>(self, read: impl FnOnce(&'a str) -> Option<T>) -> Result<Option<T>, String> {
         match self.text {
             "" => Ok(None),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_text_it_always_was() {
+    fn the_text_format_is_unchanged() {
         let text = "palisade-fence 1\nrevision 7\ntoken 9007199254740991\nwritten 9007199254740991\n\
             digest 18446744073709551615\nauthority a:0f3c\nlock nightly\npending append 120 a file 5\n\
             length 140 sum 1\nsum 97923cbe\n";
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_as_it_went_in() {
+    fn it_survives_a_round_trip() {
         let mut seen = vec![Sidecar::default(), full()];
         for effect in [Effect::Put, Effect::Delete] {
             let name = "x".to_owned();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn any_byte_that_is_missing_or_another_is_noticed() {
+    fn any_missing_or_changed_byte_is_detected() {
         let good = full().encode();
         for at in 0..good.len() {
             assert!(Sidecar::decode(&good[..at]).is_err(), "cut at {at}");

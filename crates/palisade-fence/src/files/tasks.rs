@@ -1,4 +1,4 @@
-//! The same folder from asynchronous code.
+//! A fenced folder for asynchronous code.
 
 use palisade_core::fence::Pass;
 
@@ -8,8 +8,8 @@ use crate::checked::Checked;
 use crate::fence::{Change, Fence, Write};
 use crate::objects::{Alter, Credentials};
 
-/// A [`Folder`] as a [`Fence`]: every call runs on Tokio's threads for blocking work, and goes on there
-/// when the future is dropped.
+/// A [`Folder`] as a [`Fence`]: every call runs on Tokio's threads for blocking work, and continues there if
+/// the future is dropped.
 #[derive(Clone, Debug)]
 pub struct AsyncFolder(pub Folder);
 

@@ -1,11 +1,12 @@
 //! What one request asks of the fence.
 
+use axum_core::body::Body;
 use http::request::Parts;
 use palisade_core::Token;
 
 use crate::http::headers::Presented;
 use crate::http::route::is_safe;
-use crate::http::{Problem, Resources};
+use crate::http::{Problem, Resources, overrides, spelling};
 use crate::name::ResourceId;
 
 /// One request that the fence has to judge.
@@ -28,7 +29,12 @@ pub(super) enum Kind {
 
 impl Asked {
     /// `None`: nothing to judge, let it through.
-    pub(super) fn read(head: &Parts, resources: &impl Resources) -> Result<Option<Asked>, Problem> {
+    pub(super) fn read(
+        head: &Parts,
+        body: &Body,
+        resources: &impl Resources,
+    ) -> Result<Option<Asked>, Problem> {
+        overrides::refuse(head, body)?;
         let presented = Presented::read(&head.headers)?;
         let Some(target) = resources.target(head)? else {
             return match presented.token {
@@ -45,6 +51,8 @@ impl Asked {
             false if presented.token.is_some() => Kind::Read,
             false => return Ok(None),
         };
+        // A function that maps requests may have looked at a part of the path only.
+        spelling::segments(head.uri.path())?;
         if kind != Kind::Write && presented.sequence.is_some() {
             return Err(Problem::invalid(
                 "x-fencing-sequence numbers writes, and this request is none",

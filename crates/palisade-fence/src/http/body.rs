@@ -1,4 +1,4 @@
-//! Bodies: one that ends a flight, and one that does not idle for ever.
+//! Bodies: one that is read to its end before a write begins, and one that does not idle for ever.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,91 +8,80 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum_core::body::Body;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::http::flight::{End, Flight};
+use crate::http::{Policy, Problem};
 
-/// The body of the answer to a write: the write has ended when this has. A client that does not want the
-/// rest changes nothing of that; it is read to its end without it.
-pub(super) struct FlightBody {
+/// The whole body of a write, and its share of what may be kept for all. Of what reads, nothing.
+#[derive(Debug, Default)]
+pub(super) struct Whole {
+    pub(super) bytes: Bytes,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Reads the body of a write to its end, within the policy's bounds: nobody who waits for the write then
+/// waits for its client.
+pub(super) async fn read_whole(
     body: Body,
-    flight: Option<(Flight, End)>,
+    policy: &Policy,
+    room: &Arc<Semaphore>,
+) -> Result<Whole, Problem> {
+    let within = policy.request_time;
+    let reading = collect(body, policy.request_bytes, room);
+    timeout(within, reading).await.unwrap_or_else(|_| {
+        let message = format!("the body did not arrive within {within:?}; nothing was sent");
+        let status = StatusCode::REQUEST_TIMEOUT;
+        Err(Problem::new(status, "request_timeout", message))
+    })
 }
 
-impl FlightBody {
-    pub(super) fn around(body: Body, flight: Flight, end: End) -> Body {
-        if body.is_end_stream() {
-            flight.ended(end);
-            return body;
-        }
-        Body::new(FlightBody {
-            body,
-            flight: Some((flight, end)),
-        })
+async fn collect(mut body: Body, most: usize, room: &Arc<Semaphore>) -> Result<Whole, Problem> {
+    if body.size_hint().lower() > most as u64 {
+        return Err(too_large(most));
     }
-
-    fn end(&mut self) {
-        if let Some((flight, end)) = self.flight.take() {
-            flight.ended(end);
-        }
-    }
-}
-
-impl HttpBody for FlightBody {
-    type Data = Bytes;
-    type Error = axum_core::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum_core::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        match &frame {
-            Some(Ok(_)) if !self.body.is_end_stream() => {}
-            Some(Ok(_)) | None => self.end(),
-            // It broke off: dropped unended, so that it settles.
-            Some(Err(_)) => drop(self.flight.take()),
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for FlightBody {
-    fn drop(&mut self) {
-        let Some((flight, end)) = self.flight.take() else {
-            return;
+    let (mut bytes, mut held) = (BytesMut::new(), None::<OwnedSemaphorePermit>);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            Problem::invalid(format!("the body broke off: {error}; nothing was sent"))
+        })?;
+        // Trailers of a request mean nothing here.
+        let Ok(piece) = frame.into_data() else {
+            continue;
         };
-        let mut body = std::mem::take(&mut self.body);
-        let Ok(runtime) = Handle::try_current() else {
-            return;
-        };
-        runtime.spawn(async move {
-            let rest = async {
-                loop {
-                    match body.frame().await {
-                        Some(Ok(_)) => {}
-                        Some(Err(_)) => return false,
-                        None => return true,
-                    }
-                }
-            };
-            if timeout(flight.settle(), rest).await == Ok(true) {
-                flight.ended(end);
-            }
-        });
+        if piece.len() > most - bytes.len() {
+            return Err(too_large(most));
+        }
+        let more = room.clone().try_acquire_many_owned(permits(piece.len()));
+        let more = more.map_err(|_| {
+            Problem::unavailable(
+                "too many bytes of other requests are kept already; nothing was sent",
+            )
+        })?;
+        match &mut held {
+            Some(held) => held.merge(more),
+            None => held = Some(more),
+        }
+        bytes.extend_from_slice(&piece);
     }
+    Ok(Whole {
+        bytes: bytes.freeze(),
+        _room: held,
+    })
+}
+
+/// One for each byte.
+pub(super) fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+fn too_large(most: usize) -> Problem {
+    let message = format!("the body of a write is larger than {most} bytes; nothing was sent");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).with("max_bytes", most as u64)
 }
 
 /// A body that fails when nothing of it comes for a while, and counts what comes.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum_core::response::Response;
 use http::StatusCode;
 use palisade_core::Token;
 use palisade_core::fence::Sequence;
@@ -13,8 +14,8 @@ use crate::http::counts::Counters;
 use crate::http::lane::{Place, Recorded};
 
 /// What an inner service that passes requests on knows about one that it answered by itself: put into
-/// the extensions of the response. An answer without it is taken for the end of the request, unless its
-/// status is 502 or 504.
+/// the extensions of the response. An answer without it is taken for the end of the request, unless it
+/// has one of the statuses that [`Policy::answers_for_itself`](crate::http::Policy::answers_for_itself) names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The request was never sent: it cannot take effect.
@@ -28,6 +29,23 @@ pub enum Outcome {
 pub(super) enum End {
     Answered(StatusCode),
     NotSent,
+}
+
+impl End {
+    /// What an answer says about the write; `None`: it may go on.
+    pub(super) fn of(response: &Response, answers_for_itself: bool) -> Option<End> {
+        let status = response.status();
+        match response.extensions().get::<Outcome>() {
+            Some(Outcome::NotSent) => Some(End::NotSent),
+            Some(Outcome::Unknown) => None,
+            None if answers_for_itself => Some(End::Answered(status)),
+            // What proxies say by themselves, about a request that the service may still be busy with.
+            None => match status.as_u16() {
+                408 | 499 | 502..=504 | 520..=530 => None,
+                _ => Some(End::Answered(status)),
+            },
+        }
+    }
 }
 
 /// An admitted write under way: it keeps its place in the lane until its end was seen, and where that
@@ -71,10 +89,6 @@ impl Flight {
             }));
             self.counters.in_flight.fetch_sub(1, Ordering::Relaxed);
         }
-    }
-
-    pub(super) const fn settle(&self) -> Duration {
-        self.settle
     }
 }
 

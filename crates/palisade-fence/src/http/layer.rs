@@ -1,7 +1,7 @@
 //! The layer: judge, let through, watch for the end.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -10,16 +10,20 @@ use axum_core::BoxError;
 use axum_core::body::Body;
 use axum_core::response::Response;
 use bytes::Bytes;
+use http::header::ALLOW;
 use http::request::Parts;
-use http::{Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode};
 use http_body::Body as HttpBody;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::sleep;
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::http::answer;
 use crate::http::ask::{Asked, Kind};
-use crate::http::body::FlightBody;
+use crate::http::body::{Whole, read_whole};
 use crate::http::counts::Counters;
 use crate::http::fingerprint::fingerprint;
 use crate::http::flight::{End, Flight};
@@ -27,9 +31,8 @@ use crate::http::lane::{Lane, Lanes, Place};
 use crate::http::marks::Act;
 use crate::http::policy::BadPolicy;
 use crate::http::problem::is_grpc;
-use crate::http::{
-    Counts, Marks, Outcome, Policy, Problem, Resources, Start, TOKEN_HEADER, Tokenless,
-};
+use crate::http::relay::{Relay, before};
+use crate::http::{Counts, Marks, Policy, Problem, Resources, Start, TOKEN_HEADER, Tokenless};
 
 /// Puts a fence in front of a service. Clones, and the services made by them, share lanes and counts.
 #[derive(Debug)]
@@ -49,6 +52,8 @@ struct Gate<M, R> {
     policy: Policy,
     lanes: Lanes,
     counters: Arc<Counters>,
+    /// Room for bodies, [`Policy::held_bytes`].
+    room: Arc<Semaphore>,
 }
 
 /// What becomes of a judged request.
@@ -77,6 +82,7 @@ impl<M: Marks, R: Resources> FenceLayer<M, R> {
             policy,
             lanes: Lanes::new(unsettled).ok_or(BadPolicy::NoRuntime)?,
             counters: Arc::default(),
+            room: Arc::new(Semaphore::new(policy.held_bytes)),
         })))
     }
 
@@ -151,52 +157,70 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         C: HttpBody<Data = Bytes> + Send + 'static,
         C::Error: Into<BoxError>,
     {
-        let (head, mut body) = request.into_parts();
-        let passage = match Asked::read(&head, &self.resources) {
-            Ok(Some(asked)) => self.judge(&asked, &head, &mut body).await,
-            Ok(None) => {
-                self.counters.passed.fetch_add(1, Ordering::Relaxed);
-                Ok(Passage::Read)
+        let (head, body) = request.into_parts();
+        let asked = match Asked::read(&head, &body, &self.resources) {
+            Ok(asked) => asked,
+            Err(problem) => return Ok(self.refused(&head, None, problem)),
+        };
+        let Some(asked) = asked else {
+            self.counters.passed.fetch_add(1, Ordering::Relaxed);
+            let answered = inner.call(Request::from_parts(head, body)).await?;
+            return Ok(answered.map(Body::new));
+        };
+        let (body, whole) = match self.take_in(&asked, body).await {
+            Ok(taken) => taken,
+            Err(problem) => return Ok(self.refused(&head, Some(&asked), problem)),
+        };
+        match self.judge(&asked, &head, &whole).await {
+            Ok(Passage::Answer(response)) => Ok(response),
+            Ok(Passage::Read) => {
+                let answered = inner.call(Request::from_parts(head, body)).await?;
+                Ok(answered.map(Body::new))
             }
-            Err(problem) => Err(self.refused(problem)),
-        };
-        let flight = match passage {
-            Ok(Passage::Answer(response)) => return Ok(response),
-            Err(problem) => return Ok(problem.answer(&head.headers)),
-            Ok(Passage::Read) => None,
-            Ok(Passage::Write(flight)) => Some(flight),
-        };
-        let request = Request::from_parts(head, body);
-        match flight {
-            None => Ok(inner.call(request).await?.map(Body::new)),
-            Some(flight) => carry_out(inner, request, flight).await,
+            Ok(Passage::Write(flight)) => {
+                let request = Request::from_parts(head, Body::from(whole.bytes.clone()));
+                self.carry_out(inner, request, whole, flight).await
+            }
+            Err(Refusal::Judged(problem)) => Ok(problem.answer(&head.headers)),
+            Err(Refusal::Unjudged(problem)) => Ok(self.refused(&head, Some(&asked), problem)),
         }
     }
 
-    fn refused(&self, problem: Problem) -> Problem {
-        self.counters.refused.fetch_add(1, Ordering::Relaxed);
-        problem
+    /// Notes a request that is refused before it is judged (rule F13), and answers it.
+    fn refused(&self, head: &Parts, asked: Option<&Asked>, problem: Problem) -> Response {
+        let at = format!("{} {}", head.method, head.uri.path());
+        let resource = asked.map(|asked| asked.resource.as_str());
+        let token = asked.and_then(Asked::token);
+        let reason = problem.code();
+        self.counters.refused.count(reason);
+        audit::refused(&at, resource, token, reason, problem.message());
+        let mut response = problem.answer(&head.headers);
+        if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+            let allowed = HeaderValue::from_static("GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE");
+            response.headers_mut().insert(ALLOW, allowed);
+        }
+        response
     }
 
-    async fn judge(
-        &self,
-        asked: &Asked,
-        head: &Parts,
-        body: &mut Body,
-    ) -> Result<Passage, Problem> {
+    /// Takes in the body of a write before anybody could wait for the write; of what reads, it is left.
+    async fn take_in(&self, asked: &Asked, body: Body) -> Result<(Body, Whole), Problem> {
         if asked.token().is_none() && self.policy.tokenless == Tokenless::Refused {
-            return Err(self.refused(tokenless()));
+            return Err(tokenless());
         }
+        match asked.kind {
+            Kind::Write => {
+                let whole = read_whole(body, &self.policy, &self.room).await?;
+                Ok((Body::empty(), whole))
+            }
+            Kind::Claim | Kind::Read => Ok((body, Whole::default())),
+        }
+    }
+
+    async fn judge(&self, asked: &Asked, head: &Parts, body: &Whole) -> Result<Passage, Refusal> {
         let act = match (asked.kind, asked.presented.sequence) {
             (Kind::Write, None) => Act::Write(None),
             (Kind::Write, Some(sequence)) => {
-                let Policy {
-                    compared_bytes,
-                    wait,
-                    ..
-                } = self.policy;
-                let digest = fingerprint(head, body, compared_bytes, wait).await?;
-                Act::Write(Some((sequence, digest)))
+                Act::Write(Some((sequence, fingerprint(head, &body.bytes))))
             }
             (Kind::Claim | Kind::Read, _) => Act::Claim,
         };
@@ -216,10 +240,10 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         act: Act,
         lane: &Lane,
         grpc: bool,
-    ) -> Result<Passage, Problem> {
+    ) -> Result<Passage, Refusal> {
         let marks = &self.marks;
         if lane.highest().is_none() {
-            let mark = marks.highest(&asked.resource).await.map_err(Into::into)?;
+            let mark = marks.highest(&asked.resource).await.map_err(fault)?;
             lane.note(mark);
         }
         let alone = matches!(act, Act::Write(Some(_)))
@@ -230,11 +254,11 @@ impl<M: Marks, R: Resources> Gate<M, R> {
             token => alone || token > highest,
         };
         let place = self.lanes.enter(lane, self.policy.wait, wants_alone).await;
-        let place = place.map_err(|_| self.busy())?;
+        let place = place.map_err(|_| Refusal::Unjudged(self.busy()))?;
         let judged = marks.judge(&asked.resource, asked.presented.pass(), act);
-        let admitted = match judged.await.map_err(Into::into)? {
+        let admitted = match judged.await.map_err(fault)? {
             Checked::Admitted(admitted) => admitted,
-            Checked::Rejected(reject) => return Err(reject.into()),
+            Checked::Rejected(reject) => return Err(Refusal::Judged(reject.into())),
         };
         lane.note(asked.token());
         match asked.kind {
@@ -251,7 +275,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         place: Place,
         alone: bool,
         grpc: bool,
-    ) -> Result<Passage, Problem> {
+    ) -> Result<Passage, Refusal> {
         let number = asked.token().zip(asked.presented.sequence);
         if admitted.repeat {
             let last = place
@@ -259,7 +283,9 @@ impl<M: Marks, R: Resources> Gate<M, R> {
                 .filter(|last| Some((last.token, last.sequence)) == number);
             let end = last.and_then(|last| last.end);
             if end != Some(End::NotSent) {
-                return answer::repeated(end, admitted.highest, grpc).map(Passage::Answer);
+                return answer::repeated(end, admitted.highest, grpc)
+                    .map(Passage::Answer)
+                    .map_err(Refusal::Judged);
             }
         }
         let place = if alone { place } else { place.shared() };
@@ -270,56 +296,83 @@ impl<M: Marks, R: Resources> Gate<M, R> {
     }
 
     fn busy(&self) -> Problem {
-        self.counters.busy.fetch_add(1, Ordering::Relaxed);
         let waited = self.policy.wait;
         Problem::unavailable(format!(
             "older writes at this resource did not end within {waited:?}; nothing was raised and nothing was sent"
         ))
     }
-}
 
-/// Calls the service in a task of its own: a client that goes away must not leave a write half done of
-/// which nobody knows.
-async fn carry_out<S, C>(
-    mut inner: S,
-    request: Request<Body>,
-    flight: Flight,
-) -> Result<Response, S::Error>
-where
-    S: Service<Request<Body>, Response = http::Response<C>> + Send + 'static,
-    S::Future: Send,
-    S::Error: Send + 'static,
-    C: HttpBody<Data = Bytes> + Send + 'static,
-    C::Error: Into<BoxError>,
-{
-    let grpc = is_grpc(request.headers());
-    let task = tokio::spawn(async move {
-        let response = inner.call(request).await?;
-        Ok(watched(response.map(Body::new), flight))
-    });
-    match task.await {
-        Ok(answered) => answered,
-        Err(_) => {
+    /// Calls the service in a task of its own, and reads its answer there to the end: a client that goes
+    /// away or does not read must not leave a write half done of which nobody knows (rule F12).
+    async fn carry_out<S, C>(
+        &self,
+        mut inner: S,
+        request: Request<Body>,
+        whole: Whole,
+        flight: Flight,
+    ) -> Result<Response, S::Error>
+    where
+        S: Service<Request<Body>, Response = http::Response<C>> + Send + 'static,
+        S::Future: Send,
+        S::Error: Send + 'static,
+        C: HttpBody<Data = Bytes> + Send + 'static,
+        C::Error: Into<BoxError>,
+    {
+        let grpc = is_grpc(request.headers());
+        let (policy, room) = (self.policy, self.room.clone());
+        let (answer, answered) = oneshot::channel();
+        tokio::spawn(async move {
+            let mut over = pin!(sleep(policy.flight));
+            // Where nobody listens any more, the write goes on all the same.
+            let response = match before(over.as_mut(), inner.call(request)).await {
+                Some(Ok(response)) => response.map(Body::new),
+                Some(Err(error)) => return drop(answer.send(Err(error))),
+                None => return drop(answer.send(Ok(cut_off(&policy).answer_as(grpc)))),
+            };
+            drop(whole);
+            let Some(end) = End::of(&response, policy.answers_for_itself) else {
+                return drop(answer.send(Ok(response)));
+            };
+            if end == End::NotSent || response.body().is_end_stream() {
+                flight.ended(end);
+                return drop(answer.send(Ok(response)));
+            }
+            let (head, body) = response.into_parts();
+            let (relay, kept) = Relay::new(&policy, room, body.size_hint());
+            drop(answer.send(Ok(Response::from_parts(head, kept))));
+            if relay.drain(body, over).await {
+                flight.ended(end);
+            } else {
+                // Dropped unended, so that it settles.
+                drop(flight);
+            }
+            relay.deliver(policy.flight).await;
+        });
+        answered.await.unwrap_or_else(|_| {
             let problem = Problem::unknown_outcome("the service broke down over this request")
                 .with_status(StatusCode::INTERNAL_SERVER_ERROR);
             Ok(problem.answer_as(grpc))
-        }
+        })
     }
 }
 
-/// The answer, with the flight in it until it has ended.
-fn watched(response: Response, flight: Flight) -> Response {
-    let status = response.status();
-    match response.extensions().get::<Outcome>() {
-        Some(Outcome::NotSent) => flight.ended(End::NotSent),
-        // Dropped unended, so that it settles.
-        Some(Outcome::Unknown) => drop(flight),
-        None if matches!(status.as_u16(), 502 | 504) => drop(flight),
-        None => {
-            return response.map(|body| FlightBody::around(body, flight, End::Answered(status)));
-        }
-    }
-    response
+/// Why a request is not let through.
+enum Refusal {
+    /// The marks said so, and noted it.
+    Judged(Problem),
+    /// It was not judged.
+    Unjudged(Problem),
+}
+
+fn fault(error: impl Into<Problem>) -> Refusal {
+    Refusal::Unjudged(error.into())
+}
+
+fn cut_off(policy: &Policy) -> Problem {
+    let flight = policy.flight;
+    Problem::unknown_outcome(format!(
+        "the service did not end this write within {flight:?}"
+    ))
 }
 
 fn tokenless() -> Problem {

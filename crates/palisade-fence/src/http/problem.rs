@@ -22,6 +22,18 @@ pub struct Problem {
     message: String,
     /// What the holder needs to know, next to the message.
     more: Map<String, Value>,
+    /// A fence rejected it, and noted that.
+    judged: bool,
+}
+
+/// On the response of a [`Problem`] that no fence has judged: what has to be noted (rule F13), see
+/// [`audit::refused`](crate::audit::refused).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Its code.
+    pub reason: &'static str,
+    /// Its message.
+    pub why: String,
 }
 
 impl Problem {
@@ -32,6 +44,7 @@ impl Problem {
             code,
             message: message.into(),
             more: Map::new(),
+            judged: false,
         }
     }
 
@@ -69,6 +82,12 @@ impl Problem {
         self.code
     }
 
+    /// What happened and what to do, for people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     fn error(&self) -> Value {
         let mut error = Map::new();
         error.insert("code".to_owned(), self.code.into());
@@ -103,6 +122,7 @@ impl Problem {
             ("unknown_outcome", _) => 2,
             (_, 400) => 3,
             (_, 404) => 5,
+            (_, 405) => 12,
             (_, 408) => 4,
             (_, 409 | 412 | 428) => 9,
             (_, 413) => 11,
@@ -140,7 +160,8 @@ impl From<Invalid> for Problem {
 
 impl From<Reject> for Problem {
     fn from(reject: Reject) -> Problem {
-        let problem = Problem::new(status(&reject), reject.code(), reject.to_string());
+        let mut problem = Problem::new(status(&reject), reject.code(), reject.to_string());
+        problem.judged = true;
         match reject {
             Reject::Stale { highest } | Reject::Tokenless { highest } => {
                 problem.with("highest", highest.get())
@@ -208,7 +229,14 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let body = json!({ "success": false, "error": self.error() }).to_string();
         let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-        (self.status, json, body).into_response()
+        let mut response = (self.status, json, body).into_response();
+        if !self.judged {
+            response.extensions_mut().insert(Refused {
+                reason: self.code,
+                why: self.message,
+            });
+        }
+        response
     }
 }
 

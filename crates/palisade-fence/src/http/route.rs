@@ -2,8 +2,8 @@
 
 use http::Method;
 use http::request::Parts;
-use percent_encoding::percent_decode_str;
 
+use crate::http::spelling::{Kind, segment, segments};
 use crate::http::{Problem, TOKEN_HEADER};
 use crate::name::ResourceId;
 
@@ -66,11 +66,25 @@ impl Target {
     }
 }
 
-/// A table of prefixes: `/accounts/{id}=account:{id}`. The longest that fits counts, and of two equally
-/// long ones the one that spells out more.
+/// A table of prefixes: `/accounts/{id:uint}=account:{id}`. The longest that has the shape of a path
+/// counts, and of two equally long ones the one that spells out more.
 ///
-/// Prefixes are compared segment by segment, percent-decoded. Spellings that a service may read in more
-/// than one way (`//`, `.`, `..`, an encoded slash) are refused when they would have to be mapped.
+/// A placeholder has a type, and takes the one spelling in which that type writes a value (rule F11):
+///
+/// | placeholder | takes |
+/// |---|---|
+/// | `{id:uint}`, `{id:uint64}`, `{id:int}` | integers up to 2^53 − 1, 2^64 − 1, ±(2^53 − 1): no plus, no leading zeros |
+/// | `{id:uuid}` | 8-4-4-4-12 hexadecimal digits in small letters |
+/// | `{id:slug}` | small letters, digits, `-`, `_`, beginning with a letter |
+/// | `{id:name}` | letters, digits, `-`, `_`, `.`, `~`: where the service compares names byte by byte |
+/// | `{id}` | a `uint`, a `uuid`, or a `slug` that cannot be read as either |
+///
+/// Any other spelling there is refused with the one that is meant; it does not fall through to a shorter
+/// route. So are, in every path that has to be mapped, all that a service may read in more than one way:
+/// `//`, `.`, `..`, `;`, an encoded slash or percent sign, what is encoded without need, spaces at an end,
+/// and words of a route in other letters (`/Accounts`). The path that is sent on is the one that was
+/// compared. Queries, headers and bodies are not looked at: a service that takes the name of what it
+/// changes from there needs a route for all of it, or a function of the whole head.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     routes: Vec<Route>,
@@ -86,7 +100,7 @@ struct Route {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
     Literal(String),
-    Any(String),
+    Any(String, Kind),
 }
 
 #[derive(Clone, Debug)]
@@ -140,9 +154,12 @@ impl Routes {
         }
     }
 
-    fn find(&self, segments: &[String]) -> Option<Result<ResourceId, Problem>> {
-        let route = self.routes.iter().find(|route| route.fits(segments))?;
-        Some(ResourceId::new(&route.name(segments)).map_err(Problem::from))
+    fn find(&self, segments: &[String]) -> Result<Option<ResourceId>, Problem> {
+        let Some(route) = self.routes.iter().find(|route| route.is_shape_of(segments)) else {
+            return Ok(None);
+        };
+        route.check(segments)?;
+        Ok(Some(ResourceId::new(&route.name(segments))?))
     }
 }
 
@@ -152,8 +169,8 @@ impl Resources for Routes {
         if safe && !head.headers.contains_key(TOKEN_HEADER) {
             return Ok(None);
         }
-        match self.find(&segments(head.uri.path())?) {
-            Some(found) => found.map(|resource| Some(Target::new(resource))),
+        match self.find(&segments(head.uri.path())?)? {
+            Some(resource) => Ok(Some(Target::new(resource))),
             None if safe || self.pass_unrouted => Ok(None),
             None => Err(Problem::new(
                 http::StatusCode::NOT_FOUND,
@@ -169,35 +186,7 @@ impl Resources for Routes {
 
 /// Whether a method promises to change nothing.
 pub(super) fn is_safe(method: &Method) -> bool {
-    matches!(
-        *method,
-        Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE
-    )
-}
-
-/// The decoded segments of a path; a slash at its end makes no difference.
-fn segments(path: &str) -> Result<Vec<String>, Problem> {
-    let path = path.strip_prefix('/').unwrap_or(path);
-    let path = path.strip_suffix('/').unwrap_or(path);
-    if path.is_empty() {
-        return Ok(Vec::new());
-    }
-    path.split('/').map(segment).collect()
-}
-
-fn segment(raw: &str) -> Result<String, Problem> {
-    let decoded = percent_decode_str(raw).decode_utf8();
-    let text = decoded
-        .map_err(|_| Problem::invalid("the address is not UTF-8 when it is percent-decoded"))?;
-    match text.as_ref() {
-        "" | "." | ".." => Err(Problem::invalid(
-            "the address has an empty segment, '.' or '..': it could be read as another one",
-        )),
-        text if text.contains(['/', '\\']) => Err(Problem::invalid(
-            "the address has an encoded slash: it could be read as another one",
-        )),
-        text => Ok(text.to_owned()),
-    }
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 impl Route {
@@ -217,23 +206,37 @@ impl Route {
             name: pieces(name, &prefix)?,
             prefix,
         };
-        let probe: Vec<String> = route.prefix.iter().map(|_| "x".to_owned()).collect();
+        let probe = vec!["7".to_owned(); route.prefix.len()];
         match ResourceId::new(&route.name(&probe)) {
             Ok(_) => Ok(route),
             Err(invalid) => Err(invalid.to_string()),
         }
     }
 
-    fn fits(&self, segments: &[String]) -> bool {
-        segments.len() >= self.prefix.len()
-            && self
-                .prefix
-                .iter()
-                .zip(segments)
-                .all(|(segment, given)| match segment {
-                    Segment::Literal(text) => text == given,
-                    Segment::Any(_) => true,
-                })
+    /// Whether a path is of this route but for the spelling of its segments. Words are compared without
+    /// regard to case here: there are services that do so.
+    fn is_shape_of(&self, segments: &[String]) -> bool {
+        let alike = |(segment, given): (&Segment, &String)| match segment {
+            Segment::Literal(text) => text.eq_ignore_ascii_case(given),
+            Segment::Any(..) => true,
+        };
+        segments.len() >= self.prefix.len() && self.prefix.iter().zip(segments).all(alike)
+    }
+
+    /// Whether each segment is spelled as it must be.
+    fn check(&self, segments: &[String]) -> Result<(), Problem> {
+        for (segment, given) in self.prefix.iter().zip(segments) {
+            match segment {
+                Segment::Literal(text) if text != given => {
+                    return Err(Problem::invalid(format!(
+                        "{given:?} in the address could be read as {text:?}: spell it {text}"
+                    )));
+                }
+                Segment::Any(_, kind) if !kind.fits(given) => return Err(kind.refusal(given)),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn name(&self, segments: &[String]) -> String {
@@ -244,10 +247,10 @@ impl Route {
         self.name.iter().map(text).collect()
     }
 
-    /// Both map the same paths.
+    /// Both have the shape of the same paths.
     fn is_like(&self, other: &Route) -> bool {
         let same = |(a, b): (&Segment, &Segment)| match (a, b) {
-            (Segment::Any(_), Segment::Any(_)) => true,
+            (Segment::Any(..), Segment::Any(..)) => true,
             _ => a == b,
         };
         self.prefix.len() == other.prefix.len() && self.prefix.iter().zip(&other.prefix).all(same)
@@ -270,11 +273,21 @@ impl Segment {
         let inner = raw
             .strip_prefix('{')
             .and_then(|rest| rest.strip_suffix('}'));
-        match inner {
-            Some(name) if is_placeholder(name) => Ok(Segment::Any(name.to_owned())),
-            None if !raw.contains(['{', '}']) => segment(raw)
-                .map(Segment::Literal)
-                .map_err(|_| format!("{raw:?} is no segment of a path")),
+        let Some(inner) = inner else {
+            let literal = !raw.contains(['{', '}']) && raw.is_ascii();
+            return match segment(raw) {
+                Ok(text) if literal => Ok(Segment::Literal(text)),
+                _ => Err(format!(
+                    "{raw:?} is no placeholder and no segment of a path: {PLACEHOLDER}"
+                )),
+            };
+        };
+        let (name, kind) = match inner.split_once(':') {
+            Some((name, kind)) => (name, Kind::named(kind)),
+            None => (inner, Some(Kind::Plain)),
+        };
+        match kind {
+            Some(kind) if is_placeholder(name) => Ok(Segment::Any(name.to_owned(), kind)),
             _ => Err(format!("{raw:?} is no placeholder: {PLACEHOLDER}")),
         }
     }
@@ -287,7 +300,7 @@ fn pieces(name: &str, prefix: &[Segment]) -> Result<Vec<Piece>, String> {
             .split_once('}')
             .ok_or(format!("a '{{' without a '}}': {PLACEHOLDER}"))?;
         let named =
-            |segment: &Segment| matches!(segment, Segment::Any(name) if name == placeholder);
+            |segment: &Segment| matches!(segment, Segment::Any(name, _) if name == placeholder);
         let at = prefix.iter().position(named);
         let at = at.ok_or(format!("the prefix has no {{{placeholder}}}"))?;
         pieces.push(Piece::Text(text.to_owned()));
@@ -308,7 +321,8 @@ fn is_placeholder(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-const PLACEHOLDER: &str = "a placeholder is a whole segment, like {id}, of letters, digits and _";
+const PLACEHOLDER: &str = "a placeholder is a whole segment, {id} or {id:TYPE}, its name of letters, \
+    digits and _, its type one of uint, uint64, int, uuid, slug and name";
 
 #[cfg(test)]
 mod tests {
@@ -330,9 +344,9 @@ mod tests {
     fn the_longest_prefix_counts() {
         let routes = Routes::parse([
             "/=all",
-            "/accounts/{id}=account:{id}",
+            "/accounts/{id:uint}=account:{id}",
             "/accounts/admin=admins",
-            "/accounts/{id}/cards/{card}=card:{card}@{id}",
+            "/accounts/{id:uint}/cards/{card}=card:{card}@{id}",
         ])
         .unwrap();
         for (path, resource) in [
@@ -342,7 +356,7 @@ mod tests {
             ("/accountsx/7", "all"),
             ("/accounts/7", "account:7"),
             ("/accounts/7/", "account:7"),
-            ("/accounts/%37?x=1", "account:7"),
+            ("/accounts/7?x=1", "account:7"),
             ("/accounts/7/deposits", "account:7"),
             ("/accounts/admin/x", "admins"),
             ("/accounts/7/cards/9", "card:9@7"),
@@ -357,8 +371,16 @@ mod tests {
 
     #[test]
     fn what_could_be_read_as_another_address_is_refused() {
-        let routes = Routes::parse(["/a/{id}={id}"]).unwrap();
+        let routes = Routes::parse(["/a/{id}={id}", "/a/{id}/x/{n:uint}=n", "/z=z"]).unwrap();
         for path in [
+            "/a/07",
+            "/a/%37",
+            "/a/7;v=1",
+            "/a/B",
+            "/A/b",
+            "/Z",
+            "/a/b/x/01/c",
+            "/a/b/c%2Fd",
             "/a//b",
             "//a/b",
             "/a/./b",
@@ -369,9 +391,16 @@ mod tests {
             "/a/%ff",
             "/a/%C3%A4",
         ] {
-            assert_eq!(found(&routes, "PUT", path), Err("invalid"), "{path}");
-            assert_eq!(found(&routes, "GET", path), Ok(None), "{path}");
+            for routes in [&routes, &routes.clone().pass_unrouted(true)] {
+                assert_eq!(found(routes, "PUT", path), Err("invalid"), "{path}");
+                assert_eq!(found(routes, "GET", path), Ok(None), "{path}");
+            }
         }
+        let with_all = Routes::parse(["/=all", "/a/{id:uint}={id}"]).unwrap();
+        let put = |path| found(&with_all, "PUT", path);
+        assert_eq!(put("/a/7"), Ok(Some("7".to_owned())));
+        assert_eq!(put("/a/07"), Err("invalid"), "it does not fall through");
+        assert_eq!(put("/b/07"), Ok(Some("all".to_owned())));
         assert_eq!(found(&routes, "PUT", "/b/c"), Err("no_route"));
         assert_eq!(found(&routes.pass_unrouted(true), "PUT", "/b/c"), Ok(None));
     }
@@ -391,6 +420,9 @@ mod tests {
             (&["/{id}=id}"], "without a '{'"),
             (&["/a/../b=x"], "no segment"),
             (&["/{a}=x", "/{b}=y"], "told twice"),
+            (&["/{a:uint}=x", "/{b:slug}=y"], "told twice"),
+            (&["/{a:number}=x"], "uint, uint64, int, uuid, slug and name"),
+            (&["/ä=x"], "no segment"),
         ] {
             let refused = Routes::parse(lines.iter().copied())
                 .unwrap_err()

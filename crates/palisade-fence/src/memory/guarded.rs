@@ -7,9 +7,9 @@ use palisade_core::fence::{FenceState, Op, Pass, Rule, Sequence, Verdict};
 use crate::audit;
 use crate::checked::{Admitted, Checked};
 
-/// A value that only the newest holder can touch.
+/// A value that only the newest holder can access.
 ///
-/// Check and effect are one step under a lock of its own (rule F1), held while the closure runs.
+/// Check and effect are one step under the value's own lock (rule F1), which is held while the closure runs.
 ///
 /// ```
 /// use palisade_core::Token;
@@ -83,12 +83,12 @@ impl<T> Guarded<T> {
         answer
     }
 
-    /// An observer's plain read: proves nothing and must not feed a write.
+    /// A plain read for observers: it proves nothing, and a write must not depend on it.
     pub fn observe<R>(&self, f: impl FnOnce(&T) -> R) -> R {
         f(&self.lock().value)
     }
 
-    /// Judges, and raises the fence; the caller still has the lock.
+    /// Decides, and raises the fence; the caller still has the lock.
     fn judge(&self, fence: &mut FenceState, pass: Pass<'_>, op: Op) -> Checked<()> {
         let repeat = match self.rule.decide(fence, pass, op) {
             Verdict::Admit(None) => false,
@@ -109,7 +109,8 @@ impl<T> Guarded<T> {
         })
     }
 
-    /// A closure that panicked may leave its own change half done; the fence was raised before.
+    /// Takes the lock. A closure that panicked may leave its own change half done; the fence was raised
+    /// before.
     fn lock(&self) -> MutexGuard<'_, Inner<T>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(counter.observe(|value| *value), acknowledged);
     }
 
-    /// One holder's turn: claim, read, and write what follows from the read.
+    /// One holder's turn: claim, read, and a write that depends on the read.
     fn increments(counter: &Guarded<u64>, tokens: &std::sync::atomic::AtomicU64) -> bool {
         let pass = pass(tokens.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
         let Checked::Admitted(read) = counter.read(pass, |value| *value) else {

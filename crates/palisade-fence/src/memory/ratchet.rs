@@ -7,20 +7,21 @@ use palisade_core::fence::{DEFAULT_MAX_JUMP, Reject};
 
 /// The highest token seen, in one atomic word: a check costs a few nanoseconds and never waits.
 ///
-/// It does not say what is rejected in any log or count: whoever asks knows what it is about, and calls
-/// [`audit::rejected`](crate::audit::rejected). It decides as [`Rule::CLAIM`](palisade_core::fence::Rule::CLAIM) does for bare tokens. It cannot
-/// make check and effect one step: between [`present`](Ratchet::present) and what the caller does then,
-/// a newer holder may come and go. Use it where something else already orders the effects (one task
-/// that owns the resource, a lock the caller has); else use [`Guarded`](super::Guarded).
+/// It does not log or count rejections: the caller knows the resource, and calls
+/// [`audit::rejected`](crate::audit::rejected). It decides as
+/// [`Rule::CLAIM`](palisade_core::fence::Rule::CLAIM) does for bare tokens. It cannot make check and effect
+/// one step: between [`present`](Ratchet::present) and the caller's effect, a newer holder may come and go.
+/// Use it where something else already orders the effects (one task that owns the resource, a lock that the
+/// caller has); otherwise use [`Guarded`](super::Guarded).
 #[derive(Debug)]
 pub struct Ratchet {
-    /// Zero is no token.
+    /// Zero means that there was no token yet.
     highest: AtomicU64,
     max_jump: u64,
 }
 
 impl Ratchet {
-    /// A fence that nothing was presented to, with the default jump bound (rule F10).
+    /// Creates a fence that has seen no token, with the default jump bound (rule F10).
     #[must_use]
     pub const fn new() -> Ratchet {
         Ratchet {
@@ -29,7 +30,7 @@ impl Ratchet {
         }
     }
 
-    /// The same with another jump bound; `None` for tokens out of verified sequencers.
+    /// Creates a fence with another jump bound; `None` for tokens from verified sequencers.
     #[must_use]
     pub const fn with_max_jump(max_jump: Option<u64>) -> Ratchet {
         let max_jump = match max_jump {
@@ -42,7 +43,7 @@ impl Ratchet {
         }
     }
 
-    /// Checks a token and raises the fence to it: for a claim, a read and a write alike.
+    /// Checks a token and raises the fence to it, for a claim, a read or a write.
     ///
     /// # Errors
     /// The reason of the rejection, [`Reject::Stale`] or [`Reject::Jump`].
@@ -72,7 +73,7 @@ impl Ratchet {
         }
     }
 
-    /// The highest token seen.
+    /// Returns the highest token seen.
     #[must_use]
     pub fn highest(&self) -> Option<Token> {
         some_token(self.highest.load(Ordering::Acquire))

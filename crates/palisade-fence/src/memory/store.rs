@@ -16,16 +16,16 @@ use crate::objects::{Ask, Bytes, Credentials, Fault, Limits, Plan, Request, Tabl
 pub struct Store(Arc<Mutex<Table>>);
 
 impl Store {
-    /// An empty store whose resources have this rule and these limits.
+    /// Creates an empty store whose resources have this rule and these limits.
     #[must_use]
     pub fn new(rule: Rule, limits: Limits) -> Store {
         Store(Arc::new(Mutex::new(Table::new(rule, limits))))
     }
 
-    /// One resource.
+    /// Returns one resource.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] if the name is none.
+    /// [`Fault::Invalid`] if the name is not valid.
     pub fn resource(&self, name: &str) -> Result<Resource, Fault> {
         Ok(Resource {
             store: self.clone(),
@@ -62,7 +62,7 @@ impl Store {
         self.lock().view(id)
     }
 
-    /// A panic in here would be ours, between two whole records.
+    /// Takes the lock. A panic under it would be a bug of this module, between two whole records.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,7 +100,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// What is known of it; `None` if nothing was ever admitted here.
+    /// Returns the state of the resource; `None` if nothing was ever admitted here.
     #[must_use]
     pub fn view(&self) -> Option<View> {
         self.store.view(&self.id)

@@ -1,4 +1,4 @@
-//! The token as a column of the user's own table: every row is a resource, fenced by itself.
+//! The token as a column of the user's own table: every row is a resource with its own fence.
 //!
 //! ```text
 //!   optimistic     UPDATE … SET …, last_fencing_token = ? WHERE id = ? AND ? BETWEEN last_fencing_token AND …
@@ -6,15 +6,15 @@
 //!   pessimistic    SELECT last_fencing_token … FOR UPDATE → Rule::decide → UPDATE
 //! ```
 //!
-//! A column remembers one number: the tokens of one authority and lock, writes without numbers.
+//! A column stores one number: tokens of one authority and lock, and writes without numbers.
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Row, Transaction, Value};
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 
+use super::rows::{int, number};
 use super::session::in_transaction;
-use super::told::{int, number};
 use crate::guard_row::Corrupt;
 use crate::sql::{Fault, Refused, admit, bound, valid_name};
 
@@ -28,10 +28,9 @@ pub struct Column {
 }
 
 impl Column {
-    /// Names the table (`orders` or `shop.orders`), its key column and its token column.
+    /// Uses this table (`orders` or `shop.orders`), key column and token column.
     ///
-    /// # Errors
-    /// [`Fault::Argument`] that says which name is none.
+    /// # Errors [`Fault::Argument`] with the name that is not valid.
     pub fn new(table: &str, key: &str, token: &str) -> Result<Column, Fault> {
         let parts: Vec<String> = table.split('.').map(identifier).collect::<Result<_, _>>()?;
         let (table, key, token) = (parts.join("."), identifier(key)?, identifier(token)?);
@@ -43,24 +42,25 @@ impl Column {
         })
     }
 
-    /// The condition of your own statement, with one `?` for the token: the fence and its jump bound.
+    /// Returns the condition for your own statement, with one `?` for the token: the fence and its jump
+    /// bound.
     #[must_use]
     pub fn condition(&self) -> String {
         let (token, bound) = (&self.token, bound(self.rule));
         format!("{token} >= 0 AND ? BETWEEN {token} AND {token} + {bound}")
     }
 
-    /// The same under another rule. The optimistic form always raises as [`Rule::CLAIM`] does; only the
-    /// jump bound counts there.
+    /// Returns the same column with another rule. The optimistic form always raises as [`Rule::CLAIM`] does;
+    /// only the rule's jump bound applies there.
     #[must_use]
     pub fn under(self, rule: Rule) -> Column {
         Column { rule, ..self }
     }
 
-    /// Claims a row, optimistically: one statement that raises its token, unless it is stale.
+    /// Claims a row optimistically: one statement raises its token, unless the token is stale.
     ///
     /// # Errors
-    /// [`Refused::Rejected`]: stale, a leap, or [`Reject::Missing`] if there is no such row.
+    /// [`Refused::Rejected`]: stale, a jump, or [`Reject::Missing`] if there is no such row.
     pub async fn claim(
         &self,
         tx: &mut Transaction<'_>,
@@ -72,14 +72,14 @@ impl Column {
         tx.exec_drop(sql, (number, &key, number)).await?;
         let changed = tx.affected_rows();
         in_transaction(tx)?;
-        // A row that had this token already was hit and not changed.
+        // A row that already had this token was matched and not changed.
         if changed > 0 || self.decide(tx, &key, token).await? == number {
             return Ok(());
         }
         Err(missing(&key, token))
     }
 
-    /// Claims a row, pessimistically: locks it until the transaction ends, decides, raises.
+    /// Claims a row pessimistically: locks it until the transaction ends, decides, raises.
     ///
     /// # Errors
     /// As [`Column::claim`].
@@ -94,11 +94,11 @@ impl Column {
         self.claim(tx, key, token).await
     }
 
-    /// Judges your own `UPDATE … WHERE … AND condition` by how many rows it hit. One or more: done. None
-    /// never counts as success (rule F8): this looks why, stale or missing.
+    /// Judges your own `UPDATE … WHERE … AND condition` by the number of rows that it matched. One or more
+    /// means success. Zero never counts as success (rule F8): this finds the reason, stale or missing.
     ///
-    /// **Connect with `client_found_rows=true`.** Otherwise MySQL counts the rows it changed, and a write
-    /// of what is there already counts none; where that cannot be told from a missing row, this is a
+    /// **Connect with `client_found_rows=true`.** Otherwise MySQL counts the rows that it changed, and a
+    /// write of equal values counts zero. If that cannot be distinguished from a missing row, the result is a
     /// fault.
     ///
     /// ```no_run
@@ -117,8 +117,8 @@ impl Column {
     /// ```
     ///
     /// # Errors
-    /// As [`Column::claim`]. A row that would have been admitted, and yet was not hit, is missing: some
-    /// other condition of the statement did not hold.
+    /// The same as [`Column::claim`]. A row that would have been admitted, but was not matched, counts as
+    /// missing: another condition of the statement was false.
     pub async fn explain(
         &self,
         tx: &mut Transaction<'_>,
@@ -141,7 +141,7 @@ impl Column {
         Err(missing(&key, token))
     }
 
-    /// Locks the row and judges the token; the number in the column.
+    /// Locks the row and decides the token; returns the number in the column.
     async fn decide(
         &self,
         tx: &mut Transaction<'_>,
@@ -166,7 +166,7 @@ fn missing(key: &Value, token: Token) -> Refused {
     Refused::from(Reject::Missing).noted(&key.as_sql(true), Pass::new(token))
 }
 
-/// Quoted as SQL wants it. What MySQL would refuse as too long is refused here.
+/// Quotes a name for SQL. A name that is too long for MySQL is refused here.
 fn identifier(name: &str) -> Result<String, Fault> {
     valid_name(name, 64)?;
     Ok(format!("`{}`", name.replace('`', "``")))

@@ -1,4 +1,4 @@
-//! The guard row: claim it, check it, and let the effect commit with it.
+//! The guard row: claim it, check it, and commit the effect with it.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use mysql_async::{Params, Row, Transaction, Value};
 use palisade_core::Token;
 use palisade_core::fence::{Op, Pass, Rule, Sequence};
 
+use super::rows::{bytes, int, number, text};
 use super::session::{Shown, in_transaction};
-use super::told::{bytes, int, number, text};
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
 use crate::sql::{Entry, Fault, Refused, asked, recordable, rule_on};
 
-/// Locks the rows in the order of the list, so that no two transactions wait for each other, and makes
-/// what is missing. What is there is not changed: the snapshot must still show who was here before.
+/// Locks the rows in the order of the list, so that no two transactions wait for each other, and creates
+/// missing rows. Existing rows are not changed: the snapshot must still show the previous holder.
 const LOCK: &str = "INSERT INTO palisade_fence (resource) VALUES (?)";
 const LOCK_MORE: &str = ", (?)";
 const LOCK_END: &str = " ON DUPLICATE KEY UPDATE rearmed = palisade_fence.rearmed";
 
-/// The rows as they are, and their versions as this transaction's plain reads see them.
+/// The rows as they are, and their versions as seen by this transaction's plain reads.
 const READ: &str = "SELECT g.resource, g.authority, g.`lock`, g.token, g.written, g.sequence, g.digest,
     g.result, g.version, (SELECT s.version FROM palisade_fence s WHERE s.resource = g.resource), @palisade_tokens
 FROM palisade_fence g WHERE g.resource IN (?";
@@ -32,11 +32,12 @@ const STORE: &str = "UPDATE palisade_fence SET authority = ?, `lock` = ?, token 
 const RECORD: &str = "UPDATE palisade_fence SET result = ?, version = version + 1
 WHERE resource = ? AND token = ? AND sequence = ?";
 
-/// Claims a resource: from the commit on, nothing older is admitted there. The first statement of a
-/// transaction, before its first read (rule F2).
+/// Claims a resource: from the commit on, no older token is admitted there. It must be the first statement of
+/// a transaction, before its first read (rule F2).
 ///
-/// The raise is durable when the transaction commits, together with what else it wrote. Takes a token or
-/// a whole [`Pass`]. Costs three round trips, and a fourth when the connection shows a new token.
+/// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
+/// a token or a whole [`Pass`]. It costs three round trips, and a fourth when the connection shows a new
+/// token.
 ///
 /// # Errors
 /// [`Refused::Rejected`] if a newer holder has been here; [`Fault::ReadBeforeClaim`]; faults of the
@@ -52,7 +53,7 @@ pub async fn claim<'p>(
 /// Claims several resources at once, in name order: all are admitted or none is raised.
 ///
 /// # Errors
-/// As [`claim`]; naming a resource twice is a fault.
+/// The same as [`claim`]; naming a resource twice is a fault.
 pub async fn claim_all(
     tx: &mut Transaction<'_>,
     claims: &[(&str, Pass<'_>)],
@@ -63,18 +64,18 @@ pub async fn claim_all(
 /// Guard rows under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// How they decide.
+    /// The rule by which they decide.
     pub rule: Rule,
 }
 
 impl Guard {
-    /// The claim fence: the one to use.
+    /// The claim fence, which is the one to use.
     pub const CLAIM: Guard = Guard { rule: Rule::CLAIM };
 
-    /// Longest result that is recorded with a numbered write, in bytes.
+    /// The longest result that is recorded with a numbered write, in bytes.
     pub const MAX_RESULT_BYTES: usize = 65_536;
 
-    /// Checks any operation that carries a token, and raises the fence where it must.
+    /// Checks any operation that carries a token, and raises the fence if necessary.
     ///
     /// # Errors
     /// As [`claim`].
@@ -89,10 +90,10 @@ impl Guard {
         self.judge(tx, &claims, op, None).await
     }
 
-    /// Checks a numbered write: a repeat is recognised, and gets the result that was recorded.
+    /// Checks a numbered write: a repeat is recognised and gets the recorded result.
     ///
     /// # Errors
-    /// As [`claim`]; the same number for another write is rejected.
+    /// The same as [`claim`]; the same number with another write is rejected.
     pub async fn write<'p>(
         &self,
         tx: &mut Transaction<'_>,
@@ -104,7 +105,7 @@ impl Guard {
         self.judge(tx, &claims, op, Some(write.digest)).await
     }
 
-    /// Records what a numbered write answered, in the transaction that carried it out.
+    /// Records the result of a numbered write, in the transaction that carried it out.
     ///
     /// # Errors
     /// [`Fault::Argument`] if it is too long, or if this is not the resource's last numbered write.
@@ -170,7 +171,7 @@ impl Guard {
     }
 }
 
-/// The rows of these resources, ours until the transaction ends; what is missing is made.
+/// Locks the rows of these resources until the transaction ends, and creates missing rows.
 pub(super) async fn take(
     tx: &mut Transaction<'_>,
     names: &[&str],
@@ -196,7 +197,7 @@ pub(super) async fn take(
     Ok((rows, shown))
 }
 
-/// From the columns after the resource's.
+/// Parses the columns after the resource's.
 pub(super) fn guard_row(row: &mut Row) -> GuardRow {
     GuardRow {
         authority: text(row, 1),
@@ -211,7 +212,7 @@ pub(super) fn guard_row(row: &mut Row) -> GuardRow {
     }
 }
 
-/// Counts in any case, so that a transaction with an older snapshot knows that somebody was here.
+/// Increments the row's version in any case, so that a transaction with an older snapshot notices the claim.
 async fn store(tx: &mut Transaction<'_>, resource: &str, row: &GuardRow) -> Result<(), Fault> {
     let arguments = (
         row.authority.as_deref(),

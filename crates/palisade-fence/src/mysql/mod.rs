@@ -28,44 +28,43 @@
 //! # }
 //! ```
 //!
-//! | what you have | what to take |
+//! | data | use |
 //! |---|---|
 //! | writes to many rows or tables that belong together | the guard row: [`claim`], [`claim_all`], [`Guard::write`] |
 //! | one row for each resource, one statement for each write | the token as its column: [`Column`], [`Records`] |
-//! | code that you do not trust to remember | the triggers: `sql/mysql/0003_sticky.sql`, [`show_token`] |
+//! | code that may forget the fence | the triggers: `sql/mysql/0003_sticky.sql`, [`show_token`] |
 //!
-//! Everything takes a `mysql_async::Transaction`. A statement in it that commits by itself (CREATE, ALTER,
-//! TRUNCATE, LOCK TABLES) ends it behind your back; the fence's next step is then
-//! [`Fault::NoTransaction`]. All tables must be InnoDB: other engines have no transactions, and say
-//! nothing. [`MIGRATIONS`] are plain SQL, each file one query of several statements.
+//! All functions take a `mysql_async::Transaction`. A statement in it that commits implicitly (CREATE, ALTER,
+//! TRUNCATE, LOCK TABLES) ends it unnoticed; the fence's next step is then [`Fault::NoTransaction`]. All
+//! tables must be InnoDB: other engines have no transactions, and do not report it. [`MIGRATIONS`] are plain
+//! SQL, each file one query of several statements.
 //!
-//! **A rejection ends your transaction.** [`Refused::Rejected`] comes as the `Err` side so that `?`
-//! leaves the function and the transaction rolls back. Work that must survive, such as a refund, goes
-//! into a transaction of its own.
+//! **A rejection ends your transaction.** [`Refused::Rejected`] is an `Err`, so that `?` leaves the function
+//! and the transaction rolls back. Work that must persist, such as a refund, needs its own transaction.
 //!
-//! **Isolation.** At REPEATABLE READ, the default, plain reads see the state of the transaction's *first*
+//! **Isolation.** At REPEATABLE READ, the default, plain reads see the state at the transaction's *first*
 //! plain read, whatever was locked since. A claim that is the **first** statement is safe: it waits for the
-//! transaction that has the guard row, and the first read comes after it. Had you read before, you would
-//! compute from a state that the last holder has changed since; the claim finds that out by the row's
-//! version and is [`Fault::ReadBeforeClaim`] (or the server's own error 1020 where
-//! `innodb_snapshot_isolation` is on). READ COMMITTED and SERIALIZABLE have no such trap. The column
-//! forms write the row itself and are read back under its lock; what else you read in that transaction
-//! is for a guard row to protect.
+//! transaction that has the guard row, and the first read comes after it. If the transaction had read before,
+//! it would compute from a state that the last holder has changed since; the claim detects that by the row's
+//! version and returns [`Fault::ReadBeforeClaim`] (or the server's own error 1020 where
+//! `innodb_snapshot_isolation` is on). READ COMMITTED and SERIALIZABLE do not have this problem. The column
+//! forms write the row itself, and read it back under its lock; other reads in that transaction need a guard
+//! row.
 //!
 //! **Deadlocks** and lock timeouts are [`Fault::is_retryable`]: roll back and begin again. Guard rows are
-//! locked in name order, so claims alone never wait for each other in a circle.
+//! locked in name order, so claims alone never deadlock.
 //!
-//! **Durability** is the server's: `innodb_flush_log_at_trx_commit = 1`, the default, and with
-//! replication `sync_binlog = 1`. With 0 or 2 a crash forgets the last commits, and a claim among them. A
-//! replica is for observers: claims and reads that feed writes go to the primary, and after a fail-over to
-//! a replica that lagged the fence is re-armed ([`Operator`]) with a fresh token.
+//! **Durability** depends on the server: `innodb_flush_log_at_trx_commit = 1`, the default, and with
+//! replication `sync_binlog = 1`. With 0 or 2 a crash loses the last commits, including claims. A replica is
+//! for observers: claims and reads that feed writes go to the primary, and after a fail-over to a replica
+//! that lagged, the fence must be re-armed ([`Operator`]) with a fresh token.
 
 mod column;
 mod guard;
 mod operator;
 mod records;
+mod rows;
 mod session;
-mod told;
 
 pub use crate::guard_row::{Corrupt, Numbered};
 pub use crate::sql::{Entry, Fault, Refused, Strategy};
@@ -75,8 +74,8 @@ pub use operator::Operator;
 pub use records::Records;
 pub use session::show_token;
 
-/// The schema, as plain SQL: file name and text, in the order to run them. Running them again changes
-/// nothing. The triggers on tables of your own are in the words at the head of the last one.
+/// The schema, as plain SQL: file name and text, in the order in which to run them. Running them again
+/// changes nothing. The header of the last one describes how to create the triggers on your own tables.
 pub const MIGRATIONS: &[(&str, &str)] = &[
     (
         "0001_guard_row.sql",

@@ -1,4 +1,4 @@
-//! What an operator does: look at fences, and re-arm one (rule F7).
+//! Operations for operators: look at fences, and re-arm one (rule F7).
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Row, Transaction};
@@ -6,12 +6,12 @@ use palisade_core::AuthorityId;
 use palisade_core::fence::{FenceState, Rearm};
 
 use super::guard::{guard_row, take};
-use super::told::{int, text};
+use super::rows::{int, text};
 use crate::admin::{Admin, Listed};
 use crate::name::ResourceId;
 use crate::sql::Fault;
 
-/// What others committed, whatever this transaction has read before.
+/// Reads what other transactions committed, whatever this transaction has read before.
 const SHOW: &str = "SELECT resource, authority, `lock`, token, written, sequence, digest, NULL
 FROM palisade_fence WHERE resource = ? LOCK IN SHARE MODE";
 
@@ -22,8 +22,7 @@ const REARM: &str =
     "UPDATE palisade_fence SET token = ?, floor = ?, authority = ?, `lock` = NULL, written = 0,
     sequence = NULL, digest = NULL, result = NULL, rearmed = rearmed + 1, version = version + 1 WHERE resource = ?";
 
-/// The fences of a database, in a transaction of the caller's: committing it is what makes a re-arming
-/// durable.
+/// The fences of a database, in a transaction of the caller: a re-arming is durable once the caller commits.
 ///
 /// ```no_run
 /// # use mysql_async::Transaction;
@@ -37,7 +36,7 @@ const REARM: &str =
 pub struct Operator<'a, 't>(&'a mut Transaction<'t>);
 
 impl<'a, 't> Operator<'a, 't> {
-    /// Looks through this transaction.
+    /// Creates the handle for this transaction.
     pub const fn new(tx: &'a mut Transaction<'t>) -> Operator<'a, 't> {
         Operator(tx)
     }

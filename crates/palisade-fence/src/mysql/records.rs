@@ -1,15 +1,15 @@
-//! The ready store `resource_records`: a text under each resource, and its token in the same row.
+//! The ready-made store `resource_records`: a text for each resource, and its token in the same row.
 //!
-//! How many rows a statement affected proves nothing in MySQL: it counts those it changed. What proves a
-//! write is the row itself, read under the lock that the statement took: it has our token.
+//! The number of affected rows proves nothing in MySQL, because it counts changed rows. The proof of a write
+//! is the row itself, read under the lock that the statement took: it has our token.
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Error, Params, Row, Transaction};
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 
+use super::rows::{int, number, text};
 use super::session::in_transaction;
-use super::told::{int, number, text};
 use crate::guard_row::Corrupt;
 use crate::sql::{Fault, Refused, Strategy, admit, bound, valid_id};
 
@@ -28,11 +28,11 @@ const DUPLICATE: u16 = 1062;
 
 /// The store: table `resource_records`, keys of 1 – 100 characters.
 ///
-/// Two transactions that make the same missing row at once may deadlock: one of them is then told to begin
-/// again ([`Fault::is_retryable`]).
+/// Two transactions that create the same missing row at the same time may deadlock: one of them must then
+/// begin again ([`Fault::is_retryable`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
-    /// How rows are taken.
+    /// How rows are locked.
     pub strategy: Strategy,
     /// The jump bound in force.
     pub rule: Rule,
@@ -48,10 +48,10 @@ impl Records {
         }
     }
 
-    /// Claims a resource and reads it, in one step: both F2 and F3. A missing row is made, empty.
+    /// Claims a resource and reads it in one step (rules F2 and F3). A missing row is created, empty.
     ///
     /// # Errors
-    /// [`Refused::Rejected`] if stale or a leap; faults of the database.
+    /// [`Refused::Rejected`] for a stale token or a jump; faults of the database.
     pub async fn claim(
         &self,
         tx: &mut Transaction<'_>,
@@ -64,7 +64,7 @@ impl Records {
         self.settle(tx, id, token, None).await
     }
 
-    /// Writes a resource's text; a missing row is made, a higher token claims in the same step.
+    /// Writes a resource's text. A missing row is created; a higher token is claimed in the same step.
     ///
     /// # Errors
     /// As [`Records::claim`].
@@ -86,10 +86,10 @@ impl Records {
         }
     }
 
-    /// Empties a resource. Its row stays, for the fence lives in it (rule F4).
+    /// Empties a resource. Its row stays, because it contains the fence (rule F4).
     ///
     /// # Errors
-    /// As [`Records::claim`]; [`Reject::Missing`] if there is nothing (rule F8).
+    /// The same as [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
     pub async fn delete(
         &self,
         tx: &mut Transaction<'_>,
@@ -131,7 +131,8 @@ impl Records {
         judged.map_err(|refused| refused.noted(id, Pass::new(token)))
     }
 
-    /// Takes the row until the transaction ends, and judges the token: its number and text, if it is there.
+    /// Locks the row until the transaction ends, and decides the token; returns its number and text, if it
+    /// exists.
     async fn judged(
         &self,
         tx: &mut Transaction<'_>,
@@ -151,7 +152,8 @@ impl Records {
         Ok(Some((highest, text(&mut row, 1))))
     }
 
-    /// After a conditional statement: the row has our token, or is made, or there is a reason why not.
+    /// Finds the outcome of a conditional statement: the row has our token, or is created, or there is a
+    /// reason for the failure.
     async fn settle(
         &self,
         tx: &mut Transaction<'_>,
@@ -175,12 +177,12 @@ fn missing(id: &str, token: Token) -> Refused {
     Refused::from(Reject::Missing).noted(id, Pass::new(token))
 }
 
-/// Somebody made the same row at the same time.
+/// The fault for another transaction that created the same row at the same time.
 fn begin_again(error: Error) -> Fault {
     match error {
-        Error::Server(told) if told.code == DUPLICATE => Fault::Database {
-            state: told.code.to_string(),
-            message: told.message,
+        Error::Server(error) if error.code == DUPLICATE => Fault::Database {
+            state: error.code.to_string(),
+            message: error.message,
             retryable: true,
         },
         other => other.into(),

@@ -1,8 +1,8 @@
-//! What the connection carries for the triggers: session variables.
+//! The state of the connection for the triggers: session variables.
 //!
-//! MySQL has no variables of a transaction. These stay until the connection claims again, is reset or is
-//! closed; the triggers compare with the guard row, under its lock, so that what is stale by now is still
-//! rejected.
+//! MySQL has no transaction variables. These variables stay until the connection claims again, is reset or is
+//! closed. The triggers compare them with the guard row, under its lock, so that a token that has become
+//! stale is still rejected.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use mysql_async::consts::StatusFlags;
 use mysql_async::prelude::Queryable as _;
 use palisade_core::Token;
 
-use super::told::int;
+use super::rows::int;
 use crate::sql::Fault;
 
-/// Whether the last statement ran in a transaction: a statement that commits by itself, such as CREATE
-/// TABLE, ends the one that was begun.
+/// Checks that the last statement ran in a transaction. A statement that commits implicitly, such as CREATE
+/// TABLE, ends the transaction.
 pub(super) fn in_transaction(tx: &Transaction<'_>) -> Result<(), Fault> {
     let flags = tx.last_ok_packet().map(|ok| ok.status_flags());
     match flags.is_some_and(|flags| flags.contains(StatusFlags::SERVER_STATUS_IN_TRANS)) {
@@ -24,8 +24,8 @@ pub(super) fn in_transaction(tx: &Transaction<'_>) -> Result<(), Fault> {
     }
 }
 
-/// Tells the triggers of token columns (`palisade_check_column`) what this connection is about to write.
-/// Only tables that have such triggers need it; it stays until the next one.
+/// Shows the triggers of token columns (`palisade_check_column`) the token under which this connection will
+/// write. Only tables with such triggers need it; it stays until the next call.
 ///
 /// # Errors
 /// Faults of the database.
@@ -36,18 +36,18 @@ pub async fn show_token(tx: &mut Transaction<'_>, token: Token) -> Result<(), Fa
         .await?)
 }
 
-/// The tokens this connection shows, by resource.
+/// The tokens that this connection shows, by resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shown(BTreeMap<String, String>);
 
 impl Shown {
-    /// From lines of a name, a tab and a token.
+    /// Parses lines of a name, a tab and a token.
     pub(super) fn parse(text: &str) -> Shown {
         let lines = text.lines().filter_map(|line| line.split_once('\t'));
         Shown(lines.map(|(a, b)| (a.to_owned(), b.to_owned())).collect())
     }
 
-    /// Shows this one too, or no longer; whether that is news.
+    /// Sets or removes the token of a resource; returns whether that changed anything.
     pub(super) fn set(&mut self, resource: &str, token: Option<Token>) -> bool {
         let token = token.map(|token| token.to_string());
         if self.0.get(resource) == token.as_ref() {

@@ -1,4 +1,4 @@
-//! What an operator does: look, list, re-arm, sweep.
+//! Operations for operators: look, list, re-arm, sweep.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -17,8 +17,8 @@ use crate::guard_row::GuardRow;
 use crate::name::ResourceId;
 use crate::stamped::{ATTEMPTS, back_off};
 
-/// Re-arming leaves the keys as the manifest names them; if the manifest was lost, which data object was
-/// which key is lost with it.
+/// Re-arming keeps the keys of the manifest. If the manifest was lost, the mapping from keys to data objects
+/// is lost with it.
 impl Admin for Store {
     type Error = Fault;
 
@@ -60,7 +60,7 @@ impl Admin for Store {
             let document = seen.as_ref().map(|seen| seen.document.clone());
             let mut next = document.unwrap_or_default();
             next.fence.guard = GuardRow::armed(&fence(&files, &next)?.rearmed(with)?);
-            if files.swing(seen.as_ref(), next).await? {
+            if files.replace_manifest(seen.as_ref(), next).await? {
                 return Ok(());
             }
         }
@@ -77,15 +77,15 @@ impl Store {
         }
     }
 
-    /// Deletes data objects that no manifest can name any more; how many.
+    /// Deletes data objects that no manifest can name any more; returns their number.
     ///
-    /// Safe at any time: only objects of tokens below the fence are deleted, and such a token cannot
-    /// write the manifest again. What the present holder left over goes after the next claim. A lost
-    /// manifest deletes nothing. Do not sweep after re-arming a resource whose manifest was lost,
-    /// until its data is restored: nothing names it, so it would go.
+    /// It is safe at any time: only objects of tokens below the fence are deleted, and such a token cannot
+    /// write the manifest again. Objects that the present holder left over are deleted after the next claim.
+    /// If the manifest is lost, nothing is deleted. After re-arming a resource whose manifest was lost, do
+    /// not sweep before its data is restored: no manifest names the data, so it would be deleted.
     ///
     /// # Errors
-    /// [`Fault`] if the name is none or the store fails; what was deleted stays deleted.
+    /// [`Fault`] if the name is not valid or the store fails; objects already deleted stay deleted.
     pub async fn sweep(&self, name: &str) -> Result<u64, Fault> {
         let files = self.files(&ResourceId::new(name)?);
         let Some(seen) = files.load().await? else {
@@ -122,7 +122,7 @@ impl Store {
     }
 }
 
-/// The resource's name from its folder, whose last segment is percent-encoded.
+/// Decodes the resource's name from its folder, whose last segment is percent-encoded.
 fn decoded(folder: &Path) -> Option<String> {
     let segment = folder.as_ref().rsplit('/').next()?;
     let name = percent_encoding::percent_decode_str(segment).decode_utf8();

@@ -1,4 +1,4 @@
-//! The manifest as it is stored: JSON, so that an operator can read it.
+//! The stored form of the manifest: JSON, so that an operator can read it.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::error::Fault;
 use crate::stamped::Stamped;
 
-/// A resource: its fence, and which data objects its keys are.
+/// A resource: its fence, and the data objects of its keys.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Document {
     pub(super) fence: Stamped,
-    /// Key → names of its parts.
+    /// The names of the parts of each key.
     pub(super) keys: BTreeMap<String, Vec<String>>,
 }
 

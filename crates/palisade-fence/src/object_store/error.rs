@@ -1,31 +1,32 @@
-//! What can go wrong besides a rejection.
+//! Faults, which are not rejections.
 
 use palisade_core::fence::FloorTooLow;
 
 /// A fault of the fence at an object store.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// A name that is no name; nothing changed.
+    /// The name is not valid; nothing changed.
     #[error(transparent)]
     Invalid(#[from] crate::name::Invalid),
-    /// The store failed; whether a write took effect is unknown. Safe to repeat with a sequence number.
+    /// The store failed; it is unknown whether a write took effect. It is safe to repeat with a sequence
+    /// number.
     #[error("the object store failed: {0}")]
     Store(#[from] object_store::Error),
-    /// Others changed the resource each time; nothing changed. Try again later.
+    /// Other clients changed the resource each time; nothing changed. Try again later.
     #[error(
         "contended: others changed the resource {attempts} times in a row; nothing was written"
     )]
     Contended {
-        /// How often it was tried.
+        /// The number of attempts.
         attempts: u32,
     },
-    /// The put may have taken effect, and too many others came after it to tell.
+    /// The put may have taken effect, but too many other puts came after it to tell.
     #[error("unknown outcome: the put may have taken effect; repeat it with its sequence number")]
     UnknownOutcome,
-    /// The store does not keep its word about conditional puts: a fence cannot work there.
-    #[error("this object store lies about conditional puts: {0}")]
-    Lies(&'static str),
-    /// Data without its fence (rule F7): an operator must re-arm it with a floor.
+    /// The store does not honour conditional puts: a fence cannot work there.
+    #[error("this object store does not honour conditional puts: {0}")]
+    IgnoresConditions(&'static str),
+    /// There is data without its fence (rule F7): an operator must re-arm it with a floor.
     #[error(
         "the fence of {resource} is lost while data is there: restore it or re-arm it with a floor"
     )]
@@ -38,29 +39,29 @@ pub enum Fault {
     Damaged {
         /// The resource.
         resource: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// The manifest names a data object that is not there.
+    /// The manifest names a data object that does not exist.
     #[error("the data of {key} is missing from the store")]
     DataLost {
         /// The key.
         key: String,
     },
-    /// The key was appended to too often; write it whole.
+    /// The key has too many appended parts; put it whole.
     #[error("{key} has {parts} parts; at most {max} are allowed: put it whole")]
     TooManyParts {
         /// The key.
         key: String,
-        /// How many it has.
+        /// The number of its parts.
         parts: usize,
-        /// The most a key may have.
+        /// The largest number allowed.
         max: usize,
     },
-    /// A fence is not re-armed below where it stands; nothing changed.
+    /// A fence cannot be re-armed with a floor below its token; nothing changed.
     #[error(transparent)]
     FloorTooLow(#[from] FloorTooLow),
-    /// The system gave no random bytes.
+    /// The system returned no random bytes.
     #[error("no random bytes: {0}")]
     Random(getrandom::Error),
 }

@@ -1,4 +1,4 @@
-//! Where a resource lies in the store, and the three things that are done there.
+//! The location of a resource in the store, and its operations.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) struct Files {
     folder: Path,
 }
 
-/// A manifest as it was read: the next put is made on top of exactly this one.
+/// A manifest as it was read; the next put replaces exactly this version.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) document: Document,
@@ -67,8 +67,8 @@ impl Files {
         Ok(Some(Seen { document, version }))
     }
 
-    /// Puts a manifest on top of the one that was seen; whether it took effect.
-    pub(super) async fn swing(
+    /// Replaces the manifest that was read; returns whether that took effect.
+    pub(super) async fn replace_manifest(
         &self,
         seen: Option<&Seen>,
         mut next: Document,
@@ -87,8 +87,8 @@ impl Files {
                 Err(error) => error,
             };
             let now = self.load().await?;
-            // While the base is still there the put could arrive yet: only the same put, repeated,
-            // settles it. Once the base is gone, it cannot arrive any more.
+            // While the base is still there, the put may still arrive: only repeating the same put settles
+            // the outcome. Once the base is gone, the put cannot arrive any more.
             let base_is_there =
                 now.as_ref().map(|now| &now.version) == seen.map(|seen| &seen.version);
             match now {
@@ -106,7 +106,7 @@ impl Files {
         }
     }
 
-    /// Puts a data object under a name nobody has.
+    /// Puts a data object under an unused name.
     pub(super) async fn upload(&self, token: u64, bytes: &[u8]) -> Result<String, Fault> {
         let part = format!("{token}-{}", fresh_id().map_err(Fault::Random)?);
         let payload = PutPayload::from(bytes.to_vec());

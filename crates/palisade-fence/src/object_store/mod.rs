@@ -10,30 +10,30 @@
 //!                                      └ keys:  "/orders.csv" ─► [data/7-a1…, data/8-c3…]   an append adds a part
 //!
 //!   write:  1 get manifest, decide ── reject ──► answer, nothing was uploaded
-//!           2 put data/TOKEN-ID, a new name: nobody sees it yet
+//!           2 put data/TOKEN-ID, a new name: not visible yet
 //!           3 put manifest if its ETag is that of step 1 ── check and effect, one atomic step (F1)
-//!              └ somebody was faster: from 1 again, at most so many times, then `Contended`
+//!              └ another writer was faster: again from 1, a bounded number of times, then `Contended`
 //! ```
 //!
-//! * **Ambiguous puts.** A put may time out after it took effect, and the client's own retry is then
-//!   told "precondition failed". Every put carries a fresh id, and the manifest keeps the last
-//!   ones: whoever finds its own id knows that its put took effect.
-//! * **Deleting** takes the key out of the manifest; the manifest itself stays for ever (F4).
-//! * **A lost manifest** beside data objects is [`Fault::FenceLost`] (F7): data is only uploaded once
+//! * **Ambiguous puts.** A put may time out after it took effect, and the client's own retry then gets
+//!   "precondition failed". Every put carries a new id, and the manifest keeps the last ones: a writer that
+//!   finds its own id knows that its put took effect.
+//! * **Deleting** removes the key from the manifest; the manifest itself stays forever (F4).
+//! * **A lost manifest** with data objects beside it is [`Fault::FenceLost`] (F7): data is only uploaded once
 //!   the manifest exists.
-//! * **Garbage** is what no manifest names: overwritten data, and data of writers that lost. The name
-//!   of a data object carries its token, and a token below the fence can never be put into the
-//!   manifest again, so [`Store::sweep`] deletes unnamed objects of lower tokens, without a clock.
-//! * **Stores that lie.** Some ignore the condition. [`Store::open`] tries it and refuses such a store.
-//! * **Metadata is no place for a fence.** An ETag does not see it: a claim that changed an object's
-//!   metadata only would leave the ETag as it is, and a late put on that ETag would go through.
+//! * **Garbage** is data that no manifest names: overwritten data, and data of writers that lost a race. The
+//!   name of a data object contains its token, and a token below the fence can never be put into the manifest
+//!   again, so [`Store::sweep`] deletes unnamed objects of lower tokens, without a clock.
+//! * **Stores that ignore the condition.** [`Store::open`] tests for it and refuses such a store.
+//! * **Metadata is no place for a fence.** It does not affect the ETag: a claim that only changed an object's
+//!   metadata would leave the ETag as it is, and a late put on that ETag would succeed.
 //!
-//! Each write puts the manifest anew, so a resource wants thousands of keys, not millions; a key takes
-//! 1,000 appends, then it must be put whole.
+//! Each write puts the manifest again, so a resource suits thousands of keys, not millions. A key takes 1,000
+//! appends; then it must be put whole.
 //!
-//! Not covered: whoever writes below `root` with other code; a cache in front of the bucket, which answers
-//! a read after a claim from before it; and restoring an old manifest (also by bucket versioning), which
-//! brings back an old fence: [re-arm](crate::Admin::rearm) it before anybody writes.
+//! Not covered: writes below `root` by other code; a cache in front of the bucket, which may answer a read
+//! after a claim with a state from before it; and a restored old manifest (also by bucket versioning), which
+//! brings back an old fence: [re-arm](crate::Admin::rearm) it before any write.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -93,12 +93,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Tries whether the store keeps its word about conditional puts, and opens it.
+    /// Tests whether the store honours conditional puts, and opens it.
     ///
-    /// The trial writes and deletes one object below `root/probe`.
+    /// The test writes and deletes one object below `root/probe`.
     ///
     /// # Errors
-    /// [`Fault::Lies`] for a store whose conditional puts do not hold, [`Fault::Store`] if it fails.
+    /// [`Fault::IgnoresConditions`] for a store that ignores the conditions of puts, [`Fault::Store`] if it fails.
     pub async fn open(
         objects: Arc<dyn ObjectStore>,
         root: Path,
@@ -108,8 +108,8 @@ impl Store {
         Ok(Store::open_unprobed(objects, root, rule))
     }
 
-    /// Opens a store whose conditional puts were tried before. On a store that does not keep them,
-    /// the fence stops nothing.
+    /// Opens a store without the test of conditional puts. On a store that ignores conditions, the fence
+    /// stops nothing.
     #[must_use]
     pub fn open_unprobed(objects: Arc<dyn ObjectStore>, root: Path, rule: Rule) -> Store {
         Store {
@@ -119,10 +119,10 @@ impl Store {
         }
     }
 
-    /// One resource; nothing is read or written yet.
+    /// Returns one resource; nothing is read or written yet.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] if the name is none.
+    /// [`Fault::Invalid`] if the name is not valid.
     pub fn resource(&self, name: &str) -> Result<Resource, Fault> {
         let id = ResourceId::new(name)?;
         Ok(Resource::new(self.files(&id), self.rule))

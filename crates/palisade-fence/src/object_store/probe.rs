@@ -1,4 +1,4 @@
-//! Tries at start-up whether a store keeps its word about conditional puts.
+//! The test at start-up whether a store honours conditional puts.
 
 use futures_util::future::join_all;
 use object_store::path::Path;
@@ -11,14 +11,14 @@ use crate::stamped::fresh_id;
 
 const RACERS: usize = 8;
 
-/// Passes if creating twice, updating on a stale version and racing all have exactly one winner.
+/// Passes if creating twice, updating a stale version and racing all have exactly one winner.
 pub(super) async fn probe(objects: &dyn ObjectStore, root: &Path) -> Result<(), Fault> {
     let at = root
         .clone()
         .join("probe")
         .join(fresh_id().map_err(Fault::Random)?);
     let found = tries(objects, &at).await;
-    // The object is litter, not a fence: that it could not be deleted takes nothing away.
+    // The object is a leftover, not a fence: a failed deletion does no harm.
     let _ = objects.delete(&at).await;
     found
 }
@@ -26,29 +26,37 @@ pub(super) async fn probe(objects: &dyn ObjectStore, root: &Path) -> Result<(), 
 async fn tries(objects: &dyn ObjectStore, at: &Path) -> Result<(), Fault> {
     let create = || put(objects, at, PutMode::Create);
     if winners(join_all((0..RACERS).map(|_| create())).await)? > 1 {
-        return Err(Fault::Lies("racing creations of one object all succeeded"));
+        return Err(Fault::IgnoresConditions(
+            "racing creations of one object all succeeded",
+        ));
     }
     if create().await?.is_some() {
-        return Err(Fault::Lies("create-if-absent was accepted twice"));
+        return Err(Fault::IgnoresConditions(
+            "create-if-absent was accepted twice",
+        ));
     }
     let first = version(objects, at).await?;
     let update = |version: &UpdateVersion| put(objects, at, PutMode::Update(version.clone()));
     if winners(join_all((0..RACERS).map(|_| update(&first))).await)? != 1 {
-        return Err(Fault::Lies(
+        return Err(Fault::IgnoresConditions(
             "racing updates of one version had no single winner",
         ));
     }
     if update(&first).await?.is_some() {
-        return Err(Fault::Lies("an update on a stale ETag was accepted"));
+        return Err(Fault::IgnoresConditions(
+            "an update on a stale ETag was accepted",
+        ));
     }
     let second = version(objects, at).await?;
     match update(&second).await? {
         Some(_) => Ok(()),
-        None => Err(Fault::Lies("an update on the current ETag was refused")),
+        None => Err(Fault::IgnoresConditions(
+            "an update on the current ETag was refused",
+        )),
     }
 }
 
-/// Puts something new; `None` if the condition did not hold.
+/// Puts a new object; `None` if the condition was false.
 async fn put(
     objects: &dyn ObjectStore,
     at: &Path,
@@ -59,7 +67,7 @@ async fn put(
         Ok(done) => Ok(Some(done)),
         Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(None),
         Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => {
-            Err(Fault::Lies("it has no conditional put at all"))
+            Err(Fault::IgnoresConditions("it has no conditional put at all"))
         }
         Err(error) => Err(error.into()),
     }

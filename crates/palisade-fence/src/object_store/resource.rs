@@ -1,4 +1,4 @@
-//! One resource: decides on the manifest that was read, and swings it.
+//! One resource: decides on the manifest that was read, and replaces it.
 
 use futures_util::TryStreamExt;
 use object_store::{Error, ObjectStoreExt};
@@ -17,14 +17,14 @@ use crate::stamped::{ATTEMPTS, back_off};
 
 const MAX_PARTS: usize = 1_000;
 
-/// One resource of a [`Store`](super::Store): keys spelled like absolute paths, under one fence.
+/// One resource of a [`Store`](super::Store): keys in the form of absolute paths, under one fence.
 #[derive(Clone, Debug)]
 pub struct Resource {
     files: Files,
     rule: Rule,
 }
 
-/// What one look at the manifest came to.
+/// The outcome of one read of the manifest.
 enum Step {
     Done(Checked<Option<Vec<u8>>>),
     Again,
@@ -78,7 +78,7 @@ impl Resource {
         }
     }
 
-    /// A resource without a manifest: it gets one, with the claim in it, before any data is uploaded.
+    /// Creates the manifest of a resource without one, with the claim in it, before any data is uploaded.
     async fn first(&self, pass: Option<Pass<'_>>) -> Result<Step, Fault> {
         if self.came_meanwhile().await? {
             return Ok(Step::Again);
@@ -93,11 +93,11 @@ impl Resource {
             Decision::Admit(Some(claimed)) => document.fence.guard = claimed,
             Decision::Admit(None) | Decision::Repeat(_) => {}
         }
-        self.files.swing(None, document).await?;
+        self.files.replace_manifest(None, document).await?;
         Ok(Step::Again)
     }
 
-    /// Whether the manifest came meanwhile; a fault if there is data without it.
+    /// Whether another client has created the manifest meanwhile; a fault if there is data without it.
     async fn came_meanwhile(&self) -> Result<bool, Fault> {
         let data = self.files.data_folder();
         let mut listed = self.files.objects.list(Some(&data));
@@ -135,7 +135,7 @@ impl Resource {
                 .await?;
         }
         let writes = matches!(ask, Ask::Write { .. });
-        if (writes || raises) && !self.files.swing(Some(seen), document).await? {
+        if (writes || raises) && !self.files.replace_manifest(Some(seen), document).await? {
             return Ok(Step::Again);
         }
         match ask {
@@ -147,7 +147,7 @@ impl Resource {
         }
     }
 
-    /// Uploads what is written, once, and names it in the manifest.
+    /// Uploads the new data once, and names it in the manifest.
     async fn place(
         &self,
         document: &mut Document,
@@ -182,7 +182,7 @@ impl Resource {
         Ok(())
     }
 
-    /// The bytes of a key; the outer `None` says that the manifest has moved on meanwhile.
+    /// Returns the bytes of a key; the outer `None` means that the manifest has changed meanwhile.
     async fn fetch(
         &self,
         document: &Document,
@@ -202,7 +202,7 @@ impl Resource {
         Ok(Some(Some(whole)))
     }
 
-    /// A part is gone: swept because the key was written again, or lost.
+    /// Handles a missing part: it was swept because the key was written again, or it was lost.
     async fn gone(
         &self,
         parts: &[String],

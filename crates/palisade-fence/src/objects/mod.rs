@@ -1,12 +1,12 @@
-//! Resources, their fences and their objects as one plain value: what the in-memory store locks and
-//! the durable store logs.
+//! Resources, their fences and their objects as one plain value, which the in-memory store locks and the
+//! durable store logs.
 //!
 //! ```text
 //!   Request ──► Table::plan ──► Plan::Admit(Record) ──► (log, sync) ──► Table::apply
 //!                             └ Plan::Repeat, Plan::Reject: nothing to do but to answer
 //! ```
 //!
-//! A [`Record`] says what *became* so, not what was asked: a replay never decides anything again.
+//! A [`Record`] contains the result, not the request: a replay never decides anything again.
 
 mod digest;
 mod request;
@@ -37,12 +37,12 @@ use crate::name::ObjectPath;
 /// The bytes of an object; cloning shares them.
 pub(crate) type Bytes = Arc<Vec<u8>>;
 
-/// How much a store takes. What goes beyond is refused with the limit's name; nothing is cut.
+/// The limits of a store. Anything beyond is refused with the limit's name; nothing is truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest object in bytes.
+    /// The largest object in bytes.
     pub object_bytes: u64,
-    /// Everything together, names and fences included: the store is kept in memory.
+    /// The size of the whole store in bytes, names and fences included: the store is kept in memory.
     pub total_bytes: u64,
 }
 
@@ -60,21 +60,21 @@ impl Default for Limits {
     }
 }
 
-/// What a store of objects cannot do. Fence and data stay as they were.
+/// Operations that a store of objects cannot carry out. Fence and data stay unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// A name that is no name.
+    /// The name is not valid.
     #[error(transparent)]
     Invalid(#[from] crate::name::Invalid),
     /// The object would be larger than [`Limits::object_bytes`].
     #[error("the object would have {bytes} bytes; at most {max} are allowed (object_bytes)")]
     ObjectTooLarge {
-        /// How large it would be.
+        /// The size that it would have.
         bytes: u64,
         /// The limit.
         max: u64,
     },
-    /// A fence is not re-armed below where it stands.
+    /// A fence cannot be re-armed with a floor below its token.
     #[error(transparent)]
     FloorTooLow(#[from] palisade_core::fence::FloorTooLow),
     /// The store would be larger than [`Limits::total_bytes`].
@@ -85,30 +85,30 @@ pub enum Fault {
     },
 }
 
-/// What is known of one resource, for operators and observers.
+/// The state of one resource, for operators and observers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// What its fence keeps.
+    /// The state of its fence.
     pub fence: FenceState,
-    /// How many objects it has.
+    /// The number of its objects.
     pub objects: u64,
-    /// How many bytes they have together.
+    /// The total number of bytes of its objects.
     pub bytes: u64,
 }
 
-/// What is kept for one resource. It outlives its last object: a fence is never collected (rule F4).
+/// The record of one resource. It outlives its last object: a fence is never collected (rule F4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resource {
     pub(crate) guard: Guard,
     pub(crate) objects: BTreeMap<ObjectPath, Bytes>,
-    /// What the objects have together.
+    /// The total number of bytes of the objects.
     pub(crate) bytes: u64,
 }
 
-/// A fence's state, and what its last numbered write said.
+/// A fence's state, and the digest of its last numbered write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Guard {
     pub(crate) fence: FenceState,
-    /// The digest of the write that had the last sequence number: a repeat must say the same.
+    /// The digest of the write with the last sequence number; a repeat must have the same digest.
     pub(crate) digest: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What is asked of a table, owned, so that it can wait in a queue.
+//! A request to a table, with owned data, so that it can wait in a queue.
 
 use palisade_core::fence::{Op, Pass, Rearm, Sequence};
 use palisade_core::{AuthorityId, LockName, Token};
@@ -11,7 +11,7 @@ use crate::objects::digest::digest;
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) resource: ResourceId,
-    /// `None`: a write by code that knows of no fence.
+    /// `None`: a write by code without a token.
     pub(crate) by: Option<Credentials>,
     pub(crate) ask: Ask,
 }
@@ -33,18 +33,18 @@ pub(crate) enum Ask {
         alter: Alter,
         numbered: Option<Numbered>,
     },
-    /// The operator's, of the fence alone.
+    /// An operator's request for the fence alone.
     Rearm {
         floor: Token,
         authority: Option<AuthorityId>,
         lower_from: Option<Token>,
     },
-    /// A write whose effect lies elsewhere, behind the fence: only its mark is kept here.
+    /// A write whose effect is elsewhere, behind the fence: only its mark is kept here.
     #[cfg(feature = "http")]
     Effect(Option<Numbered>),
 }
 
-/// A sequence number and the digest of what was first said under it.
+/// A sequence number and the digest of the first write under it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbered {
     pub(crate) sequence: Sequence,
@@ -60,7 +60,7 @@ pub(crate) enum Alter {
 }
 
 impl Request {
-    /// The operator's request to re-arm a fence.
+    /// Creates an operator's request to re-arm a fence.
     pub(crate) fn rearm(resource: ResourceId, with: &Rearm<'_>) -> Request {
         let Rearm {
             floor,
@@ -81,7 +81,7 @@ impl Request {
 
 #[cfg(feature = "store")]
 impl Request {
-    /// An upper bound of its record in a log, and about what it takes in a queue.
+    /// An upper bound of the size of its record in a log, and roughly its size in a queue.
     pub(crate) fn size(&self) -> usize {
         let by = self.by.as_ref().map_or(0, Credentials::size);
         RECORD_BYTES + self.resource.as_str().len() + by + self.ask.size()
@@ -122,7 +122,7 @@ impl From<Pass<'_>> for Credentials {
 }
 
 impl Ask {
-    /// A write; its digest is taken here, by the caller, so that nobody else waits for it.
+    /// Creates a write. Its digest is computed here, by the caller, so that no other request waits for it.
     pub(crate) fn write(path: ObjectPath, alter: Alter, sequence: Option<Sequence>) -> Ask {
         let numbered = sequence.map(|sequence| Numbered {
             sequence,
@@ -135,7 +135,7 @@ impl Ask {
         }
     }
 
-    /// The object a tokened read wants.
+    /// Returns the object that a read with a token requests.
     pub(crate) const fn reads(&self) -> Option<&ObjectPath> {
         match self {
             Ask::Read(path) => Some(path),
@@ -178,7 +178,7 @@ impl Ask {
 }
 
 impl Alter {
-    /// The tag of the change in the log.
+    /// Returns the tag of the change in the log.
     pub(crate) const fn kind(&self) -> u8 {
         match self {
             Alter::Put(_) => 1,
@@ -205,7 +205,7 @@ impl From<Change<'_>> for Alter {
     }
 }
 
-/// What a record takes besides its names and bytes, at most. A fence that names more than the request
-/// does (it was bound before) is what most of it is for.
+/// The largest size of a record without its names and bytes. Most of it allows for a fence with more names
+/// than the request has (because it was bound before).
 #[cfg(feature = "store")]
 const RECORD_BYTES: usize = 1_024;

@@ -1,4 +1,4 @@
-//! The table: plans an operation, and applies what a plan or a log says.
+//! The table, which plans operations and applies plans and log records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ pub(crate) struct Table {
     bytes: u64,
 }
 
-/// What is to be done about a request.
+/// The decision about a request.
 #[derive(Debug)]
 pub(crate) enum Plan {
-    /// Apply this, after logging it unless it is [`Record::is_empty`].
+    /// Apply this record, after logging it unless it is [`Record::is_empty`].
     Admit(Record),
-    /// Answer as before.
+    /// Give the same answer as before.
     Repeat,
-    /// Answer so.
+    /// Answer with this rejection.
     Reject(Reject),
 }
 
-/// What became so at one resource.
+/// The result of a request at one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) resource: ResourceId,
@@ -40,7 +40,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Nothing changes: there is nothing to log.
+    /// Whether nothing changes, so that there is nothing to log.
     pub(crate) const fn is_empty(&self) -> bool {
         self.guard.is_none() && self.change.is_none()
     }
@@ -116,7 +116,7 @@ impl Table {
         Ok(Plan::Admit(record))
     }
 
-    /// Whether a record keeps the store within its limits.
+    /// Checks that a record keeps the store within its limits.
     fn fits(&self, record: &Record) -> Result<(), Fault> {
         if let Some((_, alter @ (Alter::Put(_) | Alter::Append(_)))) = &record.change {
             let bytes = self.length_after(record, alter);
@@ -127,14 +127,14 @@ impl Table {
         }
         let max = self.limits.total_bytes;
         let (grows, shrinks) = self.cost(record);
-        // What does not grow the store is always taken: deleting is the way out of a full one.
+        // A record that does not grow the store is always accepted: deleting is the way out of a full store.
         if grows > shrinks && self.bytes + grows - shrinks > max {
             return Err(Fault::StorageFull { max });
         }
         Ok(())
     }
 
-    /// Applies what was planned, or what a log says. Total: any record makes some state.
+    /// Applies a planned or logged record. Total: any record produces a valid state.
     pub(crate) fn apply(&mut self, record: Record) {
         let (grows, shrinks) = self.cost(&record);
         self.bytes = (self.bytes + grows).saturating_sub(shrinks);
@@ -147,7 +147,7 @@ impl Table {
         }
     }
 
-    /// By how much a record grows and shrinks the store.
+    /// Returns by how many bytes a record grows and shrinks the store.
     fn cost(&self, record: &Record) -> (u64, u64) {
         let names = if self.resources.contains_key(&record.resource) {
             0
@@ -181,24 +181,24 @@ impl Table {
         self.resources.get(&record.resource)?.objects.get(path)
     }
 
-    /// The bytes of an object.
+    /// Returns the bytes of an object.
     pub(crate) fn object(&self, resource: &ResourceId, path: &ObjectPath) -> Option<Bytes> {
         self.resources.get(resource)?.objects.get(path).cloned()
     }
 
-    /// The highest token at a resource.
+    /// Returns the highest token at a resource.
     pub(crate) fn highest(&self, resource: &ResourceId) -> Option<Token> {
         self.resources.get(resource)?.guard.fence.highest()
     }
 
-    /// What is known of a resource; `None` if nothing was ever admitted there.
+    /// Returns the state of a resource; `None` if nothing was ever admitted there.
     pub(crate) fn view(&self, resource: &ResourceId) -> Option<View> {
         self.resources.get(resource).map(Resource::view)
     }
 }
 
 impl Table {
-    /// A page of fences, in name order.
+    /// Returns a page of fences, in name order.
     pub(crate) fn fences(&self, prefix: &str, after: Option<&str>, limit: u32) -> Vec<Listed> {
         let found = self.list(prefix, after).take(limit as usize);
         let listed = found.map(|(name, view)| Listed {
@@ -208,7 +208,7 @@ impl Table {
         listed.collect()
     }
 
-    /// Resources whose name starts with `prefix`, from `after` on, in name order.
+    /// Returns the resources whose names start with `prefix`, starting at `after`, in name order.
     pub(crate) fn list<'a>(
         &'a self,
         prefix: &'a str,
@@ -227,10 +227,10 @@ impl Table {
     }
 }
 
-/// What a store logs.
+/// The operations for the log of a store.
 #[cfg(any(feature = "store", test))]
 impl Table {
-    /// Everything, as records that make it again.
+    /// Returns the whole table, as records that reproduce it.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
         self.resources.iter().flat_map(|(name, resource)| {
             let whole = |guard, change| Record {
@@ -245,12 +245,12 @@ impl Table {
         })
     }
 
-    /// How many bytes it takes, by its own reckoning.
+    /// Returns its size in bytes, by its own accounting.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many resources it has.
+    /// Returns the number of resources.
     pub(crate) fn resources(&self) -> usize {
         self.resources.len()
     }
@@ -274,7 +274,7 @@ impl Resource {
                 length
             }
             Alter::Append(bytes) => {
-                // Copies only while a reader still has the old bytes in hand.
+                // It copies only while a reader still uses the old bytes.
                 let object = Arc::make_mut(self.objects.entry(path).or_default());
                 object.extend_from_slice(&bytes);
                 object.len()
@@ -288,7 +288,7 @@ impl Resource {
     }
 }
 
-/// The rule found the number again; whether it is the write again only the digest tells.
+/// Handles a sequence number that the rule found again; only the digest shows whether it is the same write.
 fn repeat(guard: &Guard, ask: &Ask) -> Plan {
     match ask.numbered() {
         Some(numbered) if guard.digest != Some(numbered.digest) => {
@@ -309,6 +309,6 @@ static UNFENCED: Guard = Guard {
     digest: None,
 };
 
-/// What a resource and an object are reckoned to take besides their names and bytes.
+/// The assumed size of a resource and of an object besides their names and bytes.
 const RESOURCE_COST: u64 = 256;
 const OBJECT_COST: u64 = 128;

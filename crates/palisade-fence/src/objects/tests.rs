@@ -77,7 +77,7 @@ fn put_append_and_delete() {
 }
 
 #[test]
-fn deleting_nothing_is_told_and_raises_nothing() {
+fn deleting_a_missing_object_is_rejected_and_raises_nothing() {
     let mut t = table(Limits::DEFAULT);
     assert_eq!(
         run(&mut t, write(7, "/f", Alter::Delete, Some(1))).unwrap(),
@@ -121,7 +121,7 @@ fn a_repeat_must_say_the_same() {
         "sequence_reused"
     );
     assert_eq!(text(&t, "/f").as_deref(), Some("a"));
-    // A claim or an unnumbered write in between does not forget what the last number said.
+    // A claim or an unnumbered write in between keeps the digest of the last number.
     let _ = run(&mut t, request(1, Ask::Claim));
     let _ = run(&mut t, write(1, "/h", put("h"), None));
     assert_eq!(
@@ -171,7 +171,7 @@ fn limits_are_named_and_change_nothing() {
 }
 
 #[test]
-fn its_records_make_it_again() {
+fn its_records_reproduce_it() {
     let mut t = table(Limits::DEFAULT);
     let _ = run(&mut t, write(3, "/f", append("a"), Some(1)));
     let _ = run(&mut t, write(3, "/g", put("b"), None));

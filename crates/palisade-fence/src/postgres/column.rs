@@ -1,4 +1,4 @@
-//! The token as a column of the user's own table: every row is a resource, fenced by itself.
+//! The token as a column of the user's own table: every row is a resource with its own fence.
 //!
 //! ```text
 //!   optimistic     UPDATE … SET …, last_fencing_token = $t WHERE id = $1 AND last_fencing_token <= $t
@@ -6,7 +6,7 @@
 //!   pessimistic    SELECT last_fencing_token … FOR UPDATE → Rule::decide → UPDATE
 //! ```
 //!
-//! A column remembers one number: the tokens of one authority and lock, writes without numbers.
+//! A column stores one number: tokens of one authority and lock, and writes without numbers.
 
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
@@ -15,7 +15,7 @@ use super::session::{Arg, Session};
 use crate::guard_row::bigint;
 use crate::sql::{Fault, Refused, admit, bound, valid_name};
 
-/// The type of a key column: keys are given as text and cast to it, so that its index is used.
+/// The type of a key column. Keys are passed as text and cast to it, so that its index is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyType {
     /// `text`, `varchar`
@@ -47,10 +47,9 @@ pub struct Column {
 }
 
 impl Column {
-    /// Names the table (`orders` or `shop.orders`), its key column and its token column.
+    /// Uses this table (`orders` or `shop.orders`), key column and token column.
     ///
-    /// # Errors
-    /// [`Fault::Argument`] that says which name is none.
+    /// # Errors [`Fault::Argument`] with the name that is not valid.
     pub fn new(table: &str, key: &str, key_type: KeyType, token: &str) -> Result<Column, Fault> {
         let parts: Vec<String> = table.split('.').map(identifier).collect::<Result<_, _>>()?;
         let (table, key, token) = (parts.join("."), identifier(key)?, identifier(token)?);
@@ -67,7 +66,7 @@ impl Column {
         })
     }
 
-    /// The condition of your own statement that carries the token as its `$parameter`, a `bigint`: the
+    /// Returns the condition for your own statement that has the token as its `$parameter`, a `bigint`: the
     /// fence and its jump bound.
     #[must_use]
     pub fn condition(&self, parameter: usize) -> String {
@@ -75,17 +74,17 @@ impl Column {
         format!("{token} <= ${parameter} AND ${parameter} - {token} <= {bound}")
     }
 
-    /// The same under another rule. The optimistic form always raises as [`Rule::CLAIM`] does; only the
-    /// jump bound counts there.
+    /// Returns the same column with another rule. The optimistic form always raises as [`Rule::CLAIM`] does;
+    /// only the rule's jump bound applies there.
     #[must_use]
     pub fn under(self, rule: Rule) -> Column {
         Column { rule, ..self }
     }
 
-    /// Claims a row, optimistically: one statement that raises its token, unless it is stale.
+    /// Claims a row optimistically: one statement raises its token, unless the token is stale.
     ///
     /// # Errors
-    /// [`Refused::Rejected`]: stale, a leap, or [`Reject::Missing`] if there is no such row.
+    /// [`Refused::Rejected`]: stale, a jump, or [`Reject::Missing`] if there is no such row.
     pub async fn claim<S: Session>(
         &self,
         tx: &mut S,
@@ -101,7 +100,7 @@ impl Column {
         self.explain(tx, key, token, rows as u64).await
     }
 
-    /// Claims a row, pessimistically: locks it until the transaction ends, decides, raises.
+    /// Claims a row pessimistically: locks it until the transaction ends, decides, raises.
     ///
     /// # Errors
     /// As [`Column::claim`].
@@ -115,8 +114,9 @@ impl Column {
         self.claim(tx, key, token).await
     }
 
-    /// Judges your own `UPDATE … WHERE … AND last_fencing_token <= $token` by how many rows it hit. One
-    /// or more: done. None never counts as success (rule F8): this looks why, stale or missing.
+    /// Judges your own `UPDATE … WHERE … AND last_fencing_token <= $token` by the number of rows that it
+    /// matched. One or more means success. Zero never counts as success (rule F8): this finds the reason,
+    /// stale or missing.
     ///
     /// ```text
     /// let sql = format!("UPDATE orders SET total = $2, last_fencing_token = $3 WHERE id = $1 AND {}",
@@ -126,8 +126,8 @@ impl Column {
     /// ```
     ///
     /// # Errors
-    /// As [`Column::claim`]. A row that would have been admitted, and yet was not hit, is missing: some
-    /// other condition of the statement did not hold.
+    /// The same as [`Column::claim`]. A row that would have been admitted, but was not matched, counts as
+    /// missing: another condition of the statement was false.
     pub async fn explain<S: Session>(
         &self,
         tx: &mut S,
@@ -162,7 +162,7 @@ pub(super) fn int(number: u64) -> Arg<'static> {
     Arg::Int(Some(bigint(number)))
 }
 
-/// Quoted as SQL wants it. What PostgreSQL would cut to 63 bytes is refused.
+/// Quotes a name for SQL. A name that PostgreSQL would truncate to 63 bytes is refused.
 fn identifier(name: &str) -> Result<String, Fault> {
     valid_name(name, 63)?;
     Ok(format!("\"{}\"", name.replace('"', "\"\"")))

@@ -1,4 +1,4 @@
-//! The guard row: claim it, check it, and let the effect commit with it.
+//! The guard row: claim it, check it, and commit the effect with it.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use super::session::{Arg, Row, Session};
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::sql::{Entry, Fault, Refused, asked, recordable, rule_on};
 
-/// Takes the rows in name order, so that no two transactions wait for each other; gives none unless all
-/// are there. It **writes** them: see the module's word on isolation. The setting is for the trigger.
+/// Locks the rows in name order, so that no two transactions wait for each other; returns none unless all
+/// exist. It **writes** them: see the module's section on isolation. The setting is for the trigger.
 const TAKE: &str = "WITH asked AS MATERIALIZED (
     SELECT resource FROM palisade_fence WHERE resource = ANY($1)
         AND (SELECT count(*) FROM palisade_fence WHERE resource = ANY($1)) = cardinality($1)
@@ -34,11 +34,11 @@ WHERE resource = $1 AND token = $2 AND sequence = $3 RETURNING 1::bigint";
 
 const FORGET: &str = "SELECT set_config('palisade.tokens', '', true)";
 
-/// Claims a resource: from the commit on, nothing older is admitted there. The first statement of a
-/// transaction, before its first read (rule F2).
+/// Claims a resource: from the commit on, no older token is admitted there. It must be the first statement of
+/// a transaction, before its first read (rule F2).
 ///
-/// The raise is durable when the transaction commits, together with what else it wrote. Takes a token or
-/// a whole [`Pass`]. Costs one round trip, and a second one when it raises.
+/// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
+/// a token or a whole [`Pass`]. It costs one round trip, and a second one when it raises.
 ///
 /// # Errors
 /// [`Refused::Rejected`] if a newer holder has been here; faults of the database.
@@ -53,7 +53,7 @@ pub async fn claim<'p, S: Session>(
 /// Claims several resources at once, in name order: all are admitted or none is raised.
 ///
 /// # Errors
-/// As [`claim`]; naming a resource twice is a fault.
+/// The same as [`claim`]; naming a resource twice is a fault.
 pub async fn claim_all<S: Session>(tx: &mut S, claims: &[(&str, Pass<'_>)]) -> Result<(), Refused> {
     Guard::CLAIM.claim_all(tx, claims).await
 }
@@ -61,18 +61,18 @@ pub async fn claim_all<S: Session>(tx: &mut S, claims: &[(&str, Pass<'_>)]) -> R
 /// Guard rows under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// How they decide.
+    /// The rule by which they decide.
     pub rule: Rule,
 }
 
 impl Guard {
-    /// The claim fence: the one to use.
+    /// The claim fence, which is the one to use.
     pub const CLAIM: Guard = Guard { rule: Rule::CLAIM };
 
-    /// Longest result that is recorded with a numbered write, in bytes.
+    /// The longest result that is recorded with a numbered write, in bytes.
     pub const MAX_RESULT_BYTES: usize = 65_536;
 
-    /// Checks any operation that carries a token, and raises the fence where it must.
+    /// Checks any operation that carries a token, and raises the fence if necessary.
     ///
     /// # Errors
     /// As [`claim`].
@@ -87,10 +87,10 @@ impl Guard {
         self.judge(tx, &claims, op, None).await
     }
 
-    /// Checks a numbered write: a repeat is recognised, and gets the result that was recorded.
+    /// Checks a numbered write: a repeat is recognised and gets the recorded result.
     ///
     /// # Errors
-    /// As [`claim`]; the same number for another write is rejected.
+    /// The same as [`claim`]; the same number with another write is rejected.
     pub async fn write<'p, S: Session>(
         &self,
         tx: &mut S,
@@ -102,7 +102,7 @@ impl Guard {
         self.judge(tx, &claims, op, Some(write.digest)).await
     }
 
-    /// Records what a numbered write answered, in the transaction that carried it out.
+    /// Records the result of a numbered write, in the transaction that carried it out.
     ///
     /// # Errors
     /// [`Fault::Argument`] if it is too long, or if this is not the resource's last numbered write.
@@ -166,7 +166,7 @@ impl Guard {
     }
 }
 
-/// The rows of these resources, ours until the transaction ends; what is missing is made.
+/// Locks the rows of these resources until the transaction ends, and creates missing rows.
 async fn take<S: Session>(
     tx: &mut S,
     asked: &BTreeMap<&str, Pass<'_>>,
@@ -190,7 +190,7 @@ fn named(mut row: Row) -> Option<(String, GuardRow)> {
     Some((row.text(0)?, guard_row(&mut row)))
 }
 
-/// From the columns after the resource's.
+/// Parses the columns after the resource's.
 pub(super) fn guard_row(row: &mut Row) -> GuardRow {
     GuardRow {
         authority: row.text(1),

@@ -6,37 +6,37 @@
 //!           └ UPDATE palisade_fence … RETURNING → GuardRow → Rule::decide → UPDATE, if it changed
 //! ```
 //!
-//! | what you have | what to take |
+//! | data | use |
 //! |---|---|
 //! | writes to many rows or tables that belong together | the guard row: [`claim`], [`claim_all`], [`Guard::write`] |
 //! | one row for each resource, one statement for each write | the token as its column: [`Column`], [`Records`] |
-//! | code that you do not trust to remember | the trigger: `sql/postgres/0003_sticky.sql`, beside the guard row |
+//! | code that may forget the fence | the trigger: `sql/postgres/0003_sticky.sql`, beside the guard row |
 //!
-//! Transactions of tokio-postgres (feature `postgres`) and connections of sqlx (feature
-//! `sqlx-postgres`) are [`Session`]s; nothing else differs between them. [`MIGRATIONS`] are plain SQL;
+//! Transactions of tokio-postgres (feature `postgres`) and connections of sqlx (feature `sqlx-postgres`) are
+//! [`Session`]s; there is no other difference between them. [`MIGRATIONS`] are plain SQL;
 //! `palisade fence install postgres` runs them.
 //!
-//! **A rejection ends your transaction.** [`Refused::Rejected`] comes as the `Err` side so that `?`
-//! leaves the function and the transaction rolls back. Whatever else was done in it is gone too: work
-//! that must survive, such as a refund, goes into a transaction of its own.
+//! **A rejection ends your transaction.** [`Refused::Rejected`] is an `Err`, so that `?` leaves the function
+//! and the transaction rolls back, with all of its other work. Work that must persist, such as a refund,
+//! needs its own transaction.
 //!
-//! **Isolation.** At READ COMMITTED (the default) a claim waits for the transaction that has the guard
-//! row and then sees what that one committed, and so does everything read after the claim. At
-//! REPEATABLE READ and SERIALIZABLE the waiting transaction cannot see it and the database ends it
-//! instead: [`Fault::is_retryable`] is true, nothing happened, begin again. It works because every
-//! operation writes the guard row, even when the mark stays: a mere lock would let such a transaction
-//! go on with what it no longer sees. A claim is the **first** statement of its transaction.
+//! **Isolation.** At READ COMMITTED (the default) a claim waits for the transaction that has the guard row
+//! and then sees what that one committed, and so does every read after the claim. At REPEATABLE READ and
+//! SERIALIZABLE the waiting transaction cannot see it, and the database aborts it instead:
+//! [`Fault::is_retryable`] is true, nothing happened, begin again. This works because every operation writes
+//! the guard row, even when the mark stays the same: with only a lock, such a transaction would continue with
+//! an outdated view. A claim must be the **first** statement of its transaction.
 
 mod column;
+mod error;
 mod guard;
 mod operator;
 mod records;
 mod session;
 #[cfg(feature = "sqlx-postgres")]
-mod through_sqlx;
+mod sqlx_driver;
 #[cfg(feature = "postgres")]
-mod through_tokio;
-mod told;
+mod tokio_driver;
 
 pub use crate::guard_row::{Corrupt, Numbered};
 pub use crate::sql::{Entry, Fault, Refused, Strategy};
@@ -46,8 +46,8 @@ pub use operator::Operator;
 pub use records::Records;
 pub use session::Session;
 
-/// The schema, as plain SQL: file name and text, in the order to run them. Running them again changes
-/// nothing.
+/// The schema, as plain SQL: file name and text, in the order in which to run them. Running them again
+/// changes nothing.
 pub const MIGRATIONS: &[(&str, &str)] = &[
     (
         "0001_guard_row.sql",

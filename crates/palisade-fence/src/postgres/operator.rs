@@ -1,4 +1,4 @@
-//! What an operator does: look at fences, and re-arm one (rule F7).
+//! Operations for operators: look at fences, and re-arm one (rule F7).
 
 use palisade_core::AuthorityId;
 use palisade_core::Token;
@@ -29,8 +29,7 @@ ON CONFLICT (resource) DO UPDATE SET token = $2, floor = $2, authority = $3, loc
 WHERE palisade_fence.token <= $2 OR palisade_fence.token = $4
 RETURNING resource::text";
 
-/// The fences of a database, in a transaction of the caller's: committing it is what makes a re-arming
-/// durable.
+/// The fences of a database, in a transaction of the caller: a re-arming is durable once the caller commits.
 ///
 /// ```no_run
 /// # use palisade_fence::{Admin, postgres::{Fault, Operator, Session}};
@@ -43,7 +42,7 @@ RETURNING resource::text";
 pub struct Operator<'a, S>(&'a mut S);
 
 impl<'a, S: Session> Operator<'a, S> {
-    /// Looks through this transaction.
+    /// Creates the handle for this transaction.
     pub const fn new(tx: &'a mut S) -> Operator<'a, S> {
         Operator(tx)
     }

@@ -1,4 +1,4 @@
-//! The ready store `resource_records`: a text under each resource, and its token in the same row.
+//! The ready-made store `resource_records`: a text for each resource, and its token in the same row.
 
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
@@ -7,7 +7,7 @@ use super::column::int;
 use super::session::{Arg, Session};
 use crate::sql::{Refused, Strategy, admit, bound, valid_id};
 
-/// One statement; the row's own lock makes it atomic. A missing row is made.
+/// One statement, which is atomic through the row's own lock. A missing row is created.
 const OPTIMISTIC: &str = "INSERT INTO resource_records AS r (resource_id, resource_data, last_fencing_token, updated_at)
 SELECT $1, $2, $3, now() WHERE $3 <= $4 OR EXISTS (SELECT FROM resource_records WHERE resource_id = $1)
 ON CONFLICT (resource_id) DO UPDATE SET resource_data = excluded.resource_data,
@@ -39,7 +39,7 @@ const DELETE: &str = "UPDATE resource_records SET resource_data = NULL, last_fen
 /// The store: table `resource_records`, keys of 1 – 100 characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
-    /// How rows are taken.
+    /// How rows are locked.
     pub strategy: Strategy,
     /// The jump bound in force.
     pub rule: Rule,
@@ -55,10 +55,10 @@ impl Records {
         }
     }
 
-    /// Claims a resource and reads it, in one step: both F2 and F3. A missing row is made, empty.
+    /// Claims a resource and reads it in one step (rules F2 and F3). A missing row is created, empty.
     ///
     /// # Errors
-    /// [`Refused::Rejected`] if stale or a leap; faults of the database.
+    /// [`Refused::Rejected`] for a stale token or a jump; faults of the database.
     pub async fn claim<S: Session>(
         &self,
         tx: &mut S,
@@ -82,7 +82,7 @@ impl Records {
         }
     }
 
-    /// Writes a resource's text; a missing row is made, a higher token claims in the same step.
+    /// Writes a resource's text. A missing row is created; a higher token is claimed in the same step.
     ///
     /// # Errors
     /// As [`Records::claim`].
@@ -110,10 +110,10 @@ impl Records {
         }
     }
 
-    /// Empties a resource. Its row stays, for the fence lives in it (rule F4).
+    /// Empties a resource. Its row stays, because it contains the fence (rule F4).
     ///
     /// # Errors
-    /// As [`Records::claim`]; [`Reject::Missing`] if there is nothing (rule F8).
+    /// The same as [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
     pub async fn delete<S: Session>(
         &self,
         tx: &mut S,
@@ -129,7 +129,7 @@ impl Records {
         }
     }
 
-    /// Takes the row until the transaction ends, and judges the token.
+    /// Locks the row until the transaction ends, and decides the token.
     async fn lock<S: Session>(
         &self,
         tx: &mut S,
@@ -164,7 +164,7 @@ impl Records {
         }
     }
 
-    /// Why nothing was hit.
+    /// Returns the reason why no row was matched.
     async fn why<S: Session>(
         &self,
         tx: &mut S,

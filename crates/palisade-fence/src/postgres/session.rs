@@ -1,13 +1,13 @@
-//! What the fence needs of a driver: one statement, its arguments, its rows.
+//! The fence's interface to a driver: one statement, its arguments, its rows.
 
 use std::future::Future;
 
 use crate::sql::Fault;
 
-/// A transaction of the user's, whatever the driver.
+/// A transaction of the user, with any driver.
 ///
 /// Implemented for `tokio_postgres::Transaction` and for sqlx's `PgConnection` and `Transaction`. A
-/// connection of sqlx outside a transaction is refused as [`Fault::NoTransaction`]: there, check and
+/// connection of sqlx outside a transaction is refused with [`Fault::NoTransaction`], because check and
 /// effect would be two steps.
 pub trait Session: Send + sealed::Drives {}
 
@@ -16,9 +16,9 @@ impl<S: sealed::Drives + Send> Session for S {}
 pub(crate) mod sealed {
     use super::{Arg, Fault, Future, Row};
 
-    /// The driver's part, not for others to implement: a promise to be in a transaction.
+    /// The driver's part, which others must not implement: it promises to be in a transaction.
     pub trait Drives {
-        /// Runs one statement and gives all its rows.
+        /// Runs one statement and returns all its rows.
         #[doc(hidden)]
         fn ask(
             &mut self,
@@ -45,7 +45,7 @@ pub enum Arg<'a> {
 #[derive(Clone, Debug)]
 pub struct Row(pub(super) Vec<Value>);
 
-/// What is in a column.
+/// The value of a column.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Text(Option<String>),

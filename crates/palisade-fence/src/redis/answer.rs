@@ -1,4 +1,4 @@
-//! What the script answers, as this crate says it.
+//! Conversion of the script's answers into the crate's types.
 
 use palisade_core::fence::{Reject, Sequence};
 use palisade_core::{AuthorityId, LockName, Token};
@@ -76,7 +76,7 @@ pub(super) fn token(text: &str) -> Option<Token> {
     Token::new(text.parse().ok()?).ok()
 }
 
-/// A word of an answer; `None` if it is something else.
+/// Returns a text in an answer; `None` if it is another type.
 pub(super) fn word(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),

@@ -37,35 +37,35 @@
 //! # }
 //! ```
 //!
-//! # What it gives
+//! # Guarantees
 //!
-//! * A script is one step at the server, in memory, in its log and at its replicas: there is no data of
-//!   a new token under an old mark (rule F1). The mark is stored first, the effect second.
-//! * [`Writing::set`] and the other commands are all or nothing: a command that fails takes the mark back
-//!   with it. **A script of the user's own is not**: Redis takes nothing back, so when it fails, the
-//!   raised fence stays and so does what the script had done. A numbered run that failed is answered
-//!   the same again, and never runs twice.
-//! * Marks never expire and are never collected. Tokens are compared as Lua's numbers, which are
-//!   exact up to 2^53, and are never printed by Lua, which would write 1e+15.
-//! * The rule is that of [`palisade_core::fence`]; a test holds the two against each other.
+//! * A script is one step at the server, in memory, in its log and at its replicas: data of a new token never
+//!   exists under an old mark (rule F1). The mark is stored first, the effect second.
+//! * [`Writing::set`] and the other commands are all or nothing: a command that fails also restores the mark.
+//!   **A script of the user is not**: Redis rolls nothing back, so when it fails, the raised fence stays and
+//!   so do the script's earlier writes. A numbered run that failed gets the same answer again, and never runs
+//!   twice.
+//! * Marks never expire and are never collected. Tokens are compared as Lua's numbers, which are exact up to
+//!   2^53, and are never formatted by Lua, which would write 1e+15.
+//! * The rule is that of [`palisade_core::fence`]; a test compares the two.
 //!
-//! # What it cannot give
+//! # Limitations
 //!
-//! * **Who writes with plain `SET` is not stopped**: Redis has no trigger, and its access rules hold
-//!   inside scripts as outside. Rule F9 binds those who write through this module.
-//! * **Redis answers before it is on disk.** With `appendfsync everysec` a crash loses up to two
-//!   seconds of marks and data, with `always` nothing that was answered, without a log everything since
-//!   the snapshot. Mark and data go back *together*: a holder that was refused before the crash may be
-//!   admitted after it. The same holds for a **failover** (what the replica had not received is gone;
-//!   `WAIT` narrows that), for a **restored snapshot** and for `FLUSHALL`. Redis cannot notice it: after
-//!   each of these, let the authority issue a token and re-arm with that floor ([`Operator`]).
-//! * What is noticed is a mark that is gone while its data is there: [`Fault::Lost`]. An operation
-//!   looks at its own keys and at those of [`Resource::guarding`].
-//! * Eviction could take a mark away: [`probe`] refuses `allkeys-*` policies.
-//! * A replica may be behind, and would answer a tokened read from old data: [`probe`] refuses it. A
-//!   plain read there is an observer's.
-//! * In a cluster several resources cannot be claimed in one step: claim one after the other, in name
-//!   order, all before the first read.
+//! * **Code that writes with plain `SET` is not stopped**: Redis has no trigger, and its access rules apply
+//!   inside scripts as well as outside. Rule F9 binds only code that writes through this module.
+//! * **Redis answers before data is on disk.** With `appendfsync everysec` a crash loses up to two seconds of
+//!   marks and data, with `always` nothing that was answered, without a log everything since the snapshot.
+//!   Mark and data go back *together*: a holder that was refused before the crash may be admitted after it.
+//!   The same holds for a **failover** (data that the replica had not received is lost; `WAIT` narrows that),
+//!   for a **restored snapshot** and for `FLUSHALL`. Redis cannot detect it: after each of these, let the
+//!   authority issue a token and re-arm with that floor ([`Operator`]).
+//! * Redis detects a missing mark whose data is still there: [`Fault::Lost`]. An operation looks at its own
+//!   keys and at those of [`Resource::guarding`].
+//! * Eviction could remove a mark: [`probe`] refuses `allkeys-*` policies.
+//! * A replica may lag, and would answer a read with a token from old data: [`probe`] refuses it. A plain
+//!   read there is for observers.
+//! * In a cluster several resources cannot be claimed in one step: claim one after the other, in name order,
+//!   all before the first read.
 
 mod answer;
 mod fault;

@@ -13,7 +13,7 @@ use crate::checked::Checked;
 use crate::fence::{Change, Fence, Write};
 use crate::name::ObjectPath;
 
-/// A hash has no command that appends.
+/// The script for appending: a hash has no command that appends.
 static APPEND: LazyLock<Result<Script, Fault>> = LazyLock::new(|| {
     Script::new(
         "local before = redis.call('HGET', KEYS[1], ARGV[1]) or ''
@@ -22,8 +22,8 @@ return false",
     )
 });
 
-/// Objects in the hash `{resource}:objects`, guarded together. Since all of them lie in one key, a lost
-/// mark is noticed by every operation, the claim among them (rule F7).
+/// Objects in the hash `{resource}:objects`, guarded together. Since all of them are in one key, every
+/// operation notices a lost mark, including the claim (rule F7).
 ///
 /// Cloning the connection must be cheap, as it is with redis' `MultiplexedConnection`,
 /// `ConnectionManager` and `ClusterConnection`.
@@ -35,7 +35,8 @@ pub struct Objects<C> {
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync> Objects<C> {
-    /// The objects of one resource. Call [`probe`](super::probe) once for a server before.
+    /// Creates the handle for the objects of one resource. Call [`probe`](super::probe) once for each server
+    /// before.
     ///
     /// # Errors
     /// As [`Resource::new`].

@@ -1,4 +1,4 @@
-//! What an operator does: look at fences, and re-arm one (rule F7).
+//! Operations for operators: look at fences, and re-arm one (rule F7).
 
 use std::collections::BTreeSet;
 
@@ -13,18 +13,18 @@ use super::resource::{MARKS, Resource};
 use super::script::REARM;
 use crate::admin::{Admin, Listed};
 
-/// How many keys one step of a scan looks at.
+/// The number of keys that one step of a scan reads.
 const STEP: u32 = 1_000;
 
 /// The fences of a server.
 ///
-/// Redis keeps no order: a page of a listing scans all keys of the server, step by step. In a cluster it
-/// sees the node that the connection goes to.
+/// Redis keeps no order: a page of a listing scans all keys of the server, step by step. In a cluster it sees
+/// only the node of the connection.
 #[derive(Debug)]
 pub struct Operator<'a, C>(&'a mut C);
 
 impl<'a, C: ConnectionLike + Send> Operator<'a, C> {
-    /// Looks through this connection.
+    /// Creates the handle for this connection.
     pub const fn new(connection: &'a mut C) -> Operator<'a, C> {
         Operator(connection)
     }
@@ -67,7 +67,7 @@ impl<C: ConnectionLike + Send> Admin for Operator<'_, C> {
             let wanted = found
                 .filter(|name| name.starts_with(prefix) && after.is_none_or(|after| *name > after));
             names.extend(wanted.map(str::to_owned));
-            // The first ones of what was seen are enough to remember.
+            // It is enough to keep the first names seen.
             while names.len() > limit as usize {
                 names.pop_last();
             }
@@ -105,7 +105,7 @@ impl<C: ConnectionLike + Send> Admin for Operator<'_, C> {
     }
 }
 
-/// What a mark says: see fence.lua.
+/// Parses a mark: see fence.lua.
 fn state(held: &[u8]) -> Option<FenceState> {
     let mut lines = held.split(|byte| *byte == b'\n');
     let mut line = || std::str::from_utf8(lines.next()?).ok();
@@ -123,7 +123,7 @@ fn state(held: &[u8]) -> Option<FenceState> {
     })
 }
 
-/// A name that may be left out; `None` if it is no name.
+/// Parses an optional name; `None` if it is not valid.
 fn named<T, E>(text: &str, new: impl Fn(&str) -> Result<T, E>) -> Option<Option<T>> {
     match text {
         "" => Some(None),

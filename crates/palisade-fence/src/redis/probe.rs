@@ -1,16 +1,16 @@
-//! Asks a server, once, whether fences can live there.
+//! The check, once for each server, whether it can keep fences.
 
 use redis::aio::ConnectionLike;
 use redis::cmd;
 
 use super::fault::Fault;
 
-/// Refuses a server that may evict what never expires, and a replica. Call it once after connecting;
-/// somebody may change the setting later.
+/// Refuses a replica, and a server that may evict keys that never expire. Call it once after connecting; the
+/// setting may change later.
 ///
 /// # Errors
 /// [`Fault::Evicting`] for `maxmemory-policy allkeys-*`, with or without a `maxmemory` at present;
-/// [`Fault::Replica`]; [`Fault::Answer`] if the server does not tell; the server's.
+/// [`Fault::Replica`]; [`Fault::Answer`] if the server does not report its settings; errors of the server.
 pub async fn probe<C: ConnectionLike>(connection: &mut C) -> Result<(), Fault> {
     if told(connection, "replication", "role").await? != "master" {
         return Err(Fault::Replica);

@@ -12,14 +12,14 @@ use crate::audit;
 use crate::checked::Checked;
 use crate::name::ResourceId;
 
-/// What the names of all marks begin with. No other key may.
+/// The prefix of all marks. No other key may have it.
 pub(super) const MARKS: &str = "palisade:fence:";
 
-/// Some keys under one fence.
+/// Several keys under one fence.
 ///
-/// Its name is the tag of its keys: the mark of `orders` is the hash `palisade:fence:{orders}`, and the
-/// data lies in `orders`, `{orders}:total` and the like. So in a cluster all are in one slot, which one
-/// script needs; another key is refused before anything is sent.
+/// Its name is the hash tag of its keys: the mark of `orders` is the hash `palisade:fence:{orders}`, and the
+/// data is in `orders`, `{orders}:total` and the like. In a cluster all of them are in one slot, which a
+/// script requires; any other key is refused before anything is sent.
 #[derive(Clone, Debug)]
 pub struct Resource {
     name: ResourceId,
@@ -29,18 +29,18 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// Longest list of arguments to one command: Lua has no room for more.
+    /// The longest list of arguments to one command: Lua has no room for more.
     pub const MAX_ARGUMENTS: usize = 4_000;
 
-    /// A resource under the claim fence.
+    /// Creates a resource under the claim fence.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for a name that is no name, [`Fault::Argument`] for one with a brace in it.
+    /// [`Fault::Invalid`] for a name that is not valid, [`Fault::Argument`] for one that contains a brace.
     pub fn new(name: &str) -> Result<Resource, Fault> {
         let name = ResourceId::new(name)?;
         if name.as_str().contains(['{', '}']) {
             let text = format!(
-                "resource_id {name} has a brace in it; the name is the keys' tag: write the tag alone"
+                "resource_id {name} contains a brace; the name is the keys' hash tag: write the tag alone"
             );
             return Err(Fault::Argument(text));
         }
@@ -52,9 +52,9 @@ impl Resource {
         })
     }
 
-    /// Names keys of the resource's data that are looked for when there is no mark: with data in one of
-    /// them the fence state was lost, and nothing is admitted (rule F7). The keys that an operation
-    /// works on are looked for anyway; a claim has none but these.
+    /// Adds keys of the resource's data to look for if there is no mark: if one of them has data, the fence
+    /// state was lost, and nothing is admitted (rule F7). The keys of an operation are checked in any case; a
+    /// claim has only these.
     ///
     /// # Errors
     /// [`Fault::Argument`] for a key in another slot.
@@ -65,7 +65,7 @@ impl Resource {
         Ok(self)
     }
 
-    /// The same resource under another rule. Use one rule for the whole life of a resource.
+    /// Returns the same resource with another rule. Use one rule for the whole life of a resource.
     #[must_use]
     pub fn under(self, rule: Rule) -> Resource {
         Resource { rule, ..self }
@@ -77,17 +77,17 @@ impl Resource {
         self.name.as_str()
     }
 
-    /// A key of this resource: `{name}:rest`.
+    /// Returns a key of this resource: `{name}:rest`.
     #[must_use]
     pub fn key(&self, rest: &str) -> String {
         format!("{{{}}}:{rest}", self.name)
     }
 
-    /// Raises the fence, before the first read (rule F2): one round trip. From then on nothing older is
-    /// admitted. As durable as the server's settings make it; see the module.
+    /// Raises the fence, before the first read (rule F2): one round trip. From then on no older token is
+    /// admitted. It is as durable as the server's settings make it; see the module.
     ///
     /// # Errors
-    /// [`Fault::Lost`] if the fence state is gone; the server's.
+    /// [`Fault::Lost`] if the fence state is gone; errors of the server.
     pub async fn claim<'p, C: ConnectionLike>(
         &self,
         connection: &mut C,
@@ -100,7 +100,7 @@ impl Resource {
     /// Reads a string in order to write (rule F3).
     ///
     /// # Errors
-    /// As [`Resource::claim`]; a key of another type is [`Fault::Command`].
+    /// The same as [`Resource::claim`]; a key of another type is [`Fault::Command`].
     pub async fn get<'p, C: ConnectionLike>(
         &self,
         connection: &mut C,
@@ -128,10 +128,10 @@ impl Resource {
         self.reads(connection, pass.into(), effect, None).await
     }
 
-    /// Reads with a script of the user's own, in order to write (rule F3).
+    /// Reads with a script of the user, in order to write (rule F3).
     ///
     /// # Errors
-    /// As [`Resource::claim`]; [`Fault::Script`] if the script fails.
+    /// The same as [`Resource::claim`]; [`Fault::Script`] if the script fails.
     pub async fn read<'p, C: ConnectionLike, T: FromRedisValue>(
         &self,
         connection: &mut C,
@@ -154,8 +154,9 @@ impl Resource {
         }
     }
 
-    /// Begins a write by code that has no token. It is rejected once the resource is fenced (rule F9), and
-    /// [`Fault::Unarmed`] before. That this code asks at all is its own good will: see the module.
+    /// Begins a write by code without a token. It is rejected once the resource is fenced (rule F9), and
+    /// [`Fault::Unarmed`] before. Such code calls this voluntarily; Redis does not enforce it: see the
+    /// module.
     #[must_use]
     pub const fn write_tokenless(&self) -> Writing<'_> {
         Writing {
@@ -218,7 +219,7 @@ impl Resource {
     fn belong(&self, keys: &[&str]) -> Result<(), Fault> {
         for key in keys {
             let problem = if key.starts_with(MARKS) {
-                format!("key {key:?} is a fence's own: keys that begin with {MARKS} are not data")
+                format!("key {key:?} belongs to a fence: keys that begin with {MARKS} are not data")
             } else if slot(key) != slot(&self.mark) {
                 let name = self.name();
                 format!("key {key:?} is not in the slot of resource {name}: call it {{{name}}}:…")
@@ -231,7 +232,7 @@ impl Resource {
     }
 }
 
-/// One write that is under way.
+/// One write in preparation.
 #[derive(Clone, Copy, Debug)]
 pub struct Writing<'a> {
     resource: &'a Resource,
@@ -240,7 +241,7 @@ pub struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Gives the write its number among those of this grant: makes it safe to repeat (rule F5).
+    /// Gives the write its number among those of this grant, which makes it safe to repeat (rule F5).
     #[must_use]
     pub const fn numbered(self, sequence: Sequence) -> Self {
         Writing {
@@ -249,7 +250,7 @@ impl Writing<'_> {
         }
     }
 
-    /// `SET`: the key holds these bytes and does not expire.
+    /// `SET`: sets the key to these bytes, without expiry.
     ///
     /// # Errors
     /// As [`Resource::get`].
@@ -263,10 +264,10 @@ impl Writing<'_> {
             .await
     }
 
-    /// `HSET`: these fields of the hash hold these bytes.
+    /// `HSET`: sets these fields of the hash to these bytes.
     ///
     /// # Errors
-    /// As [`Resource::get`]; [`Fault::Argument`] beyond [`Resource::MAX_ARGUMENTS`].
+    /// The same as [`Resource::get`]; [`Fault::Argument`] beyond [`Resource::MAX_ARGUMENTS`].
     pub async fn hset<C: ConnectionLike>(
         self,
         connection: &mut C,
@@ -280,7 +281,7 @@ impl Writing<'_> {
         self.command(connection, "command", key, &arguments).await
     }
 
-    /// `HDEL`: the field is gone. What was not there is
+    /// `HDEL`: deletes the field. A missing field is
     /// [`Reject::Missing`](palisade_core::fence::Reject::Missing) (rule F8).
     ///
     /// # Errors
@@ -295,8 +296,8 @@ impl Writing<'_> {
         self.command(connection, "deleting", key, &arguments).await
     }
 
-    /// `DEL`: the key is gone. What was not there is
-    /// [`Reject::Missing`](palisade_core::fence::Reject::Missing) (rule F8).
+    /// `DEL`: deletes the key. A missing key is [`Reject::Missing`](palisade_core::fence::Reject::Missing)
+    /// (rule F8).
     ///
     /// # Errors
     /// As [`Resource::get`].
@@ -308,7 +309,7 @@ impl Writing<'_> {
         self.command(connection, "deleting", key, &[b"DEL"]).await
     }
 
-    /// `APPEND`: these bytes come after what the key holds.
+    /// `APPEND`: appends these bytes to the key's content.
     ///
     /// # Errors
     /// As [`Resource::get`].
@@ -322,14 +323,14 @@ impl Writing<'_> {
             .await
     }
 
-    /// Runs a script of the user's own and gives what it returns.
+    /// Runs a script of the user and returns its result.
     ///
-    /// The fence is raised **before** the script runs, in the same step at the server. What a numbered
-    /// run returned, up to 64 KiB, is recorded: its repeat runs nothing and gets that, or nil if it
+    /// The fence is raised **before** the script runs, in the same step at the server. The result of a
+    /// numbered run, up to 64 KiB, is recorded: its repeat runs nothing and gets that result, or nil if it
     /// was longer.
     ///
     /// # Errors
-    /// As [`Resource::claim`]; [`Fault::Script`] if the script fails.
+    /// The same as [`Resource::claim`]; [`Fault::Script`] if the script fails.
     pub async fn run<C: ConnectionLike, T: FromRedisValue>(
         self,
         connection: &mut C,

@@ -1,4 +1,4 @@
-//! The script's text, and how it is called: by its hash, in one round trip.
+//! The text of the script, and its call by hash, in one round trip.
 
 use std::sync::LazyLock;
 
@@ -10,30 +10,31 @@ use super::fault::Fault;
 
 const FENCE: &str = include_str!("fence.lua");
 
-/// The fence's script with no script of the user's in it.
+/// The fence's script without a script of the user.
 pub(super) static PLAIN: LazyLock<Text> = LazyLock::new(|| Text::new(FENCE.to_owned()));
 
-/// What an operator runs.
+/// The script that re-arms a fence.
 pub(super) static REARM: LazyLock<Text> =
     LazyLock::new(|| Text::new(include_str!("rearm.lua").to_owned()));
 
-/// A script of the user's own, guarded by the fence: it runs after the check, in the same step.
+/// A script of the user, guarded by the fence: it runs after the check, in the same step.
 ///
-/// It is written like any script for `EVAL`: `KEYS` and `ARGV` are its own. Keep it; the server knows it
-/// by its hash after the first call.
+/// It is written like any script for `EVAL`, with its own `KEYS` and `ARGV`. Keep the value: after the first
+/// call the server knows the script by its hash.
 #[derive(Clone, Debug)]
 pub struct Script(pub(super) Text);
 
 impl Script {
-    /// Takes a script of the user's own.
+    /// Takes a script of the user.
     ///
     /// # Errors
-    /// [`Fault::Argument`] for a script with a `#!` line, which cannot stand inside another. A mistake in
-    /// its Lua is found by the server at the first call, and nothing takes effect.
+    /// [`Fault::Argument`] for a script with a `#!` line, which cannot be part of another script. The server
+    /// finds a mistake in its Lua code at the first call, and nothing takes effect.
     pub fn new(lua: &str) -> Result<Script, Fault> {
         match lua.starts_with("#!") {
             true => Err(Fault::Argument(
-                "a guarded script must not begin with #!: it runs inside the fence's".to_owned(),
+                "a guarded script must not begin with #!: it runs inside the fence's script"
+                    .to_owned(),
             )),
             false => Ok(Script(Text::new(with(lua)))),
         }
@@ -44,7 +45,7 @@ fn with(lua: &str) -> String {
     format!("local function effect(KEYS, ARGV)\n{lua}\nend\n{FENCE}")
 }
 
-/// A text that the server may know already.
+/// A script text that the server may already know.
 #[derive(Clone, Debug)]
 pub(super) struct Text {
     lua: String,
@@ -57,7 +58,7 @@ impl Text {
         Text { lua, hash }
     }
 
-    /// Runs it: by its hash, and with its text if the server does not know it (any more).
+    /// Runs the script by its hash, or with its text if the server does not know it (any more).
     pub(super) async fn run<C: ConnectionLike>(
         &self,
         connection: &mut C,
@@ -89,7 +90,7 @@ fn command(name: &str, script: &str, keys: &[&str], arguments: &[&[u8]]) -> Cmd 
     command
 }
 
-/// What the fence is asked. The order of `arguments` is that of `ARGV` in fence.lua.
+/// A request to the fence. The order of `arguments` is that of `ARGV` in fence.lua.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'a> {
     pub(super) rule: Rule,
@@ -100,7 +101,7 @@ pub(super) struct Ask<'a> {
     pub(super) effect: Effect<'a>,
 }
 
-/// What is done once it is admitted.
+/// The effect of an admitted operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effect<'a> {
     pub(super) kind: &'static str,
@@ -115,7 +116,8 @@ impl Effect<'_> {
         arguments: &[],
     };
 
-    /// A checksum of all it says, each part with its length. It finds a caller's mistake, not an attack.
+    /// A checksum of the whole content, each part with its length. It detects a caller's mistake, not an
+    /// attack.
     fn digest(&self, text: &Text) -> u64 {
         let mut crc = crc32fast::Hasher::new();
         let mut length = 0;
@@ -135,7 +137,7 @@ impl Effect<'_> {
 }
 
 impl Ask<'_> {
-    /// Sends it; `guarded` are keys whose data proves that the resource is not new.
+    /// Sends the request; `guarded` are keys whose data proves that the resource is not new.
     pub(super) async fn send<C: ConnectionLike>(
         &self,
         connection: &mut C,

@@ -1,6 +1,6 @@
-//! Slots of a Redis cluster: keys of one script must lie in one.
+//! Slots of a Redis cluster: all keys of one script must be in one slot.
 
-/// Which of the 16,384 slots a key lies in: CRC-16/XMODEM of its tag, or of all of it.
+/// Returns which of the 16,384 slots a key is in: CRC-16/XMODEM of its tag, or of the whole key.
 pub(super) fn slot(key: &str) -> u16 {
     let bytes = tag(key).unwrap_or(key).bytes();
     let crc = bytes.fold(0_u16, |crc, byte| {
@@ -12,7 +12,7 @@ pub(super) fn slot(key: &str) -> u16 {
     crc % 16_384
 }
 
-/// What stands between the first `{` and the first `}` after it, unless that is nothing.
+/// Returns the text between the first `{` and the next `}`, unless it is empty.
 fn tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
@@ -23,7 +23,7 @@ fn tag(key: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// The first is the check value of the CRC, the others are what `CLUSTER KEYSLOT` says.
+    /// The first is the check value of the CRC, the others are from `CLUSTER KEYSLOT`.
     #[test]
     fn slots_are_those_of_a_cluster() {
         assert_eq!(slot("123456789"), 0x31c3);

@@ -6,7 +6,7 @@ use palisade_core::fence::{Op, Pass, Rule, Verdict};
 use super::fault::{Fault, Refused};
 use crate::guard_row::column_state;
 
-/// Judges a token against the number in a column.
+/// Decides a token against the number in a column.
 pub(crate) fn admit(rule: Rule, column: i64, token: Token) -> Result<(), Refused> {
     match rule.decide(&column_state(column)?, Pass::new(token), Op::Claim) {
         Verdict::Reject(reject) => Err(reject.into()),
@@ -14,22 +14,22 @@ pub(crate) fn admit(rule: Rule, column: i64, token: Token) -> Result<(), Refused
     }
 }
 
-/// How far a token may leap, as a number for SQL.
+/// The largest jump of a token, as a number for SQL.
 pub(crate) fn bound(rule: Rule) -> u64 {
     rule.max_jump.unwrap_or(Token::MAX.get())
 }
 
-/// A name of a table or column, as long as the database allows.
+/// Checks the name of a table or column, up to the length that the database allows.
 pub(crate) fn valid_name(name: &str, longest: usize) -> Result<(), Fault> {
     if name.is_empty() || name.len() > longest || name.contains('\0') {
         return Err(Fault::Argument(format!(
-            "{name:?} is no name of a table or column: 1 ..= {longest} bytes without NUL are allowed"
+            "{name:?} is not the name of a table or column: 1 ..= {longest} bytes without NUL are allowed"
         )));
     }
     Ok(())
 }
 
-/// A key of `resource_records`.
+/// Checks a key of `resource_records`.
 pub(crate) fn valid_id(id: &str) -> Result<(), Fault> {
     let characters = id.chars().count();
     if (1..=100).contains(&characters) && !id.contains('\0') {

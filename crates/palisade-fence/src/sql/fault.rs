@@ -1,4 +1,4 @@
-//! What can come instead of an admission, in every SQL database.
+//! The outcomes other than an admission, for all SQL databases.
 
 use std::error::Error;
 
@@ -8,19 +8,20 @@ use crate::audit;
 use crate::guard_row::Corrupt;
 use crate::name::Invalid;
 
-/// Why the transaction must not go on.
+/// The reason why the transaction must not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// The fence said no: a normal outcome. Roll back and give up, or see what the reason asks for.
+    /// The fence rejected the operation: a normal outcome. Roll back and give up, or do what the reason asks
+    /// for.
     #[error("{0}")]
     Rejected(Reject),
-    /// Something failed.
+    /// A fault.
     #[error(transparent)]
     Fault(Fault),
 }
 
 impl Refused {
-    /// The same, once the operator was told.
+    /// Records the refusal for the operator and returns it.
     pub(crate) fn noted(self, resource: &str, pass: Pass<'_>) -> Refused {
         if let Refused::Rejected(reject) = &self {
             audit::rejected(resource, Some(pass), reject);
@@ -28,8 +29,8 @@ impl Refused {
         self
     }
 
-    /// What became of a statement of the user's own; which table's trigger said no, the driver does not
-    /// tell in every version.
+    /// The outcome of a statement of the user. Not every version of the driver reports which table's trigger
+    /// rejected it.
     #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
     pub(crate) fn of_the_users(fault: Fault) -> Refused {
         let refused = Refused::from(fault);
@@ -39,7 +40,7 @@ impl Refused {
         refused
     }
 
-    /// The reason, if the fence said no.
+    /// The reason, if the fence rejected the operation.
     #[must_use]
     pub const fn rejected(&self) -> Option<&Reject> {
         match self {
@@ -49,46 +50,46 @@ impl Refused {
     }
 }
 
-/// What failed. Inside a transaction nothing took effect; only a connection that broke during COMMIT
-/// leaves its outcome unknown.
+/// A fault. Inside a transaction nothing took effect; only a connection that broke during COMMIT leaves its
+/// outcome unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// A resource's name is none.
+    /// The name of a resource is not valid.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// A table's or column's name is none, or an argument is out of range: what is wrong with it.
+    /// The name of a table or column is not valid, or an argument is out of range; the text says which.
     #[error("{0}")]
     Argument(String),
-    /// A table of the fence is not here: the database's words, and how it is made.
+    /// A table of the fence is missing: the database's message, and how to create it.
     #[error("the fence is not installed in this database ({0})")]
     NotInstalled(String),
-    /// The connection is in no transaction, so check and effect could not be one step.
+    /// The connection is not in a transaction, so check and effect could not be one step.
     #[error("a fence needs a transaction: begin one, and write in the same")]
     NoTransaction,
-    /// The transaction read before it claimed, and what it reads is older than the last write under the
-    /// guard row: what it wrote would be computed from the past.
+    /// The transaction read before it claimed, and its view is older than the last write under the guard row:
+    /// its writes would be computed from an old state.
     #[error(
         "the transaction has read before it claimed {0}, and sees an older state than the one it claimed: \
          begin again, and claim first"
     )]
     ReadBeforeClaim(String),
-    /// A guard row no fence can have written.
+    /// A guard row that no fence can have written.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// A fence is not re-armed below where it stands.
+    /// A fence cannot be re-armed with a floor below its token.
     #[error(transparent)]
     FloorTooLow(#[from] FloorTooLow),
-    /// The sticky trigger or the ratchet of the table said no.
+    /// The sticky trigger or the ratchet of the table rejected the statement.
     #[error("{0}")]
     Trigger(Reject),
-    /// The database said no.
+    /// The database reported an error.
     #[error("the database answered {state}: {message}")]
     Database {
         /// The database's own code: SQLSTATE in PostgreSQL, the number of the error elsewhere.
         state: String,
-        /// Its words.
+        /// Its message.
         message: String,
-        /// Whether it lets the same transaction be begun again.
+        /// Whether the same transaction may be started again.
         retryable: bool,
     },
     /// The connection or the driver failed.
@@ -97,8 +98,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the same transaction, rolled back and begun again, may well succeed: a serialization
-    /// failure, a deadlock, a lock timeout, a busy database. Nothing took effect.
+    /// Whether the same transaction, rolled back and started again, may succeed: a serialization failure, a
+    /// deadlock, a lock timeout, a busy database. Nothing took effect.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         match self {
@@ -109,7 +110,7 @@ impl Fault {
     }
 }
 
-/// What the trigger rejected is a rejection, whoever found it.
+/// A rejection by the trigger is a rejection, regardless of the statement that caused it.
 impl From<Fault> for Refused {
     fn from(fault: Fault) -> Refused {
         match fault {

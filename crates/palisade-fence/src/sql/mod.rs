@@ -1,5 +1,5 @@
-//! What the fences in SQL databases share: what to ask the rows, and what the answers mean. Knows of no
-//! database and of no driver.
+//! The common part of the fences in SQL databases: which rows to lock, and what their content means. It is
+//! independent of any database and driver.
 //!
 //! ```text
 //!   claims ──► asked ──► the backend takes the rows ──► rule_on ──► Ruled: the rows from now on

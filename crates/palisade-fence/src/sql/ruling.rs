@@ -1,4 +1,4 @@
-//! What the guard rows say to an operation.
+//! Decisions on guard rows.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use super::fault::{Fault, Refused};
 use crate::guard_row::{Decision, GuardRow};
 use crate::name::ResourceId;
 
-/// What was admitted.
+/// An admitted operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Go on: carry it out in this transaction.
+    /// The operation is new: carry it out in this transaction.
     First {
-        /// The highest token from now on; `None` where the check is off.
+        /// The highest token from now on; `None` if the check is off.
         highest: Option<Token>,
     },
-    /// This very write was carried out before: do nothing, answer this.
+    /// This same write was already carried out: do nothing, and return this answer.
     Repeat {
-        /// What `Guard::record` was given then.
+        /// The result that `Guard::record` was given then.
         result: Option<Vec<u8>>,
     },
 }
 
-/// How a row is kept from others while it is judged.
+/// How a row is protected from others while it is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// One conditional statement; waits for nobody but a writer of the same row in mid-statement.
+    /// One conditional statement; it waits only for a writer of the same row in mid-statement.
     Optimistic,
     /// The row is locked and read, then written: for a decision of your own in between.
     Pessimistic,
@@ -38,11 +38,11 @@ pub enum Strategy {
 pub(crate) struct Ruled<'a> {
     pub(crate) resource: &'a str,
     pub(crate) row: GuardRow,
-    /// Whether it differs from what is stored.
+    /// Whether it differs from the stored row.
     pub(crate) changed: bool,
 }
 
-/// The claims in name order, each resource once.
+/// Returns the claims in name order, each resource once.
 pub(crate) fn asked<'a, 'p>(
     claims: &[(&'a str, Pass<'p>)],
 ) -> Result<BTreeMap<&'a str, Pass<'p>>, Fault> {
@@ -57,9 +57,8 @@ pub(crate) fn asked<'a, 'p>(
     Ok(asked)
 }
 
-/// Judges an operation on all these resources: all are admitted, or it is refused, which the
-/// operator is told. The entry is that of
-/// the last one.
+/// Decides an operation on all these resources. Either all are admitted, or it is refused, which is recorded
+/// for the operator. The returned entry is that of the last resource.
 pub(crate) fn rule_on<'a>(
     rule: Rule,
     asked: &BTreeMap<&'a str, Pass<'_>>,
@@ -94,7 +93,7 @@ pub(crate) fn rule_on<'a>(
     Ok((all, entry))
 }
 
-/// Whether a result is short enough to be recorded.
+/// Checks that a result is short enough to be recorded.
 pub(crate) fn recordable(result: &[u8], longest: usize) -> Result<(), Fault> {
     match result.len() {
         bytes if bytes > longest => Err(Fault::Argument(format!(

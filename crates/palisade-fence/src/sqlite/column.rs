@@ -1,4 +1,4 @@
-//! The token as a column of the user's own table: every row is a resource, fenced by itself.
+//! The token as a column of the user's own table: every row is a resource with its own fence.
 //!
 //! ```text
 //!   optimistic     UPDATE … SET …, last_fencing_token = ?t WHERE id = ?1 AND ?t BETWEEN last_fencing_token AND …
@@ -6,15 +6,15 @@
 //!   pessimistic    BEGIN IMMEDIATE, SELECT last_fencing_token … → Rule::decide → UPDATE
 //! ```
 //!
-//! A column remembers one number: the tokens of one authority and lock, writes without numbers.
+//! A column stores one number: tokens of one authority and lock, and writes without numbers.
 
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Error, OptionalExtension as _, ToSql, params};
 
+use super::rows::{in_transaction, int};
 use super::sticky::{fill, rejection};
-use super::told::{in_transaction, int};
 use crate::guard_row::{Corrupt, column_state};
 use crate::sql::{Fault, Refused, admit, bound, valid_name};
 
@@ -32,10 +32,9 @@ pub struct Column {
 }
 
 impl Column {
-    /// Names the table, its key column and its token column.
+    /// Uses this table, key column and token column.
     ///
-    /// # Errors
-    /// [`Fault::Argument`] that says which name is none.
+    /// # Errors [`Fault::Argument`] with the name that is not valid.
     pub fn new(table: &str, key: &str, token: &str) -> Result<Column, Fault> {
         let trigger = |event: &str| identifier(&format!("palisade_column_{event}_{table}"));
         let names = [
@@ -50,7 +49,7 @@ impl Column {
         let (table, key, token) = (identifier(table)?, identifier(key)?, identifier(token)?);
         Ok(Column {
             raise: format!("UPDATE {table} SET {token} = ?2 WHERE {key} = ?1 AND "),
-            // Changes nothing, and yet takes the write lock before anything is read.
+            // This changes nothing, but takes the write lock before anything is read.
             lock: format!("UPDATE {table} SET {token} = {token} WHERE {key} = ?1"),
             look: format!("SELECT {token} FROM {table} WHERE {key} = ?1"),
             sticky: fill(TEMPLATE, &names),
@@ -59,7 +58,7 @@ impl Column {
         })
     }
 
-    /// The condition of your own statement that carries the token as its `?parameter`, an integer: the
+    /// Returns the condition for your own statement that has the token as its `?parameter`, an integer: the
     /// fence and its jump bound.
     #[must_use]
     pub fn condition(&self, parameter: usize) -> String {
@@ -67,21 +66,22 @@ impl Column {
         format!("{token} >= 0 AND ?{parameter} BETWEEN {token} AND {token} + {bound}")
     }
 
-    /// The same under another rule. The optimistic form always raises as [`Rule::CLAIM`] does; only the
-    /// jump bound counts there.
+    /// Returns the same column with another rule. The optimistic form always raises as [`Rule::CLAIM`] does;
+    /// only the rule's jump bound applies there.
     #[must_use]
     pub fn under(self, rule: Rule) -> Column {
         Column { rule, ..self }
     }
 
-    /// The SQL that makes the table sticky (rule F9): an UPDATE must name the token column and not lower
-    /// it, and a row that was fenced is not deleted. Run it with `execute_batch`.
+    /// Returns the SQL that makes the table sticky (rule F9): an UPDATE must name the token column and must
+    /// not lower it, and a fenced row cannot be deleted. Run it with `execute_batch`.
     #[must_use]
     pub fn sticky(&self) -> &str {
         &self.sticky
     }
 
-    /// What a trigger of [`Column::sticky`] said to your own statement, as the rejection it is.
+    /// Converts the error of your own statement into the rejection that a trigger of [`Column::sticky`]
+    /// reported.
     #[must_use]
     pub fn why(&self, tx: &Connection, key: &dyn ToSql, error: Error) -> Refused {
         match self.read(tx, key) {
@@ -93,10 +93,10 @@ impl Column {
         }
     }
 
-    /// Claims a row, optimistically: one statement that raises its token, unless it is stale.
+    /// Claims a row optimistically: one statement raises its token, unless the token is stale.
     ///
     /// # Errors
-    /// [`Refused::Rejected`]: stale, a leap, or [`Reject::Missing`] if there is no such row.
+    /// [`Refused::Rejected`]: stale, a jump, or [`Reject::Missing`] if there is no such row.
     pub fn claim(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<(), Refused> {
         in_transaction(tx)?;
         let sql = format!("{}{}", self.raise, self.condition(2));
@@ -105,8 +105,8 @@ impl Column {
         self.explain(tx, key, token, rows)
     }
 
-    /// Claims a row, pessimistically: takes the file's write lock, as `BEGIN IMMEDIATE` does earlier,
-    /// until the transaction ends; decides, raises.
+    /// Claims a row pessimistically: takes the file's write lock, as `BEGIN IMMEDIATE` does earlier, until
+    /// the transaction ends; decides, raises.
     ///
     /// # Errors
     /// As [`Column::claim`].
@@ -117,8 +117,9 @@ impl Column {
         self.claim(tx, key, token)
     }
 
-    /// Judges your own `UPDATE … WHERE … AND condition` by how many rows it hit, as `execute` tells. One
-    /// or more: done. None never counts as success (rule F8): this looks why, stale or missing.
+    /// Judges your own `UPDATE … WHERE … AND condition` by the number of rows that it matched, as returned by
+    /// `execute`. One or more means success. Zero never counts as success (rule F8): this finds the reason,
+    /// stale or missing.
     ///
     /// ```
     /// # use palisade_core::Token;
@@ -138,8 +139,8 @@ impl Column {
     /// ```
     ///
     /// # Errors
-    /// As [`Column::claim`]. A row that would have been admitted, and yet was not hit, is missing: some
-    /// other condition of the statement did not hold.
+    /// The same as [`Column::claim`]. A row that would have been admitted, but was not matched, counts as
+    /// missing: another condition of the statement was false.
     pub fn explain(
         &self,
         tx: &Connection,
@@ -166,7 +167,7 @@ impl Column {
         let mut statement = tx.prepare_cached(&self.look)?;
         let read = statement.query_row([key], |row| row.get(0)).optional();
         read.map_err(|error| match error {
-            // A column takes any type of value, whatever it was declared as.
+            // A column accepts any type of value, whatever its declaration.
             Error::InvalidColumnType(_, _, holds) => Fault::Corrupt(Corrupt {
                 column: "last_fencing_token",
                 holds: format!("a value of type {holds}"),
@@ -180,7 +181,7 @@ fn noted(key: &dyn ToSql, token: Token, refused: Refused) -> Refused {
     refused.noted(&spelled(key), Pass::new(token))
 }
 
-/// A key as the operator reads it.
+/// The key in a form for operators.
 fn spelled(key: &dyn ToSql) -> String {
     let output = key.to_sql();
     let value = match &output {
@@ -195,7 +196,7 @@ fn spelled(key: &dyn ToSql) -> String {
     }
 }
 
-/// Quoted as SQL wants it.
+/// Quotes a name for SQL.
 pub(super) fn identifier(name: &str) -> Result<String, Fault> {
     valid_name(name, 255)?;
     Ok(format!("\"{}\"", name.replace('"', "\"\"")))

@@ -1,4 +1,4 @@
-//! The guard row: claim it, check it, and let the effect commit with it.
+//! The guard row: claim it, check it, and commit the effect with it.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use palisade_core::Token;
 use palisade_core::fence::{Op, Pass, Rule, Sequence};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::rows::{in_transaction, int};
 use super::sticky::{forget, show_token};
-use super::told::{in_transaction, int};
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
 use crate::sql::{Entry, Fault, Refused, asked, recordable, rule_on};
 
-/// Takes the write lock, whether the row is there or not; only then is the row read.
+/// Takes the write lock, whether the row exists or not; only then is the row read.
 const TAKE: &str =
     "UPDATE palisade_fence SET updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE resource = ?1
 RETURNING resource, authority, lock, token, written, sequence, digest, result";
@@ -26,11 +26,11 @@ const RECORD: &str =
     "UPDATE palisade_fence SET result = ?4, updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 WHERE resource = ?1 AND token = ?2 AND sequence = ?3";
 
-/// Claims a resource: from the commit on, nothing older is admitted there. The first statement of a
-/// transaction, before its first read (rule F2).
+/// Claims a resource: from the commit on, no older token is admitted there. It must be the first statement of
+/// a transaction, before its first read (rule F2).
 ///
-/// The raise is durable when the transaction commits, together with what else it wrote. Takes a token or
-/// a whole [`Pass`].
+/// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
+/// a token or a whole [`Pass`].
 ///
 /// # Errors
 /// [`Refused::Rejected`] if a newer holder has been here; faults of the database.
@@ -45,7 +45,7 @@ pub fn claim<'p>(
 /// Claims several resources at once, in name order: all are admitted or none is raised.
 ///
 /// # Errors
-/// As [`claim`]; naming a resource twice is a fault.
+/// The same as [`claim`]; naming a resource twice is a fault.
 pub fn claim_all(tx: &Connection, claims: &[(&str, Pass<'_>)]) -> Result<(), Refused> {
     Guard::CLAIM.claim_all(tx, claims)
 }
@@ -53,18 +53,18 @@ pub fn claim_all(tx: &Connection, claims: &[(&str, Pass<'_>)]) -> Result<(), Ref
 /// Guard rows under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// How they decide.
+    /// The rule by which they decide.
     pub rule: Rule,
 }
 
 impl Guard {
-    /// The claim fence: the one to use.
+    /// The claim fence, which is the one to use.
     pub const CLAIM: Guard = Guard { rule: Rule::CLAIM };
 
-    /// Longest result that is recorded with a numbered write, in bytes.
+    /// The longest result that is recorded with a numbered write, in bytes.
     pub const MAX_RESULT_BYTES: usize = 65_536;
 
-    /// Checks any operation that carries a token, and raises the fence where it must.
+    /// Checks any operation that carries a token, and raises the fence if necessary.
     ///
     /// # Errors
     /// As [`claim`].
@@ -78,10 +78,10 @@ impl Guard {
         self.judge(tx, &[(resource, pass.into())], op, None)
     }
 
-    /// Checks a numbered write: a repeat is recognised, and gets the result that was recorded.
+    /// Checks a numbered write: a repeat is recognised and gets the recorded result.
     ///
     /// # Errors
-    /// As [`claim`]; the same number for another write is rejected.
+    /// The same as [`claim`]; the same number with another write is rejected.
     pub fn write<'p>(
         &self,
         tx: &Connection,
@@ -93,7 +93,7 @@ impl Guard {
         self.judge(tx, &claims, op, Some(write.digest))
     }
 
-    /// Records what a numbered write answered, in the transaction that carried it out.
+    /// Records the result of a numbered write, in the transaction that carried it out.
     ///
     /// # Errors
     /// [`Fault::Argument`] if it is too long, or if this is not the resource's last numbered write.
@@ -159,7 +159,7 @@ impl Guard {
     }
 }
 
-/// The row of a resource, ours until the transaction ends; a missing one is made.
+/// Locks the row of a resource until the transaction ends, and creates it if it is missing.
 pub(super) fn take(tx: &Connection, resource: &str) -> Result<GuardRow, Fault> {
     let mut statement = tx.prepare_cached(TAKE)?;
     if let Some(row) = statement.query_row([resource], guard_row).optional()? {
@@ -169,7 +169,7 @@ pub(super) fn take(tx: &Connection, resource: &str) -> Result<GuardRow, Fault> {
     Ok(GuardRow::default())
 }
 
-/// From the columns after the resource's.
+/// Parses the columns after the resource's.
 pub(super) fn guard_row(row: &Row<'_>) -> rusqlite::Result<GuardRow> {
     Ok(GuardRow {
         authority: row.get(1)?,

@@ -4,7 +4,7 @@
 //!   BEGIN ─ claim ─ read ─ write ─ COMMIT      one transaction of yours: the raise of the fence and
 //!           │                                  the effect are durable together, or neither (F1, F4)
 //!           └ UPDATE palisade_fence … RETURNING → GuardRow → Rule::decide → UPDATE, if it changed
-//!             └ takes the file's one write lock, so nobody writes between the claim and the COMMIT
+//!             └ takes the file's one write lock, so no other write between claim and COMMIT
 //! ```
 //!
 //! ```
@@ -29,41 +29,40 @@
 //! # }
 //! ```
 //!
-//! | what you have | what to take |
+//! | data | use |
 //! |---|---|
 //! | writes to many rows or tables that belong together | the guard row: [`claim`], [`claim_all`], [`Guard::write`] |
 //! | one row for each resource, one statement for each write | the token as its column: [`Column`], [`Records`] |
-//! | code that you do not trust to remember | the triggers: [`sticky`], [`Column::sticky`] |
+//! | code that may forget the fence | the triggers: [`sticky`], [`Column::sticky`] |
 //!
-//! Everything takes a `&rusqlite::Connection`, which a `Transaction` derefs to; outside a transaction it
-//! is [`Fault::NoTransaction`]. [`MIGRATIONS`] are plain SQL for `execute_batch` or the `sqlite3` shell.
-//! All of it blocks: an async program calls it where blocking is allowed.
+//! All functions take a `&rusqlite::Connection`, to which a `Transaction` derefs; outside a transaction they
+//! return [`Fault::NoTransaction`]. [`MIGRATIONS`] are plain SQL for `execute_batch` or the `sqlite3` shell.
+//! All of them block: an async program must call them where blocking is allowed.
 //!
-//! **A rejection ends your transaction.** [`Refused::Rejected`] comes as the `Err` side so that `?`
-//! leaves the function and the transaction, dropped, rolls back. Work that must survive, such as a refund,
-//! goes into a transaction of its own.
+//! **A rejection ends your transaction.** [`Refused::Rejected`] is an `Err`, so that `?` leaves the function
+//! and the dropped transaction rolls back. Work that must persist, such as a refund, needs its own
+//! transaction.
 //!
-//! **Locks.** SQLite locks the file, not rows. A claim takes the write lock, also when the mark stays, so
-//! the pessimistic forms differ from the optimistic ones only in when they take it. `BEGIN IMMEDIATE`
-//! takes it before anything else, and is the one to use: with the plain `BEGIN` (deferred), a transaction
-//! that has read before it claims may see an older state, and SQLite ends such a claim with
-//! `SQLITE_BUSY_SNAPSHOT` in WAL mode, or holds off the writer in the rollback journal's mode. A claim
-//! that is the **first** statement has none of that; it waits as long as `busy_timeout` tells (rusqlite:
-//! 5 s) and is [`Fault::is_retryable`] afterwards.
+//! **Locks.** SQLite locks the file, not rows. A claim takes the write lock, even when the mark stays the
+//! same, so the pessimistic forms differ from the optimistic ones only in when they take it.
+//! `BEGIN IMMEDIATE` takes it before anything else, and is the one to use. With the plain `BEGIN` (deferred),
+//! a transaction that has read before it claims may see an older state, and SQLite ends such a claim with
+//! `SQLITE_BUSY_SNAPSHOT` in WAL mode, or holds off the writer in the rollback journal's mode. A claim that
+//! is the **first** statement avoids both; it waits as long as `busy_timeout` says (rusqlite: 5 s) and is
+//! [`Fault::is_retryable`] afterwards.
 //!
-//! **Durability.** As good as the file's: with `PRAGMA synchronous = FULL`, SQLite's own default, an
-//! acknowledged COMMIT is on stable storage (rule F1). With `NORMAL` in WAL mode a power cut may take back
-//! the last commits, fence and data together: it stays consistent, but an acknowledged claim can be
-//! forgotten, so use FULL. The file must not lie on a network file system that fakes locks, and a copy
-//! made with `cp` while it is written is no backup: use `VACUUM INTO` or the backup API, which take fence
-//! and data together.
+//! **Durability** is that of the file: with `PRAGMA synchronous = FULL`, SQLite's own default, an
+//! acknowledged COMMIT is on stable storage (rule F1). With `NORMAL` in WAL mode a power cut may roll back
+//! the last commits, fence and data together: the file stays consistent, but an acknowledged claim can be
+//! lost, so use FULL. The file must not be on a network file system that fakes locks. A copy made with `cp`
+//! during a write is no backup: use `VACUUM INTO` or the backup API, which include both fence and data.
 
 mod column;
 mod guard;
 mod operator;
 mod records;
+mod rows;
 mod sticky;
-mod told;
 
 pub use crate::guard_row::{Corrupt, Numbered};
 pub use crate::sql::{Entry, Fault, Refused, Strategy};
@@ -73,8 +72,8 @@ pub use operator::Operator;
 pub use records::Records;
 pub use sticky::{sticky, unstick, why};
 
-/// The schema, as plain SQL: file name and text, in the order to run them. Running them again changes
-/// nothing. The triggers on tables of your own come from [`sticky`] and [`Column::sticky`].
+/// The schema, as plain SQL: file name and text, in the order in which to run them. Running them again
+/// changes nothing. The triggers on your own tables come from [`sticky`] and [`Column::sticky`].
 pub const MIGRATIONS: &[(&str, &str)] = &[
     (
         "0001_guard_row.sql",

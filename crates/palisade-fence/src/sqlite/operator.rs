@@ -1,11 +1,11 @@
-//! What an operator does: look at fences, and re-arm one (rule F7).
+//! Operations for operators: look at fences, and re-arm one (rule F7).
 
 use palisade_core::AuthorityId;
 use palisade_core::fence::{FenceState, Rearm};
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 use super::guard::{guard_row, take};
-use super::told::int;
+use super::rows::int;
 use crate::admin::{Admin, Listed};
 use crate::name::ResourceId;
 use crate::sql::Fault;
@@ -21,7 +21,7 @@ const REARM: &str =
     "UPDATE palisade_fence SET token = ?2, floor = ?2, authority = ?3, lock = NULL,
     written = 0, sequence = NULL, digest = NULL, result = NULL, rearmed = rearmed + 1 WHERE resource = ?1";
 
-/// The fences of a file. Re-arming is a transaction of its own, durable when it returns; all of it blocks.
+/// The fences of a file. A re-arming is its own transaction, durable when it returns; all calls block.
 ///
 /// ```
 /// # use palisade_fence::{Admin as _, sqlite::{Fault, MIGRATIONS, Operator}};
@@ -34,7 +34,7 @@ const REARM: &str =
 pub struct Operator<'a>(&'a mut Connection);
 
 impl<'a> Operator<'a> {
-    /// Looks through this connection.
+    /// Creates the handle for this connection.
     pub const fn new(connection: &'a mut Connection) -> Operator<'a> {
         Operator(connection)
     }
@@ -79,7 +79,7 @@ impl Admin for Operator<'_> {
     }
 }
 
-/// The fence of one resource; `None` if nothing was ever admitted there.
+/// Returns the fence of one resource; `None` if nothing was ever admitted there.
 pub(super) fn show(db: &Connection, resource: &str) -> Result<Option<FenceState>, Fault> {
     ResourceId::new(resource)?;
     let mut statement = db.prepare_cached(SHOW)?;

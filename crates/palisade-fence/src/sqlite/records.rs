@@ -1,10 +1,10 @@
-//! The ready store `resource_records`: a text under each resource, and its token in the same row.
+//! The ready-made store `resource_records`: a text for each resource, and its token in the same row.
 
 use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::told::{in_transaction, int};
+use super::rows::{in_transaction, int};
 use crate::sql::{Fault, Refused, Strategy, admit, bound, valid_id};
 
 const CLAIM: &str = "UPDATE resource_records SET last_fencing_token = ?2,
@@ -18,7 +18,7 @@ WHERE resource_id = ?1 AND ?2 BETWEEN last_fencing_token AND last_fencing_token 
 const CREATE: &str = "INSERT INTO resource_records (resource_id, last_fencing_token, resource_data)
 VALUES (?1, ?2, ?3)";
 
-/// Changes nothing, and yet takes the write lock before anything is read.
+/// This changes nothing, but takes the write lock before anything is read.
 const LOCK: &str =
     "UPDATE resource_records SET last_fencing_token = last_fencing_token WHERE resource_id = ?1";
 
@@ -30,7 +30,7 @@ const DELETE: &str = "UPDATE resource_records SET resource_data = NULL, last_fen
 /// The store: table `resource_records`, keys of 1 – 100 characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
-    /// How rows are taken.
+    /// How rows are locked.
     pub strategy: Strategy,
     /// The jump bound in force.
     pub rule: Rule,
@@ -46,10 +46,10 @@ impl Records {
         }
     }
 
-    /// Claims a resource and reads it, in one step: both F2 and F3. A missing row is made, empty.
+    /// Claims a resource and reads it in one step (rules F2 and F3). A missing row is created, empty.
     ///
     /// # Errors
-    /// [`Refused::Rejected`] if stale or a leap; faults of the database.
+    /// [`Refused::Rejected`] for a stale token or a jump; faults of the database.
     pub fn claim(
         &self,
         tx: &Connection,
@@ -71,7 +71,7 @@ impl Records {
         }
     }
 
-    /// Writes a resource's text; a missing row is made, a higher token claims in the same step.
+    /// Writes a resource's text. A missing row is created; a higher token is claimed in the same step.
     ///
     /// # Errors
     /// As [`Records::claim`].
@@ -93,10 +93,10 @@ impl Records {
         }
     }
 
-    /// Empties a resource. Its row stays, for the fence lives in it (rule F4).
+    /// Empties a resource. Its row stays, because it contains the fence (rule F4).
     ///
     /// # Errors
-    /// As [`Records::claim`]; [`Reject::Missing`] if there is nothing (rule F8).
+    /// The same as [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
     pub fn delete(&self, tx: &Connection, id: &str, token: Token) -> Result<(), Refused> {
         ready(tx, id)?;
         self.lock(tx, id, token)?;
@@ -107,7 +107,7 @@ impl Records {
         }
     }
 
-    /// Takes the write lock until the transaction ends, and judges the token.
+    /// Takes the write lock until the transaction ends, and decides the token.
     fn lock(&self, tx: &Connection, id: &str, token: Token) -> Result<(), Refused> {
         tx.prepare_cached(LOCK)?.execute([id])?;
         self.admit(id, highest(tx, id)?.unwrap_or(0), token)
@@ -118,7 +118,8 @@ impl Records {
         judged.map_err(|refused| refused.noted(id, Pass::new(token)))
     }
 
-    /// No row was hit: makes the missing one, or says why an existing one was not. The write lock is ours.
+    /// Handles a statement that matched no row: creates the missing row, or returns the reason why an
+    /// existing one was not matched. We have the write lock.
     fn create(
         &self,
         tx: &Connection,

@@ -1,10 +1,9 @@
-//! Triggers that stop code which forgot the fence, and the token that a connection shows them.
+//! Triggers that stop code without a token, and the token that a connection shows them.
 //!
-//! SQLite has neither variables of a transaction nor session variables, and a trigger cannot see
-//! temporary tables. What it can do is call a function that the connection has registered: the claim
-//! registers `palisade_token`, and tells it the token. So it is the connection that remembers, not the
-//! transaction; the trigger compares with the guard row, under the write lock, so that what was shown
-//! once and is stale by now is still rejected.
+//! SQLite has neither transaction variables nor session variables, and a trigger cannot see temporary tables.
+//! It can call a function that the connection has registered: the claim registers `palisade_token` and sets
+//! the token. So the connection remembers the token, not the transaction. The trigger compares it with the
+//! guard row, under the write lock, so that a token that has become stale is still rejected.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +15,7 @@ use rusqlite::{Connection, Error, params};
 
 use super::column::identifier;
 use super::operator::show;
-use super::told::int;
+use super::rows::int;
 use crate::audit;
 use crate::name::ResourceId;
 use crate::sql::{Fault, Refused};
@@ -24,13 +23,13 @@ use crate::sql::{Fault, Refused};
 const TEMPLATE: &str = include_str!("../../sql/sqlite/sticky.sql");
 const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 
-/// The SQL that makes a table sticky (rule F9): every write of it must come over a connection that
-/// claimed the resource by its highest token. Run it with `execute_batch`; running it again changes nothing.
+/// Returns the SQL that makes a table sticky (rule F9): every write to it must use a connection that claimed
+/// the resource with its highest token. Run it with `execute_batch`; running it again changes nothing.
 ///
-/// What it does not stop is said in `sql/sqlite/sticky.sql`.
+/// `sql/sqlite/sticky.sql` describes what it does not stop.
 ///
 /// # Errors
-/// [`Fault::Argument`] or [`Fault::Invalid`] that says which name is none.
+/// [`Fault::Argument`] or [`Fault::Invalid`] with the name that is not valid.
 pub fn sticky(table: &str, resource: &str) -> Result<String, Fault> {
     ResourceId::new(resource)?;
     let literal = format!("'{}'", resource.replace('\'', "''"));
@@ -46,10 +45,10 @@ pub fn sticky(table: &str, resource: &str) -> Result<String, Fault> {
     EVENTS.iter().map(one).collect()
 }
 
-/// The SQL that removes what [`sticky`] made.
+/// Returns the SQL that removes the triggers of [`sticky`].
 ///
 /// # Errors
-/// [`Fault::Argument`] if that is no name of a table.
+/// [`Fault::Argument`] if the name of the table is not valid.
 pub fn unstick(table: &str) -> Result<String, Fault> {
     let one = |event: &&str| {
         Ok(format!(
@@ -60,8 +59,8 @@ pub fn unstick(table: &str) -> Result<String, Fault> {
     EVENTS.iter().map(one).collect()
 }
 
-/// What a trigger of [`sticky`] said to your own statement, as the rejection it is. Other errors come back
-/// as faults.
+/// Converts the error of your own statement into the rejection that a trigger of [`sticky`] reported. Other
+/// errors are returned as faults.
 ///
 /// # Errors
 /// Never an admission: the value is the `Err` side of your function.
@@ -73,7 +72,8 @@ pub fn why(tx: &Connection, resource: &str, error: Error) -> Refused {
     }
 }
 
-/// A trigger's words cannot carry a number, so it is given here. The operator is told.
+/// Converts an error into a rejection and records it for the operator. A trigger's message cannot contain a
+/// number, so the highest token is passed in.
 pub(super) fn rejection(resource: &str, error: Error, highest: Option<Token>) -> Refused {
     let words = error.to_string();
     let reject = match highest {
@@ -87,7 +87,7 @@ pub(super) fn rejection(resource: &str, error: Error, highest: Option<Token>) ->
     reject.into()
 }
 
-/// In a template, `{name}` stands for what is given under that name.
+/// Replaces each `{name}` in a template with the text of that name.
 pub(super) fn fill(template: &str, names: &[(&str, String)]) -> String {
     let mut filled = String::with_capacity(template.len());
     let mut rest = template;
@@ -107,12 +107,12 @@ fn trigger(table: &str, event: &str) -> Result<String, Fault> {
     identifier(&format!("palisade_sticky_{}_{table}", event.to_lowercase()))
 }
 
-/// Tells the connection its token at a resource.
+/// Sets the connection's token at a resource.
 pub(super) fn show_token(tx: &Connection, resource: &str, token: Token) -> Result<(), Fault> {
     tell(tx, resource, Some(int(token.get())))
 }
 
-/// From now on the connection has no token at this resource.
+/// Removes the connection's token at this resource.
 pub(super) fn forget(tx: &Connection, resource: &str) -> Result<(), Fault> {
     tell(tx, resource, None)
 }
@@ -135,8 +135,8 @@ fn unregistered(words: &str) -> bool {
     words.contains("no such function: palisade_token")
 }
 
-/// `palisade_token(resource)` gives the token, `palisade_token(resource, token)` sets it; the latter is
-/// not for triggers and views.
+/// Registers the functions: `palisade_token(resource)` returns the token, and
+/// `palisade_token(resource, token)` sets it. Triggers and views cannot use the latter.
 fn register(connection: &Connection) -> rusqlite::Result<()> {
     let tokens: Arc<Mutex<BTreeMap<String, i64>>> = Arc::default();
     let shown = Arc::clone(&tokens);

@@ -24,6 +24,15 @@ impl Replica {
         }
     }
 
+    /// Without limits: what the log holds was admitted under them.
+    pub(super) const fn of_all() -> Replica {
+        let limits = Limits {
+            object_bytes: u64::MAX,
+            total_bytes: u64::MAX,
+        };
+        Replica::new(Rule::CLAIM, limits)
+    }
+
     /// Takes one frame of the log: the first names the mode, the others hold records.
     pub(super) fn frame(&mut self, payload: &[u8]) -> Result<(), Damage> {
         if self.mode.is_none() {
@@ -48,7 +57,7 @@ impl Replica {
         Ok(())
     }
 
-    fn write(&self, out: &mut impl Write) -> Result<(), Damage> {
+    pub(super) fn write(&self, out: &mut impl Write) -> Result<(), Damage> {
         let mode = self
             .mode
             .ok_or(Damage::Content("a log without its first frame"))?;

@@ -33,7 +33,9 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use palisade_core::fence::Mode;
-use palisade_wal::{CreateOptions, DirStorage, Identity, RecoveryReport, Storage, Wal};
+use palisade_wal::{
+    CreateOptions, DirStorage, Identity, InPlace, RecoveryReport, ReplayError, Storage, Wal,
+};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 pub use counts::Counts;
@@ -41,11 +43,34 @@ pub use error::{OpenError, StoreError};
 pub use resource::Resource;
 pub use settings::Settings;
 
+use crate::audit;
 use crate::checked::Checked;
 use crate::name::ResourceId;
 use crate::objects::{Bytes, Request, Table, View};
 use counts::Counters;
 use writer::{Answer, Job, Writer};
+
+/// Begins a new life of the store in its own directory, with the objects and fences that are there: for one whose
+/// files were touched, or replaced by an older copy. Answers with the number of resources.
+///
+/// After an older copy was put back a fence may be lower than it was (rule F7): re-arm those that a later holder
+/// may have raised before the store is opened again. A crash leaves the directory as it was.
+///
+/// # Errors
+/// [`OpenError`]; the directory is as it was.
+pub fn restore_in_place(dir: &Path) -> Result<usize, OpenError> {
+    let in_place = InPlace::begin(dir)?;
+    // Nothing is decided: the rule does not matter, and what the log holds was admitted under its limits.
+    let mut replica = compaction::Replica::of_all();
+    if let Some(mut snapshot) = in_place.snapshot().map_err(ReplayError::Read)? {
+        replica.read(&mut snapshot).map_err(OpenError::Snapshot)?;
+    }
+    in_place.replay(|_, payload| replica.frame(payload))?;
+    in_place.finish(&Settings::default().log, |out| {
+        replica.write(out).map_err(std::io::Error::other)
+    })?;
+    Ok(replica.table.resources())
+}
 
 /// A durable store of fenced objects. Cloning shares it; the last clone to go closes the log.
 #[derive(Clone, Debug)]
@@ -159,6 +184,13 @@ impl Store {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.counters.read()
+    }
+
+    /// Notes a request that was refused in front of the store, in its counts and in the log (rule F13): as
+    /// [`audit::refused`].
+    pub fn refused(&self, at: &str, resource: Option<&str>, reason: &'static str, why: &str) {
+        self.0.counters.rejected.count(reason);
+        audit::refused(at, resource, None, reason, why);
     }
 
     /// Waits until the store has stopped for good, and says why. The process should end then: a restart

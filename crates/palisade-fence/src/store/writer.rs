@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use palisade_core::fence::Reject;
-use palisade_wal::{Full, Opened, Wal};
+use palisade_wal::{Full, Opened, PreparationWatch, Wal};
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 
 use crate::audit;
@@ -34,6 +35,7 @@ pub(super) struct Writer {
     table: Table,
     wal: Wal,
     compaction: Compaction,
+    preparation: PreparationWatch,
     /// Sealed log beyond this is worth a snapshot.
     worth: u64,
     counters: Arc<Counters>,
@@ -68,6 +70,7 @@ impl Writer {
                 });
             }
         }
+        let preparation = wal.compactor().watch_preparation();
         let compaction = Compaction::start(wal.compactor(), rule).map_err(OpenError::Thread)?;
         let (worth, table) = (2 * settings.log.segment_bytes, replica.table);
         let frame = Vec::new();
@@ -75,6 +78,7 @@ impl Writer {
             table,
             wal,
             compaction,
+            preparation,
             worth,
             counters,
             inbox,
@@ -91,18 +95,43 @@ impl Writer {
     }
 
     fn run(mut self) {
-        while let Ok(first) = self.inbox.recv() {
-            if let Err(why) = self.serve(first) {
+        loop {
+            let served = match self.inbox.recv_timeout(LOOK) {
+                Ok(first) => self.serve(first),
+                Err(RecvTimeoutError::Timeout) => self.check(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            if let Err(why) = served {
                 tracing::error!(%why, "the store stops");
                 let _ = self.stop.send(Some(why));
                 return;
             }
+            self.note_preparation();
             if self.wal.compactor().sealed_bytes() > self.worth.max(self.table.bytes()) {
                 self.compaction.nudge();
             }
         }
         if let Err(error) = self.wal.close() {
             tracing::warn!(%error, "the log was not closed cleanly; the next start replays it");
+        }
+    }
+
+    /// Whether the log may still be written to: its directory may be gone.
+    fn check(&self) -> Result<(), String> {
+        self.wal
+            .poisoned()
+            .map_or(Ok(()), |why| Err(why.to_owned()))
+    }
+
+    fn note_preparation(&mut self) {
+        match self.preparation.change() {
+            Some(Err(why)) => tracing::warn!(
+                why,
+                "the next segment of the log cannot be prepared; it is tried again each second, and writes are \
+                 refused once the present one is full"
+            ),
+            Some(Ok(())) => tracing::warn!("the next segment of the log can be prepared again"),
+            None => {}
         }
     }
 
@@ -125,7 +154,7 @@ impl Writer {
                 Job::Look(look) => looks.push(look),
             }
         }
-        let durable = self.commit();
+        let durable = self.check().and_then(|()| self.commit());
         for (reply, answer, _permit) in replies {
             let answer = match &durable {
                 Ok(()) => answer,
@@ -163,7 +192,7 @@ impl Writer {
             }
             Plan::Repeat => true,
             Plan::Reject(reject) => {
-                self.counters.rejected(&reject);
+                self.counters.rejected.count(reject.code());
                 asked.rejected(&reject);
                 return Ok(Checked::Rejected(reject));
             }
@@ -253,6 +282,9 @@ impl Asked {
         audit::rejected(self.resource.as_str(), pass, reject);
     }
 }
+
+/// How often an idle store looks whether its directory is still there.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Where a batch ends, so that one frame stays small and its callers do not wait for ever.
 const BATCH_BYTES: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! Bad input and damage: a clear error, and nothing written.
+//! Bad input and damage: the error is clear, and nothing is written.
 
 use aws_sdk_dynamodb::types::{Get, Put, TransactWriteItem};
 use palisade_fence::conformance::Subject;
@@ -9,7 +9,7 @@ use crate::server::table;
 use crate::{items, pass, text};
 
 #[tokio::test]
-async fn what_is_out_of_range_says_what_is_allowed() {
+async fn input_out_of_range_is_refused_with_the_allowed_range() {
     let client = table("ranges", false).await;
     let mut guards = Guards::new(client.clone(), "ranges", "id", Rule::CLAIM);
     for bad in ["", &"x".repeat(256), "line\nend"] {
@@ -67,7 +67,7 @@ async fn a_damaged_fence_is_a_fault_and_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_table_that_is_not_there_is_a_fault_that_names_it() {
+async fn a_missing_table_is_a_fault_that_names_it() {
     let client = table("there", false).await;
     let guards = Guards::new(client, "elsewhere", "id", Rule::CLAIM);
     let failed = guards.guard("r").unwrap().claim(pass(1)).await;

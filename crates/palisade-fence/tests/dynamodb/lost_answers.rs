@@ -1,4 +1,4 @@
-//! A write that took effect and whose answer never came: the SDK sends it again by itself.
+//! Writes that took effect but whose answer was lost: the SDK sends them again by itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::subject::{Items, Transactions};
 
 const KEY: &str = "/log";
 
-/// Appends without a number, and loses the answer; what is there afterwards, and how often it was sent.
+/// Appends without a number, and loses the answer; returns the final content, and how often the write was
+/// sent.
 async fn append_and_lose<S: Subject>(
     operation: &'static str,
     subject: impl Fn(aws_sdk_dynamodb::Client) -> S,
@@ -62,7 +63,7 @@ async fn an_item_recognises_its_own_write() {
     })
     .await;
     assert_eq!(there, b"x");
-    assert_eq!(sent, 2, "it was sent again");
+    assert_eq!(sent, 2, "the write was sent again");
 }
 
 #[tokio::test]
@@ -75,5 +76,5 @@ async fn a_transaction_recognises_its_own_write() {
     })
     .await;
     assert_eq!(there, b"x");
-    assert_eq!(sent, 2, "it was sent again");
+    assert_eq!(sent, 2, "the write was sent again");
 }

@@ -1,4 +1,4 @@
-//! Both forms against DynamoDB as `moto` serves it, which evaluates conditions and transactions for real
+//! Both forms against DynamoDB as served by `moto`, which really evaluates conditions and transactions
 //! (`server_is_honest`).
 //!
 //! `PALISADE_DYNAMODB_ROUNDS` sets the rounds of the races and of the late writes (default 100, about half
@@ -73,11 +73,8 @@ async fn an_item_with_its_fence_conforms() {
     let items = items("item_conforms", Rule::CLAIM).await;
     let report = conformance::run(&items, habit()).await;
     report.assert_passed();
-    // `moto` keeps everything in memory, so killing it leaves nothing to look at.
-    assert_eq!(
-        report.left_out(),
-        ["what_was_acknowledged_survives_a_crash"]
-    );
+    // `moto` keeps everything in memory, so no data is left after a kill.
+    assert_eq!(report.left_out(), ["acknowledged_writes_survive_a_crash"]);
 }
 
 #[tokio::test]
@@ -85,11 +82,11 @@ async fn a_guard_item_in_a_transaction_conforms() {
     let transactions = transactions("guard_conforms", Rule::CLAIM).await;
     let report = conformance::run(&transactions, habit()).await;
     report.assert_passed();
-    // Nor can a resource that was never touched be told from one whose guard item was lost.
+    // A resource that was never touched looks the same as one whose guard item was lost.
     assert_eq!(
         report.left_out(),
         [
-            "what_was_acknowledged_survives_a_crash",
+            "acknowledged_writes_survive_a_crash",
             "data_without_its_fence_is_refused"
         ]
     );
@@ -140,8 +137,9 @@ async fn the_textbook_fence_loses_every_write_held_in_flight() {
     assert_eq!(lost.await, rounds(), "the control arm lost too little");
 }
 
-/// Four clients add one to the same item, each addition on the condition that nobody was between: how many
-/// acknowledged additions of at most so many are not in the item. Stops when some are lost.
+/// Four clients add one to the same item, each addition on the condition that no other write came in between.
+/// Returns how many acknowledged additions, of at most `tries`, are missing from the item. It stops when some
+/// are lost.
 async fn lost_by_the_server(client: &aws_sdk_dynamodb::Client, tries: u64) -> u64 {
     let number = |n: u64| AttributeValue::N(n.to_string());
     let put = client.put_item().table_name("raced").item("id", text("x"));
@@ -189,7 +187,7 @@ async fn server_checks_and_changes_in_one_step() {
     assert_eq!(lost_by_the_server(&client, 4 * rounds()).await, 0);
 }
 
-/// `moto` on its own, which is why the testbed serves it one request at a time.
+/// `moto` as it starts by itself, which is the reason why the testbed serves it one request at a time.
 #[tokio::test]
 async fn server_of_two_steps_is_found() {
     let moto = Moto::out_of_turn();
@@ -197,7 +195,7 @@ async fn server_of_two_steps_is_found() {
     assert_ne!(lost_by_the_server(&client, 40_000).await, 0);
 }
 
-/// The control of all of these: the server evaluates conditions, and a transaction is all or nothing.
+/// The control of all these tests: the server evaluates conditions, and a transaction is all or nothing.
 #[tokio::test]
 async fn server_is_honest() {
     let client = table("honest", false).await;

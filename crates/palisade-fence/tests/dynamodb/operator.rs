@@ -1,4 +1,4 @@
-//! What an operator does: look, list, re-arm.
+//! Operations for operators: look, list, re-arm.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use palisade_core::Token;
@@ -18,7 +18,7 @@ fn floor(token: u64) -> Rearm<'static> {
 }
 
 #[tokio::test]
-async fn an_item_that_was_there_before_is_armed_and_keeps_its_attributes() {
+async fn an_existing_item_is_armed_and_keeps_its_attributes() {
     let items = items("before", Rule::CLAIM).await;
     let before = items.client.put_item().table_name("before");
     let before = before.item("id", text("r")).item("name", text("x"));

@@ -1,4 +1,4 @@
-//! A client of the DynamoDB that `moto` serves, and a record of what it asked.
+//! A client of the DynamoDB that `moto` serves, and a record of its requests.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::types::{
 };
 use palisade_testbed::Moto;
 
-/// Every request that was sent: the operation, and its body.
+/// Every request that was sent: the operation and its body.
 #[derive(Clone, Default)]
 pub(crate) struct Sent(Arc<Inside>);
 
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Sent {
 }
 
 impl Sent {
-    /// Does this before the next request of that operation is sent.
+    /// Runs this before the next request of that operation is sent.
     pub(crate) fn before_the_next(
         &self,
         operation: &'static str,
@@ -95,12 +95,12 @@ pub(crate) fn client(url: &str, sent: Sent) -> Client {
     Client::from_conf(config.build())
 }
 
-/// A table of its own, with the partition key `id` and, if asked for, the sort key `at`.
+/// Creates a separate table with the partition key `id` and, on request, the sort key `at`.
 pub(crate) async fn table(name: &str, sort: bool) -> Client {
     table_at(&Moto::shared().url(), name, sort).await
 }
 
-/// The same at this server.
+/// Creates the table at this server.
 pub(crate) async fn table_at(url: &str, name: &str, sort: bool) -> Client {
     let client = client(url, Sent::default());
     let mut ask = client

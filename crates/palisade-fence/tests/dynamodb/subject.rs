@@ -1,4 +1,4 @@
-//! Both forms as the suite wants them: keys and bytes.
+//! Both forms with the suite's interface: keys and bytes.
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::primitives::Blob;
@@ -9,7 +9,7 @@ use palisade_fence::{Change, Checked, Fence, Pass, Rule, Write};
 
 const BYTES: &str = "bytes";
 
-/// A checksum of what a write says, as a user would take one.
+/// A checksum of a write's content, as a user would compute it.
 fn numbered(write: &Write<'_>) -> Option<Numbered> {
     let said = format!("{:?}", (write.key, write.change));
     let digest = said.bytes().fold(0_u64, |sum, byte| {
@@ -143,7 +143,7 @@ impl Guarded {
         string_key("id", &format!("{}{key}", self.name))
     }
 
-    /// DynamoDB cannot append to bytes: what is there is read first, which is safe after a claim.
+    /// DynamoDB cannot append to bytes: the item is read first, which is safe after a claim.
     async fn item(&self, key: &str, change: Change<'_>) -> TransactWriteItem {
         let new = match change {
             Change::Delete => {

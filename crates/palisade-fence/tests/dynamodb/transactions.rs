@@ -1,4 +1,4 @@
-//! Several items in one step, and several resources.
+//! Writes of several items in one step, and claims of several resources.
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{ConditionCheck, Delete, Get, Put, TransactWriteItem};
@@ -37,7 +37,7 @@ async fn value(client: &Client, table: &str, id: &str) -> Option<String> {
     Some(item["value"].as_s().unwrap().clone())
 }
 
-/// One table for everything, with a sort key.
+/// One table for all items, with a sort key.
 async fn guards(name: &str) -> (Client, Guards) {
     let client = table(name, true).await;
     let guards = Guards::new(client.clone(), name, "id", Rule::CLAIM).with_sort_key("at");
@@ -87,7 +87,7 @@ async fn a_condition_of_the_callers_own_is_not_a_rejection() {
         matches!(failed, Err(Fault::Condition { index: 1 })),
         "{failed:?}"
     );
-    assert_eq!(value(&client, name, "a").await, None, "half of it");
+    assert_eq!(value(&client, name, "a").await, None, "half of the write");
 
     let items = [put(name, "a", "one")];
     let wrote = orders.write(pass(1), None, &items).await.unwrap();

@@ -1,4 +1,4 @@
-//! This very program started again, as a process of its own that may be killed.
+//! Child processes that run this same program and may be killed.
 
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -17,7 +17,7 @@ const FOLDER: &str = "PALISADE_TEST_FOLDER";
 const JOB: &str = "PALISADE_TEST_JOB";
 const NUMBER: &str = "PALISADE_TEST_NUMBER";
 
-/// What a child does. `number` is the step before which it dies, or a racer's own.
+/// The job of a child. `number` is the step before which it dies, or the number of a racer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Job {
     Put,
@@ -25,9 +25,9 @@ pub(crate) enum Job {
     Append,
     AppendNew,
     Delete,
-    /// Claims for the next holder: what a crash left is finished on the way.
+    /// Claims for the next holder; that also finishes the work that a crash left.
     Claim,
-    /// Appends and then notes the number, without the fence.
+    /// Appends and then records the number, without the fence.
     NaiveAppend,
     Race,
 }
@@ -58,7 +58,7 @@ pub(crate) fn write(job: Job) -> Write<'static> {
     Write::new(key, change).numbered(Sequence::new(1).unwrap())
 }
 
-/// Starts a child on a folder.
+/// Returns the command that starts a child on a folder.
 pub(crate) fn command(folder: &Path, job: Job, number: u64) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -69,7 +69,7 @@ pub(crate) fn command(folder: &Path, job: Job, number: u64) -> Command {
     command
 }
 
-/// Whether the child died as it was told; if not, it must have come to its end.
+/// Whether the child died as instructed; if not, it must have finished.
 pub(crate) fn died(folder: &Path, job: Job, step: u64) -> bool {
     let Output {
         status,
@@ -84,7 +84,7 @@ pub(crate) fn died(folder: &Path, job: Job, step: u64) -> bool {
     false
 }
 
-/// What other tests start; by itself it has nothing to do.
+/// The entry point of the children; by itself it does nothing.
 #[test]
 fn is_started_by_other_tests() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
@@ -119,7 +119,7 @@ fn dies_before(step: u64) -> palisade_fence::files::Watch {
     })
 }
 
-/// The data first, then the note that it was written: as everybody does it at first.
+/// Writes the data first, then the record that it was written, which is how most programs start.
 fn naive_append(folder: &Path, step: &dyn Fn(&'static str)) {
     if std::fs::exists(folder.join("done-1")).unwrap() {
         return;
@@ -134,7 +134,7 @@ fn naive_append(folder: &Path, step: &dyn Fn(&'static str)) {
     step("answer");
 }
 
-/// Adds one to the counter, round by round; prints how many additions were acknowledged.
+/// Adds one to the counter, round by round, and prints how many additions were acknowledged.
 fn race(path: &Path, number: u64) {
     let folder = Folder::open(path).unwrap();
     let mut acknowledged = 0;

@@ -1,5 +1,5 @@
-//! A process is killed with SIGKILL before every single call to the file system, and again while what it
-//! left is finished; and processes race.
+//! A process is killed with SIGKILL before every single call to the file system, and again while the next one
+//! finishes its work; and processes race.
 
 use std::fs;
 use std::path::Path;
@@ -11,13 +11,13 @@ use palisade_fence::{Admin as _, Change, Checked, Reject, Write};
 use tempfile::TempDir;
 
 use crate::child::{self, Job, NEW, RACE_ROUNDS, command, died};
-use crate::{quick_place, t};
+use crate::{t, temporary_dir};
 
 const OLD: &[u8] = b"old;";
 
 /// A folder in which token 1 wrote `old;` to `/data`.
 fn prepared() -> TempDir {
-    let place = quick_place();
+    let place = temporary_dir();
     let path = place.path().join("r");
     fs::create_dir(&path).unwrap();
     let folder = Folder::open(&path).unwrap();
@@ -27,7 +27,7 @@ fn prepared() -> TempDir {
 }
 
 fn copied(from: &TempDir) -> TempDir {
-    let place = quick_place();
+    let place = temporary_dir();
     let to = place.path().join("r");
     fs::create_dir(&to).unwrap();
     for entry in fs::read_dir(from.path().join("r")).unwrap() {
@@ -39,7 +39,7 @@ fn copied(from: &TempDir) -> TempDir {
 
 type Bytes = Option<Vec<u8>>;
 
-/// What the job's file holds before and after.
+/// Returns the content of the job's file before and after the job.
 fn outcomes(job: Job) -> (Bytes, Bytes) {
     match job {
         Job::PutNew | Job::AppendNew => (None, Some(NEW.to_vec())),
@@ -57,7 +57,7 @@ fn highest(place: &TempDir) -> u64 {
     state.highest().unwrap().get()
 }
 
-/// Nothing of the fence's is left but its state and its lock.
+/// Checks that only the fence's state and its lock are left of its files.
 fn is_clean(path: &Path) {
     let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
     let own = names
@@ -68,7 +68,7 @@ fn is_clean(path: &Path) {
     assert_eq!(own, [".palisade-fence", ".palisade-lock"]);
 }
 
-/// The killed holder comes back and sends its write again: it is there once.
+/// The killed holder comes back and sends its write again: it is applied once.
 fn repeats(place: &TempDir, job: Job, about: &str) {
     let folder = Folder::open(place.path().join("r")).unwrap();
     let write = child::write(job);
@@ -85,7 +85,7 @@ fn repeats(place: &TempDir, job: Job, about: &str) {
     assert_eq!(folder.write(t(2), other).unwrap(), reused, "{about}");
 }
 
-/// The next holder comes: it sees all of the write or nothing, and the killed one is shut out.
+/// The next holder comes: it sees the whole write or none of it, and the killed holder is shut out.
 fn next_holder(place: &TempDir, job: Job, about: &str) -> bool {
     let path = place.path().join("r");
     let folder = Folder::open(&path).unwrap();
@@ -121,7 +121,7 @@ fn a_writer_killed_before_any_call_leaves_all_or_nothing() {
             }
             steps = step;
             let about = format!("{job:?} killed before step {step}");
-            // As an observer sees it before anybody comes: no change without the raised fence.
+            // As an observer sees it before the next operation: no change without the raised fence.
             let folder = Folder::open(place.path().join("r")).unwrap();
             let observed = folder.observe(child::write(job).key).unwrap();
             if observed != outcomes(job).0 {
@@ -129,7 +129,7 @@ fn a_writer_killed_before_any_call_leaves_all_or_nothing() {
             }
             repeats(&copied(&place), job, &about);
             outcomes_seen[usize::from(next_holder(&copied(&place), job, &about))] += 1;
-            // Killed again while it is finished.
+            // The successor is killed too while it finishes the write.
             for step in 1.. {
                 let again = copied(&place);
                 if !died(&again.path().join("r"), Job::Claim, step) {
@@ -147,13 +147,14 @@ fn a_writer_killed_before_any_call_leaves_all_or_nothing() {
     }
 }
 
-/// The control: the data first and then the note. Killed in between, the repeat writes it twice.
+/// The control: the data first and then the record. If the process is killed in between, the repeat writes it
+/// twice.
 #[test]
 fn without_the_fence_a_killed_append_is_there_twice() {
     let path = |place: &TempDir| place.path().to_owned();
     let mut doubled = 0;
     for step in 1.. {
-        let place = quick_place();
+        let place = temporary_dir();
         fs::write(path(&place).join("data"), OLD).unwrap();
         if !died(&path(&place), Job::NaiveAppend, step) {
             break;
@@ -165,8 +166,8 @@ fn without_the_fence_a_killed_append_is_there_twice() {
     assert_eq!(doubled, 1);
 }
 
-/// What a power failure needs, which no killed process shows: everything is synced before it is named,
-/// and every name before the answer.
+/// The order that a power failure requires, which a killed process does not show: all data is synced before
+/// it is named, and every name before the answer.
 #[test]
 fn syncs_come_before_the_names_and_names_before_the_answer() {
     let stage = ["create", "write", "write the rest", "sync", "sync folder"];

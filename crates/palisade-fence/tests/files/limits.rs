@@ -1,4 +1,4 @@
-//! Bad input, lost, damaged and changed state, and a holder that stays within.
+//! Bad input, lost, damaged and changed state, and a holder that keeps the fence's lock.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -22,7 +22,7 @@ fn floor(number: u64) -> Rearm<'static> {
 }
 
 #[test]
-fn a_name_that_leads_elsewhere_is_refused_and_nothing_is_written() {
+fn a_name_outside_the_folder_is_refused_and_nothing_is_written() {
     let place = tempfile::tempdir().unwrap();
     let folder = Folder::open(place.path()).unwrap();
     let long = format!("/{}", "x".repeat(256));
@@ -30,9 +30,9 @@ fn a_name_that_leads_elsewhere_is_refused_and_nothing_is_written() {
         ("a", "must start with '/'"),
         ("/../a", "'.' or '..'"),
         ("/..", "'.' or '..'"),
-        ("/b/a", "folder below"),
-        ("/.palisade-fence", "the fence's own"),
-        ("/.palisade-staged-1", "the fence's own"),
+        ("/b/a", "subfolder"),
+        ("/.palisade-fence", "belongs to the fence"),
+        ("/.palisade-staged-1", "belongs to the fence"),
         ("/a\nb", "control character"),
         (&long, "1 ..= 255 bytes"),
     ] {
@@ -118,9 +118,9 @@ fn a_damaged_state_is_refused_until_it_is_rearmed() {
     assert!(folder.claim(t(6)).unwrap().is_admitted());
 }
 
-/// Code that knows of no fence cannot be stopped; what it did to the last file is noticed.
+/// Code without a token cannot be stopped; its change to the last file is noticed.
 #[test]
-fn a_file_that_somebody_else_wrote_is_noticed() {
+fn a_file_written_without_the_fence_is_noticed() {
     for meddle in [
         |path: &std::path::Path| fs::write(path, "longer than before").unwrap(),
         |path: &std::path::Path| fs::write(path, "").unwrap(),
@@ -141,7 +141,7 @@ fn a_file_that_somebody_else_wrote_is_noticed() {
 }
 
 #[test]
-fn who_is_within_is_waited_for_with_a_bound() {
+fn the_wait_for_the_fences_lock_is_bounded() {
     let place = tempfile::tempdir().unwrap();
     let folder = Folder::open(place.path()).unwrap();
     assert!(folder.claim(t(1)).unwrap().is_admitted());

@@ -18,15 +18,15 @@ use palisade_fence::conformance::{self, Habit, TEXTBOOK_FAILS, UNFENCED_FAILS};
 use palisade_fence::{Mode, Rule};
 
 use naive::Naive;
-use subject::Places;
+use subject::Folders;
 use tempfile::TempDir;
 
 fn t(number: u64) -> Token {
     Token::new(number).unwrap()
 }
 
-/// A temporary place in memory, where there is one: for what asks for no disk.
-fn quick_place() -> TempDir {
+/// A temporary folder in memory, if possible, for tests that need no disk.
+fn temporary_dir() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
@@ -39,23 +39,20 @@ const fn rule(mode: Mode) -> Rule {
 
 #[tokio::test]
 async fn the_files_of_a_folder_conform() {
-    // Each round is some dozen syncs of the disk.
+    // Each round costs several dozen disk syncs.
     let habit = Habit {
         rounds: 200,
         ..Habit::CLAIM
     };
-    let report = conformance::run(&Places::on_disk(Rule::CLAIM), habit).await;
+    let report = conformance::run(&Folders::on_disk(Rule::CLAIM), habit).await;
     report.assert_passed();
-    // What a crash leaves is asked at every step, in the module `crash`.
-    assert_eq!(
-        report.left_out(),
-        ["what_was_acknowledged_survives_a_crash"]
-    );
+    // The module `crash` tests the state after a crash at every step.
+    assert_eq!(report.left_out(), ["acknowledged_writes_survive_a_crash"]);
 }
 
 #[tokio::test]
 async fn the_strict_fence_conforms() {
-    let places = Places::new(Rule::STRICT);
+    let places = Folders::new(Rule::STRICT);
     conformance::run(&places, Habit::STRICT)
         .await
         .assert_passed();
@@ -67,7 +64,7 @@ async fn without_a_bound_the_last_token_is_a_token() {
         max_jump: None,
         ..Habit::CLAIM
     };
-    let places = Places::new(Rule::CLAIM.unbounded());
+    let places = Folders::new(Rule::CLAIM.unbounded());
     conformance::run(&places, habit).await.assert_passed();
 }
 
@@ -77,15 +74,15 @@ async fn the_textbook_and_no_fence_fail_where_they_must() {
         (Mode::Textbook, TEXTBOOK_FAILS),
         (Mode::DangerUnfenced, UNFENCED_FAILS),
     ] {
-        let report = conformance::run(&Places::new(rule(mode)), Habit::CLAIM).await;
+        let report = conformance::run(&Folders::new(rule(mode)), Habit::CLAIM).await;
         for name in expected {
             assert!(report.failed().contains(name), "{name} passed: {report}");
         }
     }
 }
 
-/// Checked and then written, with the same files: a writer that is frozen in between overwrites its
-/// successor.
+/// A check and a later write, with the same files: a writer that is frozen in between overwrites its
+/// successor's write.
 #[tokio::test]
 async fn a_check_before_the_write_fails() {
     let habit = Habit {
@@ -101,7 +98,7 @@ async fn a_check_before_the_write_fails() {
 #[tokio::test]
 async fn the_late_write_is_lost_every_time_by_the_textbook_and_never_by_the_claim() {
     let lost = async |mode| {
-        let places = Places::new(rule(mode));
+        let places = Folders::new(rule(mode));
         conformance::late_writes(&places, 1_000).await.unwrap().lost
     };
     assert_eq!(lost(Mode::Claim).await, 0);

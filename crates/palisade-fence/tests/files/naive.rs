@@ -1,4 +1,4 @@
-//! The fence that is not one step: read the mark, compare, write the mark, write the file. It must fail.
+//! A fence that is not one step: read the mark, compare, write the mark, write the file. It must fail.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use palisade_fence::{Change, Checked, Fence, FenceState, Op, Pass, Reject, Rule,
 use tempfile::TempDir;
 use tokio::task::yield_now;
 
-use crate::{quick_place, t};
+use crate::{t, temporary_dir};
 
 pub(crate) struct Naive(TempDir);
 
 impl Default for Naive {
     fn default() -> Naive {
-        Naive(quick_place())
+        Naive(temporary_dir())
     }
 }
 
@@ -38,7 +38,7 @@ impl NaiveFolder {
         highest.map_or_else(FenceState::default, FenceState::floor)
     }
 
-    /// A pause may fall between the check and what follows it.
+    /// A pause may happen between the check and the next step.
     async fn check(&self, pass: Pass<'_>, op: Op) -> Checked<()> {
         match Rule::CLAIM.decide(&self.state(), Pass::new(pass.token), op) {
             Verdict::Admit(_) => {

@@ -1,4 +1,4 @@
-//! Folders of a temporary place, as the suite wants them.
+//! Folders in a temporary place, with the suite's interface.
 
 use std::fs;
 
@@ -7,30 +7,30 @@ use palisade_fence::conformance::Subject;
 use palisade_fence::files::{AsyncFolder, Fault, Folder};
 use tempfile::TempDir;
 
-use crate::quick_place;
+use crate::temporary_dir;
 
-pub(crate) struct Places {
+pub(crate) struct Folders {
     place: TempDir,
     rule: Rule,
 }
 
-impl Places {
-    pub(crate) fn new(rule: Rule) -> Places {
-        Places {
-            place: quick_place(),
+impl Folders {
+    pub(crate) fn new(rule: Rule) -> Folders {
+        Folders {
+            place: temporary_dir(),
             rule,
         }
     }
 
-    pub(crate) fn on_disk(rule: Rule) -> Places {
-        Places {
+    pub(crate) fn on_disk(rule: Rule) -> Folders {
+        Folders {
             place: tempfile::tempdir().unwrap(),
             rule,
         }
     }
 }
 
-impl Subject for Places {
+impl Subject for Folders {
     type Fence = AsyncFolder;
 
     async fn fresh(&self, name: &str) -> Result<AsyncFolder, Fault> {

@@ -1,5 +1,5 @@
-//! The late write of DESIGN §4, held in flight for real: the old holder's request lies in a relay while
-//! the new holder claims and reads, and goes on before the new holder writes.
+//! The late write of docs/rules.md, really held in flight: a relay holds the old holder's request while the
+//! new holder claims and reads, and forwards it before the new holder writes.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use palisade_testbed::{Direction, Proxy};
 
 const KEY: &str = "/counter";
 
-/// Plays it so many rounds, two new tokens each; in how many an acknowledged addition was lost. `old` is
-/// the resource through the relay, `new` the same one without it.
+/// Runs this many rounds with two new tokens each, and returns in how many of them an acknowledged addition
+/// was lost. `old` is the resource through the relay, `new` the same one without it.
 pub(crate) async fn lost<F: Fence + Clone + 'static>(
     old: &F,
     new: &F,
@@ -36,7 +36,8 @@ pub(crate) async fn lost<F: Fence + Clone + 'static>(
     lost
 }
 
-/// Both servers answer each request on a connection of its own: a new one says that it is under way.
+/// Both servers answer each request on its own connection: a new connection shows that the request is in
+/// flight.
 async fn wait_until(condition: impl Fn() -> bool) {
     let wait = async {
         while !condition() {

@@ -70,7 +70,7 @@ async fn several_are_claimed_together_or_not_at_all() {
     assert_eq!(names(&mut tx, "", Some("a")).await, ["b", "c"]);
     tx.rollback().await.unwrap();
     all(&mut db, &[]).await.unwrap();
-    // Names are bytes: no collation takes one for another.
+    // Names are bytes: no collation makes two of them equal.
     all(&mut db, &[("A", 1), ("a ", 2)]).await.unwrap();
     assert_eq!(highest(&mut db, "A").await, Some(1));
     assert_eq!(highest(&mut db, "a ").await, Some(2));
@@ -87,7 +87,7 @@ async fn several_are_claimed_together_or_not_at_all() {
     }
 }
 
-/// Name order: crossed lists of resources, also missing ones, never wait for each other in a circle.
+/// Claims are made in name order: crossed lists of resources, also of missing ones, never deadlock.
 #[tokio::test(flavor = "multi_thread")]
 async fn crossed_claims_do_not_deadlock() {
     let (url, _) = fresh().await;
@@ -188,7 +188,7 @@ async fn rearming_does_not_let_a_refused_holder_in_again() {
 }
 
 #[tokio::test]
-async fn the_mark_never_goes_down_whoever_writes_it() {
+async fn the_mark_never_goes_down() {
     let (_, mut db) = fresh().await;
     all(&mut db, &[("r", 9)]).await.unwrap();
     for sql in [
@@ -207,7 +207,7 @@ async fn the_mark_never_goes_down_whoever_writes_it() {
 }
 
 #[tokio::test]
-async fn what_is_in_a_column_and_is_no_token_is_named() {
+async fn a_column_value_that_is_no_token_is_reported() {
     let (url, mut db) = fresh().await;
     let table = "CREATE TABLE things (id BIGINT PRIMARY KEY, last_fencing_token BIGINT) ENGINE = InnoDB;
         INSERT INTO things VALUES (0, 0), (1, 9007199254740992), (2, -1), (3, NULL);
@@ -245,8 +245,8 @@ async fn what_is_in_a_column_and_is_no_token_is_named() {
     }
 }
 
-/// MySQL counts the rows it changed. A write of what is there already must not pass for a missing row,
-/// nor a missing row for such a write.
+/// MySQL counts the rows that it changed. A write of equal values must not look like a missing row, nor a
+/// missing row like such a write.
 #[tokio::test]
 async fn zero_rows_are_explained_only_where_hits_are_counted() {
     let (url, mut changed) = fresh().await;
@@ -262,7 +262,7 @@ async fn zero_rows_are_explained_only_where_hits_are_counted() {
     let missed = format!("{same} AND x = 6");
     for (db, counts) in [(&mut changed, false), (&mut found, true)] {
         let mut tx = begin(db).await;
-        // Claiming again needs no such setting.
+        // Claiming again does not need this setting.
         things.claim(&mut tx, 1, t(7)).await.unwrap();
         things.lock(&mut tx, 1, t(7)).await.unwrap();
         tx.exec_drop(&same, (7,)).await.unwrap();
@@ -284,7 +284,7 @@ async fn zero_rows_are_explained_only_where_hits_are_counted() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named_and_nothing_is_written() {
+async fn bad_input_is_reported_and_nothing_is_written() {
     let (_, mut db) = fresh().await;
     let long = "x".repeat(256);
     for (name, message) in [

@@ -1,4 +1,4 @@
-//! What a transaction sees, and whether it still is one.
+//! A transaction's view of the data, and whether it still is a transaction.
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, IsolationLevel, Transaction, TxOpts};
@@ -12,7 +12,7 @@ async fn count(tx: &mut Transaction<'_>) -> u64 {
     count.unwrap()
 }
 
-/// What the old holder does: it writes under an equal token, which moves no mark.
+/// The old holder's write, under an equal token, which changes no mark.
 async fn writes_again(db: &mut Conn) {
     let mut tx = begin(db).await;
     claim(&mut tx, "r", t(1)).await.unwrap();
@@ -22,10 +22,10 @@ async fn writes_again(db: &mut Conn) {
     tx.commit().await.unwrap();
 }
 
-/// At REPEATABLE READ a transaction that has read before it claims does not see the old holder's last
-/// write, and is told so. At READ COMMITTED it sees it.
+/// At REPEATABLE READ a transaction that has read before it claims does not see the old holder's last write,
+/// and gets an error. At READ COMMITTED it sees the write.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_cannot_see_the_last_write_is_told_to_begin_again() {
+async fn a_claim_that_cannot_see_the_last_write_must_begin_again() {
     let (url, mut old) = fresh().await;
     script(&url, "CREATE TABLE things (id INT) ENGINE = InnoDB").await;
     let mut new = connect(&url, false).await.unwrap();
@@ -45,7 +45,7 @@ async fn a_claim_that_cannot_see_the_last_write_is_told_to_begin_again() {
     tx.rollback().await.unwrap();
     assert_eq!(highest(&mut old, "r").await, Some(1));
 
-    // A resource nobody has claimed before is no different.
+    // A resource that was never claimed before behaves the same.
     let mut tx = begin(&mut new).await;
     count(&mut tx).await;
     all(&mut old, &[("s", 1)]).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_claim_that_cannot_see_the_last_write_is_told_to_begin_again() {
     );
     tx.rollback().await.unwrap();
 
-    // The control arms: nobody was there since; or each read sees what is committed.
+    // The control arms: no write in between; or each read sees all committed data.
     let mut tx = begin(&mut new).await;
     assert_eq!(count(&mut tx).await, 1);
     claim(&mut tx, "r", t(1)).await.unwrap();
@@ -72,9 +72,9 @@ async fn a_claim_that_cannot_see_the_last_write_is_told_to_begin_again() {
     assert_eq!(count(&mut tx).await, 2);
 }
 
-/// The claim comes first, waits for the old holder, and then its plain reads see what that one wrote.
+/// The claim comes first and waits for the old holder; then its plain reads see the old holder's write.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_came_first_and_waited_sees_the_last_write() {
+async fn a_claim_that_came_first_and_waited_sees_the_last_write_of_the_old_holder() {
     let (url, mut old) = fresh().await;
     script(&url, "CREATE TABLE things (id INT) ENGINE = InnoDB").await;
     let mut new = connect(&url, false).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_claim_that_came_first_and_waited_sees_the_last_write() {
 }
 
 #[tokio::test]
-async fn a_statement_that_commits_by_itself_is_found_out() {
+async fn an_implicit_commit_is_detected() {
     let (_, mut db) = fresh().await;
     let mut tx = begin(&mut db).await;
     claim(&mut tx, "r", t(1)).await.unwrap();

@@ -1,4 +1,4 @@
-//! The triggers: what code that forgot the fence meets, whatever it tries.
+//! The triggers: every attempt of code without a token is rejected.
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, TxOpts};
@@ -33,7 +33,7 @@ async fn orders() -> (String, Conn) {
     (url, db)
 }
 
-/// In a transaction that is rolled back.
+/// Runs a statement in a transaction that is rolled back.
 async fn tries(db: &mut Conn, claimed: Option<(&str, u64)>, sql: &str) -> Result<(), Refused> {
     let mut tx = db.start_transaction(TxOpts::default()).await?;
     if let Some((resource, token)) = claimed {
@@ -53,12 +53,12 @@ async fn claims(db: &mut Conn, resource: &str, token: u64) {
 #[tokio::test]
 async fn every_kind_of_write_without_a_token_is_rejected() {
     let (url, mut db) = orders().await;
-    // The control arm: before the triggers are there, everything goes.
+    // The control arm: without the triggers, every write succeeds.
     for sql in WRITES {
         tries(&mut db, None, sql).await.unwrap();
     }
     script(&url, &sticky("orders", "orders")).await;
-    // Sticky from the first moment, also before the first claim.
+    // The table is sticky from the start, also before the first claim.
     assert!(tries(&mut db, None, WRITES[0]).await.is_err());
     claims(&mut db, "orders", 34).await;
     let mut stranger = connect(&url, false).await.unwrap();
@@ -67,13 +67,13 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
     for sql in WRITES {
         let refused = tries(&mut stranger, None, sql).await.unwrap_err();
         assert_eq!(refused.rejected(), Some(&tokenless), "{sql}: {refused}");
-        // A claim of something else does not count.
+        // A claim of another resource does not count.
         let claimed = Some(("my orders", 50));
         let refused = tries(&mut other, claimed, sql).await.unwrap_err();
         assert_eq!(refused.rejected(), Some(&tokenless), "{sql}: {refused}");
         tries(&mut db, Some(("orders", 34)), sql).await.unwrap();
     }
-    // Nor does one that was rolled back, or that somebody newer has overtaken.
+    // A claim that was rolled back, or that a newer holder has overtaken, does not count either.
     tries(&mut other, Some(("orders", 35)), "DO 0")
         .await
         .unwrap();
@@ -81,7 +81,7 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
     claims(&mut other, "orders", 36).await;
     let refused = tries(&mut db, None, WRITES[3]).await.unwrap_err();
     assert_eq!(refused.rejected(), Some(&Reject::Stale { highest: t(36) }));
-    // A claim that was rejected leaves nothing to show, nor does a connection that was reset.
+    // A rejected claim, or a reset of the connection, leaves no token to show.
     tries(&mut db, Some(("orders", 30)), "DO 0")
         .await
         .unwrap_err();
@@ -90,7 +90,7 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
     assert_eq!(refused.rejected(), Some(&tokenless));
     other.reset().await.unwrap();
     assert!(tries(&mut other, None, WRITES[3]).await.is_err());
-    // By hand.
+    // A token that is set by hand.
     for (set, admitted) in [
         ("SET @palisade_token = 36", true),
         ("SET @palisade_token = 35", false),
@@ -115,7 +115,7 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
 async fn a_fenced_row_cannot_be_written_without_its_column() {
     let (url, mut db) = orders().await;
     script(&url, &sticky_column("orders")).await;
-    // Not fenced yet.
+    // The row is not fenced yet.
     db.query_drop("UPDATE orders SET text = 'free'")
         .await
         .unwrap();
@@ -141,14 +141,14 @@ async fn a_fenced_row_cannot_be_written_without_its_column() {
         let refused = Refused::from(tx.query_drop(sql).await.unwrap_err());
         assert_eq!(refused.rejected(), Some(&stale), "{sql}: {refused}");
     }
-    // It says that it writes 6, and does not: it forgot the column.
+    // It announces a write with token 6, but does not write the token column.
     show_token(&mut tx, t(6)).await.unwrap();
     assert!(tx.query_drop(x).await.is_err());
     let told = "UPDATE orders SET text = 'x', last_fencing_token = 6";
     tx.query_drop(told).await.unwrap();
 }
 
-/// As the words at the head of the file say: the shell, with another delimiter.
+/// As the SQL file's header says: run it in the shell, with another delimiter.
 #[tokio::test]
 async fn the_files_run_in_the_shell() {
     let server = MariaDb::shared();

@@ -1,4 +1,4 @@
-//! Any form over connections to one server, as the suite wants it.
+//! Any form over connections to one server, with the suite's interface.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,8 @@ use palisade_fence::{Admitted, Change, Checked, Fence, Pass, Write};
 
 use crate::forms::{Ask, Done, Form, What, path};
 
-/// Through the port, where a relay can stand; without `found`, changed rows are counted and not those hit.
+/// Connects through the port, where a relay can stand; without `found`, changed rows are counted, not matched
+/// ones.
 pub(crate) async fn connect(url: &str, found: bool) -> Result<Conn, Fault> {
     let url = format!("{url}?prefer_socket=false&client_found_rows={found}");
     Ok(Conn::new(Opts::from_url(&url).unwrap()).await?)
@@ -24,21 +25,21 @@ pub(crate) async fn script(url: &str, sql: &str) {
     db.disconnect().await.unwrap();
 }
 
-/// Makes a database with the schema in it; gives its URL.
+/// Creates a database with the schema; returns its URL.
 pub(crate) async fn database(server: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed));
     script(server, &format!("CREATE DATABASE {name}")).await;
     let (server, _) = server.rsplit_once('/').unwrap();
     let url = format!("{server}/{name}");
-    // Twice: running them again changes nothing.
+    // The migrations run twice: running them again changes nothing.
     for (_, sql) in MIGRATIONS.iter().chain(MIGRATIONS) {
         script(&url, sql).await;
     }
     url
 }
 
-/// The triggers that make a table sticky, as the words in the SQL file say.
+/// The triggers that make a table sticky, as the SQL file describes them.
 pub(crate) fn sticky(table: &str, resource: &str) -> String {
     let one = |event: &&str| {
         format!(
@@ -74,7 +75,7 @@ impl Subject {
         Subject { url, form }
     }
 
-    /// A resource whose connections go to `url`.
+    /// Returns a resource whose connections go to `url`.
     pub(crate) async fn resource(&self, name: &str, url: &str) -> Resource {
         let table = format!("t_{}", name.replace('-', "_"));
         match self.form {
@@ -95,7 +96,8 @@ impl Subject {
         Resource {
             pool: Arc::new(Pool {
                 url: url.to_owned(),
-                // Own statements with a token column need it; the rest must do without.
+                // The user's own statements with a token column need this setting; the others must work
+                // without it.
                 found: matches!(self.form, Form::Column(_)),
                 free: Mutex::default(),
             }),
@@ -114,7 +116,7 @@ impl conformance::Subject for Subject {
     }
 }
 
-/// Connections that are free; each transaction takes one, or opens it.
+/// Free connections; each transaction takes one, or opens one.
 struct Pool {
     url: String,
     found: bool,
@@ -143,7 +145,7 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
-    /// The same resource over other connections.
+    /// Returns the same resource over other connections.
     pub(crate) fn over(&self, url: &str) -> Resource {
         Resource {
             pool: Arc::new(Pool {
@@ -191,7 +193,8 @@ impl Resource {
         done
     }
 
-    /// As its documentation asks for: two that make the same missing row at once.
+    /// Retries after a deadlock, as the documentation asks: two transactions may create the same missing row
+    /// at once.
     async fn until_it_is_no_deadlock(&self, ask: &Ask) -> Result<Done, Refused> {
         loop {
             match self.in_one_step(ask).await {
@@ -215,7 +218,7 @@ impl Resource {
                 ..ask.done(None)
             }),
             Entry::First { .. } => {
-                // As a user might who forgot why the trigger is there.
+                // Like a user who forgot why the trigger is there.
                 let sql = "SET @palisade_tokens = NULL, @palisade_token = (
                     SELECT token FROM palisade_fence WHERE resource = ?)";
                 db.exec_drop(sql, (&self.name,)).await?;
@@ -247,7 +250,7 @@ impl Fence for Resource {
         Ok(self.ask(pass, what).await?.map(|_| ()))
     }
 
-    /// Another program that knows of no fence; the triggers are what stops it.
+    /// A program without a token; the triggers stop it.
     async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Checked<()>, Fault> {
         let mut db = connect(&self.pool.url, false).await?;
         let name = self.name.as_str();

@@ -1,4 +1,4 @@
-//! Bad input and damage: a clear error, and nothing written.
+//! Bad input and damage: the error is clear, and nothing is written.
 
 use object_store::ObjectStoreExt;
 use palisade_fence::object_store::Fault;
@@ -7,7 +7,7 @@ use palisade_fence::{Admin, Change, Fence, Write};
 use crate::{in_memory, manifest, pass, puts};
 
 #[tokio::test]
-async fn a_name_that_is_none_says_what_was_wrong() {
+async fn an_invalid_name_is_reported_with_the_reason() {
     let mut store = in_memory().await.store;
     for bad in ["", &"x".repeat(256), "line\nend", "ümlaut"] {
         let refused = store.resource(bad).map(|_| ());
@@ -39,7 +39,7 @@ async fn a_damaged_manifest_is_a_fault_and_stays_as_it_is() {
         &whole.replace("\"token\":5", "\"token\":9007199254740992"),
         &whole.replace("\"format\":1", "\"format\":2"),
     ] {
-        assert_ne!(damage, whole, "the damage was done");
+        assert_ne!(damage, whole, "the manifest was damaged");
         let damaged = damage.to_owned().into();
         objects.objects.put(&manifest("r"), damaged).await.unwrap();
         let claim = resource.claim(pass(6)).await;
@@ -50,7 +50,7 @@ async fn a_damaged_manifest_is_a_fault_and_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn data_that_is_gone_is_a_fault_and_not_an_empty_key() {
+async fn missing_data_is_a_fault_and_not_an_empty_key() {
     let objects = in_memory().await;
     let resource = objects.store.resource("r").unwrap();
     puts(&resource, 5, "x").await;
@@ -66,7 +66,7 @@ async fn data_that_is_gone_is_a_fault_and_not_an_empty_key() {
 }
 
 #[tokio::test]
-async fn a_key_of_too_many_parts_wants_to_be_put_whole() {
+async fn a_key_with_too_many_parts_must_be_put_whole() {
     let store = in_memory().await.store;
     let resource = store.resource("r").unwrap();
     let append = Write::new("/log", Change::Append(b"."));

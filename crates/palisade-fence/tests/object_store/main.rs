@@ -1,5 +1,5 @@
-//! The suite on S3 as `moto` serves it and on the store in memory; late writes held in flight; stores
-//! that must be refused or fail; operators.
+//! The suite on S3 as served by `moto` and on the store in memory; late writes held in flight; stores that
+//! must be refused or fail; operators.
 //!
 //! `PALISADE_OBJECT_ROUNDS` sets the rounds of the races and of the late writes on S3 (default 100, about
 //! half a minute; 1,000 is the full battery).
@@ -11,16 +11,16 @@
     reason = "a test fails by panicking"
 )]
 
+mod faulty_store;
 #[path = "../held/mod.rs"]
 mod held;
 mod limits;
-mod lying;
 mod operator;
 mod s3;
 
 use std::sync::Arc;
 
-use lying::{How, Lying};
+use faulty_store::{Behaviour, FaultyStore};
 use object_store::ObjectStore;
 use object_store::path::Path;
 use palisade_core::Token;
@@ -84,14 +84,14 @@ fn put(text: &str) -> Write<'_> {
     Write::new("/a", Change::Put(text.as_bytes()))
 }
 
-/// A write that must be admitted.
+/// Makes a write that must be admitted.
 async fn puts(resource: &Resource, token: u64, text: &str) {
     let answer = resource.write(pass(token), put(text)).await.unwrap();
     assert!(answer.is_admitted(), "token {token}: {answer:?}");
 }
 
 async fn in_memory() -> Objects {
-    Objects::open(Arc::new(Lying::new(How::KeepsItsWord))).await
+    Objects::open(Arc::new(FaultyStore::new(Behaviour::KeepsItsWord))).await
 }
 
 #[tokio::test]
@@ -103,12 +103,12 @@ async fn s3_conforms() {
     };
     let report = conformance::run(&objects, habit).await;
     report.assert_passed();
-    // `moto` keeps everything in memory, so killing it leaves nothing to look at. The fence is in the
-    // manifest and cannot be lost alone; see `operator`.
+    // `moto` keeps everything in memory, so no data is left after a kill. The fence is in the manifest and
+    // cannot be lost alone; see `operator`.
     assert_eq!(
         report.left_out(),
         [
-            "what_was_acknowledged_survives_a_crash",
+            "acknowledged_writes_survive_a_crash",
             "data_without_its_fence_is_refused"
         ]
     );
@@ -122,7 +122,7 @@ async fn the_store_in_memory_conforms() {
 
 #[tokio::test]
 async fn one_write_a_grant_conforms() {
-    let objects = Arc::new(Lying::new(How::KeepsItsWord));
+    let objects = Arc::new(FaultyStore::new(Behaviour::KeepsItsWord));
     let strict = Objects::unprobed(objects, Rule::STRICT);
     let report = conformance::run(&strict, Habit::STRICT).await;
     report.assert_passed();
@@ -130,7 +130,7 @@ async fn one_write_a_grant_conforms() {
 
 #[tokio::test]
 async fn a_store_that_checks_and_then_writes_fails_the_suite() {
-    let objects = Arc::new(Lying::new(How::ChecksThenWrites));
+    let objects = Arc::new(FaultyStore::new(Behaviour::ChecksThenWrites));
     let report = conformance::run(&Objects::unprobed(objects, Rule::CLAIM), Habit::CLAIM).await;
     assert!(
         report.failed().contains(&"a_frozen_writer_loses_nothing"),
@@ -139,12 +139,16 @@ async fn a_store_that_checks_and_then_writes_fails_the_suite() {
 }
 
 #[tokio::test]
-async fn a_store_that_lies_is_refused() {
-    for how in [How::IgnoresCreate, How::IgnoresETag, How::ChecksThenWrites] {
-        let objects = Arc::new(Lying::new(how));
+async fn a_store_that_ignores_conditions_is_refused() {
+    for how in [
+        Behaviour::IgnoresCreate,
+        Behaviour::IgnoresETag,
+        Behaviour::ChecksThenWrites,
+    ] {
+        let objects = Arc::new(FaultyStore::new(how));
         let refused = Store::open(objects, root(), Rule::CLAIM).await;
         assert!(
-            matches!(refused, Err(Fault::Lies(_))),
+            matches!(refused, Err(Fault::IgnoresConditions(_))),
             "{how:?}: {refused:?}"
         );
     }
@@ -152,7 +156,10 @@ async fn a_store_that_lies_is_refused() {
 
 #[tokio::test]
 async fn a_put_whose_answer_was_lost_is_recognised() {
-    let objects = Objects::unprobed(Arc::new(Lying::new(How::LosesAnswers)), Rule::CLAIM);
+    let objects = Objects::unprobed(
+        Arc::new(FaultyStore::new(Behaviour::LosesAnswers)),
+        Rule::CLAIM,
+    );
     let resource = objects.store.resource("r").unwrap();
     for (token, text) in [(1, "one"), (2, "two"), (3, "three")] {
         assert!(resource.claim(pass(token)).await.unwrap().is_admitted());

@@ -1,4 +1,4 @@
-//! What an operator does: look, list, re-arm, sweep.
+//! Operations for operators: look, list, re-arm, sweep.
 
 use object_store::ObjectStoreExt;
 use palisade_core::Token;
@@ -8,7 +8,7 @@ use palisade_fence::{Admin, Change, Checked, Fence, Listed, Rearm, Reject, Write
 use crate::{in_memory, manifest, pass, put, puts};
 
 #[tokio::test]
-async fn a_lost_fence_is_armed_again_above_the_past() {
+async fn a_lost_fence_is_rearmed_above_the_old_tokens() {
     let objects = in_memory().await;
     let resource = objects.store.resource("r").unwrap();
     puts(&resource, 5, "x").await;
@@ -47,7 +47,7 @@ async fn a_lost_fence_is_armed_again_above_the_past() {
 }
 
 #[tokio::test]
-async fn deleting_keeps_the_fence_and_a_sweep_keeps_what_is_named() {
+async fn deleting_keeps_the_fence_and_a_sweep_keeps_named_objects() {
     let mut store = in_memory().await.store;
     let resource = store.resource("a/b c").unwrap();
     for (token, text) in [(1, "one"), (2, "two"), (3, "three")] {

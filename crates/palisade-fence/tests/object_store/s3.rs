@@ -1,4 +1,4 @@
-//! What only a real S3 server can show.
+//! Properties that only a real S3 server can show.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use palisade_testbed::{Moto, Proxy};
 
 use crate::{Objects, TEXTBOOK, held, rounds};
 
-/// A bucket of its own.
+/// Creates a separate bucket.
 pub(crate) async fn bucket(name: &str) -> Arc<dyn ObjectStore> {
     let server = Moto::shared();
     let ask = format!(
@@ -68,8 +68,8 @@ async fn the_textbook_fence_loses_every_write_held_in_flight() {
     assert_eq!(lost, rounds(), "the control arm lost too little");
 }
 
-/// Why the fence is in the body of an object: a claim that changed metadata only would leave the ETag as
-/// it is, and the late put on that ETag would go through.
+/// The reason why the fence is in the body of an object: a claim that changed only metadata would leave the
+/// ETag as it is, and the late put on that ETag would succeed.
 #[tokio::test]
 async fn an_etag_does_not_see_metadata() {
     let objects = bucket("metadata").await;

@@ -1,5 +1,5 @@
-//! The server is killed between any two steps of a fenced write. What was acknowledged stays; what was
-//! not has left no trace, neither in the data nor in the fence.
+//! The server is killed between any two steps of a fenced write. Acknowledged writes stay; others leave no
+//! trace, neither in the data nor in the fence.
 
 use palisade_core::Token;
 use palisade_fence::Admin as _;
@@ -11,7 +11,7 @@ use crate::subject::{database, script};
 
 const STEPS: usize = 6;
 
-/// Does the write up to a step; whether its commit was acknowledged.
+/// Executes the write up to a step; returns whether its commit was acknowledged.
 async fn write(url: &str, token: Token, steps: usize, kill: impl FnOnce()) -> bool {
     let mut c = Tokio::connect(url).await.unwrap();
     let mut tx = c.transaction().await.unwrap();
@@ -41,7 +41,7 @@ async fn write(url: &str, token: Token, steps: usize, kill: impl FnOnce()) -> bo
         return false;
     }
     if steps == 4 {
-        // The commit is under way; nobody knows what comes of it.
+        // The commit is in flight, and its outcome is unknown.
         let (committed, _) = tokio::join!(tx.commit(), async { dies(4) });
         return committed.is_ok();
     }
@@ -51,7 +51,7 @@ async fn write(url: &str, token: Token, steps: usize, kill: impl FnOnce()) -> bo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fence_and_data_stand_together_after_every_kill() {
+async fn fence_and_data_are_consistent_after_every_kill() {
     let server = Postgres::start(&[]);
     let url = database(&server.url()).await;
     let table = "CREATE TABLE things (number bigint NOT NULL); INSERT INTO things VALUES (0);
@@ -81,9 +81,9 @@ async fn fence_and_data_stand_together_after_every_kill() {
             "killed at step {step}"
         );
         match (sure, step) {
-            (true, _) => assert_eq!(highest, token, "acknowledged and gone, at step {step}"),
+            (true, _) => assert_eq!(highest, token, "acknowledged and lost, at step {step}"),
             (false, 4) => assert!(highest == token || highest == acknowledged),
-            (false, _) => assert_eq!(highest, acknowledged, "half done, at step {step}"),
+            (false, _) => assert_eq!(highest, acknowledged, "partly done, at step {step}"),
         }
         acknowledged = highest;
     }

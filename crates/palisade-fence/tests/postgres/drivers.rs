@@ -1,4 +1,4 @@
-//! The two drivers, as a user of each has them: a connection, a transaction, statements of one's own.
+//! The two drivers as their users have them: a connection, a transaction, the user's own statements.
 
 use std::future::Future;
 
@@ -9,9 +9,9 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::forms::Job;
 
-/// A user's transaction, with a statement that is none of the fence's business.
+/// A user's transaction, with statements that do not concern the fence.
 pub(crate) trait Tx: Session {
-    /// All arguments are text; the first column of each row, text.
+    /// Runs a statement. All arguments are text, and so is the first column of each row.
     fn own(
         &mut self,
         sql: &str,
@@ -24,7 +24,7 @@ pub(crate) trait Driver: Send + Sync + 'static {
 
     fn connect(url: &str) -> impl Future<Output = Result<Self::Connection, Refused>> + Send;
 
-    /// Does a job in a transaction of its own.
+    /// Carries out a job in its own transaction.
     fn carry_out<J: Job>(
         connection: &mut Self::Connection,
         job: &J,

@@ -1,4 +1,4 @@
-//! What a user writes for each form of the fence: one job, one transaction.
+//! A user's code for each form of the fence: one job, one transaction.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,13 +18,13 @@ pub(crate) enum Form {
     Records(Strategy),
 }
 
-/// What is done in one transaction.
+/// The work in one transaction.
 pub(crate) trait Job: Sync {
     type Done: Send;
     fn work<T: Tx>(&self, tx: &mut T) -> impl Future<Output = Result<Self::Done, Refused>> + Send;
 }
 
-/// Statements of one's own, without a fence.
+/// The user's own statements, without a fence.
 pub(crate) struct Plain<'a>(pub(crate) &'a [(&'a str, &'a [&'a str])]);
 
 impl Job for Plain<'_> {
@@ -188,7 +188,7 @@ impl Ask {
             What::Write(_, _, Some(_)) => return Err(no_numbers()),
             What::Write(key, alter, None) => (key, alter),
         };
-        // `$4` is in every one of them, for all are given it.
+        // `$4` is in every statement, because all of them get it as an argument.
         let (data, more, text) = match alter {
             Alter::Put(text) => ("data || jsonb_build_object($2, $4)", "", text.as_str()),
             Alter::Append(text) => (
@@ -209,7 +209,7 @@ impl Ask {
         Ok(self.done(None))
     }
 
-    /// Keys of a resource are lines `key<TAB>text` of its one text.
+    /// The keys of a resource are lines `key<TAB>text` of its single text.
     async fn records<T: Tx>(&self, tx: &mut T, records: Records) -> Result<Done, Refused> {
         let (id, token) = (&self.resource, self.token);
         let data = records.claim(tx, id, token).await?.unwrap_or_default();
@@ -243,7 +243,7 @@ fn no_numbers() -> Refused {
     Fault::Argument("a token column has no numbered writes".to_owned()).into()
 }
 
-/// FNV-1a, for want of anything better to tell two writes of a test apart.
+/// FNV-1a, which suffices to distinguish two writes of a test.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

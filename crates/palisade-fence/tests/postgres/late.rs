@@ -14,7 +14,8 @@ use crate::subject::{Resource, Subject};
 
 const KEY: &str = "/ledger";
 
-/// So many, unless `PALISADE_LATE_WRITES` tells otherwise: 1,000 are the full battery for every form.
+/// The number of rounds, unless `PALISADE_LATE_WRITES` overrides it: 1,000 is the full battery for every
+/// form.
 fn rounds(usual: u64) -> u64 {
     let told = std::env::var("PALISADE_LATE_WRITES").ok();
     told.map_or(usual, |text| text.parse().unwrap())
@@ -40,7 +41,7 @@ async fn adds<D: Driver>(at: &Resource<D>, token: u64, before: u64) -> bool {
     at.write(pass(token), write).await.unwrap().is_admitted()
 }
 
-/// How many rounds lost an acknowledged addition.
+/// Returns how many rounds lost an acknowledged addition.
 async fn lost<D: Driver>(form: Form, rounds: u64) -> u64 {
     let server = Postgres::shared();
     let subject = Subject::<D>::new(&server.url(), form).await;

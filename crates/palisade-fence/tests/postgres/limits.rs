@@ -63,7 +63,7 @@ async fn several_are_claimed_together_or_not_at_all() {
     assert!(listed.iter().all(|one| one.state.highest() == Some(t(6))));
 }
 
-/// Name order: crossed lists of resources, also missing ones, never wait for each other in a circle.
+/// Claims are made in name order: crossed lists of resources, also of missing ones, never deadlock.
 #[tokio::test(flavor = "multi_thread")]
 async fn crossed_claims_do_not_deadlock() {
     let url = database(&Postgres::shared().url()).await;
@@ -91,10 +91,10 @@ async fn crossed_claims_do_not_deadlock() {
     }
 }
 
-/// The old holder writes under an equal token, which moves no mark, and commits while a claim at
-/// REPEATABLE READ waits. That claim cannot see the write, so the database must end it.
+/// The old holder writes under an equal token, which changes no mark, and commits while a claim at REPEATABLE
+/// READ waits. That claim cannot see the write, so the database must abort it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_cannot_see_the_last_write_is_told_to_begin_again() {
+async fn a_claim_that_cannot_see_the_last_write_must_begin_again() {
     let url = database(&Postgres::shared().url()).await;
     script(&url, "CREATE TABLE things (id int); SELECT 1").await;
     let mut old = Tokio::connect(&url).await.unwrap();
@@ -228,7 +228,7 @@ async fn rearming_does_not_let_a_refused_holder_in_again() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named_and_nothing_is_written() {
+async fn bad_input_is_reported_and_nothing_is_written() {
     let server = Postgres::shared().url();
     let url = database(&server).await;
     let mut c = Tokio::connect(&url).await.unwrap();

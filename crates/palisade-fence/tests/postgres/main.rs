@@ -1,4 +1,4 @@
-//! The fences of PostgreSQL against a real server, through both drivers.
+//! The fences of PostgreSQL against a real server, with both drivers.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! The triggers: what code that forgot the fence meets, whatever it tries.
+//! The triggers: every attempt of code without a token is rejected.
 
 use palisade_core::Token;
 use palisade_fence::Reject;
@@ -13,7 +13,7 @@ fn t(number: u64) -> Token {
     Token::new(number).unwrap()
 }
 
-/// Claims, and then runs a statement of its own in the same transaction.
+/// Claims, and then runs its own statement in the same transaction.
 struct Claims<'a>(&'a str, u64, &'a str);
 
 impl Job for Claims<'_> {
@@ -41,7 +41,7 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
     let url = database(&Postgres::shared().url()).await;
     script(&url, ORDERS).await;
     let mut c = Tokio::connect(&url).await.unwrap();
-    // The control arm: before the trigger is there, everything goes.
+    // The control arm: without the trigger, every write succeeds.
     for sql in [
         "UPDATE orders SET text = 'two'",
         "INSERT INTO orders VALUES (3, '3')",
@@ -51,7 +51,7 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
             .unwrap();
     }
     script(&url, "SELECT palisade_sticky('orders', 'orders')").await;
-    // Sticky from the first moment, also before the first claim.
+    // The table is sticky from the start, also before the first claim.
     let early = Tokio::carry_out(&mut c, &Plain(&[(WRITES[0], &[])])).await;
     assert!(
         matches!(early, Err(Refused::Fault(Fault::Database { state, .. })) if state == "PF002")
@@ -65,7 +65,7 @@ async fn every_kind_of_write_without_a_token_is_rejected() {
         let tokenless = Reject::Tokenless { highest: t(34) };
         assert_eq!(refused.rejected(), Some(&tokenless), "{sql}");
     }
-    // A claim of something else does not count.
+    // A claim of another resource does not count.
     let other = Claims("invoices", 50, WRITES[1]);
     let refused = Tokio::carry_out(&mut c, &other).await.unwrap_err();
     assert_eq!(
@@ -111,7 +111,7 @@ async fn a_token_set_by_hand_is_compared() {
     }
 }
 
-/// What the SQL file says that it does not stop.
+/// The limit that the SQL file describes.
 #[tokio::test]
 async fn a_replica_session_is_not_stopped() {
     let url = database(&Postgres::shared().url()).await;
@@ -146,7 +146,7 @@ async fn a_mark_never_goes_down_and_is_never_removed() {
     }
 }
 
-/// Your own conditional statement, and what its zero rows mean.
+/// A user's own conditional statement, and the meaning of its zero rows.
 struct Own(u64, &'static str);
 
 impl Job for Own {

@@ -1,4 +1,4 @@
-//! Any form through any driver, as the suite wants it.
+//! Any form with any driver, with the suite's interface.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use crate::drivers::Driver;
 use crate::forms::{Ask, Form, Job, Plain, What};
 
-/// Connections that are free; each job takes one, or opens it.
+/// Free connections; each job takes one, or opens one.
 pub(crate) struct Pool<D: Driver> {
     url: String,
     free: Mutex<Vec<D::Connection>>,
@@ -43,7 +43,7 @@ pub(crate) async fn script(url: &str, sql: &str) {
     connection.execute(AssertSqlSafe(sql)).await.unwrap();
 }
 
-/// Makes a database with the schema in it; gives its URL.
+/// Creates a database with the schema; returns its URL.
 pub(crate) async fn database(server: &str) -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -55,7 +55,7 @@ pub(crate) async fn database(server: &str) -> String {
     .await;
     let (server, _) = server.rsplit_once('/').unwrap();
     let url = format!("{server}/{name}");
-    // Twice: running them again changes nothing.
+    // The migrations run twice: running them again changes nothing.
     for (_, sql) in MIGRATIONS.iter().chain(MIGRATIONS) {
         script(&url, sql).await;
     }
@@ -85,7 +85,7 @@ impl<D: Driver> Subject<D> {
         }
     }
 
-    /// A resource whose connections go to `url`.
+    /// Returns a resource whose connections go to `url`.
     pub(crate) async fn resource(&self, name: &str, url: &str) -> Resource<D> {
         let table = format!("t_{}", name.replace('-', "_"));
         let sql = match self.form {
@@ -122,7 +122,7 @@ pub(crate) struct Resource<D: Driver> {
 }
 
 impl<D: Driver> Resource<D> {
-    /// The same resource over other connections.
+    /// Returns the same resource over other connections.
     pub(crate) fn over(&self, url: &str) -> Resource<D> {
         Resource {
             pool: Pool::new(url),
@@ -171,7 +171,7 @@ impl<D: Driver> Fence for Resource<D> {
         Ok(self.ask(pass, what).await?.map(|_| ()))
     }
 
-    /// Code that knows of no fence; the trigger is what stops it.
+    /// A program without a token; the trigger stops it.
     async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Checked<()>, Fault> {
         let (name, table) = (self.name.as_str(), &self.table);
         let put = format!(

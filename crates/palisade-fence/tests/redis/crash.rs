@@ -1,5 +1,5 @@
-//! The server is killed while writes are under way. With `appendfsync always`, what was acknowledged
-//! stays; and always, data and fence stand together.
+//! The server is killed during writes. With `appendfsync always`, acknowledged writes stay; in every mode,
+//! data and fence stay consistent.
 
 use palisade_core::Token;
 use palisade_fence::redis::{Resource, Script};
@@ -11,12 +11,12 @@ use crate::subject::{connect, show};
 const KILLS: u64 = 6;
 const WRITES_BEFORE: u64 = 25;
 
-/// Writes under ever higher tokens until the server is gone; says what was acknowledged.
+/// Writes under ever higher tokens until the server is gone; reports each acknowledged write.
 async fn write_on(url: String, first: u64, acknowledged: mpsc::UnboundedSender<u64>) {
     let mut con = connect(&url).await;
     let resource = Resource::new("r").unwrap();
     let keys = ["{r}:a", "{r}:b"];
-    // Two keys by one script of a user's own: both or none.
+    // Two keys in one script of the user: both or none.
     let both =
         Script::new("redis.call('SET', KEYS[1], ARGV[1]) redis.call('SET', KEYS[2], ARGV[1])");
     let both = both.unwrap();
@@ -36,7 +36,7 @@ async fn write_on(url: String, first: u64, acknowledged: mpsc::UnboundedSender<u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fence_and_data_stand_together_after_every_kill() {
+async fn fence_and_data_are_consistent_after_every_kill() {
     let server = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let mut next = 1;
     for _ in 0..KILLS {
@@ -63,9 +63,9 @@ async fn fence_and_data_stand_together_after_every_kill() {
         assert_eq!(data, (highest, highest), "half a write");
         assert!(
             highest >= last,
-            "{last} was acknowledged, {highest} is there"
+            "{last} was acknowledged, but the fence has {highest}"
         );
-        assert!(highest <= last + 1, "only one write was under way");
+        assert!(highest <= last + 1, "only one write was in flight");
         next = highest + 1;
     }
 }

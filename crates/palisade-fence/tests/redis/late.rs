@@ -33,7 +33,7 @@ async fn adds(at: &Resource, token: u64, before: u64) -> bool {
     at.write(pass(token), write).await.unwrap().is_admitted()
 }
 
-/// How many rounds lost an acknowledged addition.
+/// Returns how many rounds lost an acknowledged addition.
 async fn lost(form: Form) -> u64 {
     let server = Redis::start(&[]);
     let subject = Subject::new(&server, form).await;
@@ -69,8 +69,8 @@ async fn the_claim_loses_none() {
     assert_eq!(lost(Form::Objects(Rule::CLAIM)).await, 0);
 }
 
-/// Compared in the client, the check and the write are two steps: a writer that is frozen between them
-/// overwrites its successor.
+/// With a comparison in the client, the check and the write are two steps: a writer that is frozen between
+/// them overwrites its successor's write.
 #[tokio::test]
 async fn a_check_in_the_client_loses_the_write_of_the_next() {
     let server = Redis::start(&[]);

@@ -1,4 +1,4 @@
-//! Bad input, lost and corrupt marks, servers where no fence can live, and a cluster.
+//! Bad input, lost and corrupt marks, servers that cannot keep fences, and a cluster.
 
 use palisade_core::{AuthorityId, Token};
 use palisade_fence::redis::{Fault, Objects, Operator, Resource, probe};
@@ -37,7 +37,7 @@ async fn keys(con: &mut ConnectionManager) -> usize {
 }
 
 #[tokio::test]
-async fn bad_input_is_named_and_nothing_is_sent() {
+async fn bad_input_is_reported_and_nothing_is_sent() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
     let said = |fault: Fault| fault.to_string();
@@ -48,7 +48,7 @@ async fn bad_input_is_named_and_nothing_is_sent() {
     let foreign = write.set(con, "{other}:x", b"x").await.unwrap_err();
     assert!(said(foreign).contains("not in the slot of resource r"));
     let own = write.del(con, "palisade:fence:{r}").await.unwrap_err();
-    assert!(said(own).contains("a fence's own"));
+    assert!(said(own).contains("belongs to a fence"));
     let many = vec![("f", &b"v"[..]); 2_000];
     let many = write.hset(con, "{r}:h", &many).await.unwrap_err();
     assert!(said(many).contains("0 ..= 4000 are allowed"));
@@ -74,7 +74,7 @@ async fn data_without_its_mark_is_refused_until_it_is_rearmed() {
     assert!(lost(resource.write(t(38)).del(con, "{r}:x").await));
     let tokenless = resource.write_tokenless().set(con, "{r}:x", b"late").await;
     assert!(matches!(tokenless, Err(Fault::Unarmed { .. })));
-    assert_eq!(show(con, "r").await.unwrap(), None, "nothing was made");
+    assert_eq!(show(con, "r").await.unwrap(), None, "no mark was created");
     rearm(con, "r", floor(42)).await.unwrap();
     let late = resource.write(t(41)).set(con, "{r}:x", b"late").await;
     assert_eq!(
@@ -186,7 +186,7 @@ async fn a_replica_is_refused() {
     assert!(matches!(probe(con).await, Err(Fault::Replica)));
 }
 
-/// A full server: the mark is the first thing written, so nothing is half done.
+/// On a full server the mark is the first write, so nothing is left half done.
 #[tokio::test]
 async fn a_full_server_changes_nothing() {
     let server = Redis::start(&[]);
@@ -208,7 +208,7 @@ async fn a_full_server_changes_nothing() {
     assert!(!con.exists::<_, bool>("{r}:x").await.unwrap());
 }
 
-/// A server that was restarted, or flushed its scripts, does not know the hash.
+/// A server that was restarted, or whose scripts were flushed, does not know the hash.
 #[tokio::test]
 async fn a_script_the_server_forgot_is_sent_again() {
     let server = Redis::start(&[]);
@@ -265,7 +265,7 @@ async fn an_operator_looks_and_rearms() {
     assert_eq!(late, Checked::Rejected(Reject::Stale { highest: t(9) }));
 }
 
-/// A node with all slots: it refuses a script whose keys lie in several, and knows the slot of a key.
+/// A node with all slots: it refuses a script whose keys are in several slots, and reports the slot of a key.
 #[tokio::test]
 async fn in_a_cluster_all_keys_of_a_resource_are_in_one_slot() {
     let server = Redis::start(&["--cluster-enabled", "yes"]);
@@ -302,7 +302,7 @@ async fn in_a_cluster_all_keys_of_a_resource_are_in_one_slot() {
         ask.arg("KEYSLOT").arg(key);
         ask.query_async(con).await.unwrap()
     };
-    // Whatever is taken here is in the server's slot, and what is refused is not.
+    // Every accepted key is in the server's slot, and a refused key is not.
     let resource = Resource::new("r").unwrap();
     let ours = slot(con, "{r}").await;
     for key in [
@@ -318,7 +318,7 @@ async fn in_a_cluster_all_keys_of_a_resource_are_in_one_slot() {
 }
 
 #[tokio::test]
-async fn what_is_rejected_is_counted() {
+async fn rejections_are_counted() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
     let resource = Resource::new("counted").unwrap();

@@ -29,7 +29,7 @@ const fn rule(mode: Mode) -> Rule {
     }
 }
 
-/// Every answer is on disk, so the suite may kill the server.
+/// Runs the suite with every answer on disk, so that it may kill the server.
 async fn conforms(form: Form, habit: Habit) {
     let server = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let subject = Subject::new(&server, form).await;

@@ -1,4 +1,4 @@
-//! The fence that is not one step: GET the mark, compare, SET the mark, SET the data. It must fail.
+//! A fence that is not one step: GET the mark, compare, SET the mark, SET the data. It must fail.
 
 use palisade_core::Token;
 use palisade_fence::redis::Fault;

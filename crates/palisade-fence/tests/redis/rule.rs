@@ -1,4 +1,4 @@
-//! The script's rule against [`Rule`]'s: the same answers and the same states, operation by operation.
+//! The script's rule compared with [`Rule`]: the same answers and the same states, operation by operation.
 
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::redis::Resource;
@@ -10,10 +10,10 @@ use redis::aio::ConnectionManager;
 
 use crate::subject::{connect, show};
 
-/// Where a token of ours ends: 2^53 - 1, and what lies below.
+/// The largest token, 2^53 - 1.
 const LAST: u64 = Token::MAX.get();
 
-/// Operations for each rule; `PALISADE_RULE_OPERATIONS` tells otherwise.
+/// The number of operations for each rule, unless `PALISADE_RULE_OPERATIONS` overrides it.
 fn operations() -> u32 {
     let told = std::env::var("PALISADE_RULE_OPERATIONS").ok();
     told.map_or(4_000, |text| text.parse().unwrap())
@@ -106,7 +106,7 @@ async fn ask(
     }
 }
 
-/// What a state says of tokens; the textbook arm forgets the rest.
+/// The part of a state that concerns tokens; the textbook arm forgets the rest.
 fn seen(state: Option<FenceState>) -> FenceState {
     state.unwrap_or_default()
 }
@@ -130,7 +130,7 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
     let mut fresh = 0;
     let mut resource = Resource::new(&format!("{name}-0")).unwrap().under(rule);
     for turn in 0..operations() {
-        // A new resource now and then: bound ones soon reject everything.
+        // A new resource now and then, because bound resources soon reject everything.
         if dice.roll(40) == 0 {
             fresh += 1;
             model = Model::default();
@@ -141,7 +141,7 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
         let key = resource.key("data");
         let near = model.state.highest().map_or(base, Token::get);
         let token = (near + dice.roll(5)).saturating_sub(2).clamp(1, LAST);
-        // Mostly who is bound already, or nothing but strangers is seen.
+        // Mostly the bound names; otherwise the test would see only foreign ones.
         let (authority, lock) = (model.state.authority.clone(), model.state.lock.clone());
         let pass = Pass {
             token: Token::new(token).unwrap(),
@@ -183,7 +183,7 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
     let wanted = if rule.mode == Mode::Textbook { 0 } else { 20 };
     assert!(
         kinds[0] > 100 && kinds[1] >= wanted && kinds[2] > 100,
-        "the dice saw too little for {name}: {kinds:?}"
+        "the random operations covered too little for {name}: {kinds:?}"
     );
 }
 
@@ -212,9 +212,9 @@ async fn the_script_decides_as_the_core_does() {
     .await;
 }
 
-/// Doubles end to be exact at 2^53; neighbours must not be taken for one another, nor printed as 9e+15.
+/// Doubles stop being exact at 2^53; neighbours must not be confused, nor printed as 9e+15.
 #[tokio::test]
-async fn the_last_tokens_are_told_apart_and_kept_as_they_are() {
+async fn the_last_tokens_stay_distinct_and_exact() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
     for below in [LAST - 3, LAST - 2, LAST - 1] {

@@ -1,4 +1,4 @@
-//! A script of the user's own behind the fence: order, errors, repeats.
+//! A user's own script behind the fence: order, errors, repeats.
 
 use palisade_core::Token;
 use palisade_fence::redis::{Fault, Resource, Script};
@@ -73,11 +73,11 @@ async fn a_numbered_run_is_answered_again_with_what_it_returned() {
     assert_eq!(repeat.value, Value::Array(parts));
     assert_eq!(first.into_result().unwrap(), repeat.value);
     let length: usize = con.strlen("{r}:x").await.unwrap();
-    assert_eq!(length, 1, "it ran once");
+    assert_eq!(length, 1, "the script ran once");
     let other: Checked<Value> = write.run(con, &odd, &["{r}:y"], &[]).await.unwrap();
     let reused = Reject::SequenceReused { last: n(7) };
     assert_eq!(other, Checked::Rejected(reused));
-    // What an unnumbered run does in between is not taken for the numbered one's answer.
+    // The result of an unnumbered run in between must not be returned for the numbered one.
     let unit = Script::new("return 'between'").unwrap();
     let between: Checked<Value> = resource
         .write(t(1))
@@ -105,9 +105,9 @@ async fn a_result_that_is_too_long_is_not_recorded_and_the_run_not_repeated() {
     assert_eq!(length, 1);
 }
 
-/// Redis takes nothing back: the mark comes first, so what a failed script leaves is fenced.
+/// Redis rolls nothing back: the mark comes first, so the writes of a failed script are fenced.
 #[tokio::test]
-async fn a_script_that_fails_leaves_the_raised_fence_and_what_it_had_done() {
+async fn a_script_that_fails_leaves_the_raised_fence_and_its_writes() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
     for (name, fails) in [
@@ -152,7 +152,7 @@ async fn a_command_that_fails_leaves_nothing() {
     let failed = newer.hset(con, "{r}:x", &[("f", b"v")]).await;
     assert!(matches!(failed, Err(Fault::Command(_))), "{failed:?}");
     assert_eq!(show(con, "r").await.unwrap(), before);
-    // The number is free, and the one before is still known.
+    // The number is still free, and the previous one is still known.
     let again = write.set(con, "{r}:x", b"text").await.unwrap();
     assert!(matches!(again, Checked::Admitted(admitted) if admitted.repeat));
     let missing = newer.del(con, "{r}:none").await.unwrap();
@@ -162,7 +162,7 @@ async fn a_command_that_fails_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn lua_that_is_none_changes_nothing() {
+async fn invalid_lua_changes_nothing() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
     let resource = Resource::new("r").unwrap();

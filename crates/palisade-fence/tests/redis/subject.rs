@@ -1,4 +1,4 @@
-//! Any form, as the suite wants it.
+//! Any form, with the suite's interface.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,12 +12,12 @@ use redis::cmd;
 use crate::naive::Naive;
 use crate::strings::Strings;
 
-/// How the resource lies in Redis.
+/// The form in which the resource is stored in Redis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
     Objects(Rule),
     Strings(Rule),
-    /// The fence that is not one step.
+    /// A fence that is not one step.
     Naive,
 }
 
@@ -26,7 +26,7 @@ pub(crate) async fn connect(url: &str) -> ConnectionManager {
     client.get_connection_manager().await.unwrap()
 }
 
-/// The fence of a resource.
+/// Returns the fence of a resource.
 pub(crate) async fn show(
     connection: &mut ConnectionManager,
     resource: &str,
@@ -58,7 +58,7 @@ impl Subject<'_> {
         format!("{name}-{}", self.run)
     }
 
-    /// A resource over another connection than the subject's.
+    /// Returns a resource over another connection than the subject's.
     pub(crate) fn resource(&self, name: &str, connection: ConnectionManager) -> Resource {
         let name = &self.name(name);
         match self.form {
@@ -80,7 +80,7 @@ impl conformance::Subject for Subject<'_> {
         self.server.kill();
         self.server.start_again();
         let mut connection = self.connection.clone();
-        // It notices the broken connection with the first call.
+        // The client notices the broken connection with the first call.
         while cmd("PING").exec_async(&mut connection).await.is_err() {
             tokio::task::yield_now().await;
         }
@@ -101,7 +101,7 @@ pub(crate) enum Resource {
     Naive(Naive),
 }
 
-/// The same call to whichever it is.
+/// Makes the same call to each form.
 macro_rules! each {
     ($self:ident.$method:ident($($argument:expr),*)) => {
         match $self {

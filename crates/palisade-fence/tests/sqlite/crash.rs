@@ -1,5 +1,5 @@
-//! A process is killed at any point of its fenced writes. What was acknowledged stays; what was not has
-//! left no trace, neither in the data nor in the fence.
+//! A process is killed at any point of its fenced writes. Acknowledged writes stay; others leave no trace,
+//! neither in the data nor in the fence.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -13,13 +13,13 @@ use crate::subject::{File, Journal, carry_out, now, open};
 
 const CHILD: &str = "PALISADE_SQLITE_CRASH";
 
-/// So many kills, unless `PALISADE_SQLITE_KILLS` tells otherwise.
+/// The number of kills, unless `PALISADE_SQLITE_KILLS` overrides it.
 fn kills() -> u64 {
     let told = std::env::var("PALISADE_SQLITE_KILLS").ok();
     told.map_or(60, |text| text.parse().unwrap())
 }
 
-/// Claims and writes for ever, each time under the next token; says when a commit was acknowledged.
+/// Claims and writes forever, each time under the next token, and reports each acknowledged commit.
 fn write_until_killed(path: &Path) {
     let mut db = open(path);
     let state = now(Operator::new(&mut db).show("r")).unwrap();
@@ -38,7 +38,7 @@ fn write_until_killed(path: &Path) {
     }
 }
 
-/// The killed process: this very test, started again by the one below. By itself it has nothing to do.
+/// The process that is killed: this same test, started again by the one below. By itself it does nothing.
 #[test]
 fn the_process_that_is_killed() {
     if let Some(path) = std::env::var_os(CHILD) {
@@ -46,7 +46,8 @@ fn the_process_that_is_killed() {
     }
 }
 
-/// Starts the writer, kills it a little after its `rounds`-th commit; the last one it acknowledged.
+/// Starts the writer and kills it shortly after its `rounds`-th commit; returns the last commit that it
+/// acknowledged.
 fn kill_one(path: &Path, rounds: usize, spins: u64) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
@@ -67,14 +68,14 @@ fn kill_one(path: &Path, rounds: usize, spins: u64) -> u64 {
     (0..spins).for_each(|_| std::hint::spin_loop());
     child.kill().unwrap();
     child.wait().unwrap();
-    // What it said before it died counts.
+    // Reports from before its death count.
     for number in commits {
         last = number;
     }
     last
 }
 
-fn fence_and_data_stand_together(journal: Journal) {
+fn fence_and_data_are_consistent(journal: Journal) {
     let file = File::new(journal);
     let tables = "CREATE TABLE things (number INTEGER); INSERT INTO things VALUES (0);
         CREATE TABLE others (number INTEGER); INSERT INTO others VALUES (0);";
@@ -96,7 +97,7 @@ fn fence_and_data_stand_together(journal: Journal) {
         };
         assert_eq!(number("things"), highest as i64, "{journal:?}, kill {kill}");
         assert_eq!(number("others"), highest as i64, "{journal:?}, kill {kill}");
-        // It may have died between the commit and its word.
+        // It may have died between the commit and its report.
         assert!(highest == acknowledged || highest == acknowledged + 1);
         unacknowledged += highest - acknowledged;
         let sound: String = db
@@ -104,11 +105,11 @@ fn fence_and_data_stand_together(journal: Journal) {
             .unwrap();
         assert_eq!(sound, "ok");
     }
-    println!("{journal:?}: {unacknowledged} commits without a word");
+    println!("{journal:?}: {unacknowledged} commits without a report");
 }
 
 #[test]
 fn a_killed_process_leaves_fence_and_data_together() {
-    fence_and_data_stand_together(Journal::Wal);
-    fence_and_data_stand_together(Journal::Rollback);
+    fence_and_data_are_consistent(Journal::Wal);
+    fence_and_data_are_consistent(Journal::Rollback);
 }

@@ -1,4 +1,4 @@
-//! What a user writes for each form of the fence: one job, one transaction.
+//! A user's code for each form of the fence: one job, one transaction.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
     Guard(Rule),
-    /// Broken on purpose: checks as the guard does, and writes in another transaction.
+    /// Broken on purpose: it checks as the guard does, and writes in another transaction.
     TwoSteps,
     Column(Strategy),
     Records(Strategy),
@@ -178,7 +178,7 @@ impl Ask {
         Ok(self.done(None))
     }
 
-    /// Keys of a resource are lines `key<TAB>text` of its one text.
+    /// The keys of a resource are lines `key<TAB>text` of its single text.
     fn records(&self, tx: &Connection, records: Records) -> Result<Done, Refused> {
         let (id, token) = (&self.resource, self.token);
         let data = records.claim(tx, id, token)?.unwrap_or_default();
@@ -208,7 +208,7 @@ impl Ask {
     }
 }
 
-/// A key as JSON's functions name it.
+/// The name of a key in JSON functions.
 pub(crate) fn path(key: &str) -> String {
     format!("$.\"{key}\"")
 }
@@ -217,7 +217,7 @@ fn no_numbers() -> Refused {
     Fault::Argument("a token column has no numbered writes".to_owned()).into()
 }
 
-/// FNV-1a, for want of anything better to tell two writes of a test apart.
+/// FNV-1a, which suffices to distinguish two writes of a test.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -9,14 +9,14 @@ use crate::TEXTBOOK;
 use crate::forms::Form;
 use crate::subject::{Journal, Subject};
 
-/// Unless `PALISADE_LATE_WRITES` tells otherwise: the full battery, for every form.
+/// The number of rounds of the full battery for every form, unless `PALISADE_LATE_WRITES` overrides it.
 fn rounds() -> u64 {
     let told = std::env::var("PALISADE_LATE_WRITES").ok();
     told.map_or(1_000, |text| text.parse().unwrap())
 }
 
-/// How many rounds lost an acknowledged addition. Every step is a transaction of its own on the file;
-/// there is no wire to hold it back on, so the old holder's begins when the new one has read.
+/// Returns how many rounds lost an acknowledged addition. Every step is its own transaction on the file.
+/// There is no wire on which to hold the old holder's write, so it begins when the new holder has read.
 async fn lost(form: Form) -> u64 {
     let subject = Subject::new(form, Journal::Wal);
     late_writes(&subject, rounds()).await.unwrap().lost

@@ -74,10 +74,10 @@ fn several_are_claimed_together_or_not_at_all() {
     assert_eq!(names(&mut db, "a", None), ["a", "a "]);
 }
 
-/// The old holder writes under an equal token, which moves no mark, and commits between the other's
-/// read and its claim. That claim would go with a read of the past, so SQLite must end it.
+/// The old holder writes under an equal token, which changes no mark, and commits between the other holder's
+/// read and its claim. That claim would continue with an outdated read, so SQLite must abort it.
 #[test]
-fn a_claim_after_a_read_of_the_past_is_told_to_begin_again() {
+fn a_claim_after_an_outdated_read_must_begin_again() {
     let (file, mut old) = file();
     old.execute_batch("CREATE TABLE things (id INTEGER)")
         .unwrap();
@@ -99,7 +99,7 @@ fn a_claim_after_a_read_of_the_past_is_told_to_begin_again() {
         other => panic!("{other:?}"),
     }
     drop(tx);
-    // The control arm: claimed first, the write is seen.
+    // The control arm: after a claim as the first statement, the write is visible.
     let tx = new.transaction().unwrap();
     claim(&tx, "r", t(2)).unwrap();
     assert_eq!(count(&tx), 1);
@@ -179,7 +179,7 @@ fn rearming_does_not_let_a_refused_holder_in_again() {
 }
 
 #[test]
-fn the_mark_never_goes_down_whoever_writes_it() {
+fn the_mark_never_goes_down() {
     let (_file, mut db) = file();
     all(&mut db, &[("r", 9)]).unwrap();
     for sql in [
@@ -212,7 +212,7 @@ fn another_lock_or_authority_is_an_error() {
 }
 
 #[test]
-fn what_is_in_a_column_and_is_no_token_is_named() {
+fn a_column_value_that_is_no_token_is_reported() {
     let (_file, mut db) = file();
     let table = "CREATE TABLE things (id INTEGER PRIMARY KEY, last_fencing_token INTEGER);
         INSERT INTO things VALUES (0, 0), (1, 9007199254740992), (2, -1), (3, 'ten'), (4, NULL)";
@@ -240,7 +240,7 @@ fn what_is_in_a_column_and_is_no_token_is_named() {
 }
 
 #[test]
-fn what_is_wrong_is_named_and_nothing_is_written() {
+fn bad_input_is_reported_and_nothing_is_written() {
     let (_file, mut db) = file();
     let long = "x".repeat(256);
     for (name, message) in [

@@ -1,4 +1,4 @@
-//! The triggers: what code that forgot the fence meets, whatever it tries.
+//! The triggers: every attempt of code without a token is rejected.
 
 use palisade_core::Token;
 use palisade_fence::Reject;
@@ -37,14 +37,15 @@ fn rows(db: &Connection) -> Vec<(i64, String)> {
 #[test]
 fn every_kind_of_write_without_a_token_is_rejected() {
     let (file, mut db) = orders();
-    // The control arm: before the triggers are there, everything goes.
+    // The control arm: without the triggers, every write succeeds.
     for sql in WRITES {
         let tx = db.transaction().unwrap();
         tx.execute(sql, []).unwrap();
     }
     db.execute_batch(&sticky("orders", "orders").unwrap())
         .unwrap();
-    // Sticky from the first moment, also before the first claim, and for a program that was there before.
+    // The table is sticky from the start, also before the first claim, and for a program that connected
+    // earlier.
     let stranger = file.open();
     assert!(stranger.execute(WRITES[0], []).is_err());
     assert!(db.execute(WRITES[0], []).is_err());
@@ -54,7 +55,7 @@ fn every_kind_of_write_without_a_token_is_rejected() {
         let tokenless = Reject::Tokenless { highest: t(34) };
         assert_eq!(refused.rejected(), Some(&tokenless), "{sql}: {refused}");
     }
-    // A claim of something else does not count.
+    // A claim of another resource does not count.
     let mut other = file.open();
     carry_out(&mut other, |tx| claim(tx, "invoices", t(50))).unwrap();
     for sql in WRITES {
@@ -63,7 +64,7 @@ fn every_kind_of_write_without_a_token_is_rejected() {
         assert_eq!(refused.rejected(), Some(&tokenless), "{sql}: {refused}");
     }
     assert_eq!(rows(&db), [(1, "one".to_owned())]);
-    // Nor does one that was rolled back, or that somebody newer has overtaken.
+    // A claim that was rolled back, or that a newer holder has overtaken, does not count either.
     let tx = other.transaction().unwrap();
     claim(&tx, "orders", t(35)).unwrap();
     drop(tx);
@@ -76,7 +77,7 @@ fn every_kind_of_write_without_a_token_is_rejected() {
         claim(&tx, "orders", t(36)).unwrap();
         tx.execute(sql, []).unwrap();
     }
-    // A claim that was rejected leaves nothing to show.
+    // A rejected claim leaves no token to show.
     carry_out(&mut other, |tx| claim(tx, "orders", t(30))).unwrap_err();
     assert!(other.execute(WRITES[2], []).is_err());
     stranger.execute_batch(&unstick("orders").unwrap()).unwrap();
@@ -92,7 +93,7 @@ fn a_fenced_row_cannot_be_written_without_its_column() {
     for _ in 0..2 {
         db.execute_batch(column.sticky()).unwrap();
     }
-    // Not fenced yet.
+    // The row is not fenced yet.
     db.execute("UPDATE orders SET text = 'free'", []).unwrap();
     db.execute("UPDATE orders SET token = 5", []).unwrap();
     for (sql, stale) in [
@@ -116,7 +117,7 @@ fn a_fenced_row_cannot_be_written_without_its_column() {
         assert_eq!(refused.rejected(), Some(&reject), "{sql}: {refused}");
         assert_eq!(rows(&db), [(1, "free".to_owned())], "{sql}");
     }
-    // A note of one statement does not open the door for the next.
+    // A token shown for one statement does not admit the next one.
     db.execute("UPDATE orders SET text = 'mine', token = 5", [])
         .unwrap();
     assert!(db.execute("UPDATE orders SET text = 'x'", []).is_err());

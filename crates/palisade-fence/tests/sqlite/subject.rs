@@ -1,4 +1,4 @@
-//! Any form over connections to one file, as the suite wants it.
+//! Any form over connections to one file, with the suite's interface.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(crate) enum Journal {
     Rollback,
 }
 
-/// A file with the schema in it, and whose folder goes with it.
+/// A file with the schema; its folder is removed when this value is dropped.
 pub(crate) struct File {
     folder: TempDir,
 }
@@ -36,7 +36,7 @@ impl File {
             Journal::Rollback => "DELETE",
         };
         db.pragma_update(None, "journal_mode", mode).unwrap();
-        // Twice: running them again changes nothing.
+        // The migrations run twice: running them again changes nothing.
         for (_, sql) in MIGRATIONS.iter().chain(MIGRATIONS) {
             db.execute_batch(sql).unwrap();
         }
@@ -58,15 +58,15 @@ pub(crate) fn open(path: &Path) -> Connection {
     db
 }
 
-/// What is asked of a file waits for nobody.
+/// Completes a future that never waits, because all calls on a file block.
 pub(crate) fn now<T>(asked: impl Future<Output = T>) -> T {
     match pin!(asked).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
-        Poll::Pending => panic!("it waits"),
+        Poll::Pending => panic!("a call on a file must not wait"),
     }
 }
 
-/// Does a job in a transaction of its own.
+/// Carries out a job in its own transaction.
 pub(crate) fn carry_out<T>(
     db: &mut Connection,
     job: impl FnOnce(&Connection) -> Result<T, Refused>,
@@ -148,7 +148,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// The one that was used the longest ago, of two at least: holders do not share theirs.
+    /// Returns the connection that was used the longest ago, of two at least: holders do not share
+    /// connections.
     fn take(&self) -> Connection {
         let mut free = self.free.lock().unwrap();
         let used = match free.len() {
@@ -222,7 +223,7 @@ impl Resource {
             )),
             Checked::Admitted(_) => {
                 self.on(move |db| {
-                    // As a user might who forgot why the trigger is there.
+                    // Like a user who forgot why the trigger is there.
                     let tell =
                         "SELECT palisade_token(?1, token) FROM palisade_fence WHERE resource = ?1";
                     db.query_one(tell, [&ask.resource], |_| Ok(()))?;
@@ -251,7 +252,7 @@ impl Fence for Resource {
         Ok(self.ask(pass, what).await?.map(|_| ()))
     }
 
-    /// Another program that knows of no fence; the triggers are what stops it.
+    /// A program without a token; the triggers stop it.
     async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Checked<()>, Fault> {
         let (name, key, table, form) = (
             self.name.clone(),

@@ -22,11 +22,11 @@ mod event;
 mod ledger;
 mod nemesis;
 mod peers;
-mod process;
+pub(crate) mod process;
 mod report;
 mod run;
-mod server;
-mod stage;
+pub(crate) mod server;
+pub(crate) mod stage;
 mod stop;
 mod verdict;
 mod worker;
@@ -107,23 +107,23 @@ impl Chaos {
         })
     }
 
-    /// The program under test.
-    fn program(&self) -> Result<PathBuf, String> {
-        let beside = || {
-            let own = std::env::current_exe().map_err(|error| error.to_string())?;
-            Ok::<_, String>(own.with_file_name("palisade"))
-        };
-        let program = self.palisade.clone().map_or_else(beside, Ok)?;
-        if program.exists() {
-            return Ok(program);
-        }
-        let program = program.display();
-        Err(format!(
-            "{program} is missing: build it with cargo build --release -p palisade, or name another with --palisade"
-        ))
-    }
-
     fn ttl(&self) -> Duration {
         Duration::from_millis(self.ttl.unwrap_or(self.authority.ttl_ms()))
     }
+}
+
+/// The program under test: the one named, or the one beside this program. `flag` names another.
+pub(crate) fn program(named: Option<&PathBuf>, flag: &str) -> Result<PathBuf, String> {
+    let beside = || {
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        Ok::<_, String>(own.with_file_name("palisade"))
+    };
+    let program = named.cloned().map_or_else(beside, Ok)?;
+    if program.exists() {
+        return Ok(program);
+    }
+    let program = program.display();
+    Err(format!(
+        "{program} is missing: build it with cargo build --release -p palisade, or name another with {flag}"
+    ))
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -13,24 +13,24 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// A running child. Dropping it kills it and waits until it is gone.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
 }
 
 /// What to start.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// The program and its arguments.
-    pub(super) words: Vec<String>,
-    pub(super) environment: Vec<(String, String)>,
+    pub(crate) words: Vec<String>,
+    pub(crate) environment: Vec<(String, String)>,
     /// What the command begins with: a program that starts it somewhere else.
-    pub(super) way: Vec<String>,
+    pub(crate) way: Vec<String>,
 }
 
 impl Process {
     /// Starts it. Each line that it prints goes to `heard`, and then `None`; its standard error goes to `log`.
-    pub(super) fn start(
+    pub(crate) fn start(
         line: &Line,
         log: &Path,
         mut heard: impl FnMut(Option<String>) + Send + 'static,
@@ -60,28 +60,33 @@ impl Process {
         Ok(Process { child, stdin })
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.send(Signal::STOP);
     }
 
-    pub(super) fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         self.send(Signal::CONT);
     }
 
     /// Closes its standard input: a worker ends by itself then.
-    pub(super) fn dismiss(&mut self) {
+    pub(crate) fn dismiss(&mut self) {
         self.stdin = None;
     }
 
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(crate) fn is_over(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    fn send(&self, signal: Signal) {
+    /// How it ended, once it has.
+    pub(crate) fn status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
         // Not reaped before the drop, so the id cannot have become somebody else's.
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
             let _ = kill_process(pid, signal);

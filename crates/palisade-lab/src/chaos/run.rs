@@ -20,7 +20,7 @@ use super::world::{Plan, World};
 /// # Errors
 /// What is missing, or what could not be started.
 pub(super) fn all(chaos: &Chaos) -> Result<Report, String> {
-    let program = chaos.program()?;
+    let program = super::program(chaos.palisade.as_ref(), "--palisade")?;
     let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(1..1 << 32));
     println!("seed {seed}");
     let arms = chaos.authority.arms(&chaos.arm)?;

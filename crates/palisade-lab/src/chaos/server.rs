@@ -77,7 +77,9 @@ impl Server {
             way: Vec::new(),
         };
         let log = setup.folder.join(format!("{}.log", setup.role));
-        let (process, address) = launch(&line, &log)?;
+        let (process, said) = launch(&line, &log)?;
+        let address = said["listening"].as_str().and_then(|at| at.parse().ok());
+        let address = address.ok_or_else(|| format!("no address in {said}"))?;
         line.words = words(address);
         Ok(Server {
             line: Mutex::new(line),
@@ -130,8 +132,8 @@ impl Victim for Server {
     }
 }
 
-/// Starts it and waits until it says where it listens.
-fn launch(line: &Line, log: &Path) -> Result<(Process, SocketAddr), String> {
+/// Starts it and waits until it says where it listens: its first line, in JSON.
+pub(crate) fn launch(line: &Line, log: &Path) -> Result<(Process, Value), String> {
     let (tell, lines) = channel();
     let process = Process::start(line, log, move |line| {
         // Later lines have no reader, and need none.
@@ -141,15 +143,14 @@ fn launch(line: &Line, log: &Path) -> Result<(Process, SocketAddr), String> {
     let process = process.map_err(|error| format!("{what}: {error}"))?;
     let first = lines.recv_timeout(START).ok().flatten();
     let said: Option<Value> = first.and_then(|line| serde_json::from_str(&line).ok());
-    let address = said.and_then(|line| line["listening"].as_str()?.parse().ok());
-    match address {
-        Some(address) => Ok((process, address)),
+    match said {
+        Some(said) => Ok((process, said)),
         None => Err(format!("{what} did not start: {}", last_words(log))),
     }
 }
 
 /// The end of a log, for a message.
-pub(super) fn last_words(log: &Path) -> String {
+pub(crate) fn last_words(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let last = text.lines().rfind(|line| !line.trim().is_empty());
     last.unwrap_or("it said nothing").to_owned()

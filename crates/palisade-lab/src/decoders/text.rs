@@ -105,7 +105,10 @@ pub(super) fn word_seeds() -> Vec<(&'static str, Vec<u8>)> {
             "urls",
             "http://127.0.0.1:7420\npostgres://user:secret@host:5432/db?x=1\nredis://:secret@[::1]:6379\netcd://a,b\n",
         ),
-        ("routes", "/orders/=orders\n/t/{1}/=tenant-{1}\nGET /x=y\n"),
+        (
+            "routes",
+            "/orders/=orders\n/t/{1:uint}/=tenant-{1}\nGET /x=y\n",
+        ),
     ];
     let lines = lines.into_iter();
     lines

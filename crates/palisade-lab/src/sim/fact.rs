@@ -120,6 +120,13 @@ pub enum Fact {
     Stalled {
         /// Its clock.
         at: u64,
+        /// How long, in nanoseconds, if it was too short to matter to every lease.
+        pause: Option<u64>,
+    },
+    /// The authority gave leases their time again because it takes itself to have been away.
+    Graced {
+        /// Its clock.
+        at: u64,
     },
     /// The resource admitted an operation; it is on stable storage.
     Admitted {

@@ -24,6 +24,10 @@ pub enum Mutant {
     FailedSyncIgnored,
     /// No lease gets its time back after a restart or a stall.
     NoGrace,
+    /// A short lease is ended by a pause that is shorter than half a second.
+    ShortForgotten,
+    /// The authority takes its own work for absence.
+    WorkIsAway,
     /// A renewal that came too late is acknowledged.
     LateRenewal,
     /// A release names the lock and not the grant.
@@ -63,7 +67,7 @@ pub enum Mutant {
 pub struct Row {
     /// The mutant.
     pub mutant: Mutant,
-    /// The rule that is removed, as DESIGN numbers it.
+    /// The rule that is removed, as docs/rules.md numbers it.
     pub rule: &'static str,
     /// The checker that has to find it.
     pub checker: &'static str,
@@ -81,7 +85,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 22] = [
+pub const TABLE: [Row; 24] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -117,6 +121,18 @@ pub const TABLE: [Row; 22] = [
         "A7",
         check::EARLY_EXPIRY,
         "no lease is extended, after a restart and after a stall",
+    ),
+    row(
+        Mutant::ShortForgotten,
+        "A7",
+        check::EARLY_EXPIRY,
+        "the judgement of an absence is not told how short the shortest lease is",
+    ),
+    row(
+        Mutant::WorkIsAway,
+        "A7",
+        check::PRESENCE,
+        "the judgement of an absence is told that no work was done",
     ),
     row(
         Mutant::LateRenewal,

@@ -48,6 +48,10 @@ impl World {
                 self.authority.pause();
                 self.pause(AUTHORITY, ms);
             }
+            Strike::BusyAuthority(ms) => {
+                self.authority.work();
+                self.pause(AUTHORITY, ms);
+            }
             Strike::CrashAuthority(ms, chance) => self.crash_authority(ms, true, chance),
             Strike::KillAuthority(ms) => self.crash_authority(ms, false, 0),
             Strike::FlipBit(ms, chance) => {

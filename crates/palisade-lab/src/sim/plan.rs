@@ -58,6 +58,8 @@ pub enum Strike {
     KillClient(u8, u64),
     /// The authority does not run.
     PauseAuthority(u64),
+    /// The authority works on something long, and is there all the time.
+    BusyAuthority(u64),
     /// The authority's machine loses power; what was not synced is lost as the number says.
     CrashAuthority(u64, u64),
     /// The same, and a bit of what is on its disk flips.
@@ -204,7 +206,7 @@ fn back_up(rng: &mut Rng, strikes: &mut Vec<(u64, Strike)>) {
     strikes.append(&mut backups);
 }
 
-const KINDS: u64 = 22;
+const KINDS: u64 = 23;
 
 fn strike(rng: &mut Rng, plan: &Plan, kind: u64) -> Strike {
     let client = rng.below(plan.clients.into()) as u8;
@@ -241,6 +243,7 @@ fn strike(rng: &mut Rng, plan: &Plan, kind: u64) -> Strike {
         18 => Strike::Restore(short),
         19 => Strike::PauseResource(span),
         20 => Strike::RestoreResource(short),
+        21 => Strike::BusyAuthority(rng.between(50, 3_000)),
         _ => Strike::Revoke(lock),
     }
 }

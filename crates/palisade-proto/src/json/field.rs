@@ -4,7 +4,9 @@
 //! prompt which of five fields it means. A field that may be left out may also be `null`.
 
 use serde::de::{Deserialize as _, Deserializer, Error, Unexpected};
-use serde_json::Value;
+use serde_json::{Number, Value};
+
+use super::MAX_FENCING_TOKEN;
 
 /// Declares the readers of one field: `optional` and `required`.
 macro_rules! field {
@@ -58,9 +60,27 @@ fn integer<'de, D: Deserializer<'de>>(
 ) -> Result<Option<u64>, D::Error> {
     match Value::deserialize(input)? {
         Value::Null => Ok(None),
-        Value::Number(number) if number.is_u64() => Ok(number.as_u64()),
+        Value::Number(number) => match whole(&number) {
+            Some(whole) => Ok(Some(whole)),
+            None => Err(D::Error::custom(complaint(must, &Value::Number(number)))),
+        },
         other => Err(D::Error::custom(complaint(must, &other))),
     }
+}
+
+/// JSON has one type of number, so 10, 10.0 and 1e1 are the same integer, as long as a double tells it
+/// from its neighbours.
+fn whole(number: &Number) -> Option<u64> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is a whole number in 0 ..= 2^53 - 1"
+    )]
+    let exact = |number: f64| {
+        let is_exact = number.fract() == 0.0 && (0.0..=MAX_FENCING_TOKEN as f64).contains(&number);
+        is_exact.then_some(number as u64)
+    };
+    number.as_u64().or_else(|| number.as_f64().and_then(exact))
 }
 
 /// What the field must be, and what was given.

@@ -1,18 +1,20 @@
-//! The bodies of the HTTP interface, exactly as the contract prints them.
+//! The bodies of the HTTP interface, exactly as they go over the wire.
 //!
 //! Requests refuse fields they do not know, and say which field is wrong. The same types serve the
 //! server, the client and the OpenAPI description.
 
 mod field;
+mod object;
 mod reply;
 mod request;
 
+pub use object::Object;
 pub use reply::{
-    AcquireReply, BreakReply, ClockReply, DeniedReply, ErrorBody, ErrorReply, EventBody,
-    HealthReply, HolderBody, ListReply, LockReply, MissedBody, ReleaseReply, RenewReply,
+    AbandonReply, AcquireReply, BreakReply, ClockReply, DeniedReply, ErrorBody, ErrorReply,
+    EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, ReleaseReply, RenewReply,
     StatusReply,
 };
-pub use request::{AcquireBody, AdvanceBody, BreakBody, ReleaseBody, RenewBody};
+pub use request::{AcquireBody, AdvanceBody, BreakBody, Nothing, ReleaseBody, RenewBody};
 
 /// Shortest and longest lease in milliseconds: 100 ms – 24 h. The authority may narrow it.
 pub const LEASE_DURATION_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;

@@ -9,19 +9,32 @@ use crate::Code;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AcquireReply {
     /// The lock.
-    #[schema(example = "storage:customer-orders-bucket")]
+    #[schema(
+        example = "storage:customer-orders-bucket",
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[ -~]+$"
+    )]
     pub resource_id: String,
     /// Always true.
     pub lock_acquired: bool,
     /// The lease's secret key: who has it may renew and release. Never send it to a resource.
+    #[schema(pattern = "^[0-9a-f]{32}$")]
     pub lock_token: String,
     /// The number for the resource.
-    #[schema(example = 34)]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 34)]
     pub fencing_token: u64,
     /// How long the lease lasts from a renewal.
+    #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_duration_ms: u64,
-    /// What is left of it now, by the authority's clock; less than `lease_duration_ms` in the answer
-    /// to a repeated request.
+    /// For how long the grant is good, counted from when the authority took this request in. A holder's
+    /// deadline is its own clock, read before the request was sent, plus this, less a margin for the drift
+    /// of clocks.
+    pub valid_for_ms: u64,
+    /// How long this request waited in the lock's queue; part of `valid_for_ms`.
+    pub waited_ms: u64,
+    /// What was left at the grant: `valid_for_ms` without `waited_ms`. Less than `lease_duration_ms` in the
+    /// answer to a repeated request.
     pub remaining_ms: u64,
     /// The wall clock at the grant, for people.
     #[schema(example = "2026-05-23T10:00:00.123Z")]
@@ -34,6 +47,7 @@ pub struct AcquireReply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeniedReply {
     /// The lock.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub resource_id: String,
     /// Always false.
     pub lock_acquired: bool,
@@ -48,8 +62,10 @@ pub struct DeniedReply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HolderBody {
     /// Its client id.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub client_id: String,
     /// Its token.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
     /// How long until its lease expires if it is not renewed.
     pub remaining_ms: u64,
@@ -65,12 +81,18 @@ pub struct HolderBody {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RenewReply {
     /// The lock.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub resource_id: String,
     /// The grant's token; a renewal never changes it.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
     /// How long the lease lasts from a renewal.
+    #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_duration_ms: u64,
-    /// What is left of it now.
+    /// For how long the lease is good, counted from when the authority took this request in; see the
+    /// answer to an acquire.
+    pub valid_for_ms: u64,
+    /// The same: a renewal does not wait.
     pub remaining_ms: u64,
 }
 
@@ -78,23 +100,37 @@ pub struct RenewReply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReleaseReply {
     /// The lock.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub resource_id: String,
     /// Always true.
     pub released: bool,
     /// Whether an earlier request had already done it.
     pub already_released: bool,
     /// The token the grant had.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
+}
+
+/// A request that was given up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AbandonReply {
+    /// The request, in lower case and without hyphens.
+    #[schema(pattern = "^[0-9a-f]{32}$")]
+    pub request_id: String,
+    /// Always true.
+    pub abandoned: bool,
 }
 
 /// A lock that an operator took away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BreakReply {
     /// The lock.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub resource_id: String,
     /// Always true.
     pub revoked: bool,
     /// The token the grant had.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
 }
 
@@ -102,6 +138,7 @@ pub struct BreakReply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LockReply {
     /// The lock.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub resource_id: String,
     /// Who has it; `null` when it is free.
     pub holder: Option<HolderBody>,
@@ -115,6 +152,7 @@ pub struct ListReply {
     /// The locks.
     pub locks: Vec<LockReply>,
     /// Give it as `cursor` for the next page; `null` when this is the last.
+    #[schema(pattern = "^a[0-9a-f]{16}$")]
     pub next_cursor: Option<String>,
 }
 
@@ -126,6 +164,7 @@ pub struct StatusReply {
     /// Changes with every restore from a backup.
     pub incarnation: String,
     /// The token the next grant gets; `null` when the range is used up.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub next_token: Option<u64>,
     /// Locks held.
     pub locks: u64,
@@ -175,9 +214,11 @@ pub struct ErrorBody {
     pub retry_after_ms: Option<u64>,
     /// For `stale`: the token the lock is held with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub highest: Option<u64>,
     /// For a grant that is over: the token it had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: Option<u64>,
 }
 
@@ -200,13 +241,17 @@ pub struct EventBody {
     /// Counts the authority's changes; also the event's id.
     pub revision: u64,
     /// The lock.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub resource_id: String,
     /// The holder concerned.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub client_id: String,
     /// The token concerned.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
     /// The time to live; only when granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_duration_ms: Option<u64>,
     /// What the operator said; only when revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,12 @@ pub struct AcquireBody {
     /// Who asks. A second acquire with the same id, under another lease, takes the lock over: a
     /// restarted process gets its own lock back. 1 – 255 bytes of printable ASCII.
     #[serde(deserialize_with = "field::client_id::required")]
-    #[schema(example = "worker-7f3a", min_length = 1, max_length = 255)]
+    #[schema(
+        example = "worker-7f3a",
+        min_length = 1,
+        max_length = 255,
+        pattern = "^[ -~]+$"
+    )]
     pub client_id: String,
     /// How long the lease lasts without renewal, in milliseconds. Required unless `lock_token` names
     /// a lease.
@@ -46,8 +51,9 @@ pub struct AcquireBody {
         deserialize_with = "field::request_id::optional",
         skip_serializing_if = "Option::is_none"
     )]
+    #[schema(pattern = "^([0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$")]
     pub request_id: Option<String>,
-    /// Shown with the holder; at most 256 bytes.
+    /// Shown with the holder; at most 256 bytes of UTF-8.
     #[serde(
         default,
         deserialize_with = "field::metadata::optional",
@@ -109,7 +115,7 @@ pub struct BreakBody {
     #[serde(deserialize_with = "field::fencing_token::required")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
-    /// Why; watchers see it. At most 256 bytes.
+    /// Why; watchers see it. At most 256 bytes of UTF-8.
     #[serde(
         default,
         deserialize_with = "field::reason::optional",
@@ -129,8 +135,14 @@ pub struct AdvanceBody {
     pub ms: u64,
 }
 
+/// A body, or parameters, with nothing in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
+
 #[cfg(test)]
 mod tests {
+    use super::super::{MAX_FENCING_TOKEN, Object};
     use super::*;
 
     fn complaint<T: serde::de::DeserializeOwned + std::fmt::Debug>(body: &str) -> String {
@@ -166,7 +178,9 @@ mod tests {
         for wrong in [
             "\"10\"",
             "-1",
+            "-1.0",
             "1.5",
+            "9007199254740992.0",
             "1e30",
             "1000000000000000000000000000000",
             "true",
@@ -177,6 +191,35 @@ mod tests {
             let start = "lease_duration_ms must be an integer in 100 ..= 86400000, not ";
             assert!(message.starts_with(start), "{wrong}: {message}");
         }
+    }
+
+    #[test]
+    fn a_whole_number_is_an_integer_however_it_is_written() {
+        for (text, number) in [
+            ("10", 10),
+            ("10.0", 10),
+            ("1e1", 10),
+            ("-0.0", 0),
+            ("9007199254740991.0", MAX_FENCING_TOKEN),
+        ] {
+            let read: AdvanceBody = serde_json::from_str(&format!(r#"{{"ms": {text}}}"#)).unwrap();
+            assert_eq!(read.ms, number, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_array_is_no_body() {
+        let array = r#"["00000000000000000000000000000000", null, null]"#;
+        let message = complaint::<Object<RenewBody>>(array);
+        assert!(message.contains("expected a JSON object"), "{message}");
+        let control: RenewBody = serde_json::from_str(array).unwrap();
+        assert_eq!(
+            control.lock_token,
+            "00".repeat(16),
+            "by itself serde takes it"
+        );
+        let doubled = complaint::<Object<AdvanceBody>>(r#"{"ms": 1, "m\u0073": 2}"#);
+        assert!(doubled.contains("duplicate field `ms`"), "{doubled}");
     }
 
     #[test]

@@ -1,38 +1,37 @@
 //! What every request handler shares.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
+use super::budget::{Budget, Share};
+use super::session::OPERATION_BYTES;
 use super::settings::Settings;
+use super::watch::Feed;
 use crate::pipeline::{Acquire, Answer, Failure, Handle, Request};
+use crate::shell::{self, Phase, Shell};
 
 /// The way to the pipeline, the bounds in force, and whether the server is going down.
 pub(super) struct App {
     pub(super) handle: Handle,
     pub(super) settings: Settings,
     pub(super) meters: Meters,
+    /// Memory for what sessions and waiting calls have in flight.
+    pub(super) budget: Arc<Budget>,
+    /// Places for listings that are being made or read.
+    pub(super) listings: Arc<Semaphore>,
+    /// What watchers are told.
+    pub(super) feed: Feed,
+    /// The counters of its connections, and how many may be open.
+    pub(super) shell: Arc<shell::Meters>,
+    pub(super) connections: u32,
     phase: watch::Receiver<Phase>,
 }
 
-/// Where the server is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Taking requests.
-    Serving,
-    /// Finishing what is in flight.
-    Draining,
-    /// Out of patience: every connection is dropped.
-    Cutting,
-}
-
-/// Counters of the network side.
+/// Counters of sessions and watches.
 #[derive(Debug, Default)]
 pub(super) struct Meters {
-    pub(super) connections_accepted: AtomicU64,
-    pub(super) connections_refused: AtomicU64,
-    pub(super) connections_open: AtomicU64,
-    pub(super) requests: AtomicU64,
     pub(super) sessions: AtomicU64,
     pub(super) sessions_near: AtomicU64,
     pub(super) sessions_opened: AtomicU64,
@@ -40,12 +39,19 @@ pub(super) struct Meters {
 }
 
 impl App {
-    pub(super) fn new(handle: Handle, settings: Settings, phase: watch::Receiver<Phase>) -> App {
+    pub(super) fn new(handle: Handle, settings: Settings, shell: &Shell) -> App {
         App {
+            meters: Meters::default(),
+            budget: Budget::new(settings.sessions_bytes),
+            listings: Arc::new(Semaphore::new(
+                settings.listings.min(Semaphore::MAX_PERMITS),
+            )),
+            feed: Feed::default(),
             handle,
             settings,
-            meters: Meters::default(),
-            phase,
+            shell: shell.meters(),
+            connections: shell.connections(),
+            phase: shell.phase(),
         }
     }
 
@@ -60,6 +66,10 @@ impl App {
             return self.handle.call(request).await;
         };
         let named = name.is_some();
+        let Some(_place) = Share::of(&self.budget, OPERATION_BYTES) else {
+            let why = "the server's memory for requests in flight is used up; nothing happened";
+            return Answer::Failed(Failure::Unavailable(why.into()));
+        };
         tokio::select! {
             answer = self.handle.call(request) => answer,
             () = self.draining() => Answer::Failed(given_up(named)),

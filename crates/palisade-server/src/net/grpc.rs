@@ -1,23 +1,28 @@
 //! The gRPC service: unary calls, the session stream, the watch, health and reflection.
 
+use std::future::{Ready, ready};
 use std::sync::Arc;
 
 use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
+use axum::routing::any;
 use palisade_proto::v1::locks_server::{Locks, LocksServer};
 use palisade_proto::{Code, FILE_DESCRIPTOR_SET, v1};
 use tokio_stream::StreamExt as _;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::adapters::Map;
 use tonic::metadata::MetadataValue;
-use tonic::server::NamedService;
+use tonic::server::{NamedService, StreamingService};
 use tonic::{Response, Status, Streaming};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use super::app::App;
 use super::convert::{self, Refusal, grpc as messages};
-use super::listener::ServeError;
-use super::session::Replying;
-use super::watch::{self, Notice, Wish};
+use super::grpc_stream;
+use super::listings;
+use super::serve::ServeError;
+use super::session::{Counted, Replying};
+use super::watch::{self, Notice, Notices, Wish};
 use crate::pipeline::Request;
 
 /// The gRPC paths, and the switch of their health service.
@@ -28,10 +33,19 @@ pub(super) fn routes(app: &Arc<App>) -> Result<(Router, Health), ServeError> {
     .max_decoding_message_size(app.settings.frame_bytes)
     .max_encoding_message_size(usize::MAX);
     let (reporter, health) = tonic_health::server::health_reporter();
-    let router = mount(Router::new(), locks);
-    let router = mount(router, health);
-    let router = mount(router, reflection().build_v1().map_err(descriptor)?);
-    let router = mount(router, reflection().build_v1alpha().map_err(descriptor)?);
+    let sessions = Arc::clone(app);
+    let listing = Router::new().route_service(LIST, locks.clone());
+    let calls = listings::bounded(app, listing).route(
+        SESSION,
+        any(move |request| session(Arc::clone(&sessions), request)),
+    );
+    let calls = mount(calls, locks).layer(map_response(coded));
+    let others = mount(Router::new(), health);
+    let others = mount(others, reflection().build_v1().map_err(descriptor)?);
+    let others = mount(others, reflection().build_v1alpha().map_err(descriptor)?);
+    let ending = from_fn_with_state(Arc::clone(app), grpc_stream::until_draining);
+    let router = others.route_layer(ending).merge(calls);
+    let router = router.route_layer(from_fn(grpc_stream::over_http2));
     Ok((router, Health(reporter)))
 }
 
@@ -112,10 +126,45 @@ fn failed(reply: &v1::Reply) -> Option<Refusal> {
     (code.grpc() != tonic::Code::Ok).then(|| Refusal::new(code, error.message.clone()))
 }
 
-fn status(refusal: &Refusal) -> Status {
+/// The code of a call that failed below us. What gRPC calls INTERNAL there is a message that cannot be
+/// decoded, and that is its sender's doing.
+fn code_below(code: tonic::Code) -> Option<Code> {
+    match code {
+        tonic::Code::Internal => Some(Code::Invalid),
+        tonic::Code::OutOfRange => Some(Code::TooLarge),
+        tonic::Code::Unimplemented => Some(Code::NotFound),
+        _ => None,
+    }
+}
+
+/// Gives every call that fails a code of our table.
+fn with_code(failed: Status) -> Status {
+    match code_below(failed.code()) {
+        Some(code) if !failed.metadata().contains_key(CODE) => {
+            status(&Refusal::new(code, failed.message()))
+        }
+        _ => failed,
+    }
+}
+
+/// The same for an answer that is a failure from its head on.
+async fn coded(mut response: http::Response<axum::body::Body>) -> http::Response<axum::body::Body> {
+    if let Some(failed) = Status::from_header_map(response.headers())
+        && failed.code() != tonic::Code::Ok
+    {
+        // The only error is a message that no header can carry, and it came from one.
+        let _ = with_code(failed).add_header(response.headers_mut());
+    }
+    response
+}
+
+/// In the metadata of every call that failed.
+const CODE: &str = "palisade-code";
+
+pub(super) fn status(refusal: &Refusal) -> Status {
     let mut status = Status::new(refusal.code.grpc(), refusal.message.clone());
     let name = MetadataValue::from_static(refusal.code.name());
-    status.metadata_mut().insert("palisade-code", name);
+    status.metadata_mut().insert(CODE, name);
     status
 }
 
@@ -153,7 +202,7 @@ impl Locks for Service {
         self.ask(Ok(Request::Status)).await
     }
 
-    type WatchStream = tokio_stream::adapters::Map<ReceiverStream<Notice>, fn(Notice) -> Told>;
+    type WatchStream = Map<Notices, fn(Notice) -> Told>;
 
     async fn watch(
         &self,
@@ -162,22 +211,58 @@ impl Locks for Service {
         let message = call.get_ref();
         let prefix = convert::prefix(&message.prefix).map_err(|refusal| status(&refusal))?;
         let after = (message.after_revision > 0).then_some(message.after_revision);
-        let notices = ReceiverStream::new(watch::watch(&self.app, Wish { prefix, after }));
+        let notices =
+            watch::watch(&self.app, Wish { prefix, after }).map_err(|refusal| status(&refusal))?;
         Ok(Response::new(notices.map(told as fn(Notice) -> Told)))
     }
 
-    type SessionStream = Replying<Streaming<v1::Requests>>;
+    type SessionStream = Replying<Map<Streaming<v1::Requests>, FrameOf>>;
 
     async fn session(
         &self,
         call: tonic::Request<Streaming<v1::Requests>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        Ok(Response::new(Replying::new(
-            Arc::clone(&self.app),
-            call.into_inner(),
-        )))
+        Sessions(Arc::clone(&self.app)).call(call).await
     }
 }
+
+type Frame = Result<v1::Requests, Status>;
+type FrameOf = fn(Frame) -> Frame;
+
+/// The session's method is served apart: its frames are counted before they are decoded.
+async fn session(
+    app: Arc<App>,
+    request: axum::extract::Request,
+) -> http::Response<axum::body::Body> {
+    let codec = Counted {
+        most: app.settings.frame_operations,
+    };
+    let mut grpc = tonic::server::Grpc::new(codec)
+        .max_decoding_message_size(app.settings.frame_bytes)
+        .max_encoding_message_size(usize::MAX);
+    let answer = grpc.streaming(Sessions(app), request).await;
+    answer.map(axum::body::Body::new)
+}
+
+struct Sessions(Arc<App>);
+
+impl StreamingService<v1::Requests> for Sessions {
+    type Response = v1::Replies;
+    type ResponseStream = Replying<Map<Streaming<v1::Requests>, FrameOf>>;
+    type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, call: tonic::Request<Streaming<v1::Requests>>) -> Self::Future {
+        let decoded: FrameOf = |frame| frame.map_err(with_code);
+        let frames = call.into_inner().map(decoded);
+        ready(Ok(Response::new(Replying::new(
+            Arc::clone(&self.0),
+            frames,
+        ))))
+    }
+}
+
+const LIST: &str = "/palisade.v1.Locks/List";
+const SESSION: &str = "/palisade.v1.Locks/Session";
 
 type Told = Result<v1::Event, Status>;
 

@@ -1,63 +1,103 @@
-//! `/metrics`: the pipeline's counters and the network's own, in the Prometheus text format.
+//! `/metrics`: the pipeline's counters and the network's own, in the text formats of Prometheus.
 
-use std::fmt;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
-
 use super::app::App;
 
+/// A text format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Prometheus' own, version 0.0.4: what it reads in every version.
+    Plain,
+    /// OpenMetrics 1.0.0. A counter is named without the `_total` of its sample.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The format that a request asks for with its `Accept` headers. OpenMetrics only where it is named and
+    /// not liked less.
+    pub(super) fn asked_for(accept: &str) -> Format {
+        let (mut plain, mut open) = (0.0_f32, 0.0_f32);
+        for range in accept.to_ascii_lowercase().split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            let kind = parts.next().unwrap_or_default();
+            let (mut liked, mut version) = (1.0, None);
+            for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+                match name {
+                    "q" => liked = value.parse().unwrap_or(0.0),
+                    "version" => version = Some(value),
+                    _ => {}
+                }
+            }
+            match kind {
+                "text/plain" | "text/*" | "*/*" => plain = plain.max(liked),
+                "application/openmetrics-text" if version.is_none_or(|known| known == "1.0.0") => {
+                    open = open.max(liked);
+                }
+                _ => {}
+            }
+        }
+        if open > 0.0 && open >= plain {
+            Format::OpenMetrics
+        } else {
+            Format::Plain
+        }
+    }
+
+    /// As `Content-Type` says it.
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Format::Plain => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
 /// Everything there is to scrape, as text.
-pub(super) fn text(app: &Arc<App>) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("palisade");
-    registry.register_collector(Box::new(Scrape {
+pub(super) fn text(app: &Arc<App>, format: Format) -> String {
+    let scrape = Scrape {
         app: Arc::clone(app),
-    }));
+    };
     let mut text = String::with_capacity(4 * 1024);
-    prometheus_client::encoding::text::encode(&mut text, &registry)?;
-    Ok(text)
+    let mut metric = |name: &str, kind: &str, sample: &str, (_, help, value): Reading| {
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "# HELP {name} {help}\n# TYPE {name} {kind}\n{sample} {value}\n"
+        );
+    };
+    for counter in scrape.counters() {
+        let family = format!("palisade_{}", counter.0);
+        let sample = format!("{family}_total");
+        let name = match format {
+            Format::Plain => &sample,
+            Format::OpenMetrics => &family,
+        };
+        metric(name, "counter", &sample, counter);
+    }
+    for gauge in scrape.gauges() {
+        let name = format!("palisade_{}", gauge.0);
+        metric(&name, "gauge", &name, gauge);
+    }
+    if format == Format::OpenMetrics {
+        text.push_str("# EOF\n");
+    }
+    text
 }
 
 struct Scrape {
     app: Arc<App>,
 }
 
-impl fmt::Debug for Scrape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Scrape")
-    }
-}
-
-impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for (name, help, value) in self.counters() {
-            let counter = ConstCounter::new(value);
-            counter.encode(encoder.encode_descriptor(
-                name,
-                help,
-                None,
-                counter.metric_type(),
-            )?)?;
-        }
-        for (name, help, value) in self.gauges() {
-            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
-        }
-        Ok(())
-    }
-}
-
 type Reading = (&'static str, &'static str, u64);
 
 impl Scrape {
-    /// What only grows; the format adds `_total` to each name.
+    /// What only grows; `_total` is added to each name.
     fn counters(&self) -> [Reading; 17] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
+        let shell = &self.app.shell;
         [
             ("granted", "Grants issued", stats.granted.get()),
             (
@@ -101,23 +141,23 @@ impl Scrape {
             ("log_bytes", "Bytes given to the log", stats.log_bytes.get()),
             (
                 "graces",
-                "Times every lease got its full time again because the authority was away",
+                "Times leases got their full time again because the authority was away",
                 stats.graces.get(),
             ),
             (
                 "connections_accepted",
                 "Connections accepted",
-                net.connections_accepted.load(Relaxed),
+                shell.accepted.load(Relaxed),
             ),
             (
                 "connections_refused",
-                "Connections closed at once because too many were open",
-                net.connections_refused.load(Relaxed),
+                "Connections closed at once because too many were open, of all or of one address",
+                shell.refused.load(Relaxed),
             ),
             (
                 "requests",
                 "HTTP and gRPC requests; a session is one",
-                net.requests.load(Relaxed),
+                shell.requests.load(Relaxed),
             ),
             (
                 "sessions_opened",
@@ -127,8 +167,9 @@ impl Scrape {
         ]
     }
 
-    fn gauges(&self) -> [Reading; 8] {
+    fn gauges(&self) -> [Reading; 9] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
+        let shell = &self.app.shell;
         [
             ("locks", "Locks held", stats.locks.get()),
             ("leases", "Leases live", stats.leases.get()),
@@ -147,10 +188,11 @@ impl Scrape {
                 "1 while the log has no room (disk full)",
                 stats.log_full.get(),
             ),
+            ("connections", "Connections open", shell.open.load(Relaxed)),
             (
-                "connections",
-                "Connections open",
-                net.connections_open.load(Relaxed),
+                "connections_limit",
+                "Connections that may be open at the same time",
+                self.app.connections.into(),
             ),
             ("sessions", "Sessions open", net.sessions.load(Relaxed)),
             ("watchers", "Watches open", net.watchers.load(Relaxed)),

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!                                 ┌─► plain ─► session ─┐
-//!  TCP ─► listener ─► connection ─┼─► grpc ──► session ─┼─► convert ─► pipeline::Handle
-//!         (cap)       (time-outs, │                     │
-//!                      drain)     └─► http ─────────────┘
+//!  crate::shell (connections, ────┼─► grpc ──► session ─┼─► convert ─► pipeline::Handle
+//!  bounds, time-outs, drain)      │                     │
+//!                                 └─► http ─────────────┘
 //! ```
 //!
 //! They share the port: a connection that opens with a zero byte is a plain session, one that opens
@@ -12,16 +12,18 @@
 //! here orders, applies or syncs, and no operation gets a task of its own.
 
 mod app;
-mod connection;
+mod budget;
 mod convert;
 mod grpc;
+mod grpc_stream;
 mod http;
-mod listener;
+mod listings;
 mod metrics;
+mod serve;
 mod session;
 mod settings;
 mod watch;
 
 pub use self::http::document as openapi;
-pub use listener::{ServeError, serve};
+pub use serve::{ServeError, serve};
 pub use settings::{OutOfRange, Settings};

@@ -79,8 +79,17 @@ pub(crate) fn wall() -> WallTime {
     WallTime(u64::try_from(millis).unwrap_or(0))
 }
 
+/// The processor time that this thread has used: what it worked, not how long it took.
+pub(super) fn processor_time() -> Span {
+    Span::from_nanos(nanos(ClockId::ThreadCPUTime))
+}
+
 fn boottime() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
+    nanos(ClockId::Boottime)
+}
+
+fn nanos(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
     let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
     u64::try_from(nanos).unwrap_or(0)
 }

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use super::random;
+use super::recent::{Recent, Since};
 use super::request::{Acquire, Answer, Failure, Request};
 use super::stats::Stats;
 
@@ -39,6 +40,9 @@ pub(super) struct Shared {
     pub(super) stats: Stats,
     pub(super) events: broadcast::Sender<Arc<[Event]>>,
     pub(super) stopped: watch::Sender<Option<Stopped>>,
+    pub(super) recent: Recent,
+    /// The latest revision, for who waits for the next one.
+    pub(super) news: watch::Sender<u64>,
     next_session: AtomicU64,
     /// The runtime of the pipeline's thread, and the tasks on it that are not the pipeline's own.
     near: runtime::Handle,
@@ -155,6 +159,24 @@ impl Handle {
         self.shared.events.subscribe()
     }
 
+    /// The revision of the latest durable event. It never goes back, also over a restart or a restore.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.shared.recent.latest()
+    }
+
+    /// Changes with [`Handle::revision`].
+    #[must_use]
+    pub fn news(&self) -> watch::Receiver<u64> {
+        self.shared.news.subscribe()
+    }
+
+    /// The events after a revision that are still known, as many as are handed out at once.
+    #[must_use]
+    pub fn since(&self, revision: u64) -> Since {
+        self.shared.recent.since(revision)
+    }
+
     /// Which authority this is.
     #[must_use]
     pub fn identity(&self) -> &Identity {
@@ -180,12 +202,14 @@ impl Handle {
 }
 
 impl Shared {
-    pub(super) fn new(identity: Identity, near: runtime::Handle) -> Arc<Shared> {
+    pub(super) fn new(identity: Identity, near: runtime::Handle, revision: u64) -> Arc<Shared> {
         Arc::new(Shared {
             identity,
             stats: Stats::default(),
             events: broadcast::channel(EVENT_BACKLOG).0,
             stopped: watch::channel(None).0,
+            recent: Recent::new(revision),
+            news: watch::channel(revision).0,
             next_session: AtomicU64::new(1),
             near,
             neighbours: TaskTracker::new(),
@@ -218,11 +242,16 @@ impl Session {
             let _ = session.answers.send(answers);
         }
     }
+
+    /// Takes the requests that wait out of their queues, as the session's end does. More may be submitted.
+    pub fn hang_up(&self) {
+        let _ = self.inbox.send(Message::Hangup(self.outbox.session));
+    }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let _ = self.inbox.send(Message::Hangup(self.outbox.session));
+        self.hang_up();
     }
 }
 

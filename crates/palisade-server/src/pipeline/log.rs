@@ -10,6 +10,20 @@ pub trait Log: Send {
     /// full disk refuses requests instead of losing them.
     fn has_room(&mut self, bytes: usize) -> bool;
 
+    /// Why there was no room when last asked, and what to do.
+    fn no_room(&self) -> String {
+        "the disk has no room for the log".into()
+    }
+
+    /// Whether the log may still be written to. Asked before each batch and at each heartbeat, so it makes no
+    /// system call.
+    ///
+    /// # Errors
+    /// [`LogFailed`] if nothing may be acknowledged any more: the pipeline stops.
+    fn check(&self) -> Result<(), LogFailed> {
+        Ok(())
+    }
+
     /// Writes a batch and returns when it is on stable storage.
     ///
     /// # Errors

@@ -23,7 +23,9 @@ mod desk;
 mod handle;
 mod intake;
 mod log;
+mod presence;
 mod random;
+mod recent;
 pub mod replay;
 pub mod request;
 mod sequencer;
@@ -39,6 +41,8 @@ use tokio::sync::mpsc;
 pub use clock::{Clock, Running};
 pub use handle::{Answers, Handle, Identity, Session, Stopped};
 pub use log::{Forgetful, Log, LogFailed};
+pub use presence::Presence;
+pub use recent::Since;
 pub use request::{Acquire, Answer, Failure, Request, Status};
 pub use stats::{Counter, Stats};
 
@@ -126,7 +130,7 @@ pub fn start(start: Start) -> io::Result<Pipeline> {
     let mut first = returning.map(Returning::commands).unwrap_or_default();
     first.push(Command::Configure(limits));
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let shared = Shared::new(identity, runtime.handle().clone());
+    let shared = Shared::new(identity, runtime.handle().clone(), machine.revision());
     let (inbox, messages) = mpsc::unbounded_channel();
     let handle = Handle::new(inbox, shared.clone());
     let mut sequencer = Sequencer::new(machine, log, clock, messages, shared.clone());

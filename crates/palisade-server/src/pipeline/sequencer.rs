@@ -14,7 +14,6 @@
 use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
 
 use palisade_core::{
     Away, Change, Command, Effect, Ending, Entry, Event, Machine, Outcome, Span, Timestamp,
@@ -25,22 +24,27 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::clock::{Clock, wall};
+use super::clock::{Clock, processor_time, wall};
 use super::codec::{encode_command, encode_head};
 use super::desk::{Desk, ReplyTo};
 use super::handle::{Message, Outbox, Shared, Stopped, gone};
 use super::intake::{Step, step};
 use super::log::{Log, LogFailed};
+use super::presence::Presence;
 use super::request::{Answer, Failure, Request};
 
-/// The thread wakes at least this often to notice that it was itself away.
-const HEARTBEAT: Duration = Duration::from_millis(100);
-
-/// Away for longer than this beyond a heartbeat, and every lease gets its full time again (rule A7).
-const STALL: Span = Span::from_millis(500);
+/// The thread wakes at least this often to notice that it was itself away; more often where a live lease
+/// does not bear a pause of this length.
+const HEARTBEAT: Span = Span::from_millis(100);
 
 /// Messages taken in for one round.
 const ROUND: usize = 4_096;
+
+/// Work on one batch before the clock is looked at again, so that whatever is asked, leases end in time; and
+/// how many operations are done between two looks. A page of a listing counts for many.
+const TURN: Span = Span::from_millis(10);
+const LOOK_AFTER: usize = 256;
+const PAGE_WEIGHT: usize = 64;
 
 /// A batch is handed to the log when it has grown to this; the room asked of the log beforehand is
 /// this and the longest command.
@@ -65,6 +69,9 @@ pub(super) struct Sequencer {
     full: bool,
     /// What is owed to callers that left: recorded first thing in the next batch that has room.
     left: Vec<Command>,
+    presence: Presence,
+    /// Operations done since the clock was looked at.
+    done: usize,
     /// Whether nothing was taken in since the alarm rang.
     quiet: bool,
     stopping: bool,
@@ -80,6 +87,8 @@ impl Sequencer {
     ) -> Sequencer {
         Sequencer {
             at: machine.now(),
+            presence: Presence::new(machine.now()),
+            done: 0,
             machine,
             log,
             clock,
@@ -141,10 +150,10 @@ impl Sequencer {
     }
 
     async fn rounds(&mut self) -> Result<(), LogFailed> {
-        let (mut round, mut alarm) = (Vec::new(), pin!(sleep(HEARTBEAT)));
+        let (mut round, mut alarm) = (Vec::new(), pin!(sleep(HEARTBEAT.to_duration())));
         while !self.stopping {
             self.gather(&mut round, alarm.as_mut()).await;
-            self.begin();
+            self.begin()?;
             for message in round.drain(..) {
                 self.message(message)?;
             }
@@ -157,28 +166,36 @@ impl Sequencer {
     /// Waits for something to do, then takes everything that is there.
     async fn gather(&mut self, round: &mut Vec<Message>, mut alarm: Pin<&mut Sleep>) {
         let due = self.machine.next_due().filter(|_| !self.full);
+        let sleeps = self.clock.now();
+        let planned = self
+            .clock
+            .until(due, HEARTBEAT.min(self.machine.bears()).to_duration());
         #[expect(
             clippy::disallowed_methods,
             reason = "the runtime's timer rings by the runtime's clock; nothing is stamped with it"
         )]
-        let latest = Instant::now() + self.clock.until(due, HEARTBEAT);
+        let latest = Instant::now() + planned;
         // Setting it is a system call, so it is not put off with every round: when it rings early, the round
         // is empty.
         if alarm.is_elapsed() || alarm.deadline() > latest {
             alarm.as_mut().reset(latest);
         }
-        tokio::select! {
+        let rang = tokio::select! {
             biased;
-            first = self.inbox.recv() => match first {
-                Some(first) => round.push(first),
-                None => self.stopping = true,
-            },
-            () = alarm => {
-                if mem::replace(&mut self.quiet, true) {
-                    self.log.idle();
-                }
-                return;
+            first = self.inbox.recv() => {
+                self.stopping = first.is_none();
+                round.extend(first);
+                false
             }
+            () = alarm => true,
+        };
+        self.presence
+            .slept(self.clock.now().since(sleeps), planned.into());
+        if rang {
+            if mem::replace(&mut self.quiet, true) {
+                self.log.idle();
+            }
+            return;
         }
         self.quiet = false;
         // The neighbours read what has come for them and write what they were answered: a sync is next,
@@ -192,21 +209,22 @@ impl Sequencer {
     }
 
     /// Stamps a batch, and records first what time has done.
-    fn begin(&mut self) {
-        let last = self.at;
+    fn begin(&mut self) -> Result<(), LogFailed> {
+        self.log.check()?;
         let was_full = mem::replace(
             &mut self.full,
             !self.log.has_room(BATCH_BYTES + COMMAND_BYTES),
         );
         self.shared.stats.log_full.set(self.full.into());
         self.stamp();
+        let away = self.look();
         if self.full {
-            return;
+            return Ok(());
         }
-        let away = self.at.since(last) > STALL.plus(HEARTBEAT.into());
-        if was_full || (away && !self.clock.is_manual()) {
-            self.shared.stats.graces.add(1);
-            self.apply(Command::Grace(Away::Stalled));
+        if was_full {
+            self.grace(Away::Stalled);
+        } else if let Some(away) = away {
+            self.grace(away);
         }
         for command in mem::take(&mut self.left) {
             self.apply(command);
@@ -214,6 +232,22 @@ impl Sequencer {
         if self.machine.next_due().is_some_and(|due| due <= self.at) {
             self.apply(Command::Expire);
         }
+        Ok(())
+    }
+
+    /// How the time since the last look was spent. A manual clock passes while nobody works.
+    fn look(&mut self) -> Option<Away> {
+        self.done = 0;
+        if self.clock.is_manual() {
+            return None;
+        }
+        let bears = self.machine.bears();
+        self.presence.look(self.at, processor_time(), bears)
+    }
+
+    fn grace(&mut self, away: Away) {
+        self.shared.stats.graces.add(1);
+        self.apply(Command::Grace(away));
     }
 
     fn stamp(&mut self) {
@@ -275,9 +309,13 @@ impl Sequencer {
 
     fn one(&mut self, request: Request, reply: ReplyTo) -> Result<(), LogFailed> {
         self.shared.stats.operations.add(1);
-        if self.bytes.len() >= BATCH_BYTES {
+        self.done += match &request {
+            Request::List { .. } => PAGE_WEIGHT,
+            _ => 1,
+        };
+        if self.bytes.len() >= BATCH_BYTES || self.is_turn_over() {
             self.publish()?;
-            self.begin();
+            self.begin()?;
         }
         match step(request, &self.machine, self.at, self.clock.is_manual()) {
             Step::Command(command) => self.carry_out(command, reply),
@@ -290,9 +328,18 @@ impl Sequencer {
         Ok(())
     }
 
+    /// Whether the batch has taken so long that what is due should be looked at, and answers let out.
+    fn is_turn_over(&mut self) -> bool {
+        if self.done < LOOK_AFTER {
+            return false;
+        }
+        self.done = 0;
+        self.clock.now().since(self.at) > TURN
+    }
+
     fn carry_out(&mut self, command: Command, reply: ReplyTo) {
         if self.full {
-            let why = "the disk has no room for the log; nothing happened".into();
+            let why = format!("{}; nothing happened", self.log.no_room());
             return self
                 .desk
                 .answer(reply, Answer::Failed(Failure::Unavailable(why)));
@@ -355,9 +402,7 @@ impl Sequencer {
             },
         };
         counter.add(1);
-        if self.shared.events.receiver_count() > 0 {
-            self.events.push(event);
-        }
+        self.events.push(event);
     }
 
     fn count(&self, outcome: &Outcome) {
@@ -386,12 +431,26 @@ impl Sequencer {
             .next_token
             .set(self.machine.next_token().map_or(0, |token| token.get()));
         if !self.events.is_empty() {
-            let _ = self.shared.events.send(mem::take(&mut self.events).into());
+            self.show_events();
         }
         // Given back at the beginning of the next round.
         self.left
             .extend(self.desk.send().into_iter().map(Command::Release));
         Ok(())
+    }
+
+    fn show_events(&mut self) {
+        let shared = &self.shared;
+        let revision = self.machine.revision();
+        let batch: Arc<[Event]> = self.events.drain(..).collect();
+        if shared.events.receiver_count() > 0 {
+            let _ = shared.events.send(Arc::clone(&batch));
+        }
+        shared.recent.push(batch);
+        // After that: who does not wait yet finds it there.
+        if shared.news.receiver_count() > 0 {
+            shared.news.send_replace(revision);
+        }
     }
 
     /// Somebody left: recorded now, or as soon as the log has room again.
@@ -410,7 +469,7 @@ impl Sequencer {
         }
         self.publish()?;
         self.clock.advance(by);
-        self.begin();
+        self.begin()?;
         Ok(Answer::Clock(self.at.since(Timestamp::ZERO)))
     }
 }

@@ -61,7 +61,7 @@ stats! {
     batches,
     /// Bytes given to the log.
     log_bytes,
-    /// Times every lease got its full time again because the authority was away.
+    /// Times leases got their full time again because the authority was away.
     graces,
     /// Locks held now.
     locks,

@@ -14,6 +14,7 @@ use palisade_server::net::{self, ServeError, Settings};
 use palisade_server::pipeline::{
     Answer, Handle, Identity, Log, LogFailed, Request, Start, Status, start,
 };
+use palisade_server::shell::Hosts;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -50,6 +51,8 @@ pub(crate) struct Wish {
     pub(crate) settings: Settings,
     pub(crate) limits: Limits,
     pub(crate) manual_clock: bool,
+    /// What it knew before; nothing unless given.
+    pub(crate) machine: Option<Machine>,
 }
 
 impl Default for Wish {
@@ -58,6 +61,7 @@ impl Default for Wish {
             settings: Settings::default(),
             limits: Limits::DEFAULT,
             manual_clock: true,
+            machine: None,
         }
     }
 }
@@ -76,6 +80,16 @@ impl Server {
     }
 
     pub(crate) async fn with(wish: Wish) -> Server {
+        Server::at("127.0.0.1:0", wish).await
+    }
+
+    /// A server on an address of this machine.
+    pub(crate) async fn at(address: &str, mut wish: Wish) -> Server {
+        // What the requests of these tests call it.
+        let hosts = &mut wish.settings.shell.hosts;
+        if *hosts == Hosts::Named(Vec::new()) {
+            *hosts = Hosts::Named(vec!["t".to_owned(), "test".to_owned()]);
+        }
         let log = Counted::default();
         let authority = AuthorityId::new("test-authority").unwrap();
         let pipeline = start(Start {
@@ -83,14 +97,14 @@ impl Server {
                 authority,
                 incarnation: "first".into(),
             },
-            machine: Machine::new(1),
+            machine: wish.machine.unwrap_or_else(|| Machine::new(1)),
             log: Box::new(log.clone()),
             manual_clock: wish.manual_clock,
             limits: wish.limits,
             returning: None,
         })
         .unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(address).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let handle = pipeline.handle.clone();

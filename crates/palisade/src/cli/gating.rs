@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use clap::{Args, ValueHint};
-use palisade_fence::http::{Policy, Routes, Start, Tokenless};
+use palisade_fence::http::{BadPolicy, Policy, Routes, Start, Tokenless};
 use palisade_proto::Code;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -14,11 +14,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::failure::{FAILED, Failure, USAGE};
 use super::help;
+use super::network::NetworkArgs;
 use super::output::{Out, facts};
-use super::storing::{Fence, fence_warning};
+use super::storing::{Fence, Jump, fence_warning};
 use super::value;
-use crate::connections::Bounds;
-use crate::gateway::{Folder, Gateway, Ports, Times, Upstream};
+use crate::exposure;
+use crate::gateway::{self, Folder, Gateway, Ports, Times, Upstream};
 use crate::store::mode_name;
 
 /// `palisade gateway`.
@@ -40,8 +41,9 @@ pub(crate) struct GatewayArgs {
     /// Where health, metrics and fences are shown; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7423")]
     admin: SocketAddr,
-    /// Which paths are which resource, for example '/accounts/{id}=account:{id}'; the longest prefix
-    /// counts. Without any, the whole upstream is the resource '/'.
+    /// Which paths are which resource, for example '/accounts/{id:uint}=account:{id}'; the longest prefix
+    /// counts. Types are uint, uint64, int, uuid, slug and name; each takes one spelling of a value.
+    /// Without any route, the whole upstream is the resource '/'.
     #[arg(long = "route", value_name = "PREFIX=RESOURCE")]
     routes: Vec<String>,
     /// Let writes through, unfenced, where no route fits.
@@ -57,16 +59,36 @@ pub(crate) struct GatewayArgs {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration, allow_hyphen_values = true)]
     wait: Duration,
     /// How long the upstream may still work on a request after its connection was lost. Higher tokens
-    /// wait that long after a time-out, and after a crash of this gateway.
+    /// wait that long after a time-out, after an answer that may be a proxy's, and after a crash of this
+    /// gateway.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration, allow_hyphen_values = true)]
     settle: Duration,
+    /// The upstream carries writes out by itself, and no proxy stands before it: also its 408, 499, 502,
+    /// 503, 504 and 520 to 530 say that a write has ended.
+    #[arg(long)]
+    upstream_answers_for_itself: bool,
+    /// How long the body of a write may take to arrive; nothing is sent on before.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time, allow_hyphen_values = true)]
+    request_timeout: Duration,
+    /// How long a write may take at the upstream, to the end of its answer. Then it is cut off.
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = time, allow_hyphen_values = true)]
+    write_timeout: Duration,
+    /// Longest body of a write.
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20, value_parser = bytes(), allow_hyphen_values = true)]
+    request_bytes: u64,
+    /// How much of the answer to a write is kept for a client that does not read it.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = bytes(), allow_hyphen_values = true)]
+    answer_bytes: u64,
+    /// How many bytes of bodies are kept for all writes together.
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = bytes(), allow_hyphen_values = true)]
+    held_bytes: u64,
     /// How long the upstream may take to accept a connection.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = time, allow_hyphen_values = true)]
     connect_timeout: Duration,
     /// How long the upstream may take to begin its answer.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = time, allow_hyphen_values = true)]
     answer_timeout: Duration,
-    /// How long a body may pause, in either direction.
+    /// How long a body that is passed on piece by piece may pause.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = time, allow_hyphen_values = true)]
     idle_timeout: Duration,
     /// How long requests under way have at the end.
@@ -75,6 +97,15 @@ pub(crate) struct GatewayArgs {
     /// What the fences check. A directory keeps the kind it was made with.
     #[arg(long, value_name = "KIND", default_value = "claim")]
     fence: Fence,
+    #[command(flatten)]
+    network: NetworkArgs,
+    #[command(flatten)]
+    jump: Jump,
+}
+
+/// A number of bytes.
+fn bytes() -> clap::builder::RangedU64ValueParser<u64> {
+    clap::value_parser!(u64).range(1..=Policy::MAX_BYTES as u64)
 }
 
 /// A time that something may take: never none at all.
@@ -120,9 +151,18 @@ impl GatewayArgs {
             settle: self.settle,
             one_at_a_time: self.one_at_a_time,
             tokenless,
+            request_time: self.request_timeout,
+            flight: self.write_timeout,
+            // The parser lets nothing larger than a usize through.
+            request_bytes: self.request_bytes as usize,
+            answer_bytes: self.answer_bytes as usize,
+            held_bytes: self.held_bytes as usize,
+            answers_for_itself: self.upstream_answers_for_itself,
             ..Policy::default()
         };
-        policy.check().map_err(|bad| wrong(format!("--{bad}")))?;
+        let flagged =
+            |bad: BadPolicy| wrong(format!("--{}", bad.to_string().replacen('_', "-", 1)));
+        policy.check().map_err(flagged)?;
         Ok(policy)
     }
 }
@@ -143,23 +183,39 @@ pub(super) fn gateway(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
 
 async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     let (routes, upstream, policy) = (args.routes()?, args.upstream()?, args.policy()?);
+    let clients = args.network.bounds(gateway::client_settings())?;
     let ports = Ports {
         clients: bind("--listen", args.listen).await?,
         admin: bind("--admin", args.admin).await?,
     };
-    let folder = Folder::open(&args.data, args.fence.rule(), args.expect_marks)
-        .map_err(|error| failed(format!("cannot open {}: {error}", args.data.display())))?;
+    if !args.expect_marks {
+        exposure::private_directory(&args.data)?;
+    }
+    let folder = Folder::open(
+        &args.data,
+        args.jump.bound(args.fence.rule()),
+        args.expect_marks,
+    )
+    .map_err(|error| failed(format!("cannot open {}: {error}", args.data.display())))?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     announce(args, &ports, folder.start(), out)?;
+    exposure::warn_of_directory(&args.data);
+    exposure::warn_of_address("--listen", args.listen, "send requests to the upstream");
+    exposure::warn_of_address("--admin", args.admin, "read which resources are fenced");
     let gateway = Gateway {
         folder,
         routes,
         upstream,
         policy,
-        bounds: Bounds {
-            drain: args.drain,
-            ..Bounds::DEFAULT
+        clients: palisade_server::shell::Settings {
+            drain_timeout: args.drain,
+            ..clients
+        },
+        admin: palisade_server::shell::Settings {
+            drain_timeout: args.drain,
+            hosts: args.network.hosts(),
+            ..gateway::admin_settings()
         },
     };
     let shutdown = async move {

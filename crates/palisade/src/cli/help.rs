@@ -51,11 +51,11 @@ pub(super) const RUN_AFTER: &str = "\
 The command's environment:
   PALISADE_LOCK           the lock
   PALISADE_FENCING_TOKEN  the number for the resource
-  PALISADE_AUTHORITY      the lock server's URL
+  PALISADE_AUTHORITY      the lock server's URL, without a password
   PALISADE_AUTHORITY_ID   which authority that is; fences are bound to it
   PALISADE_DEADLINE_MS    the local deadline when the command started, in milliseconds on
                           CLOCK_BOOTTIME; it moves on with every renewal
-  The secret PALISADE_LOCK_TOKEN is taken out.
+  Of the other variables PALISADE_… only PALISADE_LOG is passed on: the others may be secrets.
 The hook of --on-lost gets the same, and PALISADE_LOST_REASON: a code such as expired or not_held.
 
 Signals:
@@ -146,7 +146,10 @@ Makes a new authority directory from a backup.
 
 Tokens were issued after the backup was made; the counter leaps by 2^44 so that none of them repeats, and \
 farther with each millisecond of the wall clock, so that the tokens of an earlier restore do not either. \
-Make sure that the old server never runs again.";
+Make sure that the old server never runs again.
+
+With --in-place the directory itself begins a new life, with all that is in it. That is the way on when a server \
+refuses its directory because the files were touched (chown, chmod) or an older copy was put back.";
 
 pub(super) const STORE_AFTER: &str = "\
 A process of its own that never talks to a lock server: it knows tokens only from its callers, and \
@@ -159,17 +162,21 @@ Examples:
 pub(super) const GATEWAY: &str = "\
 Puts a fence in front of an HTTP API.
 
-Requests with other methods than GET, HEAD, OPTIONS and TRACE must carry the fencing token of their \
+Requests with other methods than GET, HEAD and OPTIONS must carry the fencing token of their \
 holder's grant in X-Fencing-Token (and may carry X-Fencing-Lock, X-Fencing-Authority, X-Fencing-Sequence). \
 A late one is answered 412 and never reaches the API. A GET with a token claims before it reads.
 
 When a claim is answered, no older write is under way at the API. Where the end of a write was not seen \
-(a time-out, a lost connection, a crash of this gateway), that holds if the API ends it within --settle.";
+(a time-out, a lost connection, an answer that may be a proxy's, a crash of this gateway), that holds if the \
+API ends it within --settle.
+
+One name has one spelling: a placeholder of a route takes the one in which its type writes a value. Bodies \
+of reads, overrides of the method and ambiguous paths are refused.";
 
 pub(super) const GATEWAY_AFTER: &str = "\
 Examples:
   palisade gateway --upstream http://127.0.0.1:8080
-  palisade gateway --upstream http://127.0.0.1:8080 --route '/accounts/{id}=account:{id}' --route /reports=reports
+  palisade gateway --upstream http://127.0.0.1:8080 --route '/accounts/{id:uint}=account:{id}' --route /reports=reports
   curl -X PUT -H 'X-Fencing-Token: 34' -d 100 http://127.0.0.1:7422/accounts/7
   curl -X POST -H 'X-Fencing-Token: 35' -H 'X-Fencing-Operation: claim' http://127.0.0.1:7422/accounts/7
   curl http://127.0.0.1:7423/v1/fences";

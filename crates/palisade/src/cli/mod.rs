@@ -13,6 +13,7 @@ mod grant;
 mod help;
 mod logs;
 mod look;
+mod network;
 mod operator;
 mod output;
 mod pages;

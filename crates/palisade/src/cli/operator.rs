@@ -1,14 +1,16 @@
 //! What can be typed: the commands of who runs a server, and the way from there to the server.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum, ValueHint};
-use palisade_core::{Limits, Token, Ttl};
-use palisade_server::durable;
+use palisade_core::{Limits, Token, Ttl, limits};
+use palisade_fence::store;
+use palisade_server::{durable, memory, shell};
 use serde_json::json;
 
 use super::failure::{FAILED, Failure};
+use super::network::NetworkArgs;
 use super::output::Out;
 use super::{help, value};
 use crate::serve;
@@ -33,6 +35,8 @@ pub(crate) struct ServeArgs {
     /// for tests, never for locks that matter.
     #[arg(long, value_name = "KIND", default_value = "system")]
     clock: ClockKind,
+    #[command(flatten)]
+    network: NetworkArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -55,9 +59,13 @@ pub(crate) struct BackupArgs {
 /// `palisade restore`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RestoreArgs {
-    /// The backup.
+    /// The backup; with --in-place the directory itself.
     #[arg(value_name = "BACKUP", value_hint = ValueHint::DirPath)]
     backup: PathBuf,
+    /// Begin a new life in the directory itself, with all that is there: when its files were touched
+    /// (chown, chmod) or replaced by an older copy.
+    #[arg(long, conflicts_with = "data")]
+    in_place: bool,
     /// The new directory to make.
     #[arg(long, value_name = "DIR", default_value = "./palisade-data", value_hint = ValueHint::DirPath)]
     data: PathBuf,
@@ -70,14 +78,22 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
             "--min-ttl {min} is above --max-ttl {max}"
         )));
     }
+    let network = shell::Settings {
+        hosts: args.network.hosts(),
+        ..shell::Settings::default()
+    };
+    let network = args.network.bounds(network)?;
     let settings = serve::Settings {
         listen: args.listen,
         data: args.data.clone(),
         limits: Limits {
             min_ttl: args.min_ttl,
             max_ttl: args.max_ttl,
+            // Half of the memory: what waits, what is remembered and what is in flight need the rest.
+            locks: limits::locks_in(memory::of_this_machine() / 2),
             ..Limits::DEFAULT
         },
+        network,
         manual_clock: args.clock == ClockKind::Manual,
         json: out.json,
     };
@@ -99,19 +115,35 @@ pub(super) fn backup(args: &BackupArgs, out: Out) -> Result<(), Failure> {
 }
 
 pub(super) fn restore(args: &RestoreArgs, out: Out) -> Result<(), Failure> {
-    let restored = durable::restore(&args.backup, &args.data).map_err(failed)?;
+    let data = if args.in_place {
+        &args.backup
+    } else {
+        &args.data
+    };
+    let restored = if args.in_place {
+        match durable::restore_in_place(data) {
+            // It may be the other kind of directory.
+            Err(durable::Error::Replay(error)) => {
+                return store_in_place(data, out).map_err(|_| failed(error));
+            }
+            restored => restored,
+        }
+    } else {
+        durable::restore(&args.backup, data)
+    };
+    let restored = restored.map_err(failed)?;
     let next_token = restored.next_token.map(Token::get);
     let identity = &restored.identity;
     if out.json {
         return out.value(&json!({
-            "data": args.data,
+            "data": data,
             "authority": &*identity.authority,
             "incarnation": identity.incarnation,
             "next_token": next_token,
             "locks": restored.locks,
         }));
     }
-    let data = args.data.display();
+    let data = data.display();
     out.text(&format!(
         "restored {} into {data}\n\
          \x20 authority    {} (as before)\n\
@@ -125,6 +157,21 @@ pub(super) fn restore(args: &RestoreArgs, out: Out) -> Result<(), Failure> {
         next_token.map_or("none: the range is exhausted".into(), |token| token
             .to_string()),
         restored.locks,
+    ))
+}
+
+/// A store has no counter to leap: its fences are as old as what was there.
+fn store_in_place(data: &Path, out: Out) -> Result<(), Failure> {
+    let resources = store::restore_in_place(data).map_err(failed)?;
+    if out.json {
+        return out.value(&json!({"data": data, "resources": resources}));
+    }
+    let data = data.display();
+    out.text(&format!(
+        "restored the fenced store {data} in place ({resources} resources)\n\n\
+         If an older copy was put back, its fences are as old as the copy. Before you start it, raise the fence of \
+         each resource above the newest token that was granted for it:\n\
+         \x20 palisade fence rearm RESOURCE --data {data} --floor TOKEN"
     ))
 }
 

@@ -4,17 +4,22 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
-use palisade_core::fence::{Mode, Rule};
+use palisade_core::Token;
+use palisade_core::fence::{DEFAULT_MAX_JUMP, Mode, Rule};
 use palisade_fence::store::{Settings, Store};
 use palisade_proto::Code;
+use palisade_server::shell;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::failure::{FAILED, Failure};
 use super::help;
+use super::network::NetworkArgs;
 use super::output::{Out, facts};
-use crate::store::{self, Bounds};
+use crate::exposure;
+use crate::serve;
+use crate::store;
 
 /// `palisade store`.
 #[derive(Args, Clone, Debug)]
@@ -32,6 +37,29 @@ pub(crate) struct StoreArgs {
     /// For comparison only: no check at all. CORRUPTS DATA as soon as a holder is late.
     #[arg(long, conflicts_with = "fence")]
     danger_unfenced: bool,
+    #[command(flatten)]
+    network: NetworkArgs,
+    #[command(flatten)]
+    jump: Jump,
+}
+
+/// How far a fence believes a token (rule F10).
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct Jump {
+    /// How far a token may be above the highest that its resource has seen: what one restore of the lock
+    /// server leaps, by default. If a resource missed several restores, as many times that.
+    #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_MAX_JUMP, allow_hyphen_values = true,
+          value_parser = clap::value_parser!(u64).range(1..=Token::MAX.get()))]
+    max_jump: u64,
+}
+
+impl Jump {
+    pub(super) const fn bound(self, rule: Rule) -> Rule {
+        Rule {
+            max_jump: Some(self.max_jump),
+            ..rule
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -60,13 +88,14 @@ impl Fence {
 
 impl StoreArgs {
     fn rule(&self) -> Rule {
-        match self.danger_unfenced {
+        let rule = match self.danger_unfenced {
             true => Rule {
                 mode: Mode::DangerUnfenced,
                 ..Rule::CLAIM
             },
             false => self.fence.rule(),
-        }
+        };
+        self.jump.bound(rule)
     }
 }
 
@@ -74,10 +103,11 @@ pub(super) fn store(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(args, out))
+    runtime.block_on(run(args, out))
 }
 
-async fn serve(args: &StoreArgs, out: Out) -> Result<(), Failure> {
+async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
+    serve::survive_file_size_limit()?;
     // The port first, so that two stores on one port do not get as far as the directory.
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         failed(
@@ -87,6 +117,12 @@ async fn serve(args: &StoreArgs, out: Out) -> Result<(), Failure> {
         .hint("is another one running there? Choose another port with --listen")
     })?;
     let settings = Settings::default().with_rule(args.rule());
+    let network = shell::Settings {
+        hosts: args.network.hosts(),
+        ..store::settings(settings.limits.object_bytes)
+    };
+    let network = args.network.bounds(network)?;
+    exposure::private_directory(&args.data)?;
     let opened = Store::open(&args.data, &settings);
     let store = opened.map_err(|error| {
         failed(
@@ -94,17 +130,21 @@ async fn serve(args: &StoreArgs, out: Out) -> Result<(), Failure> {
             format!("cannot open {}: {error}", args.data.display()),
         )
     })?;
+    if let Some(torn) = &store.recovered().torn {
+        serve::report_torn(torn);
+    }
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     announce(args, listener.local_addr()?, out)?;
+    exposure::warn_of_directory(&args.data);
+    exposure::warn_of_address("--listen", args.listen, "read and write every object");
     let shutdown = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
-    let bounds = Bounds::for_objects(settings.limits.object_bytes);
-    let served = store::serve(listener, store, bounds, shutdown).await;
+    let served = store::serve(listener, store, network, shutdown).await;
     served.map_err(|why| failed(Code::Internal, format!("the store stopped: {why}")))
 }
 

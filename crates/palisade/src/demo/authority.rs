@@ -1,4 +1,4 @@
-//! The lock service's side of the story, as a watcher is told of it.
+//! The lock service's side of the story, as a watcher sees it.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use palisade_client::{Change, Client, Ending, Error, WatchEvent};
 
 use super::clock::ActClock;
 use super::ledger::Ledger;
-use super::timeline::{Event, Message, Request, RequestKind};
+use super::timeline::{Event, Lease, Message, Request, RequestKind};
 use super::worker::LOCK;
 
 /// A client that watches the lock of the story.
@@ -30,14 +30,14 @@ impl Watcher {
         })
     }
 
-    /// What happens to the lock from now on goes into the ledger, for as long as what is returned is polled.
+    /// Records what happens to the lock from now on, for as long as the returned future is polled.
     pub(super) async fn watch(&self) -> Result<impl Future<Output = Error> + use<>, Error> {
         let mut changes = self.client.watch(LOCK).await?;
         let (clock, ledger) = (self.clock, Arc::clone(&self.ledger));
         Ok(async move {
             loop {
                 match changes.next().await {
-                    Ok(change) => told(clock.now_ms(), change)
+                    Ok(change) => event_of(clock.now_ms(), change)
                         .into_iter()
                         .for_each(|event| ledger.record(event)),
                     Err(error) => return error,
@@ -46,8 +46,8 @@ impl Watcher {
         })
     }
 
-    /// Waits until the lock service says that somebody waits in the lock's queue, and records it as the arrival of
-    /// the client's request. Only one client asks at a time, so it is this one.
+    /// Waits until the lock service reports a waiter in the lock's queue, and records that as the arrival of the
+    /// client's request. Only one client asks at a time, so the waiter is this client.
     pub(super) async fn queued(&self, client: &str) -> Result<f64, Error> {
         while self.client.show(LOCK).await?.waiters == 0 {
             tokio::task::yield_now().await;
@@ -68,101 +68,75 @@ impl Watcher {
     }
 }
 
-/// What the picture shows of a change. It was durable before anybody was told, so `at_ms` is the latest it can be.
-fn told(at_ms: f64, event: WatchEvent) -> Option<Event> {
-    let (client, token) = (event.client.as_str().to_owned(), event.token.get());
+/// A change as an event of the timeline. It was durable before it was reported, so `at_ms` is an upper bound.
+fn event_of(at_ms: f64, event: WatchEvent) -> Option<Event> {
+    let change = |ttl_ms| Lease {
+        at_ms,
+        client: event.client.as_str().to_owned(),
+        token: event.token.get(),
+        ttl_ms,
+    };
     match event.change {
-        Change::Granted { ttl } => Some(Event::Granted {
-            at_ms,
-            client,
-            token,
-            ttl_ms: ttl.span().as_millis() as f64,
-        }),
-        Change::Ended {
-            how: Ending::Expired,
-            ..
-        } => Some(Event::Expired {
-            at_ms,
-            client,
-            token,
-        }),
-        Change::Ended {
-            how: Ending::Released,
-            ..
-        } => Some(Event::Released {
-            at_ms,
-            client,
-            token,
-        }),
-        Change::Ended { .. } => None,
+        Change::Granted { ttl } => {
+            let ttl_ms = ttl.span().as_millis() as f64;
+            Some(Event::Granted(change(Some(ttl_ms))))
+        }
+        Change::Ended { how, .. } => match how {
+            Ending::Expired => Some(Event::Expired(change(None))),
+            Ending::Released => Some(Event::Released(change(None))),
+            _ => None,
+        },
     }
 }
 
-/// Puts what the watcher and what the clients were told together. Whoever hears of a change first bounds when it
+/// Combines what the watcher saw with what the clients were answered. The earlier of the two bounds when a change
 /// happened: a grant is no later than its answer, and the end of a lease no later than the next grant.
 pub(super) fn reconcile(events: &mut [Event]) {
-    let answers: Vec<Request> = events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Request(request) => Some(request.clone()),
-            _ => None,
-        })
-        .collect();
-    let answered = |who: &str, what: RequestKind| {
-        let found = answers
-            .iter()
-            .find(|request| request.request == what && request.message.client == who);
-        found
-            .and_then(|request| request.message.answered_ms)
-            .unwrap_or(f64::INFINITY)
-    };
-    let mut grants = Vec::new();
+    let mut answers: Vec<(RequestKind, String, f64)> = Vec::new();
+    for event in events.iter() {
+        if let Event::Request(Request {
+            message, request, ..
+        }) = event
+        {
+            let answered = message.answered_ms.unwrap_or(f64::INFINITY);
+            answers.push((*request, message.client.clone(), answered));
+        }
+    }
+    let (mut grants, mut happened) = (Vec::new(), Vec::new());
     for event in events.iter_mut() {
+        let (kind, lease) = match event {
+            Event::Granted(lease) => (RequestKind::Acquire, lease),
+            Event::Released(lease) => (RequestKind::Release, lease),
+            _ => continue,
+        };
+        let own = answers
+            .iter()
+            .filter(|(what, who, _)| *what == kind && *who == lease.client);
+        lease.at_ms = own.fold(lease.at_ms, |first, (.., answered)| first.min(*answered));
+        if kind == RequestKind::Acquire {
+            grants.push((lease.token, lease.at_ms));
+        }
+    }
+    for event in events.iter_mut() {
+        if let Event::Expired(lease) | Event::Released(lease) = event {
+            let later = grants.iter().filter(|(next, _)| *next > lease.token);
+            lease.at_ms = later.fold(lease.at_ms, |first, (_, granted)| first.min(*granted));
+        }
         match event {
-            Event::Granted {
-                at_ms,
-                client,
-                token,
-                ..
-            } => {
-                *at_ms = at_ms.min(answered(client, RequestKind::Acquire));
-                grants.push((*token, *at_ms));
-            }
-            Event::Released { at_ms, client, .. } => {
-                *at_ms = at_ms.min(answered(client, RequestKind::Release))
-            }
+            Event::Granted(lease) => happened.push((RequestKind::Acquire, lease.clone())),
+            Event::Released(lease) => happened.push((RequestKind::Release, lease.clone())),
             _ => {}
         }
     }
+    // The lock service decided a request when what it asked for happened.
     for event in events.iter_mut() {
-        if let Event::Expired { at_ms, token, .. } | Event::Released { at_ms, token, .. } = event {
-            let later = grants.iter().filter(|(next, _)| *next > *token);
-            *at_ms = later.fold(*at_ms, |first, (_, granted)| first.min(*granted));
-        }
-    }
-    decide(events);
-}
-
-/// The lock service decided a request when what it asked for happened.
-fn decide(events: &mut [Event]) {
-    let happened: Vec<(RequestKind, String, f64)> = events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Granted { at_ms, client, .. } => {
-                Some((RequestKind::Acquire, client.clone(), *at_ms))
-            }
-            Event::Released { at_ms, client, .. } => {
-                Some((RequestKind::Release, client.clone(), *at_ms))
-            }
-            _ => None,
-        })
-        .collect();
-    for event in events.iter_mut() {
-        if let Event::Request(request) = event {
-            let mine = |(what, who, _): &&(RequestKind, String, f64)| {
-                *what == request.request && *who == request.message.client
-            };
-            request.message.decided_ms = happened.iter().find(mine).map(|(_, _, at_ms)| *at_ms);
+        if let Event::Request(Request {
+            message, request, ..
+        }) = event
+        {
+            let mut own = happened.iter().filter(|(what, _)| what == request);
+            let own = own.find(|(_, lease)| lease.client == message.client);
+            message.decided_ms = own.map(|(_, lease)| lease.at_ms);
         }
     }
 }
@@ -187,31 +161,22 @@ mod tests {
 
     #[test]
     fn a_client_that_hears_of_its_grant_before_the_watcher_bounds_grant_and_expiry() {
-        let (a, b) = ("A".to_owned(), "B".to_owned());
+        let lease = |at_ms, client: &str, token| Lease {
+            at_ms,
+            client: client.to_owned(),
+            token,
+            ttl_ms: None,
+        };
         let mut events = vec![
-            Event::Granted {
-                at_ms: 1.0,
-                client: a.clone(),
-                token: 1,
-                ttl_ms: 9.0,
-            },
-            Event::Expired {
-                at_ms: 10.5,
-                client: a,
-                token: 1,
-            },
-            Event::Granted {
-                at_ms: 10.6,
-                client: b,
-                token: 2,
-                ttl_ms: 9.0,
-            },
+            Event::Granted(lease(1.0, "A", 1)),
+            Event::Expired(lease(10.5, "A", 1)),
+            Event::Granted(lease(10.6, "B", 2)),
             asked("A", 1.5),
             asked("B", 10.4),
         ];
         reconcile(&mut events);
         let decided = |event: &Event| match event {
-            Event::Granted { at_ms, .. } | Event::Expired { at_ms, .. } => Some(*at_ms),
+            Event::Granted(lease) | Event::Expired(lease) => Some(lease.at_ms),
             Event::Request(request) => request.message.decided_ms,
             _ => None,
         };

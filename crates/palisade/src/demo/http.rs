@@ -61,7 +61,7 @@ impl Message {
 
 /// The bytes of a request to the store, after which the connection ends.
 pub(super) fn request(method: &str, path: &str, fields: &[(&str, String)], body: &str) -> Vec<u8> {
-    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: store\r\nConnection: close\r\n");
+    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     // Writing to a String cannot fail.
     for (name, value) in fields {
         let _ = write!(text, "{name}: {value}\r\n");

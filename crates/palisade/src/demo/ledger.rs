@@ -1,4 +1,4 @@
-//! Everything that was recorded in an act, and waiting for it: the director acts on events, never on time.
+//! Everything that was recorded in an act. The story waits here for events, never for a time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,26 +6,26 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::timeline::{Event, Operation, OperationKind, RequestKind, merge};
+use super::timeline::{Event, Lease, Operation, OperationKind, Period, RequestKind, merge};
 
-/// What a worker says on its standard output, one JSON value a line.
+/// What a worker prints on its standard output, one JSON value a line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub(super) enum Note {
-    /// Something for the timeline.
+    /// An event of the timeline.
     Record {
-        /// It.
+        /// The event.
         #[serde(rename = "record")]
         event: Event,
     },
-    /// The guard was asked whether the lease still holds, and said yes.
+    /// The guard confirmed that the lease still holds.
     Checked {
         /// When.
         at_ms: f64,
         /// For how long, by the holder's own clock.
         remaining_ms: f64,
     },
-    /// It goes on when it is told to.
+    /// It waits at its breakpoint.
     Breakpoint,
     /// The store said that the update is done.
     Acknowledged {
@@ -37,79 +37,79 @@ pub(super) enum Note {
         /// The item that was to be added.
         item: String,
     },
-    /// It cannot go on.
+    /// It gave up.
     Failed {
         /// Why.
         message: String,
     },
-    /// The network has its whole write and holds it up. Said by the network, not by the worker.
+    /// The network has received the whole write and holds it up. Noted by the network, not by the worker.
     Held,
-    /// It did all it was asked to.
+    /// It finished its work.
     Done,
-    /// Its output ended. Said by the demo, not by the worker.
+    /// Its output ended. Noted by the demo, not by the worker.
     Ended,
 }
 
-/// What has been told so far.
+/// What has been recorded so far.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Snapshot {
     /// The timeline's events, the halves of each message joined.
     pub(super) events: Vec<Event>,
     notes: Vec<(String, Note)>,
 }
 
-/// Collects what all processes of an act tell.
+/// Collects the records of all processes of an act.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    told: Mutex<Told>,
+    state: Mutex<Snapshot>,
     version: watch::Sender<u64>,
 }
 
 impl Ledger {
     pub(super) fn new() -> Ledger {
         Ledger {
-            told: Mutex::default(),
+            state: Mutex::default(),
             version: watch::Sender::new(0),
         }
     }
 
     /// Adds an event of the timeline.
     pub(super) fn record(&self, event: Event) {
-        let mut told = self.told();
-        told.events.push(event);
-        told.events = merge(std::mem::take(&mut told.events));
-        drop(told);
+        let mut state = self.lock();
+        state.events.push(event);
+        state.events = merge(std::mem::take(&mut state.events));
+        drop(state);
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Adds what a worker said.
+    /// Adds a note of a worker.
     pub(super) fn note(&self, client: &str, note: Note) {
         if let Note::Record { event } = note {
             return self.record(event);
         }
-        self.told().notes.push((client.to_owned(), note));
+        self.lock().notes.push((client.to_owned(), note));
         self.version.send_modify(|version| *version += 1);
     }
 
     /// Waits until `look` finds something.
     ///
     /// # Errors
-    /// In words, that it did not happen in time, or that a worker gave up before.
+    /// A sentence: it did not happen in time, or a worker gave up before.
     pub(super) async fn until<T>(
         &self,
         what: &str,
         limit: Duration,
-        look: impl Fn(&Told) -> Option<T>,
+        look: impl Fn(&Snapshot) -> Option<T>,
     ) -> Result<T, String> {
         let mut changes = self.version.subscribe();
         let found = async {
             loop {
                 changes.mark_unchanged();
-                let told = self.snapshot();
-                if let Some(found) = look(&told) {
+                let snapshot = self.snapshot();
+                if let Some(found) = look(&snapshot) {
                     return Ok(found);
                 }
-                if let Some(gone) = told.gone() {
+                if let Some(gone) = snapshot.gone() {
                     return Err(gone);
                 }
                 // The sender lives as long as this ledger.
@@ -122,19 +122,19 @@ impl Ledger {
             .unwrap_or_else(|_| Err(late()))
     }
 
-    /// A copy of everything told so far.
-    pub(super) fn snapshot(&self) -> Told {
-        self.told().clone()
+    /// A copy of everything recorded so far.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.lock().clone()
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn lock(&self) -> MutexGuard<'_, Snapshot> {
         // Every change is a single push: a panic elsewhere leaves nothing half done.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Told {
-    /// What this client said, in order.
+impl Snapshot {
+    /// The notes of this client, in order.
     pub(super) fn notes<'a>(&'a self, client: &'a str) -> impl Iterator<Item = &'a Note> {
         self.notes
             .iter()
@@ -154,20 +154,15 @@ impl Told {
         })
     }
 
-    /// When the lock service granted the lock to this client, and with which token.
-    pub(super) fn granted(&self, client: &str) -> Option<(f64, u64)> {
+    /// The grant of the lock to this client.
+    pub(super) fn granted(&self, client: &str) -> Option<&Lease> {
         self.events.iter().find_map(|event| match event {
-            Event::Granted {
-                at_ms,
-                client: who,
-                token,
-                ..
-            } if who == client => Some((*at_ms, *token)),
+            Event::Granted(lease) if lease.client == client => Some(lease),
             _ => None,
         })
     }
 
-    /// Whether this client has told what its request for the lock was answered, and when.
+    /// Whether this client has recorded the answer to its request for the lock.
     pub(super) fn asked(&self, client: &str) -> bool {
         self.events.iter().any(|event| match event {
             Event::Request(request) => {
@@ -181,31 +176,23 @@ impl Told {
     /// When this client's lease expired at the lock service.
     pub(super) fn expired(&self, client: &str) -> Option<f64> {
         self.events.iter().find_map(|event| match event {
-            Event::Expired {
-                at_ms, client: who, ..
-            } if who == client => Some(*at_ms),
+            Event::Expired(lease) if lease.client == client => Some(lease.at_ms),
             _ => None,
         })
     }
 
-    /// When this client's release was told by the lock service.
+    /// When the lock service reported this client's release.
     pub(super) fn released(&self, client: &str) -> Option<f64> {
         self.events.iter().find_map(|event| match event {
-            Event::Released {
-                at_ms, client: who, ..
-            } if who == client => Some(*at_ms),
+            Event::Released(lease) if lease.client == client => Some(lease.at_ms),
             _ => None,
         })
     }
 
-    /// From when to when this client was stopped.
-    pub(super) fn paused(&self, client: &str) -> Option<(f64, Option<f64>)> {
+    /// When this client was stopped.
+    pub(super) fn paused(&self, client: &str) -> Option<&Period> {
         self.events.iter().find_map(|event| match event {
-            Event::Paused {
-                from_ms,
-                to_ms,
-                client: who,
-            } if who == client => Some((*from_ms, *to_ms)),
+            Event::Paused(period) if period.client == client => Some(period),
             _ => None,
         })
     }
@@ -221,7 +208,7 @@ impl Told {
         })
     }
 
-    /// Why a worker will say nothing more, if one gave up.
+    /// Why no more will come from a worker, if one gave up.
     fn gone(&self) -> Option<String> {
         let clients = self.notes.iter().filter(|(_, note)| *note == Note::Ended);
         clients.map(|(client, _)| client).find_map(|client| {

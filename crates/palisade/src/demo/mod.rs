@@ -1,7 +1,7 @@
 //! `palisade demo`: the story of the paused holder, told with real processes, and drawn from what was recorded.
 //!
 //! ```text
-//!   show: three acts, a retry ─► stage: serve, store, network, workers  (processes of this program)
+//!   acts: three, each with a retry ─► stage: serve, store, network, workers  (processes of this program)
 //!                                story: the schedule, from event to event
 //!                                │  workers, network and a watcher of the lock service tell
 //!                                ▼
@@ -9,23 +9,22 @@
 //!                                                                              └► report: what was lost
 //! ```
 //!
-//! Nothing in the account or the picture is invented. An act whose recorded times do not follow the schedule says
-//! that it is inconclusive, and proves nothing.
+//! Text and picture show only what was recorded. An act whose recorded times do not follow the schedule is reported as
+//! inconclusive, and proves nothing.
 
+mod acts;
 mod authority;
 mod clock;
-mod folder;
 mod http;
 mod ledger;
 mod network;
 mod process;
+mod progress;
 mod report;
 mod schedule;
-mod show;
 mod stage;
 mod story;
 mod timeline;
-mod voice;
 mod worker;
 
 use std::fs;
@@ -54,10 +53,10 @@ pub(crate) struct Settings {
 
 /// Shorter, and a busy machine could not act in time.
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(200);
-/// Longer, and nobody would wait for it.
+/// Longer, and a run takes too long to watch.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(60);
 
-/// Why there was no demonstration, or why it did not show what it is there to show.
+/// Why the demo did not run, or did not show what it should.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("the demo takes a ttl of {MIN_TTL:?} – {MAX_TTL:?}, not {0:?}")]
@@ -77,8 +76,8 @@ pub(crate) enum Error {
     Unexpected { act: &'static str, headline: String },
     #[error("interrupted; everything that was started is stopped")]
     Interrupted,
-    #[error("the demo’s own worker was called with something else: {0}")]
-    Part(#[from] serde_json::Error),
+    #[error("`demo-worker` is started by `palisade demo` only: {0}")]
+    Assignment(#[from] serde_json::Error),
     #[error(transparent)]
     System(#[from] std::io::Error),
 }
@@ -92,7 +91,7 @@ impl Error {
     }
 }
 
-/// Plays the acts, prints the account, and writes `palisade-demo.html` and `palisade-demo.svg`.
+/// Runs the acts, prints what happens, and writes `palisade-demo.html` and `palisade-demo.svg`.
 ///
 /// # Errors
 /// Also when an act was inconclusive twice, or ended otherwise than it must; the pictures are written then too.
@@ -100,7 +99,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     if !(MIN_TTL..=MAX_TTL).contains(&settings.ttl) {
         return Err(Error::Ttl(settings.ttl));
     }
-    // First, so that nobody watches three acts to learn that their picture has no place.
+    // Checked first: three acts take half a minute.
     prepare(&settings.out)?;
     // Children die with the thread that started them: it has to be this one.
     let runtime = Builder::new_multi_thread()
@@ -111,7 +110,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
-            shown = show::show(settings) => shown,
+            shown = acts::play_all(settings) => shown,
             _ = interrupt.recv() => Err(Error::Interrupted),
             _ = terminate.recv() => Err(Error::Interrupted),
         }
@@ -121,12 +120,12 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
 /// The hidden command behind each worker.
 ///
 /// # Errors
-/// If it was called by anybody but the demo.
+/// If the argument does not come from the demo.
 pub(crate) fn work(part: &str) -> Result<(), Error> {
     Ok(worker::play(&serde_json::from_str(part)?)?)
 }
 
-/// Whether a picture could be written there. Nothing is left of the attempt, nor is an older picture touched.
+/// Checks that a picture can be written there. Leaves nothing behind, and does not touch an older picture.
 fn prepare(out: &Path) -> Result<(), Error> {
     let trial = out.join(format!(".palisade-demo-{}", std::process::id()));
     let written = fs::create_dir_all(out)

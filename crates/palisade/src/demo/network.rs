@@ -1,14 +1,14 @@
-//! The way from the workers to the store: a proxy inside the demo, which can hold a write up.
+//! The network between the workers and the store: a proxy inside the demo, which can hold up a write.
 //!
 //! ```text
-//!   worker ──► way (one for each) ──► [barrier] ──► one operation at a time ──► store
+//!   worker ──► route (one each)   ──► [barrier] ──► one operation at a time ──► store
 //!                                                     │ arrival, answer, and what the store
 //!                                                     └ holds afterwards: recorded here
 //! ```
 //!
-//! The store is not changed for the demo, so its side is recorded next to it: `arrived_ms` is when its socket had
-//! taken the request, `decided_ms` when its answer was here. Since only one operation passes at a time, what an
-//! observer reads after it is what that operation left behind.
+//! The store is not changed for the demo, so the proxy records its side: `arrived_ms` is when the store's socket had
+//! taken the request, `decided_ms` when its answer arrived here. Only one operation passes at a time, so a read right
+//! after it shows what that operation did.
 
 use std::io;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use tokio::task::JoinSet;
 use super::clock::ActClock;
 use super::http::{self, Message as Http, items};
 use super::ledger::{Ledger, Note};
-use super::timeline::{Admission, Event, Message, Operation, OperationKind};
+use super::timeline::{Admission, Content, Event, Message, Operation, OperationKind};
 use super::worker::{FILE, RESOURCE};
 
-/// All ways to one store. Dropping it closes them.
+/// All routes to one store. Dropping it closes them.
 #[derive(Debug)]
 pub(super) struct Network {
     store: Arc<Store>,
-    ways: JoinSet<()>,
+    routes: JoinSet<()>,
 }
 
-/// Where a message waits until it may go on.
+/// Holds messages back until it is opened.
 #[derive(Debug)]
 pub(super) struct Barrier(watch::Sender<bool>);
 
@@ -46,9 +46,6 @@ struct Store {
     seen: Mutex<Option<Content>>,
 }
 
-/// What an observer reads: the list, and how high the fence is.
-type Content = (Vec<String>, Option<u64>);
-
 impl Barrier {
     pub(super) fn closed() -> Arc<Barrier> {
         Arc::new(Barrier(watch::Sender::new(false)))
@@ -60,7 +57,7 @@ impl Barrier {
     }
 
     async fn pass(&self) {
-        // It cannot be closed while it is borrowed here.
+        // The sender lives as long as this borrow.
         let _ = self.0.subscribe().wait_for(|open| *open).await;
     }
 }
@@ -75,12 +72,12 @@ impl Network {
         };
         Network {
             store: Arc::new(store),
-            ways: JoinSet::new(),
+            routes: JoinSet::new(),
         }
     }
 
-    /// Opens a way for one client, whose writes stop at the barrier; returns where it begins.
-    pub(super) async fn way(
+    /// Opens a route for one client, whose writes stop at the barrier; returns the address to connect to.
+    pub(super) async fn route(
         &mut self,
         client: &str,
         barrier: Option<Arc<Barrier>>,
@@ -88,8 +85,8 @@ impl Network {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
         let (store, client) = (Arc::clone(&self.store), client.to_owned());
-        self.ways.spawn(async move {
-            // A worker uses one connection at a time. What breaks here, the worker notices and tells.
+        self.routes.spawn(async move {
+            // A worker uses one connection at a time, and reports a broken one itself.
             while let Ok((connection, _)) = listener.accept().await {
                 let _ = store.carry(connection, &client, barrier.as_deref()).await;
             }
@@ -97,20 +94,18 @@ impl Network {
         Ok(address)
     }
 
-    /// What the store holds now, recorded if it is new.
-    pub(super) async fn look(&self) -> io::Result<Vec<String>> {
+    /// Reads what the store holds, and records it if it changed.
+    pub(super) async fn read_content(&self) -> io::Result<Vec<String>> {
         let mut seen = self.store.seen.lock().await;
         let at_ms = self.store.clock.now_ms();
         self.store.observe(&mut seen, at_ms).await?;
-        Ok(seen
-            .as_ref()
-            .map(|(items, _)| items.clone())
-            .unwrap_or_default())
+        let items = seen.as_ref().map(|content| content.items.clone());
+        Ok(items.unwrap_or_default())
     }
 }
 
 impl Store {
-    /// Carries one request there and its answer back.
+    /// Forwards one request, and its answer.
     async fn carry(
         &self,
         mut connection: TcpStream,
@@ -151,7 +146,7 @@ impl Store {
         connection.shutdown().await
     }
 
-    /// One request to the store: the times next to it, and the answer.
+    /// One request to the store: its times, and the answer.
     async fn ask(&self, bytes: &[u8]) -> io::Result<(Message, Http, Vec<u8>)> {
         let mut store = TcpStream::connect(&self.address).await?;
         store.set_nodelay(true)?;
@@ -191,14 +186,17 @@ impl Store {
                 )));
             }
         };
-        let content = (items, fence.json()["highest"].as_u64());
-        if seen.as_ref() != Some(&content) {
-            let (items, highest) = content.clone();
-            self.ledger.record(Event::Content {
+        let highest = fence.json()["highest"].as_u64();
+        let is_new = seen
+            .as_ref()
+            .is_none_or(|old| (&old.items, old.highest) != (&items, highest));
+        if is_new {
+            let content = Content {
                 at_ms,
                 items,
                 highest,
-            });
+            };
+            self.ledger.record(Event::Content(content.clone()));
             *seen = Some(content);
         }
         Ok(())
@@ -242,7 +240,7 @@ fn written(request: &Http) -> Option<String> {
     Some(items(&bytes).join(" "))
 }
 
-/// What the store decided, as its answer tells. A store without a fence has no highest token to tell.
+/// The verdict, read from the answer. A store without a fence reports no highest token.
 fn verdict(kind: OperationKind, request: &Http, answer: &Http) -> Option<Admission> {
     let body = answer.json();
     let checked = match kind {
@@ -251,7 +249,7 @@ fn verdict(kind: OperationKind, request: &Http, answer: &Http) -> Option<Admissi
     };
     match (answer.status(), kind) {
         (412, _) => body["error"]["highest"].as_u64().map(Admission::Rejected),
-        // Nothing was written there yet, which is what the read says.
+        // A read of a list that was never written is answered with 404.
         (200, _) | (404, OperationKind::Read) if checked => Some(Admission::Admitted),
         (200, _) | (404, OperationKind::Read) => Some(Admission::Unchecked),
         _ => None,

@@ -1,4 +1,4 @@
-//! The demo's children: started from its own executable, stopped and continued by signals, gone when it is.
+//! The demo's child processes: started from its own executable, stopped and continued by signals, and killed with it.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -37,7 +37,7 @@ impl Process {
             .stderr(File::create(log)?);
         // A Ctrl-C in the terminal is for the demo, which then ends its children itself.
         command.process_group(0);
-        die_with_us(&mut command);
+        kill_with_parent(&mut command);
         let mut child = command.spawn()?;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();
@@ -61,8 +61,8 @@ impl Process {
         self.child.id()
     }
 
-    /// Lets a worker go on from its breakpoint.
-    pub(super) fn go_on(&mut self) -> io::Result<()> {
+    /// Lets a worker continue from its breakpoint.
+    pub(super) fn pass_breakpoint(&mut self) -> io::Result<()> {
         let stdin = self.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         stdin.write_all(b"go\n")
     }
@@ -89,32 +89,32 @@ impl Process {
         Ok(kill_process(self.pid()?, Signal::CONT)?)
     }
 
-    /// What it wrote last to its standard error, for a message.
-    pub(super) fn last_words(&self) -> String {
+    /// The last line of its standard error, for a message.
+    pub(super) fn last_log_line(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         text.lines()
             .rfind(|line| !line.trim().is_empty())
-            .unwrap_or("it said nothing")
+            .unwrap_or("it wrote no message")
             .to_owned()
     }
 
     fn pid(&self) -> io::Result<Pid> {
-        // Not reaped before the drop, so the id cannot have become somebody else's.
+        // The child is not reaped before the drop, so no other process can have its id.
         Pid::from_raw(self.child.id().cast_signed()).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Also a stopped process dies of this at once.
+        // SIGKILL also ends a stopped process at once.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Has the kernel kill the child when the thread that starts it ends: even a SIGKILL of the demo leaves nobody
-/// behind. All children are started by the main thread.
-fn die_with_us(command: &mut Command) {
+/// Makes the kernel kill the child when the thread that starts it ends, so that even a SIGKILL of the demo leaves no
+/// process behind. The main thread starts all children.
+fn kill_with_parent(command: &mut Command) {
     let us = getpid();
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;

@@ -1,14 +1,16 @@
-//! What is left when the acts are over: the summary, the pictures, and the records for programs.
+//! The result of a demo: the summary, the pictures, and the records as JSON.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::ledger::Told;
+use super::ledger::Snapshot;
+use super::progress::Progress;
 use super::stage::Stage;
-use super::timeline::{Act, ActName, Admission, OperationKind, Outcome, Update, html, svg};
-use super::voice::{Voice, seconds};
+use super::timeline::{
+    Act, ActName, Admission, OperationKind, Outcome, Update, duration, html, svg,
+};
 use super::{Error, Settings};
 
 /// The names of the pictures.
@@ -19,9 +21,9 @@ const SVG: &str = "palisade-demo.svg";
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     acts: Vec<Played>,
-    /// Everything that was started, by role and process id.
+    /// Every process that was started: role and process id.
     processes: Vec<(String, u32)>,
-    /// Where the data was; gone unless it was to be kept.
+    /// Where the data was; removed unless it was to be kept.
     folder: PathBuf,
     html: PathBuf,
     svg: PathBuf,
@@ -48,13 +50,13 @@ impl Report {
         }
     }
 
-    /// Notes what an act started.
+    /// Adds the processes of an act.
     pub(super) fn processes(&mut self, stage: &Stage) {
         self.processes.extend(stage.processes());
     }
 
-    /// Takes an act in and tells how it ended. A second attempt takes the place of the first.
-    pub(super) fn played(&mut self, act: Act, voice: Voice) {
+    /// Adds an act and prints how it ended. A second attempt replaces the first.
+    pub(super) fn played(&mut self, act: Act, progress: Progress) {
         let outcome = match act.verdict.outcome() {
             Outcome::Lost => "lost",
             Outcome::Kept => "kept",
@@ -62,7 +64,7 @@ impl Report {
         };
         let lost = act.verdict.lost().into_iter().cloned().collect();
         let headline = act.verdict.headline();
-        voice.say(&format!("\n  → {headline}\n"));
+        progress.line(&format!("\n  → {headline}\n"));
         self.acts.retain(|known| known.act.name != act.name);
         self.acts.push(Played {
             act,
@@ -73,14 +75,14 @@ impl Report {
     }
 
     /// Writes the pictures and prints the summary.
-    pub(super) fn finish(&self, settings: &Settings, voice: Voice) -> Result<(), Error> {
+    pub(super) fn finish(&self, settings: &Settings, progress: Progress) -> Result<(), Error> {
         let acts: Vec<Act> = self.acts.iter().map(|played| played.act.clone()).collect();
         write(&self.html, &html(&acts))?;
         write(&self.svg, &svg(&acts))?;
         if settings.json {
-            Voice::new(false).say(&serde_json::to_string(self)?);
+            Progress::new(false).line(&serde_json::to_string(self)?);
         }
-        voice.say(&self.summary(settings));
+        progress.line(&self.summary(settings));
         self.acts.iter().try_for_each(Played::verify)
     }
 
@@ -127,7 +129,7 @@ impl Played {
                 act,
                 why: why.clone(),
             }),
-            None if as_it_must(&self.act) => Ok(()),
+            None if is_as_expected(&self.act) => Ok(()),
             None => Err(Error::Unexpected {
                 act,
                 headline: self.headline.clone(),
@@ -136,13 +138,12 @@ impl Played {
     }
 }
 
-/// How far apart A's check and the effect of what it had checked for were: the sentence that only a measurement
-/// can write.
-pub(super) fn check_and_effect(told: &Told) -> Option<String> {
-    let (checked, remaining) = told.checked("A")?;
-    let write = told.operation("A", OperationKind::Write)?;
+/// One sentence with measured times: how long after A's check its write took effect.
+pub(super) fn check_and_effect(snapshot: &Snapshot) -> Option<String> {
+    let (checked, remaining) = snapshot.checked("A")?;
+    let write = snapshot.operation("A", OperationKind::Write)?;
     let decided = write.message.decided_ms?;
-    let late = decided - told.expired("A")?;
+    let late = decided - snapshot.expired("A")?;
     let effect = match write.verdict? {
         Admission::Rejected(_) => "was refused",
         _ => "took effect",
@@ -150,9 +151,9 @@ pub(super) fn check_and_effect(told: &Told) -> Option<String> {
     Some(format!(
         "In this run A checked its lease before it wrote, and the lease was good for another {}; the write {effect} {} \
          after that check, {} after the lease had ended.",
-        seconds(remaining),
-        seconds(decided - checked),
-        seconds(late)
+        duration(remaining),
+        duration(decided - checked),
+        duration(late)
     ))
 }
 
@@ -177,8 +178,8 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
     })
 }
 
-/// Whether the act showed what it is there to show.
-fn as_it_must(act: &Act) -> bool {
+/// Whether the act ended as it is expected to.
+fn is_as_expected(act: &Act) -> bool {
     let lost: Vec<&str> = act
         .verdict
         .lost()

@@ -1,44 +1,44 @@
-//! Whether an act took place as it was meant to: asked of the recorded times, not of the director.
+//! Whether an act took place as planned, judged by the recorded times only.
 
-use super::ledger::Told;
+use super::ledger::Snapshot;
 use super::timeline::{ActName, Operation, OperationKind};
 
-/// What did not take place as planned, if anything. An act with a departure proves nothing.
-pub(super) fn departure(act: ActName, told: &Told) -> Option<String> {
-    check(act, told).err()
+/// What did not take place as planned, if anything. An act with a deviation proves nothing.
+pub(super) fn deviation(act: ActName, snapshot: &Snapshot) -> Option<String> {
+    check(act, snapshot).err()
 }
 
-fn check(act: ActName, told: &Told) -> Result<(), String> {
+fn check(act: ActName, snapshot: &Snapshot) -> Result<(), String> {
     let (granted_a, granted_b) = (
-        need(told.granted("A"), "A’s grant")?,
-        need(told.granted("B"), "B’s grant")?,
+        need(snapshot.granted("A"), "A’s grant")?,
+        need(snapshot.granted("B"), "B’s grant")?,
     );
-    if (granted_a.1, granted_b.1) != (1, 2) {
+    if (granted_a.token, granted_b.token) != (1, 2) {
         return Err(format!(
             "the tokens were {} and {}, not 1 and 2",
-            granted_a.1, granted_b.1
+            granted_a.token, granted_b.token
         ));
     }
-    let expired = need(told.expired("A"), "the expiry of A’s lease")?;
-    let (from, to) = need(told.paused("A"), "A’s pause")?;
-    let to = need(to, "the end of A’s pause")?;
-    let (checked, remaining) = need(told.checked("A"), "A’s check of its lease")?;
+    let expired = need(snapshot.expired("A"), "the expiry of A’s lease")?;
+    let pause = need(snapshot.paused("A"), "A’s pause")?;
+    let (from, to) = (pause.from_ms, need(pause.to_ms, "the end of A’s pause")?);
+    let (checked, remaining) = need(snapshot.checked("A"), "A’s check of its lease")?;
     in_order(&[
-        ("A’s grant", granted_a.0),
+        ("A’s grant", granted_a.at_ms),
         ("A’s check", checked),
         ("A’s pause", from),
         ("the expiry of A’s lease", expired),
-        ("B’s grant", granted_b.0),
+        ("B’s grant", granted_b.at_ms),
     ])?;
-    in_order(&[("B’s grant", granted_b.0), ("the end of A’s pause", to)])?;
+    in_order(&[("B’s grant", granted_b.at_ms), ("the end of A’s pause", to)])?;
     if remaining <= 0.0 {
         return Err("A’s lease was over when A checked it".to_owned());
     }
     let (late, write) = (
-        Times::of(told, "A", OperationKind::Write)?,
-        Times::of(told, "B", OperationKind::Write)?,
+        Times::of(snapshot, "A", OperationKind::Write)?,
+        Times::of(snapshot, "B", OperationKind::Write)?,
     );
-    let read = Times::of(told, "B", OperationKind::Read)?;
+    let read = Times::of(snapshot, "B", OperationKind::Read)?;
     if act == ActName::Unfenced {
         return in_order(&[
             ("B’s write", write.decided),
@@ -66,7 +66,7 @@ struct Times {
 }
 
 impl Times {
-    fn of(told: &Told, client: &str, kind: OperationKind) -> Result<Times, String> {
+    fn of(snapshot: &Snapshot, client: &str, kind: OperationKind) -> Result<Times, String> {
         let all = |operation: &Operation| {
             let message = &operation.message;
             let (sent, arrived) = (message.sent_ms?, message.arrived_ms?);
@@ -78,7 +78,7 @@ impl Times {
             })
         };
         let what = format!("{client}’s {kind:?}").to_lowercase();
-        need(told.operation(client, kind).and_then(all), &what)
+        need(snapshot.operation(client, kind).and_then(all), &what)
     }
 }
 
@@ -106,27 +106,27 @@ mod tests {
     use crate::demo::ledger::{Ledger, Note};
     use crate::demo::timeline::{Act, Event, Message};
 
-    /// The events of a recorded act, in which A hears of its write before B goes on, and A's check.
-    fn recorded(text: &str) -> Told {
+    /// The events of a recorded act, and A's check right before its write.
+    fn recorded(text: &str) -> Snapshot {
         let act: Act = serde_json::from_str(text).unwrap();
         let ledger = Ledger::new();
         act.events
             .into_iter()
             .for_each(|event| ledger.record(event));
+        let at_ms = late_write(&mut ledger.snapshot()).sent_ms.unwrap();
+        let remaining_ms = 1_950.0;
         ledger.note(
             "A",
             Note::Checked {
-                at_ms: 17.6,
-                remaining_ms: 1_950.0,
+                at_ms,
+                remaining_ms,
             },
         );
-        let mut told = ledger.snapshot();
-        late_write(&mut told).answered_ms = Some(2_700.0);
-        told
+        ledger.snapshot()
     }
 
-    fn late_write(told: &mut Told) -> &mut Message {
-        let found = told.events.iter_mut().find_map(|event| match event {
+    fn late_write(snapshot: &mut Snapshot) -> &mut Message {
+        let found = snapshot.events.iter_mut().find_map(|event| match event {
             Event::Operation(operation) => {
                 let write =
                     operation.operation == OperationKind::Write && operation.message.client == "A";
@@ -139,19 +139,19 @@ mod tests {
 
     #[test]
     fn a_recorded_claim_act_followed_the_schedule() {
-        let told = recorded(include_str!("timeline/fixture/claim.json"));
-        assert_eq!(departure(ActName::Claim, &told), None);
+        let snapshot = recorded(include_str!("timeline/fixture/claim.json"));
+        assert_eq!(deviation(ActName::Claim, &snapshot), None);
         assert!(
-            departure(ActName::Unfenced, &told).is_some(),
+            deviation(ActName::Unfenced, &snapshot).is_some(),
             "the write was sent before the pause"
         );
     }
 
     #[test]
     fn a_write_that_arrived_before_b_read_is_noticed() {
-        let mut told = recorded(include_str!("timeline/fixture/textbook.json"));
-        late_write(&mut told).arrived_ms = Some(100.0);
-        let why = departure(ActName::Textbook, &told).unwrap();
+        let mut snapshot = recorded(include_str!("timeline/fixture/textbook.json"));
+        late_write(&mut snapshot).arrived_ms = Some(100.0);
+        let why = deviation(ActName::Textbook, &snapshot).unwrap();
         assert!(
             why.contains("A’s delayed write (100.00 ms) came before B’s read"),
             "{why}"
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn an_act_without_records_followed_nothing() {
-        let why = departure(ActName::Unfenced, &Told::default());
+        let why = deviation(ActName::Unfenced, &Snapshot::default());
         assert_eq!(why.as_deref(), Some("A’s grant was not recorded"));
     }
 }

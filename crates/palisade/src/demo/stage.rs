@@ -1,4 +1,4 @@
-//! Where an act takes place: a lock server, a store, the network between, and the workers as they come on.
+//! The processes of an act: a lock server, a store, the network between them, and the workers as they start.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::clock::ActClock;
 use super::ledger::{Ledger, Note};
 use super::network::{Barrier, Network};
 use super::process::Process;
-use super::timeline::{ActName, Event};
-use super::worker::{Breakpoint, Part};
+use super::timeline::{ActName, Event, Period};
+use super::worker::{Assignment, Breakpoint};
 
-/// Everything of one act that lives. Dropping it ends all processes.
+/// The running processes of one act. Dropping it ends them all.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) act: ActName,
@@ -56,7 +56,7 @@ impl Stage {
         let (clock, ledger) = (ActClock::start(), Arc::new(Ledger::new()));
         let network = Network::new(store.address.clone(), clock, Arc::clone(&ledger));
         network
-            .look()
+            .read_content()
             .await
             .map_err(|error| Error::start("store", &error.to_string()))?;
         let url = format!("http://{}", serve.address);
@@ -77,26 +77,26 @@ impl Stage {
     }
 
     /// Starts a worker, whose writes stop at the barrier if there is one.
-    pub(super) async fn enter(
+    pub(super) async fn start_worker(
         &mut self,
         client: &str,
         breakpoint: Breakpoint,
         barrier: Option<Arc<Barrier>>,
     ) -> io::Result<u32> {
-        let part = Part {
+        let assignment = Assignment {
             client: client.to_owned(),
             authority: format!("http://{}", self.servers[0].address),
-            store: self.network.way(client, barrier).await?,
+            store: self.network.route(client, barrier).await?,
             ttl_ms: self.ttl.as_millis() as u64,
             wait_ms: (self.ttl + PATIENCE).as_millis() as u64,
             origin_nanos: self.clock.as_nanos(),
             claims: self.act == ActName::Claim,
             breakpoint,
         };
-        let part = serde_json::to_string(&part)?;
+        let assignment = serde_json::to_string(&assignment)?;
         let log = self.folder.join(format!("worker-{client}.log"));
         let (ledger, name) = (Arc::clone(&self.ledger), client.to_owned());
-        let process = Process::start(&["demo-worker", &part], &log, move |line| {
+        let process = Process::start(&["demo-worker", &assignment], &log, move |line| {
             ledger.note(&name, read(line))
         })?;
         let id = process.id();
@@ -104,7 +104,7 @@ impl Stage {
         Ok(id)
     }
 
-    /// Stops a worker with SIGSTOP; returns when it was.
+    /// Stops a worker with SIGSTOP; returns the time, ms.
     pub(super) async fn pause(&self, client: &str) -> io::Result<f64> {
         self.worker(client)?.stop().await?;
         Ok(self.clock.now_ms())
@@ -114,30 +114,32 @@ impl Stage {
     pub(super) fn resume(&self, client: &str, from_ms: f64) -> io::Result<f64> {
         let to_ms = self.clock.now_ms();
         self.worker(client)?.resume()?;
-        self.ledger.record(Event::Paused {
+        let client = client.to_owned();
+        self.ledger.record(Event::Paused(Period {
             from_ms,
             to_ms: Some(to_ms),
-            client: client.to_owned(),
-        });
+            client,
+            token: None,
+        }));
         Ok(to_ms)
     }
 
-    /// Lets a worker go on from its breakpoint.
-    pub(super) fn go_on(&mut self, client: &str) -> io::Result<()> {
+    /// Lets a worker continue from its breakpoint.
+    pub(super) fn pass_breakpoint(&mut self, client: &str) -> io::Result<()> {
         let found = self.workers.iter_mut().find(|(name, _)| name == client);
         found.map_or(Err(io::ErrorKind::NotFound.into()), |(_, process)| {
-            process.go_on()
+            process.pass_breakpoint()
         })
     }
 
-    /// Waits until the client's request stands in the lock's queue.
+    /// Waits until the client's request is in the lock's queue.
     pub(super) async fn queued(&self, client: &str) -> Result<f64, String> {
         let waiting = tokio::time::timeout(PATIENCE, self.watcher.queued(client)).await;
         let waiting = waiting.map_err(|_| format!("{client} never came to wait for the lock"))?;
         waiting.map_err(|error| error.to_string())
     }
 
-    /// What runs, and its process id.
+    /// Every process: its role and its id.
     pub(super) fn processes(&self) -> Vec<(String, u32)> {
         let servers = self
             .servers
@@ -168,7 +170,7 @@ impl Server {
         arguments.extend(more);
         let (tell, mut lines) = mpsc::unbounded_channel();
         let process = Process::start(&arguments, &log, move |line| {
-            // Later lines have no reader, and need none.
+            // Only the first line is read.
             let _ = tell.send(line);
         });
         let process = process.map_err(|error| Error::start(role, &error.to_string()))?;
@@ -185,12 +187,12 @@ impl Server {
                 process,
                 role,
             }),
-            None => Err(Error::start(role, &process.last_words())),
+            None => Err(Error::start(role, &process.last_log_line())),
         }
     }
 }
 
-/// A worker's line. One that cannot be read is the end of the act, and is shown.
+/// A worker's line. One that cannot be parsed ends the act, and is shown.
 fn read(line: Option<String>) -> Note {
     let Some(line) = line else { return Note::Ended };
     serde_json::from_str(&line).unwrap_or_else(|error| Note::Failed {
@@ -198,5 +200,5 @@ fn read(line: Option<String>) -> Note {
     })
 }
 
-/// How long anything may take that takes no time.
+/// The deadline of every step that should take no noticeable time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);

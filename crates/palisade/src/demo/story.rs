@@ -9,37 +9,37 @@
 //! ```
 
 use super::authority::reconcile;
-use super::ledger::{Note, Told};
+use super::ledger::{Note, Snapshot};
 use super::network::Barrier;
+use super::progress::Progress;
 use super::stage::{PATIENCE, Stage};
-use super::timeline::{ActName, OperationKind};
-use super::voice::{Voice, seconds};
+use super::timeline::{ActName, Lease, OperationKind, duration};
 use super::worker::Breakpoint;
 
-/// Why an act did not go on, in words. It is inconclusive then.
-type Departed = String;
+/// Why an act broke off: a sentence. The act is inconclusive then.
+type Failure = String;
 
-/// Plays the act of this stage while the lock is watched.
-pub(super) async fn play(stage: &mut Stage, voice: Voice) -> Result<(), Departed> {
+/// Runs the act of this stage while the lock is watched.
+pub(super) async fn play(stage: &mut Stage, progress: Progress) -> Result<(), Failure> {
     let watching = stage
         .watcher
         .watch()
         .await
         .map_err(|error| error.to_string())?;
-    let mut scene = Scene { stage, voice };
+    let mut driver = Driver { stage, progress };
     tokio::select! {
-        played = scene.play() => played,
+        played = driver.play() => played,
         error = watching => Err(error.to_string()),
     }
 }
 
-struct Scene<'a> {
+struct Driver<'a> {
     stage: &'a mut Stage,
-    voice: Voice,
+    progress: Progress,
 }
 
-impl Scene<'_> {
-    async fn play(&mut self) -> Result<(), Departed> {
+impl Driver<'_> {
+    async fn play(&mut self) -> Result<(), Failure> {
         match self.stage.act {
             ActName::Unfenced => self.paused_before_it_sent().await,
             ActName::Textbook | ActName::Claim => self.delayed_in_the_network().await,
@@ -47,106 +47,106 @@ impl Scene<'_> {
     }
 
     /// A is stopped between the check of its lease and its write, and writes when it runs again.
-    async fn paused_before_it_sent(&mut self) -> Result<(), Departed> {
-        let voice = self.voice;
+    async fn paused_before_it_sent(&mut self) -> Result<(), Failure> {
+        let progress = self.progress;
         self.stage
-            .enter("A", Breakpoint::Checked, None)
+            .start_worker("A", Breakpoint::Checked, None)
             .await
             .map_err(words)?;
         self.granted("A").await?;
-        let told = self.noted("A", Note::Breakpoint).await?;
-        voice.operation(&told, "A", OperationKind::Read);
-        voice.check(&told, "A");
+        let snapshot = self.noted("A", Note::Breakpoint).await?;
+        progress.operation(&snapshot, "A", OperationKind::Read);
+        progress.check(&snapshot, "A");
         let paused = self.pause_a("before it has sent its write").await?;
         self.lock_passes_to_b().await?;
         self.b_writes().await?;
-        self.beat().await;
-        // It finds the word to go on when it runs again; the check is behind it.
-        self.stage.go_on("A").map_err(words)?;
+        self.short_pause().await;
+        // It reads the line when it runs again; it has made its check before.
+        self.stage.pass_breakpoint("A").map_err(words)?;
         self.resume_a(paused)?;
-        let told = self.noted("A", Note::Done).await?;
-        voice.operation(&told, "A", OperationKind::Write);
-        voice.answer(&told, "A");
+        let snapshot = self.noted("A", Note::Done).await?;
+        progress.operation(&snapshot, "A", OperationKind::Write);
+        progress.answer(&snapshot, "A");
         Ok(())
     }
 
     /// A's write is sent in time, held up in the network, and arrives when B has read.
-    async fn delayed_in_the_network(&mut self) -> Result<(), Departed> {
-        let voice = self.voice;
+    async fn delayed_in_the_network(&mut self) -> Result<(), Failure> {
+        let progress = self.progress;
         let barrier = Barrier::closed();
         self.stage
-            .enter("A", Breakpoint::Nowhere, Some(barrier.clone()))
+            .start_worker("A", Breakpoint::Nowhere, Some(barrier.clone()))
             .await
             .map_err(words)?;
         self.granted("A").await?;
         self.noted("A", Note::Held).await?;
-        // Said before the write was sent, but by another way.
-        let checked = |told: &Told| told.checked("A").map(|_| told.clone());
-        let told = self
+        // Noted before the write was sent, but on another channel.
+        let checked = |snapshot: &Snapshot| snapshot.checked("A").map(|_| snapshot.clone());
+        let snapshot = self
             .stage
             .ledger
             .until("A’s check of its lease", PATIENCE, checked)
             .await?;
-        voice.operation(&told, "A", OperationKind::Claim);
-        voice.operation(&told, "A", OperationKind::Read);
-        voice.check(&told, "A");
-        voice.meanwhile("A’s write is held up in the network");
+        progress.operation(&snapshot, "A", OperationKind::Claim);
+        progress.operation(&snapshot, "A", OperationKind::Read);
+        progress.check(&snapshot, "A");
+        progress.meanwhile("A’s write is held up in the network");
         let paused = self.pause_a("while its write is on the way").await?;
         self.lock_passes_to_b().await?;
-        self.beat().await;
+        self.short_pause().await;
         barrier.open();
-        let decided = |told: &Told| {
-            let write = told.operation("A", OperationKind::Write)?;
-            write.message.decided_ms.map(|_| told.clone())
+        let decided = |snapshot: &Snapshot| {
+            let write = snapshot.operation("A", OperationKind::Write)?;
+            write.message.decided_ms.map(|_| snapshot.clone())
         };
-        let told = self
+        let snapshot = self
             .stage
             .ledger
             .until("the arrival of A’s write", PATIENCE, decided)
             .await?;
-        voice.arrival(&told, "A");
-        self.beat().await;
+        progress.operation(&snapshot, "A", OperationKind::Write);
+        self.short_pause().await;
         self.resume_a(paused)?;
-        let told = self.noted("A", Note::Done).await?;
-        voice.answer(&told, "A");
+        let snapshot = self.noted("A", Note::Done).await?;
+        progress.answer(&snapshot, "A");
         self.b_writes().await
     }
 
     /// Stops A.
-    async fn pause_a(&mut self, when: &str) -> Result<f64, Departed> {
+    async fn pause_a(&mut self, when: &str) -> Result<f64, Failure> {
         let paused = self.stage.pause("A").await.map_err(words)?;
-        self.voice
-            .at(paused, &format!("A  is stopped (SIGSTOP) {when}"));
+        self.progress
+            .at(paused, &format!("A is stopped (SIGSTOP) {when}"));
         Ok(paused)
     }
 
-    fn resume_a(&mut self, paused: f64) -> Result<(), Departed> {
+    fn resume_a(&mut self, paused: f64) -> Result<(), Failure> {
         let resumed = self.stage.resume("A", paused).map_err(words)?;
-        self.voice.at(
+        self.progress.at(
             resumed,
             &format!(
-                "A  runs again (SIGCONT) after {}",
-                seconds(resumed - paused)
+                "A runs again (SIGCONT) after {}",
+                duration(resumed - paused)
             ),
         );
         Ok(())
     }
 
     /// B waits in the lock's queue until A's lease has run out, is granted the lock, reads, and thinks.
-    async fn lock_passes_to_b(&mut self) -> Result<(), Departed> {
-        self.beat().await;
+    async fn lock_passes_to_b(&mut self) -> Result<(), Failure> {
+        self.short_pause().await;
         self.stage
-            .enter("B", Breakpoint::Read, None)
+            .start_worker("B", Breakpoint::Read, None)
             .await
             .map_err(words)?;
         let queued = self.stage.queued("B").await?;
-        self.voice
-            .at(queued, "B  asks for the lock, and waits for it");
-        self.voice.meanwhile(&format!(
+        self.progress
+            .at(queued, "B asks for the lock, and waits for it");
+        self.progress.meanwhile(&format!(
             "A’s lease runs out {} after its grant",
-            seconds(self.ttl_ms())
+            duration(self.ttl_ms())
         ));
-        let expired = |told: &Told| told.expired("A");
+        let expired = |snapshot: &Snapshot| snapshot.expired("A");
         self.stage
             .ledger
             .until(
@@ -156,71 +156,75 @@ impl Scene<'_> {
             )
             .await?;
         self.granted("B").await?;
-        let told = self.noted("B", Note::Breakpoint).await?;
-        self.voice.operation(&told, "B", OperationKind::Claim);
-        self.voice.operation(&told, "B", OperationKind::Read);
+        let snapshot = self.noted("B", Note::Breakpoint).await?;
+        self.progress
+            .operation(&snapshot, "B", OperationKind::Claim);
+        self.progress.operation(&snapshot, "B", OperationKind::Read);
         Ok(())
     }
 
-    /// The lock service and the client have both told of the grant: together they say when it was.
-    async fn granted(&mut self, client: &str) -> Result<(), Departed> {
+    /// Waits until both the lock service and the client have recorded the grant: together they bound its time.
+    async fn granted(&mut self, client: &str) -> Result<(), Failure> {
         let what = format!("the grant to {client}");
-        let granted = |told: &Told| {
-            told.granted(client)
-                .filter(|_| told.asked(client))
-                .map(|_| told.clone())
+        let granted = |snapshot: &Snapshot| {
+            snapshot
+                .granted(client)
+                .filter(|_| snapshot.asked(client))
+                .map(|_| snapshot.clone())
         };
-        let mut told = self.stage.ledger.until(&what, PATIENCE, granted).await?;
-        reconcile(&mut told.events);
-        if let Some(expired) = told.expired("A") {
-            self.voice
+        let mut snapshot = self.stage.ledger.until(&what, PATIENCE, granted).await?;
+        reconcile(&mut snapshot.events);
+        if let Some(expired) = snapshot.expired("A") {
+            self.progress
                 .at(expired, "the lease of A has expired at the lock service");
         }
-        if let Some((ms, token)) = told.granted(client) {
-            let ttl = seconds(self.ttl_ms());
-            self.voice.at(
-                ms,
-                &format!("{client}  is granted the lock: token {token}, for {ttl} unless renewed"),
+        if let Some(Lease { at_ms, token, .. }) = snapshot.granted(client) {
+            let ttl = duration(self.ttl_ms());
+            self.progress.at(
+                *at_ms,
+                &format!("{client} is granted the lock: token {token}, for {ttl} unless renewed"),
             );
         }
         Ok(())
     }
 
-    /// Waits until the client, or the network for it, has said this.
-    async fn noted(&self, client: &str, note: Note) -> Result<Told, Departed> {
+    /// Waits for this note of the client, or of the network about it.
+    async fn noted(&self, client: &str, note: Note) -> Result<Snapshot, Failure> {
         let what = match note {
             Note::Held => format!("the write of {client}"),
             Note::Breakpoint => format!("the next step of {client}"),
             _ => format!("the end of {client}’s work"),
         };
-        let said = |told: &Told| {
-            told.notes(client)
+        let said = |snapshot: &Snapshot| {
+            snapshot
+                .notes(client)
                 .any(|known| *known == note)
-                .then(|| told.clone())
+                .then(|| snapshot.clone())
         };
         self.stage.ledger.until(&what, PATIENCE, said).await
     }
 
-    /// B has thought: it writes and releases. The watcher of the lock service hears of that last.
-    async fn b_writes(&mut self) -> Result<(), Departed> {
-        self.beat().await;
-        self.stage.go_on("B").map_err(words)?;
-        let told = self.noted("B", Note::Done).await?;
-        self.voice.check(&told, "B");
-        self.voice.operation(&told, "B", OperationKind::Write);
-        self.voice.answer(&told, "B");
-        let released = |told: &Told| told.released("B");
+    /// B writes and releases. The watcher of the lock service sees the release last.
+    async fn b_writes(&mut self) -> Result<(), Failure> {
+        self.short_pause().await;
+        self.stage.pass_breakpoint("B").map_err(words)?;
+        let snapshot = self.noted("B", Note::Done).await?;
+        self.progress.check(&snapshot, "B");
+        self.progress
+            .operation(&snapshot, "B", OperationKind::Write);
+        self.progress.answer(&snapshot, "B");
+        let released = |snapshot: &Snapshot| snapshot.released("B");
         let released = self
             .stage
             .ledger
             .until("B’s release", PATIENCE, released)
             .await?;
-        self.voice.at(released, "B  has released the lock");
+        self.progress.at(released, "B has released the lock");
         Ok(())
     }
 
-    /// A moment for the eye, so that one thing is seen after the other. Nothing depends on how long it is.
-    async fn beat(&self) {
+    /// A short pause, so that the picture shows one thing after the other. Nothing depends on its length.
+    async fn short_pause(&self) {
         tokio::time::sleep(self.stage.ttl / 10).await;
     }
 
@@ -229,6 +233,6 @@ impl Scene<'_> {
     }
 }
 
-fn words(error: std::io::Error) -> Departed {
+fn words(error: std::io::Error) -> Failure {
     error.to_string()
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{StatusCode, Uri};
-use axum::response::IntoResponse;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use palisade_fence::http::{FenceLayer, Problem, Routes};
@@ -14,7 +15,7 @@ use palisade_fence::{FenceState, ResourceId, Written};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::store::{exposition, mode_name};
+use crate::store::{exposition, mode_name, percent_encoded};
 
 #[derive(Debug)]
 struct App {
@@ -29,7 +30,15 @@ pub(super) fn router(store: Store, layer: FenceLayer<Store, Routes>) -> Router {
         .route("/v1/fences", get(list))
         .route("/v1/fences/{resource}", get(show))
         .fallback(not_found)
+        .layer(from_fn(plain_address))
         .with_state(Arc::new(App { store, layer }))
+}
+
+async fn plain_address(request: Request, next: Next) -> Response {
+    match percent_encoded(request.uri()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
 }
 
 async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
@@ -42,26 +51,14 @@ async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
 async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
     use std::fmt::Write as _;
 
-    let mut text = exposition("palisade_gateway", &app.store.counts());
     let counts = app.layer.counts();
+    let mut text = exposition("palisade_gateway", &app.store.counts(), counts.refused);
     for (name, kind, help, value) in [
         (
             "passed_total",
             "counter",
             "Requests let through unjudged.",
             counts.passed,
-        ),
-        (
-            "refused_total",
-            "counter",
-            "Requests refused before they were judged.",
-            counts.refused,
-        ),
-        (
-            "busy_total",
-            "counter",
-            "Requests that waited in vain for older writes.",
-            counts.busy,
         ),
         (
             "unknown_total",

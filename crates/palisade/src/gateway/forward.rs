@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
+use axum::http::header::CONNECTION;
 use axum::http::uri::{Authority, PathAndQuery, Scheme};
 use axum::http::{HeaderValue, StatusCode, Uri, Version};
 use axum::response::{IntoResponse, Response};
@@ -133,6 +134,11 @@ impl Inner {
         };
         (head.uri, head.version) = (uri, Version::HTTP_11);
         headers::for_upstream(&mut head.headers, &self.upstream.host);
+        if !body.is_end_stream() {
+            // An upstream that answers without reading a body must not take it for its next request.
+            let close = HeaderValue::from_static("close");
+            head.headers.insert(CONNECTION, close);
+        }
         let frames = Arc::new(AtomicU64::new(0));
         let body = Body::new(IdleBody::new(body, idle, frames.clone()));
         let mut sent = pin!(self.client.request(Request::from_parts(head, body)));

@@ -1,10 +1,10 @@
 //! `palisade gateway`: a reverse proxy that fences an HTTP API without touching its code.
 //!
 //! ```text
-//!   client ──► connections ──► FenceLayer ──► Forward ──► upstream
-//!                                  │             headers of the hop removed, bodies streamed both ways,
-//!                                  │             nothing waits for ever
-//!                                  └► DIR/marks: the store of `palisade store`, marks only
+//!   client ──► shell ──► FenceLayer ──► Forward ──► upstream
+//!                            │             headers of the hop removed; reads are passed on piece by
+//!                            │             piece, of writes the fence keeps both bodies
+//!                            └► DIR/marks: the store of `palisade store`, marks only
 //!   operator ──► admin, on a port of its own: /healthz, /metrics, /v1/fences
 //! ```
 //!
@@ -15,7 +15,7 @@
 //!
 //! | code of its own | status | meaning |
 //! |---|---|---|
-//! | as `palisade store` | | what the fence rejects, what is wrong with a header |
+//! | as `palisade store` | | what the fence rejects, what is wrong with a header or an address |
 //! | `no_route` | 404 | a write where no route says what is fenced |
 //! | `unavailable` | 502, 503 | nothing was sent: no upstream, or older writes did not end |
 //! | `unknown_outcome` | 502, 504 | it was sent and may have happened |
@@ -26,14 +26,19 @@ mod forward;
 mod headers;
 
 use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use palisade_fence::http::{FenceLayer, Policy, Routes};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse as _, Response};
+use palisade_fence::http::{FenceLayer, Policy, Problem, Routes};
+use palisade_proto::Code;
+use palisade_server::shell::{self, Exchange, Hosts, Service, Shell};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tower_layer::Layer as _;
-
-use crate::connections::{self, Bounds};
 
 pub(crate) use folder::{Folder, marks};
 pub(crate) use forward::{Times, Upstream};
@@ -45,7 +50,68 @@ pub(crate) struct Gateway {
     pub(crate) routes: Routes,
     pub(crate) upstream: Upstream,
     pub(crate) policy: Policy,
-    pub(crate) bounds: Bounds,
+    /// What clients may take, and what operators may.
+    pub(crate) clients: shell::Settings,
+    pub(crate) admin: shell::Settings,
+}
+
+/// What the clients of a gateway may take. Bodies are bounded where they are sent on. Names are not checked:
+/// what a request calls the upstream is the upstream's business, and so is what a browser may do there.
+pub(crate) fn client_settings() -> shell::Settings {
+    shell::Settings {
+        connections: 4_096,
+        // One to the client, one to the upstream; and those of the operators.
+        files_per_connection: 2,
+        reserved_files: shell::Settings::default().reserved_files + ADMIN_CONNECTIONS,
+        http2: false,
+        head_bytes: 16 << 10,
+        head_timeout: Duration::from_secs(30),
+        peer_timeout: Duration::from_secs(60),
+        hosts: Hosts::Any,
+        ..shell::Settings::default()
+    }
+}
+
+/// What the operators of a gateway may take.
+pub(crate) fn admin_settings() -> shell::Settings {
+    shell::Settings {
+        connections: ADMIN_CONNECTIONS,
+        http2: false,
+        ..shell::Settings::default()
+    }
+}
+
+const ADMIN_CONNECTIONS: u32 = 64;
+
+/// How the shell serves the clients.
+struct Clients;
+
+impl Service for Clients {
+    fn exchange(&self, _: &Parts) -> Exchange {
+        Exchange::Proxied
+    }
+
+    fn refuse(&self, code: Code, message: String) -> Response {
+        refused(code, message)
+    }
+}
+
+/// How the shell serves the operators.
+struct Operators;
+
+impl Service for Operators {
+    fn exchange(&self, _: &Parts) -> Exchange {
+        Exchange::Unary
+    }
+
+    fn refuse(&self, code: Code, message: String) -> Response {
+        refused(code, message)
+    }
+}
+
+fn refused(code: Code, message: String) -> Response {
+    let status = StatusCode::from_u16(code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    Problem::new(status, code.name(), message).into_response()
 }
 
 /// The two ports of a gateway.
@@ -70,8 +136,11 @@ impl Gateway {
             routes,
             upstream,
             policy,
-            bounds,
+            clients,
+            admin,
         } = self;
+        let shell = |settings| Shell::new(settings).map_err(|error| error.to_string());
+        let (clients, admin) = (shell(clients)?, shell(admin)?);
         let policy = Policy {
             start: folder.start(),
             ..policy
@@ -79,7 +148,7 @@ impl Gateway {
         let store = folder.store().clone();
         let layer = FenceLayer::new(store.clone(), routes, policy)
             .map_err(|invalid| invalid.to_string())?;
-        let clients = Router::new().fallback_service(layer.layer(upstream.service()));
+        let client_router = Router::new().fallback_service(layer.layer(upstream.service()));
         let (stop, stopping) = watch::channel(false);
         let stopped = |mut stopping: watch::Receiver<bool>| async move {
             // The sender lives until both have ended.
@@ -93,10 +162,20 @@ impl Gateway {
             }
             let _ = stop.send(true);
         };
-        let admin = admin::router(store.clone(), layer.clone());
+        let admin_router = admin::router(store.clone(), layer.clone());
         let (drained, _, ()) = tokio::join!(
-            connections::serve(ports.clients, clients, bounds, stopped(stopping.clone())),
-            connections::serve(ports.admin, admin, bounds, stopped(stopping)),
+            clients.serve(
+                ports.clients,
+                Arc::new(Clients),
+                client_router,
+                stopped(stopping.clone())
+            ),
+            admin.serve(
+                ports.admin,
+                Arc::new(Operators),
+                admin_router,
+                stopped(stopping)
+            ),
             ended,
         );
         why?;

@@ -12,19 +12,20 @@ use super::group::Group;
 use super::sys::BeforeExec;
 use super::watchdog::Watchdog;
 
-/// What a job never inherits. The secret stays with palisade: a job that has it could release the lock
-/// under itself. The others are of another lock, if they are not given anew.
-const NOT_INHERITED: [&str; 3] = [
-    "PALISADE_LOCK_TOKEN",
-    "PALISADE_FENCING_TOKEN",
-    "PALISADE_AUTHORITY_ID",
-];
+/// What begins like this is ours. It stays with palisade: it may be a secret (the lease's, a password in an
+/// address) or of another lock.
+const OURS: &str = "PALISADE_";
 
-/// A command with that environment.
+/// How verbose palisade is holds for a palisade in the job too.
+const INHERITED: &str = "PALISADE_LOG";
+
+/// A command with that environment, and of our own variables with no others.
 pub(super) fn command(program: &OsString, environment: &[(&'static str, String)]) -> Command {
     let mut command = Command::new(program);
-    for name in NOT_INHERITED {
-        command.env_remove(name);
+    for (name, _) in std::env::vars_os() {
+        if name != INHERITED && name.as_encoded_bytes().starts_with(OURS.as_bytes()) {
+            command.env_remove(name);
+        }
     }
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     command

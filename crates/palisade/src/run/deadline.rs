@@ -12,6 +12,9 @@
 //! The deadline is the guard's: counted from before the last acknowledged renewal was sent. Here it only
 //! moves forward, and what the guard no longer says once it is lost is remembered: nobody else can be
 //! granted the lock before it, except when an operator breaks the lock, and then only the fence helps.
+//!
+//! What is lost here stays lost. A deadline that has passed is never moved on, also not by a renewal that
+//! was acknowledged before: the watchdog knew the old one only, and has killed the job.
 
 use palisade_core::{Span, Timestamp};
 
@@ -102,8 +105,10 @@ impl Supervisor {
     /// Looks at what is so at `now`, and says what to do.
     pub(super) fn step(&mut self, now: Timestamp, hold: Hold, job: Job) -> Step {
         match hold {
-            Hold::Until(deadline) => self.deadline = self.deadline.max(deadline),
-            Hold::Lost => self.lost = true,
+            Hold::Until(deadline) if !self.lost && now < self.deadline => {
+                self.deadline = self.deadline.max(deadline);
+            }
+            _ => self.lost = true,
         }
         if job == Job::Gone {
             return Step {
@@ -113,7 +118,7 @@ impl Supervisor {
             };
         }
         match self.phase {
-            Phase::Running => match self.end_by(now, hold, job) {
+            Phase::Running => match self.end_by(now, job) {
                 Some(kill_at) => self.end(now, kill_at),
                 None => wait(self.next_look(now)),
             },
@@ -123,9 +128,9 @@ impl Supervisor {
     }
 
     /// When a running job must be dead; `None` if it may go on.
-    fn end_by(&mut self, now: Timestamp, hold: Hold, job: Job) -> Option<Timestamp> {
+    fn end_by(&mut self, now: Timestamp, job: Job) -> Option<Timestamp> {
         let graceful = now.after(self.grace);
-        if hold == Hold::Lost || job == Job::Leftovers {
+        if self.lost || job == Job::Leftovers {
             return Some(graceful.min(self.deadline));
         }
         if graceful >= self.deadline {
@@ -242,6 +247,31 @@ mod tests {
             blow(Blow::Kill, 1_020)
         );
         assert!(supervisor.lost());
+    }
+
+    #[test]
+    fn an_acknowledgement_after_the_deadline_does_not_revive() {
+        // Acknowledged before, perhaps; but the job was to die at 1,000, and somebody may have seen to it.
+        for job in [Job::Gone, Job::Leftovers, Job::Runs] {
+            let mut supervisor = supervisor();
+            let step = supervisor.step(ms(1_000), Hold::Until(ms(1_900)), job);
+            assert!(supervisor.lost(), "{job:?}");
+            assert_eq!(supervisor.deadline(), ms(1_000), "and it is final");
+            assert_eq!(step.over, job == Job::Gone);
+            assert!(step.over || step == blow(Blow::Kill, 1_020), "{job:?}");
+        }
+        let mut supervisor = supervisor();
+        supervisor.step(ms(999), Hold::Until(ms(1_900)), Job::Gone);
+        assert!(!supervisor.lost(), "control: a nanosecond earlier it holds");
+    }
+
+    #[test]
+    fn what_is_lost_stays_lost() {
+        let mut supervisor = supervisor();
+        supervisor.step(ms(100), Hold::Lost, Job::Runs);
+        supervisor.step(ms(101), Hold::Until(ms(1_900)), Job::Gone);
+        assert!(supervisor.lost());
+        assert_eq!(supervisor.deadline(), ms(1_000));
     }
 
     #[test]

@@ -117,10 +117,10 @@ impl Guard {
         };
         match lease.check() {
             Err(lost) => Failure::new(LOST, lost.why.code(), lost.to_string()),
-            // Ended a grace before the deadline: as good as lost.
+            // Ended at, or a grace before, the deadline that the job had: lost, whatever came later.
             Ok(()) => {
                 let message = format!(
-                    "{} (token {}) is lost: no renewal was acknowledged in time",
+                    "{} (token {}) is lost: the command's deadline came before a renewal was noticed",
                     lease.lock(),
                     lease.token()
                 );

@@ -88,7 +88,8 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
         // Nothing runs yet. What the request was or will be granted is given back.
         signal = signals.next() => return Ok(ended_by(signal)),
     };
-    let environment = guard.environment(&args.wish.connection.authority);
+    let authority = palisade_client::without_password(&args.wish.connection.authority);
+    let environment = guard.environment(&authority);
     let end = match job(args, grace, &guard, &environment, &mut signals).await {
         Ok(end) => end,
         Err(failure) => {

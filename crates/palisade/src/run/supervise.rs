@@ -4,7 +4,7 @@ use palisade_client::clock::{BootClock, Clock as _};
 use rustix::process::{Pid, Signal};
 
 use super::child::{Children, News};
-use super::deadline::{Blow, Job, Step, Supervisor};
+use super::deadline::{Blow, Hold, Job, Step, Supervisor};
 use super::guard::Guard;
 use super::signals::Signals;
 use super::terminal::Terminal;
@@ -59,7 +59,11 @@ impl Watch<'_> {
     fn decide(&mut self) -> Step {
         let watchdog = self.watchdog_pid();
         let job = self.children.job(watchdog);
-        let (now, hold) = self.guard.look();
+        let (now, mut hold) = self.guard.look();
+        // Asked after the job was looked at: whatever the watchdog has killed it has recorded before.
+        if self.watchdog.as_ref().is_some_and(Watchdog::struck) {
+            hold = Hold::Lost;
+        }
         let step = self.supervisor.step(now, hold, job);
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.deadline(self.supervisor.deadline());

@@ -5,6 +5,9 @@
 //! `palisade`, in a session of its own, holds the reading end of a pipe whose writing end only the first
 //! one has. What comes through the pipe is the job's group and every new deadline; its end means that the
 //! first one is gone.
+//!
+//! A second pipe leads back. What the watchdog kills it records there before, so that the first process,
+//! seeing the job's end, never takes that kill for the job's own end.
 
 use std::io::{self, PipeReader, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -33,6 +36,8 @@ pub(super) struct Watchdog {
     pid: Pid,
     pipe: OwnedFd,
     told: Timestamp,
+    /// What the watchdog writes before it kills.
+    record: PipeReader,
 }
 
 /// Names the group to kill. Async-signal-safe.
@@ -54,7 +59,7 @@ impl Watchdog {
         if let Some(group) = group {
             rustix::io::write(&pipe, &group_message(group))?;
         }
-        let (mut ready, writer) = io::pipe()?;
+        let (mut record, writer) = io::pipe()?;
         let mut command = Command::new("/proc/self/exe");
         command
             .arg0("palisade")
@@ -65,13 +70,15 @@ impl Watchdog {
         let child = command.spawn()?;
         // The command keeps its copies of both pipe ends until it is dropped.
         drop(command);
-        await_ready(&mut ready)?;
+        await_ready(&mut record)?;
+        rustix::io::ioctl_fionbio(&record, true)?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| io::Error::other("a process id out of range"))?;
         let mut watchdog = Watchdog {
             pid,
             pipe,
             told: Timestamp::ZERO,
+            record,
         };
         watchdog.deadline(deadline);
         Ok(watchdog)
@@ -92,6 +99,12 @@ impl Watchdog {
             self.told = deadline;
             self.tell(message(DEADLINE, deadline.as_nanos()));
         }
+    }
+
+    /// Whether it has killed the job, or is about to. Asked after the job's end was seen, a no is final:
+    /// the record is written before the kill.
+    pub(super) fn struck(&self) -> bool {
+        matches!((&self.record).read(&mut [0]), Ok(1))
     }
 
     /// Nothing of the job is left.
@@ -128,16 +141,21 @@ fn watch() -> io::Result<()> {
         .build()?;
     runtime.block_on(async {
         let pipe = Receiver::from_owned_fd(rustix::stdio::stdin().as_fd().try_clone_to_owned()?)?;
-        // If nobody listens any more, that is what the pipe is about to tell.
-        let _ = io::stdout()
-            .write_all(b".")
-            .and_then(|()| io::stdout().flush());
-        guard(pipe).await;
+        record();
+        guard(pipe, record).await;
         Ok(())
     })
 }
 
-async fn guard(mut pipe: Receiver) {
+/// One byte to the first process: the first says that this one watches, the second that it kills.
+fn record() {
+    // If nobody listens any more, that is what the other pipe is about to tell.
+    let _ = io::stdout()
+        .write_all(b".")
+        .and_then(|()| io::stdout().flush());
+}
+
+async fn guard(mut pipe: Receiver, mut record: impl FnMut()) {
     let mut charge = Charge::default();
     let mut heard = [0; 64 * MESSAGE_BYTES];
     loop {
@@ -154,6 +172,7 @@ async fn guard(mut pipe: Receiver) {
                 }
             }
             () = alarm(charge.deadline) => {
+                record();
                 charge.kill();
                 charge.deadline = None;
             }
@@ -215,6 +234,44 @@ mod tests {
             }
         );
         assert!(charge.hear(&message(STAND_DOWN, 0)));
+    }
+
+    /// A job whose deadline has passed, and the pipe that tells of it.
+    fn doomed() -> (std::process::Child, Pid, io::PipeWriter, Receiver) {
+        let mut command = Command::new("sleep");
+        let job = command.arg("1000").process_group(0).spawn().unwrap();
+        let group = Pid::from_raw(i32::try_from(job.id()).unwrap()).unwrap();
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(&group_message(group)).unwrap();
+        writer.write_all(&message(DEADLINE, 1)).unwrap();
+        let pipe = Receiver::from_owned_fd(reader.into()).unwrap();
+        (job, group, writer, pipe)
+    }
+
+    fn signal_of_end(mut job: std::process::Child) -> Option<i32> {
+        std::os::unix::process::ExitStatusExt::signal(&job.wait().unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_it_kills_it_records_before() {
+        let (job, group, _first, pipe) = doomed();
+        let ended = tokio::spawn(guard(pipe, || panic!("it cannot be recorded"))).await;
+        assert!(ended.unwrap_err().is_panic());
+        rustix::process::kill_process_group(group, Signal::TERM).unwrap();
+        assert_eq!(
+            signal_of_end(job),
+            Some(Signal::TERM.as_raw()),
+            "not killed before"
+        );
+
+        // Control: recorded once, it is killed.
+        let (job, _, _first, pipe) = doomed();
+        let (records, recorded) = std::sync::mpsc::channel();
+        let watching = tokio::spawn(guard(pipe, move || records.send(()).unwrap()));
+        let killed = tokio::task::spawn_blocking(|| signal_of_end(job)).await;
+        assert_eq!(killed.unwrap(), Some(Signal::KILL.as_raw()));
+        watching.abort();
+        assert_eq!(recorded.try_iter().count(), 1);
     }
 
     #[test]

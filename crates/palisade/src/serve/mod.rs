@@ -6,9 +6,13 @@ use std::path::PathBuf;
 
 use palisade_core::Limits;
 use palisade_server::durable::{self, Authority};
-use palisade_server::net;
+use palisade_server::{net, shell};
+use palisade_wal::TornTail;
+use rustix::process::Signal;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exposure;
 
 /// What the command line says about a server.
 #[derive(Clone, Debug)]
@@ -19,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) data: PathBuf,
     /// The operator's bounds.
     pub(crate) limits: Limits,
+    /// What connections and requests may take.
+    pub(crate) network: shell::Settings,
     /// Whether the clock moves only when told.
     pub(crate) manual_clock: bool,
     /// Print what was started as one line of JSON.
@@ -55,6 +61,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
+        survive_file_size_limit()?;
         let listener =
             TcpListener::bind(settings.listen)
                 .await
@@ -62,8 +69,15 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
                     at: settings.listen,
                     source,
                 })?;
+        exposure::private_directory(&settings.data)?;
         let authority = open(settings)?;
         announce(settings, listener.local_addr()?, &authority);
+        exposure::warn_of_directory(&settings.data);
+        exposure::warn_of_address("--listen", settings.listen, "take or break any lock");
+        let network = net::Settings {
+            shell: settings.network.clone(),
+            ..net::Settings::default()
+        };
         let handle = authority.pipeline.handle.clone();
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -74,11 +88,29 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
             }
             tracing::info!("stopping: no new requests, finishing those in flight");
         };
-        let served = net::serve(listener, handle.clone(), net::Settings::default(), shutdown).await;
+        let served = net::serve(listener, handle.clone(), network, shutdown).await;
         handle.stop();
         let _ = tokio::task::spawn_blocking(move || authority.join()).await;
         Ok(served?)
     })
+}
+
+/// A write beyond `ulimit -f` kills a process without a word, unless it takes the signal: then the write fails, and
+/// the server says so. The handler stays for as long as the process lives.
+pub(crate) fn survive_file_size_limit() -> std::io::Result<()> {
+    signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
+}
+
+/// Warns of an end of the log that was cut off.
+pub(crate) fn report_torn(torn: &TornTail) {
+    tracing::warn!(
+        file = %torn.file.display(),
+        offset = torn.offset,
+        bytes = torn.bytes,
+        "the log did not end with a whole batch, and the rest was cut off. A crash in the middle of a write leaves \
+         this, and nothing of it was acknowledged then; damage to the last batch looks the same, and it was \
+         acknowledged then. Which of the two it was is not known: if nothing crashed, check the disk"
+    );
 }
 
 /// Threads for sockets: half of the cores up to four, a quarter of more than sixteen. One is not enough for
@@ -106,10 +138,7 @@ fn announce(settings: &Settings, at: SocketAddr, authority: &Authority) {
     let handle = &authority.pipeline.handle;
     let (identity, stats) = (handle.identity(), handle.stats());
     if let Some(torn) = &authority.report.torn {
-        tracing::info!(
-            bytes = torn.bytes,
-            "the end of the log was torn by the last crash; nothing in it was ever acknowledged"
-        );
+        report_torn(torn);
     }
     let text = if settings.json {
         serde_json::json!({

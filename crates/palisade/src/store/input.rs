@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use axum::body::to_bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_TYPE, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
@@ -12,10 +11,11 @@ use base64::engine::general_purpose::STANDARD;
 use palisade_core::{AuthorityId, Token};
 use palisade_fence::Sequence;
 use palisade_fence::http::Problem;
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use palisade_server::shell;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::store::App;
+use crate::store::{App, refused};
 
 /// The fields of a JSON object, taken one by one: what is wrong is said by the field's name, and what is
 /// left over is unknown.
@@ -49,7 +49,7 @@ impl Fields {
         let Some(value) = self.take(name) else {
             return Ok(None);
         };
-        let token = value.as_u64().and_then(|number| Token::new(number).ok());
+        let token = whole(&value).and_then(|number| Token::new(number).ok());
         token
             .map(Some)
             .ok_or_else(|| self.wrong(name, TOKEN_RANGE, &value))
@@ -59,7 +59,7 @@ impl Fields {
         let Some(value) = self.take(name) else {
             return Ok(None);
         };
-        let sequence = value.as_u64().and_then(Sequence::new);
+        let sequence = whole(&value).and_then(Sequence::new);
         sequence
             .map(Some)
             .ok_or_else(|| self.wrong(name, SEQUENCE_RANGE, &value))
@@ -130,82 +130,111 @@ fn shown(text: &str) -> String {
     }
 }
 
-/// An object whose fields are told once each: of two fencing tokens neither would be the one.
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fields, D::Error> {
-        struct Object;
+/// JSON has one type of number: 10, 10.0 and 1e1 are the same integer, as long as a double tells it from
+/// its neighbours.
+fn whole(value: &Value) -> Option<u64> {
+    let exact = |number: f64| {
+        let whole = number as u64;
+        (whole as f64 == number && whole <= Token::MAX.get()).then_some(whole)
+    };
+    value.as_u64().or_else(|| value.as_f64().and_then(exact))
+}
 
-        impl<'de> Visitor<'de> for Object {
-            type Value = Map<String, Value>;
+/// A JSON value in which no object has a field twice: of two fencing tokens neither would be the one.
+struct Single(Value);
+
+impl<'de> Deserialize<'de> for Single {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Single, D::Error> {
+        struct Any;
+
+        impl<'de> Visitor<'de> for Any {
+            type Value = Value;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object")
+                f.write_str("a JSON value")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_string<E>(self, value: String) -> Result<Value, E> {
+                Ok(value.into())
+            }
+
+            fn visit_unit<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+                let mut values = Vec::new();
+                while let Some(Single(value)) = seq.next_element()? {
+                    values.push(value);
+                }
+                Ok(values.into())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
                 let mut fields = Map::new();
-                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                while let Some((name, Single(value))) = map.next_entry::<String, Single>()? {
                     if fields.contains_key(&name) {
                         return Err(A::Error::custom(format!("{} is told twice", shown(&name))));
                     }
                     fields.insert(name, value);
                 }
-                Ok(fields)
+                Ok(fields.into())
             }
         }
 
-        deserializer
-            .deserialize_map(Object)
-            .map(|left| Fields { path: "", left })
+        deserializer.deserialize_any(Any).map(Single)
+    }
+}
+
+/// The whole body.
+fn parse(body: &[u8]) -> Result<Fields, Problem> {
+    match serde_json::from_slice(body) {
+        Ok(Single(Value::Object(left))) => Ok(Fields { path: "", left }),
+        Ok(Single(other)) => Err(Problem::invalid(format!(
+            "the body must be a JSON object, not {}",
+            shown(&other.to_string())
+        ))),
+        Err(error) => Err(Problem::invalid(format!(
+            "the body is not as it should be: {error}"
+        ))),
     }
 }
 
 impl FromRequest<Arc<App>> for Fields {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Fields, Problem> {
+    async fn from_request(request: Request, _: &Arc<App>) -> Result<Fields, Problem> {
         declared_as_json(request.headers())?;
-        let most = app.bounds.body_bytes;
-        let declared = request
-            .headers()
-            .get("content-length")
-            .and_then(|value| value.to_str().ok());
-        if declared
-            .and_then(|text| text.parse::<usize>().ok())
-            .is_some_and(|bytes| bytes > most)
-        {
-            return Err(too_large(most));
-        }
-        let reading = to_bytes(request.into_body(), most);
-        let body = match tokio::time::timeout(app.bounds.body_timeout, reading).await {
-            Ok(Ok(body)) => body,
-            // Too large, or the connection broke off: then nobody reads this.
-            Ok(Err(_)) => return Err(too_large(most)),
-            Err(_) => {
-                let message = "the body did not arrive in time";
-                return Err(Problem::new(
-                    StatusCode::REQUEST_TIMEOUT,
-                    "request_timeout",
-                    message,
-                ));
-            }
-        };
+        let body = shell::read(request.into_body())
+            .await
+            .map_err(|error| refused(error.code(), error.to_string()))?;
         if body.is_empty() {
             return Err(Problem::invalid(
                 "the body is empty; a JSON object is needed",
             ));
         }
-        serde_json::from_slice(&body)
-            .map_err(|error| Problem::invalid(format!("the body is not as it should be: {error}")))
+        parse(&body)
     }
-}
-
-fn too_large(most: usize) -> Problem {
-    Problem::new(
-        StatusCode::PAYLOAD_TOO_LARGE,
-        "too_large",
-        format!("the body is larger than {most} bytes"),
-    )
 }
 
 /// JSON may come undeclared, and as the form type that `curl -d` sends by itself; but not from a web

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use palisade_fence::audit;
 use palisade_fence::http::Problem;
 use palisade_fence::store::Counts;
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, P
 
 /// `GET /metrics`: what Prometheus reads.
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
-    let text = exposition("palisade_store", &app.store.counts());
+    let text = exposition("palisade_store", &app.store.counts(), Default::default());
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
         text,
@@ -38,8 +39,8 @@ pub(super) async fn openapi() -> impl IntoResponse {
     )
 }
 
-/// What a store has done, under names that begin with `name`.
-pub(crate) fn exposition(whose: &str, counts: &Counts) -> String {
+/// What a store has done, and what was refused in front of it, under names that begin with `whose`.
+pub(crate) fn exposition(whose: &str, counts: &Counts, refused: audit::Counts) -> String {
     let mut text = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, rows: &[(String, u64)]| {
         let name = format!("{whose}_{name}");
@@ -65,13 +66,17 @@ pub(crate) fn exposition(whose: &str, counts: &Counts) -> String {
     );
     let rejected: Vec<_> = counts
         .rejected
+        .0
         .iter()
-        .map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), *count))
+        .zip(refused.0)
+        .map(|((reason, rejected), (_, refused))| {
+            (format!("{{reason=\"{reason}\"}}"), rejected + refused)
+        })
         .collect();
     metric(
         "rejected_total",
         counter,
-        "Operations rejected by the fence.",
+        "Operations rejected by the fence or refused in front of it, by reason.",
         &rejected,
     );
     metric(

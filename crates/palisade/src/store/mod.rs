@@ -21,6 +21,7 @@
 //! | `unavailable` | 503 | the store has stopped; nothing happened |
 //! | `unknown_outcome` | 504 | it may have happened: repeat it with the same `sequence` |
 
+mod front;
 mod input;
 mod metrics;
 mod objects;
@@ -32,36 +33,37 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use palisade_fence::Mode;
 use palisade_fence::http::Problem;
 use palisade_fence::store::Store;
+use palisade_proto::Code;
+use palisade_server::shell::{self, Exchange, Shell};
 use tokio::net::TcpListener;
 
-use crate::connections;
-
+pub(crate) use front::percent_encoded;
 pub(crate) use metrics::exposition;
 
-/// What connections and requests may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    /// Longest body in bytes. An object in base64 is a third longer than it is.
-    pub(crate) body_bytes: usize,
-    /// How long a body may take.
-    pub(crate) body_timeout: Duration,
-    /// What connections may take.
-    pub(crate) connections: connections::Bounds,
-}
-
-impl Bounds {
-    /// Bounds that let objects of this size through.
-    pub(crate) const fn for_objects(object_bytes: u64) -> Bounds {
-        Bounds {
-            body_bytes: (object_bytes / 3 * 4) as usize + AROUND_BYTES,
-            body_timeout: Duration::from_secs(60),
-            connections: connections::Bounds::DEFAULT,
-        }
+/// Bounds that let objects of this size through.
+pub(crate) fn settings(object_bytes: u64) -> shell::Settings {
+    // An object in base64 is a third longer than it is.
+    let body_bytes = (object_bytes / 3 * 4) as usize + AROUND_BYTES;
+    shell::Settings {
+        connections: 4_096,
+        http2: false,
+        head_bytes: 16 << 10,
+        head_timeout: Duration::from_secs(30),
+        body_bytes,
+        body_timeout: Duration::from_secs(60),
+        answer_timeout: Duration::from_secs(600),
+        held_bytes_per_connection: 2 * body_bytes,
+        held_bytes: (8 * body_bytes).max(256 << 20),
+        drain_timeout: Duration::from_secs(10),
+        ..shell::Settings::default()
     }
 }
 
@@ -69,18 +71,36 @@ impl Bounds {
 #[derive(Debug)]
 struct App {
     store: Store,
-    bounds: Bounds,
+}
+
+/// How the shell serves a store.
+struct Service;
+
+impl shell::Service for Service {
+    fn exchange(&self, _: &Parts) -> Exchange {
+        Exchange::Unary
+    }
+
+    fn refuse(&self, code: Code, message: String) -> Response {
+        refused(code, message).into_response()
+    }
+}
+
+/// A refusal by the table of codes.
+fn refused(code: Code, message: String) -> Problem {
+    let status = StatusCode::from_u16(code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    Problem::new(status, code.name(), message)
 }
 
 /// Serves the store until `shutdown`, then finishes what is in flight.
 ///
 /// # Errors
-/// Why the store stopped by itself: a failed write or sync. The process should end then, a restart
+/// Why it could not serve, or why the store stopped by itself: a failed write or sync. The process should end then, a restart
 /// decides from the disk what is there.
 pub(crate) async fn serve(
     listener: TcpListener,
     store: Store,
-    bounds: Bounds,
+    settings: shell::Settings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), String> {
     let failed = store.clone();
@@ -91,12 +111,16 @@ pub(crate) async fn serve(
             reason = failed.stopped() => why = Err(reason),
         }
     };
-    connections::serve(listener, router(store, bounds), bounds.connections, ended).await;
+    let shell = Shell::new(settings).map_err(|error| error.to_string())?;
+    shell
+        .serve(listener, Arc::new(Service), router(store), ended)
+        .await;
     why
 }
 
 /// Every path, and JSON answers for those that are not there.
-fn router(store: Store, bounds: Bounds) -> Router {
+fn router(store: Store) -> Router {
+    let app = Arc::new(App { store });
     Router::new()
         .route("/v1/storage/write", post(objects::write))
         .route("/v1/storage/claim", post(objects::claim))
@@ -111,7 +135,8 @@ fn router(store: Store, bounds: Bounds) -> Router {
         .route("/openapi.json", get(metrics::openapi))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
-        .with_state(Arc::new(App { store, bounds }))
+        .layer(from_fn_with_state(app.clone(), front::front))
+        .with_state(app)
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {

@@ -41,7 +41,8 @@ struct Claim {
 impl Claim {
     fn take(fields: &mut Fields, app: &App) -> Result<Claim, Problem> {
         let resource = app.store.resource(&fields.text("resource_id")?)?;
-        let token = fields.token("fencing_token")?.ok_or_else(tokenless)?;
+        let token = fields.token("fencing_token")?;
+        let token = token.ok_or_else(|| tokenless(resource.id()))?;
         Ok(Claim {
             resource,
             token,
@@ -59,9 +60,10 @@ impl Claim {
 
 /// Every write here carries a token, also where nothing is fenced yet: whoever forgot it should learn it
 /// from the first write.
-fn tokenless() -> Problem {
-    let message =
-        "fencing_token is missing: a write here must carry the token of its holder's grant";
+fn tokenless(resource: &ResourceId) -> Problem {
+    let message = format!(
+        "fencing_token is missing: a write to {resource} must carry the token of its holder's grant"
+    );
     Problem::new(StatusCode::PRECONDITION_REQUIRED, "tokenless", message)
 }
 

@@ -7,8 +7,12 @@
     reason = "a test fails by panicking"
 )]
 
+mod counted;
 mod crash;
+mod disguised;
+mod paused;
 mod refused;
+mod spelling;
 mod story;
 mod streaming;
 mod support;

@@ -55,6 +55,25 @@ fn a_wrong_command_line_names_what_is_wrong() {
             &["--upstream", good, "--answer-timeout", "0"],
             "1ms ..= 24h",
         ),
+        (&["--upstream", good, "--write-timeout", "0"], "1ms ..= 24h"),
+        (
+            &["--upstream", good, "--request-timeout", "25h"],
+            "1ms ..= 24h",
+        ),
+        (&["--upstream", good, "--request-bytes", "0"], "1..="),
+        (
+            &["--upstream", good, "--held-bytes", "1000"],
+            "--request-bytes = 16777216 is outside 1 ..= 1000",
+        ),
+        (
+            &["--upstream", good, "--max-jump", "0"],
+            "1..=9007199254740991",
+        ),
+        (
+            &["--upstream", good, "--max-jump", "9007199254740992"],
+            "1..=9007199254740991",
+        ),
+        (&["--upstream", good, "--route", "/a/{id:number}=x"], "uuid"),
         (&["--upstream", good, "--fence", "none"], "claim"),
         (&["--upstream", good, "--listen", "nowhere"], "--listen"),
     ] {

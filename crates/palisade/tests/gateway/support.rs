@@ -11,6 +11,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 pub(crate) fn palisade() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
@@ -38,9 +40,19 @@ pub(crate) fn command(upstream: &str, dir: &Path) -> Command {
 
 impl Gateway {
     pub(crate) fn start(upstream: &str, dir: &Path, settings: &[&str]) -> Gateway {
+        Gateway::spawn(upstream, dir, settings, Stdio::null())
+    }
+
+    /// One that writes its log into a file.
+    pub(crate) fn logging(upstream: &str, dir: &Path, settings: &[&str], log: &Path) -> Gateway {
+        let log = std::fs::File::create(log).unwrap();
+        Gateway::spawn(upstream, dir, settings, log.into())
+    }
+
+    fn spawn(upstream: &str, dir: &Path, settings: &[&str], log: Stdio) -> Gateway {
         let mut command = command(upstream, dir);
         command.args(settings).stdout(Stdio::piped());
-        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command.stderr(log).spawn().unwrap();
         let mut line = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         out.read_line(&mut line).unwrap();
@@ -194,6 +206,53 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     };
     let waited = tokio::time::timeout(Duration::from_secs(20), waiting).await;
     waited.unwrap_or_else(|_| panic!("waited in vain for: {what}"));
+}
+
+/// [`until`], for a condition that has to be asked for.
+pub(crate) async fn until_async(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(2)).await; // real time: other processes need it to do what is waited for
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
+    waited.unwrap_or_else(|_| panic!("waited in vain for: {what}"));
+}
+
+pub(crate) async fn connect(url: &str) -> TcpStream {
+    TcpStream::connect(url.trim_start_matches("http://"))
+        .await
+        .unwrap()
+}
+
+/// Sends bytes as they are, and reads the head of the first answer; the connection stays open.
+pub(crate) async fn exchange(url: &str, bytes: &[u8]) -> (String, TcpStream) {
+    let mut stream = connect(url).await;
+    stream.write_all(bytes).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    (String::from_utf8_lossy(&head).into_owned(), stream)
+}
+
+/// A PUT to a path that no client library would let through.
+pub(crate) async fn raw_put(url: &str, path: &str, token: Option<u64>, body: &str) -> String {
+    let token = token.map_or_else(String::new, |token| format!("X-Fencing-Token: {token}\r\n"));
+    let length = body.len();
+    let request = format!(
+        "PUT {path} HTTP/1.1\r\nHost: x\r\n{token}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    );
+    exchange(url, request.as_bytes()).await.0
+}
+
+/// The writes that a lenient service has carried out.
+pub(crate) async fn writes(url: &str) -> Vec<(i64, String)> {
+    let log = Caller::of(url).observe("/log").await;
+    serde_json::from_slice(&log.body).unwrap()
 }
 
 pub(crate) fn stderr(output: &Output) -> String {

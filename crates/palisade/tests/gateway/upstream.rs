@@ -33,13 +33,14 @@ impl Upstream {
         let router = Router::new()
             .route("/accounts/{id}", get(read).put(write))
             .route("/slow/{id}", put(slow))
+            .route("/proxied/{status}/{id}", put(proxied))
             .route("/headers", any(headers))
             .route(
                 "/teapot",
                 any(|| async { (StatusCode::IM_A_TEAPOT, "short and stout") }),
             )
             .route("/count", post(count))
-            .route("/echo", post(|body: Body| async { body }))
+            .route("/ticks", any(ticks))
             .route("/big/{mib}", get(big))
             .with_state(upstream.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -84,6 +85,20 @@ async fn slow(State(upstream): State<Upstream>, Path(id): Path<String>, text: St
     working.await.unwrap();
 }
 
+/// A write as behind a proxy that has lost patience: answered at once, and carried out when it is let go.
+async fn proxied(
+    State(upstream): State<Upstream>,
+    Path((status, id)): Path<(u16, String)>,
+    text: String,
+) -> StatusCode {
+    upstream.arrived.fetch_add(1, Ordering::SeqCst);
+    tokio::spawn(async move {
+        upstream.semaphore().acquire().await.unwrap().forget();
+        upstream.table.lock().unwrap().insert(id, text);
+    });
+    StatusCode::from_u16(status).unwrap()
+}
+
 async fn headers(headers: HeaderMap) -> impl IntoResponse {
     let mut text = String::new();
     for (name, value) in &headers {
@@ -100,6 +115,20 @@ async fn count(mut body: Body) -> String {
         bytes += frame.unwrap().into_data().map_or(0, |data| data.len());
     }
     bytes.to_string()
+}
+
+/// A piece for each one that is let go.
+async fn ticks(State(upstream): State<Upstream>) -> Body {
+    let (send, receive) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            upstream.semaphore().acquire().await.unwrap().forget();
+            if send.send(Bytes::from_static(b"tick")).await.is_err() {
+                return;
+            }
+        }
+    });
+    channel(receive)
 }
 
 async fn big(Path(mib): Path<usize>) -> Body {

@@ -4,7 +4,7 @@ use palisade_testbed::Direction;
 
 use super::signals::{leases, random};
 use crate::chaos::event::Target;
-use crate::chaos::stage::{Cut, HOUSES};
+use crate::chaos::stage::{Cut, NAMESPACES};
 use crate::chaos::stop::Stop;
 use crate::chaos::world::World;
 
@@ -42,17 +42,21 @@ pub(super) fn delay(world: &World, stop: &Stop) {
     });
 }
 
-/// One house after the other is cut off from the authority, from the resource, or from both.
+/// One network namespace after the other is cut off from the authority, from the resource, or from both.
 pub(super) fn partition(world: &World, stop: &Stop) -> Result<(), String> {
-    let houses = world.stage.houses.as_ref().ok_or("no houses")?;
+    let namespaces = world
+        .stage
+        .namespaces
+        .as_ref()
+        .ok_or("there are no network namespaces")?;
     let mut random = random(world, 0);
     while !stop.comes_within(leases(world, &mut random, 0.2..1.0)) {
-        let house = random.usize(0..HOUSES);
+        let namespace = random.usize(0..NAMESPACES);
         let cut = [Cut::Both, Cut::Authority, Cut::Resource][random.usize(0..3)];
         let from_ms = world.ledger.now_ms();
-        houses.cut(house, cut)?;
+        namespaces.cut(namespace, cut)?;
         stop.comes_within(leases(world, &mut random, 0.3..2.5));
-        houses.heal(house, cut)?;
+        namespaces.heal(namespace, cut)?;
         let what = format!("what a third of the workers sends is lost: {cut:?}").to_lowercase();
         world.ledger.note(from_ms, Target::Network, what);
     }

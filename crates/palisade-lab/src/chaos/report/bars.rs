@@ -1,63 +1,38 @@
 //! What each arm lost under each nemesis, as bars.
 
-use std::fmt::Write as _;
+use palisade_draw::Canvas;
+use palisade_draw::bars::{Bar, Panel, room};
 
 use super::Run;
 
-const GUTTER: f64 = 270.0;
 const WIDE: f64 = 1100.0;
-const ROW: f64 = 22.0;
 
-/// One bar for each arm of each run that took place.
-pub(super) fn draw(runs: &[Run]) -> String {
-    let most = runs
-        .iter()
-        .flat_map(|run| &run.arms)
-        .map(|report| report.share_lost())
-        .fold(0.05_f64, f64::max);
-    let (mut body, mut y) = (String::new(), 8.0);
+/// One bar for each arm of each run that took place, all on one scale.
+pub(super) fn draw(runs: &[Run]) -> Canvas {
+    let mut rows = Vec::new();
     for run in runs.iter().filter(|run| !run.arms.is_empty()) {
-        let word = run.nemesis.word();
-        // Writing to a String cannot fail; the same holds below.
-        let _ = write!(
-            body,
-            "<text class=\"strong\" x=\"0\" y=\"{:.1}\">{word}</text>",
-            y + 15.0
-        );
         for report in &run.arms {
-            let share = report.share_lost();
-            let width = (share / most * (WIDE - GUTTER - 230.0)).max(2.0);
-            let class = if report.lost.is_empty() {
-                "none"
-            } else {
-                "lost"
-            };
-            let ink = if report.lost.is_empty() {
-                "ink-kept"
-            } else {
-                "ink-lost"
-            };
-            let _ = write!(
-                body,
-                "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-                 <rect class=\"bar-{class}\" x=\"{GUTTER}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"14\"/>\
-                 <text class=\"{ink}\" x=\"{:.1}\" y=\"{:.1}\">{} of {} lost ({:.1} %)</text>",
-                GUTTER - 10.0,
-                y + 15.0,
-                report.arm.word(),
-                y + 4.0,
-                GUTTER + width + 8.0,
-                y + 15.0,
-                report.lost.len(),
-                report.acknowledged,
-                share * 100.0
-            );
-            y += ROW;
+            let percent = report.share_lost() * 100.0;
+            let (lost, acknowledged) = (report.lost.len(), report.acknowledged);
+            rows.push(Some(Bar {
+                name: format!("{}: {}", run.nemesis.word(), report.arm.word()),
+                value: percent,
+                words: format!("{lost} of {acknowledged} lost ({percent:.1} %)"),
+                class: "bad",
+                range: None,
+            }));
         }
-        y += 10.0;
+        rows.push(None);
     }
-    format!(
-        "<svg viewBox=\"0 0 {WIDE} {y}\" role=\"img\" aria-label=\"Acknowledged adds lost by each arm under each \
-         nemesis\">{body}</svg>"
-    )
+    let bars = || rows.iter().flatten();
+    let panel = Panel {
+        title: "Acknowledged adds that were lost".to_owned(),
+        unit: "percent of all that were acknowledged; shorter is better".to_owned(),
+        full: bars().map(|bar| bar.value).fold(5.0, f64::max),
+        names: room(bars().map(|bar| bar.name.as_str())),
+        rows,
+    };
+    let mut canvas = Canvas::new(WIDE, panel.height());
+    panel.draw(&mut canvas, (0.0, 4.0), WIDE);
+    canvas
 }

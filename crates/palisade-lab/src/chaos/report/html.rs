@@ -2,49 +2,80 @@
 
 use std::fmt::Write as _;
 
+use palisade_draw::legend::{self, Entry, entry};
+use palisade_draw::page;
+use palisade_draw::style::{AMBER_TINT, BAD, GREY, PAPER, Rule, SERIES, sheet};
+use palisade_draw::{Canvas, Layer, Rect, Shape, escape};
+
 use super::moment::Moment;
-use super::{Outcome, Report, Run, bars, rejects, style, timeline};
+use super::timeline::{Sign, sign};
+use super::{Outcome, Report, Run, bars, rejects, timeline};
 use crate::chaos::verdict::ArmReport;
 
-const LEGEND: &[(&str, &str)] = &[
-    (
-        "<rect class=\"hold\" x=\"1\" y=\"3\" width=\"28\" height=\"14\"/>",
-        "from grant to release, as the worker knows it",
-    ),
-    (
-        "<rect class=\"think\" x=\"1\" y=\"6\" width=\"28\" height=\"9\"/>",
-        "between its read and its write",
-    ),
-    (
-        "<rect x=\"1\" y=\"6\" width=\"28\" height=\"8\" fill=\"none\" stroke=\"var(--pause)\"/>\
-         <path d=\"M4 14l5 -8m4 8l5 -8m4 8l5 -8\" stroke=\"var(--pause)\" stroke-width=\"2\"/>",
-        "stopped",
-    ),
-    (
-        "<rect class=\"outage\" x=\"1\" y=\"1\" width=\"28\" height=\"18\"/>",
-        "a fault of a server or the network",
-    ),
-    (
-        "<path class=\"claimed\" d=\"M15 5l5 9h-10z\"/>",
-        "claimed: the fence stands at its token",
-    ),
-    (
-        "<circle class=\"read\" cx=\"15\" cy=\"10\" r=\"4\"/>",
-        "read the set",
-    ),
-    (
-        "<circle class=\"kept\" cx=\"15\" cy=\"10\" r=\"5\"/>",
-        "an add acknowledged, and kept",
-    ),
-    (
-        "<path class=\"lost\" d=\"M10 5l10 10m0 -10l-10 10\"/>",
-        "an add acknowledged, and lost",
-    ),
-    (
-        "<rect class=\"reject\" x=\"10\" y=\"5\" width=\"10\" height=\"10\"/>",
-        "refused: its token is below the fence",
-    ),
+const RULES: &[Rule] = &[
+    (".hold", "fill", SERIES[0].1),
+    (".hold", "stroke", SERIES[0].0),
+    (".think", "fill", ("#8cc1e6", "#1f5d8c")),
+    (".pause", "fill", PAPER),
+    (".pause,.pause-hatch", "stroke", GREY),
+    (".outage", "fill", AMBER_TINT),
+    ("path.claimed", "fill", SERIES[0].0),
+    (".read", "fill", PAPER),
+    (".read", "stroke", SERIES[0].0),
+    (".loss", "stroke", BAD),
 ];
+
+const SHAPES: &str = ".draw .pause-hatch{stroke-width:1.5}.draw .read{stroke-width:1.5}\
+    .draw .loss{stroke-width:3;stroke-linecap:round}";
+
+/// What the marks of a timeline mean.
+fn legend() -> Vec<Entry> {
+    let bar = |class: &str, y: f64, h: f64| {
+        let bar = Rect::new(1.0, y, 34.0, h);
+        (Shape::Rect(bar, 0.0), class.to_owned())
+    };
+    let hatched = || {
+        let mut canvas = Canvas::new(0.0, 0.0);
+        canvas.hatch(
+            Layer::Bar,
+            Rect::new(1.0, 5.0, 34.0, 9.0),
+            6.0,
+            "pause-hatch",
+        );
+        let strokes = canvas.marks.into_iter();
+        [bar("pause", 5.0, 9.0)]
+            .into_iter()
+            .chain(strokes.map(|mark| (mark.shape, mark.class)))
+    };
+    let signed = |which, words| {
+        let (shape, class) = sign(which, (18.0, 9.0));
+        entry([(shape, class.to_owned())], words)
+    };
+    vec![
+        entry(
+            [bar("hold", 2.0, 14.0)],
+            "from grant to release, as the worker knows it",
+        ),
+        entry([bar("think", 4.0, 10.0)], "between its read and its write"),
+        entry(hatched(), "stopped"),
+        entry(
+            [bar("outage", 0.0, 18.0)],
+            "a fault of a server or the network",
+        ),
+        signed(Sign::Claimed, "claimed: the fence is at its token"),
+        signed(Sign::Read, "read the set"),
+        signed(Sign::Kept, "an add acknowledged, and kept"),
+        signed(Sign::Lost, "an add acknowledged, and lost"),
+        signed(Sign::Rejected, "rejected: its token is below the fence"),
+    ]
+}
+
+fn picture(canvas: &Canvas, label: &str) -> String {
+    format!(
+        "<div class=\"scroll\">{}</div>",
+        canvas.to_inline("", label)
+    )
+}
 
 /// The whole report as one page.
 pub(super) fn page(report: &Report) -> String {
@@ -70,61 +101,26 @@ pub(super) fn page(report: &Report) -> String {
     table(&mut body, &report.runs);
     let _ = write!(
         body,
-        "<h2>Lost of what was acknowledged</h2><div class=\"scroll\">{}</div>",
-        bars::draw(&report.runs)
+        "<h2>Lost of what was acknowledged</h2>{}<h2>How to read the timelines</h2>{}",
+        picture(
+            &bars::draw(&report.runs),
+            "Acknowledged adds lost by each arm under each nemesis"
+        ),
+        legend::list(&legend())
     );
-    body.push_str("<h2>How to read the timelines</h2><ul class=\"legend\">");
-    for (key, words) in LEGEND {
-        let _ = write!(
-            body,
-            "<li><svg class=\"key\" width=\"30\" height=\"20\" viewBox=\"0 0 30 20\" aria-hidden=\"true\">{key}</svg>{words}</li>"
-        );
-    }
-    body.push_str("</ul>");
     report.runs.iter().for_each(|run| section(&mut body, run));
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width,initial-scale=1\"><title>Palisade chaos</title><style>{}</style></head>\n\
-         <body><main>{body}<footer>Drawn by <code>palisade-lab chaos</code>. Times are milliseconds since the world \
-         began, on the director’s clock, when a worker’s line reached it.</footer></main></body></html>\n",
-        style::sheet()
-    )
+    body.push_str(
+        "<footer>Drawn by <code>palisade-lab chaos</code>. Times are milliseconds since the world began, on the \
+         director’s clock, when a worker’s line reached it.</footer>",
+    );
+    page::page("Palisade chaos", &sheet(RULES, SHAPES), &body)
 }
 
 fn table(body: &mut String, runs: &[Run]) {
-    body.push_str(
-        "<div class=\"scroll\"><table><tr><th>nemesis</th><th class=\"left\">arm</th><th>acknowledged</th><th>lost</th>\
-         <th>rejects</th><th>inverted grants</th><th>no answer</th><th>grants</th><th>faults made</th><th>seconds</th></tr>",
-    );
+    let mut rows = Vec::new();
     for run in runs {
         for (at, report) in run.arms.iter().enumerate() {
-            let word = if at == 0 {
-                run.nemesis.word()
-            } else {
-                String::new()
-            };
-            let class = if report.lost.is_empty() {
-                "good"
-            } else {
-                "bad"
-            };
-            let _ = write!(
-                body,
-                "<tr><td>{word}</td><td class=\"left\">{}</td><td>{}</td><td class=\"{class}\">{} ({:.1} %)</td>\
-                 <td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0}</td></tr>",
-                report.arm.word(),
-                report.acknowledged,
-                report.lost.len(),
-                report.share_lost() * 100.0,
-                report.rejects.len(),
-                report
-                    .inverted_grants
-                    .map_or("–".to_owned(), |count| count.to_string()),
-                report.unknown,
-                report.grants,
-                report.interventions.values().sum::<u64>(),
-                report.seconds
-            );
+            rows.push(row(run, report, at == 0));
         }
         if run.outcome != Outcome::Kept {
             let word = if run.arms.is_empty() {
@@ -132,14 +128,49 @@ fn table(body: &mut String, runs: &[Run]) {
             } else {
                 String::new()
             };
-            let _ = write!(
-                body,
-                "<tr><td>{word}</td><td class=\"why bad\" colspan=\"9\">{}</td></tr>",
-                escape(&run.outcome.words())
-            );
+            rows.push(vec![(word, ""), (run.outcome.words(), "bad")]);
         }
     }
-    body.push_str("</table></div>");
+    let columns = [
+        "nemesis",
+        "arm",
+        "acknowledged#",
+        "lost#",
+        "rejected#",
+        "inverted grants#",
+        "no answer#",
+        "grants#",
+        "faults made#",
+        "seconds#",
+    ];
+    body.push_str(&page::table(&columns, rows));
+}
+
+fn row(run: &Run, report: &ArmReport, is_first: bool) -> Vec<(String, &'static str)> {
+    let (lost, percent) = (report.lost.len(), report.share_lost() * 100.0);
+    let word = is_first.then(|| run.nemesis.word());
+    let inverted = report.inverted_grants.map(|count| count.to_string());
+    let cells = [
+        word.unwrap_or_default(),
+        report.arm.word().to_owned(),
+        report.acknowledged.to_string(),
+        format!("{lost} ({percent:.1} %)"),
+        report.rejects.len().to_string(),
+        inverted.unwrap_or("–".to_owned()),
+        report.unknown.to_string(),
+        report.grants.to_string(),
+        report.interventions.values().sum::<u64>().to_string(),
+        format!("{:.0}", report.seconds),
+    ];
+    let is_lost = |column| match (column, lost) {
+        (3, 0) => "good",
+        (3, _) => "bad",
+        _ => "",
+    };
+    let cells = cells.into_iter().enumerate();
+    cells
+        .map(|(column, cell)| (cell, is_lost(column)))
+        .collect()
 }
 
 fn section(body: &mut String, run: &Run) {
@@ -194,22 +225,15 @@ fn arm(body: &mut String, run: &Run, report: &ArmReport) {
     let label = format!("{}: {what}, on set-{}", report.arm.word(), moment.lane);
     let _ = write!(
         body,
-        "<h3>{label}</h3><div class=\"scroll\">{}</div>",
-        timeline::draw(&moment, &label)
+        "<h3>{label}</h3>{}",
+        picture(&timeline::draw(&moment), &label)
     );
     if !report.rejects.is_empty() {
         let _ = write!(
             body,
-            "<p class=\"soft\">Every reject of this arm, over the whole run:</p><div class=\"scroll\">{}</div>{}",
-            rejects::strip(report),
-            rejects::table(report)
+            "<p class=\"soft\">Every rejection of this arm, over the whole run:</p>{}{}",
+            picture(&rejects::strip(report), "Every rejection over time"),
+            rejects::details(report)
         );
     }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }

@@ -1,10 +1,9 @@
-//! What came of it: a line for each run, `chaos.json`, and `chaos.html`, one page without anything from elsewhere.
+//! The results: a line for each run, `chaos.json`, and `chaos.html`, one page that refers to nothing outside itself.
 
 mod bars;
 mod html;
 mod moment;
 mod rejects;
-mod style;
 mod timeline;
 
 use std::path::Path;

@@ -1,116 +1,114 @@
 //! A moment as a drawing: a row for each worker, with what it held, when it thought, and what became of its writes.
 
-use std::fmt::Write as _;
+use palisade_draw::axis::Linear;
+use palisade_draw::{Anchor, Canvas, Font, Layer, Rect, Shape, width};
 
 use super::moment::Moment;
 use crate::chaos::event::{Event, Target, What};
 
-const GUTTER: f64 = 100.0;
-const WIDE: f64 = 1100.0;
+pub(super) const GUTTER: f64 = 100.0;
+pub(super) const WIDE: f64 = 1100.0;
 const ROW: f64 = 58.0;
 
 struct Drawing<'a> {
     moment: &'a Moment<'a>,
-    body: String,
+    axis: Linear,
+    canvas: Canvas,
+    /// Where the last words of the row end, so that the next ones do not run into them.
+    reached: f64,
 }
 
 /// The drawing of a moment.
-pub(super) fn draw(moment: &Moment<'_>, label: &str) -> String {
+pub(super) fn draw(moment: &Moment<'_>) -> Canvas {
+    let high = ROW * moment.workers.len() as f64;
     let mut drawing = Drawing {
         moment,
-        body: String::new(),
+        axis: Linear {
+            from: moment.from_ms,
+            to: moment.to_ms,
+            left: GUTTER,
+            right: WIDE - 10.0,
+        },
+        canvas: Canvas::new(WIDE, high + 30.0),
+        reached: 0.0,
     };
-    let high = ROW * moment.workers.len() as f64;
     drawing.ground(high);
     for (row, worker) in moment.workers.iter().enumerate() {
-        drawing.worker(row, *worker);
+        drawing.worker(ROW * row as f64, *worker);
     }
-    format!(
-        "<svg viewBox=\"0 0 {WIDE} {:.0}\" role=\"img\" aria-label=\"{label}\"><defs><pattern id=\"hatch\" width=\"6\" \
-         height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><line class=\"hatch\" x1=\"0\" \
-         y1=\"0\" x2=\"0\" y2=\"6\"/></pattern></defs>{}</svg>",
-        high + 30.0,
-        drawing.body
-    )
+    drawing.canvas
 }
 
 impl Drawing<'_> {
-    fn x(&self, at_ms: f64) -> f64 {
-        let moment = self.moment;
-        let share = (at_ms - moment.from_ms) / (moment.to_ms - moment.from_ms);
-        GUTTER + share.clamp(0.0, 1.0) * (WIDE - GUTTER - 10.0)
+    /// What is drawn next is explained by these words.
+    fn about(&mut self, words: String) {
+        let note = self.canvas.note(words);
+        self.canvas.about(Some(note));
     }
 
-    fn inside(&self, at_ms: f64) -> bool {
-        (self.moment.from_ms..=self.moment.to_ms).contains(&at_ms)
-    }
-
-    /// The rows, the times below them, and what concerned everybody.
+    /// The rows, the times below them, and faults that concerned everybody.
     fn ground(&mut self, high: f64) {
         let moment = self.moment;
         for (row, worker) in moment.workers.iter().enumerate() {
             let y = ROW * row as f64;
-            let _ = write!(
-                self.body,
-                "<rect class=\"lane\" x=\"{GUTTER}\" y=\"{:.1}\" width=\"{}\" height=\"{}\"/>\
-                 <text class=\"strong\" x=\"0\" y=\"{:.1}\">worker {worker}</text>",
-                y + 2.0,
-                WIDE - GUTTER - 10.0,
-                ROW - 4.0,
-                y + ROW / 2.0 + 4.0
-            );
+            let lane = Rect::new(GUTTER, y + 2.0, WIDE - GUTTER - 10.0, ROW - 4.0);
+            self.canvas.rect(Layer::Ground, lane, 0.0, "lane");
+            let (at, name) = ((0.0, y + ROW / 2.0), format!("worker {worker}"));
+            self.canvas.text(at, Anchor::Start, Font::Strong, &name, "");
         }
         for fault in &moment.faults {
             if !matches!(fault.target, Target::Worker(_)) {
-                let (from, to) = (self.x(fault.from_ms), self.x(fault.to_ms));
-                let _ = write!(
-                    self.body,
-                    "<rect class=\"outage\" x=\"{from:.1}\" y=\"0\" width=\"{:.1}\" height=\"{high}\">\
-                     <title>{:?}: {}</title></rect>",
-                    (to - from).max(1.5),
-                    fault.target,
-                    fault.what
-                );
+                self.about(format!("{:?}: {}", fault.target, fault.what));
+                self.span((fault.from_ms, fault.to_ms), (0.0, high), "outage");
             }
         }
-        let step = step(moment.to_ms - moment.from_ms);
-        let mut at = 0.0;
-        while at <= moment.to_ms - moment.from_ms {
-            let x = self.x(moment.from_ms + at);
-            let _ = write!(
-                self.body,
-                "<line class=\"grid\" x1=\"{x:.1}\" y1=\"0\" x2=\"{x:.1}\" y2=\"{high}\"/>\
-                 <text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{}\">{at:.0} ms</text>",
-                high + 18.0,
-                if at == 0.0 { "start" } else { "middle" }
-            );
-            at += step;
+        self.canvas.about(None);
+        let from_start = Linear {
+            from: 0.0,
+            to: moment.to_ms - moment.from_ms,
+            ..self.axis
+        };
+        for tick in from_start.ticks(120.0) {
+            let (x, words) = (from_start.x(tick), format!("{tick:.0} ms"));
+            self.canvas.line(Layer::Ground, (x, 0.0), (x, high), "grid");
+            if x + width(&words, Font::Small) / 2.0 < WIDE {
+                let at = (x, high + 14.0);
+                self.canvas
+                    .text(at, Anchor::Middle, Font::Small, &words, "soft");
+            }
         }
     }
 
-    fn worker(&mut self, row: usize, worker: usize) {
-        let y = ROW * row as f64;
+    /// A bar over this time, at this height; returns its ends.
+    fn span(&mut self, (from, to): (f64, f64), (y, h): (f64, f64), class: &str) -> (f64, f64) {
+        let (left, right) = (self.axis.x(from), self.axis.x(to));
+        let bar = Rect::new(left, y, (right - left).max(1.5), h);
+        let layer = if class == "outage" {
+            Layer::Ground
+        } else {
+            Layer::Bar
+        };
+        self.canvas.rect(layer, bar, 0.0, class);
+        if class == "pause" {
+            self.canvas.hatch(layer, bar, 6.0, "pause-hatch");
+        }
+        (left, right)
+    }
+
+    fn worker(&mut self, y: f64, worker: usize) {
         let moment = self.moment;
-        let own: Vec<&Event> = moment
-            .events
-            .iter()
-            .copied()
-            .filter(|event| event.worker == worker)
-            .collect();
+        let own = moment.events.iter().copied();
+        let own: Vec<&Event> = own.filter(|event| event.worker == worker).collect();
         self.spans(&own, y);
         for fault in &moment.faults {
             if fault.target == Target::Worker(worker) {
-                let (from, to) = (self.x(fault.from_ms), self.x(fault.to_ms));
-                let _ = write!(
-                    self.body,
-                    "<rect class=\"pause\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"9\"><title>{}</title></rect>",
-                    y + ROW - 13.0,
-                    (to - from).max(2.0),
-                    fault.what
-                );
+                self.about(fault.what.clone());
+                self.span((fault.from_ms, fault.to_ms), (y + ROW - 13.0, 9.0), "pause");
             }
         }
+        self.reached = 0.0;
         own.iter().for_each(|event| self.mark(event, y));
+        self.canvas.about(None);
     }
 
     /// From grant to release, and from read to write.
@@ -131,100 +129,175 @@ impl Drawing<'_> {
                 _ => {}
             }
         }
-        // The end of what nobody ended lies behind the picture.
+        // A span without an end lasts beyond the picture.
         let token = own.last().and_then(|event| event.said.token);
         spans.extend(hold.map(|from| ("hold", from, f64::INFINITY, token)));
         spans.extend(think.map(|from| ("think", from, f64::INFINITY, None)));
         spans.sort_by_key(|span| span.0 != "hold");
+        let mut reached = 0.0;
         for (class, from, to, token) in spans {
             if to < self.moment.from_ms || from > self.moment.to_ms {
                 continue;
             }
-            let (left, right) = (self.x(from), self.x(to));
-            let (top, tall) = match class {
+            let place = match class {
                 "hold" => (y + 8.0, ROW - 24.0),
                 _ => (y + 28.0, ROW - 46.0),
             };
-            let _ = write!(
-                self.body,
-                "<rect class=\"{class}\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{tall:.1}\"/>",
-                (right - left).max(1.0)
-            );
-            if let Some(token) = token.filter(|_| right - left > 58.0) {
-                let _ = write!(
-                    self.body,
-                    "<text class=\"in\" x=\"{:.1}\" y=\"{:.1}\">token {token}</text>",
-                    left + 9.0,
-                    y + 21.0
-                );
+            let (left, right) = self.span((from, to), place, class);
+            let words = token.map(|token| format!("token {token}"));
+            let words = words.filter(|words| {
+                let wide = width(words, Font::Small);
+                left + 9.0 > reached && left + 9.0 + wide <= right
+            });
+            if let Some(words) = words {
+                let at = (left + 9.0, y + 19.0);
+                self.canvas.text(at, Anchor::Start, Font::Small, &words, "");
+                reached = at.0 + width(&words, Font::Small);
             }
         }
     }
 
     fn mark(&mut self, event: &Event, y: f64) {
-        if !self.inside(event.at_ms) {
+        if !(self.moment.from_ms..=self.moment.to_ms).contains(&event.at_ms) {
             return;
         }
-        let (x, middle) = (self.x(event.at_ms), y + 34.0);
-        let title = |words: &str| format!("<title>{words}, {:.1} ms</title>", event.at_ms);
-        let _ = match &event.said.what {
-            What::Claimed => write!(
-                self.body,
-                "<path class=\"claimed\" d=\"M{x:.1} {:.1}l5 8h-10z\">{}</path>",
-                y + 9.0,
-                title("claimed")
+        let (x, middle) = (self.axis.x(event.at_ms), y + 34.0);
+        let (sign, explanation) = match &event.said.what {
+            What::Claimed => (sign(Sign::Claimed, (x, y + 5.0)), "claimed".to_owned()),
+            What::Read => (sign(Sign::Read, (x, middle)), "read the set".to_owned()),
+            What::Acknowledged { element } if self.moment.lost.contains(element.as_str()) => (
+                sign(Sign::Lost, (x, middle)),
+                format!("{element}: acknowledged, and lost"),
             ),
-            What::Read => write!(
-                self.body,
-                "<circle class=\"read\" cx=\"{x:.1}\" cy=\"{middle:.1}\" r=\"4\">{}</circle>",
-                title("read the set")
-            ),
-            What::Acknowledged { element } if self.moment.lost.contains(element.as_str()) => {
-                let (cross, ink) = (
-                    title(&format!("{element}: acknowledged, and lost")),
-                    x + 9.0,
-                );
-                write!(
-                    self.body,
-                    "<path class=\"lost\" d=\"M{:.1} {:.1}l10 10m0 -10l-10 10\">{cross}</path>\
-                     <text class=\"in ink-lost\" x=\"{ink:.1}\" y=\"{:.1}\">lost</text>",
-                    x - 5.0,
-                    middle - 5.0,
-                    middle + 4.0
-                )
-            }
-            What::Acknowledged { element } => write!(
-                self.body,
-                "<circle class=\"kept\" cx=\"{x:.1}\" cy=\"{middle:.1}\" r=\"5\">{}</circle>",
-                title(&format!("{element}: acknowledged, and kept"))
+            What::Acknowledged { element } => (
+                sign(Sign::Kept, (x, middle)),
+                format!("{element}: acknowledged, and kept"),
             ),
             What::Rejected { step, highest } => {
                 let (token, highest) = (event.said.token.unwrap_or(0), highest.unwrap_or(0));
-                write!(
-                    self.body,
-                    "<rect class=\"reject\" x=\"{:.1}\" y=\"{:.1}\" width=\"10\" height=\"10\">{}</rect>\
-                     <text class=\"in ink-reject\" x=\"{:.1}\" y=\"{:.1}\">{token} &lt; {highest}</text>",
-                    x - 5.0,
-                    middle - 5.0,
-                    title(&format!(
-                        "{step:?} refused: token {token} is below {highest}"
-                    )),
-                    x + 8.0,
-                    middle + 4.0
-                )
+                let words = format!("{step:?} rejected: token {token} is below {highest}");
+                (sign(Sign::Rejected, (x, middle)), words)
             }
-            _ => Ok(()),
+            _ => return,
         };
+        let words = match &event.said.what {
+            What::Rejected { highest, .. } => {
+                let (token, highest) = (event.said.token.unwrap_or(0), highest.unwrap_or(0));
+                Some((format!("{token} < {highest}"), "c1"))
+            }
+            _ if sign.1 == "loss" => Some(("lost".to_owned(), "bad")),
+            _ => None,
+        };
+        self.about(format!("{explanation}, {:.1} ms", event.at_ms));
+        self.canvas.mark(Layer::Sign, sign.0, sign.1);
+        let Some((words, class)) = words else { return };
+        let (left, wide) = (x + 9.0, width(&words, Font::SmallStrong));
+        // Where there is no room, pointing at the sign shows the words.
+        if left > self.reached + 4.0 && left + wide < WIDE {
+            let at = (left, middle);
+            self.canvas
+                .text(at, Anchor::Start, Font::SmallStrong, &words, class);
+            self.reached = left + wide;
+        }
     }
 }
 
-/// A round distance between two marks of the axis.
-fn step(span_ms: f64) -> f64 {
-    let rough = span_ms / 8.0;
-    let magnitude = 10_f64.powf(rough.log10().floor());
-    let round = [1.0, 2.0, 5.0, 10.0].map(|times| times * magnitude);
-    round
-        .into_iter()
-        .find(|round| *round >= rough)
-        .unwrap_or(rough)
+/// What a sign means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sign {
+    Claimed,
+    Read,
+    Kept,
+    Lost,
+    Rejected,
+}
+
+/// The shape of a sign and its class. Each has a shape of its own.
+pub(super) fn sign(sign: Sign, (x, y): (f64, f64)) -> (Shape, &'static str) {
+    match sign {
+        Sign::Claimed => (
+            Shape::Path(format!("M{x:.1} {:.1}l5 8h-10z", y - 4.0)),
+            "claimed",
+        ),
+        Sign::Read => (Shape::Circle((x, y), 4.0), "read"),
+        Sign::Kept => (Shape::Circle((x, y), 5.0), "good"),
+        Sign::Lost => (
+            Shape::Path(format!("M{:.1} {:.1}l10 10m0 -10l-10 10", x - 5.0, y - 5.0)),
+            "loss",
+        ),
+        Sign::Rejected => (
+            Shape::Rect(Rect::new(x - 5.0, y - 5.0, 10.0, 10.0), 0.0),
+            "c1",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::event::{Fault, Said, Step};
+
+    fn event(at_ms: f64, worker: usize, token: u64, what: What) -> Event {
+        let said = Said {
+            lane: 0,
+            own_ns: 0,
+            token: Some(token),
+            what,
+        };
+        Event {
+            at_ms,
+            worker,
+            said,
+        }
+    }
+
+    #[test]
+    fn a_crowded_moment_has_signs_for_everything_and_no_words_that_overlap() {
+        let element = "a".to_owned();
+        let highest = Some(3);
+        let mut events = vec![event(100.0, 0, 2, What::Granted)];
+        for step in 0..30 {
+            let at = 110.0 + 7.0 * f64::from(step);
+            let step = Step::Write;
+            events.push(event(at, 0, 2, What::Rejected { step, highest }));
+        }
+        let element_lost = element.clone();
+        let lost = What::Acknowledged {
+            element: element_lost,
+        };
+        events.push(event(500.0, 1, 3, lost));
+        let (target, what) = (Target::Worker(0), "stopped".to_owned());
+        let fault = Fault {
+            from_ms: 200.0,
+            to_ms: 300.0,
+            target,
+            what,
+        };
+        let canvas = draw(&Moment {
+            lane: 0,
+            from_ms: 50.0,
+            to_ms: 1_100.0,
+            workers: vec![0, 1],
+            events: events.iter().collect(),
+            faults: vec![&fault],
+            lost: [element.as_str()].into(),
+        });
+        assert_eq!(canvas.problems(), Vec::<String>::new());
+        let signs = |class: &str| {
+            canvas
+                .marks
+                .iter()
+                .filter(|mark| mark.class == class)
+                .count()
+        };
+        assert_eq!((signs("c1"), signs("loss"), signs("pause")), (30, 1, 1));
+        let said = |words: &str| {
+            canvas
+                .texts
+                .iter()
+                .filter(|text| text.text == words)
+                .count()
+        };
+        assert!(said("lost") == 1 && said("2 < 3") > 1 && said("2 < 3") < 30);
+    }
 }

@@ -1,7 +1,7 @@
-//! A small file system in memory, that fills up and is freed again.
+//! A small file system in memory that can be filled up and freed again.
 //!
-//! It is mounted, opened, and taken out of the tree at once: it lives through the open folder, and is gone with the
-//! lab, however that ends.
+//! It is mounted, opened, and unmounted at once: the open folder keeps it alive, so it is gone with the lab, however
+//! that ends.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -11,12 +11,12 @@ use std::process::Command;
 /// A file system of a fixed size.
 #[derive(Debug)]
 pub(crate) struct SmallDisk {
-    /// Keeps it there.
+    /// Keeps the file system alive.
     root: File,
 }
 
 impl SmallDisk {
-    /// Mounts it on this folder for a moment.
+    /// Makes one; it is mounted on this folder for a moment.
     ///
     /// # Errors
     /// What the machine does not allow.
@@ -54,13 +54,13 @@ impl SmallDisk {
         }
     }
 
-    /// Gives it back.
+    /// Frees that space.
     pub(crate) fn free(&self) {
         let _ = std::fs::remove_file(self.path().join("filler"));
     }
 }
 
-/// Runs a command of the system; what it said if it failed.
+/// Runs a command of the system; the error is its standard error.
 pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     let (program, arguments) = words.split_first().ok_or("no command")?;
     let output = Command::new(program).args(arguments).output();

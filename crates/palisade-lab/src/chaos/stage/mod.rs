@@ -1,8 +1,8 @@
 //! What a nemesis needs in place before a world starts: its environment, its folders, its network.
 
+mod delay_proxy;
 mod disk;
-mod houses;
-mod late;
+mod namespaces;
 pub(crate) mod shim;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,12 +14,12 @@ use palisade_testbed::Proxy;
 use super::ledger::Ledger;
 use super::nemesis::Nemesis;
 use super::world::Plan;
+use delay_proxy::DelayProxy;
 use disk::SmallDisk;
-pub(crate) use houses::{Cut, HOUSES, Houses};
-use late::Late;
+pub(crate) use namespaces::{Cut, NAMESPACES, Namespaces};
 use shim::{Shim, Warp};
 
-/// The ground a world stands on.
+/// What surrounds the processes of a world.
 #[derive(Default)]
 pub(super) struct Stage {
     shim: Option<Shim>,
@@ -27,21 +27,21 @@ pub(super) struct Stage {
     pub(super) warps: Vec<Warp>,
     /// The authority's and the resource's.
     pub(crate) disks: Vec<SmallDisk>,
-    pub(super) houses: Option<Houses>,
+    pub(super) namespaces: Option<Namespaces>,
     relayed: bool,
-    /// For each worker the way to the authority and the way to the resource.
+    /// For each worker the relay to the authority and the relay to the resource.
     pub(super) relays: Vec<[Proxy; 2]>,
-    is_late: bool,
-    late: Option<Late>,
+    needs_delay_proxy: bool,
+    delay_proxy: Option<DelayProxy>,
 }
 
-/// Which of the warps is whose; workers take turns at those that follow.
+/// Whose clock each warp is; the workers share those after these two.
 const AUTHORITY: usize = 0;
 const RESOURCE: usize = 1;
 const WARPS: usize = 5;
 
 impl Stage {
-    /// Puts in place what this nemesis needs.
+    /// Sets up what this nemesis needs.
     ///
     /// # Errors
     /// What the machine does not allow, in words for the report.
@@ -51,7 +51,7 @@ impl Stage {
             Nemesis::WallClock | Nemesis::ClockRate => {
                 if !cfg!(target_arch = "x86_64") {
                     return Err(
-                        "the shim gets at all clocks of a process on x86-64 only".to_owned()
+                        "the shim controls all clocks of a process on x86-64 only".to_owned()
                     );
                 }
                 let shim = Shim::build(folder)?;
@@ -66,9 +66,9 @@ impl Stage {
                     stage.disks.push(SmallDisk::new(&folder.join(name))?);
                 }
             }
-            Nemesis::Partition => stage.houses = Some(Houses::build(folder)?),
+            Nemesis::Partition => stage.namespaces = Some(Namespaces::build(folder)?),
             Nemesis::Delay => stage.relayed = true,
-            Nemesis::Duplicate => stage.is_late = true,
+            Nemesis::Duplicate => stage.needs_delay_proxy = true,
             _ => {}
         }
         Ok(stage)
@@ -95,10 +95,10 @@ impl Stage {
         }
     }
 
-    /// What a worker's command begins with.
+    /// The words before a worker's command.
     pub(super) fn worker_way(&self, worker: usize) -> Vec<String> {
-        let houses = self.houses.as_ref();
-        let way = houses.and_then(|houses| houses.way(worker % HOUSES));
+        let namespaces = self.namespaces.as_ref();
+        let way = namespaces.and_then(|namespaces| namespaces.prefix(worker % NAMESPACES));
         way.unwrap_or_default()
     }
 
@@ -111,14 +111,18 @@ impl Stage {
     }
 
     pub(super) fn authority_listen(&self) -> SocketAddr {
-        self.houses.as_ref().map_or(LOOPBACK, Houses::authority)
+        self.namespaces
+            .as_ref()
+            .map_or(LOOPBACK, Namespaces::authority)
     }
 
     pub(super) fn resource_listen(&self) -> SocketAddr {
-        self.houses.as_ref().map_or(LOOPBACK, Houses::resource)
+        self.namespaces
+            .as_ref()
+            .map_or(LOOPBACK, Namespaces::resource)
     }
 
-    /// Puts what stands between in between, once both servers are there.
+    /// Puts relays and proxies between workers and servers, once both servers run.
     pub(super) fn connect(
         &mut self,
         authority: &str,
@@ -130,18 +134,18 @@ impl Stage {
             let address = authority.strip_prefix("http://").unwrap_or(authority);
             let address: SocketAddr = address
                 .parse()
-                .map_err(|_| format!("there is no way to stand before {authority}"))?;
+                .map_err(|_| format!("cannot relay to {authority}: it is no address and port"))?;
             let pair = |_| [Proxy::to(address), Proxy::to(resource)];
             self.relays = plan.all_workers().map(pair).collect();
         }
-        if self.is_late {
-            let late = Late::open(resource, plan.ttl, plan.seed, Arc::clone(ledger));
-            self.late = Some(late?);
+        if self.needs_delay_proxy {
+            let delay_proxy = DelayProxy::open(resource, plan.ttl, plan.seed, Arc::clone(ledger));
+            self.delay_proxy = Some(delay_proxy?);
         }
         Ok(())
     }
 
-    /// The authority's URL as this worker gets to it.
+    /// The authority's URL for this worker.
     pub(super) fn authority_for(&self, worker: usize, url: &str) -> String {
         match self.relays.get(worker) {
             Some([authority, _]) => format!("http://{}", authority.addr()),
@@ -149,11 +153,11 @@ impl Stage {
         }
     }
 
-    /// The resource's address as this worker gets to it.
+    /// The resource's address for this worker.
     pub(super) fn resource_for(&self, worker: usize, address: SocketAddr) -> String {
         let relayed = self.relays.get(worker).map(|[_, resource]| resource.addr());
-        let late = self.late.as_ref().map(Late::address);
-        relayed.or(late).unwrap_or(address).to_string()
+        let delay_proxy = self.delay_proxy.as_ref().map(DelayProxy::address);
+        relayed.or(delay_proxy).unwrap_or(address).to_string()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The preload shim: built by the machine's C compiler when it is needed, and steered through a small file.
+//! The preload shim: built with the machine's C compiler when it is needed, and controlled through a small file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -37,10 +37,10 @@ impl Shim {
         }
     }
 
-    /// Whether it gets at the clock of a program that reads the vDSO by itself, as the servers do.
+    /// Checks that it changes the clock of a program that reads the vDSO by itself, as the servers do.
     ///
     /// # Errors
-    /// If it does not: a nemesis that does nothing must not count.
+    /// It does not. A nemesis without an effect must not count.
     pub(crate) fn check(&self, folder: &Path) -> Result<(), String> {
         let warp = Warp::new(folder.join("clock-check"))?;
         warp.wall(3_600)?;
@@ -56,7 +56,7 @@ impl Shim {
         }
     }
 
-    /// What a process is started with to have it.
+    /// The environment of a process that uses it.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         vec![("LD_PRELOAD".to_owned(), self.object.display().to_string())]
     }
@@ -81,7 +81,7 @@ struct State {
 }
 
 impl Warp {
-    /// Clocks that are right so far, steered through this file.
+    /// Clocks that are right so far, controlled through this file.
     pub(crate) fn new(path: PathBuf) -> Result<Warp, String> {
         let file = File::create(&path).map_err(|error| error.to_string())?;
         let state = State {
@@ -100,7 +100,7 @@ impl Warp {
         Ok(warp)
     }
 
-    /// What a process is started with, beside the shim.
+    /// The environment of a process with these clocks, in addition to the shim's.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let path = self.path.display().to_string();
         vec![("PALISADE_LAB_CLOCK".to_owned(), path)]
@@ -111,11 +111,11 @@ impl Warp {
         self.change(|state| state.wall = seconds * NANOS)
     }
 
-    /// The clocks that count from the start go so many thousandths as fast from now on.
+    /// Clocks that count from the start run at so many thousandths of their rate from now on.
     pub(crate) fn rate(&self, thousandths: i64) -> Result<(), String> {
         self.change(|state| {
             let now = monotonic();
-            // As the shim reckons: nothing jumps.
+            // The shim computes the same, so that no clock jumps.
             state.extra += (now - state.since) / 1_000 * (state.rate - 1_000);
             (state.since, state.rate) = (now, thousandths);
         })
@@ -144,7 +144,7 @@ impl Warp {
     }
 }
 
-/// The clock that the shim reckons with, as it really is.
+/// The real value of the clock that the shim computes with.
 fn monotonic() -> i64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec * NANOS + time.tv_nsec

@@ -1,4 +1,4 @@
-//! The holder's deadline (DESIGN §5): nobody believes in a lock in the moment in which the authority
+//! The holder's deadline (H1): nobody believes in a lock in the moment in which the authority
 //! grants it to another. Promised for clocks within 1 % only; not promised after a revocation (the
 //! holder is told with its next renewal), nor for grants that a restored backup does not know.
 

@@ -83,8 +83,9 @@ impl Check for EarlyExpiry {
                     }
                 }
             }
-            Fact::Stalled { at } => {
-                for lease in self.leases.values_mut() {
+            Fact::Stalled { at, pause } => {
+                let matters = |lease: &&mut Lease| pause.is_none_or(|pause| pause > lease.ttl / 4);
+                for lease in self.leases.values_mut().filter(matters) {
                     lease.not_before = lease.not_before.max(at + lease.ttl);
                 }
             }

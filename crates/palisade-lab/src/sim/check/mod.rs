@@ -8,6 +8,7 @@ mod exclusion;
 mod fifo;
 mod liveness;
 mod lost_update;
+mod presence;
 mod refusal;
 mod resurrection;
 mod token_order;
@@ -27,6 +28,7 @@ pub(crate) trait Check {
 pub(crate) const EXCLUSION: &str = "mutual exclusion in the log";
 pub(crate) const TOKEN_ORDER: &str = "token order";
 pub(crate) const EARLY_EXPIRY: &str = "no early expiry";
+pub(crate) const PRESENCE: &str = "work is not absence";
 pub(crate) const FIFO: &str = "first come, first served";
 pub(crate) const DURABILITY: &str = "durability of acknowledged grants";
 pub(crate) const BELIEF: &str = "one believer";
@@ -41,6 +43,7 @@ pub(crate) fn all(plan: &Plan, only: Option<&str>) -> Vec<Box<dyn Check>> {
         Box::<exclusion::Exclusion>::default(),
         Box::<token_order::TokenOrder>::default(),
         Box::<early_expiry::EarlyExpiry>::default(),
+        Box::<presence::Presence>::default(),
         Box::<fifo::Fifo>::default(),
         Box::<durability::Durability>::default(),
         Box::new(belief::Belief::new(plan.tame)),

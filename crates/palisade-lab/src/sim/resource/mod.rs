@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use palisade_core::fence::{FenceState, Mode, Op, Pass, Rearm, Reject, Rule, Verdict};
+use palisade_core::limits::RESTORE_LEAP;
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_wal::testing::{Fault, Loss, SimStorage};
 use palisade_wal::{CreateOptions, Id, Options, Wal, backup_on, restore_on};
@@ -353,7 +354,8 @@ impl Resource {
         };
         Rule {
             mode,
-            ..Rule::CLAIM
+            // Schedules restore the authority many times; the default believes one restore.
+            max_jump: Some(64 * RESTORE_LEAP),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use palisade_server::pipeline::Returning;
 use palisade_server::pipeline::replay::Replay;
-use palisade_wal::testing::{Fault, Loss, SimStorage};
+use palisade_wal::testing::{Fault, Loss, PutBack, SimStorage};
 use palisade_wal::{
     CreateOptions, Fold, Id, OpenError, Options, Seq, SnapshotReader, SnapshotWriter, Wal,
     backup_on, restore_on,
@@ -20,6 +20,8 @@ const SNAPSHOT_AFTER: u64 = 4 << 10;
 pub(crate) struct Disk {
     storage: SimStorage,
     backup: Option<SimStorage>,
+    /// The directory as it was at the last backup, copied file by file.
+    older: Option<SimStorage>,
     seed: u64,
     restores: u8,
 }
@@ -37,6 +39,7 @@ impl Disk {
         Disk {
             storage: SimStorage::new(seed),
             backup: None,
+            older: None,
             seed,
             restores: 0,
         }
@@ -47,9 +50,12 @@ impl Disk {
         open(&self.storage, self.seed)
     }
 
-    /// Whether a copy of the directory can be opened; it must not (rule A5).
+    /// Whether a copy of the directory can be opened, or an older copy that was put back in its place; neither
+    /// must (rule A5).
     pub(crate) fn copy_opens(&self) -> bool {
-        Wal::open_on(Arc::new(self.storage.copied()), &options()).is_ok()
+        let opens = |storage: SimStorage| Wal::open_on(Arc::new(storage), &options()).is_ok();
+        let put_back = |older: &SimStorage| self.storage.put_back(older, PutBack::Anew);
+        opens(self.storage.copied()) || self.older.as_ref().map(put_back).is_some_and(opens)
     }
 
     /// The process is gone, the machine is not.
@@ -109,6 +115,7 @@ impl Disk {
 
     pub(crate) fn back_up(&mut self) {
         let target = SimStorage::new(self.seed);
+        self.older = Some(self.storage.restart());
         // A disk that is just failing gives no backup; the last one stays.
         if backup_on(&self.storage, &target).is_ok() {
             self.backup = Some(target);

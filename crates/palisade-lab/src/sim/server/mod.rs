@@ -36,14 +36,13 @@ use desk::Desk;
 pub(crate) use desk::ReplyTo;
 use disk::{Disk, Opened};
 use ledger::Ledger;
-use process::Process;
+use process::{Absence, Process};
 
 /// The wall clock when a simulation begins.
 const FIRST_WALL_MS: u64 = 1_800_000_000_000;
 
 /// As in the product's sequencer, in nanoseconds.
 const HEARTBEAT: u64 = 100_000_000;
-const STALL: u64 = 500_000_000;
 
 /// The room asked of the log for a round; the product asks for its own, larger batches.
 const ROUND_BYTES: usize = 2 << 10;
@@ -113,8 +112,11 @@ impl Authority {
             boot_then: self.clock.nanos(),
             at: now,
             wall: WallTime::default(),
-            looked: now,
+            away: Absence::new(now),
+            believed: Absence::new(now),
             idle_since: None,
+            busy_since: None,
+            used: Span::ZERO,
             inbox: Vec::new(),
             desk: Desk::default(),
             bytes: Vec::new(),
@@ -211,8 +213,17 @@ impl Authority {
     pub(crate) fn pause(&mut self) {
         let local = self.clock.nanos();
         if let Some(process) = &mut self.process {
-            process.look_back(local);
-            process.idle_since = None;
+            process.look_back(local, self.mutant);
+            process.look(process.now(local), self.mutant);
+        }
+    }
+
+    /// From now on the process works on something, and looks at nothing else for a while.
+    pub(crate) fn work(&mut self) {
+        self.pause();
+        let local = self.clock.nanos();
+        if let Some(process) = &mut self.process {
+            process.busy_since = Some(process.now(local));
         }
     }
 
@@ -222,21 +233,28 @@ impl Authority {
         let Some(process) = &mut self.process else {
             return;
         };
-        process.look_back(local);
-        process.idle_since = None;
-        let last = process.looked;
+        process.look_back(local, self.mutant);
         let was_full =
             std::mem::replace(&mut process.full, process.wal.reserve(ROUND_BYTES).is_err());
         process.stamp(local, wall);
-        process.looked = process.at;
+        process.look(process.at, self.mutant);
+        let was_full = was_full.then_some(Away::Stalled);
+        let away = was_full.or(process.away.take());
+        let believed = was_full.or(process.believed.take());
         if process.full {
             self.facts.push(Fact::DiskFull);
         } else {
-            let away = process.at.since(last) > Span::from_nanos(STALL + HEARTBEAT);
             let (at, left) = (process.at.as_nanos(), std::mem::take(&mut process.left));
-            if was_full || away {
-                self.facts.push(Fact::Stalled { at });
-                self.grace(Away::Stalled);
+            self.facts.extend(away.map(|away| Fact::Stalled {
+                at,
+                pause: match away {
+                    Away::Paused(pause) => Some(pause.as_nanos()),
+                    Away::Stalled | Away::Restarted => None,
+                },
+            }));
+            if let Some(away) = believed {
+                self.facts.push(Fact::Graced { at });
+                self.grace(away);
             }
             for command in left {
                 self.apply(command);
@@ -292,6 +310,9 @@ impl Authority {
         }
         process.bytes.clear();
         process.head = 0;
+        if let Some(since) = process.busy_since.take() {
+            process.used = process.used.plus(process.now(local).since(since));
+        }
         process.idle_since = Some(process.now(local));
         self.facts
             .extend(process.turns.drain(..).map(Fact::Published));

@@ -1,6 +1,8 @@
 //! The report as a picture: a panel for each workload, a bar for each system.
 
-use std::fmt::Write as _;
+use palisade_draw::bars::{Bar, Panel, room};
+use palisade_draw::style::sheet;
+use palisade_draw::{Anchor, Canvas, Font};
 
 use super::markdown::short;
 use super::{Report, Row, Spread};
@@ -8,40 +10,38 @@ use crate::measure::median;
 use crate::peers::system::System;
 use crate::peers::workload::{self, Workload};
 
-const WIDTH: f64 = 1_000.0;
-const PANEL: f64 = 490.0;
-const LEFT: f64 = 120.0;
-const BAR: f64 = 250.0;
-const ROW: f64 = 20.0;
-/// The line that says what the figures are: beside a long title it would reach into the next panel.
-const UNIT: f64 = 15.0;
+const EDGE: f64 = 20.0;
+const COLUMN: f64 = 490.0;
 
 /// One self-contained SVG.
 pub(super) fn draw(report: &Report) -> String {
-    let panels: Vec<(&Workload, Vec<&Row>)> = workload::ALL
+    drawing(report).to_svg(&sheet(&[], ""), "Palisade beside other systems")
+}
+
+fn drawing(report: &Report) -> Canvas {
+    let panels: Vec<Panel> = workload::ALL
         .iter()
         .map(|workload| (workload, report.of(workload).0))
         .filter(|(_, rows)| !rows.is_empty())
+        .map(|(workload, rows)| panel(workload, &rows))
         .collect();
-    let tallest = panels.iter().map(|(_, rows)| rows.len()).max();
-    let tall = 50.0 + UNIT + ROW * tallest.unwrap_or(0) as f64;
-    let height = 40.0 + tall * panels.len().div_ceil(2) as f64;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"system-ui, sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-    );
-    for (number, (workload, rows)) in panels.iter().enumerate() {
-        let (x, y) = (
-            10.0 + PANEL * (number % 2) as f64,
-            24.0 + tall * (number / 2) as f64,
-        );
-        panel(&mut svg, x, y, workload, rows);
+    let mut canvas = Canvas::new(2.0 * COLUMN + EDGE, EDGE);
+    for pair in panels.chunks(2) {
+        for (column, panel) in pair.iter().enumerate() {
+            let at = (EDGE + COLUMN * column as f64, canvas.height);
+            panel.draw(&mut canvas, at, COLUMN - 2.0 * EDGE);
+        }
+        canvas.height += pair.iter().map(Panel::height).fold(0.0, f64::max) + 18.0;
     }
-    let escaped = report.machine.replace('&', "&amp;").replace('<', "&lt;");
-    text(&mut svg, 10.0, height - 8.0, &escaped, "#666666");
-    svg.push_str("</svg>\n");
-    svg
+    canvas.text(
+        (EDGE, canvas.height),
+        Anchor::Start,
+        Font::Small,
+        &report.machine,
+        "soft",
+    );
+    canvas.height += 20.0;
+    canvas
 }
 
 fn figure(workload: &Workload, row: &Row) -> Spread {
@@ -52,36 +52,29 @@ fn figure(workload: &Workload, row: &Row) -> Spread {
     }
 }
 
-fn panel(svg: &mut String, x: f64, y: f64, workload: &Workload, rows: &[&Row]) {
-    let what = if workload.is_about_time() {
-        "p50 in µs, shorter is better"
-    } else {
-        "per second, longer is better"
-    };
-    text(svg, x, y, workload.title, "#111111");
-    text(svg, x, y + UNIT, what, "#666666");
+fn panel(workload: &Workload, rows: &[&Row]) -> Panel {
     let spreads: Vec<Spread> = rows.iter().map(|row| figure(workload, row)).collect();
-    let full = full(&spreads, workload.is_about_time());
-    for (number, (row, spread)) in rows.iter().zip(spreads).enumerate() {
-        let top = y + UNIT + 8.0 + ROW * number as f64;
-        let own = row.profile.system == System::Palisade;
-        let color = if own { "#2a6f4e" } else { "#9aa7b4" };
-        text(svg, x, top + 13.0, row.profile.name, "#111111");
-        let [from, to, end] =
-            [spread.least, spread.most, spread.median].map(|figure| (figure / full).min(1.0) * BAR);
-        rectangle(svg, x + LEFT, top + 2.0, end, 14.0, color);
-        rectangle(svg, x + LEFT + from, top + 8.5, to - from, 1.0, "#111111");
-        if spread.most > full {
-            rectangle(svg, x + LEFT + BAR - 14.0, top, 4.0, 18.0, "#ffffff");
-        }
-        let said = short(spread.median);
-        text(
-            svg,
-            x + LEFT + to.max(end) + 6.0,
-            top + 13.0,
-            &said,
-            "#111111",
-        );
+    let unit = match workload.is_about_time() {
+        true => "median µs, shorter is better; line: least to most",
+        false => "per second, longer is better; line: least to most",
+    };
+    let bars = rows.iter().zip(&spreads).map(|(row, spread)| Bar {
+        name: row.profile.name.to_owned(),
+        value: spread.median,
+        words: short(spread.median),
+        class: if row.profile.system == System::Palisade {
+            "good"
+        } else {
+            "grey"
+        },
+        range: Some((spread.least, spread.most)),
+    });
+    Panel {
+        title: workload.title.to_owned(),
+        unit: unit.to_owned(),
+        rows: bars.map(Some).collect(),
+        full: full(&spreads, workload.is_about_time()),
+        names: room(rows.iter().map(|row| row.profile.name)),
     }
 }
 
@@ -100,23 +93,11 @@ fn full(spreads: &[Spread], is_about_time: bool) -> f64 {
         .fold(f64::MIN_POSITIVE, f64::max)
 }
 
-fn rectangle(svg: &mut String, x: f64, y: f64, width: f64, height: f64, color: &str) {
-    let _ = writeln!(
-        svg,
-        "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{color}\"/>"
-    );
-}
-
-fn text(svg: &mut String, x: f64, y: f64, text: &str, color: &str) {
-    let _ = writeln!(
-        svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{color}\">{text}</text>"
-    );
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::load::Sample;
+    use crate::peers::system;
 
     #[test]
     fn one_that_cannot_keep_up_does_not_hide_the_others_and_a_fast_one_is_drawn_whole() {
@@ -128,5 +109,41 @@ mod tests {
         let times = [spread(2.0, 3.0), spread(1.0, 9.0), spread(800.0, 900.0)];
         assert_eq!(full(&times, true), 9.0);
         assert_eq!(full(&times, false), 900.0);
+    }
+
+    #[test]
+    fn no_texts_overlap_where_every_system_is_in_every_panel_and_one_cannot_keep_up() {
+        let all: (&'static [Workload], &'static [system::Profile]) = (&workload::ALL, &system::ALL);
+        let mut rows = Vec::new();
+        for workload in all.0 {
+            for (number, profile) in all.1.iter().enumerate() {
+                let sample = |factor: f64| Sample {
+                    per_second: 98_765.4 * factor,
+                    p50: 10_f64.powi(number as i32) * factor,
+                    p99: 9.0,
+                    p999: 9.0,
+                    cpu: 9.0,
+                    operations: 1,
+                };
+                rows.push(Row {
+                    workload,
+                    profile,
+                    samples: vec![sample(1.0), sample(3.0)],
+                    syncs: Ok(1.0),
+                    failed: None,
+                });
+            }
+        }
+        let canvas = drawing(&Report {
+            machine: "4 cores".to_owned(),
+            command: String::new(),
+            load: [String::new(), String::new()],
+            restless: 0,
+            rows,
+            held: Vec::new(),
+        });
+        assert_eq!(canvas.problems(), Vec::<String>::new());
+        let own = canvas.marks.iter().filter(|mark| mark.class == "good");
+        assert_eq!(own.count(), all.0.len(), "Palisade’s bar in each panel");
     }
 }

@@ -71,7 +71,7 @@ fn lock_token(hex: &str) -> Result<LeaseKey, Refusal> {
 }
 
 /// 32 hexadecimal digits, or the same with the hyphens of a UUID.
-fn request_id(text: &str) -> Result<RequestId, Refusal> {
+pub(in crate::net) fn request_id(text: &str) -> Result<RequestId, Refusal> {
     let hyphens = [8, 13, 18, 23];
     let is_uuid = text.len() == 36 && hyphens.iter().all(|&at| text.as_bytes()[at] == b'-');
     let digits = if is_uuid {
@@ -114,6 +114,8 @@ pub(in crate::net) fn granted(
         lock_token: granted.key.to_hex(),
         fencing_token: granted.token.get(),
         lease_duration_ms: granted.ttl.as_millis().into(),
+        valid_for_ms: granted.valid_for.as_millis(),
+        waited_ms: granted.waited.as_millis(),
         remaining_ms: Span::from_nanos(remaining).as_millis(),
         acquired_at: wall_time(granted.acquired_at),
         authority: identity.authority.as_str().to_owned(),
@@ -125,6 +127,7 @@ pub(in crate::net) fn renewed(lock: &LockName, renewed: &Renewed) -> wire::Renew
         resource_id: lock.as_str().to_owned(),
         fencing_token: renewed.token.get(),
         lease_duration_ms: renewed.ttl.as_millis().into(),
+        valid_for_ms: renewed.valid_for.as_millis(),
         remaining_ms: renewed.valid_for.as_millis(),
     }
 }

@@ -2,20 +2,19 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::{
-    DefaultBodyLimit, FromRequest, FromRequestParts, Query, RawPathParams, Request,
-};
+use axum::extract::{FromRequest, FromRequestParts, Query, RawPathParams, Request};
+use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_TYPE, ORIGIN};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
-use palisade_core::LockName;
+use palisade_core::{LockName, RequestId};
 use palisade_proto::Code;
+use palisade_proto::json::Object;
 use serde::de::DeserializeOwned;
 
 use super::reply::Problem;
 use crate::net::app::App;
 use crate::net::convert::{self, Refusal};
+use crate::shell;
 
 /// The lock that the path names; percent-encoded, so any name can be written.
 pub(super) struct Lock(pub(super) LockName);
@@ -24,12 +23,47 @@ impl FromRequestParts<Arc<App>> for Lock {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Lock, Problem> {
-        let params = RawPathParams::from_request_parts(parts, app)
-            .await
-            .map_err(|_| Refusal::invalid("resource_id: lock name is not printable ASCII"))?;
-        let name = params.iter().next().map_or("", |(_, name)| name);
-        Ok(Lock(convert::lock_name("resource_id", name)?))
+        let name = segment(parts, app, "resource_id").await?;
+        Ok(Lock(convert::lock_name("resource_id", &name)?))
     }
+}
+
+/// The request that the path names.
+pub(super) struct Named(pub(super) RequestId);
+
+impl FromRequestParts<Arc<App>> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Named, Problem> {
+        let id = segment(parts, app, "request_id").await?;
+        Ok(Named(convert::json::request_id(&id)?))
+    }
+}
+
+/// The one part of the path that varies, decoded.
+async fn segment(parts: &mut Parts, app: &Arc<App>, name: &str) -> Result<String, Refusal> {
+    let escapes = well_escaped(name, parts.uri.path());
+    let params = RawPathParams::from_request_parts(parts, app).await;
+    escapes?;
+    // What is no UTF-8 is no name either.
+    let params =
+        params.map_err(|_| Refusal::invalid(format!("{name}: it is not printable ASCII")))?;
+    let value = params.iter().next().map_or("", |(_, value)| value);
+    Ok(value.to_owned())
+}
+
+/// Decoders leave an escape that is none as it stands, so two spellings would be one name.
+fn well_escaped(what: &str, encoded: &str) -> Result<(), Refusal> {
+    for (at, _) in encoded.match_indices('%') {
+        let digits = encoded.as_bytes().get(at + 1..at + 3);
+        if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
+            let shown: String = encoded[at..].chars().take(3).collect();
+            return Err(Refusal::invalid(format!(
+                "{what}: {shown:?} is no percent-encoding; a % is written %25"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The parameters after `?`.
@@ -39,6 +73,7 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Params<T>, Problem> {
+        well_escaped("parameters", parts.uri.query().unwrap_or_default())?;
         match Query::try_from_uri(&parts.uri) {
             Ok(Query(params)) => Ok(Params(params)),
             Err(rejection) => Err(Refusal::invalid(source(&rejection)).into()),
@@ -46,13 +81,16 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
     }
 }
 
-/// The innermost cause, which names the parameter.
+/// The innermost cause, which names the parameter. Serde calls it a field.
 fn source(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    innermost.to_string()
+    let message = innermost.to_string();
+    message
+        .replace("there are no fields", "this path takes none")
+        .replacen("field", "parameter", 1)
 }
 
 /// An integer among the parameters.
@@ -71,31 +109,20 @@ pub(super) fn integer(name: &str, text: Option<&str>) -> Result<Option<u64>, Ref
     }
 }
 
-/// A JSON body.
+/// A JSON body: an object. Where nothing has to be said it may be left out.
 pub(super) struct Input<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for Input<T> {
     type Rejection = Problem;
 
-    async fn from_request(mut request: Request, app: &Arc<App>) -> Result<Input<T>, Problem> {
+    async fn from_request(request: Request, _: &Arc<App>) -> Result<Input<T>, Problem> {
         declared_as_json(request.headers())?;
-        DefaultBodyLimit::max(app.settings.body_bytes).apply(&mut request);
-        let reading = Bytes::from_request(request, app);
-        let body = match tokio::time::timeout(app.settings.body_timeout, reading).await {
-            Ok(Ok(body)) => body,
-            Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-                let most = app.settings.body_bytes;
-                let message = format!("the body is larger than {most} bytes");
-                return Err(Refusal::new(Code::TooLarge, message).into());
-            }
-            Ok(Err(_)) => return Err(Refusal::invalid("the body ended early").into()),
-            Err(_) => {
-                let message = "the body did not arrive in time";
-                return Err(Refusal::new(Code::RequestTimeout, message).into());
-            }
-        };
-        serde_json::from_slice(&body)
-            .map(Input)
+        let body = shell::read(request.into_body())
+            .await
+            .map_err(|error| Refusal::new(error.code(), error.to_string()))?;
+        let said: &[u8] = if body.is_empty() { b"{}" } else { &body };
+        serde_json::from_slice(said)
+            .map(|Object(input)| Input(input))
             .map_err(|error| Refusal::invalid(complaint(&error, &body)).into())
     }
 }

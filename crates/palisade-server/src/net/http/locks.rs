@@ -6,17 +6,28 @@ use axum::extract::State;
 use palisade_core::{Ending, Outcome};
 use palisade_proto::Code;
 use palisade_proto::json::{
-    AcquireBody, AcquireReply, BreakBody, BreakReply, DeniedReply, ErrorReply, ListReply,
-    LockReply, ReleaseBody, ReleaseReply, RenewBody, RenewReply,
+    AbandonReply, AcquireBody, AcquireReply, BreakBody, BreakReply, DeniedReply, ErrorReply,
+    ListReply, LockReply, Nothing, ReleaseBody, ReleaseReply, RenewBody, RenewReply,
 };
 use serde::Deserialize;
+use utoipa::IntoParams;
 
-use super::input::{Input, Lock, Params, integer};
+use super::input::{Input, Lock, Named, Params, integer};
 use super::openapi::Refusals;
 use super::reply::{Json, Problem, Reply};
 use crate::net::app::App;
 use crate::net::convert::{self, Refusal, json, refusal};
 use crate::pipeline::{Answer, Request};
+
+/// Which lock.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[allow(dead_code, reason = "read by the derive; never built")]
+struct LockPath {
+    /// The lock, percent-encoded.
+    #[param(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+    resource_id: String,
+}
 
 /// Ask for a lock
 ///
@@ -26,7 +37,7 @@ use crate::pipeline::{Answer, Request};
     post,
     path = "/v1/locks/{resource_id}/acquire",
     tag = "locks",
-    params(("resource_id" = String, Path, description = "The lock, percent-encoded.")),
+    params(LockPath),
     request_body = AcquireBody,
     responses(
         (status = 200, description = "The lock is yours.", body = AcquireReply),
@@ -57,7 +68,7 @@ pub(super) async fn acquire(
     post,
     path = "/v1/locks/{resource_id}/renew",
     tag = "locks",
-    params(("resource_id" = String, Path, description = "The lock, percent-encoded.")),
+    params(LockPath),
     request_body = RenewBody,
     responses(
         (status = 200, description = "The lease lasts its full time again.", body = RenewReply),
@@ -85,7 +96,7 @@ pub(super) async fn renew(
     post,
     path = "/v1/locks/{resource_id}/release",
     tag = "locks",
-    params(("resource_id" = String, Path, description = "The lock, percent-encoded.")),
+    params(LockPath),
     request_body = ReleaseBody,
     responses(
         (status = 200, description = "It is given up.", body = ReleaseReply),
@@ -116,6 +127,40 @@ pub(super) async fn release(
     }))
 }
 
+/// Give a request up
+///
+/// For a caller that does not know what became of its acquire. If the request waits it leaves the queue;
+/// if it was granted the lock is released; if it arrives later it is refused as `abandoned`. It can be
+/// repeated, and the body may be left out.
+#[utoipa::path(
+    post,
+    path = "/v1/requests/{request_id}/abandon",
+    tag = "locks",
+    params((
+        "request_id" = String,
+        Path,
+        pattern = "^([0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$",
+        description = "The `request_id` of the acquire."
+    )),
+    responses(
+        (status = 200, description = "Nothing of it is left.", body = AbandonReply),
+        Refusals,
+    )
+)]
+pub(super) async fn abandon(
+    State(app): State<Arc<App>>,
+    Named(request): Named,
+    Input(Nothing {}): Input<Nothing>,
+) -> Reply<AbandonReply> {
+    match app.ask(Request::Abandon(request)).await {
+        Answer::Outcome(Outcome::Done) => Ok(Json(AbandonReply {
+            request_id: request.to_hex(),
+            abandoned: true,
+        })),
+        other => Err(refusal(other).into()),
+    }
+}
+
 /// Take a lock away from its holder
 ///
 /// An operator's call. Only the fence at the resource keeps the old holder from writing: the next
@@ -124,7 +169,7 @@ pub(super) async fn release(
     post,
     path = "/v1/locks/{resource_id}/break",
     tag = "locks",
-    params(("resource_id" = String, Path, description = "The lock, percent-encoded.")),
+    params(LockPath),
     request_body = BreakBody,
     responses(
         (status = 200, description = "It is taken away.", body = BreakReply),
@@ -159,7 +204,7 @@ pub(super) async fn revoke(
     get,
     path = "/v1/locks/{resource_id}",
     tag = "locks",
-    params(("resource_id" = String, Path, description = "The lock, percent-encoded.")),
+    params(LockPath),
     responses(
         (status = 200, description = "What is known of it.", body = LockReply),
         Refusals,
@@ -189,9 +234,9 @@ pub(super) struct Listing {
     path = "/v1/locks",
     tag = "locks",
     params(
-        ("prefix" = Option<String>, Query, description = "Only locks whose names start so."),
+        ("prefix" = Option<String>, Query, max_length = 255, pattern = "^[ -~]*$", description = "Only locks whose names start so."),
         ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "At most this many on the page; 100 if left out."),
-        ("cursor" = Option<String>, Query, description = "The `next_cursor` of the page before."),
+        ("cursor" = Option<String>, Query, pattern = "^a[0-9a-fA-F]{16}$", description = "The `next_cursor` of the page before."),
     ),
     responses(
         (status = 200, description = "One page.", body = ListReply),

@@ -11,33 +11,49 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::{Method, Uri};
+use axum::middleware::from_extractor_with_state;
 use axum::routing::{get, post};
 use palisade_proto::Code;
+use palisade_proto::json::Nothing;
 
 pub use openapi::document;
 
 use super::app::App;
 use super::convert::{self, Refusal};
+use super::listings;
+use input::Params;
 use reply::Problem;
 
 /// Every path, and JSON answers for those that are not there.
 pub(super) fn routes(app: &Arc<App>) -> Router {
-    Router::new()
-        .route("/v1/locks", get(locks::list))
+    let listing = Router::new().route("/v1/locks", get(locks::list));
+    let without_parameters = Router::new()
         .route("/v1/locks/{resource_id}", get(locks::show))
         .route("/v1/locks/{resource_id}/acquire", post(locks::acquire))
         .route("/v1/locks/{resource_id}/renew", post(locks::renew))
         .route("/v1/locks/{resource_id}/release", post(locks::release))
         .route("/v1/locks/{resource_id}/break", post(locks::revoke))
-        .route("/v1/watch", get(watch::watch))
+        .route("/v1/requests/{request_id}/abandon", post(locks::abandon))
         .route("/v1/status", get(ops::status))
         .route("/v1/clock/advance", post(ops::advance))
         .route("/healthz", get(ops::health))
         .route("/metrics", get(ops::metrics))
         .route("/openapi.json", get(ops::openapi))
+        .route_layer(from_extractor_with_state::<Params<Nothing>, _>(Arc::clone(
+            app,
+        )));
+    Router::new()
+        .merge(listings::bounded(app, listing))
+        .route("/v1/watch", get(watch::watch))
+        .merge(without_parameters)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .with_state(Arc::clone(app))
+}
+
+/// A refusal from outside the handlers, as they would give it.
+pub(super) fn refused(refusal: Refusal) -> axum::response::Response {
+    axum::response::IntoResponse::into_response(Problem::from(refusal))
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {

@@ -26,6 +26,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         locks::acquire,
         locks::renew,
         locks::release,
+        locks::abandon,
         locks::revoke,
         locks::show,
         locks::list,

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_TYPE, VARY};
+use axum::response::IntoResponse;
 use palisade_proto::Code;
 use palisade_proto::json::{AdvanceBody, ClockReply, HealthReply, StatusReply};
 
 use super::input::Input;
 use super::openapi::{self, Refusals};
-use super::reply::{Json, Problem, Reply};
+use super::reply::{Json, Reply};
 use crate::net::app::App;
 use crate::net::convert::{Refusal, json, refusal};
-use crate::net::metrics as meters;
+use crate::net::metrics::{self as meters, Format};
 use crate::pipeline::{Answer, Request};
 
 /// What the authority says about itself
@@ -76,17 +77,26 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Reply<HealthReply> {
 }
 
 /// Counters and gauges for Prometheus
+///
+/// In Prometheus' own text format, or in OpenMetrics for who asks for it with `Accept`.
 #[utoipa::path(
     get,
     path = "/metrics",
     tag = "operation",
-    responses((status = 200, description = "The text format.", content_type = "text/plain", body = String))
+    responses(
+        (status = 200, description = "The metrics.", content(
+            (String = "text/plain"),
+            (String = "application/openmetrics-text"),
+        )),
+        Refusals,
+    )
 )]
-pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
-    match meters::text(&app) {
-        Ok(text) => Ok(([(CONTENT_TYPE, OPEN_METRICS)], text).into_response()),
-        Err(error) => Err(Refusal::new(Code::Internal, error.to_string()).into()),
-    }
+pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> impl IntoResponse {
+    let accept = headers.get_all(ACCEPT).iter();
+    let accept: Vec<_> = accept.filter_map(|value| value.to_str().ok()).collect();
+    let format = Format::asked_for(&accept.join(","));
+    let headers = [(CONTENT_TYPE, format.content_type()), (VARY, "Accept")];
+    (headers, meters::text(&app, format))
 }
 
 /// This description
@@ -94,10 +104,11 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Pro
     get,
     path = "/openapi.json",
     tag = "operation",
-    responses((status = 200, description = "OpenAPI 3.1.", content_type = "application/json", body = Object))
+    responses(
+        (status = 200, description = "OpenAPI 3.1.", content_type = "application/json", body = Object),
+        Refusals,
+    )
 )]
 pub(super) async fn openapi() -> impl IntoResponse {
     Json(openapi::document())
 }
-
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -10,7 +10,6 @@ use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
 use palisade_proto::json::MissedBody;
 use serde::{Deserialize, Serialize};
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
 
 use super::input::{Params, integer};
@@ -33,13 +32,17 @@ pub(super) struct Watching {
 /// Server-sent events named `granted`, `released`, `expired`, `revoked` and `superseded`, whose id is
 /// the revision, and `missed` when this watcher was too slow or away. Comments keep the connection
 /// open.
+///
+/// A watcher that comes back is told at once what it missed: the latest changes themselves, some ten
+/// thousand, and how many there were before them. Revisions never go back, also over a restore, so one that
+/// is higher than the authority's latest is refused as `invalid`: another authority counted it.
 #[utoipa::path(
     get,
     path = "/v1/watch",
     tag = "locks",
     params(
         ("prefix" = Option<String>, Query, description = "Only locks whose names start so."),
-        ("after_revision" = Option<u64>, Query, description = "The last change seen; what was missed since is counted in a `missed` event. A browser says it by itself, in `Last-Event-ID`."),
+        ("after_revision" = Option<u64>, Query, description = "The last change seen; what came since is told at once, and what is not known any more is counted in a `missed` event. A browser says it by itself, in `Last-Event-ID`."),
     ),
     responses(
         (status = 200, description = "Events without end.", content_type = "text/event-stream", body = palisade_proto::json::EventBody),
@@ -53,18 +56,16 @@ pub(super) async fn watch(
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let prefix = convert::prefix(watching.prefix.as_deref().unwrap_or_default())?;
     // A browser that reconnects repeats the first URL: what it saw last is in the header.
-    let after = match last_event_id(&headers) {
-        Some(id) => Some(id),
+    let after = match headers.get(LAST_EVENT_ID) {
+        Some(id) => integer(LAST_EVENT_ID, Some(id.to_str().unwrap_or_default()))?,
         None => integer("after_revision", watching.after_revision.as_deref())?,
     };
-    let notices = ReceiverStream::new(feed::watch(&app, Wish { prefix, after }));
+    let notices = feed::watch(&app, Wish { prefix, after })?;
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
     Ok(Sse::new(notices.map(|notice| Ok(event(&notice)))).keep_alive(keep_alive))
 }
 
-fn last_event_id(headers: &HeaderMap) -> Option<u64> {
-    headers.get("last-event-id")?.to_str().ok()?.parse().ok()
-}
+const LAST_EVENT_ID: &str = "last-event-id";
 
 fn event(notice: &Notice) -> Event {
     match notice {

@@ -16,6 +16,8 @@ pub(in crate::net) struct Replying<S> {
     flow: Flow,
     /// Frames of requests; `None` once the client has no more to send.
     frames: Option<S>,
+    /// A frame for which there is no memory yet.
+    held: Option<Requests>,
     /// Why the session ends early; told when everything answered is out.
     failed: Option<Status>,
     draining: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -27,6 +29,7 @@ impl<S> Replying<S> {
             draining: Box::pin(app.draining()),
             flow: Flow::new(app),
             frames: Some(frames),
+            held: None,
             failed: None,
         }
     }
@@ -34,6 +37,7 @@ impl<S> Replying<S> {
     /// Takes no more requests.
     fn close(&mut self, failed: Option<Status>) {
         self.frames = None;
+        self.held = None;
         self.flow.close();
         self.failed = self.failed.take().or(failed);
     }
@@ -50,7 +54,15 @@ impl<S: Stream<Item = Result<Requests, Status>> + Unpin> Replying<S> {
             if !self.flow.has_room() {
                 return Poll::Pending;
             }
-            match ready!(Pin::new(frames).poll_next(cx)) {
+            let next = match self.held.take() {
+                Some(frame) => Some(Ok(frame)),
+                None => ready!(Pin::new(frames).poll_next(cx)),
+            };
+            match next {
+                Some(Ok(frame)) if !self.flow.may_take(frame.requests.len(), cx) => {
+                    self.held = Some(frame);
+                    return Poll::Pending;
+                }
                 Some(Ok(frame)) => self.flow.submit(frame),
                 Some(Err(status)) => self.close(Some(status)),
                 None => self.close(None),
@@ -65,6 +77,8 @@ impl<S: Stream<Item = Result<Requests, Status>> + Unpin> Stream for Replying<S> 
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
+        // The connection takes the next frame when it has passed the last one on.
+        this.flow.sent();
         if this.frames.is_some() && this.draining.as_mut().poll(cx).is_ready() {
             this.close(Some(Status::unavailable("the server is stopping")));
         }

@@ -19,31 +19,18 @@ use palisade_proto::Code;
 use palisade_proto::frames::{self, Open, TooLong};
 use palisade_proto::v1::Requests;
 use prost::Message as _;
-use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
-use super::super::app::{App, Phase};
+use super::super::app::App;
 use super::super::convert::{Refusal, grpc as convert};
 use super::{FRAMES_A_TURN, Flow};
+use crate::shell::{Phase, Transport};
 
-/// Whether the peer opens a plain session; `None` if it went away or took too long to say.
-pub(in crate::net) async fn is_plain(app: &App, stream: &TcpStream) -> Option<bool> {
-    let mut first = [0];
-    tokio::select! {
-        peeked = stream.peek(&mut first) => match peeked {
-            Ok(1) => Some(first[0] == frames::PREFACE[0]),
-            Ok(_) | Err(_) => None,
-        },
-        () = tokio::time::sleep(app.settings.head_timeout) => None,
-        () = app.draining() => None,
-    }
-}
-
-/// Serves one session to its end.
-pub(in crate::net) async fn serve(app: Arc<App>, stream: TcpStream) {
+/// Serves one session to its end; `read` was read from the stream already.
+pub(in crate::net) async fn serve<T: Transport>(app: Arc<App>, stream: T, read: BytesMut) {
     let mut phase = app.phase();
-    let mut plain = Plain::new(app, stream);
+    let mut plain = Plain::new(app, stream, read);
     tokio::select! {
         ended = std::future::poll_fn(|cx| plain.poll(cx)) => {
             if let Err(error) = ended {
@@ -55,9 +42,9 @@ pub(in crate::net) async fn serve(app: Arc<App>, stream: TcpStream) {
     }
 }
 
-struct Plain {
+struct Plain<T> {
     flow: Flow,
-    stream: TcpStream,
+    stream: T,
     inbound: BytesMut,
     outbound: Vec<u8>,
     /// How much of `outbound` is on its way.
@@ -68,24 +55,27 @@ struct Plain {
     reading: bool,
     /// Empty frames to answer.
     pings: usize,
+    /// What was done in this turn: operations, replies, and what weighs as much.
+    done: usize,
     /// Why the session ends early; told when everything answered is out.
     failed: Option<Refusal>,
     draining: Pin<Box<dyn Future<Output = ()> + Send>>,
     vigil: Vigil,
 }
 
-impl Plain {
-    fn new(app: Arc<App>, stream: TcpStream) -> Plain {
+impl<T: Transport> Plain<T> {
+    fn new(app: Arc<App>, stream: T, inbound: BytesMut) -> Plain<T> {
         Plain {
             draining: Box::pin(app.draining()),
             flow: Flow::new(app),
             stream,
-            inbound: BytesMut::new(),
+            inbound,
             outbound: Vec::new(),
             written: 0,
             opened: false,
             reading: true,
             pings: 0,
+            done: 0,
             failed: None,
             vigil: Vigil::new(),
         }
@@ -102,8 +92,14 @@ impl Plain {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
+        self.done = 0;
         loop {
             ready!(self.poll_flush(cx))?;
+            if self.done >= TURN {
+                // Others on this thread have their turn, too; one of them may be the pipeline.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let more = self.poll_inbound(cx).is_ready();
             let turn = self.gather(cx);
             if !self.outbound.is_empty() {
@@ -145,6 +141,7 @@ impl Plain {
         self.written = 0;
         self.outbound.clear();
         self.outbound.shrink_to(KEEP_BYTES);
+        self.flow.sent();
         Poll::Ready(Ok(()))
     }
 
@@ -153,12 +150,19 @@ impl Plain {
     fn poll_inbound(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..FRAMES_A_TURN {
             if self.reading
-                && let Err(refusal) = self.take_frames()
+                && let Err(refusal) = self.take_frames(cx)
             {
                 self.close(Some(refusal));
             }
-            if !self.reading || !self.flow.has_room() {
+            if self.done >= TURN {
+                return Poll::Ready(());
+            }
+            let announced = frames::announced(&self.inbound);
+            if !self.reading || !self.flow.has_room() || !self.flow.may_arrive(announced, cx) {
                 return Poll::Pending;
+            }
+            if self.inbound.is_empty() && self.inbound.capacity() > KEEP_BYTES {
+                self.inbound = BytesMut::new();
             }
             self.inbound.reserve(READ_BYTES);
             match ready!(pin!(self.stream.read_buf(&mut self.inbound)).poll(cx)) {
@@ -170,7 +174,7 @@ impl Plain {
     }
 
     /// Hands in the frames that are complete, while the client may have more in flight.
-    fn take_frames(&mut self) -> Result<(), Refusal> {
+    fn take_frames(&mut self, cx: &Context<'_>) -> Result<(), Refusal> {
         if !self.opened {
             let Some(preface) = self.inbound.first_chunk() else {
                 return Ok(());
@@ -184,7 +188,8 @@ impl Plain {
             self.inbound.advance(frames::PREFACE.len());
         }
         let most = self.flow.app.settings.frame_bytes;
-        while self.flow.has_room() {
+        let most_operations = self.flow.app.settings.frame_operations;
+        while self.flow.has_room() && self.done < TURN {
             let frame = match frames::first(&self.inbound, most) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(()),
@@ -196,7 +201,14 @@ impl Plain {
             let length = frame.len();
             if length == 0 {
                 self.pings += 1;
+                self.done += 1;
             } else {
+                let operations = frames::check_count(frame, most_operations)
+                    .map_err(|error| Refusal::invalid(error.to_string()))?;
+                if !self.flow.may_take(operations, cx) {
+                    return Ok(());
+                }
+                self.done += operations + length / BYTES_AS_ONE;
                 let requests = Requests::decode(frame).map_err(|error| {
                     Refusal::invalid(format!("a frame that is no message: {error}"))
                 })?;
@@ -216,11 +228,13 @@ impl Plain {
         for _ in 0..std::mem::take(&mut self.pings) {
             frames::put_empty(&mut self.outbound);
         }
-        let outbound = &mut self.outbound;
+        let (outbound, done) = (&mut self.outbound, &mut self.done);
         let frame = Open::at_end(outbound);
-        let turn = self
-            .flow
-            .poll_replies(cx, |reply| frame.put(outbound, &reply));
+        let turn = self.flow.poll_replies(cx, |reply| {
+            *done += 1;
+            frame.put(outbound, &reply);
+        });
+        self.done += frame.len(&self.outbound) / BYTES_AS_ONE;
         frame.close(&mut self.outbound);
         turn
     }
@@ -267,6 +281,11 @@ impl Vigil {
         self.silent > 2 || self.stuck > 1
     }
 }
+
+/// Operations and replies after which others on the thread have their turn, and bytes that weigh as much as
+/// one of them: together some milliseconds.
+const TURN: usize = 4_096;
+const BYTES_AS_ONE: usize = 256;
 
 /// Room made for each read.
 const READ_BYTES: usize = 4 << 10;

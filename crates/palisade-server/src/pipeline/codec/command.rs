@@ -21,6 +21,10 @@ const GRACE: u8 = 9;
 const LEAP: u8 = 10;
 const CONFIGURE: u8 = 11;
 
+const STALLED: u8 = 0;
+const RESTARTED: u8 = 1;
+const PAUSED: u8 = 2;
+
 const HAS_TTL: u8 = 1;
 const HAS_WAIT: u8 = 1 << 1;
 const HAS_REQUEST: u8 = 1 << 2;
@@ -67,7 +71,7 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
         Command::Expire => out.byte(EXPIRE),
         Command::Grace(away) => {
             out.byte(GRACE);
-            out.byte(u8::from(*away == Away::Restarted));
+            put_away(out, *away);
         }
         Command::Leap { by } => {
             out.byte(LEAP);
@@ -78,6 +82,26 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
             put_limits(out, limits);
         }
     }
+}
+
+fn put_away(out: &mut Vec<u8>, away: Away) {
+    match away {
+        Away::Stalled => out.byte(STALLED),
+        Away::Restarted => out.byte(RESTARTED),
+        Away::Paused(pause) => {
+            out.byte(PAUSED);
+            out.number(pause.as_nanos());
+        }
+    }
+}
+
+fn get_away(reader: &mut Reader<'_>) -> Result<Away, Malformed> {
+    Ok(match reader.byte()? {
+        STALLED => Away::Stalled,
+        RESTARTED => Away::Restarted,
+        PAUSED => Away::Paused(reader.span()?),
+        _ => return reader.bad("a reason for grace is unknown"),
+    })
 }
 
 fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
@@ -225,10 +249,7 @@ fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
         WITHDRAW => Command::Withdraw(reader.request()?),
         ABANDON => Command::Abandon(reader.request()?),
         EXPIRE => Command::Expire,
-        GRACE => Command::Grace(match reader.byte()? {
-            0 => Away::Stalled,
-            _ => Away::Restarted,
-        }),
+        GRACE => Command::Grace(get_away(reader)?),
         LEAP => Command::Leap {
             by: reader.number()?,
         },

@@ -1,31 +1,24 @@
-//! The timeline picture of `palisade demo`: recorded events in, one SVG or one HTML page out.
+//! The picture of `palisade demo`: recorded events in, one SVG or one HTML page out.
 //!
 //! ```text
-//! JSON lines of every process → merge → Act ┬→ axis   (ms → x, crowded moments stretched)
-//!                                           ├→ layout (lanes, bars, arrows, labels: a Scene of plain data)
-//!                                           └→ svg / html (a Scene written down; escaping lives here)
+//! records of every process ─► merge ─► Act ─► spans and steps ─► chart (lanes) ─► picture: SVG, HTML
 //! ```
 //!
-//! Everything is pure: no clock, no file, no randomness. Equal acts give equal bytes. What the picture claims is
-//! computed from the events (whether an update was lost is compared, not believed), so that it cannot flatter the run.
+//! Nothing here reads a clock or a file: equal acts give equal bytes. What the picture claims is computed from the
+//! events (whether an update was lost, and which write was dangerous), so that it cannot flatter the run.
 
-mod axis;
-mod geometry;
-mod html;
-mod layout;
-mod legend;
+mod chart;
 mod model;
-mod scene;
-mod sign;
+mod picture;
 mod spans;
 mod style;
-mod svg;
 #[cfg(test)]
 mod tests;
+mod words;
 
-pub(crate) use html::html;
 pub(crate) use model::{
-    Act, ActName, Admission, Answer, Event, Message, Operation, OperationKind, Outcome, Request,
-    RequestKind, Update, merge,
+    Act, ActName, Admission, Answer, Content, Event, Lease, Message, Operation, OperationKind,
+    Outcome, Period, Request, RequestKind, Update, merge,
 };
-pub(crate) use svg::svg;
+pub(crate) use picture::{html, svg};
+pub(crate) use words::{duration, label};

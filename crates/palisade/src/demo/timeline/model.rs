@@ -8,14 +8,10 @@ use serde::{Deserialize, Serialize};
 /// One telling of the story: the same schedule against one kind of resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Act {
-    /// Which resource the story is told with.
     pub(crate) name: ActName,
-    /// The heading of the act.
     pub(crate) title: String,
     /// Two sentences that say what to look for.
     pub(crate) explanation: String,
-    /// The lanes from top to bottom. A client that events mention and no lane names gets a lane of its own.
-    pub(crate) lanes: Vec<Lane>,
     /// What happened, in any order.
     pub(crate) events: Vec<Event>,
     /// What was acknowledged, and what the resource held in the end.
@@ -34,106 +30,60 @@ pub(crate) enum ActName {
     Claim,
 }
 
-/// One horizontal band of the picture.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Lane {
-    /// For a client: its id in the events. For the others it is not looked at.
-    pub(crate) id: String,
-    /// The words printed at the left.
-    pub(crate) label: String,
-    /// What the lane shows.
-    pub(crate) role: Role,
-}
-
-/// What a lane stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Role {
-    /// The lock service: what is true about leases.
-    Authority,
-    /// A client: what it believes, and whether it runs.
-    Client,
-    /// The fenced (or unfenced) store.
-    Resource,
-}
-
 /// One recorded fact; a JSON line is one of these, tagged by `"event"`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
     /// The lock service granted the lock.
-    Granted {
-        /// When the grant was logged.
-        at_ms: f64,
-        /// Who holds the lease.
-        client: String,
-        /// The fencing token of the grant.
-        token: u64,
-        /// How long the lease lasts without renewal.
-        ttl_ms: f64,
-    },
-    /// The lock service renewed the lease; the token stays.
-    Renewed {
-        /// When the renewal was logged.
-        at_ms: f64,
-        /// Who holds the lease.
-        client: String,
-        /// The fencing token of the grant.
-        token: u64,
-        /// How long the lease lasts from now on.
-        ttl_ms: f64,
-    },
+    Granted(Lease),
     /// Time ran out at the lock service.
-    Expired {
-        /// When the expiry was logged.
-        at_ms: f64,
-        /// Who held the lease.
-        client: String,
-        /// The fencing token of the grant.
-        token: u64,
-    },
+    Expired(Lease),
     /// The holder gave the lock back.
-    Released {
-        /// When the release was logged.
-        at_ms: f64,
-        /// Who held the lease.
-        client: String,
-        /// The fencing token of the grant.
-        token: u64,
-    },
+    Released(Lease),
     /// A client acted as holder during this time, right or wrong.
-    Believed {
-        /// When it learned of the grant.
-        from_ms: f64,
-        /// When it learned that it no longer holds; absent if it never did.
-        to_ms: Option<f64>,
-        /// Who believed.
-        client: String,
-        /// The token it believed in.
-        token: u64,
-    },
+    Believed(Period),
     /// A client was stopped (SIGSTOP) and could notice nothing.
-    Paused {
-        /// When it was stopped.
-        from_ms: f64,
-        /// When it ran again (SIGCONT); absent if it never did.
-        to_ms: Option<f64>,
-        /// Who was stopped.
-        client: String,
-    },
+    Paused(Period),
     /// A message from a client to the lock service, and its answer.
     Request(Request),
     /// A message from a client to the resource, and its verdict.
     Operation(Operation),
     /// What the resource holds from now on.
-    Content {
-        /// When the change was durable.
-        at_ms: f64,
-        /// The content, one chip each.
-        items: Vec<String>,
-        /// The fence's highest token; absent for a store without a fence.
-        highest: Option<u64>,
-    },
+    Content(Content),
+}
+
+/// A change of a lease at the lock service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Lease {
+    /// When the change was logged.
+    pub(crate) at_ms: f64,
+    pub(crate) client: String,
+    pub(crate) token: u64,
+    /// How long a granted lease lasts without renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ttl_ms: Option<f64>,
+}
+
+/// A time in the life of a client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Period {
+    pub(crate) from_ms: f64,
+    /// Absent if it never ended.
+    pub(crate) to_ms: Option<f64>,
+    pub(crate) client: String,
+    /// The token that a belief was about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<u64>,
+}
+
+/// The resource after a change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Content {
+    /// When the change was durable.
+    pub(crate) at_ms: f64,
+    pub(crate) items: Vec<String>,
+    /// The fence's highest token; absent for a store without a fence.
+    pub(crate) highest: Option<u64>,
 }
 
 /// The times of one message. Each process fills in what it saw; [`merge`] puts the halves together.
@@ -141,7 +91,6 @@ pub(crate) enum Event {
 pub(crate) struct Message {
     /// Names the message, so that the records of sender and receiver can be joined.
     pub(crate) id: String,
-    /// Who sent it.
     #[serde(default)]
     pub(crate) client: String,
     /// When the client handed it to the network.
@@ -161,10 +110,8 @@ pub(crate) struct Message {
 /// A message to the lock service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Request {
-    /// Its times.
     #[serde(flatten)]
     pub(crate) message: Message,
-    /// What was asked.
     pub(crate) request: RequestKind,
     /// What came back; absent if nobody saw an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,8 +124,6 @@ pub(crate) struct Request {
 pub(crate) enum RequestKind {
     /// Ask for the lock.
     Acquire,
-    /// Ask for more time.
-    Renew,
     /// Give the lock back.
     Release,
 }
@@ -189,21 +134,17 @@ pub(crate) enum RequestKind {
 pub(crate) enum Answer {
     /// The lock is granted, with this token.
     Granted(u64),
-    /// Renewed or released as asked.
+    /// Released as asked.
     Done,
-    /// Somebody else holds the lock.
-    Held(String),
-    /// Refused for another reason: `expired`, `not_held`, …
+    /// Refused for another reason: the code of the answer.
     Refused(String),
 }
 
 /// A message to the resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Operation {
-    /// Its times.
     #[serde(flatten)]
     pub(crate) message: Message,
-    /// What was asked.
     pub(crate) operation: OperationKind,
     /// The fencing token it carried; absent where none was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -243,7 +184,6 @@ pub(crate) enum Admission {
 /// An update that a client made: who, and the item it added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Update {
-    /// Who made it.
     pub(crate) client: String,
     /// The item, spelled as in [`Event::Content`].
     pub(crate) item: String,
@@ -275,24 +215,12 @@ pub(crate) enum Outcome {
 }
 
 impl Act {
-    /// An act without events, with the demo's title, explanation and four lanes.
-    #[must_use]
+    /// An act without events, with the demo's title and explanation.
     pub(crate) fn new(name: ActName) -> Self {
-        let lane = |id: &str, label: &str, role| Lane {
-            id: id.into(),
-            label: label.into(),
-            role,
-        };
         Self {
             name,
             title: name.title().into(),
             explanation: name.explanation().into(),
-            lanes: vec![
-                lane("authority", "lock service", Role::Authority),
-                lane("A", "client A", Role::Client),
-                lane("B", "client B", Role::Client),
-                lane("resource", name.resource(), Role::Resource),
-            ],
             events: Vec::new(),
             verdict: Verdict::default(),
         }
@@ -301,7 +229,6 @@ impl Act {
 
 impl ActName {
     /// The word for the act, as on the command line.
-    #[must_use]
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Unfenced => "unfenced",
@@ -311,7 +238,6 @@ impl ActName {
     }
 
     /// The default heading.
-    #[must_use]
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Unfenced => "Unfenced: the resource checks nothing",
@@ -323,7 +249,6 @@ impl ActName {
     }
 
     /// The default explanation: two sentences.
-    #[must_use]
     pub(crate) fn explanation(self) -> &'static str {
         match self {
             Self::Unfenced => {
@@ -343,19 +268,18 @@ impl ActName {
         }
     }
 
-    /// The label of the resource's lane.
-    fn resource(self) -> &'static str {
+    /// The resource, in two words.
+    pub(crate) fn resource(self) -> &'static str {
         match self {
-            Self::Unfenced => "resource: no\u{a0}fence",
-            Self::Textbook => "resource: textbook\u{a0}fence",
-            Self::Claim => "resource: claim\u{a0}fence",
+            Self::Unfenced => "no fence",
+            Self::Textbook => "textbook fence",
+            Self::Claim => "claim fence",
         }
     }
 }
 
 impl Verdict {
     /// What the act showed, compared here and not taken on trust.
-    #[must_use]
     pub(crate) fn outcome(&self) -> Outcome {
         match (&self.incomplete, self.lost().is_empty()) {
             (Some(_), _) => Outcome::Incomplete,
@@ -365,7 +289,6 @@ impl Verdict {
     }
 
     /// The acknowledged updates that the final content lacks.
-    #[must_use]
     pub(crate) fn lost(&self) -> Vec<&Update> {
         self.acknowledged
             .iter()
@@ -374,7 +297,6 @@ impl Verdict {
     }
 
     /// The verdict in words.
-    #[must_use]
     pub(crate) fn headline(&self) -> String {
         match self.outcome() {
             Outcome::Incomplete => format!(
@@ -415,6 +337,39 @@ pub(crate) fn merge(records: impl IntoIterator<Item = Event>) -> Vec<Event> {
 }
 
 impl Event {
+    /// The client that the event is about, if any.
+    pub(crate) fn client(&self) -> Option<&str> {
+        match self {
+            Self::Granted(lease) | Self::Expired(lease) | Self::Released(lease) => {
+                Some(&lease.client)
+            }
+            Self::Believed(period) | Self::Paused(period) => Some(&period.client),
+            Self::Request(Request { message, .. }) | Self::Operation(Operation { message, .. }) => {
+                Some(&message.client)
+            }
+            Self::Content(_) => None,
+        }
+    }
+
+    /// Every finite time that the event mentions.
+    pub(crate) fn instants(&self) -> Vec<f64> {
+        let times = match self {
+            Self::Granted(Lease { at_ms, .. })
+            | Self::Expired(Lease { at_ms, .. })
+            | Self::Released(Lease { at_ms, .. })
+            | Self::Content(Content { at_ms, .. }) => vec![Some(*at_ms)],
+            Self::Believed(period) | Self::Paused(period) => {
+                vec![Some(period.from_ms), period.to_ms]
+            }
+            Self::Request(Request { message: m, .. })
+            | Self::Operation(Operation { message: m, .. }) => {
+                vec![m.sent_ms, m.arrived_ms, m.decided_ms, m.answered_ms]
+            }
+        };
+        let times = times.into_iter().flatten();
+        times.filter(|time| time.is_finite()).collect()
+    }
+
     /// Takes over what `other` knows about the same message; false if it is about something else.
     fn absorb(&mut self, other: &Self) -> bool {
         match (self, other) {
@@ -423,7 +378,6 @@ impl Event {
             {
                 mine.message.absorb(&theirs.message);
                 mine.answer = mine.answer.take().or_else(|| theirs.answer.clone());
-                true
             }
             (Self::Operation(mine), Self::Operation(theirs))
                 if mine.message.id == theirs.message.id =>
@@ -432,10 +386,10 @@ impl Event {
                 mine.token = mine.token.or(theirs.token);
                 mine.value = mine.value.take().or_else(|| theirs.value.clone());
                 mine.verdict = mine.verdict.or(theirs.verdict);
-                true
             }
-            _ => false,
+            _ => return false,
         }
+        true
     }
 }
 

@@ -1,309 +1,347 @@
-//! Readings of an event list: its instants, the words for each event, and the leases as spans.
+//! What an act consists of: spans of time, which become bars, and steps at the resource, which become signs.
 
 use super::model::{
-    Act, Admission, Answer, Event, Lane, Message, Operation, OperationKind, Request, RequestKind,
-    Role,
+    Act, Admission, Content, Event, Lease, Message, Operation, OperationKind, Period, RequestKind,
 };
+use super::words::{LONG_MS, asked, duration, in_flight, label, listed};
 
-/// A lease at the lock service, from its grant to its end.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct LeaseSpan {
-    /// Who held it.
-    pub(super) client: String,
-    /// Its fencing token.
-    pub(super) token: u64,
-    /// When it was granted, ms.
-    pub(super) from_ms: f64,
-    /// When it ended, ms; absent if it was alive at the end of the act.
-    pub(super) to_ms: Option<f64>,
-    /// The index of the grant among the events.
-    pub(super) event: usize,
+/// The rows of the picture from top to bottom. The number is that of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Row {
+    /// Leases at the lock service.
+    Lease,
+    /// When this client and another one both believe that they hold the lock.
+    Both(usize),
+    /// What this client believes, and when it waits.
+    Belief(usize),
+    /// When this client is stopped.
+    Pause(usize),
+    /// Messages of this client that the network holds up.
+    Network(usize),
+    /// How high the fence stands.
+    Fence,
+    /// What the resource holds.
+    Content,
 }
 
-/// The leases of an act in the order of their events. A recorded end wins; without one a lease ends when its last TTL
-/// has run out, if the act went on for that long.
-pub(super) fn leases(events: &[Event]) -> Vec<LeaseSpan> {
-    let last = events.iter().flat_map(instants).fold(0.0, f64::max);
-    let grants = events
-        .iter()
-        .enumerate()
-        .filter_map(|(event, entry)| match entry {
-            Event::Granted {
+/// How a bar looks: a CSS class each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// A lease.
+    Lease,
+    /// A belief that is right.
+    Belief,
+    /// A belief that is wrong: the lease is over.
+    Gap,
+    /// Waiting for the lock.
+    Wait,
+    /// Stopped.
+    Pause,
+    /// In the network.
+    Network,
+    /// Two beliefs at once.
+    Both,
+    /// The height of the fence.
+    Fence,
+    /// A fence that fell, or content from which an acknowledged update is gone.
+    Lost,
+    /// Content.
+    Content,
+}
+
+/// A span of time.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Span {
+    /// The event that it shows, by index.
+    pub(super) event: usize,
+    /// Where.
+    pub(super) row: Row,
+    /// From when, ms.
+    pub(super) from: f64,
+    /// Until when, ms; never before `from`.
+    pub(super) to: f64,
+    /// What is written on it.
+    pub(super) words: String,
+    /// How it looks.
+    pub(super) look: Look,
+}
+
+/// An operation at the resource.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Step<'a> {
+    /// The event that it shows, by index.
+    pub(super) event: usize,
+    /// When the resource decided, ms.
+    pub(super) at: f64,
+    /// The operation.
+    pub(super) operation: &'a Operation,
+    /// What is written below its sign, line by line.
+    pub(super) lines: Vec<String>,
+    /// Whether it is a write that must not have been done.
+    pub(super) is_dangerous: bool,
+}
+
+impl Act {
+    /// The clients that events mention, by name.
+    pub(super) fn clients(&self) -> Vec<&str> {
+        let mut clients: Vec<&str> = self.events.iter().filter_map(Event::client).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        clients
+    }
+
+    /// The number of a client.
+    pub(super) fn number(&self, client: &str) -> usize {
+        let clients = self.clients();
+        clients
+            .iter()
+            .position(|known| *known == client)
+            .unwrap_or(0)
+    }
+
+    /// The end of the picture: a little after the last event, ms.
+    pub(super) fn end(&self) -> f64 {
+        let last = self
+            .events
+            .iter()
+            .flat_map(Event::instants)
+            .fold(0.0, f64::max);
+        last * 1.03 + 1.0
+    }
+
+    /// Whether this write took effect although the lock had been granted to somebody else, with a higher token.
+    pub(super) fn is_dangerous(&self, operation: &Operation) -> bool {
+        let done = matches!(
+            operation.verdict,
+            Some(Admission::Admitted | Admission::Unchecked)
+        );
+        let (Some(own), Some(decided)) = (operation.token, operation.message.decided_ms) else {
+            return false;
+        };
+        let outdated = self.events.iter().any(|event| {
+            matches!(event, Event::Granted(next) if next.token > own && next.at_ms <= decided)
+        });
+        operation.operation == OperationKind::Write && done && outdated
+    }
+
+    /// The operations that reached the resource, in order of time.
+    pub(super) fn steps(&self) -> Vec<Step<'_>> {
+        let events = self.events.iter().enumerate();
+        let mut steps: Vec<Step<'_>> = events
+            .filter_map(|(event, entry)| {
+                let Event::Operation(operation) = entry else {
+                    return None;
+                };
+                let message = &operation.message;
+                let at = message
+                    .decided_ms
+                    .or(message.arrived_ms)
+                    .or(message.sent_ms)?;
+                let (lines, is_dangerous) = (label(operation), self.is_dangerous(operation));
+                at.is_finite().then_some(Step {
+                    event,
+                    at,
+                    operation,
+                    lines,
+                    is_dangerous,
+                })
+            })
+            .collect();
+        steps.sort_by(|a, b| a.at.total_cmp(&b.at));
+        steps
+    }
+
+    /// Everything that lasts.
+    pub(super) fn spans(&self) -> Vec<Span> {
+        let mut spans = Vec::new();
+        for (event, entry) in self.events.iter().enumerate() {
+            self.add(&mut spans, event, entry);
+        }
+        self.shared_beliefs(&mut spans);
+        self.states(&mut spans);
+        spans
+    }
+
+    fn add(&self, spans: &mut Vec<Span>, event: usize, entry: &Event) {
+        let number = self.number(entry.client().unwrap_or_default());
+        let mut add = |row, from, to: Option<f64>, look, words| {
+            spans.extend(self.span(event, row, (from, to), look, words));
+        };
+        match entry {
+            Event::Granted(Lease {
                 at_ms,
                 client,
                 token,
-                ..
-            } => Some((event, *at_ms, client.clone(), *token)),
-            _ => None,
-        });
-    grants
-        .map(|(event, from_ms, client, token)| {
-            let ran_out = Some(deadline(events, token)).filter(|end| *end <= last);
-            let to_ms = recorded_end(events, token)
-                .or(ran_out)
-                .map(|end| end.max(from_ms));
-            LeaseSpan {
-                client,
-                token,
+                ttl_ms,
+            }) => {
+                let ttl = duration(ttl_ms.unwrap_or_default());
+                let words = format!("lease of {client}: token {token}, TTL {ttl}");
+                add(
+                    Row::Lease,
+                    *at_ms,
+                    self.lease_end(*token),
+                    Look::Lease,
+                    words,
+                );
+            }
+            Event::Believed(Period {
                 from_ms,
                 to_ms,
-                event,
+                client,
+                token,
+            }) => {
+                let (row, end) = (Row::Belief(number), to_ms.unwrap_or(self.end()));
+                let lease_end = token.and_then(|token| self.lease_end(token));
+                let right = lease_end.unwrap_or(end).clamp(*from_ms, end.max(*from_ms));
+                let words = format!("{client} believes that it holds the lock");
+                add(row, *from_ms, Some(right), Look::Belief, words);
+                if end > right {
+                    let words = format!("{client} still believes it: {}", duration(end - right));
+                    add(row, right, Some(end), Look::Gap, words);
+                }
             }
+            Event::Paused(Period {
+                from_ms,
+                to_ms,
+                client,
+                ..
+            }) => {
+                let length = duration(to_ms.unwrap_or(self.end()) - from_ms);
+                let words = format!("{client} is paused (SIGSTOP): {length}");
+                add(Row::Pause(number), *from_ms, *to_ms, Look::Pause, words);
+            }
+            Event::Request(request) if request.request == RequestKind::Acquire => {
+                let message = &request.message;
+                if let Some((from, to)) = waited(message) {
+                    let words = format!(
+                        "{} waits for the lock: {}",
+                        message.client,
+                        duration(to - from)
+                    );
+                    add(Row::Belief(number), from, Some(to), Look::Wait, words);
+                }
+            }
+            Event::Operation(operation) => {
+                let message = &operation.message;
+                if let (Some(flight), Some(from)) = (in_flight(message), message.sent_ms) {
+                    let (client, flight) = (&message.client, duration(flight));
+                    let verb = asked(operation).replacen("writes", "write", 1);
+                    let words = format!("{client}’s {verb} is in the network: {flight}");
+                    add(
+                        Row::Network(number),
+                        from,
+                        message.arrived_ms,
+                        Look::Network,
+                        words,
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A span with finite ends in order. One without an end lasts to the end of the picture.
+    fn span(
+        &self,
+        event: usize,
+        row: Row,
+        (from, to): (f64, Option<f64>),
+        look: Look,
+        words: String,
+    ) -> Option<Span> {
+        let to = to.filter(|to| to.is_finite());
+        let to = to.unwrap_or(self.end()).max(from);
+        let span = Span {
+            event,
+            row,
+            from,
+            to,
+            words,
+            look,
+        };
+        from.is_finite().then_some(span)
+    }
+
+    /// When the lease with this token ended, ms; nothing if it did not.
+    fn lease_end(&self, token: u64) -> Option<f64> {
+        self.events.iter().find_map(|event| match event {
+            Event::Expired(end) | Event::Released(end) if end.token == token => {
+                Some(end.at_ms).filter(|at_ms| at_ms.is_finite())
+            }
+            _ => None,
         })
-        .collect()
-}
-
-/// When the lease with this token would run out by its last grant or renewal.
-fn deadline(events: &[Event], wanted: u64) -> f64 {
-    let ends = events.iter().filter_map(|event| match event {
-        Event::Granted {
-            at_ms,
-            token,
-            ttl_ms,
-            ..
-        }
-        | Event::Renewed {
-            at_ms,
-            token,
-            ttl_ms,
-            ..
-        } if *token == wanted => Some(at_ms + ttl_ms),
-        _ => None,
-    });
-    ends.fold(0.0, f64::max)
-}
-
-/// The first recorded expiry or release of the lease with this token.
-fn recorded_end(events: &[Event], wanted: u64) -> Option<f64> {
-    events.iter().find_map(|event| match event {
-        Event::Expired { at_ms, token, .. } | Event::Released { at_ms, token, .. }
-            if *token == wanted =>
-        {
-            Some(*at_ms)
-        }
-        _ => None,
-    })
-}
-
-/// Every finite time that an event mentions, ms.
-pub(super) fn instants(event: &Event) -> Vec<f64> {
-    let times = match event {
-        Event::Granted { at_ms, .. }
-        | Event::Renewed { at_ms, .. }
-        | Event::Expired { at_ms, .. }
-        | Event::Released { at_ms, .. }
-        | Event::Content { at_ms, .. } => vec![*at_ms],
-        Event::Believed { from_ms, to_ms, .. } | Event::Paused { from_ms, to_ms, .. } => {
-            std::iter::once(*from_ms).chain(*to_ms).collect()
-        }
-        Event::Request(Request { message, .. }) | Event::Operation(Operation { message, .. }) => {
-            message.instants()
-        }
-    };
-    times.into_iter().filter(|time| time.is_finite()).collect()
-}
-
-impl Message {
-    /// The recorded times in the order of a message's life.
-    fn instants(&self) -> Vec<f64> {
-        [
-            self.sent_ms,
-            self.arrived_ms,
-            self.decided_ms,
-            self.answered_ms,
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
     }
-}
 
-/// The client an event is about, if any.
-pub(super) fn client(event: &Event) -> Option<&str> {
-    match event {
-        Event::Granted { client, .. }
-        | Event::Renewed { client, .. }
-        | Event::Expired { client, .. }
-        | Event::Released { client, .. }
-        | Event::Believed { client, .. }
-        | Event::Paused { client, .. } => Some(client),
-        Event::Request(Request { message, .. }) | Event::Operation(Operation { message, .. }) => {
-            Some(&message.client)
-        }
-        Event::Content { .. } => None,
-    }
-}
-
-/// The client lanes of an act: those it names, then those only its events mention.
-pub(super) fn clients(act: &Act) -> Vec<Lane> {
-    let mut lanes: Vec<Lane> = act
-        .lanes
-        .iter()
-        .filter(|lane| lane.role == Role::Client)
-        .cloned()
-        .collect();
-    for id in act.events.iter().filter_map(client) {
-        if !lanes.iter().any(|lane| lane.id == id) {
-            lanes.push(Lane {
-                id: id.to_owned(),
-                label: format!("client {id}"),
-                role: Role::Client,
-            });
+    /// The times at which two clients both believed that they hold the lock.
+    fn shared_beliefs(&self, spans: &mut Vec<Span>) {
+        let events = self.events.iter().enumerate();
+        let beliefs = events.filter_map(|(event, entry)| match entry {
+            Event::Believed(period) => Some((event, self.number(&period.client), period)),
+            _ => None,
+        });
+        let beliefs: Vec<(usize, usize, &Period)> = beliefs.collect();
+        let end = |period: &Period| period.to_ms.unwrap_or(self.end());
+        for (event, lower, own) in &beliefs {
+            for (_, upper, other) in &beliefs {
+                let (from, to) = (own.from_ms.max(other.from_ms), end(own).min(end(other)));
+                if upper < lower && from < to {
+                    let words = format!("both believe it: {}", duration(to - from));
+                    let row = Row::Both(*lower);
+                    spans.extend(self.span(*event, row, (from, Some(to)), Look::Both, words));
+                }
+            }
         }
     }
-    lanes
-}
 
-/// The label of the first lane with this role, or a default.
-pub(super) fn lane_label(act: &Act, role: Role, default: &str) -> String {
-    let lane = act.lanes.iter().find(|lane| lane.role == role);
-    lane.map_or_else(|| default.to_owned(), |lane| lane.label.clone())
-}
-
-/// An event as one sentence, without its time.
-pub(super) fn describe(event: &Event) -> String {
-    match event {
-        Event::Granted {
-            client,
-            token,
-            ttl_ms,
-            ..
-        } => {
-            format!(
-                "lease granted to {client} with token {token}, TTL {}",
-                duration(*ttl_ms)
-            )
-        }
-        Event::Renewed {
-            client,
-            token,
-            ttl_ms,
-            ..
-        } => {
-            format!(
-                "lease of {client} (token {token}) renewed for {}",
-                duration(*ttl_ms)
-            )
-        }
-        Event::Expired { client, token, .. } => {
-            format!("lease of {client} (token {token}) expired")
-        }
-        Event::Released { client, token, .. } => {
-            format!("lease of {client} (token {token}) released")
-        }
-        Event::Believed {
-            from_ms,
-            to_ms,
-            client,
-            token,
-        } => {
-            format!(
-                "{client} believes it holds the lock with token {token}{}",
-                span(*from_ms, *to_ms)
-            )
-        }
-        Event::Paused {
-            from_ms,
-            to_ms,
-            client,
-        } => format!("{client} paused (SIGSTOP){}", span(*from_ms, *to_ms)),
-        Event::Request(request) => format!(
-            "{} → lock service: {}",
-            request.message.client,
-            request_words(request)
-        ),
-        Event::Operation(operation) => {
-            let flight = in_flight(&operation.message)
-                .map(|ms| format!(" ({} in the network)", duration(ms)));
-            let highest = match operation.verdict {
-                Some(Admission::Rejected(highest)) => format!(", highest is {highest}"),
-                _ => String::new(),
+    /// The height of the fence and the content of the resource, from one change to the next.
+    fn states(&self, spans: &mut Vec<Span>) {
+        let events = self.events.iter().enumerate();
+        let states = events.filter_map(|(event, entry)| match entry {
+            Event::Content(content) if content.at_ms.is_finite() => Some((event, content)),
+            _ => None,
+        });
+        let mut states: Vec<(usize, &Content)> = states.collect();
+        states.sort_by(|a, b| a.1.at_ms.total_cmp(&b.1.at_ms));
+        let mut fence: Vec<_> = states.clone();
+        fence.dedup_by_key(|(_, content)| content.highest);
+        for (number, (event, state)) in fence.iter().enumerate() {
+            let Some(highest) = state.highest else {
+                continue;
             };
-            let words = operation_words(operation);
-            format!(
-                "{} → resource: {words}{highest}{}",
-                operation.message.client,
-                flight.unwrap_or_default()
-            )
+            let fell = fence[..number]
+                .iter()
+                .any(|before| before.1.highest > Some(highest));
+            let (look, words) = match fell {
+                true => (Look::Lost, format!("the fence FELL to token {highest}")),
+                false => (Look::Fence, format!("fence at token {highest}")),
+            };
+            let to = fence.get(number + 1).map(|next| next.1.at_ms);
+            spans.extend(self.span(*event, Row::Fence, (state.at_ms, to), look, words));
         }
-        Event::Content { items, highest, .. } => {
-            let fence = highest.map_or_else(
-                || "no fence".to_owned(),
-                |token| format!("fence highest = {token}"),
-            );
-            format!("resource holds [{}], {fence}", items.join(", "))
+        states.dedup_by_key(|(_, content)| &content.items);
+        let mut before: &[String] = &[];
+        for (number, (event, Content { at_ms, items, .. })) in states.iter().enumerate() {
+            let gone = before.iter().filter(|item| !items.contains(item));
+            let gone: Vec<String> = gone.cloned().collect();
+            let (look, words) = match gone.is_empty() {
+                true => (Look::Content, listed(items)),
+                false => (
+                    Look::Lost,
+                    format!("{} ({} is gone)", listed(items), listed(&gone)),
+                ),
+            };
+            let to = states.get(number + 1).map(|next| next.1.at_ms);
+            spans.extend(self.span(*event, Row::Content, (*at_ms, to), look, words));
+            before = items;
         }
     }
 }
 
-/// ` for 3.1 s`, or that there was no end.
-fn span(from_ms: f64, to_ms: Option<f64>) -> String {
-    to_ms.map_or_else(
-        || " to the end".to_owned(),
-        |end| format!(" for {}", duration(end - from_ms)),
-    )
-}
-
-/// What was asked of the lock service and what came back.
-fn request_words(request: &Request) -> String {
-    let asked = match request.request {
-        RequestKind::Acquire => "acquire",
-        RequestKind::Renew => "renew",
-        RequestKind::Release => "release",
-    };
-    match &request.answer {
-        Some(Answer::Granted(token)) => format!("{asked} · granted, token {token}"),
-        Some(Answer::Done) => format!("{asked} · done"),
-        Some(Answer::Held(holder)) => format!("{asked} · held by {holder}"),
-        Some(Answer::Refused(code)) => format!("{asked} · refused: {code}"),
-        None => format!("{asked} · no answer seen"),
-    }
-}
-
-/// The label of an operation: what, with which token, and the verdict in a word.
-pub(super) fn operation_words(operation: &Operation) -> String {
-    let mut parts = vec![asked_words(operation)];
-    parts.extend(operation.token.map(|token| format!("token {token}")));
-    parts.push(match operation.verdict {
-        Some(Admission::Unchecked) => "done unchecked".to_owned(),
-        Some(Admission::Admitted) => "admitted".to_owned(),
-        Some(Admission::Rejected(_)) => "rejected: stale".to_owned(),
-        None => "no verdict seen".to_owned(),
-    });
-    parts.join(" · ")
-}
-
-/// What was asked of the resource.
-pub(super) fn asked_words(operation: &Operation) -> String {
-    let value = operation.value.as_deref();
-    match (operation.operation, value) {
-        (OperationKind::Claim, _) => "claim".to_owned(),
-        (OperationKind::Read, Some("")) => "read → empty".to_owned(),
-        (OperationKind::Read, Some(value)) => format!("read → “{value}”"),
-        (OperationKind::Read, None) => "read".to_owned(),
-        (OperationKind::Write, value) => format!("write “{}”", value.unwrap_or_default()),
-    }
-}
-
-/// How long a message was under way, if that was long enough to be part of the story.
-pub(super) fn in_flight(message: &Message) -> Option<f64> {
-    const DELAYED_MS: f64 = 100.0;
-    let flight = message.arrived_ms? - message.sent_ms?;
-    (flight >= DELAYED_MS).then_some(flight)
-}
-
-/// A duration in the unit a person would use: `0.4 ms`, `38 ms`, `2.01 s`.
-pub(super) fn duration(ms: f64) -> String {
-    match ms.abs() {
-        size if size < 0.095 => format!("{:.0} µs", ms * 1_000.0),
-        size if size < 9.95 => format!("{ms:.1} ms"),
-        size if size < 999.5 => format!("{ms:.0} ms"),
-        _ => seconds(ms),
-    }
-}
-
-/// Seconds with at most two decimals and no trailing zero.
-pub(super) fn seconds(ms: f64) -> String {
-    let text = format!("{:.2}", ms / 1_000.0);
-    format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
+/// From when to when a client waited for the answer, if that was long enough to be part of the story.
+fn waited(message: &Message) -> Option<(f64, f64)> {
+    let (from, to) = (
+        message.sent_ms?,
+        message.answered_ms.or(message.decided_ms)?,
+    );
+    (to - from >= LONG_MS).then_some((from, to))
 }

@@ -1,13 +1,15 @@
-//! The picture must show every event, keep its labels apart, let no text become markup, and hold up when an act is empty
-//! or crowded.
+//! The picture must show every event, keep its labels apart and beside their marks, let no text become markup, and hold
+//! up when an act is empty or crowded.
 
-use super::geometry::Rect;
-use super::layout::{GUTTER, PLOT, scene};
+use palisade_draw::{Canvas, Font, Mark, Rect, Shape, Text, escape};
+
+use super::chart::chart;
 use super::model::*;
-use super::scene::Scene;
-use super::{axis::Axis, html, svg};
+use super::picture::drawing;
+use super::spans::{Look, Row};
+use super::{html, svg};
 
-/// The fixture: three acts as the demo records them.
+/// Three acts as the demo recorded them.
 fn acts() -> Vec<Act> {
     let files = [
         include_str!("fixture/unfenced.json"),
@@ -19,44 +21,41 @@ fn acts() -> Vec<Act> {
         .to_vec()
 }
 
-/// Every pair of overlapping rectangles, by index.
-fn overlaps(rects: &[Rect]) -> Vec<(usize, usize)> {
-    let pairs = (0..rects.len()).flat_map(|a| (a + 1..rects.len()).map(move |b| (a, b)));
-    pairs
-        .filter(|(a, b)| rects[*a].overlaps(&rects[*b]))
-        .collect()
-}
-
-/// The areas of all labels of a scene, plot and gutter beside each other.
-fn label_areas(scene: &Scene) -> Vec<Rect> {
-    let plot = scene.labels.iter().map(|label| label.rect);
-    let gutter = scene.gutter.iter().map(|label| Rect {
-        x: label.rect.x - GUTTER,
-        ..label.rect
-    });
-    plot.chain(gutter).collect()
-}
-
-/// Asserts that labels overlap nowhere and lie within the picture.
 fn assert_legible(act: &Act) {
-    let scene = scene(act);
-    let areas = label_areas(&scene);
-    let labels: Vec<_> = scene.labels.iter().chain(&scene.gutter).collect();
-    let found: Vec<_> = overlaps(&areas)
-        .into_iter()
-        .map(|(a, b)| (labels[a], labels[b]))
-        .collect();
-    assert!(found.is_empty(), "{:?}: {found:#?}", act.name);
-    for (area, label) in areas.iter().zip(labels) {
-        let inside = area.x >= -GUTTER
-            && area.right() <= PLOT
-            && area.y >= 0.0
-            && area.bottom() <= scene.height;
-        assert!(inside, "{:?}: outside the picture: {label:?}", act.name);
+    let problems = drawing(std::slice::from_ref(act)).problems();
+    assert!(problems.is_empty(), "{:?}: {problems:#?}", act.name);
+}
+
+/// Where the middle of a shape is, from left to right.
+fn middle(shape: &Shape) -> f64 {
+    match shape {
+        Shape::Circle((x, _), _) => *x,
+        Shape::Rect(rect, _) => rect.middle().0,
+        Shape::Line(a, b) => (a.0 + b.0) / 2.0,
+        // The sign of danger: its second point is its top.
+        Shape::Path(data) => data[data.find('L').unwrap_or(0) + 1..]
+            .split(' ')
+            .next()
+            .and_then(|x| x.parse().ok())
+            .unwrap_or(0.0),
     }
 }
 
-/// An act with sixty events, most of them within a few milliseconds, with renewals, losses and three clients.
+/// The event of the dangerous write, if the act has one.
+fn dangerous(act: &Act) -> Option<usize> {
+    act.steps()
+        .into_iter()
+        .find(|step| step.is_dangerous)
+        .map(|step| step.event)
+}
+
+fn of_event(canvas: &Canvas, event: usize) -> (Vec<&Mark>, Vec<&Text>) {
+    let marks = canvas.marks.iter().filter(|mark| mark.note == Some(event));
+    let texts = canvas.texts.iter().filter(|text| text.note == Some(event));
+    (marks.collect(), texts.collect())
+}
+
+/// An act with sixty events, most of them within a few milliseconds of three clients.
 fn crowded() -> Act {
     let mut act = Act::new(ActName::Claim);
     for step in 0..20_u32 {
@@ -89,11 +88,11 @@ fn crowded() -> Act {
             answer: None,
         }));
         let items = vec![format!("order {step}")];
-        act.events.push(Event::Content {
+        act.events.push(Event::Content(Content {
             at_ms: at + 0.4,
             items,
             highest: Some(u64::from(step)),
-        });
+        }));
     }
     act
 }
@@ -112,7 +111,7 @@ fn every_event_of_the_fixture_is_drawn_and_listed() {
                 "{:?} {index} {event:?}",
                 act.name
             );
-            let words = super::svg::escape(&super::spans::describe(event));
+            let words = escape(&super::words::describe(event));
             assert!(
                 picture.contains(&words) && page.contains(&format!("<td>{words}</td>")),
                 "{words}"
@@ -122,48 +121,216 @@ fn every_event_of_the_fixture_is_drawn_and_listed() {
 }
 
 #[test]
-fn every_operation_of_the_fixture_has_its_words_and_its_sign() {
+fn no_two_labels_overlap_and_each_stays_in_its_band() {
+    acts().iter().for_each(assert_legible);
+    assert_eq!(drawing(&acts()).problems(), Vec::<String>::new());
+}
+
+#[test]
+fn a_planted_overlap_and_a_label_that_is_too_long_are_found() {
+    let act = acts().remove(1);
+    let mut lanes = chart(&act).lanes;
+    let planted = Text {
+        at: (lanes.texts[0].at.0 + 3.0, lanes.texts[0].at.1),
+        band: None,
+        ..lanes.texts[0].clone()
+    };
+    lanes.texts.push(planted);
+    assert_eq!(lanes.problems().len(), 1);
+    lanes.texts.pop();
+    let banded = lanes
+        .texts
+        .iter_mut()
+        .find(|text| text.band.is_some())
+        .expect("a bar with words");
+    banded.band = banded.band.map(|band| Rect { w: 20.0, ..band });
+    assert!(lanes.problems()[0].contains("leaves its band"));
+}
+
+#[test]
+fn the_label_of_an_operation_is_below_its_own_sign() {
     for act in acts() {
-        let scene = scene(&act);
-        for (index, event) in act.events.iter().enumerate() {
-            let told = scene.labels.iter().any(|label| label.event == Some(index));
-            assert!(
-                told || !matches!(
-                    event,
-                    Event::Operation(_) | Event::Granted { .. } | Event::Paused { .. }
-                )
-            );
+        let lanes = chart(&act).lanes;
+        for step in act.steps() {
+            let (marks, texts) = of_event(&lanes, step.event);
+            let signs: Vec<f64> = marks
+                .iter()
+                .filter(|mark| mark.layer == palisade_draw::Layer::Sign)
+                .map(|mark| middle(&mark.shape))
+                .collect();
+            let label: Vec<&&Text> = texts.iter().filter(|text| text.band.is_none()).collect();
+            assert_eq!(label.len(), step.lines.len(), "{:?}", step.operation);
+            for text in label {
+                assert!(
+                    (text.at.0 - signs[0]).abs() < 0.2,
+                    "{} is not at {signs:?}",
+                    text.text
+                );
+                assert!(
+                    text.text != step.lines[0]
+                        || text.text.starts_with(&step.operation.message.client)
+                );
+            }
         }
-        let rejected = scene
-            .marks
-            .iter()
-            .filter(|mark| mark.class == "reject")
-            .count();
-        assert_eq!(rejected, usize::from(act.name == ActName::Claim));
     }
 }
 
 #[test]
-fn labels_of_the_fixture_do_not_overlap() {
-    acts().iter().for_each(assert_legible);
+fn labels_of_one_act_stand_in_the_order_of_time() {
+    for act in acts() {
+        let lanes = chart(&act).lanes;
+        let steps = act.steps();
+        let places = steps.iter().map(|step| {
+            let found = lanes
+                .texts
+                .iter()
+                .find(|text| text.note == Some(step.event) && text.band.is_none());
+            found.expect("a label").at
+        });
+        let places: Vec<(f64, f64)> = places.collect();
+        assert!(
+            places
+                .windows(2)
+                .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 == pair[1].1),
+            "{places:?}"
+        );
+    }
 }
 
 #[test]
-fn the_overlap_checker_finds_a_planted_overlap() {
-    let mut areas = label_areas(&scene(&acts()[1]));
-    let planted = Rect {
-        x: areas[0].x + 3.0,
-        ..areas[0]
+fn the_dangerous_write_is_drawn_as_one_and_no_other_operation_is() {
+    for act in acts() {
+        let lanes = chart(&act).lanes;
+        let wanted = dangerous(&act);
+        assert_eq!(
+            wanted.is_some(),
+            act.name != ActName::Claim,
+            "the fence rejects it"
+        );
+        let red: Vec<Option<usize>> = lanes
+            .marks
+            .iter()
+            .filter(|mark| mark.class.contains("danger"))
+            .map(|mark| mark.note)
+            .collect();
+        assert_eq!(red, Vec::from_iter(wanted.map(Some)), "{:?}", act.name);
+        let Some(event) = wanted else { continue };
+        let (_, texts) = of_event(&lanes, event);
+        assert!(
+            texts
+                .iter()
+                .filter(|text| text.band.is_none())
+                .all(|text| text.class == "bad")
+        );
+        let Event::Operation(write) = &act.events[event] else {
+            panic!("not an operation")
+        };
+        assert_eq!((write.message.client.as_str(), write.token), ("A", Some(1)));
+    }
+}
+
+#[test]
+fn a_write_is_dangerous_only_after_the_next_grant() {
+    let mut act = acts().remove(0);
+    let event = dangerous(&act).expect("the late write of A");
+    for event in &mut act.events {
+        if let Event::Granted(Lease {
+            at_ms, token: 2, ..
+        }) = event
+        {
+            *at_ms = 9_999.0;
+        }
+    }
+    let Event::Operation(write) = &act.events[event] else {
+        panic!("not an operation")
     };
-    areas.push(planted);
-    assert!(overlaps(&areas).contains(&(0, areas.len() - 1)));
+    assert!(!act.is_dangerous(write));
+}
+
+#[test]
+fn what_was_lost_is_seen_first() {
+    let canvas = drawing(&acts());
+    let place = |wanted: &str| {
+        let found = canvas.texts.iter().find(|text| text.text == wanted);
+        found.unwrap_or_else(|| panic!("no {wanted}")).at.1
+    };
+    let first = canvas
+        .parts
+        .iter()
+        .map(|part| part.1)
+        .fold(f64::MAX, f64::min);
+    for words in ["update of B lost", "update of A lost", "nothing lost"] {
+        assert!(place(words) < first, "{words}");
+    }
+    let largest = canvas
+        .texts
+        .iter()
+        .filter(|text| text.font == Font::Heading)
+        .count();
+    assert_eq!(largest, 6, "three results and three titles");
+}
+
+#[test]
+fn the_wait_and_the_content_are_bars_with_words() {
+    for act in acts() {
+        let spans = act.spans();
+        let wait = spans
+            .iter()
+            .find(|span| span.look == Look::Wait)
+            .expect("B waits");
+        assert!(
+            wait.to - wait.from > 1_000.0 && wait.words.starts_with("B waits for the lock: 1."),
+            "{wait:?}"
+        );
+        let content: Vec<&str> = spans
+            .iter()
+            .filter(|span| span.row == Row::Content)
+            .map(|span| span.words.as_str())
+            .collect();
+        let wanted: &[&str] = match act.name {
+            ActName::Unfenced => &["nothing", "B", "A (B is gone)"],
+            ActName::Textbook => &["nothing", "A", "B (A is gone)"],
+            ActName::Claim => &["nothing", "B"],
+        };
+        assert_eq!(content, wanted);
+        let written = chart(&act).lanes.texts;
+        for words in content.iter().chain([&wait.words.as_str()]) {
+            assert!(
+                written
+                    .iter()
+                    .any(|text| text.text == *words && text.band.is_some()),
+                "{words}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_axis_to_scale_is_to_scale_and_says_so() {
+    for act in acts() {
+        let chart = chart(&act);
+        for words in ["steps in order", "time, to scale"] {
+            assert!(chart.names.texts.iter().any(|text| text.text == words));
+        }
+        let ticks = ["0", "0.5 s", "1 s", "1.5 s", "2 s", "2.5 s"].map(|words| {
+            let found = chart.lanes.texts.iter().find(|text| text.text == words);
+            found.unwrap_or_else(|| panic!("no {words}")).at.0
+        });
+        let distances: Vec<f64> = ticks.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(
+            distances
+                .iter()
+                .all(|one| (one - distances[0]).abs() < 1e-6),
+            "{distances:?}"
+        );
+    }
 }
 
 #[test]
 fn an_empty_act_lays_out() {
     let act = Act::new(ActName::Unfenced);
     assert_legible(&act);
-    assert!(scene(&act).height > 100.0);
+    assert!(chart(&act).lanes.height > 100.0);
     assert!(html(&[act]).contains("The 0 recorded events"));
     assert!(svg(&[]).ends_with("</svg>\n"));
 }
@@ -184,19 +351,19 @@ fn text_from_events_never_becomes_markup() {
     let evil = "</text><script>alert('x')</script>&\"\u{1}";
     act.title = evil.into();
     act.explanation = evil.into();
-    act.lanes[1].label = evil.into();
     act.verdict.content = vec![evil.into()];
     act.verdict.incomplete = Some(evil.into());
-    act.events.push(Event::Content {
+    act.events.push(Event::Content(Content {
         at_ms: 9.0,
         items: vec![evil.into()],
         highest: Some(1),
-    });
-    act.events.push(Event::Paused {
+    }));
+    act.events.push(Event::Paused(Period {
         from_ms: 9.0,
         to_ms: Some(10.0),
         client: evil.into(),
-    });
+        token: None,
+    }));
     for text in [
         svg(std::slice::from_ref(&act)),
         html(std::slice::from_ref(&act)),
@@ -217,21 +384,6 @@ fn the_files_stand_alone_and_are_small() {
     }
     assert_eq!(page.matches("prefers-color-scheme:dark").count(), 2);
     assert_eq!(page.matches("<section").count(), 3);
-}
-
-#[test]
-fn the_axis_keeps_order_and_keeps_instants_apart() {
-    for act in acts() {
-        let axis = Axis::new(&act.events, 0.0, 1000.0);
-        let mut times: Vec<f64> = act.events.iter().flat_map(super::spans::instants).collect();
-        times.sort_by(f64::total_cmp);
-        for pair in times.windows(2) {
-            let (a, b) = (axis.x(pair[0]), axis.x(pair[1]));
-            assert!(a <= b && (0.0..=1000.0).contains(&a));
-            assert!(pair[1] - pair[0] < 0.1 || b - a > 6.0, "{pair:?}: {a} {b}");
-        }
-        assert!(axis.ticks().len() > 3 && !axis.stretches().is_empty());
-    }
 }
 
 #[test]
@@ -256,16 +408,13 @@ fn the_verdict_is_compared_and_not_believed() {
 #[test]
 fn the_gap_between_belief_and_truth_is_drawn_only_where_there_is_one() {
     let gaps = |act: &Act| {
-        scene(act)
-            .marks
-            .iter()
-            .filter(|mark| mark.class == "gap")
-            .count()
+        let spans = act.spans();
+        spans.iter().filter(|span| span.look == Look::Gap).count()
     };
     let mut act = acts().remove(0);
     assert_eq!(gaps(&act), 1, "A's belief outlives its lease, B's does not");
     for event in &mut act.events {
-        if let Event::Believed { to_ms, .. } = event {
+        if let Event::Believed(Period { to_ms, .. }) = event {
             *to_ms = to_ms.map(|end| end - 2000.0);
         }
     }
@@ -278,8 +427,9 @@ fn spans_that_run_backwards_and_times_that_are_none_lay_out() {
     for (index, event) in act.events.iter_mut().enumerate() {
         let odd = [f64::NAN, f64::INFINITY, -80.0, 1e12][index % 4];
         match event {
-            Event::Believed { to_ms, .. } | Event::Paused { to_ms, .. } => *to_ms = Some(odd),
-            Event::Expired { at_ms, .. } | Event::Content { at_ms, .. } => *at_ms = odd,
+            Event::Believed(period) | Event::Paused(period) => period.to_ms = Some(odd),
+            Event::Expired(lease) => lease.at_ms = odd,
+            Event::Content(content) => content.at_ms = odd,
             Event::Request(request) => request.message.arrived_ms = Some(odd),
             Event::Operation(operation) => operation.message.sent_ms = Some(odd),
             _ => {}
@@ -298,16 +448,16 @@ fn spans_that_run_backwards_and_times_that_are_none_lay_out() {
 fn a_fence_that_falls_is_called_broken() {
     let words = |act: &Act| {
         svg(std::slice::from_ref(act))
-            .matches("fence FELL: highest = 1")
+            .matches("the fence FELL to token 1<")
             .count()
     };
     let mut act = acts().remove(2);
     assert_eq!(words(&act), 0);
-    act.events.push(Event::Content {
+    act.events.push(Event::Content(Content {
         at_ms: 3200.0,
         items: Vec::new(),
         highest: Some(1),
-    });
+    }));
     assert_eq!(words(&act), 1);
 }
 
@@ -315,7 +465,7 @@ fn a_fence_that_falls_is_called_broken() {
 fn records_of_sender_and_receiver_merge_into_one_message() {
     let sender = r#"{"event":"operation","id":"A-3","client":"A","operation":"write","token":1,"sent_ms":15.2,"answered_ms":30.0}"#;
     let receiver = r#"{"event":"operation","id":"A-3","operation":"write","arrived_ms":20.5,"decided_ms":21.0,"verdict":{"rejected":2}}"#;
-    let other = r#"{"event":"request","id":"A-3","client":"A","request":"renew","sent_ms":15.2,"answer":"done"}"#;
+    let other = r#"{"event":"request","id":"A-3","client":"A","request":"release","sent_ms":15.2,"answer":"done"}"#;
     let records =
         [receiver, sender, other].map(|line| serde_json::from_str(line).expect("a record"));
     let merged = merge(records);
@@ -339,8 +489,8 @@ fn the_fixture_has_the_words_of_the_model_and_survives_a_round_trip() {
     for act in acts() {
         let fresh = Act::new(act.name);
         assert_eq!(
-            (&act.title, &act.explanation, &act.lanes),
-            (&fresh.title, &fresh.explanation, &fresh.lanes)
+            (&act.title, &act.explanation),
+            (&fresh.title, &fresh.explanation)
         );
         let text = serde_json::to_string(&act).expect("an act is JSON");
         assert_eq!(
@@ -349,4 +499,18 @@ fn the_fixture_has_the_words_of_the_model_and_survives_a_round_trip() {
         );
         assert_eq!(svg(std::slice::from_ref(&act)), svg(&[act]));
     }
+}
+
+/// `PALISADE_BLESS=1 cargo test -p palisade --bin palisade readme` draws it anew.
+#[test]
+fn the_picture_in_the_readme_is_the_one_of_the_fixture() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/demo.svg");
+    if std::env::var_os("PALISADE_BLESS").is_some() {
+        std::fs::write(path, svg(&acts())).expect("docs/ can be written");
+    }
+    let committed = std::fs::read_to_string(path).expect("docs/demo.svg is there");
+    assert!(
+        committed == svg(&acts()),
+        "docs/demo.svg is another picture"
+    );
 }

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! It is as careful as a program can be on its side: the guard renews in the background, and the lease is checked
-//! right before the write is sent. A breakpoint is a place where the worker waits for a line from the demo, so
-//! that the pause hits the same place in every run; without the demo a pause may hit it just as well.
+//! right before the write is sent. At a breakpoint the worker waits for a line from the demo, so that the pause hits
+//! the same place in every run. Without the demo, a pause can hit that place just as well.
 
 mod storage;
 
@@ -19,17 +19,17 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::clock::ActClock;
 use super::ledger::Note;
-use super::timeline::{Answer, Event, Message, Request, RequestKind};
+use super::timeline::{Answer, Event, Message, Period, Request, RequestKind};
 use storage::{Storage, Written};
 
-/// What one worker is to do; given to its process as one argument, in JSON.
+/// What one worker has to do; passed to its process as one argument, in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct Assignment {
     /// Its name, which is also its client id and the item that it adds.
     pub(super) client: String,
     /// The lock server's URL.
     pub(super) authority: String,
-    /// The way to the store: address and port.
+    /// Where its requests to the store go: address and port.
     pub(super) store: String,
     /// How long its lease lasts without renewal.
     pub(super) ttl_ms: u64,
@@ -39,7 +39,7 @@ pub(super) struct Part {
     pub(super) origin_nanos: u64,
     /// Whether its first operation at the store is a claim, and its read carries the token.
     pub(super) claims: bool,
-    /// Where it waits to be told to go on.
+    /// Where it waits for a line from the demo.
     pub(super) breakpoint: Breakpoint,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Part {
 pub(super) enum Breakpoint {
     /// Nowhere.
     Nowhere,
-    /// When it has read the list: it thinks.
+    /// After it has read the list.
     Read,
     /// Between the check of its lease and the write.
     Checked,
@@ -60,36 +60,36 @@ pub(super) const LOCK: &str = "orders";
 pub(super) const RESOURCE: &str = "storage:orders";
 pub(super) const FILE: &str = "/list.txt";
 
-/// Plays the part to its end. What happened is told on standard output.
+/// Does the work and prints what happens to standard output.
 ///
 /// # Errors
-/// Only if nobody listens any more.
-pub(super) fn play(part: &Part) -> io::Result<()> {
-    match Worker::new(part).and_then(|worker| worker.play()) {
+/// Standard output is closed.
+pub(super) fn play(assignment: &Assignment) -> io::Result<()> {
+    match Worker::new(assignment).and_then(|worker| worker.play()) {
         Ok(()) => tell(&Note::Done),
         Err(message) => tell(&Note::Failed { message }),
     }
 }
 
-/// Why a worker gives up, in words.
+/// Why a worker gives up: a sentence.
 type Failed = String;
 
 struct Worker<'a> {
-    part: &'a Part,
+    assignment: &'a Assignment,
     clock: ActClock,
     /// Runs the guard's renewals while this thread works.
     runtime: Runtime,
 }
 
 impl<'a> Worker<'a> {
-    fn new(part: &'a Part) -> Result<Worker<'a>, Failed> {
+    fn new(assignment: &'a Assignment) -> Result<Worker<'a>, Failed> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build();
         Ok(Worker {
-            part,
-            clock: ActClock::from_nanos(part.origin_nanos),
+            assignment,
+            clock: ActClock::from_nanos(assignment.origin_nanos),
             runtime: runtime.map_err(words)?,
         })
     }
@@ -110,26 +110,26 @@ impl<'a> Worker<'a> {
         } else {
             self.runtime.block_on(learned).map_err(words)?
         };
-        let client = self.part.client.clone();
-        record(Event::Believed {
+        let client = self.assignment.client.clone();
+        record(Event::Believed(Period {
             from_ms,
             to_ms: Some(to_ms),
             client,
-            token,
-        })?;
+            token: Some(token),
+        }))?;
         worked
     }
 
-    /// The lock, and when this process learned that it has it.
+    /// Acquires the lock; returns the lease and when this process learned of it.
     fn acquire(&self) -> Result<(Lease, f64), Failed> {
-        let part = self.part;
+        let assignment = self.assignment;
         let mut message = self.message("acquire");
         let asking = async {
-            let client = Client::connect(&part.authority).await?;
-            let wish = client.lock(LOCK).client_id(part.client.as_str());
+            let client = Client::connect(&assignment.authority).await?;
+            let wish = client.lock(LOCK).client_id(assignment.client.as_str());
             let wish = wish
-                .ttl(Duration::from_millis(part.ttl_ms))
-                .wait(Duration::from_millis(part.wait_ms));
+                .ttl(Duration::from_millis(assignment.ttl_ms))
+                .wait(Duration::from_millis(assignment.wait_ms));
             let sent_ms = self.clock.now_ms();
             wish.acquire().await.map(|lease| (lease, sent_ms))
         };
@@ -148,21 +148,21 @@ impl<'a> Worker<'a> {
         Ok((lease, answered_ms))
     }
 
-    /// What the lock is for: read, think, check, write.
+    /// The work under the lock: read, think, check, write.
     fn work(&self, lease: &Lease) -> Result<(), Failed> {
-        let part = self.part;
+        let assignment = self.assignment;
         let storage = Storage {
-            part,
+            assignment,
             clock: self.clock,
             token: lease.token(),
             authority: lease.authority(),
         };
-        if part.claims {
+        if assignment.claims {
             storage.claim()?;
         }
         let mut items = storage.read()?;
         self.pause_at(Breakpoint::Read)?;
-        items.push(part.client.clone());
+        items.push(assignment.client.clone());
         lease.check().map_err(words)?;
         let (at_ms, remaining) = (self.clock.now_ms(), lease.remaining());
         said(&Note::Checked {
@@ -170,7 +170,7 @@ impl<'a> Worker<'a> {
             remaining_ms: remaining.as_secs_f64() * 1_000.0,
         })?;
         self.pause_at(Breakpoint::Checked)?;
-        let item = part.client.clone();
+        let item = assignment.client.clone();
         said(&match storage.write(&items)? {
             Written::Acknowledged => Note::Acknowledged { item },
             Written::Rejected => Note::Rejected { item },
@@ -193,20 +193,20 @@ impl<'a> Worker<'a> {
         }))
     }
 
-    /// Waits here for a line from the demo, if this is the place.
+    /// Waits for a line from the demo, if this is the worker's breakpoint.
     fn pause_at(&self, place: Breakpoint) -> Result<(), Failed> {
-        if self.part.breakpoint != place {
+        if self.assignment.breakpoint != place {
             return Ok(());
         }
         said(&Note::Breakpoint)?;
         match io::stdin().read_line(&mut String::new()) {
-            Ok(0) => Err("nobody is there to let it go on".to_owned()),
+            Ok(0) => Err("the demo closed its standard input".to_owned()),
             other => other.map(drop).map_err(words),
         }
     }
 
     fn message(&self, what: &str) -> Message {
-        let client = self.part.client.clone();
+        let client = self.assignment.client.clone();
         Message {
             id: format!("{client}-{what}"),
             client,

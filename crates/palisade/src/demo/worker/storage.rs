@@ -1,4 +1,4 @@
-//! The worker's way to the store: one blocking request at a time, so that nothing comes between check and send.
+//! The worker's client of the store: one blocking request at a time, so that nothing happens between check and send.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,20 +8,20 @@ use base64::engine::general_purpose::STANDARD;
 use palisade_client::{AuthorityId, Token};
 use serde_json::json;
 
-use super::{FILE, Failed, Part, RESOURCE, record, words};
+use super::{Assignment, FILE, Failed, RESOURCE, record, words};
 use crate::demo::clock::ActClock;
 use crate::demo::http::{self, items};
 use crate::demo::timeline::{Event, Message, Operation, OperationKind};
 
 /// The store, as the holder of one grant sees it.
 pub(super) struct Storage<'a> {
-    pub(super) part: &'a Part,
+    pub(super) assignment: &'a Assignment,
     pub(super) clock: ActClock,
     pub(super) token: Token,
     pub(super) authority: &'a AuthorityId,
 }
 
-/// What the store said to a write.
+/// The store's answer to a write.
 pub(super) enum Written {
     /// It is done.
     Acknowledged,
@@ -54,7 +54,7 @@ impl Storage<'_> {
     pub(super) fn read(&self) -> Result<Vec<String>, Failed> {
         let resource = RESOURCE.replace(':', "%3A");
         let path = format!("/v1/storage/{resource}/files{FILE}");
-        let token = self.part.claims.then_some(self.token);
+        let token = self.assignment.claims.then_some(self.token);
         let mut fields = vec![("X-Request-Id", self.id("read"))];
         if let Some(token) = token {
             fields.push(("X-Fencing-Token", token.get().to_string()));
@@ -63,7 +63,7 @@ impl Storage<'_> {
         let bytes = http::request("GET", &path, &fields, "");
         let found = |answer: &http::Message| match answer.status() {
             200 => Some(items(&answer.body)),
-            // Nobody has written it yet.
+            // Nothing was written yet.
             404 => Some(Vec::new()),
             _ => None,
         };
@@ -113,7 +113,7 @@ impl Storage<'_> {
         token: Option<Token>,
         value: impl Fn(&http::Message) -> Option<String>,
     ) -> Result<http::Message, Failed> {
-        let mut connection = TcpStream::connect(&self.part.store).map_err(words)?;
+        let mut connection = TcpStream::connect(&self.assignment.store).map_err(words)?;
         connection.set_nodelay(true).map_err(words)?;
         let sent_ms = Some(self.clock.now_ms());
         connection.write_all(&bytes).map_err(words)?;
@@ -121,7 +121,7 @@ impl Storage<'_> {
         connection.read_to_end(&mut answer).map_err(words)?;
         let answered_ms = Some(self.clock.now_ms());
         let answer = http::Message::parse(&answer).ok_or("the store's answer broke off")?;
-        let client = self.part.client.clone();
+        let client = self.assignment.client.clone();
         let message = Message {
             id: self.id(what),
             client,
@@ -141,7 +141,7 @@ impl Storage<'_> {
     }
 
     fn id(&self, what: &str) -> String {
-        format!("{}-{what}", self.part.client)
+        format!("{}-{what}", self.assignment.client)
     }
 }
 

@@ -75,14 +75,11 @@ fn settings() -> Settings {
     }
 }
 
-fn bounds() -> Bounds {
-    let connections = connections::Bounds {
-        drain: Duration::from_secs(2),
-        ..connections::Bounds::DEFAULT
-    };
-    Bounds {
-        connections,
-        ..Bounds::for_objects(1 << 20)
+fn bounds() -> shell::Settings {
+    shell::Settings {
+        drain_timeout: Duration::from_secs(2),
+        hosts: shell::Hosts::Named(vec!["x".to_owned()]),
+        ..super::settings(1 << 20)
     }
 }
 
@@ -91,7 +88,7 @@ impl Served {
         Served::with(tempfile::tempdir().unwrap(), &settings(), bounds()).await
     }
 
-    async fn with(dir: tempfile::TempDir, settings: &Settings, bounds: Bounds) -> Served {
+    async fn with(dir: tempfile::TempDir, settings: &Settings, bounds: shell::Settings) -> Served {
         let store = Store::open(dir.path(), settings).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -453,7 +450,12 @@ async fn the_description_is_of_this_interface() {
     let described = served.get("/openapi.json", "").await.json();
     let paths = described["paths"].as_object().unwrap();
     assert_eq!(paths.len(), 8);
+    let mut names = std::collections::BTreeSet::new();
     for (path, methods) in paths {
+        for operation in methods.as_object().unwrap().values() {
+            let name = operation["operationId"].as_str().expect(path);
+            assert!(names.insert(name), "{name} is told twice");
+        }
         let path = path
             .replace("{resource_id}", "r")
             .replace("{file_path}", "f");

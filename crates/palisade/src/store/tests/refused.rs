@@ -1,5 +1,7 @@
 //! What is refused, how it is called, and that it changes nothing.
 
+use axum::response::IntoResponse as _;
+
 use super::*;
 
 /// What is put in place of one field, and the word the message must have.
@@ -78,7 +80,21 @@ async fn every_bad_input_is_named_and_changes_nothing() {
             "write_payload",
         ),
         (r#"{"resource_id":"r","fencing_token":1"#, "EOF"),
+        (
+            r#"{"resource_id":"r","fencing_token":1,"write_payload":{"bytes":"eA==","bytes":"eQ=="}}"#,
+            "bytes is told twice",
+        ),
+        (
+            r#"{"resource_id":"r","fencing_token":9007199254740993.0}"#,
+            "fencing_token",
+        ),
+        (
+            r#"{"resource_id":"r","fencing_token":-0.5}"#,
+            "fencing_token",
+        ),
         ("[]", "object"),
+        (r#"["r",1]"#, "object"),
+        ("7", "object"),
         ("", "empty"),
     ] {
         let reply = served.post("/v1/storage/claim", body).await;
@@ -181,13 +197,9 @@ async fn bodies_and_stores_have_limits() {
 #[tokio::test]
 async fn a_slow_request_is_ended() {
     let quick = Duration::from_millis(100);
-    let connections = connections::Bounds {
+    let bounds = shell::Settings {
         head_timeout: quick,
-        ..bounds().connections
-    };
-    let bounds = Bounds {
         body_timeout: quick,
-        connections,
         ..bounds()
     };
     let served = Served::with(tempfile::tempdir().unwrap(), &settings(), bounds).await;
@@ -203,4 +215,94 @@ async fn a_slow_request_is_ended() {
     let ended = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut rest));
     assert!(ended.await.is_ok(), "the connection was kept");
     served.stop().await;
+}
+
+#[tokio::test]
+async fn an_address_has_one_reading() {
+    let served = Served::start().await;
+    for (path, word) in [
+        ("/v1/storage/%zz", "%zz"),
+        ("/v1/storage/a%", "%25"),
+        ("/v1/storage/r/files/%2", "%25"),
+        ("/v1/storage?prefix=%zz", "%zz"),
+        ("/v1/storage?prefixes=a", "prefixes"),
+        ("/v1/storage?prefix=a&prefix=b", "prefix"),
+        ("/v1/storage/r?limit=1", "no parameters"),
+        ("/v1/storage/r/files/f?x", "no parameters"),
+    ] {
+        let reply = served.get(path, "").await;
+        assert_eq!(reply.refusal(), (400, "invalid".to_owned()), "{path}");
+        assert!(reply.text().contains(word), "{path}: {}", reply.text());
+    }
+    let claim = r#"{"resource_id":"r","fencing_token":7}"#;
+    let reply = served.post("/v1/storage/claim?x=1", claim).await;
+    assert_eq!(reply.refusal(), (400, "invalid".to_owned()));
+    for token in ["7.0", "7e0", "70e-1"] {
+        let claim = format!(r#"{{"resource_id":"r","fencing_token":{token}}}"#);
+        let reply = served.post("/v1/storage/claim", &claim).await;
+        assert_eq!(reply.json()["highest"], 7, "{token}");
+    }
+    served.stop().await;
+}
+
+/// Also what is refused before a fence sees it (rule F13).
+#[tokio::test]
+async fn every_refusal_is_counted() {
+    let served = Served::start().await;
+    for _ in 0..6 {
+        let reply = served
+            .post("/v1/storage/claim", r#"{"resource_id":"r"}"#)
+            .await;
+        assert_eq!(reply.refusal(), (428, "tokenless".to_owned()));
+    }
+    served.post("/v1/storage/claim", "{}").await;
+    served.get("/v1/storage/%zz", "").await;
+    served
+        .get("/v1/storage/r/files/f", "X-Fencing-Token: five\r\n")
+        .await;
+    served.get("/v1/storage/claim", "").await;
+    // Nothing there is no refusal.
+    served.get("/v1/storage/r/files/f", "").await;
+    let metrics = served.get("/metrics", "").await.text();
+    for (reason, count) in [
+        ("tokenless", 6),
+        ("invalid", 3),
+        ("method_not_allowed", 1),
+        ("stale", 0),
+    ] {
+        let line = format!("palisade_store_rejected_total{{reason=\"{reason}\"}} {count}\n");
+        assert!(metrics.contains(&line), "{line} in {metrics}");
+    }
+    served.stop().await;
+}
+
+/// The one table has every code that a fence, the store or the gateway answers with, and its status.
+#[test]
+fn every_code_is_in_the_table() {
+    use palisade_proto::Code;
+
+    let status = |name: &str| Code::from_name(name).map(Code::http);
+    for reason in palisade_fence::audit::REASONS {
+        assert!(status(reason).is_some(), "{reason}");
+    }
+    let described: Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
+    let error = "/components/responses/Refused/content/application~1json/schema/properties/error";
+    let codes = described
+        .pointer(&format!("{error}/properties/code/enum"))
+        .unwrap();
+    for code in codes.as_array().unwrap() {
+        assert!(status(code.as_str().unwrap()).is_some(), "{code}");
+    }
+    let token = palisade_core::Token::new(1).unwrap();
+    let highest = Some(token);
+    for reject in [
+        palisade_fence::Reject::Stale { highest: token },
+        palisade_fence::Reject::Jump { highest, bound: 1 },
+        palisade_fence::Reject::Tokenless { highest: token },
+        palisade_fence::Reject::AlreadyWritten,
+        palisade_fence::Reject::Missing,
+    ] {
+        let (code, response) = (reject.code(), Problem::from(reject).into_response());
+        assert_eq!(status(code), Some(response.status().as_u16()), "{code}");
+    }
 }

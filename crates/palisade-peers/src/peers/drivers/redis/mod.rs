@@ -1,6 +1,6 @@
 //! Redis: one script takes the lock and draws the token, one gives it back; a message wakes waiters.
 
-mod ears;
+mod notifications;
 mod pipeline;
 mod resp;
 
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::{Connection as Any, Terms};
 use crate::lane::{Error, Renewing, Step, random};
-use ears::Ears;
+use notifications::Notifications;
 use pipeline::Pipeline;
 use resp::Value;
 
@@ -21,7 +21,7 @@ pub(crate) struct Connection {
 
 struct Shared {
     pipeline: Pipeline,
-    ears: Option<Ears>,
+    notifications: Option<Notifications>,
     ttl: String,
     take: Vec<u8>,
     renew: Vec<u8>,
@@ -32,7 +32,8 @@ struct Lane {
     shared: Arc<Shared>,
     lock: Vec<u8>,
     value: [u8; 16],
-    told: Option<Arc<Notify>>,
+    /// Notified when another lane gives the lock back.
+    released: Option<Arc<Notify>>,
 }
 
 const TAKE: &str = "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then \
@@ -41,19 +42,23 @@ const RENEW: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
     return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
 const GIVE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
     return redis.call('DEL', KEYS[1]) end return 0";
-const GIVE_AND_TELL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+const GIVE_AND_NOTIFY: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
     redis.call('PUBLISH', KEYS[1], '') return redis.call('DEL', KEYS[1]) end return 0";
 
 impl Connection {
     pub(crate) async fn open(port: u16, terms: Terms) -> Result<Connection, Error> {
         let pipeline = Pipeline::new(socket(port).await?, terms.alone);
-        let give = if terms.contended { GIVE_AND_TELL } else { GIVE };
-        let ears = match terms.contended {
-            true => Some(Ears::new(socket(port).await?)),
+        let give = if terms.contended {
+            GIVE_AND_NOTIFY
+        } else {
+            GIVE
+        };
+        let notifications = match terms.contended {
+            true => Some(Notifications::new(socket(port).await?)),
             false => None,
         };
         let shared = Shared {
-            ears,
+            notifications,
             ttl: terms.ttl_ms.to_string(),
             take: script(&pipeline, TAKE).await?,
             renew: script(&pipeline, RENEW).await?,
@@ -72,26 +77,26 @@ async fn socket(port: u16) -> Result<TcpStream, Error> {
     Ok(stream)
 }
 
-/// Loads it; returns what it is called by.
+/// Loads a script; returns its digest, by which it is called.
 async fn script(pipeline: &Pipeline, text: &str) -> Result<Vec<u8>, Error> {
     match pipeline.ask(&[b"SCRIPT", b"LOAD", text.as_bytes()]).await? {
         Value::Text(name) => Ok(name),
-        other => Err(format!("SCRIPT LOAD said {other:?}").into()),
+        other => Err(format!("unexpected answer to SCRIPT LOAD: {other:?}").into()),
     }
 }
 
 impl Any for Connection {
     fn lane<'a>(&'a self, lock: &'a str) -> Step<'a, Box<dyn Renewing>> {
         Box::pin(async move {
-            let told = match &self.shared.ears {
-                Some(ears) => Some(ears.hear(lock.as_bytes()).await?),
+            let released = match &self.shared.notifications {
+                Some(channel) => Some(channel.subscribe(lock.as_bytes()).await?),
                 None => None,
             };
             let lane = Lane {
                 shared: Arc::clone(&self.shared),
                 lock: lock.as_bytes().to_vec(),
                 value: random()?,
-                told,
+                released,
             };
             Ok(Box::new(lane) as Box<dyn Renewing>)
         })
@@ -99,7 +104,7 @@ impl Any for Connection {
 }
 
 impl Lane {
-    /// What a script on this lock says.
+    /// Calls a script on this lock.
     async fn call(&self, script: &[u8]) -> Result<u64, Error> {
         let shared = &self.shared;
         let words: [&[u8]; 7] = [
@@ -113,7 +118,7 @@ impl Lane {
         ];
         match shared.pipeline.ask(&words).await? {
             Value::Number(number) => Ok(number.unsigned_abs()),
-            other => Err(format!("a script said {other:?}").into()),
+            other => Err(format!("unexpected answer of a script: {other:?}").into()),
         }
     }
 }
@@ -122,8 +127,8 @@ impl crate::lane::Lane for Lane {
     fn acquire(&mut self) -> Step<'_, u64> {
         Box::pin(async move {
             loop {
-                match (self.call(&self.shared.take).await?, &self.told) {
-                    (0, Some(told)) => told.notified().await,
+                match (self.call(&self.shared.take).await?, &self.released) {
+                    (0, Some(released)) => released.notified().await,
                     (0, None) => return Err("a lane's own lock is held".into()),
                     (token, _) => return Ok(token),
                 }

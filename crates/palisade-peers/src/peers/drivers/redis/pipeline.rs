@@ -107,7 +107,7 @@ async fn read(mut stream: OwnedReadHalf, open: Open) -> Option<()> {
         let value = next(&mut stream, &mut inbound).await.ok();
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(value) = value else {
-            // Callers hear that no reply comes when these go.
+            // Dropping these tells the callers that no reply comes.
             open.clear();
             return None;
         };
@@ -118,5 +118,5 @@ async fn read(mut stream: OwnedReadHalf, open: Open) -> Option<()> {
 /// Commands in one write at most.
 const BURST: usize = 1_024;
 
-/// Room made for each read.
+/// The buffer space for each read, in bytes.
 const READ_BYTES: usize = 16 << 10;

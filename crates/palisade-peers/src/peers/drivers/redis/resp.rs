@@ -1,4 +1,4 @@
-//! The least of Redis' protocol: commands as arrays of bytes, replies of every kind.
+//! As much of Redis' protocol as is needed: commands as arrays of bytes, and all kinds of replies.
 
 use crate::lane::Error;
 
@@ -30,7 +30,7 @@ fn head(out: &mut Vec<u8>, kind: u8, number: usize) {
 /// The first reply in these bytes, and how long it is; `None` while it is not all there.
 ///
 /// # Errors
-/// What is there is no reply.
+/// The bytes are no reply.
 pub(super) fn first(bytes: &[u8]) -> Result<Option<(Value, usize)>, Error> {
     let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
         return Ok(None);

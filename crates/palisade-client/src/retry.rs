@@ -1,0 +1,116 @@
+//! Repetition of operations, and the operations that are repeated in the background because their caller no
+//! longer waits.
+
+use std::sync::Arc;
+
+use palisade_core::{GrantRef, RequestId, Span, Timestamp};
+
+use crate::clock::Clock;
+use crate::fault::Fault;
+use crate::keeper::Core;
+use crate::service::Operation;
+
+/// A release or an abandon that is repeated in the background until it is acknowledged or no longer matters.
+#[derive(Debug)]
+pub(crate) struct Cleanup {
+    pub(crate) task: Task,
+    /// The instant from which the authority has forgotten the grant by itself.
+    pub(crate) until: Timestamp,
+}
+
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// A guard was dropped.
+    Release(GrantRef),
+    /// An acquire was cancelled or got no answer.
+    Abandon(RequestId),
+}
+
+impl Cleanup {
+    pub(crate) async fn run(self, core: Arc<Core>) {
+        let until = self.until;
+        let result = match &self.task {
+            Task::Release(grant) => {
+                repeat_until(&core, until, || core.service.release(grant.clone()))
+                    .await
+                    .map(drop)
+            }
+            Task::Abandon(request) => {
+                repeat_until(&core, until, || core.service.abandon(*request)).await
+            }
+        };
+        if let Err(fault) = result {
+            tracing::debug!(cleanup = ?self.task, %fault, "left to expire");
+        }
+    }
+}
+
+/// Repeats an operation until there is an answer, a fault that repeating does not cure, or the instant
+/// `until`.
+pub(crate) async fn repeat_until<'a, T>(
+    core: &Core,
+    until: Timestamp,
+    mut attempt: impl FnMut() -> Operation<'a, T>,
+) -> Result<T, Fault> {
+    let mut backoff = Backoff::new();
+    let mut worst = None;
+    loop {
+        let fault = match before(&*core.clock, until, attempt()).await {
+            Some(Err(fault)) if fault.is_transient() => fault,
+            Some(answer) => return answer,
+            None => Fault::unknown_outcome("there was no answer in time"),
+        };
+        let fault = graver(worst.take(), fault);
+        if !backoff.pause(&*core.clock, until).await {
+            return Err(fault);
+        }
+        worst = Some(fault);
+    }
+}
+
+/// The graver fault of two attempts: one that may have happened outweighs one that did not.
+pub(crate) fn graver(earlier: Option<Fault>, later: Fault) -> Fault {
+    match earlier {
+        Some(unknown @ Fault::UnknownOutcome(_)) => unknown,
+        _ => later,
+    }
+}
+
+/// Returns the future's output, or `None` if `until` comes first.
+pub(crate) async fn before<F: Future + Unpin>(
+    clock: &dyn Clock,
+    until: Timestamp,
+    operation: F,
+) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = operation => Some(output),
+        () = clock.sleep_until(until) => None,
+    }
+}
+
+/// Pauses between attempts, doubling from 10 ms to half a second.
+pub(crate) struct Backoff {
+    next: Span,
+}
+
+impl Backoff {
+    pub(crate) fn new() -> Backoff {
+        Backoff {
+            next: Span::from_millis(10),
+        }
+    }
+
+    /// Pauses; returns `false` at once if no time would be left after the pause.
+    pub(crate) async fn pause(&mut self, clock: &dyn Clock, until: Timestamp) -> bool {
+        let end = clock.now().after(self.next);
+        if end >= until {
+            return false;
+        }
+        self.next = self.next.plus(self.next).min(LONGEST);
+        clock.sleep_until(end).await;
+        true
+    }
+}
+
+const LONGEST: Span = Span::from_millis(500);

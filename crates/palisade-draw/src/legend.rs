@@ -1,0 +1,77 @@
+//! Legends: a small drawing for each sign, and its meaning.
+
+use std::fmt::Write as _;
+
+use crate::{Anchor, Canvas, Font, Layer, Shape, escape, width};
+
+/// The size of a key.
+pub const KEY: (f64, f64) = (36.0, 18.0);
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The drawing, of size [`KEY`].
+    pub key: Canvas,
+    /// Its meaning.
+    pub words: &'static str,
+}
+
+/// An entry whose key is these shapes.
+#[must_use]
+pub fn entry(shapes: impl IntoIterator<Item = (Shape, String)>, words: &'static str) -> Entry {
+    let mut key = Canvas::new(KEY.0, KEY.1);
+    for (shape, class) in shapes {
+        key.mark(Layer::Bar, shape, class);
+    }
+    Entry { key, words }
+}
+
+/// Draws a legend from `left` to `right`, over as many lines as it needs; returns the height reached.
+pub fn draw(canvas: &mut Canvas, entries: Vec<Entry>, (left, right): (f64, f64), top: f64) -> f64 {
+    let (mut x, mut y) = (left, top);
+    for entry in entries {
+        let wide = KEY.0 + 8.0 + width(entry.words, Font::Small);
+        if x > left && x + wide > right {
+            (x, y) = (left, y + LINE);
+        }
+        canvas.part(x, y, entry.key);
+        let at = (x + KEY.0 + 8.0, y + KEY.1 / 2.0);
+        canvas.text(at, Anchor::Start, Font::Small, entry.words, "soft");
+        x += wide + 18.0;
+    }
+    y + LINE
+}
+
+/// The same as a list for a page, which wraps on small screens.
+#[must_use]
+pub fn list(entries: &[Entry]) -> String {
+    let mut html = String::from("<ul class=\"legend\">");
+    for Entry { key, words } in entries {
+        // Writing to a String cannot fail.
+        let _ = write!(
+            html,
+            "<li>{}{}</li>",
+            key.to_inline("key", ""),
+            escape(words)
+        );
+    }
+    html + "</ul>"
+}
+
+const LINE: f64 = 23.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_legend_takes_the_lines_it_needs_and_stays_inside() {
+        let entries = vec![entry([], "a meaning of some length"); 7];
+        let mut canvas = Canvas::new(500.0, 100.0);
+        let reached = draw(&mut canvas, entries.clone(), (10.0, 490.0), 10.0);
+        assert_eq!(reached, 10.0 + 4.0 * LINE);
+        canvas.height = reached;
+        assert_eq!(canvas.problems(), Vec::<String>::new());
+        assert_eq!(list(&entries).matches("<li>").count(), 7);
+    }
+}

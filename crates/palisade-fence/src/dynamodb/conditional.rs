@@ -1,0 +1,144 @@
+//! The steps of both forms: decide on the state that was read, write if it is unchanged, and find out the
+//! outcome.
+
+use std::future::Future;
+
+use palisade_core::fence::{Op, Pass, Reject, Rule};
+
+use super::error::Fault;
+use super::location::{Location, Seen};
+use crate::audit;
+use crate::checked::{Admitted, Checked};
+use crate::guard_row::{Decision, Numbered};
+use crate::stamped::{ATTEMPTS, Outcome, Stamped, back_off};
+
+/// An operation at a fence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask<'a> {
+    /// `None`: a write by code without a token.
+    pub(super) pass: Option<Pass<'a>>,
+    pub(super) op: Op,
+    pub(super) digest: Option<u64>,
+}
+
+impl<'a> Ask<'a> {
+    pub(super) fn claim(pass: Pass<'a>) -> Ask<'a> {
+        Ask {
+            pass: Some(pass),
+            op: Op::Claim,
+            digest: None,
+        }
+    }
+
+    pub(super) fn read(pass: Pass<'a>) -> Ask<'a> {
+        Ask {
+            op: Op::Read,
+            ..Ask::claim(pass)
+        }
+    }
+
+    pub(super) fn write(pass: Option<Pass<'a>>, number: Option<Numbered>) -> Ask<'a> {
+        Ask {
+            pass,
+            op: Op::Write(number.map(|number| number.sequence)),
+            digest: number.map(|number| number.digest),
+        }
+    }
+}
+
+/// The outcome of one conditional write.
+pub(super) enum Put {
+    Done,
+    /// The condition was false, or another transaction interfered.
+    Refused,
+    /// There was nothing to change (rule F8).
+    Missing,
+}
+
+/// The effect of an operation, together with the raise of the fence.
+pub(super) trait Effect: Sync {
+    /// Writes the fence and the effect, if the fence is still the one that was read.
+    fn put(&self, seen: &Seen, next: &Stamped) -> impl Future<Output = Result<Put, Fault>> + Send;
+}
+
+/// Carries an operation out; `effect` is not called if there is neither a raise nor a write. Returns the
+/// state that was read.
+pub(super) async fn carry_out(
+    location: &Location,
+    rule: Rule,
+    ask: Ask<'_>,
+    effect: &impl Effect,
+) -> Result<Checked<Seen>, Fault> {
+    let mut seen = load(location).await?;
+    let mut pending: Option<(String, Stamped)> = None;
+    for attempt in 0..ATTEMPTS {
+        back_off(attempt).await.map_err(Fault::Random)?;
+        let fence = seen.fence.clone().unwrap_or_default();
+        let decision = fence.decide(rule, ask.pass, ask.op, ask.digest);
+        let next = match location.sound(decision)? {
+            Decision::Reject(reject) => return Ok(rejected(location, ask.pass, reject)),
+            Decision::Repeat(_) => {
+                return Ok(Checked::Admitted(Admitted {
+                    highest: location.sound(fence.guard.state())?.highest(),
+                    value: seen,
+                    repeat: true,
+                }));
+            }
+            Decision::Admit(next) => next,
+        };
+        let guard = next.as_ref().unwrap_or(&fence.guard);
+        let highest = location.sound(guard.state())?.highest();
+        if next.is_none() && !matches!(ask.op, Op::Write(_)) {
+            return Ok(Checked::admitted(seen, highest));
+        }
+        // While the state that was read is still there, an attempt that seemed to fail may still arrive: only
+        // repeating the same attempt settles the outcome.
+        let (id, stamped) = match pending.take() {
+            Some(same) => same,
+            None => {
+                let mut stamped = fence.clone();
+                stamped.guard = guard.clone();
+                (stamped.stamp().map_err(Fault::Random)?, stamped)
+            }
+        };
+        match effect.put(&seen, &stamped).await? {
+            Put::Done => return Ok(Checked::admitted(seen, highest)),
+            Put::Missing => return Ok(rejected(location, ask.pass, Reject::Missing)),
+            Put::Refused => {}
+        }
+        let now = load(location).await?;
+        if now.is_same(&seen) {
+            pending = Some((id, stamped));
+            continue;
+        }
+        let outcome = now.fence.as_ref().map_or(Outcome::Unknown, |now| {
+            now.outcome(&id, seen.fence.as_ref())
+        });
+        match outcome {
+            Outcome::TookEffect => return Ok(Checked::admitted(seen, highest)),
+            Outcome::Unknown => return Err(Fault::UnknownOutcome),
+            Outcome::DidNot => seen = now,
+        }
+    }
+    Err(Fault::Contended { attempts: ATTEMPTS })
+}
+
+/// Records a rejection in the log and returns it.
+pub(super) fn rejected<T>(
+    location: &Location,
+    pass: Option<Pass<'_>>,
+    reject: Reject,
+) -> Checked<T> {
+    audit::rejected(&location.name, pass, &reject);
+    Checked::Rejected(reject)
+}
+
+async fn load(location: &Location) -> Result<Seen, Fault> {
+    let seen = location.load().await?;
+    match (&seen.fence, &seen.attributes) {
+        (None, Some(_)) => Err(Fault::FenceLost {
+            resource: location.name.clone(),
+        }),
+        _ => Ok(seen),
+    }
+}

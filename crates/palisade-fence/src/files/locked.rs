@@ -1,0 +1,265 @@
+//! The steps under the fence's lock: one holder at a time, from the lock to the answer.
+//!
+//! ```text
+//!   lock ─► load ─► finish a pending write ─► judge ─► stage ─► sidecar ─► carry out
+//!                                                              ▲
+//!                        before: nothing happened ────────────┴─ after: it will have happened
+//! ```
+//!
+//! The sidecar is replaced in one step, by a rename. It contains the decision and the raised fence; the new
+//! data is staged beside it, synced. A crash before that step leaves the old state. After a crash that follows it,
+//! the next operation finds the staged file and carries the write out. Carrying a write out twice does no
+//! harm, and the staged file is removed last.
+
+use std::os::fd::OwnedFd;
+
+use palisade_core::fence::{FenceState, Op, Pass, Reject, Rule, Verdict};
+
+use super::disk::Disk;
+use super::fault::Fault;
+use super::sidecar::{Effect, Left, Pending, Sidecar};
+use crate::objects::Alter;
+
+/// The prefix of the fence's own files.
+pub(super) const OWN: &str = ".palisade-";
+
+pub(super) const LOCK: &str = ".palisade-lock";
+const SIDECAR: &str = ".palisade-fence";
+const NEXT_SIDECAR: &str = ".palisade-fence-next";
+
+fn staged(revision: u64) -> String {
+    format!("{OWN}staged-{revision}")
+}
+
+/// Reads the state of a folder, if it has one.
+pub(super) fn load(disk: &Disk, folder: &str) -> Result<Option<Sidecar>, Fault> {
+    let Some(bytes) = disk.read(SIDECAR)? else {
+        return Ok(None);
+    };
+    let sidecar = Sidecar::decode(&bytes).map_err(|problem| Fault::Corrupt {
+        folder: folder.to_owned(),
+        problem,
+    })?;
+    Ok(Some(sidecar))
+}
+
+/// A folder while its lock is held.
+pub(super) struct Locked<'a> {
+    disk: &'a Disk,
+    _lock: OwnedFd,
+    held: Sidecar,
+}
+
+/// The decision about an operation.
+pub(super) enum Judged {
+    /// The operation is admitted; this is the new state.
+    Admit(Sidecar),
+    /// The operation was already carried out.
+    Repeat,
+    /// The operation is rejected; nothing changes.
+    Reject(Reject),
+}
+
+impl<'a> Locked<'a> {
+    /// Takes over the lock, finishes what a crash left, and checks that the folder is as the fence left it.
+    pub(super) fn enter(disk: &'a Disk, lock: OwnedFd, folder: &str) -> Result<Locked<'a>, Fault> {
+        let held = match load(disk, folder)? {
+            Some(sidecar) => sidecar,
+            None if is_empty(disk)? => Sidecar::default(),
+            None => {
+                return Err(Fault::Lost {
+                    folder: folder.to_owned(),
+                });
+            }
+        };
+        let locked = Locked {
+            disk,
+            _lock: lock,
+            held,
+        };
+        locked.finish()?;
+        locked.check_unchanged(folder)?;
+        Ok(locked)
+    }
+
+    /// Takes over the lock for a re-arming: the state may be lost, damaged or changed.
+    pub(super) fn enter_for_rearm(disk: &'a Disk, lock: OwnedFd) -> Result<Locked<'a>, Fault> {
+        let held = disk.read(SIDECAR)?;
+        let held = held.and_then(|bytes| Sidecar::decode(&bytes).ok());
+        let locked = Locked {
+            disk,
+            _lock: lock,
+            held: held.unwrap_or_default(),
+        };
+        locked.finish()?;
+        Ok(locked)
+    }
+
+    pub(super) const fn fence(&self) -> &FenceState {
+        &self.held.fence
+    }
+
+    pub(super) fn judge(
+        &self,
+        rule: Rule,
+        pass: Option<Pass<'_>>,
+        op: Op,
+        digest: Option<u64>,
+    ) -> Judged {
+        let before = &self.held;
+        let verdict = match pass {
+            Some(pass) => rule.decide(&before.fence, pass, op),
+            None => before.fence.decide_tokenless_write(),
+        };
+        match (verdict, op) {
+            (Verdict::Reject(reject), _) => Judged::Reject(reject),
+            (Verdict::Repeat, Op::Write(Some(last))) if before.digest != digest => {
+                Judged::Reject(Reject::SequenceReused { last })
+            }
+            (Verdict::Repeat, _) => Judged::Repeat,
+            (Verdict::Admit(next), _) => {
+                let fence = next.unwrap_or_else(|| before.fence.clone());
+                let same_grant = fence.highest() == before.fence.highest();
+                Judged::Admit(Sidecar {
+                    digest: digest.or(before.digest.filter(|_| same_grant)),
+                    fence,
+                    pending: None,
+                    last: before.last.clone(),
+                    revision: before.revision,
+                })
+            }
+        }
+    }
+
+    /// Makes a state without a write durable, unless it is the stored one.
+    pub(super) fn raise(&mut self, next: Sidecar) -> Result<(), Fault> {
+        if next.fence == self.held.fence {
+            return Ok(());
+        }
+        self.replace(next)
+    }
+
+    /// Replaces any state for a re-arming: the length of a file is forgotten.
+    pub(super) fn rearm(&mut self, fence: FenceState) -> Result<(), Fault> {
+        self.replace(Sidecar {
+            fence,
+            revision: self.held.revision,
+            ..Sidecar::default()
+        })
+    }
+
+    /// Writes under a new state. `None`: there was nothing to delete, and nothing was done.
+    pub(super) fn write(
+        &mut self,
+        next: Sidecar,
+        name: &str,
+        alter: &Alter,
+    ) -> Result<Option<()>, Fault> {
+        let before = self.disk.length(name)?;
+        let effect = match (alter, before) {
+            (Alter::Delete, None) => return Ok(None),
+            (Alter::Delete, Some(_)) => Effect::Delete,
+            (Alter::Put(_), _) => Effect::Put,
+            (Alter::Append(_), before) => Effect::Append(before.unwrap_or(0)),
+        };
+        let bytes = alter.bytes();
+        let offset = match effect {
+            Effect::Append(offset) => offset,
+            Effect::Put | Effect::Delete => 0,
+        };
+        let left = Left {
+            length: offset + bytes.len() as u64,
+            name: name.to_owned(),
+        };
+        let stage = staged(self.held.revision + 1);
+        let staging = self.disk.write(&stage, bytes, Some(name));
+        if let Err(fault) = staging.and_then(|()| self.disk.sync_names()) {
+            // Nothing is decided yet. If the removal fails too, the next write overwrites the staged file.
+            let _ = self.disk.remove(&stage);
+            return Err(fault);
+        }
+        self.replace(Sidecar {
+            pending: Some(Pending {
+                name: name.to_owned(),
+                effect,
+            }),
+            last: (effect != Effect::Delete).then_some(left),
+            ..next
+        })?;
+        self.finish()?;
+        self.disk.step("answer");
+        Ok(Some(()))
+    }
+
+    /// Replaces the sidecar, which is the step that decides.
+    fn replace(&mut self, next: Sidecar) -> Result<(), Fault> {
+        let next = Sidecar {
+            revision: self.held.revision + 1,
+            ..next
+        };
+        self.disk.write(NEXT_SIDECAR, &next.encode(), None)?;
+        self.disk.rename(NEXT_SIDECAR, SIDECAR)?;
+        self.disk.sync_names()?;
+        self.held = next;
+        Ok(())
+    }
+
+    /// Carries out the decided and staged write, and removes staged files that were never decided.
+    fn finish(&self) -> Result<(), Fault> {
+        let stage = staged(self.held.revision);
+        if let Some(pending) = &self.held.pending
+            && self.disk.length(&stage)?.is_some()
+        {
+            self.carry_out(pending, &stage)?;
+        }
+        let undecided = staged(self.held.revision + 1);
+        match self.disk.length(&undecided)? {
+            Some(_) => self.disk.remove(&undecided),
+            None => Ok(()),
+        }
+    }
+
+    fn carry_out(&self, pending: &Pending, stage: &str) -> Result<(), Fault> {
+        let (disk, name) = (self.disk, &pending.name);
+        match pending.effect {
+            Effect::Put => {
+                disk.rename(stage, name)?;
+                disk.sync_names()
+            }
+            Effect::Append(offset) => {
+                let bytes = disk.read(stage)?.unwrap_or_default();
+                let is_new = disk.length(name)?.is_none();
+                disk.write_at(name, &bytes, offset)?;
+                if is_new {
+                    disk.sync_names()?;
+                }
+                disk.remove(stage)
+            }
+            Effect::Delete => {
+                disk.remove(name)?;
+                disk.sync_names()?;
+                disk.remove(stage)
+            }
+        }
+    }
+
+    fn check_unchanged(&self, folder: &str) -> Result<(), Fault> {
+        let Some(Left { length, name }) = &self.held.last else {
+            return Ok(());
+        };
+        let found = self.disk.length(name)?;
+        if found == Some(*length) {
+            return Ok(());
+        }
+        Err(Fault::Changed {
+            folder: folder.to_owned(),
+            file: name.clone(),
+            left: *length,
+            found: found.unwrap_or(0),
+        })
+    }
+}
+
+fn is_empty(disk: &Disk) -> Result<bool, Fault> {
+    Ok(disk.names()?.iter().all(|name| name.starts_with(OWN)))
+}

@@ -1,0 +1,124 @@
+//! Rows 6 and 12: memory that one stranger can make the server take.
+
+use std::time::Duration;
+
+use palisade_proto::v1;
+use prost::Message as _;
+
+use super::scene::{Program, Scene, pause};
+use super::{Attack, Outcome, h2, http, plain};
+
+pub(super) const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "listing-bomb",
+        row: 6,
+        does: "60,000 listings in one frame; three frames of 20 KB; 4 MiB of empty requests",
+        bounds: "30 s, stopped at 1.5 GiB",
+        run: listing_bomb,
+    },
+    Attack {
+        name: "unread-answers",
+        row: 12,
+        does: "listings over HTTP/2 and over 200 pipelined connections whose answers nobody reads",
+        bounds: "20 s, stopped at 1.5 GiB",
+        run: unread_answers,
+    },
+];
+
+/// Where an attack stops, so that it does not fell this machine too.
+const ENOUGH_MIB: u64 = 1_536;
+
+/// What one stranger may cost. A page of the listing that is used here has about 250 KB.
+const LIMIT_MIB: u64 = 256;
+
+/// A server that holds a thousand locks, and its memory then.
+fn filled(scene: &Scene, data: &str) -> Result<(Program, u64), String> {
+    let server = scene.serve(data)?;
+    plain::fill(server.address)?;
+    // The first listing takes what every later one needs as well.
+    http::get(server.address, "/v1/locks?limit=1000")?;
+    let memory = server.memory_mib();
+    Ok((server, memory))
+}
+
+fn listing_bomb(scene: &Scene) -> Result<Outcome, String> {
+    let time = Duration::from_secs(scene.amount(8, 4));
+    let listings = |count| plain::frame((0..count).map(|_| plain::listing()).collect());
+    let mut figures = Vec::new();
+    let mut held = true;
+    let shapes: [(&str, Vec<Vec<u8>>); 3] = [
+        ("one frame of 60,000 listings", vec![listings(60_000)]),
+        ("three of 20 KB", vec![listings(1_900); 3]),
+        ("4 MiB of empty requests", vec![[0x0a, 0].repeat(2 << 20)]),
+    ];
+    for (at, (name, frames)) in shapes.iter().enumerate() {
+        let (mut server, before) = filled(scene, &format!("data-{at}"))?;
+        let mut session = plain::Session::to(server.address)?;
+        for frame in frames {
+            // A session that was ended for it cannot be written to.
+            if session.send(frame).is_err() {
+                break;
+            }
+        }
+        let growth = server.growth_mib(before, ENOUGH_MIB, time);
+        let alive = !server.process.is_over();
+        // The memory may be too much already: then nobody waits for the answer.
+        let serves = growth <= ENOUGH_MIB && server.serves();
+        held &= growth <= LIMIT_MIB && serves;
+        figures.push(format!(
+            "{name}: {}{growth} MiB{}",
+            if growth > ENOUGH_MIB { "over " } else { "+" },
+            if alive {
+                ""
+            } else {
+                ", and the server is gone"
+            }
+        ));
+    }
+    let limit = format!("{LIMIT_MIB} MiB each, and the server serves");
+    Ok(Outcome::measured(held, figures.join("; "), limit))
+}
+
+fn unread_answers(scene: &Scene) -> Result<Outcome, String> {
+    let time = Duration::from_secs(scene.amount(8, 4));
+    let listing = v1::ListRequest {
+        limit: 1_000,
+        ..v1::ListRequest::default()
+    };
+    let (mut server, before) = filled(scene, "data-h2")?;
+    let mut connection = h2::Connection::to(server.address, 0)?;
+    let streams = scene.amount(4_000, 2_000);
+    for _ in 0..streams {
+        let Ok(stream) = connection.call("/palisade.v1.Locks/List") else {
+            break;
+        };
+        if connection
+            .message(stream, &listing.encode_to_vec())
+            .is_err()
+        {
+            break;
+        }
+        let _ = connection.frames(Duration::ZERO);
+    }
+    let streamed = server.growth_mib(before, ENOUGH_MIB, time);
+    drop(connection);
+    drop(server);
+    let (mut server_1, before) = filled(scene, "data-h1")?;
+    let mut connections = Vec::new();
+    let request = "GET /v1/locks?limit=1000 HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
+    for _ in 0..200 {
+        let mut connection = http::Connection::to(server_1.address)?;
+        connection.send_raw(request.as_bytes())?;
+        connections.push(connection);
+    }
+    pause(Duration::from_millis(100));
+    let pipelined = server_1.growth_mib(before, ENOUGH_MIB, time);
+    let serves = pipelined <= ENOUGH_MIB && server_1.serves();
+    Ok(Outcome::measured(
+        streamed.max(pipelined) <= LIMIT_MIB && serves,
+        format!(
+            "{streams} streams of one connection: +{streamed} MiB; 200 connections: +{pipelined} MiB"
+        ),
+        format!("{LIMIT_MIB} MiB each, and the server serves"),
+    ))
+}

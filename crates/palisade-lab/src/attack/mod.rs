@@ -1,0 +1,274 @@
+//! The attacks from outside: each is a program against the release binary, with a figure and a limit.
+//!
+//! ```text
+//!   attack ──► palisade serve · store · gateway · run      as processes, on ports and folders of their own
+//!      │                    │
+//!      └── a figure ◄───────┘  memory, descriptors, exit status, tokens that came twice, ratios to a control
+//!            │
+//!            └► held · BROKEN · not run, because …
+//! ```
+//!
+//! An attack takes no side: it says what it measured and what the limit is. No limit is an absolute time of
+//! something that should be fast. Each is bounded in time and in amount, and ends what it started.
+
+mod descriptors;
+mod directory;
+mod fence;
+mod gateway;
+mod h2;
+mod http;
+mod job;
+mod json;
+mod memory;
+mod plain;
+mod scene;
+mod streams;
+mod time;
+mod upstream;
+mod watchers;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+
+use scene::{Scene, elapsed, now};
+
+/// One attack.
+struct Attack {
+    name: &'static str,
+    /// The row of the list of holes that it came from (docs/lab.md).
+    row: u8,
+    /// What it does, in one line.
+    does: &'static str,
+    /// The least and the most that it takes, in words.
+    bounds: &'static str,
+    run: fn(&Scene) -> Result<Outcome, String>,
+}
+
+/// How an attack ended.
+enum Outcome {
+    /// It measured something.
+    Measured {
+        figure: String,
+        limit: String,
+        held: bool,
+    },
+    /// This machine does not allow it. It proves nothing.
+    NotRun { because: String },
+}
+
+impl Outcome {
+    fn measured(held: bool, figure: impl Into<String>, limit: impl Into<String>) -> Outcome {
+        Outcome::Measured {
+            figure: figure.into(),
+            limit: limit.into(),
+            held,
+        }
+    }
+
+    fn not_run(because: impl Into<String>) -> Outcome {
+        Outcome::NotRun {
+            because: because.into(),
+        }
+    }
+}
+
+/// What comes after a count: the names, if there are any.
+fn named(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        names => format!(": {}", names.join(" ")),
+    }
+}
+
+/// Every attack, in the order of the rows.
+fn all() -> impl Iterator<Item = &'static Attack> {
+    let families: [&[Attack]; 10] = [
+        directory::ATTACKS,
+        memory::ATTACKS,
+        time::ATTACKS,
+        descriptors::ATTACKS,
+        streams::ATTACKS,
+        watchers::ATTACKS,
+        gateway::ATTACKS,
+        fence::ATTACKS,
+        job::ATTACKS,
+        json::ATTACKS,
+    ];
+    let mut attacks: Vec<&Attack> = families.into_iter().flatten().collect();
+    attacks.sort_by_key(|attack| attack.row);
+    attacks.into_iter()
+}
+
+/// Attacks the release binary from outside, and says what each attack achieved
+#[derive(Debug, Args)]
+#[command(after_help = EXITS)]
+pub struct AttackArgs {
+    /// Which attacks; without a name all of them, one after the other
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Say which there are, and stop
+    #[arg(long)]
+    list: bool,
+    /// The amounts of a test, not those of the full run
+    #[arg(long)]
+    short: bool,
+    /// The program under test. Without it the one beside this program
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Print one line of JSON for each attack
+    #[arg(long)]
+    json: bool,
+}
+
+const EXITS: &str = "Exit status: 0 every attack that was run was held off; 1 one succeeded; 2 usage; 4 one could not \
+    be carried through. An attack that this machine does not allow is named as not run, and is no success.";
+
+impl AttackArgs {
+    /// Runs them. The exit status is the one that the help tells.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        if let Some(unknown) = self.names.iter().find(|name| !is_known(name)) {
+            eprintln!(
+                "palisade-lab: there is no attack {unknown:?}; palisade-lab attack --list names them"
+            );
+            return ExitCode::from(2);
+        }
+        let chosen = all().filter(|attack| {
+            self.names.is_empty() || self.names.iter().any(|name| name == attack.name)
+        });
+        let chosen: Vec<_> = chosen.collect();
+        if self.list {
+            for attack in chosen {
+                println!(
+                    "{:<32} row {:<3} {}; {}",
+                    attack.name, attack.row, attack.does, attack.bounds
+                );
+            }
+            return ExitCode::SUCCESS;
+        }
+        match crate::chaos::program(self.binary.as_ref(), "--binary") {
+            Ok(binary) => self.attack(&chosen, &binary),
+            Err(why) => {
+                eprintln!("palisade-lab: {why}");
+                ExitCode::from(4)
+            }
+        }
+    }
+
+    fn attack(&self, chosen: &[&Attack], binary: &std::path::Path) -> ExitCode {
+        let mut lines = Vec::new();
+        for attack in chosen {
+            if !self.json {
+                println!("{} …", attack.name);
+            }
+            let begun = now();
+            let outcome = Scene::new(binary, self.short).and_then(|scene| (attack.run)(&scene));
+            let line = Line::of(attack, outcome, elapsed(begun).as_secs_f64());
+            if self.json {
+                println!("{}", line.json());
+            }
+            lines.push(line);
+        }
+        if !self.json {
+            print!("{}", table(&lines));
+        }
+        let any = |word| lines.iter().any(|line| line.word == word);
+        match (any(BROKEN), any(FAILED)) {
+            (true, _) => ExitCode::FAILURE,
+            (false, true) => ExitCode::from(4),
+            (false, false) => ExitCode::SUCCESS,
+        }
+    }
+}
+
+fn is_known(name: &str) -> bool {
+    all().any(|attack| attack.name == name)
+}
+
+/// A line of the report.
+struct Line {
+    name: &'static str,
+    row: u8,
+    word: &'static str,
+    figure: String,
+    limit: String,
+    seconds: f64,
+}
+
+const HELD: &str = "held";
+const BROKEN: &str = "BROKEN";
+const NOT_RUN: &str = "not run";
+const FAILED: &str = "failed";
+
+impl Line {
+    fn of(attack: &Attack, outcome: Result<Outcome, String>, seconds: f64) -> Line {
+        let (word, figure, limit) = match outcome {
+            Ok(Outcome::Measured {
+                figure,
+                limit,
+                held,
+            }) => (if held { HELD } else { BROKEN }, figure, limit),
+            Ok(Outcome::NotRun { because }) => (
+                NOT_RUN,
+                format!("not run, because {because}"),
+                String::new(),
+            ),
+            Err(why) => (FAILED, why, String::new()),
+        };
+        Line {
+            name: attack.name,
+            row: attack.row,
+            word,
+            figure,
+            limit,
+            seconds,
+        }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "attack": self.name, "row": self.row, "outcome": self.word, "figure": self.figure,
+            "limit": self.limit, "seconds": (self.seconds * 10.0).round() / 10.0,
+        })
+    }
+}
+
+fn table(lines: &[Line]) -> String {
+    let mut text = String::from("\n");
+    for line in lines {
+        let limit = match line.limit.as_str() {
+            "" => String::new(),
+            limit => format!(" (limit: {limit})"),
+        };
+        text.push_str(&format!(
+            "{:<8} {:>2}  {:<32} {:>5.0} s  {}{limit}\n",
+            line.word, line.row, line.name, line.seconds, line.figure
+        ));
+    }
+    let count = |word| lines.iter().filter(|line| line.word == word).count();
+    text.push_str(&format!(
+        "attack: {} held off, {} succeeded, {} not run, {} could not be carried through\n",
+        count(HELD),
+        count(BROKEN),
+        count(NOT_RUN),
+        count(FAILED)
+    ));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_there_once() {
+        let mut names: Vec<_> = all().map(|attack| attack.name).collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

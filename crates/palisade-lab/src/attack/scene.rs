@@ -1,0 +1,264 @@
+//! Where an attack takes place: the program under test as processes, and what can be seen of them from outside.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_core::Timestamp;
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::http;
+use crate::chaos::process::{Line, Process};
+use crate::chaos::server::{last_words, launch};
+
+/// What every attack is given.
+pub(super) struct Scene {
+    /// The program under test.
+    pub(super) binary: PathBuf,
+    /// Whether the amounts are those of a test, not of the full run.
+    pub(super) short: bool,
+    folder: TempDir,
+    started: Cell<u32>,
+}
+
+impl Scene {
+    pub(super) fn new(binary: &Path, short: bool) -> Result<Scene, String> {
+        let folder = TempDir::with_prefix("palisade-attack-").map_err(text)?;
+        Ok(Scene {
+            binary: binary.to_owned(),
+            short,
+            folder,
+            started: Cell::new(0),
+        })
+    }
+
+    /// The full amount, or the amount of a test.
+    pub(super) fn amount<T>(&self, full: T, short: T) -> T {
+        if self.short { short } else { full }
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `palisade serve` on a folder of the scene.
+    pub(super) fn serve(&self, data: &str) -> Result<Program, String> {
+        self.start(&Start::new("serve", &self.path(data)))
+    }
+
+    /// `palisade store` on a folder of the scene.
+    pub(super) fn store(&self, data: &str) -> Result<Program, String> {
+        self.start(&Start::new("store", &self.path(data)))
+    }
+
+    /// Starts a server and waits until it serves; an error has its last words.
+    pub(super) fn start(&self, start: &Start) -> Result<Program, String> {
+        let number = self.started.replace(self.started.get() + 1);
+        let log = self.path(&format!("{number}-{}.log", start.role));
+        let mut words = vec![self.binary.display().to_string(), start.role.to_owned()];
+        let listen = start.listen.to_string();
+        words.extend(["--json", "--listen", &listen, "--data"].map(str::to_owned));
+        words.push(start.data.display().to_string());
+        words.extend(start.arguments.iter().cloned());
+        let line = Line {
+            words,
+            environment: Vec::new(),
+            way: start.way.clone(),
+        };
+        let (process, said) = launch(&line, &log)?;
+        let address = said["listening"].as_str().and_then(|at| at.parse().ok());
+        let address = address.ok_or_else(|| format!("no address in {said}"))?;
+        Ok(Program {
+            process,
+            said,
+            log,
+            address,
+        })
+    }
+
+    /// Runs a command of the program under test to its end.
+    pub(super) fn run(&self, words: &[&str]) -> Result<Output, String> {
+        let mut command = Command::new(&self.binary);
+        command.args(words).stdin(Stdio::null());
+        command.output().map_err(text)
+    }
+
+    /// Starts any other program that ends with the scene; each line that it prints goes to `heard`.
+    pub(super) fn other(
+        &self,
+        words: &[String],
+        environment: &[(&str, &str)],
+        heard: impl FnMut(Option<String>) + Send + 'static,
+    ) -> Result<Process, String> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let line = Line {
+            words: words.to_vec(),
+            environment: environment.iter().map(owned).collect(),
+            way: Vec::new(),
+        };
+        Process::start(&line, &self.path("others.log"), heard).map_err(text)
+    }
+
+    /// The end of what the other programs said.
+    pub(super) fn others_last_words(&self) -> String {
+        last_words(&self.path("others.log"))
+    }
+
+    /// Runs a line of shell in the folder of the scene.
+    pub(super) fn shell(&self, line: &str) -> Result<(), String> {
+        let mut command = Command::new("sh");
+        command.args(["-ec", line]).current_dir(self.folder.path());
+        let output = command.output().map_err(text)?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(format!(
+                "{line}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            )),
+        }
+    }
+}
+
+/// How a server is started.
+pub(super) struct Start {
+    role: &'static str,
+    data: PathBuf,
+    pub(super) listen: SocketAddr,
+    pub(super) arguments: Vec<String>,
+    /// What its command begins with.
+    pub(super) way: Vec<String>,
+}
+
+impl Start {
+    pub(super) fn new(role: &'static str, data: &Path) -> Start {
+        Start {
+            role,
+            data: data.to_owned(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            arguments: Vec::new(),
+            way: Vec::new(),
+        }
+    }
+
+    /// Below a limit of the kernel, such as `--nofile=1024:1024`.
+    pub(super) fn limited(mut self, limit: &str) -> Start {
+        self.way = ["prlimit", limit].map(str::to_owned).to_vec();
+        self
+    }
+
+    pub(super) fn with(mut self, arguments: &[&str]) -> Start {
+        self.arguments
+            .extend(arguments.iter().map(|word| (*word).to_owned()));
+        self
+    }
+}
+
+/// A running server of the program under test.
+pub(super) struct Program {
+    pub(super) process: Process,
+    pub(super) said: Value,
+    log: PathBuf,
+    pub(super) address: SocketAddr,
+}
+
+impl Program {
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(super) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Whether it runs and still says that it serves.
+    pub(super) fn serves(&mut self) -> bool {
+        let healthy = http::get(self.address, "/healthz").is_ok_and(|reply| reply.status == 200);
+        healthy && !self.process.is_over()
+    }
+
+    /// Asks it to stop and waits until it is gone: how long that took, or an error after a minute.
+    pub(super) fn terminate(mut self) -> Result<Duration, String> {
+        let begun = now();
+        self.process.send(Signal::TERM);
+        until(Duration::from_secs(60), || self.process.is_over())
+            .then(|| elapsed(begun))
+            .ok_or_else(|| "it did not stop within a minute of SIGTERM".to_owned())
+    }
+
+    /// Processor time that it has used so far.
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()));
+        let stat = stat.unwrap_or_default();
+        // The fields after the name, which may have spaces: user and system time are the 12th and 13th of them.
+        let fields = stat
+            .rsplit_once(") ")
+            .map_or("", |(_, fields)| fields)
+            .split(' ');
+        let ticks = fields
+            .skip(11)
+            .take(2)
+            .filter_map(|field| field.parse::<f64>().ok());
+        ticks.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
+    }
+
+    /// Memory that is its own, in MiB; 0 when it is gone.
+    pub(super) fn memory_mib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()));
+        let line = status.unwrap_or_default();
+        let kib = line.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = kib.and_then(|rest| rest.trim().split(' ').next()?.parse::<u64>().ok());
+        kib.unwrap_or(0) / 1024
+    }
+
+    /// Watches it for this long at most and says how far its memory grew above `before`, in MiB. Where that is
+    /// more than `most` the watch is over, so that an attack does not fell this machine too.
+    pub(super) fn growth_mib(&mut self, before: u64, most: u64, time: Duration) -> u64 {
+        let mut peak = 0;
+        until(time, || {
+            peak = peak.max(self.memory_mib().saturating_sub(before));
+            peak > most || self.process.is_over()
+        });
+        peak
+    }
+}
+
+/// An instant of a clock that never stands still.
+pub(super) fn now() -> Timestamp {
+    BootClock.now()
+}
+
+pub(super) fn elapsed(since: Timestamp) -> Duration {
+    now().since(since).to_duration()
+}
+
+/// Waits for a condition, at most this long; whether it came.
+pub(super) fn until(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let begun = now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if elapsed(begun) >= time {
+            return false;
+        }
+        pause(Duration::from_millis(5));
+    }
+}
+
+/// Lets time pass: an attack often consists of nothing else.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the subject of these attacks is what processes do in real time"
+)]
+pub(super) fn pause(time: Duration) {
+    std::thread::sleep(time); // real time: other processes are watched
+}
+
+pub(super) fn text(error: impl ToString) -> String {
+    error.to_string()
+}

@@ -1,0 +1,116 @@
+//! The lock server as a service of the shell.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use palisade_proto::frames;
+use tokio::net::TcpListener;
+
+use super::app::App;
+use super::settings::{OutOfRange, Settings};
+use super::{grpc, http as json, session};
+use crate::pipeline::{Handle, Stopped};
+use crate::shell::{self, Exchange, Peer, Service, Shell, Transport};
+
+/// Why a server ended other than by being asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The log failed, so nothing more is acknowledged; says what failed.
+    #[error("the log failed, nothing more is acknowledged: {0}")]
+    LogFailed(String),
+    /// The settings cannot be served with.
+    #[error(transparent)]
+    Settings(#[from] OutOfRange),
+    /// Connections cannot be taken.
+    #[error(transparent)]
+    Shell(#[from] shell::Error),
+    /// The gRPC reflection service could not be built from the descriptor: a defect.
+    #[error("the gRPC descriptor is unusable: {0}")]
+    Descriptor(String),
+}
+
+/// Serves gRPC, HTTP and plain sessions on `listener` until `shutdown` is done or the pipeline stops.
+///
+/// Then the port is closed, requests in flight finish (waits in a queue, watches and sessions end at once),
+/// and what is left after [`shell::Settings::drain_timeout`] is cut. The pipeline is left as it is.
+///
+/// # Errors
+/// [`ServeError::LogFailed`] if the pipeline stopped because its log failed; the others before
+/// anything is served.
+pub async fn serve(
+    listener: TcpListener,
+    handle: Handle,
+    settings: Settings,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    settings.check()?;
+    let shell = Shell::new(settings.shell.clone())?;
+    let app = Arc::new(App::new(handle, settings, &shell));
+    let (grpc, health) = grpc::routes(&app)?;
+    let router = grpc.merge(json::routes(&app));
+    health.serving().await;
+    let shutdown = async {
+        tokio::select! {
+            () = shutdown => {}
+            () = pipeline_stopped(&app.handle) => {}
+        }
+        health.not_serving().await;
+    };
+    shell
+        .serve(listener, Arc::clone(&app), router, shutdown)
+        .await;
+    match &*app.handle.stopped().borrow() {
+        Some(Stopped::LogFailed(what)) => Err(ServeError::LogFailed(what.clone())),
+        Some(Stopped::Asked) | None => Ok(()),
+    }
+}
+
+async fn pipeline_stopped(handle: &Handle) {
+    let mut stopped = handle.stopped();
+    while stopped.borrow_and_update().is_none() && stopped.changed().await.is_ok() {}
+}
+
+impl Service for App {
+    const OWN_PROTOCOL: Option<u8> = Some(frames::PREFACE[0]);
+
+    fn exchange(&self, head: &Parts) -> Exchange {
+        let path = head.uri.path();
+        match path {
+            "/palisade.v1.Locks/Session" => Exchange::Session,
+            "/palisade.v1.Locks/Watch" | "/grpc.health.v1.Health/Watch" | "/v1/watch" => {
+                Exchange::Watch
+            }
+            _ if path.starts_with("/grpc.reflection.") => Exchange::Session,
+            _ => Exchange::Unary,
+        }
+    }
+
+    /// The first two plain sessions live on the pipeline's own thread, where an answer wakes no other; the
+    /// rest beside it, where many are read and written while a batch is synced.
+    async fn serve_own<T: Transport>(self: Arc<App>, stream: T, read: Bytes, _: Peer) {
+        let read = BytesMut::from(read);
+        if self.meters.sessions_near.fetch_add(1, Relaxed) >= NEAR {
+            self.meters.sessions_near.fetch_sub(1, Relaxed);
+            return session::serve(self, stream, read).await;
+        }
+        let app = Arc::clone(&self);
+        if let Ok(attach) = stream.detach() {
+            let session = self.handle.near(async move {
+                // Registered with the runtime of that thread.
+                match attach() {
+                    Ok(stream) => session::serve(app, stream, read).await,
+                    Err(error) => tracing::warn!(%error, "a session could not begin"),
+                }
+            });
+            // An error means that the pipeline's thread is gone, and the connection with it.
+            let _ = session.await;
+        }
+        self.meters.sessions_near.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Sessions on the pipeline's thread. With more than a few, what they read and write there costs more
+/// than the waking it saves (docs/performance.md).
+const NEAR: u64 = 2;

@@ -1,0 +1,228 @@
+//! What goes on on a connection, and when that takes too long.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+
+use super::Settings;
+
+/// What has been going on on a connection, for [`Overdue`].
+#[derive(Debug, Default)]
+pub(super) struct Activity {
+    /// Whether anything was read yet.
+    opened: AtomicBool,
+    /// Whether the peer speaks HTTP/2.
+    http2: AtomicBool,
+    /// Requests begun.
+    begun: AtomicU64,
+    /// Requests whose answers are out.
+    ended: AtomicU64,
+    /// Whether bytes have come in since the last request began or ended: the start of a head.
+    reading: AtomicBool,
+    /// Answers on their way, by the period in which they began: an even or an odd one.
+    answers: [AtomicU64; 2],
+    /// The period it is, even or odd.
+    period: AtomicUsize,
+}
+
+impl Activity {
+    pub(super) fn begin(self: &Arc<Activity>, http2: bool) -> Running {
+        self.begun.fetch_add(1, Relaxed);
+        self.reading.store(false, Relaxed);
+        if http2 {
+            self.http2.store(true, Relaxed);
+        }
+        Running {
+            activity: Arc::clone(self),
+            answering: None,
+        }
+    }
+
+    pub(super) fn heard(&self, bytes: &[u8]) {
+        // A preface that comes in pieces counts only with its first request.
+        if !self.opened.swap(true, Relaxed) && bytes.starts_with(PREFACE) {
+            self.http2.store(true, Relaxed);
+        }
+        self.reading.store(true, Relaxed);
+    }
+
+    /// Begins a new period; whether answers are left that began before the last one.
+    fn turn(&self) -> bool {
+        let next = 1 - self.period.load(Relaxed);
+        let left = self.answers[next].load(Relaxed) > 0;
+        self.period.store(next, Relaxed);
+        left
+    }
+}
+
+/// A request whose answer is not out yet.
+#[derive(Debug)]
+pub(super) struct Running {
+    activity: Arc<Activity>,
+    /// The period in which its answer began, where that has a bound.
+    answering: Option<usize>,
+}
+
+impl Running {
+    /// From now on the answer has to get out in time.
+    pub(super) fn answering(&mut self) {
+        let period = self.activity.period.load(Relaxed);
+        self.activity.answers[period].fetch_add(1, Relaxed);
+        self.answering = Some(period);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(period) = self.answering {
+            self.activity.answers[period].fetch_sub(1, Relaxed);
+        }
+        self.activity.ended.fetch_add(1, Relaxed);
+        self.activity.reading.store(false, Relaxed);
+    }
+}
+
+/// Finds connections that take too long over a head or over an answer, or do nothing. Asked once per head
+/// time-out.
+pub(super) struct Overdue {
+    begun: u64,
+    reading: bool,
+    idle_checks: u128,
+    most_idle_checks: u128,
+    /// Checks in this period, and in each.
+    period_checks: u128,
+    most_period_checks: u128,
+}
+
+/// What to do with a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing.
+    Fine,
+    /// Let it go: nothing happens on it.
+    Idle,
+    /// Cut it; says what took too long.
+    Slow(&'static str),
+}
+
+impl Overdue {
+    pub(super) fn new(settings: &Settings) -> Overdue {
+        let head = settings.head_timeout.as_nanos().max(1);
+        Overdue {
+            begun: 0,
+            reading: false,
+            idle_checks: 0,
+            most_idle_checks: settings.idle_timeout.as_nanos().div_ceil(head),
+            period_checks: 0,
+            most_period_checks: settings.answer_timeout.as_nanos().div_ceil(head),
+        }
+    }
+
+    pub(super) fn check(&mut self, activity: &Activity) -> Verdict {
+        self.period_checks += 1;
+        if self.period_checks >= self.most_period_checks {
+            self.period_checks = 0;
+            if activity.turn() {
+                return Verdict::Slow("an answer was not read");
+            }
+        }
+        let begun = activity.begun.load(Relaxed);
+        let in_flight = begun != activity.ended.load(Relaxed);
+        let reading = activity.reading.load(Relaxed);
+        let same = begun == self.begun && !in_flight;
+        // The first head is due one time-out after the connection; a later one is found by the
+        // second check that meets it unfinished.
+        let slow = same && (begun == 0 || (reading && self.reading));
+        self.idle_checks = if same { self.idle_checks + 1 } else { 0 };
+        (self.begun, self.reading) = (begun, reading && !in_flight);
+        if slow && !activity.http2.load(Relaxed) {
+            Verdict::Slow("the head of a request did not arrive")
+        } else if self.idle_checks >= self.most_idle_checks {
+            Verdict::Idle
+        } else {
+            Verdict::Fine
+        }
+    }
+}
+
+/// What an HTTP/2 client says first.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const HEAD: &str = "the head of a request did not arrive";
+
+    fn overdue() -> Overdue {
+        Overdue::new(&Settings {
+            head_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(15),
+            ..Settings::default()
+        })
+    }
+
+    #[test]
+    fn a_connection_that_never_sends_a_head_is_slow_at_the_first_check() {
+        let activity = Activity::default();
+        assert_eq!(overdue().check(&activity), Verdict::Slow(HEAD));
+        activity.heard(b"GET / HTT");
+        assert_eq!(overdue().check(&activity), Verdict::Slow(HEAD));
+    }
+
+    #[test]
+    fn an_http2_connection_may_be_opened_ahead_of_its_first_request() {
+        let activity = Activity::default();
+        activity.heard(PREFACE);
+        let mut overdue = overdue();
+        let verdicts = [(); 3].map(|()| overdue.check(&activity));
+        assert_eq!(verdicts, [Verdict::Fine, Verdict::Fine, Verdict::Idle]);
+    }
+
+    #[test]
+    fn a_request_in_flight_is_neither_idle_nor_slow() {
+        let activity = Arc::new(Activity::default());
+        activity.heard(b"GET /v1/watch HTTP/1.1\r\n\r\n");
+        let running = activity.begin(false);
+        let mut overdue = overdue();
+        for _ in 0..10 {
+            assert_eq!(overdue.check(&activity), Verdict::Fine);
+        }
+        drop(running);
+        let verdicts = [(); 3].map(|()| overdue.check(&activity));
+        assert_eq!(verdicts, [Verdict::Fine, Verdict::Fine, Verdict::Idle]);
+    }
+
+    #[test]
+    fn a_second_head_that_stalls_is_slow_at_the_second_check_that_sees_it() {
+        let activity = Arc::new(Activity::default());
+        drop(activity.begin(false));
+        let mut overdue = overdue();
+        assert_eq!(overdue.check(&activity), Verdict::Fine);
+        activity.heard(b"GET /");
+        assert_eq!(overdue.check(&activity), Verdict::Fine);
+        assert_eq!(overdue.check(&activity), Verdict::Slow(HEAD));
+    }
+
+    #[test]
+    fn an_answer_that_is_not_read_is_slow_after_a_whole_period_and_a_watch_never_is() {
+        let activity = Arc::new(Activity::default());
+        let settings = Settings {
+            head_timeout: Duration::from_secs(5),
+            answer_timeout: Duration::from_secs(10),
+            ..Settings::default()
+        };
+        let mut overdue = Overdue::new(&settings);
+        let _watch = activity.begin(false);
+        let mut answer = activity.begin(false);
+        let mut checks = |count| (0..count).map(|_| overdue.check(&activity)).last().unwrap();
+        assert_eq!(checks(7), Verdict::Fine);
+        answer.answering();
+        // The rest of this period, and a whole one.
+        assert_eq!(checks(2), Verdict::Fine);
+        assert_eq!(checks(1), Verdict::Slow("an answer was not read"));
+        drop(answer);
+        assert_eq!(checks(10), Verdict::Fine);
+    }
+}

@@ -1,0 +1,126 @@
+//! The body of an answer on its way out.
+
+use std::fmt;
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
+use bytes::{Buf, Bytes};
+use hyper::body::{Frame, SizeHint};
+
+use super::Exchange;
+use super::activity::Running;
+use super::budget::{Budget, Charge};
+
+/// An answer's body. Its request counts as in flight, and its bytes as held, until the last piece is in the
+/// socket: HTTP/2 takes pieces from here that its peer has not given it leave to send.
+pub(super) struct Answer {
+    body: Body,
+    running: Arc<Running>,
+    /// What its pieces are charged to; `None` for an answer without an end.
+    budget: Option<Arc<Budget>>,
+}
+
+impl Answer {
+    pub(super) fn new(
+        body: Body,
+        exchange: Exchange,
+        mut running: Running,
+        budget: &Arc<Budget>,
+    ) -> Answer {
+        let bounded = exchange == Exchange::Unary;
+        if bounded {
+            running.answering();
+        }
+        Answer {
+            body,
+            running: Arc::new(running),
+            budget: bounded.then(|| Arc::clone(budget)),
+        }
+    }
+
+    fn piece(&self, bytes: Bytes) -> Result<Piece, axum::Error> {
+        let mut charge = self.budget.as_ref().map(Budget::charge);
+        if let Some(charge) = &mut charge
+            && !charge.add(bytes.len())
+        {
+            return Err(axum::Error::new(Unread));
+        }
+        Ok(Piece {
+            bytes,
+            _charge: charge,
+            _running: Arc::clone(&self.running),
+        })
+    }
+}
+
+/// Too many bytes of answers wait for their reader, on this connection or on all.
+#[derive(Debug, thiserror::Error)]
+#[error("too many bytes of answers are unread")]
+struct Unread;
+
+impl HttpBody for Answer {
+    type Data = Piece;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Piece>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        polled.map(|frame| {
+            Some(match frame? {
+                Ok(frame) => match frame.into_data() {
+                    Ok(bytes) => self.piece(bytes).map(Frame::data),
+                    Err(frame) => match frame.into_trailers() {
+                        Ok(trailers) => Ok(Frame::trailers(trailers)),
+                        // There is no third kind of frame.
+                        Err(_) => return None,
+                    },
+                },
+                Err(error) => Err(error),
+            })
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Answer")
+    }
+}
+
+/// A piece of an answer, until it is in the socket.
+pub(super) struct Piece {
+    bytes: Bytes,
+    _charge: Option<Charge>,
+    _running: Arc<Running>,
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.bytes.chunks_vectored(slices)
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+    }
+}

@@ -1,0 +1,105 @@
+//! Bytes that may be held at the same time: for one connection, and for all.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A number of bytes, and how many of them are in use.
+#[derive(Debug)]
+pub(super) struct Budget {
+    most: usize,
+    used: AtomicUsize,
+    /// What these bytes count against, too.
+    all: Option<Arc<Budget>>,
+}
+
+impl Budget {
+    pub(super) fn new(most: usize, all: Option<Arc<Budget>>) -> Arc<Budget> {
+        Arc::new(Budget {
+            most,
+            used: AtomicUsize::new(0),
+            all,
+        })
+    }
+
+    /// A charge of nothing yet.
+    pub(super) fn charge(self: &Arc<Budget>) -> Charge {
+        Charge {
+            budget: Arc::clone(self),
+            bytes: 0,
+        }
+    }
+
+    /// Takes bytes, unless that is more than there are. Where nothing is in use yet, a connection may have
+    /// more: an answer in one piece is as large as it is.
+    fn take(&self, bytes: usize) -> bool {
+        let before = self.used.fetch_add(bytes, Relaxed);
+        let fits = before.saturating_add(bytes) <= self.most || (before == 0 && self.all.is_some());
+        let fits = fits && self.all.as_ref().is_none_or(|all| all.take(bytes));
+        if !fits {
+            self.used.fetch_sub(bytes, Relaxed);
+        }
+        fits
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Relaxed);
+        if let Some(all) = &self.all {
+            all.give_back(bytes);
+        }
+    }
+}
+
+/// Bytes in use; dropping it gives them back.
+#[derive(Debug)]
+pub(super) struct Charge {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Charge {
+    /// Whether there is room for so many more.
+    pub(super) fn add(&mut self, bytes: usize) -> bool {
+        let taken = self.budget.take(bytes);
+        if taken {
+            self.bytes += bytes;
+        }
+        taken
+    }
+
+    /// Gives everything back.
+    pub(super) fn release(&mut self) {
+        if self.bytes > 0 {
+            self.budget.give_back(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_has_its_share_and_all_together_have_a_bound() {
+        let all = Budget::new(25, None);
+        let one = Budget::new(10, Some(Arc::clone(&all)));
+        let two = Budget::new(10, Some(Arc::clone(&all)));
+        let (mut first, mut second) = (one.charge(), two.charge());
+        assert!(first.add(8) && !first.add(3) && first.add(2));
+        // Alone on its connection an answer may be larger, but not than what is left of all.
+        assert!(!second.add(16) && second.add(15));
+        assert_eq!(all.used.load(Relaxed), 25);
+        first.release();
+        drop(second);
+        assert_eq!(
+            [&all, &one, &two].map(|budget| budget.used.load(Relaxed)),
+            [0, 0, 0]
+        );
+    }
+}

@@ -1,0 +1,296 @@
+//! One connection: which protocol, its time-outs, its requests, a graceful end.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
+use http::{Request, Version};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use palisade_proto::Code;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tonic::metadata::MetadataValue;
+use tower::Service as _;
+
+use super::activity::{Activity, Overdue, Running, Verdict};
+use super::answer::Answer;
+use super::body::{Arriving, BodyError};
+use super::budget::Budget;
+use super::hosts::Names;
+use super::{Exchange, Meters, Peer, Phase, Service, Settings, Transport};
+
+/// What all connections of a port share.
+pub(super) struct Port<S> {
+    service: Arc<S>,
+    router: Router,
+    settings: Settings,
+    names: Names,
+    protocol: Builder<TokioExecutor>,
+    budget: Arc<Budget>,
+    meters: Arc<Meters>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl<S: Service> Port<S> {
+    pub(super) fn new(
+        service: Arc<S>,
+        router: Router,
+        settings: Settings,
+        meters: Arc<Meters>,
+        phase: watch::Receiver<Phase>,
+    ) -> Port<S> {
+        Port {
+            service,
+            router,
+            names: Names::new(&settings.hosts),
+            protocol: protocol(&settings),
+            budget: Budget::new(settings.held_bytes, None),
+            settings,
+            meters,
+            phase,
+        }
+    }
+
+    /// Serves one connection to its end.
+    pub(super) async fn serve<T: Transport>(self: Arc<Self>, mut stream: T, peer: Peer) {
+        let mut first = None;
+        if S::OWN_PROTOCOL.is_some() {
+            first = self.first_byte(&mut stream).await;
+            match first {
+                None => return,
+                Some(byte) if S::OWN_PROTOCOL == Some(byte) => {
+                    let service = Arc::clone(&self.service);
+                    let read = Bytes::copy_from_slice(&[byte]);
+                    // What all connections share is not needed any more.
+                    drop(self);
+                    return service.serve_own(stream, read, peer).await;
+                }
+                Some(_) => {}
+            }
+        }
+        self.http(stream, first, peer).await;
+    }
+
+    /// The byte that says which protocol it is; `None` if the peer went away or took too long to say.
+    async fn first_byte(&self, stream: &mut (impl AsyncRead + Unpin)) -> Option<u8> {
+        let mut first = [0];
+        let mut phase = self.phase.clone();
+        tokio::select! {
+            read = stream.read(&mut first) => read.is_ok_and(|read| read == 1).then_some(first[0]),
+            () = tokio::time::sleep(self.settings.head_timeout) => None,
+            // An error means that the server is gone altogether.
+            _ = phase.wait_for(|phase| *phase != Phase::Serving) => None,
+        }
+    }
+
+    async fn http(self: Arc<Self>, stream: impl Transport, first: Option<u8>, peer: Peer) {
+        let activity = Arc::new(Activity::default());
+        let most = self.settings.held_bytes_per_connection;
+        let budget = Budget::new(most, Some(Arc::clone(&self.budget)));
+        let io = TokioIo::new(Watched {
+            stream,
+            first,
+            activity: Arc::clone(&activity),
+        });
+        let service = service_fn(|request: Request<Incoming>| {
+            let running = activity.begin(request.version() == Version::HTTP_2);
+            Arc::clone(&self).answer(request, peer, running, Arc::clone(&budget))
+        });
+        let mut connection = pin!(self.protocol.serve_connection(io, service));
+        let mut phase = self.phase.clone();
+        let mut overdue = Overdue::new(&self.settings);
+        let mut check = tokio::time::interval(self.settings.head_timeout);
+        check.tick().await;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "connection ended");
+                    }
+                    return;
+                }
+                changed = phase.changed() => {
+                    if changed.is_err() || *phase.borrow_and_update() == Phase::Cutting {
+                        return;
+                    }
+                    connection.as_mut().graceful_shutdown();
+                }
+                _ = check.tick() => match overdue.check(&activity) {
+                    Verdict::Fine => {}
+                    Verdict::Idle => connection.as_mut().graceful_shutdown(),
+                    Verdict::Slow(why) => {
+                        tracing::debug!(peer = %peer.address, "connection cut: {why} in time");
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: Peer,
+        running: Running,
+        budget: Arc<Budget>,
+    ) -> Result<Response<Answer>, Infallible> {
+        self.meters.requests.fetch_add(1, Relaxed);
+        let (mut head, body) = request.into_parts();
+        let exchange = self.service.exchange(&head);
+        let seen = tracing::enabled!(tracing::Level::DEBUG)
+            .then(|| (head.method.clone(), head.uri.path().to_owned()));
+        let response = match self.admit(&head, exchange) {
+            Ok(()) => {
+                head.extensions.insert(peer);
+                let body = Arriving::new(body, exchange, &self.settings, budget.charge());
+                let request = Request::from_parts(head, Body::new(body));
+                self.router.clone().call(request).await?
+            }
+            Err((code, message)) if is_grpc(&head) => grpc_refusal(code, message),
+            Err((code, message)) => self.service.refuse(code, message),
+        };
+        if let Some((method, path)) = seen {
+            tracing::debug!(%method, path, status = response.status().as_u16(), "answered");
+        }
+        Ok(response.map(|body| Answer::new(body, exchange, running, &budget)))
+    }
+
+    /// Whether a request is answered by its handler.
+    fn admit(&self, head: &Parts, exchange: Exchange) -> Result<(), (Code, String)> {
+        self.names.check(head)?;
+        let declared = head.headers.get(CONTENT_LENGTH);
+        let declared = declared.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        let most = self.settings.body_bytes;
+        if matches!(exchange, Exchange::Unary | Exchange::Watch)
+            && declared.is_some_and(|bytes| bytes > most as u64)
+        {
+            let refused = BodyError::TooLarge { most };
+            return Err((refused.code(), refused.to_string()));
+        }
+        Ok(())
+    }
+}
+
+/// The protocol's bounds.
+fn protocol(settings: &Settings) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // Counts from the last response, so it bounds idling; the head's own bound is `Overdue`.
+        .header_read_timeout(settings.idle_timeout)
+        .max_buf_size(settings.head_bytes);
+    if !settings.http2 {
+        return builder.http1_only();
+    }
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        // With the default window, h2 kills a connection that carries 256 tiny calls at once; what a
+        // peer can leave with us unread is one window of the connection, not one of each stream.
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .max_concurrent_streams(settings.streams_per_connection)
+        .max_header_list_size(u32::try_from(settings.head_bytes).unwrap_or(u32::MAX))
+        .max_send_buf_size(SEND_BUFFER)
+        // A peer that vanished without a word is noticed, and its waiting requests leave the queue.
+        .keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE);
+    builder
+}
+
+fn is_grpc(head: &Parts) -> bool {
+    let content_type = head.headers.get(CONTENT_TYPE);
+    let grpc = content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
+    grpc && head.version == Version::HTTP_2
+}
+
+/// A refusal as gRPC has it: a status without a message.
+fn grpc_refusal(code: Code, message: String) -> Response {
+    let mut status = tonic::Status::new(code.grpc(), message);
+    let name = MetadataValue::from_static(code.name());
+    status.metadata_mut().insert("palisade-code", name);
+    status.into_http()
+}
+
+/// A socket that notes when something is read.
+struct Watched<T> {
+    stream: T,
+    /// What was read to learn the protocol.
+    first: Option<u8>,
+    activity: Arc<Activity>,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if let Some(first) = self.first.take() {
+            buf.put_slice(&[first]);
+        }
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.activity.heard(&buf.filled()[before..]);
+            if polled.is_pending() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        polled
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// 1 MiB for a connection, 64 KiB for a stream.
+const CONNECTION_WINDOW: u32 = 1 << 20;
+const STREAM_WINDOW: u32 = 64 << 10;
+
+/// What HTTP/2 takes of an answer before its peer lets it go.
+const SEND_BUFFER: usize = 64 << 10;
+
+/// How often a silent HTTP/2 peer is asked whether it is there, and how long it may take to answer.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);

@@ -1,0 +1,89 @@
+//! How many connections the limit of open files leaves room for.
+//!
+//! A log that cannot open its next segment ends the server, so connections never get the last descriptors.
+
+use std::io;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::{Error, Settings};
+
+/// Raises the soft limit of open files to the hard one, and says how many connections fit.
+///
+/// # Errors
+/// [`Error::Descriptors`] if none does.
+pub(super) fn connections(settings: &Settings) -> Result<u32, Error> {
+    let limit = raise();
+    let open = open_files()?;
+    let fit = fitting(limit, open, settings).ok_or(Error::Descriptors {
+        limit,
+        open,
+        reserve: settings.reserved_files.into(),
+    })?;
+    if fit < settings.connections {
+        tracing::warn!(
+            "{} connections do not fit: this process may open {limit} files, {open} are open and {} are \
+             kept for what must not fail; at most {fit} connections are taken. To raise the limit: \
+             `ulimit -n {}`, or LimitNOFILE= of the unit",
+            settings.connections,
+            settings.reserved_files,
+            needed(open, settings),
+        );
+    }
+    Ok(fit)
+}
+
+/// The soft limit, after it was raised to the hard one. A limit that cannot be raised stays.
+fn raise() -> u64 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    let in_force = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => maximum,
+        Err(_) => current,
+    };
+    // None is no limit.
+    in_force.unwrap_or(u64::MAX)
+}
+
+fn open_files() -> io::Result<u64> {
+    // The directory itself is open while it is read; it makes up for one that opens next.
+    Ok(std::fs::read_dir("/proc/self/fd")?.count() as u64)
+}
+
+fn fitting(limit: u64, open: u64, settings: &Settings) -> Option<u32> {
+    let free = limit.saturating_sub(open + u64::from(settings.reserved_files));
+    let fit = free / u64::from(settings.files_per_connection);
+    let fit = fit.min(settings.connections.into());
+    u32::try_from(fit).ok().filter(|fit| *fit > 0)
+}
+
+fn needed(open: u64, settings: &Settings) -> u64 {
+    let connections = u64::from(settings.connections) * u64::from(settings.files_per_connection);
+    open + u64::from(settings.reserved_files) + connections
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_get_what_is_left_after_the_reserve() {
+        let settings = Settings {
+            connections: 10_000,
+            reserved_files: 64,
+            ..Settings::default()
+        };
+        assert_eq!(fitting(1_024, 24, &settings), Some(936));
+        assert_eq!(fitting(u64::MAX, 24, &settings), Some(10_000));
+        assert_eq!(fitting(64, 24, &settings), None);
+        let proxy = Settings {
+            files_per_connection: 2,
+            ..settings
+        };
+        assert_eq!(fitting(1_024, 24, &proxy), Some(468));
+        assert_eq!(fitting(needed(24, &proxy), 24, &proxy), Some(10_000));
+    }
+}

@@ -1,0 +1,87 @@
+//! The HTTP shell: what every port of this project does before and after its handlers.
+//!
+//! ```text
+//!           ┌─ Shell::serve ─┐   ┌──────────── connection ────────────┐
+//!  TCP ───► │ accept         │──►│ first byte ─► HTTP/1.1 or HTTP/2    │
+//!           │ total and per  │   │   │ head time-out, idle time-out    │
+//!           │ address, within│   │   │ host: Host, :authority, Origin  │──► Router
+//!           │ the descriptors│   │   │ body: bytes, time, budget       │
+//!           │ keep-alive     │   │   │ answer: time, budget            │
+//!           └────────────────┘   │   └► Service::serve_own (a protocol │
+//!                                │      that is not HTTP)              │
+//!                                └────────────────────────────────────┘
+//! ```
+//!
+//! The lock server, the store and the gateway are a [`Service`] each and bring a router; nothing here knows
+//! what they answer. A connection is served over any [`Transport`], so TLS goes in between `accept` and
+//! `connection` without a handler noticing, and [`Peer`] is where it leaves who the caller is.
+
+mod accept;
+mod activity;
+mod answer;
+mod body;
+mod budget;
+mod connection;
+mod descriptors;
+mod hosts;
+mod places;
+mod service;
+mod settings;
+mod socket;
+
+pub use accept::Shell;
+pub use body::{BodyError, read};
+pub use hosts::Hosts;
+pub use service::{Caller, Exchange, Peer, Service, Transport, refusal};
+pub use settings::{OutOfRange, Settings};
+pub use socket::prepare;
+
+use std::sync::atomic::AtomicU64;
+
+/// Where a server is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It takes connections and requests.
+    Serving,
+    /// It takes no new connection and finishes what is in flight.
+    Draining,
+    /// The drain time-out is over: every connection is dropped.
+    Cutting,
+}
+
+/// Counters of a shell.
+#[derive(Debug, Default)]
+pub struct Meters {
+    /// Connections accepted and served.
+    pub accepted: AtomicU64,
+    /// Connections closed at once because too many were open.
+    pub refused: AtomicU64,
+    /// Connections open now.
+    pub open: AtomicU64,
+    /// HTTP requests.
+    pub requests: AtomicU64,
+}
+
+/// Why a shell cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A setting is outside its range.
+    #[error(transparent)]
+    Settings(#[from] OutOfRange),
+    /// The limit of open files leaves no room for connections.
+    #[error(
+        "this process may open {limit} files: {open} are open and {reserve} are kept for what must not fail, \
+         so there is no room for connections; raise the limit (`ulimit -n 4096`, or LimitNOFILE= of the unit)"
+    )]
+    Descriptors {
+        /// The limit in force, RLIMIT_NOFILE.
+        limit: u64,
+        /// Files open already.
+        open: u64,
+        /// Files kept free.
+        reserve: u64,
+    },
+    /// The system did not say how many files may be open.
+    #[error("cannot read the limit of open files: {0}")]
+    System(#[from] std::io::Error),
+}

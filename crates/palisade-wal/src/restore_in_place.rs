@@ -1,0 +1,209 @@
+//! A new life of a log in its own directory, for one whose files were touched or replaced.
+//!
+//! ```text
+//!   opening-…8 ──► identity.tmp (new incarnation) ──► snap-(last + 1) ──► log-(last + 2) ──► identity
+//!                                                                                  the step that counts ┘
+//! ```
+//!
+//! The snapshot holds all that was there, and the caller's own entry about the leap in the place of one frame more;
+//! so no new file has the name of an old one, and the next open removes the old ones. Before the last step the
+//! directory is the old one, and `identity.tmp` tells whose files an interrupted attempt has left.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::Seq;
+use crate::error::{OpenError, ReadError, ReplayError};
+use crate::frame::Seed;
+use crate::identity::{self, Current, Found, Id, Identity, Kind};
+use crate::open::{Options, replay};
+use crate::prepare;
+use crate::recover::{self, Scan};
+use crate::segment;
+use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
+use crate::storage::{Access, DirStorage, File, Storage};
+use crate::writer::{Active, name_segment};
+
+/// A directory that is about to begin a new life: first rebuild the state from it, then write that down.
+///
+/// ```text
+/// snapshot() → load it · replay(…) → apply each frame · finish(…) → the state with the caller's own entry in it
+/// ```
+pub struct InPlace {
+    storage: Arc<dyn Storage>,
+    found: Found,
+    scan: Scan,
+    _lock: Box<dyn File>,
+}
+
+impl InPlace {
+    /// Takes the lock and reads the log in `dir`, whether its files were touched or not.
+    ///
+    /// # Errors
+    /// As [`Wal::open`](crate::Wal::open), but never [`OpenError::Copied`]. Nothing of the log was changed.
+    pub fn begin(dir: &Path) -> Result<InPlace, OpenError> {
+        InPlace::begin_on(Arc::new(DirStorage::lock(dir)?))
+    }
+
+    /// [`begin`](InPlace::begin) on any storage.
+    ///
+    /// # Errors
+    /// As [`begin`](InPlace::begin).
+    pub fn begin_on(storage: Arc<dyn Storage>) -> Result<InPlace, OpenError> {
+        let dir = storage.path();
+        let Some(found) = identity::read(&*storage)? else {
+            return Err(OpenError::Missing { dir });
+        };
+        if found.identity.kind == Kind::Backup {
+            return Err(OpenError::Backup { dir });
+        }
+        let lock = identity::lock(&*storage)?;
+        clear_attempt(&*storage, &found.identity)?;
+        let scan = recover::scan(&*storage, &found.identity.incarnation)?;
+        Ok(InPlace {
+            storage,
+            found,
+            scan,
+            _lock: lock,
+        })
+    }
+
+    /// The newest snapshot, if there is one.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn snapshot(&self) -> Result<Option<SnapshotReader>, ReadError> {
+        let incarnation = &self.found.identity.incarnation;
+        let open = |seq| SnapshotReader::open(&*self.storage, incarnation, seq);
+        self.scan.snapshot.map(open).transpose()
+    }
+
+    /// Hands out the frames behind the snapshot, in order.
+    ///
+    /// # Errors
+    /// [`ReplayError::Apply`] with the first error of `each`; [`ReplayError::Read`].
+    pub fn replay<E>(
+        &self,
+        each: impl FnMut(Seq, &[u8]) -> Result<(), E>,
+    ) -> Result<(), ReplayError<E>> {
+        replay(
+            &*self.storage,
+            &self.found.identity.incarnation,
+            &self.scan.segments,
+            self.scan.snapshot,
+            each,
+        )
+    }
+
+    /// Begins the new life with what `save` writes. The owner stays, the incarnation is new. Durable on return; a
+    /// crash before that leaves the old life, and this can be done again.
+    ///
+    /// # Errors
+    /// [`OpenError::Io`].
+    pub fn finish(
+        self,
+        options: &Options,
+        save: impl FnOnce(&mut SnapshotWriter) -> io::Result<()>,
+    ) -> Result<Identity, OpenError> {
+        let dir = self.storage.path();
+        let done = self.try_finish(options, save);
+        done.map_err(OpenError::io(format!("restore {} in place", dir.display())))
+    }
+
+    fn try_finish(
+        self,
+        options: &Options,
+        save: impl FnOnce(&mut SnapshotWriter) -> io::Result<()>,
+    ) -> io::Result<Identity> {
+        let storage = &*self.storage;
+        let identity = Identity {
+            incarnation: Id::random(storage)?,
+            ..self.found.identity
+        };
+        let current = self.found.prepare_life(storage, &identity)?;
+        let seq = self.scan.tail.next_seq;
+        if let Some(last) = Seq::new(seq) {
+            write_snapshot(storage, &identity, last, save)?;
+        }
+        write_segment(
+            storage,
+            &identity,
+            &current,
+            seq + 1,
+            options.first_segment_bytes,
+        )?;
+        identity::install(storage)?;
+        Ok(identity)
+    }
+}
+
+fn write_snapshot(
+    storage: &dyn Storage,
+    identity: &Identity,
+    seq: Seq,
+    save: impl FnOnce(&mut SnapshotWriter) -> io::Result<()>,
+) -> io::Result<()> {
+    let tmp = snapshot::tmp_name(seq);
+    let mut writer = SnapshotWriter::create(storage, &tmp, &identity.incarnation, seq)?;
+    save(&mut writer)?;
+    writer.finish()?;
+    storage.rename(&tmp, &snapshot::name(seq))
+}
+
+fn write_segment(
+    storage: &dyn Storage,
+    identity: &Identity,
+    current: &Current,
+    first: u64,
+    len: u64,
+) -> io::Result<()> {
+    let file = prepare::fill(storage, len, &AtomicBool::new(false))?;
+    name_segment(storage, &*file, &identity.incarnation, first, len)?;
+    let mut active = Active {
+        file,
+        first,
+        len,
+        end: segment::HEADER as u64,
+        seed: Seed::new(&identity.incarnation, first),
+        settled: true,
+    };
+    active.open(&current.opening, first, &mut Vec::new())
+}
+
+/// Takes away what an interrupted attempt left: the files of the incarnation that `identity.tmp` names, and then
+/// that file.
+pub(crate) fn clear_attempt(storage: &dyn Storage, identity: &Identity) -> Result<(), OpenError> {
+    let what = || OpenError::io(format!("clear {}", storage.path().display()));
+    // It is durable and whole before any other file of the attempt is made.
+    let attempt = match identity::read_as(storage, identity::TMP) {
+        Ok(Some(found)) => found.identity,
+        Ok(None) | Err(ReadError::Damaged(_) | ReadError::Unsupported { .. }) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    if attempt.incarnation == identity.incarnation {
+        return Ok(());
+    }
+    let clear = || {
+        for name in storage.list()? {
+            let ours =
+                segment::parse_name(&name).is_some() || snapshot::parse_name(&name).is_some();
+            if ours && incarnation_of(storage, &name)? == attempt.incarnation {
+                storage.remove(&name)?;
+            }
+        }
+        storage.sync_dir()?;
+        storage.remove(identity::TMP)
+    };
+    clear().map_err(what())
+}
+
+/// The incarnation in the header of a segment or a snapshot; zeros when it is too short to have one.
+fn incarnation_of(storage: &dyn Storage, name: &str) -> io::Result<Id> {
+    let mut bytes = [0; 16];
+    storage
+        .open(name, Access::Read)?
+        .read_at(segment::INCARNATION, &mut bytes)?;
+    Ok(Id::from_bytes(bytes))
+}

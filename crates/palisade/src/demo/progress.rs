@@ -1,0 +1,73 @@
+//! Prints what happens in an act while it happens, with measured times.
+
+use std::io::{self, Write as _};
+
+use super::ledger::{Note, Snapshot};
+use super::timeline::{OperationKind, duration, label};
+
+/// Prints for people; prints nothing when the output is JSON.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    silent: bool,
+}
+
+impl Progress {
+    pub(super) fn new(silent: bool) -> Progress {
+        Progress { silent }
+    }
+
+    /// Prints a line.
+    pub(super) fn line(self, text: &str) {
+        if !self.silent {
+            let mut out = io::stdout().lock();
+            // Without a reader the lines are lost; the pictures are written all the same.
+            let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+        }
+    }
+
+    /// Prints what happened at this time of the act.
+    pub(super) fn at(self, ms: f64, text: &str) {
+        self.line(&format!("  {ms:>8.1} ms  {text}"));
+    }
+
+    /// Prints what the demo waits for now.
+    pub(super) fn meanwhile(self, text: &str) {
+        self.line(&format!("               … {text}"));
+    }
+
+    /// Prints an operation of a client and the store's verdict.
+    pub(super) fn operation(self, snapshot: &Snapshot, client: &str, kind: OperationKind) {
+        let operation = snapshot.operation(client, kind);
+        if let Some((operation, ms)) = operation.and_then(|it| Some((it, it.message.decided_ms?))) {
+            self.at(ms, &label(operation).join(", "));
+        }
+    }
+
+    /// Prints the check of its lease that a client made before it wrote.
+    pub(super) fn check(self, snapshot: &Snapshot, client: &str) {
+        if let Some((at_ms, remaining_ms)) = snapshot.checked(client) {
+            let left = duration(remaining_ms);
+            self.at(
+                at_ms,
+                &format!("{client} checks its lease: it holds, for another {left}; so it writes"),
+            );
+        }
+    }
+
+    /// Prints what a client was answered to its update.
+    pub(super) fn answer(self, snapshot: &Snapshot, client: &str) {
+        let answered = snapshot
+            .operation(client, OperationKind::Write)
+            .and_then(|write| write.message.answered_ms);
+        let Some(ms) = answered else { return };
+        let word = snapshot.notes(client).find_map(|note| match note {
+            Note::Acknowledged { .. } => Some("“done”"),
+            Note::Rejected { .. } => Some("“rejected”, and adds nothing"),
+            _ => None,
+        });
+        self.at(
+            ms,
+            &format!("{client} is told {}", word.unwrap_or("nothing it can use")),
+        );
+    }
+}

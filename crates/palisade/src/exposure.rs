@@ -1,0 +1,52 @@
+//! What a server says at its start about who else can reach it.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::Path;
+
+/// Makes the directory of a server, for its owner alone, unless it is there.
+///
+/// # Errors
+/// What the system said.
+pub(crate) fn private_directory(dir: &Path) -> io::Result<()> {
+    if dir.exists() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Warns of an address that other machines can reach: there is no access control yet. `anybody` says what
+/// somebody who reaches it may do.
+pub(crate) fn warn_of_address(flag: &str, at: SocketAddr, anybody: &str) {
+    if !at.ip().to_canonical().is_loopback() {
+        tracing::warn!(
+            "{flag} {at}: other machines reach this port, and whoever does may {anybody}; there is no access \
+             control. Keep it on a trusted network, or use {flag} 127.0.0.1:{}",
+            at.port()
+        );
+    }
+}
+
+/// Warns of a directory that others may read or write: with its files go keys of leases, and whoever writes
+/// there decides which tokens come next.
+pub(crate) fn warn_of_directory(dir: &Path) {
+    let Ok(metadata) = fs::metadata(dir) else {
+        return;
+    };
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        let dir = dir.display();
+        tracing::warn!(
+            "{dir} has mode {mode:04o}: other users of this machine may read or change what is in it; \
+             type: chmod 700 {dir}"
+        );
+    }
+}

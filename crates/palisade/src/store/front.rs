@@ -1,0 +1,58 @@
+//! What every request passes first: an address that has one reading, and a place where each refusal is
+//! noted (rule F13).
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::Uri;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use palisade_fence::audit;
+use palisade_fence::http::{Problem, Refused};
+
+use crate::store::App;
+
+/// Checks the address, and notes what is refused before a fence judges it.
+pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let at = format!("{} {}", request.method(), request.uri().path());
+    let response = match address(request.uri()) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    };
+    if let Some(Refused { reason, why }) = response.extensions().get()
+        && audit::REASONS.contains(reason)
+    {
+        app.store.refused(&at, None, reason, why);
+    }
+    response
+}
+
+/// Only the listing takes parameters; its own reader refuses those it does not know.
+fn address(uri: &Uri) -> Result<(), Problem> {
+    percent_encoded(uri)?;
+    match uri.query() {
+        Some(_) if uri.path().starts_with("/v1/storage/") => {
+            let message = format!("{} takes no parameters in its query", uri.path());
+            Err(Problem::invalid(message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A percent sign begins two hexadecimal digits; what else it could be is not guessed.
+pub(crate) fn percent_encoded(uri: &Uri) -> Result<(), Problem> {
+    let whole = uri.path_and_query().map_or("", |both| both.as_str());
+    let is_hex = |part: &str| {
+        let digits = part.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    match whole.split('%').skip(1).find(|part| !is_hex(part)) {
+        None => Ok(()),
+        Some(part) => {
+            let shown: String = part.chars().take(2).collect();
+            Err(Problem::invalid(format!(
+                "%{shown} in the address is no percent-encoded byte; a percent sign is written %25"
+            )))
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What each crate may depend on: the column "must be absent" of the map in ARCHITECTURE.md, checked against what
+//! cargo itself resolves.
+//!
+//! The core has no clock, no I/O and no randomness because it is `no_std`: the compiler refuses the rest. Left to
+//! check here is that it stays so, and that no dependency brings back what the attribute keeps out.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde::Deserialize;
+
+use crate::shell::{cargo, read, root, run};
+
+const CORE: &str = "palisade-core";
+
+/// All that the core may depend on, directly or not. Both are `no_std` without their default features.
+const CORE_DEPENDENCIES: &[&str] = &["foldhash", "hashbrown"];
+
+/// A target without a standard library: what builds for it cannot read a clock.
+const BARE: &str = "wasm32-unknown-unknown";
+
+/// Crates, and what they must not depend on directly. A name that ends in `*` is a prefix.
+const ABSENT: &[(&str, &[&str])] = &[
+    (
+        "palisade-proto",
+        &[
+            "palisade-client",
+            "palisade-fence",
+            "palisade-server",
+            "palisade-wal",
+        ],
+    ),
+    (
+        "palisade-wal",
+        &[
+            "palisade*",
+            "tokio*",
+            "futures*",
+            "async-*",
+            "mio",
+            "hyper*",
+            "axum*",
+            "tonic*",
+            "socket2",
+        ],
+    ),
+    // The log is an optional dependency, behind one file: see the rule `log-seam`.
+    ("palisade-server", &["palisade-client", "palisade-fence"]),
+    ("palisade-client", &["palisade-fence"]),
+    (
+        "palisade-fence",
+        &[
+            "palisade-client",
+            "palisade-server",
+            "etcd-client",
+            "zookeeper-client",
+        ],
+    ),
+    ("palisade-draw", &["*"]),
+];
+
+/// Programs and tools: only other programs and tools use them.
+const LEAVES: &[&str] = &[
+    "palisade",
+    "palisade-draw",
+    "palisade-lab",
+    "palisade-peers",
+    "palisade-testbed",
+    "xtask",
+];
+
+/// What `cargo metadata` says about the workspace, as far as it is needed here.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    /// The package that is meant, whatever name the manifest gives it.
+    name: String,
+    /// `None` is an ordinary dependency; the others are `dev` and `build`.
+    kind: Option<String>,
+}
+
+/// # Errors
+/// A crate depends on what must be absent from it, or the core could do something other than compute.
+pub(crate) fn check() -> Result<String, String> {
+    let metadata = ["metadata", "--locked", "--no-deps", "--format-version", "1"];
+    let metadata: Metadata = serde_json::from_str(&read(&mut cargo(&metadata))?)
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let tree = [
+        "tree",
+        "--locked",
+        "--package",
+        CORE,
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+    ];
+    let library = root().join("crates").join(CORE).join("src/lib.rs");
+    let library = std::fs::read_to_string(&library)
+        .map_err(|error| format!("{}: {error}", library.display()))?;
+    let mut wrong = forbidden(&metadata);
+    wrong.extend(off_the_list(&read(&mut cargo(&tree))?));
+    if !is_no_std(&library) {
+        wrong.push(format!(
+            "{CORE} is not `no_std` any more, or takes `std` back"
+        ));
+    }
+    if !wrong.is_empty() {
+        return Err(wrong.join("\n   "));
+    }
+    let crates = metadata.packages.len();
+    if !is_installed(BARE) {
+        return Ok(format!("{crates} crates"));
+    }
+    run(&mut cargo(&[
+        "build",
+        "--locked",
+        "--release",
+        "--package",
+        CORE,
+        "--target",
+        BARE,
+    ]))?;
+    Ok(format!("{crates} crates; {CORE} builds for {BARE}"))
+}
+
+fn forbidden(metadata: &Metadata) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for package in &metadata.packages {
+        let owner = package.name.as_str();
+        let absent = ABSENT
+            .iter()
+            .find(|(name, _)| *name == owner)
+            .map_or(&[][..], |(_, absent)| absent);
+        let ordinary = package.dependencies.iter();
+        for Dependency { name, .. } in ordinary.filter(|dependency| dependency.kind.is_none()) {
+            let matches = |ban: &&str| match ban.strip_suffix('*') {
+                Some(prefix) => name.starts_with(prefix),
+                None => name == *ban,
+            };
+            let on_a_leaf = LEAVES.contains(&name.as_str()) && !LEAVES.contains(&owner);
+            if on_a_leaf || absent.iter().any(matches) {
+                wrong.push(format!("{owner} must not depend on `{name}`"));
+            }
+        }
+    }
+    wrong
+}
+
+/// What the core depends on and may not, and what the list names in vain; `tree` is what cargo lists.
+fn off_the_list(tree: &str) -> Vec<String> {
+    let names = tree
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let found: BTreeSet<&str> = names.filter(|name| *name != CORE).collect();
+    let allowed: BTreeSet<&str> = CORE_DEPENDENCIES.iter().copied().collect();
+    let extra = found
+        .difference(&allowed)
+        .map(|extra| format!("{CORE} depends on `{extra}`, which is not on its list"));
+    let gone = allowed
+        .difference(&found)
+        .map(|gone| format!("the list of {CORE} names `{gone}`, which it no longer needs"));
+    extra.chain(gone).collect()
+}
+
+/// Whether the attribute stands, and `std` is there for unit tests only.
+fn is_no_std(library: &str) -> bool {
+    let lines: Vec<&str> = library.lines().map(str::trim).collect();
+    let excused = lines
+        .windows(2)
+        .filter(|pair| pair[1].starts_with("extern crate std"))
+        .all(|pair| pair[0] == "#[cfg(test)]");
+    lines.contains(&"#![no_std]") && excused
+}
+
+fn is_installed(target: &str) -> bool {
+    let place = read(
+        Command::new("rustc")
+            .args(["--print", "target-libdir", "--target", target])
+            .current_dir(root()),
+    );
+    place.is_ok_and(|path| Path::new(path.trim()).is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(owner: &str, dependency: &str, kind: Option<&str>) -> Vec<String> {
+        let dependency = Dependency {
+            name: dependency.to_owned(),
+            kind: kind.map(str::to_owned),
+        };
+        let package = Package {
+            name: owner.to_owned(),
+            dependencies: vec![dependency],
+        };
+        forbidden(&Metadata {
+            packages: vec![package],
+        })
+    }
+
+    #[test]
+    fn what_must_be_absent_is_found_unless_only_tests_or_the_build_need_it() {
+        for (owner, dependency) in [
+            ("palisade-wal", "tokio-util"),
+            ("palisade-wal", "palisade-core"),
+            ("palisade-server", "palisade-client"),
+            ("palisade-server", "palisade-fence"),
+            ("palisade-client", "palisade-fence"),
+            ("palisade-fence", "palisade-client"),
+            ("palisade-fence", "palisade-server"),
+            ("palisade-server", "palisade"),
+            ("palisade-server", "palisade-draw"),
+            ("palisade-draw", "serde"),
+        ] {
+            let said = wrong(owner, dependency, None);
+            assert_eq!(said.len(), 1, "{owner} on {dependency}: {said:?}");
+            for kind in ["dev", "build"] {
+                assert!(wrong(owner, dependency, Some(kind)).is_empty());
+            }
+        }
+        for (owner, dependency) in [
+            ("palisade", "palisade-wal"),
+            ("palisade", "palisade-draw"),
+            ("palisade-fence", "palisade-wal"),
+            ("palisade-lab", "palisade-peers"),
+        ] {
+            assert!(wrong(owner, dependency, None).is_empty(), "{owner}");
+        }
+    }
+
+    #[test]
+    fn the_core_depends_on_its_list_no_more_and_no_less() {
+        let exact = "palisade-core v0.1.0 (/a)\nfoldhash v0.2.0\nhashbrown v0.17.0\n";
+        assert!(off_the_list(exact).is_empty());
+        assert!(off_the_list(&format!("{exact}libc v0.2.0\n"))[0].contains("`libc`"));
+        assert!(off_the_list("hashbrown v0.17.0\n")[0].contains("names `foldhash`"));
+    }
+
+    #[test]
+    fn std_may_come_back_for_unit_tests_only() {
+        let head = "//! A.\n\n#![no_std]\n\nextern crate alloc;\n";
+        assert!(is_no_std(head));
+        assert!(is_no_std(&format!(
+            "{head}#[cfg(test)]\nextern crate std;\n"
+        )));
+        assert!(!is_no_std(&format!("{head}extern crate std;\n")));
+        assert!(!is_no_std("//! `#![no_std]` is not set.\n"));
+    }
+
+    #[test]
+    fn an_unknown_target_is_not_installed() {
+        assert!(!is_installed("no-such-target"));
+        let host = read(Command::new("rustc").arg("-vV"));
+        let host = host
+            .as_deref()
+            .ok()
+            .and_then(|text| text.lines().find_map(|line| line.strip_prefix("host: ")));
+        assert!(host.is_some_and(is_installed));
+    }
+}
