@@ -1,15 +1,17 @@
 //! The gRPC service: unary calls, the session stream, the watch, health and reflection.
 
-use std::future::{Ready, ready};
+use std::future::{self, Ready};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::routing::any;
 use palisade_proto::v1::locks_server::{Locks, LocksServer};
 use palisade_proto::{Code, FILE_DESCRIPTOR_SET, v1};
-use tokio_stream::StreamExt as _;
 use tokio_stream::adapters::Map;
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::metadata::MetadataValue;
 use tonic::server::{NamedService, StreamingService};
 use tonic::{Response, Status, Streaming};
@@ -22,7 +24,7 @@ use super::grpc_stream;
 use super::listings;
 use super::serve::ServeError;
 use super::session::{Counted, Replying};
-use super::watch::{self, Notice, Notices, Wish};
+use super::watch::{self, Batch, Batches, Notice, Wish};
 use crate::pipeline::Request;
 
 /// The gRPC paths, and the switch of their health service.
@@ -202,7 +204,7 @@ impl Locks for Service {
         self.ask(Ok(Request::Status)).await
     }
 
-    type WatchStream = Map<Notices, fn(Notice) -> Told>;
+    type WatchStream = Events;
 
     async fn watch(
         &self,
@@ -211,9 +213,12 @@ impl Locks for Service {
         let message = call.get_ref();
         let prefix = convert::prefix(&message.prefix).map_err(|refusal| status(&refusal))?;
         let after = (message.after_revision > 0).then_some(message.after_revision);
-        let notices =
+        let batches =
             watch::watch(&self.app, Wish { prefix, after }).map_err(|refusal| status(&refusal))?;
-        Ok(Response::new(notices.map(told as fn(Notice) -> Told)))
+        Ok(Response::new(Events {
+            batches,
+            batch: None,
+        }))
     }
 
     type SessionStream = Replying<Map<Streaming<v1::Requests>, FrameOf>>;
@@ -254,7 +259,7 @@ impl StreamingService<v1::Requests> for Sessions {
     fn call(&mut self, call: tonic::Request<Streaming<v1::Requests>>) -> Self::Future {
         let decoded: FrameOf = |frame| frame.map_err(with_code);
         let frames = call.into_inner().map(decoded);
-        ready(Ok(Response::new(Replying::new(
+        future::ready(Ok(Response::new(Replying::new(
             Arc::clone(&self.0),
             frames,
         ))))
@@ -264,15 +269,39 @@ impl StreamingService<v1::Requests> for Sessions {
 const LIST: &str = "/palisade.v1.Locks/List";
 const SESSION: &str = "/palisade.v1.Locks/Session";
 
-type Told = Result<v1::Event, Status>;
+/// The messages of a watch.
+struct Events {
+    batches: Batches,
+    /// The batch of which this many notices were sent.
+    batch: Option<(Arc<Batch>, usize)>,
+}
 
-fn told(notice: Notice) -> Told {
-    Ok(match notice {
+impl Stream for Events {
+    type Item = Result<v1::Event, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some((batch, sent)) = &mut self.batch
+                && let Some(notice) = batch.notices.get(*sent)
+            {
+                *sent += 1;
+                return Poll::Ready(Some(Ok(message(notice))));
+            }
+            match ready!(Pin::new(&mut self.batches).poll_next(cx)) {
+                Some(batch) => self.batch = Some((batch, 0)),
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+fn message(notice: &Notice) -> v1::Event {
+    match notice {
         Notice::Change(event) => messages::event(event),
         Notice::Missed { missed, upto } => v1::Event {
-            missed,
-            revision: upto,
+            missed: *missed,
+            revision: *upto,
             ..v1::Event::default()
         },
-    })
+    }
 }

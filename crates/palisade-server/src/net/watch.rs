@@ -1,31 +1,34 @@
 //! The feed of changes behind both watches, gRPC's and SSE's.
 //!
 //! ```text
-//!   pipeline ──► ring of recent events ──► one task ──┬─► prefix a/ ─► queue · queue · queue
-//!                                             │       └─► prefix    ─► queue · queue
-//!                                             └─ who is slow or came back is told from the ring,
-//!                                                from where it stood, when its queue has room
+//!   pipeline ──► ring of recent events ──► one task ──┬─► prefix a/, revision 9 ─► queue · queue · queue
+//!                                             ▲       ├─► prefix a/, revision 4 ─► queue
+//!                                             │       └─► prefix    , revision 9 ─► queue · queue
+//!                                             └─ whoever has room again, or is new
 //! ```
 //!
-//! One task for all watchers, off the ordering thread. A change is compared once with each prefix, and only
-//! watchers that want it cost anything. One whose queue is full costs nothing until it reads again. It is
-//! told then what is still in the ring, and of the rest how much it was: nobody is dropped for being slow.
+//! One task for all watchers, off the ordering thread. Watchers with the same prefix that stand at the same
+//! revision are told the same batch, which is made and encoded once. One whose queue is full costs nothing until
+//! it reads again; it is told then what is still in the ring, and of the rest how much it was: nobody is dropped
+//! for being slow.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_core::Stream;
 use palisade_core::Event;
 use palisade_proto::Code;
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 
 use super::app::App;
 use super::convert::Refusal;
+use crate::pipeline::{Since, bytes_of};
 
 /// What a watcher is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +60,7 @@ pub(super) struct Wish {
 ///
 /// # Errors
 /// If it has seen a revision that this authority has not reached, or if too many watches are open.
-pub(super) fn watch(app: &Arc<App>, wish: Wish) -> Result<Notices, Refusal> {
+pub(super) fn watch(app: &Arc<App>, wish: Wish) -> Result<Batches, Refusal> {
     let latest = app.handle.revision();
     let position = wish.after.unwrap_or(latest);
     if position > latest {
@@ -73,32 +76,39 @@ pub(super) fn watch(app: &Arc<App>, wish: Wish) -> Result<Notices, Refusal> {
             format!("{most} watches are open, as many as may; try again later"),
         )
     })?;
-    let (sender, notices) = mpsc::channel(QUEUE);
-    app.feed.join(
-        app,
-        Watcher {
-            prefix: wish.prefix,
-            position,
-            sender,
-        },
-    );
-    Ok(Notices {
-        notices,
+    let (sender, batches) = mpsc::channel(QUEUE);
+    app.feed.join(app, (position, wish.prefix), sender);
+    Ok(Batches {
+        batches,
         _place: place,
     })
 }
 
 /// What one watcher is told, as it comes.
-pub(super) struct Notices {
-    notices: mpsc::Receiver<Notice>,
+pub(super) struct Batches {
+    batches: mpsc::Receiver<Arc<Batch>>,
     _place: Place,
 }
 
-impl Stream for Notices {
-    type Item = Notice;
+impl Stream for Batches {
+    type Item = Arc<Batch>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Notice>> {
-        self.notices.poll_recv(cx)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Arc<Batch>>> {
+        self.batches.poll_recv(cx)
+    }
+}
+
+/// What all watchers of one prefix that stand at one revision are told at once.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) notices: Vec<Notice>,
+    encoded: OnceLock<Bytes>,
+}
+
+impl Batch {
+    /// The notices as bytes, made by the first who asks. All who ask use one encoding.
+    pub(super) fn encoded(&self, encode: impl FnOnce(&[Notice]) -> Bytes) -> Bytes {
+        self.encoded.get_or_init(|| encode(&self.notices)).clone()
     }
 }
 
@@ -121,199 +131,169 @@ impl Drop for Place {
 
 /// The way to the task that tells all watchers. It begins with the first of them.
 #[derive(Default)]
-pub(super) struct Feed(Mutex<Option<mpsc::UnboundedSender<Watcher>>>);
+pub(super) struct Feed(Mutex<Option<mpsc::UnboundedSender<(Standing, Watcher)>>>);
 
 impl Feed {
-    fn join(&self, app: &Arc<App>, watcher: Watcher) {
+    fn join(&self, app: &Arc<App>, standing: Standing, watcher: Watcher) {
         let mut task = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let watcher = match &*task {
-            Some(task) => match task.send(watcher) {
+        let joining = match &*task {
+            Some(task) => match task.send((standing, watcher)) {
                 Ok(()) => return,
                 Err(refused) => refused.0,
             },
-            None => watcher,
+            None => (standing, watcher),
         };
-        let (sender, joining) = mpsc::unbounded_channel();
-        let _ = sender.send(watcher);
+        let (sender, joined) = mpsc::unbounded_channel();
+        let _ = sender.send(joining);
         *task = Some(sender);
-        tokio::spawn(feed(Arc::clone(app), joining));
+        tokio::spawn(feed(Arc::clone(app), joined));
     }
 }
 
-async fn feed(app: Arc<App>, mut joining: mpsc::UnboundedReceiver<Watcher>) {
+async fn feed(app: Arc<App>, mut joined: mpsc::UnboundedReceiver<(Standing, Watcher)>) {
     let mut news = app.handle.news();
-    let mut watchers = Watchers::at(app.handle.revision());
+    let mut watchers = Watchers::default();
     let mut draining = pin!(app.draining());
+    let mut sweep = tokio::time::interval(SWEEP);
     loop {
-        let look = if watchers.behind.is_empty() {
-            SWEEP
-        } else {
-            LOOK
-        };
+        let some_behind = watchers.first() < app.handle.revision();
         tokio::select! {
             () = &mut draining => return,
             changed = news.changed() => if changed.is_err() {
                 return;
             },
-            joined = joining.recv() => watchers.behind.extend(joined),
-            () = tokio::time::sleep(look) => {}
+            Some((standing, watcher)) = joined.recv() => watchers.put(standing, vec![watcher]),
+            _ = sweep.tick() => watchers.sweep(),
+            () = tokio::time::sleep(LOOK), if some_behind => {}
         }
-        while let Ok(joined) = joining.try_recv() {
-            watchers.behind.push(joined);
+        while let Ok((standing, watcher)) = joined.try_recv() {
+            watchers.put(standing, vec![watcher]);
         }
         while watchers.tell(|revision| app.handle.since(revision)) {
             tokio::task::yield_now().await;
         }
-        watchers.sweep();
-        // Under load one round for many batches.
-        tokio::time::sleep(PACE).await;
+        // Under load one round for many batches; and with many watchers fewer rounds, so that telling them
+        // does not take the machine from those who hold locks.
+        let told = u32::try_from(mem::take(&mut watchers.told)).unwrap_or(u32::MAX);
+        tokio::time::sleep((PACE + EACH.saturating_mul(told)).min(LOOK)).await;
     }
 }
 
-/// One watcher, as far as it was told.
-struct Watcher {
-    prefix: Box<str>,
-    /// The last revision that it was told, or did not want. Those in a group stand where the group does.
-    position: u64,
-    sender: mpsc::Sender<Notice>,
-}
+/// The last revision that watchers were told, or did not want, and their prefix.
+type Standing = (u64, Box<str>);
 
-/// All watchers: those that are up to date, by their prefixes, and those that are not.
+type Watcher = mpsc::Sender<Arc<Batch>>;
+
+/// All watchers, those first that are furthest behind.
+#[derive(Default)]
 struct Watchers {
-    position: u64,
-    groups: BTreeMap<Box<str>, Vec<Watcher>>,
-    behind: Vec<Watcher>,
+    groups: BTreeMap<Standing, Vec<Watcher>>,
+    /// Batches sent since this was looked at.
+    told: usize,
 }
 
 impl Watchers {
-    fn at(position: u64) -> Watchers {
-        Watchers {
-            position,
-            groups: BTreeMap::new(),
-            behind: Vec::new(),
+    fn put(&mut self, standing: Standing, watchers: Vec<Watcher>) {
+        if !watchers.is_empty() {
+            self.groups.entry(standing).or_default().extend(watchers);
         }
     }
 
-    /// Tells everybody what came since the last time, as far as it was asked for at once. Says whether there
-    /// is more to tell at once.
-    fn tell(&mut self, since: impl Fn(u64) -> crate::pipeline::Since) -> bool {
-        let news = since(self.position);
-        for batch in &news.batches {
-            self.tell_groups(batch);
-        }
-        let mut more = self.position < news.latest && !news.batches.is_empty();
-        let behind = std::mem::take(&mut self.behind);
-        for mut watcher in behind {
-            match watcher.catch_up(&since) {
-                Told::All if watcher.position == self.position => {
-                    let group = self.groups.entry(watcher.prefix.clone()).or_default();
-                    group.push(watcher);
-                    continue;
-                }
-                Told::All | Told::Some => more = true,
-                Told::Full => {}
-                Told::Gone => continue,
+    /// The revision at which the last of them stands.
+    fn first(&self) -> u64 {
+        let first = self.groups.first_key_value();
+        first.map_or(u64::MAX, |((revision, _), _)| *revision)
+    }
+
+    /// Tells everybody who is behind, and reads, one batch. Says whether there is more to tell at once.
+    fn tell(&mut self, since: impl Fn(u64) -> Since) -> bool {
+        let mut known = News::since(self.first(), &since);
+        let up_to_date = self.groups.split_off(&(known.latest, "".into()));
+        let mut more = false;
+        for ((revision, prefix), watchers) in mem::replace(&mut self.groups, up_to_date) {
+            let (reading, full) = watchers
+                .into_iter()
+                .partition::<Vec<_>, _>(|watcher| watcher.capacity() > 0 || watcher.is_closed());
+            self.put((revision, prefix.clone()), full);
+            if reading.is_empty() {
+                continue;
             }
-            self.behind.push(watcher);
+            if known.from != revision {
+                known = News::since(revision, &since);
+            }
+            let (notices, upto) = known.for_prefix(&prefix);
+            let told = if notices.is_empty() {
+                reading
+            } else {
+                self.send(reading, notices)
+            };
+            more |= !told.is_empty() && upto < known.latest;
+            self.put((upto, prefix), told);
         }
         more
     }
 
-    fn tell_groups(&mut self, batch: &[Event]) {
-        let Some((first, last)) = batch.first().zip(batch.last()) else {
-            return;
-        };
-        let gap = gap(self.position, first.revision);
-        for (prefix, group) in &mut self.groups {
-            let wanted: Vec<&Event> = batch
-                .iter()
-                .filter(|event| event.revision > self.position)
-                .filter(|event| event.lock.starts_with(&**prefix))
-                .collect();
-            if wanted.is_empty() && gap.is_none() {
-                continue;
-            }
-            for mut watcher in std::mem::take(group) {
-                watcher.position = self.position;
-                match watcher.tell(gap.as_ref(), &wanted) {
-                    Told::Gone => {}
-                    Told::All => group.push(watcher),
-                    Told::Some | Told::Full => self.behind.push(watcher),
-                }
-            }
-        }
-        self.position = self.position.max(last.revision);
+    /// Sends to all who have room; returns those who are still there.
+    fn send(&mut self, mut watchers: Vec<Watcher>, notices: Vec<Notice>) -> Vec<Watcher> {
+        let batch = Arc::new(Batch {
+            notices,
+            encoded: OnceLock::new(),
+        });
+        // Nobody else sends, so a watcher that had room has it still.
+        watchers.retain(|watcher| watcher.try_send(Arc::clone(&batch)).is_ok());
+        self.told += watchers.len();
+        watchers
     }
 
     /// Forgets who is gone.
     fn sweep(&mut self) {
-        self.groups.retain(|_, group| {
-            group.retain(|watcher| !watcher.sender.is_closed());
-            !group.is_empty()
+        self.groups.retain(|_, watchers| {
+            watchers.retain(|watcher| !watcher.is_closed());
+            !watchers.is_empty()
         });
     }
 }
 
-/// How far a watcher was told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    /// All there is.
-    All,
-    /// What was asked for at once.
-    Some,
-    /// As much as fits its queue.
-    Full,
-    /// It is gone.
-    Gone,
+/// What is known of the time after a revision.
+struct News {
+    from: u64,
+    /// What is not known any more.
+    gap: Option<Notice>,
+    batches: Vec<Arc<[Event]>>,
+    /// The revision with which this ends, and the latest there is.
+    upto: u64,
+    latest: u64,
 }
 
-impl Watcher {
-    /// Tells it what is in the ring from where it stands.
-    fn catch_up(&mut self, since: impl Fn(u64) -> crate::pipeline::Since) -> Told {
-        if self.sender.is_closed() {
-            return Told::Gone;
-        }
-        if self.sender.capacity() == 0 {
-            return Told::Full;
-        }
-        let known = since(self.position);
-        let first = known.batches.first().and_then(|batch| batch.first());
-        let next = first.map_or(known.latest + 1, |event| event.revision);
-        let gap = gap(self.position, next);
-        let events = known.batches.iter().flat_map(|batch| batch.iter());
-        let (position, mut last) = (self.position, next - 1);
-        let wanted: Vec<&Event> = events
-            .inspect(|event| last = event.revision)
-            .filter(|event| event.revision > position && event.lock.starts_with(&*self.prefix))
-            .collect();
-        match self.tell(gap.as_ref(), &wanted) {
-            Told::All => {
-                self.position = self.position.max(last);
-                if self.position < known.latest {
-                    Told::Some
-                } else {
-                    Told::All
-                }
-            }
-            other => other,
+impl News {
+    fn since(from: u64, since: impl Fn(u64) -> Since) -> News {
+        let Since { batches, latest } = since(from);
+        let first = batches.first().and_then(|batch| batch.first());
+        let last = batches.last().and_then(|batch| batch.last());
+        let next = first.map_or(latest + 1, |event| event.revision);
+        News {
+            from,
+            gap: gap(from, next),
+            upto: last.map_or(latest, |event| event.revision),
+            batches,
+            latest,
         }
     }
 
-    /// Puts into its queue what it wants; where that is full, it stands before what did not fit.
-    fn tell(&mut self, gap: Option<&Notice>, wanted: &[&Event]) -> Told {
-        let changes = wanted.iter().map(|event| Notice::Change((*event).clone()));
-        for notice in gap.cloned().into_iter().chain(changes) {
-            let revision = match &notice {
-                Notice::Change(event) => event.revision,
-                Notice::Missed { upto, .. } => *upto,
-            };
-            match self.sender.try_send(notice) {
-                Ok(()) => self.position = revision,
-                Err(TrySendError::Full(_)) => return Told::Full,
-                Err(TrySendError::Closed(_)) => return Told::Gone,
+    /// What is told of it at once to watchers of this prefix, and up to which revision that goes.
+    fn for_prefix(&self, prefix: &str) -> (Vec<Notice>, u64) {
+        let mut notices: Vec<Notice> = self.gap.iter().cloned().collect();
+        let mut bytes = 0;
+        for event in self.batches.iter().flat_map(|batch| batch.iter()) {
+            if event.revision > self.from && event.lock.starts_with(prefix) {
+                bytes += bytes_of(event);
+                notices.push(Notice::Change(event.clone()));
+                if bytes >= BATCH {
+                    return (notices, event.revision);
+                }
             }
         }
-        Told::All
+        (notices, self.upto)
     }
 }
 
@@ -324,15 +304,17 @@ fn gap(position: u64, next: u64) -> Option<Notice> {
     Some(Notice::Missed { missed, upto })
 }
 
-/// Notices that wait for one watcher.
-const QUEUE: usize = 64;
+/// Batches that wait for one watcher, and the bytes of events with which one is full.
+const QUEUE: usize = 2;
+const BATCH: usize = 16 << 10;
 
 /// How often is looked whether a slow watcher reads again, and whether one is gone.
 const LOOK: Duration = Duration::from_millis(20);
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// Between two rounds.
+/// Between two rounds, and beside that for each watcher that was told something.
 const PACE: Duration = Duration::from_millis(1);
+const EACH: Duration = Duration::from_micros(20);
 
 #[cfg(test)]
 mod tests {
@@ -341,7 +323,6 @@ mod tests {
     use palisade_core::{Change, ClientId, LockName, Timestamp, Token, Ttl};
 
     use super::*;
-    use crate::pipeline::Since;
 
     fn event(revision: u64, lock: &str) -> Event {
         Event {
@@ -373,23 +354,19 @@ mod tests {
         }
     }
 
-    fn join(watchers: &mut Watchers, prefix: &str, position: u64) -> mpsc::Receiver<Notice> {
-        let (sender, notices) = mpsc::channel(QUEUE);
-        watchers.behind.push(Watcher {
-            prefix: prefix.into(),
-            position,
-            sender,
-        });
-        notices
+    fn join(watchers: &mut Watchers, prefix: &str, revision: u64) -> mpsc::Receiver<Arc<Batch>> {
+        let (sender, batches) = mpsc::channel(QUEUE);
+        watchers.put((revision, prefix.into()), vec![sender]);
+        batches
     }
 
-    fn told(notices: &mut mpsc::Receiver<Notice>) -> Vec<String> {
+    fn told(batches: &mut mpsc::Receiver<Arc<Batch>>) -> Vec<String> {
         let mut told = Vec::new();
-        while let Ok(notice) = notices.try_recv() {
-            told.push(match notice {
+        while let Ok(batch) = batches.try_recv() {
+            told.extend(batch.notices.iter().map(|notice| match notice {
                 Notice::Change(event) => event.revision.to_string(),
                 Notice::Missed { missed, upto } => format!("missed {missed} upto {upto}"),
-            });
+            }));
         }
         told
     }
@@ -400,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_prefix_picks_out_its_locks_and_other_changes_are_not_missed() {
-        let (ring, mut watchers) = (Ring::default(), Watchers::at(0));
+        let (ring, mut watchers) = (Ring::default(), Watchers::default());
         let mut a = join(&mut watchers, "a/", 0);
         let mut all = join(&mut watchers, "", 0);
         ring.push([event(1, "a/1"), event(2, "b"), event(3, "a/2")]);
@@ -423,10 +400,8 @@ mod tests {
 
     #[test]
     fn who_comes_back_is_told_from_the_ring_and_of_the_rest_how_much_it_was() {
-        let (ring, mut watchers) = (Ring::default(), Watchers::at(0));
-        for revision in 8..=12 {
-            ring.push([event(revision, "a")]);
-        }
+        let (ring, mut watchers) = (Ring::default(), Watchers::default());
+        ring.push((8..=12).map(|revision| event(revision, "a")));
         let mut nothing = join(&mut watchers, "", 12);
         let mut some = join(&mut watchers, "", 10);
         let mut long = join(&mut watchers, "", 3);
@@ -437,12 +412,12 @@ mod tests {
         let missed = ["missed 4 upto 7", "8", "9", "10", "11", "12"];
         assert_eq!(told(&mut long), missed);
         assert_eq!(told(&mut other), ["missed 4 upto 7"]);
-        assert_eq!(watchers.behind.len(), 0);
+        assert_eq!(watchers.first(), 12);
     }
 
     #[test]
     fn a_ring_that_is_empty_after_a_start_tells_how_much_was_missed() {
-        let mut watchers = Watchers::at(9);
+        let mut watchers = Watchers::default();
         let mut notices = join(&mut watchers, "", 4);
         let since = |_| Since {
             batches: Vec::new(),
@@ -454,47 +429,66 @@ mod tests {
 
     #[test]
     fn who_does_not_read_is_left_alone_and_told_all_when_it_reads_again() {
-        let (ring, mut watchers) = (Ring::default(), Watchers::at(0));
+        let (ring, mut watchers) = (Ring::default(), Watchers::default());
         let mut slow = join(&mut watchers, "", 0);
-        let most = QUEUE as u64;
-        for revision in 1..=3 * most {
+        for revision in 1..=192 {
             ring.push([event(revision, "a")]);
             tell(&mut watchers, &ring);
         }
-        assert_eq!(
-            (watchers.behind.len(), watchers.behind[0].position),
-            (1, most)
-        );
-        assert!(watchers.groups.values().all(Vec::is_empty));
+        assert_eq!(watchers.first(), QUEUE as u64);
         let mut seen = Vec::new();
-        for _ in 0..3 {
-            seen.extend(told(&mut slow));
+        while let more @ [_, ..] = &*told(&mut slow) {
+            seen.extend_from_slice(more);
             tell(&mut watchers, &ring);
         }
-        let all: Vec<String> = (1..=3 * most)
-            .map(|revision| revision.to_string())
-            .collect();
+        let all: Vec<String> = (1..=192).map(|revision| revision.to_string()).collect();
         assert_eq!(seen, all);
         // What the ring has forgotten meanwhile is missed.
         ring.push((193..=300).map(|revision| event(revision, "a")));
         tell(&mut watchers, &ring);
         ring.push((301..=400).map(|revision| event(revision, "a")));
-        ring.0.borrow_mut().drain(..3 * QUEUE + 1);
-        let first = told(&mut slow);
-        assert_eq!(
-            (first.first().unwrap().as_str(), first.len()),
-            ("193", QUEUE)
-        );
         tell(&mut watchers, &ring);
-        assert_eq!(told(&mut slow)[..2], ["missed 44 upto 300", "301"]);
+        ring.push((401..=500).map(|revision| event(revision, "a")));
+        tell(&mut watchers, &ring);
+        ring.0.borrow_mut().drain(..195);
+        ring.push((501..=600).map(|revision| event(revision, "a")));
+        let queued = told(&mut slow);
+        let last: u64 = queued.last().unwrap().parse().unwrap();
+        assert!(queued[0] == "193" && last < 500, "{queued:?}");
+        tell(&mut watchers, &ring);
+        let missed = format!("missed {} upto 500", 500 - last);
+        assert_eq!(told(&mut slow)[..2], [missed, "501".to_owned()]);
+    }
+
+    #[test]
+    fn all_who_stand_at_one_place_are_told_one_batch_and_it_has_an_end() {
+        let (ring, mut watchers) = (Ring::default(), Watchers::default());
+        let mut readers = [(); 3].map(|()| join(&mut watchers, "", 0));
+        ring.push((1..=1_000).map(|revision| event(revision, "a")));
+        tell(&mut watchers, &ring);
+        let [first, second, third] = readers.each_mut().map(|reader| reader.try_recv().unwrap());
+        assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&first, &third));
+        let bytes: usize = (1..=first.notices.len() as u64)
+            .map(|revision| bytes_of(&event(revision, "a")))
+            .sum();
+        assert!((BATCH..2 * BATCH).contains(&bytes), "{bytes}");
+        let mut encodings = 0;
+        for batch in [first, second, third] {
+            batch.encoded(|_| {
+                encodings += 1;
+                Bytes::new()
+            });
+        }
+        assert_eq!(encodings, 1);
     }
 
     #[test]
     fn who_is_gone_is_forgotten() {
-        let (ring, mut watchers) = (Ring::default(), Watchers::at(0));
+        let (ring, mut watchers) = (Ring::default(), Watchers::default());
         drop(join(&mut watchers, "", 0));
         tell(&mut watchers, &ring);
-        assert_eq!(watchers.behind.len(), 0);
+        watchers.sweep();
+        assert!(watchers.groups.is_empty());
         let quiet = join(&mut watchers, "quiet", 0);
         tell(&mut watchers, &ring);
         drop(quiet);

@@ -43,6 +43,7 @@ pub use handle::{Answers, Handle, Identity, Session, Stopped};
 pub use log::{Forgetful, Log, LogFailed};
 pub use presence::Presence;
 pub use recent::Since;
+pub(crate) use recent::bytes_of;
 pub use request::{Acquire, Answer, Failure, Request, Status};
 pub use stats::{Counter, Stats};
 

@@ -79,7 +79,8 @@ fn bytes(batch: &[Event]) -> usize {
     batch.iter().map(bytes_of).sum()
 }
 
-fn bytes_of(event: &Event) -> usize {
+/// The memory that an event takes.
+pub(crate) fn bytes_of(event: &Event) -> usize {
     let reason = match &event.change {
         Change::Ended {
             reason: Some(reason),

@@ -89,6 +89,9 @@ impl Shell {
         router: Router,
         shutdown: impl Future<Output = ()>,
     ) -> bool {
+        if let Err(error) = socket::bound_unread(&listener) {
+            tracing::warn!(%error, "what peers leave unread is bounded by the system alone");
+        }
         let drain_timeout = self.settings.drain_timeout;
         let peer_timeout = self.settings.peer_timeout;
         let (meters, phase) = (self.meters(), self.phase());

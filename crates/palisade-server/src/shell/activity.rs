@@ -19,6 +19,8 @@ pub(super) struct Activity {
     ended: AtomicU64,
     /// Whether bytes have come in since the last request began or ended: the start of a head.
     reading: AtomicBool,
+    /// Whether bytes have gone either way since this was looked at.
+    moved: AtomicBool,
     /// Answers on their way, by the period in which they began: an even or an odd one.
     answers: [AtomicU64; 2],
     /// The period it is, even or odd.
@@ -44,6 +46,17 @@ impl Activity {
             self.http2.store(true, Relaxed);
         }
         self.reading.store(true, Relaxed);
+        self.moved.store(true, Relaxed);
+    }
+
+    pub(super) fn said(&self) {
+        self.moved.store(true, Relaxed);
+    }
+
+    /// Whether no request is in flight and no byte went either way since the last call.
+    pub(super) fn is_still(&self) -> bool {
+        let moved = self.moved.swap(false, Relaxed);
+        !moved && self.begun.load(Relaxed) == self.ended.load(Relaxed)
     }
 
     /// Begins a new period; whether answers are left that began before the last one.
@@ -203,6 +216,19 @@ mod tests {
         activity.heard(b"GET /");
         assert_eq!(overdue.check(&activity), Verdict::Fine);
         assert_eq!(overdue.check(&activity), Verdict::Slow(HEAD));
+    }
+
+    #[test]
+    fn still_is_a_connection_without_requests_and_without_bytes_since_the_last_look() {
+        let activity = Arc::new(Activity::default());
+        activity.heard(PREFACE);
+        assert_eq!([(); 2].map(|()| activity.is_still()), [false, true]);
+        activity.said();
+        assert_eq!([(); 2].map(|()| activity.is_still()), [false, true]);
+        let running = activity.begin(true);
+        assert_eq!([(); 2].map(|()| activity.is_still()), [false, false]);
+        drop(running);
+        assert!(activity.is_still());
     }
 
     #[test]

@@ -114,6 +114,7 @@ impl<S: Service> Port<S> {
         let mut overdue = Overdue::new(&self.settings);
         let mut check = tokio::time::interval(self.settings.head_timeout);
         check.tick().await;
+        let (mut draining, mut stillness) = (false, tokio::time::interval(STILL));
         loop {
             tokio::select! {
                 ended = connection.as_mut() => {
@@ -127,7 +128,14 @@ impl<S: Service> Port<S> {
                         return;
                     }
                     connection.as_mut().graceful_shutdown();
+                    draining = true;
+                    stillness.reset();
+                    activity.is_still();
                 }
+                _ = stillness.tick(), if draining => if activity.is_still() {
+                    tracing::debug!(peer = %peer.address, "connection cut: its peer does not let go");
+                    return;
+                },
                 _ = check.tick() => match overdue.check(&activity) {
                     Verdict::Fine => {}
                     Verdict::Idle => connection.as_mut().graceful_shutdown(),
@@ -226,12 +234,20 @@ fn grpc_refusal(code: Code, message: String) -> Response {
     status.into_http()
 }
 
-/// A socket that notes when something is read.
+/// A socket that notes when something is read or written.
 struct Watched<T> {
     stream: T,
     /// What was read to learn the protocol.
     first: Option<u8>,
     activity: Arc<Activity>,
+}
+
+impl<T> Watched<T> {
+    fn note(&self, written: &Poll<io::Result<usize>>) {
+        if matches!(written, Poll::Ready(Ok(_))) {
+            self.activity.said();
+        }
+    }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
@@ -261,7 +277,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.note(&polled);
+        polled
     }
 
     fn poll_write_vectored(
@@ -269,7 +287,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.note(&polled);
+        polled
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -284,6 +304,10 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
+
+/// When the server goes down: how long an HTTP/2 peer without requests may leave the announcement of it
+/// unanswered.
+const STILL: Duration = Duration::from_millis(500);
 
 /// 1 MiB for a connection, 64 KiB for a stream.
 const CONNECTION_WINDOW: u32 = 1 << 20;

@@ -234,11 +234,11 @@ fn error(refusal: &Refusal) -> v1::Error {
 }
 
 /// One change, for a watcher.
-pub(in crate::net) fn event(event: Event) -> v1::Event {
+pub(in crate::net) fn event(event: &Event) -> v1::Event {
     use v1::event::Change as Wire;
-    let (change, reason) = match event.change {
+    let (change, reason) = match &event.change {
         Change::Granted { ttl } => (Wire::GrantedMs(ttl.as_millis()), None),
-        Change::Ended { how, reason } => (Wire::Ended(ending(how).into()), reason),
+        Change::Ended { how, reason } => (Wire::Ended(ending(*how).into()), reason.as_deref()),
     };
     v1::Event {
         revision: event.revision,
@@ -246,7 +246,7 @@ pub(in crate::net) fn event(event: Event) -> v1::Event {
         client_id: event.client.as_str().to_owned(),
         fencing_token: event.token.get(),
         change: Some(change),
-        reason: reason.map(String::from).unwrap_or_default(),
+        reason: reason.unwrap_or_default().to_owned(),
         missed: 0,
     }
 }

@@ -1,16 +1,18 @@
 //! The watch, as server-sent events.
 
 use std::convert::Infallible;
+use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::Sse;
-use axum::response::sse::{Event, KeepAlive};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse as _, Response};
 use palisade_proto::json::MissedBody;
 use serde::{Deserialize, Serialize};
-use tokio_stream::{Stream, StreamExt as _};
+use tokio_stream::StreamExt as _;
 
 use super::input::{Params, integer};
 use super::openapi::Refusals;
@@ -53,39 +55,56 @@ pub(super) async fn watch(
     State(app): State<Arc<App>>,
     Params(watching): Params<Watching>,
     headers: HeaderMap,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+) -> Result<Response, Problem> {
     let prefix = convert::prefix(watching.prefix.as_deref().unwrap_or_default())?;
     // A browser that reconnects repeats the first URL: what it saw last is in the header.
     let after = match headers.get(LAST_EVENT_ID) {
         Some(id) => integer(LAST_EVENT_ID, Some(id.to_str().unwrap_or_default()))?,
         None => integer("after_revision", watching.after_revision.as_deref())?,
     };
-    let notices = feed::watch(&app, Wish { prefix, after })?;
-    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
-    Ok(Sse::new(notices.map(|notice| Ok(event(&notice)))).keep_alive(keep_alive))
+    let batches = feed::watch(&app, Wish { prefix, after })?;
+    let mut quiet = tokio::time::interval(KEEP_ALIVE);
+    // The first tick comes after the time, not at once.
+    quiet.reset();
+    let bytes = batches.timeout_repeating(quiet).map(|told| {
+        Ok::<_, Infallible>(match told {
+            Ok(batch) => batch.encoded(encode),
+            Err(_) => Bytes::from_static(b":\n\n"),
+        })
+    });
+    let headers = [
+        (CONTENT_TYPE, "text/event-stream"),
+        (CACHE_CONTROL, "no-cache"),
+    ];
+    Ok((headers, Body::from_stream(bytes)).into_response())
 }
 
 const LAST_EVENT_ID: &str = "last-event-id";
 
-fn event(notice: &Notice) -> Event {
-    match notice {
-        Notice::Change(change) => {
-            let (name, body) = json::event(change);
-            with_data(
-                Event::default().event(name).id(change.revision.to_string()),
-                &body,
-            )
-        }
-        Notice::Missed { missed, upto } => {
-            let body = MissedBody { missed: *missed };
-            with_data(Event::default().event("missed").id(upto.to_string()), &body)
-        }
+/// Events as the stream has them: fields on a line each, and an empty line.
+fn encode(notices: &[Notice]) -> Bytes {
+    let mut bytes = Vec::new();
+    for notice in notices {
+        // Neither name nor id has a line break, and JSON without spaces has none either. Writing to memory
+        // does not fail.
+        let _ = match notice {
+            Notice::Change(change) => {
+                let (name, body) = json::event(change);
+                write_event(&mut bytes, name, change.revision, &body)
+            }
+            Notice::Missed { missed, upto } => {
+                let body = MissedBody { missed: *missed };
+                write_event(&mut bytes, "missed", *upto, &body)
+            }
+        };
     }
+    bytes.into()
 }
 
-fn with_data(event: Event, body: &impl Serialize) -> Event {
-    // JSON on one line has no line break that could end the field.
-    event.data(serde_json::to_string(body).unwrap_or_default())
+fn write_event(bytes: &mut Vec<u8>, name: &str, id: u64, body: &impl Serialize) -> io::Result<()> {
+    write!(bytes, "event: {name}\nid: {id}\ndata: ")?;
+    serde_json::to_writer(&mut *bytes, body)?;
+    bytes.write_all(b"\n\n")
 }
 
 /// Shorter than the idle time-outs of common proxies.
