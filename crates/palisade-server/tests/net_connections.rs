@@ -254,6 +254,27 @@ async fn a_client_that_does_not_let_go_is_cut() {
 }
 
 #[tokio::test]
+async fn an_http2_client_that_does_not_answer_does_not_delay_the_end() {
+    let mut server = with(Settings {
+        // Whoever is waited for is waited for longer than this test has patience.
+        drain_timeout: Duration::from_secs(3_600),
+        ..Settings::default()
+    })
+    .await;
+    let mut deaf = server.connect().await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    deaf.write_all(&[&preface[..], &settings].concat())
+        .await
+        .unwrap();
+    // The server's own settings: it speaks HTTP/2 to this one now.
+    soon(deaf.read_exact(&mut [0; 9])).await.unwrap();
+    server.ask_to_stop();
+    server.ended().await.unwrap();
+    rest(&mut deaf).await;
+}
+
+#[tokio::test]
 async fn a_server_whose_pipeline_stops_goes_down_with_it() {
     let mut server = Server::start().await;
     server.handle.stop();
