@@ -64,7 +64,18 @@ fn when_the_network_freezes_everything_is_dead_before_another_is_granted() {
     );
     let output = run.end();
     assert_eq!(status(&output), 123);
-    assert_eq!(common::json(&output.stderr)["error"]["code"], "expired");
+    // First that renewals fail, long before the end.
+    let said = text(&output.stderr);
+    let said: Vec<Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let [late, end] = &*said else {
+        panic!("{said:?}");
+    };
+    let late = late["warning"]["message"].as_str().unwrap();
+    assert!(late.contains("no renewal of job"), "{late}");
+    assert_eq!(end["error"]["code"], "expired");
     let lost = fs::read_to_string(server.file("lost")).unwrap();
     for line in [
         "PALISADE_LOCK=job",

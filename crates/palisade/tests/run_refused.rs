@@ -68,7 +68,7 @@ fn no_server_is_125_and_says_how_to_start_one() {
         .port();
     let url = format!("http://127.0.0.1:{port}");
     for command in [
-        &["run", "job", "--", "true"][..],
+        &["run", "job", "-n", "--", "true"][..],
         &["acquire", "job"],
         &["ls"],
         &["show", "job"],

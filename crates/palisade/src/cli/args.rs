@@ -35,7 +35,8 @@ pub(crate) struct Wish {
     /// How long the lease lasts without renewal: 100ms – 24h.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = value::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Ttl,
-    /// How long to wait in the lock's queue: 0 – 24h.
+    /// How long to wait in the lock's queue: 0 – 24h. `run` also waits so long for an authority that cannot be
+    /// reached.
     #[arg(short, long, value_name = "DURATION", default_value = "30s", value_parser = value::wait, allow_hyphen_values = true)]
     wait: Duration,
     /// Do not wait.
@@ -75,6 +76,15 @@ pub(crate) struct RunArgs {
     /// Run this with `sh -c` when the lock was lost, after the job is dead.
     #[arg(long, value_name = "CMD", value_hint = ValueHint::CommandString)]
     pub(crate) on_lost: Option<OsString>,
+    /// End the command after this time, like a command that lost its lock: SIGTERM, and SIGKILL after the grace.
+    #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
+    pub(crate) timeout: Option<Duration>,
+    /// The exit status when the lock was not acquired in time: 0 – 255.
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = super::NOT_ACQUIRED)]
+    pub(crate) conflict_exit_code: u8,
+    /// Say nothing while waiting, when renewals fail, or when the lock was not acquired in time.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// The command and its arguments, after `--`.
     #[arg(last = true, required = true, num_args = 1.., value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,

@@ -4,6 +4,8 @@ use palisade_client::{Error, Fault, Holder};
 use palisade_proto::Code;
 use serde::Serialize;
 
+use super::output::shell_word;
+
 /// The lock was lost, or is not held as it was named.
 pub(crate) const LOST: u8 = 123;
 /// The lock was not acquired in time.
@@ -34,6 +36,9 @@ fn is_palisade(url: &str) -> bool {
         .iter()
         .any(|scheme| url.starts_with(scheme))
 }
+
+/// How the system's own errors end: nobody has answered.
+const OS_ERROR: &str = "(os error ";
 
 /// The form of an error with `--json`: the same as over HTTP.
 #[derive(Serialize)]
@@ -96,9 +101,10 @@ impl Failure {
             _ => Failure::new(FAILED, error.code(), message),
         };
         match error {
-            Error::Held { .. } => {
-                failure.hint("wait longer with --wait, or see who waits: palisade show LOCK")
-            }
+            Error::Held { lock, .. } => failure.hint(format!(
+                "wait longer with --wait, or see who waits: palisade show {}",
+                shell_word(lock.as_str())
+            )),
             Error::TokensExhausted => {
                 failure.hint("this authority never grants again: call an operator")
             }
@@ -113,15 +119,24 @@ impl Failure {
             Fault::Unavailable(_) if !is_palisade(url) => {
                 Failure::new(FAILED, fault.code(), message).hint("is it running there?")
             }
+            // Whoever answers is running, and says itself what to do.
+            Fault::Unavailable(why) if !why.contains(OS_ERROR) => {
+                Failure::new(FAILED, fault.code(), message)
+            }
             Fault::Unavailable(_) => Failure::new(FAILED, fault.code(), message).hint(
                 "is a server running there? Start one with `palisade serve`, or name another with \
                  --authority URL or PALISADE_AUTHORITY",
             ),
             Fault::UnknownOutcome(_) => Failure::new(FAILED, fault.code(), message).hint(
-                "it may have happened: look with `palisade show LOCK`; whatever was granted expires by itself",
+                "it may have happened: look with `palisade ls`; whatever was granted expires by itself",
             ),
             _ => Failure::new(FAILED, fault.code(), message),
         }
+    }
+
+    /// Whether the lock was not acquired in time, and nothing else is wrong.
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.status == NOT_ACQUIRED
     }
 
     /// For people: what is wrong, and below it what to do.

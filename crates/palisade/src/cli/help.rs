@@ -66,8 +66,9 @@ Signals:
 
 Exit status:
   the command's, or 128 + n if signal n ended it
+  122   the command was ended because its --timeout was over
   123   the lock was lost; everything of the job is dead
-  124   the lock was not acquired in time
+  124   the lock was not acquired in time; -E CODE chooses another status
   125   palisade failed (also: the command line is wrong)
   126   the command was found but cannot be executed
   127   the command was not found

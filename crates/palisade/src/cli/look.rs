@@ -8,7 +8,7 @@ use serde_json::json;
 use super::args::{BreakArgs, LsArgs, ShowArgs, WatchArgs};
 use super::failure::Failure;
 use super::grant::{not_held, over, stale};
-use super::output::{Out, facts, millis, table, wall};
+use super::output::{Out, facts, millis, now, table, wall};
 
 pub(super) async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     check_prefix(&args.prefix)?;
@@ -147,7 +147,7 @@ pub(super) async fn watch(args: &WatchArgs, out: Out) -> Result<(), Failure> {
         if out.json {
             out.value(&named(&event))?
         } else {
-            out.text(&line(&event, out))?
+            out.text(&format!("{}  {}", out.faint(&now()), line(&event, out)))?
         }
     }
 }

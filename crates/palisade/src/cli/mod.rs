@@ -6,9 +6,11 @@
 //! ```
 
 mod args;
+mod bench;
+mod demo;
 mod failure;
 mod fence;
-mod gating;
+mod gateway;
 mod grant;
 mod help;
 mod logs;
@@ -18,8 +20,7 @@ mod operator;
 mod output;
 mod pages;
 mod secret;
-mod showing;
-mod storing;
+mod store;
 mod usage;
 mod value;
 
@@ -30,9 +31,9 @@ use palisade_client::{Client, Options};
 
 use args::Connection;
 
-pub(crate) use args::RunArgs;
+pub(crate) use args::{RunArgs, Wish};
 pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
-pub(crate) use output::Out;
+pub(crate) use output::{Out, millis, wall};
 
 /// Leases with fencing tokens
 #[derive(Parser, Debug)]
@@ -84,16 +85,16 @@ enum Command {
     #[command(subcommand)]
     Fence(fence::FenceCommand),
     /// Run the fenced store
-    Store(storing::StoreArgs),
+    Store(store::StoreArgs),
     /// Put a fence in front of an HTTP API
     #[command(long_about = help::GATEWAY)]
-    Gateway(Box<gating::GatewayArgs>),
+    Gateway(Box<gateway::GatewayArgs>),
     /// Show what happens to a paused holder, with and without fences
-    Demo(showing::DemoArgs),
+    Demo(demo::DemoArgs),
     #[command(name = "demo-worker", hide = true)]
-    Worker(showing::WorkerArgs),
+    Worker(demo::WorkerArgs),
     /// Measure a lock server
-    Bench(Box<showing::BenchArgs>),
+    Bench(Box<bench::BenchArgs>),
     /// Copy an authority's directory, whether its server runs or not
     Backup(operator::BackupArgs),
     /// Make a new authority directory from a backup
@@ -139,11 +140,11 @@ impl Command {
             Command::Watch(args) => wait_for(look::watch(&args, out)),
             Command::Break(args) => wait_for(look::revoke(&args, out)),
             Command::Fence(command) => wait_for(fence::carry_out(command, out)),
-            Command::Store(args) => storing::store(&args, out),
-            Command::Gateway(args) => gating::gateway(&args, out),
-            Command::Demo(args) => showing::demo(&args, out),
-            Command::Worker(args) => showing::worker(&args),
-            Command::Bench(args) => showing::bench(&args, out),
+            Command::Store(args) => store::store(&args, out),
+            Command::Gateway(args) => gateway::gateway(&args, out),
+            Command::Demo(args) => demo::demo(&args, out),
+            Command::Worker(args) => demo::worker(&args),
+            Command::Bench(args) => bench::bench(&args, out),
             Command::Backup(args) => operator::backup(&args, out),
             Command::Restore(args) => operator::restore(&args, out),
             Command::Completions(args) => pages::completions(&args),
@@ -182,8 +183,13 @@ impl Connection {
         if self.is_redlock() {
             return Err(only_run());
         }
-        let client = Client::connect_with(&self.authority, options).await;
+        let client = self.connect(options).await;
         client.map_err(|error| Failure::of(&error, &self.authority))
+    }
+
+    /// The same for an authority that has fencing tokens, with the client's own error.
+    pub(crate) async fn connect(&self, options: Options) -> Result<Client, palisade_client::Error> {
+        Client::connect_with(&self.authority, options).await
     }
 }
 

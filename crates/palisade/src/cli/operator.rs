@@ -20,7 +20,7 @@ use crate::serve;
 #[command(after_long_help = help::SERVE_AFTER)]
 pub(crate) struct ServeArgs {
     /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420", value_parser = value::listen)]
     listen: SocketAddr,
     /// The directory of the authority; made if it is not there.
     #[arg(long, value_name = "DIR", default_value = "./palisade-data", value_hint = ValueHint::DirPath)]

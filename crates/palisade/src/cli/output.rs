@@ -12,15 +12,21 @@ pub(crate) struct Out {
     /// One JSON value a line.
     pub(crate) json: bool,
     colour: bool,
+    quiet: bool,
 }
 
 impl Out {
     pub(crate) fn new(json: bool) -> Out {
-        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Out {
             json,
-            colour: wanted && io::stdout().is_terminal(),
+            colour: colour_is_wanted() && io::stdout().is_terminal(),
+            quiet: false,
         }
+    }
+
+    /// Without warnings and notes.
+    pub(crate) fn quiet(self, quiet: bool) -> Out {
+        Out { quiet, ..self }
     }
 
     /// Prints text for people. A reader that has gone away (`| head`) is no failure.
@@ -55,12 +61,24 @@ impl Out {
 
     /// Prints what must not be overlooked although the program goes on, to standard error.
     pub(crate) fn warning(self, message: &str) {
+        if self.quiet {
+            return;
+        }
         let text = if self.json {
             serde_json::json!({"warning": {"message": message}}).to_string()
         } else {
             format!("palisade: WARNING: {message}")
         };
         let _ = writeln!(io::stderr(), "{text}");
+    }
+
+    /// Tells somebody who sits at a terminal what goes on; elsewhere it is a line of the log.
+    pub(crate) fn note(self, message: &str) {
+        if io::stderr().is_terminal() && !self.json && !self.quiet {
+            let _ = writeln!(io::stderr(), "palisade: {message}");
+        } else {
+            tracing::info!("{message}");
+        }
     }
 
     /// Prints why the program ends, to standard error.
@@ -73,6 +91,11 @@ impl Out {
         // Nobody is left to tell if this fails.
         let _ = writeln!(io::stderr(), "{text}");
     }
+}
+
+/// <https://no-color.org>
+pub(super) fn colour_is_wanted() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 fn write(text: &str) -> Result<(), Failure> {
@@ -121,16 +144,16 @@ pub(crate) fn table<const N: usize>(
     lines.join("\n")
 }
 
-/// A length of time for people: tenths below ten seconds.
+/// A length of time for people: tenths below ten seconds, and no unit left out below days.
 pub(crate) fn millis(millis: u64) -> String {
-    match millis {
-        0..1_000 => format!("{millis} ms"),
-        1_000..10_000 if !millis.is_multiple_of(1_000) => {
-            format!("{}.{} s", millis / 1_000, millis % 1_000 / 100)
-        }
-        1_000..120_000 => format!("{} s", millis / 1_000),
-        120_000..7_200_000 => format!("{} min", millis / 60_000),
-        _ => format!("{} h", millis / 3_600_000),
+    let seconds = millis / 1_000;
+    let (hours, minutes, rest) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    match (hours, seconds) {
+        (_, 0) => format!("{millis} ms"),
+        (_, 1..10) if !millis.is_multiple_of(1_000) => format!("{rest}.{} s", millis % 1_000 / 100),
+        (_, 1..60) => format!("{rest} s"),
+        (0, _) => format!("{minutes} min {rest} s"),
+        _ => format!("{hours} h {minutes} min"),
     }
 }
 
@@ -141,6 +164,11 @@ pub(crate) fn wall(at: palisade_core::WallTime) -> String {
         Ok(at) => format!("{at:.3}"),
         Err(_) => format!("{millis} ms after 1970"),
     }
+}
+
+/// This machine's wall clock, in the same form.
+pub(crate) fn now() -> String {
+    format!("{:.3}", jiff::Timestamp::now())
 }
 
 /// Text as one word of a shell.
@@ -155,6 +183,7 @@ mod tests {
     const PLAIN: Out = Out {
         json: false,
         colour: false,
+        quiet: false,
     };
 
     #[test]
@@ -179,10 +208,18 @@ mod tests {
             (4_210, "4.2 s"),
             (15_000, "15 s"),
             (3_000, "3 s"),
-            (600_000, "10 min"),
+            (299_999, "4 min 59 s"),
+            (600_000, "10 min 0 s"),
+            (7_260_000, "2 h 1 min"),
         ] {
             assert_eq!(millis(given), text);
         }
+    }
+
+    #[test]
+    fn the_time_of_day_is_utc_with_milliseconds() {
+        let now = now();
+        assert!(now.len() == 24 && now.ends_with('Z'), "{now}");
     }
 
     #[test]

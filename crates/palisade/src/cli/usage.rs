@@ -20,7 +20,14 @@ pub(super) fn refused(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let status = if runs_a_job(&given) { FAILED } else { USAGE };
-    if wants_json(&given) {
+    let json = wants_json(&given);
+    if error.kind() == ErrorKind::UnknownArgument && lacks_the_dashes(&given) {
+        let failure = Failure::usage("the command of `run` comes after `--`");
+        Out::new(json).failure(&Failure {
+            status,
+            ..failure.hint("palisade run LOCK [OPTIONS] -- COMMAND [ARGUMENTS]")
+        });
+    } else if json {
         Out::new(true).failure(&Failure {
             status,
             ..Failure::usage(plain(error))
@@ -50,6 +57,11 @@ fn ours(given: &[OsString]) -> impl Iterator<Item = &OsString> {
 fn runs_a_job(given: &[OsString]) -> bool {
     let command = ours(given).find(|argument| !argument.as_encoded_bytes().starts_with(b"-"));
     command.is_some_and(|command| command == "run" || command == "lock")
+}
+
+/// `palisade run x echo hi`: a job, and nothing that says where it begins.
+fn lacks_the_dashes(given: &[OsString]) -> bool {
+    runs_a_job(given) && ours(given).count() == given.len()
 }
 
 fn wants_json(given: &[OsString]) -> bool {

@@ -1,5 +1,6 @@
 //! Values as people type them. A value out of range is refused with the range; nothing is clamped.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use palisade_core::{LockName, Span, Token, Ttl, limits};
@@ -19,6 +20,17 @@ fn not_a_duration(text: &str) -> String {
         return format!("a duration needs a unit, for example {seconds}s or {seconds}ms");
     }
     "not a duration; write 10s, 500ms or 1m30s".to_owned()
+}
+
+/// Where to listen: an IP address and a port.
+pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| match text.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() => format!(
+            "not an IP address; 127.0.0.1:{port} is reached from this machine only, 0.0.0.0:{port} and [::]:{port} \
+             from every network"
+        ),
+        _ => "not an IP address and a port, such as 127.0.0.1:7420".to_owned(),
+    })
 }
 
 /// A time to live: 100 ms – 24 h in whole milliseconds.

@@ -72,6 +72,7 @@ pub(super) struct Supervisor {
     deadline: Timestamp,
     phase: Phase,
     lost: bool,
+    overtime: bool,
 }
 
 impl Supervisor {
@@ -84,6 +85,7 @@ impl Supervisor {
             deadline,
             phase: Phase::Running,
             lost: false,
+            overtime: false,
         }
     }
 
@@ -95,6 +97,16 @@ impl Supervisor {
     /// Whether the lock was lost, or as good as lost, before the job was gone.
     pub(super) fn lost(&self) -> bool {
         self.lost
+    }
+
+    /// The job has run for as long as it may: it is ended, and the lock is kept meanwhile.
+    pub(super) fn time_is_up(&mut self) {
+        self.overtime = true;
+    }
+
+    /// Whether the job was ended because its time was up.
+    pub(super) fn overtime(&self) -> bool {
+        self.overtime && self.phase != Phase::Running
     }
 
     /// Whether the job may be woken: nothing that was killed, or must be, is.
@@ -130,7 +142,7 @@ impl Supervisor {
     /// When a running job must be dead; `None` if it may go on.
     fn end_by(&mut self, now: Timestamp, job: Job) -> Option<Timestamp> {
         let graceful = now.after(self.grace);
-        if self.lost || job == Job::Leftovers {
+        if self.lost || self.overtime || job == Job::Leftovers {
             return Some(graceful.min(self.deadline));
         }
         if graceful >= self.deadline {

@@ -7,12 +7,13 @@
 
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::redlock::{self, Redlock};
-use palisade_client::{Caution, Ending, Error, Lease, Options, Released};
-use palisade_core::{Span, Timestamp, Ttl};
+use palisade_client::{Ending, Error, Lease, Released};
+use palisade_core::{LockName, Span, Timestamp, Ttl};
 use palisade_proto::Code;
 
 use super::LAST_WORD;
 use super::deadline::Hold;
+use super::patience;
 use crate::cli::{Failure, LOST, NOT_ACQUIRED, Out, RunArgs};
 
 /// A lock that is held. It is renewed in the background until it is lost.
@@ -22,7 +23,7 @@ pub(super) enum Guard {
 }
 
 /// The guard's deadline leaves time for SIGKILL to do its work: processes do not end in no time.
-fn margin(ttl: Ttl) -> Span {
+pub(super) fn margin(ttl: Ttl) -> Span {
     Span::from_nanos(ttl.span().as_nanos() / 10).min(Span::from_millis(100))
 }
 
@@ -31,24 +32,22 @@ impl Guard {
         if args.wish.connection.is_redlock() {
             return tokenless(args, out).await;
         }
-        let options = Options {
-            caution: Caution::new(10_000, margin(args.wish.ttl)).unwrap_or_default(),
-            ..Options::default()
-        };
-        let client = args.wish.connection.open(options).await?;
-        let lease = args.wish.ask(&client).acquire().await;
-        let lease = lease.map_err(|error| refused(&error, args))?;
-        Ok(Guard::Fenced(lease))
+        patience::acquire(args, out).await.map(Guard::Fenced)
+    }
+
+    /// The lock.
+    pub(super) fn lock(&self) -> &LockName {
+        match self {
+            Guard::Fenced(lease) => lease.lock(),
+            Guard::Tokenless { guard, .. } => guard.lock(),
+        }
     }
 
     /// What a job and a hook are told.
     pub(super) fn environment(&self, url: &str) -> Vec<(&'static str, String)> {
-        let (lock, deadline) = match self {
-            Guard::Fenced(lease) => (lease.lock(), self.until()),
-            Guard::Tokenless { guard, .. } => (guard.lock(), self.until()),
-        };
+        let deadline = self.until();
         let mut told = vec![
-            ("PALISADE_LOCK", lock.to_string()),
+            ("PALISADE_LOCK", self.lock().to_string()),
             ("PALISADE_AUTHORITY", url.to_owned()),
             (
                 "PALISADE_DEADLINE_MS",
@@ -170,7 +169,7 @@ impl Guard {
     }
 }
 
-fn refused(error: &Error, args: &RunArgs) -> Failure {
+pub(super) fn refused(error: &Error, args: &RunArgs) -> Failure {
     let failure = Failure::of(error, &args.wish.connection.authority);
     // Granted too late to be of use; nothing has run.
     if failure.status == LOST {

@@ -12,6 +12,8 @@ mod deadline;
 mod group;
 mod guard;
 mod hook;
+mod patience;
+mod renewals;
 mod signals;
 mod supervise;
 mod sys;
@@ -21,18 +23,22 @@ pub(crate) mod watchdog;
 use std::io;
 use std::time::Duration;
 
-use palisade_core::Span;
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_core::{LockName, Span};
 use palisade_proto::Code;
 use rustix::process::Signal;
 
 use crate::cli::{FAILED, Failure, Out, RunArgs, USAGE};
 use deadline::Supervisor;
 use guard::Guard;
+use renewals::Renewals;
 use signals::Signals;
 use supervise::{End, Watch};
 use terminal::Terminal;
 use watchdog::Watchdog;
 
+/// The command ran for longer than --timeout allows.
+const TIMED_OUT: u8 = 122;
 /// Found, but not executable; as env(1) says it.
 const NOT_EXECUTABLE: u8 = 126;
 /// Not found; as env(1) says it.
@@ -43,14 +49,23 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// Holds the lock while the command runs; the status is the command's.
 pub(crate) fn run(args: &RunArgs, out: Out) -> Result<u8, Failure> {
-    // 2 may be the command's own status.
-    as_asked(args, out).map_err(|failure| match failure.status {
-        USAGE => Failure {
+    match as_asked(args, out.quiet(args.quiet)) {
+        Err(conflict) if conflict.is_conflict() => {
+            if args.quiet {
+                return Ok(args.conflict_exit_code);
+            }
+            Err(Failure {
+                status: args.conflict_exit_code,
+                ..conflict
+            })
+        }
+        // 2 may be the command's own status.
+        Err(failure) if failure.status == USAGE => Err(Failure {
             status: FAILED,
             ..failure
-        },
-        _ => failure,
-    })
+        }),
+        ended => ended,
+    }
 }
 
 fn as_asked(args: &RunArgs, out: Out) -> Result<u8, Failure> {
@@ -90,7 +105,7 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
     };
     let authority = palisade_client::without_password(&args.wish.connection.authority);
     let environment = guard.environment(&authority);
-    let end = match job(args, grace, &guard, &environment, &mut signals).await {
+    let end = match job(args, grace, &guard, &environment, &mut signals, out).await {
         Ok(end) => end,
         Err(failure) => {
             guard.free().await;
@@ -103,18 +118,28 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
             "reaped what the command had left behind"
         );
     }
+    let lock = guard.lock().clone();
     let lost = if end.lost {
         Some(guard.give_up().await)
     } else {
         guard.release(out).await
     };
     let Some(failure) = lost else {
-        return Ok(end.status);
+        return match end.overtime {
+            true => Err(timed_out(&lock, args)),
+            false => Ok(end.status),
+        };
     };
     if let Some(hook) = &args.on_lost {
         hook::run(hook, environment, failure.code, &mut signals).await;
     }
     Err(failure)
+}
+
+fn timed_out(lock: &LockName, args: &RunArgs) -> Failure {
+    let after = args.timeout.unwrap_or_default();
+    let message = format!("the command was ended after {after:?}; {lock} is released");
+    Failure::new(TIMED_OUT, Code::Expired.name(), message).hint("give it longer with --timeout")
 }
 
 fn ended_by(signal: Signal) -> u8 {
@@ -128,6 +153,7 @@ async fn job(
     guard: &Guard,
     environment: &[(&'static str, String)],
     signals: &mut Signals,
+    out: Out,
 ) -> Result<End, Failure> {
     let failed = |what: &str, error: io::Error| Failure::local(format!("{what}: {error}"));
     signals.watch_all()?;
@@ -163,6 +189,10 @@ async fn job(
         children,
         watchdog: Some(watchdog),
         terminal,
+        until: args
+            .timeout
+            .map(|timeout| BootClock.now().after(timeout.into())),
+        renewals: Renewals::new(out, guard.lock().clone(), args.wish.ttl),
     }
     .until_gone()
     .await)

@@ -1,11 +1,13 @@
 //! The loop around a job: look, decide, act, wait.
 
 use palisade_client::clock::{BootClock, Clock as _};
+use palisade_core::Timestamp;
 use rustix::process::{Pid, Signal};
 
 use super::child::{Children, News};
 use super::deadline::{Blow, Hold, Job, Step, Supervisor};
 use super::guard::Guard;
+use super::renewals::Renewals;
 use super::signals::Signals;
 use super::terminal::Terminal;
 use super::watchdog::Watchdog;
@@ -19,6 +21,9 @@ pub(super) struct Watch<'a> {
     /// `None` after it died and no other could be started.
     pub(super) watchdog: Option<Watchdog>,
     pub(super) terminal: Option<Terminal>,
+    /// When the command has run for as long as it may.
+    pub(super) until: Option<Timestamp>,
+    pub(super) renewals: Renewals,
 }
 
 /// How a job ended.
@@ -28,6 +33,8 @@ pub(super) struct End {
     pub(super) status: u8,
     /// The lock was lost before everything of the job was gone.
     pub(super) lost: bool,
+    /// It was ended because its time was up.
+    pub(super) overtime: bool,
     pub(super) orphans: u32,
 }
 
@@ -51,6 +58,10 @@ impl Watch<'_> {
                 biased;
                 () = BootClock.alarm(step.wake) => {}
                 () = &mut lost, if !is_lost => is_lost = true,
+                () = BootClock.alarm(self.until.unwrap_or_default()), if self.until.is_some() => {
+                    self.until = None;
+                    self.supervisor.time_is_up();
+                }
                 signal = self.signals.next() => passed_on = Some(signal),
             }
         }
@@ -63,6 +74,9 @@ impl Watch<'_> {
         // Asked after the job was looked at: whatever the watchdog has killed it has recorded before.
         if self.watchdog.as_ref().is_some_and(Watchdog::struck) {
             hold = Hold::Lost;
+        }
+        if job == Job::Runs {
+            self.renewals.look(now, hold);
         }
         let step = self.supervisor.step(now, hold, job);
         if let Some(watchdog) = &mut self.watchdog {
@@ -170,6 +184,7 @@ impl Watch<'_> {
         End {
             status: self.children.status().unwrap_or(u8::MAX),
             lost: self.supervisor.lost(),
+            overtime: self.supervisor.overtime(),
             orphans: self.children.orphans(),
         }
     }

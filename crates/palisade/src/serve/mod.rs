@@ -35,7 +35,8 @@ pub(crate) struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(
-        "cannot listen on {at}: {source}; is another server running there? choose another port with --listen"
+        "cannot listen on {at}: {source}; {}",
+        cannot_listen(source, "--listen")
     )]
     Listen {
         at: SocketAddr,
@@ -50,6 +51,22 @@ pub(crate) enum Error {
     Serve(#[from] net::ServeError),
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
+}
+
+/// What to do when a port cannot be taken; `flag` chooses another one.
+pub(crate) fn cannot_listen(error: &std::io::Error, flag: &str) -> String {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            format!("another program listens there: choose another port with {flag}")
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            format!("ports below 1024 need CAP_NET_BIND_SERVICE: choose another port with {flag}")
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            format!("this machine has no such address: choose one of its own with {flag}")
+        }
+        _ => format!("choose another address with {flag}"),
+    }
 }
 
 /// Runs the server until SIGTERM or SIGINT, or until its log fails.

@@ -14,9 +14,9 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::failure::{FAILED, Failure};
-use super::help;
 use super::network::NetworkArgs;
 use super::output::{Out, facts};
+use super::{help, value};
 use crate::exposure;
 use crate::serve;
 use crate::store;
@@ -26,7 +26,7 @@ use crate::store;
 #[command(after_long_help = help::STORE_AFTER)]
 pub(crate) struct StoreArgs {
     /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7421")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7421", value_parser = value::listen)]
     listen: SocketAddr,
     /// The directory of the store; made if it is not there.
     #[arg(long, value_name = "DIR", default_value = "./palisade-store", value_hint = ValueHint::DirPath)]
@@ -114,7 +114,7 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
             Code::Internal,
             format!("cannot listen on {}: {error}", args.listen),
         )
-        .hint("is another one running there? Choose another port with --listen")
+        .hint(serve::cannot_listen(&error, "--listen"))
     })?;
     let settings = Settings::default().with_rule(args.rule());
     let network = shell::Settings {

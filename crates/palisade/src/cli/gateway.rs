@@ -16,10 +16,11 @@ use super::failure::{FAILED, Failure, USAGE};
 use super::help;
 use super::network::NetworkArgs;
 use super::output::{Out, facts};
-use super::storing::{Fence, Jump, fence_warning};
+use super::store::{Fence, Jump, fence_warning};
 use super::value;
 use crate::exposure;
 use crate::gateway::{self, Folder, Gateway, Ports, Times, Upstream};
+use crate::serve::cannot_listen;
 use crate::store::mode_name;
 
 /// `palisade gateway`.
@@ -36,10 +37,10 @@ pub(crate) struct GatewayArgs {
     #[arg(long)]
     expect_marks: bool,
     /// Where to listen; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7422")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7422", value_parser = value::listen)]
     listen: SocketAddr,
     /// Where health, metrics and fences are shown; port 0 takes a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7423")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7423", value_parser = value::listen)]
     admin: SocketAddr,
     /// Which paths are which resource, for example '/accounts/{id:uint}=account:{id}'; the longest prefix
     /// counts. Types are uint, uint64, int, uuid, slug and name; each takes one spelling of a value.
@@ -230,9 +231,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
 
 async fn bind(flag: &str, at: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(at).await.map_err(|error| {
-        failed(format!("cannot listen on {at}: {error}")).hint(format!(
-            "is another one running there? Choose another port with {flag}"
-        ))
+        failed(format!("cannot listen on {at}: {error}")).hint(cannot_listen(&error, flag))
     })
 }
 

@@ -1,9 +1,8 @@
-//! `palisade demo` and `palisade bench`: from the command line to what they show.
+//! `palisade bench`: from the command line to the measurement.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueHint};
+use clap::Args;
 use palisade_core::Ttl;
 use palisade_proto::Code;
 
@@ -11,31 +10,7 @@ use super::args::Connection;
 use super::failure::{FAILED, Failure};
 use super::output::Out;
 use super::{help, value};
-use crate::{bench, demo};
-
-/// `palisade demo`.
-#[derive(Args, Clone, Debug)]
-#[command(after_long_help = help::DEMO_AFTER)]
-pub(crate) struct DemoArgs {
-    /// Play only this act; may be given again [default: all three].
-    #[arg(long = "act", value_name = "ACT")]
-    acts: Vec<demo::ActName>,
-    /// How long the leases last without renewal: 200ms – 60s.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = value::ttl, allow_hyphen_values = true)]
-    ttl: Ttl,
-    /// Where the pictures go; made if it is not there.
-    #[arg(long, value_name = "DIR", default_value = ".", value_hint = ValueHint::DirPath)]
-    out: PathBuf,
-    /// Leave the data and the logs of all processes where they are.
-    #[arg(long)]
-    keep: bool,
-}
-
-/// One of the demo's own workers.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct WorkerArgs {
-    part: String,
-}
+use crate::bench;
 
 /// `palisade bench`.
 #[derive(Args, Clone, Debug)]
@@ -64,24 +39,6 @@ pub(crate) struct BenchArgs {
     ttl: Ttl,
     #[command(flatten)]
     connection: Connection,
-}
-
-pub(super) fn demo(args: &DemoArgs, out: Out) -> Result<(), Failure> {
-    let settings = demo::Settings {
-        acts: args.acts.clone(),
-        ttl: args.ttl.span().to_duration(),
-        out: args.out.clone(),
-        keep: args.keep,
-        json: out.json,
-    };
-    demo::run(&settings).map_err(|error| match error {
-        demo::Error::Ttl(_) => Failure::usage(error.to_string()),
-        _ => Failure::local(error.to_string()),
-    })
-}
-
-pub(super) fn worker(args: &WorkerArgs) -> Result<(), Failure> {
-    demo::work(&args.part).map_err(|error| Failure::local(error.to_string()))
 }
 
 pub(super) fn bench(args: &BenchArgs, out: Out) -> Result<(), Failure> {
