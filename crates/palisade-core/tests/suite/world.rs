@@ -2,8 +2,6 @@
 //!
 //! After every entry the invariants are checked.
 
-#![allow(dead_code, reason = "each test file uses its own part of the stage")]
-
 use palisade_core::machine::Applied;
 use palisade_core::{
     Acquire, ClientId, Command, Effect, Entry, Event, GrantRef, Granted, Holder, LeaseKey, Limits,

@@ -12,7 +12,6 @@ use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use palisade_proto::v1;
 use palisade_proto::v1::locks_client::LocksClient;
-use palisade_server::net;
 use palisade_server::shell::{Hosts, Settings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
@@ -22,18 +21,6 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 const HOUR: Duration = Duration::from_secs(3_600);
-
-async fn with(shell: Settings) -> Server {
-    let settings = net::Settings {
-        shell,
-        ..net::Settings::default()
-    };
-    Server::with(Wish {
-        settings,
-        ..Wish::default()
-    })
-    .await
-}
 
 /// A bare HTTP/2 connection, with the stream window given.
 async fn http2(server: &Server, window: u32) -> SendRequest<Channel<Bytes>> {
@@ -86,10 +73,10 @@ fn refusal(response: &Response<Incoming>) -> Option<&str> {
 
 #[tokio::test]
 async fn a_grpc_body_that_never_ends_is_ended_and_an_idle_session_is_not() {
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         body_timeout: Duration::from_millis(200),
         ..Settings::default()
-    })
+    }))
     .await;
     let connection = http2(&server, 65_535).await;
     // The session waits longer than any of the calls.
@@ -118,10 +105,10 @@ async fn a_grpc_body_that_never_ends_is_ended_and_an_idle_session_is_not() {
 
 #[tokio::test]
 async fn a_session_that_is_stuck_in_a_message_is_ended() {
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         body_timeout: Duration::from_millis(100),
         ..Settings::default()
-    })
+    }))
     .await;
     let connection = http2(&server, 65_535).await;
     let (mut session, opening) = begin(&connection, &server, SESSION);
@@ -134,11 +121,11 @@ async fn a_session_that_is_stuck_in_a_message_is_ended() {
 
 #[tokio::test]
 async fn bodies_hold_no_more_bytes_than_there_are_for_one_connection() {
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         body_timeout: HOUR,
         held_bytes_per_connection: 128 << 10,
         ..Settings::default()
-    })
+    }))
     .await;
     let connection = http2(&server, 65_535).await;
     let mut calls = Vec::new();
@@ -203,10 +190,10 @@ async fn a_unary_message_is_not_larger_than_a_body() {
 
 #[tokio::test]
 async fn a_body_that_nobody_reads_is_not_waited_for() {
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         body_timeout: HOUR,
         ..Settings::default()
-    })
+    }))
     .await;
     // Over HTTP/1.1: answered, and the connection is closed, though the body never comes.
     for (path, status) in [(ACQUIRE, 505), (SESSION, 505), ("/nowhere", 404)] {
@@ -239,12 +226,12 @@ async fn a_body_that_nobody_reads_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_client_that_reads_no_answers_is_cut_and_one_that_does_is_not() {
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         head_timeout: Duration::from_millis(100),
         answer_timeout: Duration::from_millis(200),
         held_bytes_per_connection: 256 << 10,
         ..Settings::default()
-    })
+    }))
     .await;
     let (reads, reads_not) = (http2(&server, 65_535).await, http2(&server, 1).await);
     let ask = |connection: &SendRequest<Channel<Bytes>>| {
@@ -289,11 +276,11 @@ async fn a_client_that_reads_no_answers_is_cut_and_one_that_does_is_not() {
 
 #[tokio::test]
 async fn an_open_health_watch_does_not_delay_the_end() {
-    let mut server = with(Settings {
+    let mut server = Server::with(Wish::shell(Settings {
         // Whoever is waited for is waited for longer than this test has patience.
         drain_timeout: HOUR,
         ..Settings::default()
-    })
+    }))
     .await;
     let channel = Endpoint::from_shared(format!("http://{}", server.addr)).unwrap();
     let channel = soon(channel.connect()).await.unwrap();
@@ -326,10 +313,10 @@ async fn an_open_health_watch_does_not_delay_the_end() {
 
 #[tokio::test]
 async fn one_address_has_its_share_of_connections() {
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         connections: 4,
         ..Settings::default()
-    })
+    }))
     .await;
     let from = async |host: u8| {
         let socket = TcpSocket::new_v4().unwrap();
@@ -350,10 +337,10 @@ async fn one_address_has_its_share_of_connections() {
 
 #[tokio::test]
 async fn a_page_whose_name_points_here_can_do_nothing() {
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         hosts: Hosts::Named(vec!["locks.example.org".to_owned()]),
         ..Settings::default()
-    })
+    }))
     .await;
     let lock = r#"{"client_id": "a", "lease_duration_ms": 10000}"#;
     let post = async |host: &str, more: &str, path: &str, body: &str| {

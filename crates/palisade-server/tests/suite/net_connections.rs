@@ -5,25 +5,12 @@ use std::time::Duration;
 use crate::net_support::{Server, Wish, soon};
 use palisade_proto::v1;
 use palisade_proto::v1::locks_client::LocksClient;
-use palisade_server::net;
 use palisade_server::shell::Settings;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
-
-async fn with(shell: Settings) -> Server {
-    let settings = net::Settings {
-        shell,
-        ..net::Settings::default()
-    };
-    Server::with(Wish {
-        settings,
-        ..Wish::default()
-    })
-    .await
-}
 
 /// What the peer sends until it closes.
 async fn rest(stream: &mut TcpStream) -> String {
@@ -35,10 +22,10 @@ async fn rest(stream: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn a_head_that_does_not_arrive_in_time_costs_the_connection() {
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         head_timeout: Duration::from_millis(100),
         ..Settings::default()
-    })
+    }))
     .await;
     for start in [
         "",
@@ -56,10 +43,10 @@ async fn a_head_that_does_not_arrive_in_time_costs_the_connection() {
 
 #[tokio::test]
 async fn a_second_head_on_a_kept_connection_has_its_time_too() {
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         head_timeout: Duration::from_millis(100),
         ..Settings::default()
-    })
+    }))
     .await;
     let mut stream = server.connect().await;
     stream
@@ -75,11 +62,11 @@ async fn a_second_head_on_a_kept_connection_has_its_time_too() {
 #[tokio::test]
 async fn an_idle_connection_is_closed_and_a_long_poll_is_not_idle() {
     let tenth = Duration::from_millis(100);
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         head_timeout: tenth,
         idle_timeout: 2 * tenth,
         ..Settings::default()
-    })
+    }))
     .await;
     let (key, _) = server.lock("x", "a").await;
     let mut waiting = server.connect().await;
@@ -109,10 +96,10 @@ async fn an_idle_connection_is_closed_and_a_long_poll_is_not_idle() {
 
 #[tokio::test]
 async fn a_body_that_does_not_arrive_in_time_is_told_so() {
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         body_timeout: Duration::from_millis(50),
         ..Settings::default()
-    })
+    }))
     .await;
     let before = server.changes().await;
     let head = "POST /v1/locks/x/acquire HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 50\r\n\r\n{\"cli";
@@ -126,11 +113,11 @@ async fn a_body_that_does_not_arrive_in_time_is_told_so() {
 
 #[tokio::test]
 async fn one_connection_too_many_is_closed_at_once() {
-    let server = with(Settings {
+    let server = Server::with(Wish::shell(Settings {
         connections: 2,
         connections_per_address: Some(2),
         ..Settings::default()
-    })
+    }))
     .await;
     let mut kept = Vec::new();
     for _ in 0..2 {
@@ -230,10 +217,10 @@ async fn a_server_that_goes_down_ends_waits_watches_and_sessions_and_frees_its_p
 
 #[tokio::test]
 async fn a_client_that_does_not_let_go_is_cut() {
-    let mut server = with(Settings {
+    let mut server = Server::with(Wish::shell(Settings {
         drain_timeout: Duration::from_millis(50),
         ..Settings::default()
-    })
+    }))
     .await;
     let mut stalled = server.connect().await;
     let head = "POST /v1/locks/x/acquire HTTP/1.1\r\nHost: t\r\nContent-Length: 50\r\n\r\n{";

@@ -11,7 +11,6 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::net_support::{Server, Wish};
-use palisade_server::net;
 use palisade_server::shell::Settings;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -86,15 +85,7 @@ async fn patient(peer_timeout: Duration, host: &str) -> Server {
         peer_timeout,
         ..Settings::default()
     };
-    let settings = net::Settings {
-        shell,
-        ..net::Settings::default()
-    };
-    let wish = Wish {
-        settings,
-        ..Wish::default()
-    };
-    Server::at(&format!("{host}:0"), wish).await
+    Server::at(&format!("{host}:0"), Wish::shell(shell)).await
 }
 
 /// Stands in the queue of a lock, over HTTP/1.1.

@@ -1,7 +1,5 @@
 //! A gRPC client and short ways to write messages.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 use palisade_proto::v1::locks_client::LocksClient;
 use palisade_proto::v1::reply::Outcome;
 use palisade_proto::v1::{self, Reply};

@@ -1,8 +1,6 @@
 //! A server on a free port for the network tests, with a clock that moves when told and a log that
 //! counts.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 pub(crate) mod grpc;
 
 use std::net::SocketAddr;
@@ -15,7 +13,7 @@ use palisade_server::net::{self, ServeError, Settings};
 use palisade_server::pipeline::{
     Answer, Handle, Identity, Log, LogFailed, Request, Start, Status, start,
 };
-use palisade_server::shell::Hosts;
+use palisade_server::shell::{self, Hosts};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -63,6 +61,20 @@ impl Default for Wish {
             limits: Limits::DEFAULT,
             manual_clock: true,
             machine: None,
+        }
+    }
+}
+
+impl Wish {
+    /// Those bounds and time-outs of its connections.
+    pub(crate) fn shell(shell: shell::Settings) -> Wish {
+        let settings = Settings {
+            shell,
+            ..Settings::default()
+        };
+        Wish {
+            settings,
+            ..Wish::default()
         }
     }
 }
