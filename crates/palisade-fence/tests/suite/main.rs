@@ -1,0 +1,28 @@
+//! The fences, each against its real resource.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
+#[cfg(feature = "files")]
+mod files;
+#[cfg(any(feature = "dynamodb", feature = "object-store"))]
+mod held;
+mod http;
+mod memory;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "object-store")]
+mod object_store;
+#[cfg(all(feature = "postgres", feature = "sqlx-postgres"))]
+mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod two_steps;

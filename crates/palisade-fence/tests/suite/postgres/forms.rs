@@ -1,0 +1,251 @@
+//! A user's code for each form of the fence: one job, one transaction.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use palisade_core::{AuthorityId, LockName, Token};
+use palisade_fence::postgres::{
+    Column, Entry, Fault, Guard, KeyType, Numbered, Records, Refused, Strategy,
+};
+use palisade_fence::{Admitted, Change, Op, Pass, Reject, Rule, Sequence};
+
+use super::drivers::Tx;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form {
+    Guard(Rule),
+    Column(Strategy),
+    Records(Strategy),
+}
+
+/// The work in one transaction.
+pub(crate) trait Job: Sync {
+    type Done: Send;
+    fn work<T: Tx>(&self, tx: &mut T) -> impl Future<Output = Result<Self::Done, Refused>> + Send;
+}
+
+/// The user's own statements, without a fence.
+pub(crate) struct Plain<'a>(pub(crate) &'a [(&'a str, &'a [&'a str])]);
+
+impl Job for Plain<'_> {
+    type Done = Vec<Option<String>>;
+    async fn work<T: Tx>(&self, tx: &mut T) -> Result<Self::Done, Refused> {
+        let mut last = Vec::new();
+        for (sql, arguments) in self.0 {
+            last = tx.own(sql, arguments).await?;
+        }
+        Ok(last)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    Claim,
+    Read(String),
+    Write(String, Alter, Option<Sequence>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Alter {
+    Put(String),
+    Append(String),
+    Delete,
+}
+
+impl From<Change<'_>> for Alter {
+    fn from(change: Change<'_>) -> Alter {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        match change {
+            Change::Put(bytes) => Alter::Put(text(bytes)),
+            Change::Append(bytes) => Alter::Append(text(bytes)),
+            Change::Delete => Alter::Delete,
+        }
+    }
+}
+
+pub(crate) struct Ask {
+    pub(crate) form: Form,
+    pub(crate) resource: String,
+    pub(crate) table: String,
+    pub(crate) token: Token,
+    pub(crate) authority: Option<AuthorityId>,
+    pub(crate) lock: Option<LockName>,
+    pub(crate) what: What,
+}
+
+type Done = Admitted<Option<String>>;
+
+impl Job for Ask {
+    type Done = Done;
+    async fn work<T: Tx>(&self, tx: &mut T) -> Result<Done, Refused> {
+        match self.form {
+            Form::Guard(rule) => self.guard(tx, Guard { rule }).await,
+            Form::Column(strategy) => self.column(tx, strategy).await,
+            Form::Records(strategy) => self.records(tx, Records::new(strategy)).await,
+        }
+    }
+}
+
+impl Ask {
+    fn done(&self, value: Option<String>) -> Done {
+        Admitted {
+            value,
+            highest: Some(self.token),
+            repeat: false,
+        }
+    }
+
+    async fn guard<T: Tx>(&self, tx: &mut T, guard: Guard) -> Result<Done, Refused> {
+        let pass = Pass {
+            token: self.token,
+            authority: self.authority.as_ref(),
+            lock: self.lock.as_ref(),
+        };
+        let entry = match &self.what {
+            What::Claim => guard.check(tx, &self.resource, pass, Op::Claim).await?,
+            What::Read(_) => guard.check(tx, &self.resource, pass, Op::Read).await?,
+            What::Write(_, _, None) => {
+                guard
+                    .check(tx, &self.resource, pass, Op::Write(None))
+                    .await?
+            }
+            What::Write(key, alter, Some(sequence)) => {
+                let digest = digest(&format!("{key} {alter:?}"));
+                let write = Numbered {
+                    sequence: *sequence,
+                    digest,
+                };
+                guard.write(tx, &self.resource, pass, write).await?
+            }
+        };
+        let highest = match entry {
+            Entry::First { highest } => highest,
+            Entry::Repeat { .. } => {
+                return Ok(Admitted {
+                    repeat: true,
+                    ..self.done(None)
+                });
+            }
+        };
+        let value = self.on_table(tx).await?;
+        Ok(Admitted {
+            highest,
+            ..self.done(value)
+        })
+    }
+
+    async fn on_table<T: Tx>(&self, tx: &mut T) -> Result<Option<String>, Refused> {
+        let table = &self.table;
+        match &self.what {
+            What::Claim => Ok(None),
+            What::Read(key) => {
+                let sql = format!("SELECT data FROM {table} WHERE path = $1");
+                Ok(tx.own(&sql, &[key]).await?.pop().flatten())
+            }
+            What::Write(key, alter, _) => {
+                let upsert = format!(
+                    "INSERT INTO {table} AS t VALUES ($1, $2) ON CONFLICT (path) DO UPDATE SET data ="
+                );
+                let hit = match alter {
+                    Alter::Put(text) => {
+                        let sql = format!("{upsert} $2 RETURNING path");
+                        tx.own(&sql, &[key, text]).await?
+                    }
+                    Alter::Append(text) => {
+                        let sql = format!("{upsert} t.data || $2 RETURNING path");
+                        tx.own(&sql, &[key, text]).await?
+                    }
+                    Alter::Delete => {
+                        let sql = format!("DELETE FROM {table} WHERE path = $1 RETURNING path");
+                        tx.own(&sql, &[key]).await?
+                    }
+                };
+                match hit.len() {
+                    0 => Err(Reject::Missing.into()),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+
+    async fn column<T: Tx>(&self, tx: &mut T, strategy: Strategy) -> Result<Done, Refused> {
+        let column = Column::new("conf_column", "id", KeyType::Text, "last_fencing_token")?;
+        let id = &self.resource;
+        if strategy == Strategy::Pessimistic {
+            column.lock(tx, id, self.token).await?;
+        }
+        let (key, alter) = match &self.what {
+            What::Claim => {
+                column.claim(tx, id, self.token).await?;
+                return Ok(self.done(None));
+            }
+            What::Read(key) => {
+                column.claim(tx, id, self.token).await?;
+                let sql = "SELECT data ->> $2 FROM conf_column WHERE id = $1";
+                let value = tx.own(sql, &[id, key]).await?.pop().flatten();
+                return Ok(self.done(value));
+            }
+            What::Write(_, _, Some(_)) => return Err(no_numbers()),
+            What::Write(key, alter, None) => (key, alter),
+        };
+        // `$4` is in every statement, because all of them get it as an argument.
+        let (data, more, text) = match alter {
+            Alter::Put(text) => ("data || jsonb_build_object($2, $4)", "", text.as_str()),
+            Alter::Append(text) => (
+                "data || jsonb_build_object($2, coalesce(data ->> $2, '') || $4)",
+                "",
+                text.as_str(),
+            ),
+            Alter::Delete => ("data - $2", "AND data ? $2 AND $4 = ''", ""),
+        };
+        let condition = column.condition(3).replace("$3", "$3::bigint");
+        let sql = format!(
+            "UPDATE conf_column SET data = {data}, last_fencing_token = $3::bigint \
+             WHERE id = $1 AND {condition} {more} RETURNING id"
+        );
+        let token = self.token.to_string();
+        let hit = tx.own(&sql, &[id, key, &token, text]).await?.len() as u64;
+        column.explain(tx, id, self.token, hit).await?;
+        Ok(self.done(None))
+    }
+
+    /// The keys of a resource are lines `key<TAB>text` of its single text.
+    async fn records<T: Tx>(&self, tx: &mut T, records: Records) -> Result<Done, Refused> {
+        let (id, token) = (&self.resource, self.token);
+        let data = records.claim(tx, id, token).await?.unwrap_or_default();
+        let lines = data.lines().filter_map(|line| line.split_once('\t'));
+        let mut map: BTreeMap<&str, String> = lines.map(|(k, v)| (k, v.to_owned())).collect();
+        match &self.what {
+            What::Claim => return Ok(self.done(None)),
+            What::Read(key) => return Ok(self.done(map.remove(key.as_str()))),
+            What::Write(_, _, Some(_)) => return Err(no_numbers()),
+            What::Write(key, Alter::Put(text), None) => {
+                map.insert(key, text.clone());
+            }
+            What::Write(key, Alter::Append(text), None) => {
+                map.entry(key).or_default().push_str(text);
+            }
+            What::Write(key, Alter::Delete, None) => {
+                map.remove(key.as_str()).ok_or(Reject::Missing)?;
+            }
+        }
+        if map.is_empty() {
+            records.delete(tx, id, token).await?;
+        } else {
+            let text: Vec<String> = map.iter().map(|(k, v)| format!("{k}\t{v}")).collect();
+            records.write(tx, id, token, &text.join("\n")).await?;
+        }
+        Ok(self.done(None))
+    }
+}
+
+fn no_numbers() -> Refused {
+    Fault::Argument("a token column has no numbered writes".to_owned()).into()
+}
+
+/// FNV-1a, which suffices to distinguish two writes of a test.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

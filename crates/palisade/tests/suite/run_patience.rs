@@ -1,0 +1,148 @@
+//! `palisade run` while it waits, when the authority is away, and when the command takes too long.
+
+use std::fs::{self, File};
+use std::process::Stdio;
+
+use crate::common::{Run, STUBBORN, STUBBORN_PIDS, Server, living, palisade, status, text, until};
+
+const HOLD: [&str; 4] = ["--", "sh", "-c", "echo $$ >> pids; exec sleep 1000"];
+
+/// A server, and a run that holds `job` under the client id `me`.
+fn held() -> (Server, Run) {
+    let server = Server::start();
+    let run = server.run(&[&["job", "--client-id", "me"], &HOLD[..]].concat());
+    server.pids("pids", 1);
+    (server, run)
+}
+
+#[test]
+fn an_authority_that_restarts_is_waited_for() {
+    let mut server = Server::start();
+    server.kill();
+    let said = || fs::read_to_string(server.file("said")).unwrap_or_default();
+    let waiting = server
+        .palisade(&["run", "job", "-w", "1m", "--", "echo", "ran"])
+        .stdout(Stdio::piped())
+        .stderr(File::create(server.file("said")).unwrap())
+        .spawn()
+        .unwrap();
+    let waiting = Run::keep(waiting);
+    until("a word", || said().contains("trying again for"));
+    server.restart();
+    let output = waiting.end();
+    assert_eq!((status(&output), text(&output.stdout)), (0, "ran\n".into()));
+    // Without a wait there is no patience.
+    server.kill();
+    let output = server.output(&["run", "job", "-n", "--", "true"]);
+    assert_eq!(status(&output), 125);
+    let said = text(&output.stderr);
+    assert!(!said.contains("trying again"), "{said}");
+}
+
+#[test]
+fn whoever_waits_learns_for_whom() {
+    let (server, _run) = held();
+    let output = server.output(&["-v", "run", "job", "-w", "2500ms", "--", "true"]);
+    assert_eq!(status(&output), 124);
+    let said = text(&output.stderr);
+    assert_eq!(
+        said.matches("waiting for job: held by me").count(),
+        1,
+        "{said}"
+    );
+    let output = server.output(&["run", "job", "-w", "1500ms", "--", "true"]);
+    let said = text(&output.stderr);
+    assert!(
+        !said.contains("waiting for"),
+        "not in the mail of a cron job: {said}"
+    );
+}
+
+#[test]
+fn a_client_id_that_is_in_use_is_warned_of_and_takes_over() {
+    let (server, first) = held();
+    let second = server.output(&["run", "job", "--client-id", "me", "--", "true"]);
+    assert_eq!(status(&second), 0);
+    assert!(text(&second.stderr).contains("held by the client id me already"));
+    assert_eq!(status(&first.end()), 123);
+    let third = server.output(&["run", "job", "--client-id", "me", "--", "true"]);
+    assert_eq!(text(&third.stderr), "", "nobody holds it any more");
+}
+
+#[test]
+fn a_conflict_has_the_status_and_the_silence_that_were_asked_for() {
+    let (server, _run) = held();
+    let output = server.output(&["run", "job", "-n", "-E", "7", "--", "true"]);
+    assert_eq!(status(&output), 7);
+    assert!(text(&output.stderr).contains("job is held by"));
+    let output = server.output(&["run", "job", "-n", "-q", "-E", "0", "--", "true"]);
+    assert_eq!((status(&output), text(&output.stderr)), (0, String::new()));
+    // Everything else is said, and keeps its own status.
+    let output = server.output(&["run", "free", "-q", "-E", "7", "--", "/nowhere"]);
+    assert_eq!(status(&output), 127);
+    assert!(text(&output.stderr).contains("/nowhere"));
+    let output = server.output(&["run", "job", "-E", "256", "--", "true"]);
+    assert_eq!(status(&output), 125);
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_ended_whole_and_the_lock_released() {
+    let server = Server::start();
+    let run = server.run(&[
+        "job",
+        "--timeout",
+        "1s",
+        "--grace",
+        "100ms",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        STUBBORN,
+    ]);
+    let pids = server.pids("pids", STUBBORN_PIDS);
+    let output = run.end();
+    assert_eq!(status(&output), 122, "{}", text(&output.stderr));
+    assert_eq!(living(&pids), [0; 0]);
+    assert!(server.show("job")["holder"].is_null());
+    // The control: a command that is done in time keeps its status.
+    let output = server.output(&["run", "job", "--timeout", "1m", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(status(&output), 3);
+}
+
+#[test]
+fn a_command_without_dashes_is_told_where_they_go() {
+    for words in [
+        &["run", "x", "echo", "hi"][..],
+        &["run", "x", "--json", "echo"],
+    ] {
+        let output = palisade().args(words).output().unwrap();
+        assert_eq!(status(&output), 125);
+        assert!(text(&output.stderr).contains("comes after `--`"));
+    }
+    let output = palisade()
+        .args(["run", "x", "--nonsense", "--", "true"])
+        .output()
+        .unwrap();
+    assert!(text(&output.stderr).contains("--nonsense"));
+}
+
+#[test]
+fn logs_in_a_file_have_no_colours_and_addresses_have_tips() {
+    let server = Server::start();
+    let output = server.output(&["-vv", "run", "job", "--", "true"]);
+    assert!(!text(&output.stderr).contains('\u{1b}'));
+    for (listen, tip) in [
+        ("localhost:7420", "127.0.0.1:7420"),
+        ("7420", "an IP address and a port"),
+        (server.address(), "choose another port with --listen"),
+        ("192.0.2.1:7420", "no such address"),
+    ] {
+        let data = server.file("other").display().to_string();
+        let output = server.output(&["serve", "--listen", listen, "--data", &data]);
+        assert_ne!(status(&output), 0);
+        let said = text(&output.stderr);
+        assert!(said.contains(tip), "{listen}: {said}");
+    }
+    assert!(!server.file("other").exists());
+}
