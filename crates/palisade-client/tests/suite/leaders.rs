@@ -17,6 +17,8 @@ use palisade_client::{Client, secs};
 use palisade_testbed::{Etcd, Proxy, Redis, ZooKeeper};
 use tokio::task::JoinSet;
 
+use crate::support::redis_at;
+
 const RACERS: u64 = 4;
 const BEFORE: u64 = 20;
 const AFTER: u64 = 20;
@@ -172,8 +174,7 @@ async fn redis_with_a_replica_that_lags_issues_tokens_again_when_its_primary_is_
         let replica = Redis::start(&["--replicaof", host, &port]);
         (primary, replica)
     });
-    let operator = redis::Client::open(replica.url()).unwrap();
-    let mut operator = operator.get_multiplexed_async_connection().await.unwrap();
+    let mut operator = redis_at(&replica.url()).await;
     let relay = Proxy::to(primary.address());
     let race = Race::at(&format!("redis://{}", relay.addr())).await;
     // A primary streams to a replica only some time after the link is up, and a replica without data is

@@ -11,6 +11,8 @@ use palisade_client::{Client, ClientId, Error, Fault, LockService, Loss, Ttl, se
 use palisade_core::{GrantRef, LockName, RequestId, Token};
 use palisade_testbed::{Proxy, Redis as Server};
 
+use crate::support::redis_at;
+
 /// A server that syncs before it answers, and its connections.
 struct Primary {
     server: Server,
@@ -69,18 +71,13 @@ async fn it_passes_the_suite_for_authorities() {
     report.assert_passed();
 }
 
-/// A separate connection for commands.
-async fn raw(server: &Server) -> redis::aio::MultiplexedConnection {
-    let client = redis::Client::open(server.url()).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
-}
-
 async fn command<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T {
     let mut command = redis::cmd(words[0]);
     for word in &words[1..] {
         command.arg(*word);
     }
-    command.query_async(&mut raw(server).await).await.unwrap()
+    let mut connection = redis_at(&server.url()).await;
+    command.query_async(&mut connection).await.unwrap()
 }
 
 /// The key of an authority's counter.

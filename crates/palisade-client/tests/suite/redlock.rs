@@ -7,6 +7,8 @@ use palisade_client::redlock::Redlock;
 use palisade_client::secs;
 use palisade_testbed::Redis;
 
+use crate::support::redis_at;
+
 fn primaries(count: usize) -> (Vec<Redis>, String) {
     let servers: Vec<Redis> = (0..count).map(|_| Redis::start(&[])).collect();
     let hosts: Vec<String> = servers
@@ -31,8 +33,7 @@ const KEY: &str = "palisade:redlock:orders";
 
 /// Simulates a clock that jumps ahead: the lease ends on this primary and on no other.
 async fn jump_ahead(server: &Redis) {
-    let client = redis::Client::open(server.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = redis_at(&server.url()).await;
     let set: u32 = redis::cmd("PEXPIREAT")
         .arg(KEY)
         .arg(1)

@@ -9,12 +9,22 @@ use palisade_testbed::{Direction, Proxy};
 
 const KEY: &str = "/counter";
 
+/// How it is known that the old holder's write was sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// Each request has a connection of its own: the relay has accepted one more.
+    OnANewConnection,
+    /// The connection is kept: not at all, but nothing comes out of the relay before the new holder has read.
+    OnTheSameConnection,
+}
+
 /// Runs this many rounds with two new tokens each, and returns in how many of them an acknowledged addition
 /// was lost. `old` is the resource through the relay, `new` the same one without it.
 pub(crate) async fn lost<F: Fence + Clone + 'static>(
     old: &F,
     new: &F,
     relay: &Proxy,
+    sent: Sent,
     rounds: u64,
 ) -> u64 {
     let mut lost = 0;
@@ -25,7 +35,9 @@ pub(crate) async fn lost<F: Fence + Clone + 'static>(
         let accepted = relay.accepted();
         let writer = old.clone();
         let late = tokio::spawn(async move { adds(&writer, first, before).await });
-        wait_until(|| relay.accepted() > accepted).await;
+        if sent == Sent::OnANewConnection {
+            wait_until(|| relay.accepted() > accepted).await;
+        }
         let seen = start(new, second).await;
         relay.let_go(Direction::Forth);
         let late = late.await.unwrap();
@@ -36,8 +48,6 @@ pub(crate) async fn lost<F: Fence + Clone + 'static>(
     lost
 }
 
-/// Both servers answer each request on its own connection: a new connection shows that the request is in
-/// flight.
 async fn wait_until(condition: impl Fn() -> bool) {
     let wait = async {
         while !condition() {

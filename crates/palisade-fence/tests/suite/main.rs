@@ -11,7 +11,12 @@
 mod dynamodb;
 #[cfg(feature = "files")]
 mod files;
-#[cfg(any(feature = "dynamodb", feature = "object-store"))]
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "mysql",
+    feature = "object-store",
+    feature = "postgres"
+))]
 mod held;
 mod http;
 mod memory;
@@ -23,6 +28,8 @@ mod object_store;
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod two_steps;

@@ -1,4 +1,4 @@
-//! `palisade run`, stopped at a renewal: a file of its own, because it keeps the machine busy.
+//! `palisade run`, stopped at a renewal: many runs at a time, which keep the machine busy.
 
 use crate::common::{Server, exists, status, stop, text, until, until_dead};
 use rustix::process::Signal;

@@ -94,7 +94,7 @@ where
     let relayed = subject(client(&url, Sent::default()));
     let old = relayed.fresh("counter").await.unwrap();
     let new = direct.fresh("counter").await.unwrap();
-    held::lost(&old, &new, &relay, rounds()).await
+    held::lost(&old, &new, &relay, held::Sent::OnANewConnection, rounds()).await
 }
 
 #[tokio::test]

@@ -7,9 +7,10 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, TxOpts};
 use palisade_fence::conformance;
 use palisade_fence::mysql::{Entry, Fault, MIGRATIONS, Refused};
-use palisade_fence::{Admitted, Change, Checked, Fence, Pass, Write};
+use palisade_fence::{Change, Checked, Fence, Pass, Write};
 
-use super::forms::{Ask, Done, Form, What, path};
+use super::forms::{Ask, Form, path};
+use crate::sql::{Done, What, on_line};
 
 /// Connects through the port, where a relay can stand; without `found`, changed rows are counted, not matched
 /// ones.
@@ -137,6 +138,7 @@ impl Pool {
     }
 }
 
+#[derive(Clone)]
 pub(crate) struct Resource {
     pool: Arc<Pool>,
     form: Form,
@@ -160,15 +162,7 @@ impl Resource {
     }
 
     async fn ask(&self, pass: Pass<'_>, what: What) -> Result<Checked<Option<String>>, Fault> {
-        let ask = Ask {
-            form: self.form,
-            resource: self.name.clone(),
-            table: self.table.clone(),
-            token: pass.token,
-            authority: pass.authority.cloned(),
-            lock: pass.lock.cloned(),
-            what,
-        };
+        let ask = Ask::new(self.form, &self.name, &self.table, pass, what);
         let done = match self.form {
             Form::TwoSteps => self.in_two_steps(&ask).await,
             Form::Records(_) => self.until_it_is_no_deadlock(&ask).await,
@@ -213,10 +207,7 @@ impl Resource {
             Err(_) => tx.rollback().await?,
         }
         let done = match entry? {
-            Entry::Repeat { .. } => Ok(Admitted {
-                repeat: true,
-                ..ask.done(None)
-            }),
+            Entry::Repeat { .. } => Ok(ask.repeated()),
             Entry::First { .. } => {
                 // Like a user who forgot why the trigger is there.
                 let sql = "SET @palisade_tokens = NULL, @palisade_token = (
@@ -297,11 +288,7 @@ impl Fence for Resource {
         };
         self.pool.give_back(db);
         let value = match self.form {
-            Form::Records(_) => seen.flatten().and_then(|text| {
-                let mut lines = text.lines().filter_map(|line| line.split_once('\t'));
-                let found = lines.find(|(k, _)| *k == key);
-                found.map(|(_, v)| v.to_owned())
-            }),
+            Form::Records(_) => seen.flatten().and_then(|text| on_line(&text, key)),
             _ => seen.flatten(),
         };
         Ok(value.map(String::into_bytes))

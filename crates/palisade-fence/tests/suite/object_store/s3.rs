@@ -54,7 +54,7 @@ async fn lost_in_flight(name: &str, rule: Rule) -> u64 {
         relayed.store.resource("counter").unwrap(),
         direct.store.resource("counter").unwrap(),
     );
-    held::lost(&old, &new, &relay, rounds()).await
+    held::lost(&old, &new, &relay, held::Sent::OnANewConnection, rounds()).await
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ pub(crate) trait Tx: Session {
     ) -> impl Future<Output = Result<Vec<Option<String>>, Refused>> + Send;
 }
 
-pub(crate) trait Driver: Send + Sync + 'static {
+pub(crate) trait Driver: Clone + Send + Sync + 'static {
     type Connection: Send + 'static;
 
     fn connect(url: &str) -> impl Future<Output = Result<Self::Connection, Refused>> + Send;
@@ -31,7 +31,9 @@ pub(crate) trait Driver: Send + Sync + 'static {
     ) -> impl Future<Output = Result<J::Done, Refused>> + Send;
 }
 
+#[derive(Clone)]
 pub(crate) struct Tokio;
+#[derive(Clone)]
 pub(crate) struct Sqlx;
 
 impl Tx for tokio_postgres::Transaction<'_> {

@@ -1,15 +1,15 @@
 //! A user's code for each form of the fence: one job, one transaction.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 
-use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::postgres::{
     Column, Entry, Fault, Guard, KeyType, Numbered, Records, Refused, Strategy,
 };
-use palisade_fence::{Admitted, Change, Op, Pass, Reject, Rule, Sequence};
+use palisade_fence::{Admitted, Reject, Rule};
 
 use super::drivers::Tx;
+
+use crate::sql::{Alter, Done, Lines, What};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
@@ -38,42 +38,7 @@ impl Job for Plain<'_> {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) enum What {
-    Claim,
-    Read(String),
-    Write(String, Alter, Option<Sequence>),
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Alter {
-    Put(String),
-    Append(String),
-    Delete,
-}
-
-impl From<Change<'_>> for Alter {
-    fn from(change: Change<'_>) -> Alter {
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        match change {
-            Change::Put(bytes) => Alter::Put(text(bytes)),
-            Change::Append(bytes) => Alter::Append(text(bytes)),
-            Change::Delete => Alter::Delete,
-        }
-    }
-}
-
-pub(crate) struct Ask {
-    pub(crate) form: Form,
-    pub(crate) resource: String,
-    pub(crate) table: String,
-    pub(crate) token: Token,
-    pub(crate) authority: Option<AuthorityId>,
-    pub(crate) lock: Option<LockName>,
-    pub(crate) what: What,
-}
-
-type Done = Admitted<Option<String>>;
+pub(crate) type Ask = crate::sql::Ask<Form>;
 
 impl Job for Ask {
     type Done = Done;
@@ -87,45 +52,18 @@ impl Job for Ask {
 }
 
 impl Ask {
-    fn done(&self, value: Option<String>) -> Done {
-        Admitted {
-            value,
-            highest: Some(self.token),
-            repeat: false,
-        }
-    }
-
     async fn guard<T: Tx>(&self, tx: &mut T, guard: Guard) -> Result<Done, Refused> {
-        let pass = Pass {
-            token: self.token,
-            authority: self.authority.as_ref(),
-            lock: self.lock.as_ref(),
-        };
-        let entry = match &self.what {
-            What::Claim => guard.check(tx, &self.resource, pass, Op::Claim).await?,
-            What::Read(_) => guard.check(tx, &self.resource, pass, Op::Read).await?,
-            What::Write(_, _, None) => {
-                guard
-                    .check(tx, &self.resource, pass, Op::Write(None))
-                    .await?
-            }
-            What::Write(key, alter, Some(sequence)) => {
-                let digest = digest(&format!("{key} {alter:?}"));
-                let write = Numbered {
-                    sequence: *sequence,
-                    digest,
-                };
-                guard.write(tx, &self.resource, pass, write).await?
+        let (name, pass) = (&self.resource, self.pass());
+        let entry = match self.numbered() {
+            None => guard.check(tx, name, pass, self.op()).await?,
+            Some((sequence, digest)) => {
+                let write = Numbered { sequence, digest };
+                guard.write(tx, name, pass, write).await?
             }
         };
         let highest = match entry {
             Entry::First { highest } => highest,
-            Entry::Repeat { .. } => {
-                return Ok(Admitted {
-                    repeat: true,
-                    ..self.done(None)
-                });
-            }
+            Entry::Repeat { .. } => return Ok(self.repeated()),
         };
         let value = self.on_table(tx).await?;
         Ok(Admitted {
@@ -209,43 +147,18 @@ impl Ask {
         Ok(self.done(None))
     }
 
-    /// The keys of a resource are lines `key<TAB>text` of its single text.
     async fn records<T: Tx>(&self, tx: &mut T, records: Records) -> Result<Done, Refused> {
         let (id, token) = (&self.resource, self.token);
         let data = records.claim(tx, id, token).await?.unwrap_or_default();
-        let lines = data.lines().filter_map(|line| line.split_once('\t'));
-        let mut map: BTreeMap<&str, String> = lines.map(|(k, v)| (k, v.to_owned())).collect();
-        match &self.what {
-            What::Claim => return Ok(self.done(None)),
-            What::Read(key) => return Ok(self.done(map.remove(key.as_str()))),
-            What::Write(_, _, Some(_)) => return Err(no_numbers()),
-            What::Write(key, Alter::Put(text), None) => {
-                map.insert(key, text.clone());
-            }
-            What::Write(key, Alter::Append(text), None) => {
-                map.entry(key).or_default().push_str(text);
-            }
-            What::Write(key, Alter::Delete, None) => {
-                map.remove(key.as_str()).ok_or(Reject::Missing)?;
-            }
-        }
-        if map.is_empty() {
-            records.delete(tx, id, token).await?;
-        } else {
-            let text: Vec<String> = map.iter().map(|(k, v)| format!("{k}\t{v}")).collect();
-            records.write(tx, id, token, &text.join("\n")).await?;
-        }
+        match self.on_lines(&data)? {
+            Lines::Stay(read) => return Ok(self.done(read)),
+            Lines::Become(text) => records.write(tx, id, token, &text).await?,
+            Lines::Vanish => records.delete(tx, id, token).await?,
+        };
         Ok(self.done(None))
     }
 }
 
 fn no_numbers() -> Refused {
     Fault::Argument("a token column has no numbered writes".to_owned()).into()
-}
-
-/// FNV-1a, which suffices to distinguish two writes of a test.
-fn digest(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -9,7 +9,8 @@ use palisade_fence::{Change, Checked, Fence, Pass, Write};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::drivers::Driver;
-use super::forms::{Ask, Form, Job, Plain, What};
+use super::forms::{Ask, Form, Job, Plain};
+use crate::sql::{What, on_line};
 
 /// Free connections; each job takes one, or opens one.
 pub(crate) struct Pool<D: Driver> {
@@ -114,6 +115,7 @@ impl<D: Driver> conformance::Subject for Subject<D> {
     }
 }
 
+#[derive(Clone)]
 pub(crate) struct Resource<D: Driver> {
     pool: Arc<Pool<D>>,
     form: Form,
@@ -133,15 +135,7 @@ impl<D: Driver> Resource<D> {
     }
 
     async fn ask(&self, pass: Pass<'_>, what: What) -> Result<Checked<Option<String>>, Fault> {
-        let ask = Ask {
-            form: self.form,
-            resource: self.name.clone(),
-            table: self.table.clone(),
-            token: pass.token,
-            authority: pass.authority.cloned(),
-            lock: pass.lock.cloned(),
-            what,
-        };
+        let ask = Ask::new(self.form, &self.name, &self.table, pass, what);
         checked(self.pool.carry_out(&ask).await.map(Checked::Admitted))
     }
 }
@@ -212,10 +206,7 @@ impl<D: Driver> Fence for Resource<D> {
             Err(Refused::Rejected(reject)) => panic!("an observer was rejected: {reject}"),
         };
         let value = match self.form {
-            Form::Records(_) => seen.and_then(|text| {
-                let mut lines = text.lines().filter_map(|line| line.split_once('\t'));
-                lines.find(|(k, _)| *k == key).map(|(_, v)| v.to_owned())
-            }),
+            Form::Records(_) => seen.and_then(|text| on_line(&text, key)),
             Form::Guard(_) | Form::Column(_) => seen,
         };
         Ok(value.map(String::into_bytes))

@@ -1,16 +1,20 @@
 //! Any form, with the suite's interface.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use palisade_fence::conformance;
 use palisade_fence::redis::{Fault, Objects, Operator, probe};
 use palisade_fence::{Admin as _, Change, Checked, Fence, FenceState, Pass, Rule, Write};
 use palisade_testbed::Redis;
-use redis::aio::ConnectionManager;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::cmd;
 
 use super::naive::Naive;
 use super::strings::Strings;
+
+/// The time limit for an answer; only a test that fails waits for it.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The form in which the resource is stored in Redis.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +27,10 @@ pub(crate) enum Form {
 
 pub(crate) async fn connect(url: &str) -> ConnectionManager {
     let client = redis::Client::open(url).unwrap();
-    client.get_connection_manager().await.unwrap()
+    // The default, half a second, is shorter than a busy disk takes to sync.
+    let settings = ConnectionManagerConfig::new().set_response_timeout(Some(PATIENCE));
+    let connected = client.get_connection_manager_with_config(settings).await;
+    connected.unwrap()
 }
 
 /// Returns the fence of a resource.

@@ -1,13 +1,12 @@
 //! A user's code for each form of the fence: one job, one transaction.
 
-use std::collections::BTreeMap;
-
-use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::sqlite::{
     Column, Entry, Fault, Guard, Numbered, Records, Refused, Strategy, why,
 };
-use palisade_fence::{Admitted, Change, Op, Pass, Reject, Rule, Sequence};
+use palisade_fence::{Admitted, Reject, Rule};
 use rusqlite::{Connection, OptionalExtension as _, params};
+
+use crate::sql::{Alter, Done, Lines, What};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
@@ -18,43 +17,7 @@ pub(crate) enum Form {
     Records(Strategy),
 }
 
-#[derive(Clone, Debug)]
-pub(crate) enum What {
-    Claim,
-    Read(String),
-    Write(String, Alter, Option<Sequence>),
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Alter {
-    Put(String),
-    Append(String),
-    Delete,
-}
-
-impl From<Change<'_>> for Alter {
-    fn from(change: Change<'_>) -> Alter {
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        match change {
-            Change::Put(bytes) => Alter::Put(text(bytes)),
-            Change::Append(bytes) => Alter::Append(text(bytes)),
-            Change::Delete => Alter::Delete,
-        }
-    }
-}
-
-#[derive(Clone)]
-pub(crate) struct Ask {
-    pub(crate) form: Form,
-    pub(crate) resource: String,
-    pub(crate) table: String,
-    pub(crate) token: Token,
-    pub(crate) authority: Option<AuthorityId>,
-    pub(crate) lock: Option<LockName>,
-    pub(crate) what: What,
-}
-
-pub(crate) type Done = Admitted<Option<String>>;
+pub(crate) type Ask = crate::sql::Ask<Form>;
 
 impl Ask {
     pub(crate) fn work(&self, tx: &Connection) -> Result<Done, Refused> {
@@ -64,44 +27,23 @@ impl Ask {
                     highest,
                     ..self.done(self.on_table(tx)?)
                 }),
-                Entry::Repeat { .. } => Ok(Admitted {
-                    repeat: true,
-                    ..self.done(None)
-                }),
+                Entry::Repeat { .. } => Ok(self.repeated()),
             },
             Form::Column(strategy) => self.column(tx, strategy),
             Form::Records(strategy) => self.records(tx, Records::new(strategy)),
         }
     }
 
-    pub(crate) fn done(&self, value: Option<String>) -> Done {
-        Admitted {
-            value,
-            highest: Some(self.token),
-            repeat: false,
-        }
-    }
-
     pub(crate) fn check(&self, tx: &Connection) -> Result<Entry, Refused> {
-        let pass = Pass {
-            token: self.token,
-            authority: self.authority.as_ref(),
-            lock: self.lock.as_ref(),
-        };
         let rule = match self.form {
             Form::Guard(rule) => rule,
             _ => Rule::CLAIM,
         };
-        let (guard, name) = (Guard { rule }, &self.resource);
-        match &self.what {
-            What::Claim => guard.check(tx, name, pass, Op::Claim),
-            What::Read(_) => guard.check(tx, name, pass, Op::Read),
-            What::Write(_, _, None) => guard.check(tx, name, pass, Op::Write(None)),
-            What::Write(key, alter, Some(sequence)) => {
-                let write = Numbered {
-                    sequence: *sequence,
-                    digest: digest(&format!("{key} {alter:?}")),
-                };
+        let (guard, name, pass) = (Guard { rule }, &self.resource, self.pass());
+        match self.numbered() {
+            None => guard.check(tx, name, pass, self.op()),
+            Some((sequence, digest)) => {
+                let write = Numbered { sequence, digest };
                 guard.write(tx, name, pass, write)
             }
         }
@@ -178,32 +120,14 @@ impl Ask {
         Ok(self.done(None))
     }
 
-    /// The keys of a resource are lines `key<TAB>text` of its single text.
     fn records(&self, tx: &Connection, records: Records) -> Result<Done, Refused> {
         let (id, token) = (&self.resource, self.token);
         let data = records.claim(tx, id, token)?.unwrap_or_default();
-        let lines = data.lines().filter_map(|line| line.split_once('\t'));
-        let mut map: BTreeMap<&str, String> = lines.map(|(k, v)| (k, v.to_owned())).collect();
-        match &self.what {
-            What::Claim => return Ok(self.done(None)),
-            What::Read(key) => return Ok(self.done(map.remove(key.as_str()))),
-            What::Write(_, _, Some(_)) => return Err(no_numbers()),
-            What::Write(key, Alter::Put(text), None) => {
-                map.insert(key, text.clone());
-            }
-            What::Write(key, Alter::Append(text), None) => {
-                map.entry(key).or_default().push_str(text);
-            }
-            What::Write(key, Alter::Delete, None) => {
-                map.remove(key.as_str()).ok_or(Reject::Missing)?;
-            }
-        }
-        if map.is_empty() {
-            records.delete(tx, id, token)?;
-        } else {
-            let text: Vec<String> = map.iter().map(|(k, v)| format!("{k}\t{v}")).collect();
-            records.write(tx, id, token, &text.join("\n"))?;
-        }
+        match self.on_lines(&data)? {
+            Lines::Stay(read) => return Ok(self.done(read)),
+            Lines::Become(text) => records.write(tx, id, token, &text)?,
+            Lines::Vanish => records.delete(tx, id, token)?,
+        };
         Ok(self.done(None))
     }
 }
@@ -215,11 +139,4 @@ pub(crate) fn path(key: &str) -> String {
 
 fn no_numbers() -> Refused {
     Fault::Argument("a token column has no numbered writes".to_owned()).into()
-}
-
-/// FNV-1a, which suffices to distinguish two writes of a test.
-fn digest(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

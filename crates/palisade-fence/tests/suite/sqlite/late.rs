@@ -8,23 +8,18 @@ use palisade_fence::sqlite::Strategy;
 use super::TEXTBOOK;
 use super::forms::Form;
 use super::subject::{Journal, Subject};
-
-/// The number of rounds of the full battery for every form, unless `PALISADE_LATE_WRITES` overrides it.
-fn rounds() -> u64 {
-    let told = std::env::var("PALISADE_LATE_WRITES").ok();
-    told.map_or(1_000, |text| text.parse().unwrap())
-}
+use crate::sql::rounds;
 
 /// Returns how many rounds lost an acknowledged addition. Every step is its own transaction on the file.
 /// There is no wire on which to hold the old holder's write, so it begins when the new holder has read.
 async fn lost(form: Form) -> u64 {
     let subject = Subject::new(form, Journal::Wal);
-    late_writes(&subject, rounds()).await.unwrap().lost
+    late_writes(&subject, rounds(1_000)).await.unwrap().lost
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_textbook_loses_every_late_write() {
-    assert_eq!(lost(Form::Guard(TEXTBOOK)).await, rounds());
+    assert_eq!(lost(Form::Guard(TEXTBOOK)).await, rounds(1_000));
 }
 
 #[tokio::test(flavor = "multi_thread")]

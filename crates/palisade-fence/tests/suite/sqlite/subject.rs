@@ -12,7 +12,8 @@ use palisade_fence::{Admitted, Change, Checked, Fence, Pass, Write};
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use tempfile::TempDir;
 
-use super::forms::{Ask, Done, Form, What, path};
+use super::forms::{Ask, Form, path};
+use crate::sql::{Done, What, on_line};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Journal {
@@ -187,15 +188,7 @@ impl Resource {
     }
 
     async fn ask(&self, pass: Pass<'_>, what: What) -> Result<Checked<Option<String>>, Fault> {
-        let ask = Ask {
-            form: self.form,
-            resource: self.name.clone(),
-            table: self.table.clone(),
-            token: pass.token,
-            authority: pass.authority.cloned(),
-            lock: pass.lock.cloned(),
-            what,
-        };
+        let ask = Ask::new(self.form, &self.name, &self.table, pass, what);
         let done = match self.form {
             Form::TwoSteps => self.in_two_steps(ask).await?,
             _ => self.on(move |db| carry_out(db, |tx| ask.work(tx))).await?,
@@ -214,13 +207,7 @@ impl Resource {
             Checked::Admitted(Admitted {
                 value: Entry::Repeat { .. },
                 ..
-            }) => Ok(Checked::admitted(
-                Admitted {
-                    repeat: true,
-                    ..ask.done(None)
-                },
-                None,
-            )),
+            }) => Ok(Checked::admitted(ask.repeated(), None)),
             Checked::Admitted(_) => {
                 self.on(move |db| {
                     // Like a user who forgot why the trigger is there.
@@ -307,11 +294,7 @@ impl Fence for Resource {
             let read = db.query_one(&sql, params![name, named], |row| row.get(0));
             let text: Option<String> = read.optional()?.flatten();
             Ok(match form {
-                Form::Records(_) => text.and_then(|text| {
-                    let mut lines = text.lines().filter_map(|line| line.split_once('\t'));
-                    let found = lines.find(|(k, _)| *k == key);
-                    found.map(|(_, v)| v.to_owned())
-                }),
+                Form::Records(_) => text.and_then(|text| on_line(&text, &key)),
                 _ => text,
             })
         });
