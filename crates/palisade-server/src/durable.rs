@@ -24,7 +24,7 @@ use palisade_wal::{
 
 use crate::pipeline::clock::wall;
 use crate::pipeline::replay::{Replay, ReplayError};
-use crate::pipeline::{Identity, Log, LogFailed, Pipeline, Returning, Start, seed, start};
+use crate::pipeline::{Identity, Log, LogError, Pipeline, Returning, Start, seed, start};
 
 /// Sealed log that is worth a snapshot while the authority works, and while it does not; how often the thread
 /// looks. A start reads 16 MiB in about a tenth of a second.
@@ -338,19 +338,19 @@ impl Log for OnDisk {
         self.no_room.clone()
     }
 
-    fn check(&self) -> Result<(), LogFailed> {
+    fn check(&self) -> Result<(), LogError> {
         match self.wal.poisoned() {
             None => Ok(()),
-            Some(cause) => Err(LogFailed(cause.to_owned())),
+            Some(cause) => Err(LogError::Failed(cause.to_owned())),
         }
     }
 
-    fn commit(&mut self, batch: &[u8]) -> Result<(), LogFailed> {
+    fn commit(&mut self, batch: &[u8]) -> Result<(), LogError> {
         self.worked.store(true, Ordering::Relaxed);
         self.wal
             .commit(batch)
             .map(drop)
-            .map_err(|error| LogFailed(error.to_string()))
+            .map_err(|error| LogError::Failed(error.to_string()))
     }
 
     fn idle(&mut self) {

@@ -114,6 +114,11 @@ pub enum Fact {
     Damaged,
     /// A round found no room on the disk.
     DiskFull,
+    /// The authority's log failed, and the process stops.
+    LogFailed {
+        /// Whether the disk had no room when it was asked.
+        full: bool,
+    },
     /// The authority made a snapshot.
     Snapshot,
     /// The authority was away, or its disk full, for longer than it may ignore; its clock now.

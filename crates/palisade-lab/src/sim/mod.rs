@@ -6,13 +6,13 @@
 //!              ▼
 //!            world ── steps ──► facts ──► hash · trace · checkers (one rule a file)
 //!            ├ clients:   palisade-client (guard, keeper, schedule, retries, errands) on a simulated clock
-//!            ├ authority: palisade-core Machine, the server's codec and replay, palisade-wal
+//!            ├ authority: the server's orderer, codec and replay, palisade-core Machine, palisade-wal
 //!            └ resource:  palisade-core fence Rule, palisade-wal
 //! ```
 //!
 //! What is simulated is the network, the disks below the log, every clock, and who runs when. What is
-//! *repeated* instead of run is the order of the sequencer's loop (`server`) and of the store's writer
-//! (`resource`): both own a thread in the product.
+//! *repeated* instead of run is the server's driver (`server`: inbox, alarm, log) and the order of the store's
+//! writer (`resource`): both own a thread in the product.
 //!
 //! Equal seeds end in equal hashes. Nothing the hash sees depends on the kernel: request ids and lease
 //! keys are numbered in order of appearance.

@@ -22,6 +22,10 @@ pub enum Mutant {
     EqualLeaps,
     /// A failed sync is taken for done.
     FailedSyncIgnored,
+    /// After a failed sync the process stops, but the answers leave before that.
+    FailedSyncAnswered,
+    /// Requests are taken in although the log has no room.
+    FullDiskIgnored,
     /// No lease gets its time back after a restart or a stall.
     NoGrace,
     /// A short lease is ended by a pause that is shorter than half a second.
@@ -34,6 +38,8 @@ pub enum Mutant {
     ReleaseByName,
     /// A waiter is granted although it left or its wait is over.
     WaiterUnchecked,
+    /// A caller that hangs up leaves its queue in memory and not in the log.
+    WithdrawalNotLogged,
     /// The effect follows its check as a step of its own.
     EffectApart,
     /// Claims and reads do not raise the fence.
@@ -48,6 +54,8 @@ pub enum Mutant {
     LostFenceServed,
     /// A resource restored from a backup goes on with the backup's fence.
     RestoredFenceServed,
+    /// The authority reads its clock before it takes a round in, not after.
+    ClockReadFirst,
     /// The holder's deadline counts from the answer's receipt, not from the request's sending.
     DeadlineFromReceipt,
     /// The holder's deadline takes clocks for exact.
@@ -85,18 +93,18 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 24] = [
+pub const TABLE: [Row; 28] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
         check::REFUSAL,
-        "wrapper of the machine: tokens are renamed in order of arrival",
+        "wrapper of the orderer: tokens are renamed in order of arrival",
     ),
     row(
         Mutant::AnswerBeforeSync,
         "A3",
         check::DURABILITY,
-        "order of the authority's round: apply, answer, sync",
+        "the orderer is told 'committed' before the sync",
     ),
     row(
         Mutant::RestoreWithoutLeap,
@@ -117,40 +125,58 @@ pub const TABLE: [Row; 24] = [
         "the log's error is taken for success",
     ),
     row(
+        Mutant::FailedSyncAnswered,
+        "A6",
+        check::DURABILITY,
+        "the orderer is told 'committed' where it should be told 'failed'",
+    ),
+    row(
+        Mutant::FullDiskIgnored,
+        "A3",
+        check::FULL_DISK,
+        "the orderer is told that there is room, whatever the log says",
+    ),
+    row(
         Mutant::NoGrace,
         "A7",
         check::EARLY_EXPIRY,
-        "no lease is extended, after a restart and after a stall",
+        "after a restart Grace is not recorded, and the orderer is told that it slept for all of a stall",
     ),
     row(
         Mutant::ShortForgotten,
         "A7",
         check::EARLY_EXPIRY,
-        "the judgement of an absence is not told how short the shortest lease is",
+        "the orderer is told that it slept for as long as a short pause took",
     ),
     row(
         Mutant::WorkIsAway,
         "A7",
         check::PRESENCE,
-        "the judgement of an absence is told that no work was done",
+        "the orderer is told that it did no work",
     ),
     row(
         Mutant::LateRenewal,
         "A8",
         check::EXCLUSION,
-        "wrapper of the machine: 'expired' becomes 'renewed'",
+        "wrapper of the orderer: 'expired' becomes 'renewed'",
     ),
     row(
         Mutant::ReleaseByName,
         "A9",
         check::EXCLUSION,
-        "wrapper of the machine: the grant named is replaced by the present one",
+        "wrapper of the orderer: the grant named is replaced by the present one",
     ),
     row(
         Mutant::WaiterUnchecked,
         "A10",
         check::FIFO,
-        "the command Withdraw is left out, and waits reach the machine without their end",
+        "hang-ups do not reach the orderer, and waits reach it without their end",
+    ),
+    row(
+        Mutant::WithdrawalNotLogged,
+        "A10",
+        check::FIFO,
+        "the command Withdraw is taken out of the bytes on their way to the log",
     ),
     row(
         Mutant::EffectApart,
@@ -193,6 +219,12 @@ pub const TABLE: [Row; 24] = [
         "F7",
         check::RESURRECTION,
         "the restored fence is served as it is",
+    ),
+    row(
+        Mutant::ClockReadFirst,
+        "deadline",
+        check::BELIEF,
+        "the orderer is told what the clock showed before it was woken",
     ),
     row(
         Mutant::DeadlineFromReceipt,

@@ -26,7 +26,7 @@ impl World {
             Event::StartAuthority => self.start_authority(),
             Event::StartResource => self.start_resource(),
             Event::Rearm(lock) => self.rearm(lock),
-            Event::FreeDisk => self.free_disk(),
+            Event::FreeDisk => self.authority.disk().fill(false),
             Event::Quiet => self.be_quiet(),
             _ => {}
         }
@@ -44,10 +44,7 @@ impl World {
                 self.kill_client(client);
                 self.after(ms * MS, Event::StartClient(client));
             }
-            Strike::PauseAuthority(ms) => {
-                self.authority.pause();
-                self.pause(AUTHORITY, ms);
-            }
+            Strike::PauseAuthority(ms) => self.pause(AUTHORITY, ms),
             Strike::BusyAuthority(ms) => {
                 self.authority.work();
                 self.pause(AUTHORITY, ms);
@@ -214,21 +211,10 @@ impl World {
         self.after(50 * MS, Event::Rearm(lock));
     }
 
-    fn free_disk(&mut self) {
-        self.authority.disk().fill(false);
-        // The next heartbeat finds room.
-        if self.authority.is_up() && self.is_idle() {
-            self.round();
-        }
-    }
-
     fn jump(&mut self, node: u8, ms: i64) {
         let by = ms * MS as i64;
         match node {
-            AUTHORITY => {
-                self.authority.pause();
-                self.authority_clock.jump(by);
-            }
+            AUTHORITY => self.authority_clock.jump(by),
             RESOURCE => {}
             client => self.clients[usize::from(client)].clock.jump(by),
         }
@@ -263,7 +249,7 @@ impl World {
         self.quiet = true;
         self.cuts.clear();
         self.note(Fact::Quiet);
-        self.free_disk();
+        self.authority.disk().fill(false);
         self.after(0, Event::StartAuthority);
         self.after(0, Event::StartResource);
         for node in 0..NODES as u8 {

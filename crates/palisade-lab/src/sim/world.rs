@@ -205,7 +205,10 @@ impl World {
                 Some((at, client))
             })
             .min();
-        let due = self.is_idle().then(|| self.authority.next_due()).flatten();
+        let due = self
+            .is_idle()
+            .then(|| self.authority.next_alarm())
+            .flatten();
         let first = [queued, alarm.map(|(at, _)| at), due];
         let at = first.into_iter().flatten().min()?.max(self.now());
         self.time.set(at);

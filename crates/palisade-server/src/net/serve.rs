@@ -63,7 +63,7 @@ pub async fn serve(
         .await;
     match &*app.handle.stopped().borrow() {
         Some(Stopped::LogFailed(what)) => Err(ServeError::LogFailed(what.clone())),
-        Some(Stopped::Asked) | None => Ok(()),
+        Some(Stopped::Asked | Stopped::Deposed) | None => Ok(()),
     }
 }
 

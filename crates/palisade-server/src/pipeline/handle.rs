@@ -56,6 +56,8 @@ pub enum Stopped {
     Asked,
     /// The log failed; nothing more was acknowledged. Says what failed.
     LogFailed(String),
+    /// Another node leads; nothing more was acknowledged here.
+    Deposed,
 }
 
 /// What travels to the pipeline's thread.
@@ -88,6 +90,14 @@ pub(super) struct Outbox {
     pub(super) answers: mpsc::UnboundedSender<Vec<(u64, Answer)>>,
 }
 
+impl Outbox {
+    /// Says that nothing happened to these requests.
+    pub(super) fn refuse(&self, requests: impl Iterator<Item = (u64, Request)>) {
+        let refused = requests.map(|(id, _)| (id, Answer::Failed(Failure::stopping())));
+        let _ = self.answers.send(refused.collect());
+    }
+}
+
 impl Handle {
     pub(super) fn new(inbox: mpsc::UnboundedSender<Message>, shared: Arc<Shared>) -> Handle {
         Handle { inbox, shared }
@@ -113,7 +123,7 @@ impl Handle {
             })
             .is_err()
         {
-            return gone();
+            return Answer::Failed(Failure::stopping());
         }
         let undo = lock.filter(|_| !named);
         let mut asking = Asking {
@@ -122,7 +132,9 @@ impl Handle {
             waiting,
             undo,
         };
-        let answer = (&mut asking.answer).await.unwrap_or_else(|_| lost());
+        let answer = (&mut asking.answer)
+            .await
+            .unwrap_or_else(|_| Answer::Failed(Failure::lost()));
         (asking.waiting, asking.undo) = (None, None);
         answer
     }
@@ -238,8 +250,7 @@ impl Session {
         if let Err(refused) = self.inbox.send(message)
             && let Message::Batch { session, requests } = refused.0
         {
-            let answers = requests.into_iter().map(|(id, _)| (id, gone())).collect();
-            let _ = session.answers.send(answers);
+            session.refuse(requests.into_iter());
         }
     }
 
@@ -298,22 +309,6 @@ fn name_waiting(request: &mut Request) -> Option<RequestId> {
 
 fn draw() -> RequestId {
     RequestId::from_bytes(random::bytes())
-}
-
-pub(super) fn gone() -> Answer {
-    Answer::Failed(Failure::Unavailable("the authority is stopping".into()))
-}
-
-pub(super) fn lost() -> Answer {
-    Answer::Failed(Failure::UnknownOutcome(
-        "the authority stopped before it answered".into(),
-    ))
-}
-
-pub(super) fn asked_elsewhere() -> Answer {
-    Answer::Failed(Failure::UnknownOutcome(
-        "the same request was asked again elsewhere".into(),
-    ))
 }
 
 /// Batches of events a slow watcher may lag behind.

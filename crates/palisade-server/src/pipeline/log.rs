@@ -19,32 +19,49 @@ pub trait Log: Send {
     /// system call.
     ///
     /// # Errors
-    /// [`LogFailed`] if nothing may be acknowledged any more: the pipeline stops.
-    fn check(&self) -> Result<(), LogFailed> {
+    /// [`LogError`] if nothing may be acknowledged any more: the pipeline stops.
+    fn check(&self) -> Result<(), LogError> {
         Ok(())
     }
 
-    /// Writes a batch and returns when it is on stable storage.
+    /// Writes a batch and returns when it is on stable storage, with every node it must be on.
     ///
     /// # Errors
-    /// [`LogFailed`] if that is not certain. It is never retried: the pipeline stops.
-    fn commit(&mut self, batch: &[u8]) -> Result<(), LogFailed>;
+    /// [`LogError`] if that is not certain. It is never retried: the pipeline stops.
+    fn commit(&mut self, batch: &[u8]) -> Result<(), LogError>;
+
+    /// Makes sure that this node has led until now. Asked before answers leave that rest on no entry of their
+    /// own batch; a commit is such a proof by itself. Where there is no other node there is nothing to ask.
+    ///
+    /// # Errors
+    /// [`LogError`] if it is not certain: the pipeline stops.
+    fn confirm(&mut self) -> Result<(), LogError> {
+        Ok(())
+    }
 
     /// Nothing is going on: time for small housekeeping.
     fn idle(&mut self) {}
 }
 
-/// A log that could not make sure that a batch is durable; says why.
+/// Why a batch must not be acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogFailed(pub String);
+pub enum LogError {
+    /// Another node leads. Whether the batch survives is for that one to say.
+    Deposed,
+    /// It is not certain that the batch is durable; says why.
+    Failed(String),
+}
 
-impl fmt::Display for LogFailed {
+impl fmt::Display for LogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        match self {
+            LogError::Deposed => f.write_str("another node leads"),
+            LogError::Failed(why) => why.fmt(f),
+        }
     }
 }
 
-impl std::error::Error for LogFailed {}
+impl std::error::Error for LogError {}
 
 /// No log: the authority forgets everything when its process ends. For tests and for locks among the
 /// tasks of one process.
@@ -56,7 +73,7 @@ impl Log for Forgetful {
         true
     }
 
-    fn commit(&mut self, _batch: &[u8]) -> Result<(), LogFailed> {
+    fn commit(&mut self, _batch: &[u8]) -> Result<(), LogError> {
         Ok(())
     }
 }

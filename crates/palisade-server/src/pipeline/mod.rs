@@ -3,12 +3,15 @@
 //!
 //! ```text
 //!   faces (gRPC, HTTP, in-process)
-//!      │ Request                ▲ Answer, only when it is durable
-//!      ▼                        │
-//!   Handle ──► inbox ──► Sequencer { Machine, Log, Clock } ──► Desk ──► callers
-//!                             │
-//!                             └──► events ──► watchers
+//!      │ Request                                  ▲ Answer, only when it is durable
+//!      ▼                                          │
+//!   Handle ──► inbox ──► Driver { Orderer { Machine }, Log, Clock } ──► callers
+//!                                                 │
+//!                                                 └──► events ──► watchers
 //! ```
+//!
+//! Everything that decides is in [`orderer`], which does no I/O; the driver gives it messages and time, makes
+//! its batches durable, and lets out what it releases.
 //!
 //! The thread runs other tasks between two rounds, if it is asked to ([`Handle::near`]): a session that
 //! lives there hands in its requests and gets its answers without waking another thread, which costs
@@ -19,16 +22,14 @@
 
 pub(crate) mod clock;
 pub mod codec;
-mod desk;
+mod driver;
 mod handle;
-mod intake;
 mod log;
-mod presence;
+pub mod orderer;
 mod random;
 mod recent;
 pub mod replay;
 pub mod request;
-mod sequencer;
 mod stats;
 
 use std::io;
@@ -40,15 +41,14 @@ use tokio::sync::mpsc;
 
 pub use clock::{Clock, Running};
 pub use handle::{Answers, Handle, Identity, Session, Stopped};
-pub use log::{Forgetful, Log, LogFailed};
-pub use presence::Presence;
+pub use log::{Forgetful, Log, LogError};
 pub use recent::Since;
 pub(crate) use recent::bytes_of;
 pub use request::{Acquire, Answer, Failure, Request, Status};
 pub use stats::{Counter, Stats};
 
+use driver::Driver;
 use handle::Shared;
-use sequencer::Sequencer;
 
 /// What a pipeline is started with.
 pub struct Start {
@@ -134,15 +134,15 @@ pub fn start(start: Start) -> io::Result<Pipeline> {
     let shared = Shared::new(identity, runtime.handle().clone(), machine.revision());
     let (inbox, messages) = mpsc::unbounded_channel();
     let handle = Handle::new(inbox, shared.clone());
-    let mut sequencer = Sequencer::new(machine, log, clock, messages, shared.clone());
-    sequencer.open(first).map_err(io::Error::other)?;
+    let mut driver = Driver::new(machine, log, clock, messages, shared.clone());
+    driver.open(first).map_err(io::Error::other)?;
     let thread = std::thread::Builder::new()
         .name("palisade-order".into())
         .spawn(move || {
             // A task like its neighbours, so that they have their turn before it takes in a round.
-            let sequencer = runtime.spawn(sequencer.run());
+            let driver = runtime.spawn(driver.run());
             runtime.block_on(async {
-                if let Err(failed) = sequencer.await
+                if let Err(failed) = driver.await
                     && let Ok(panic) = failed.try_into_panic()
                 {
                     std::panic::resume_unwind(panic);

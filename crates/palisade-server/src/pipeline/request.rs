@@ -114,3 +114,13 @@ pub enum Failure {
     /// lease without a time to live).
     Refused(String),
 }
+
+impl Failure {
+    pub(super) fn stopping() -> Failure {
+        Failure::Unavailable("the authority is stopping".into())
+    }
+
+    pub(super) fn lost() -> Failure {
+        Failure::UnknownOutcome("the authority stopped before it answered".into())
+    }
+}

@@ -16,8 +16,8 @@ use palisade_core::{
 };
 use palisade_server::pipeline::replay::Replay;
 use palisade_server::pipeline::{
-    Acquire, Answer, Failure, Handle, Identity, Log, LogFailed, Pipeline, Request, Returning,
-    Start, Stopped, start,
+    Acquire, Answer, Failure, Handle, Identity, Log, LogError, Pipeline, Request, Returning, Start,
+    Stopped, start,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -32,6 +32,9 @@ struct Paper {
     begun: Arc<AtomicUsize>,
     /// How many times it was told that nothing is going on.
     rests: Arc<AtomicUsize>,
+    /// How many times it was asked whether this node leads, and whether another one does.
+    confirms: Arc<AtomicUsize>,
+    deposed: Arc<AtomicBool>,
 }
 
 impl Log for Paper {
@@ -39,15 +42,22 @@ impl Log for Paper {
         !self.full.load(Ordering::SeqCst)
     }
 
-    fn commit(&mut self, batch: &[u8]) -> Result<(), LogFailed> {
+    fn commit(&mut self, batch: &[u8]) -> Result<(), LogError> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         let _open = self.gate.lock().unwrap();
+        self.leads()?;
         let mut batches = self.batches.lock().unwrap();
         if batches.len() + 1 == self.fail_at.load(Ordering::SeqCst) {
-            return Err(LogFailed("paper jam".into()));
+            return Err(LogError::Failed("paper jam".into()));
         }
         batches.push(batch.to_vec());
         Ok(())
+    }
+
+    fn confirm(&mut self) -> Result<(), LogError> {
+        self.confirms.fetch_add(1, Ordering::SeqCst);
+        let _open = self.gate.lock().unwrap();
+        self.leads()
     }
 
     fn idle(&mut self) {
@@ -56,6 +66,13 @@ impl Log for Paper {
 }
 
 impl Paper {
+    fn leads(&self) -> Result<(), LogError> {
+        match self.deposed.load(Ordering::SeqCst) {
+            true => Err(LogError::Deposed),
+            false => Ok(()),
+        }
+    }
+
     fn replay(&self) -> Machine {
         let mut replay = Replay::from_nothing(7);
         for batch in self.batches.lock().unwrap().iter() {
@@ -494,6 +511,64 @@ async fn a_failed_log_acknowledges_nothing_more_and_says_why() {
         Some(2),
         "b was never granted"
     );
+}
+
+#[tokio::test]
+async fn what_is_no_entry_leaves_only_when_the_leadership_is_confirmed() {
+    let paper = Paper::default();
+    let pipeline = fresh(&paper);
+    let confirms = || paper.confirms.load(Ordering::SeqCst);
+    granted(&pipeline.handle, "a", "c1").await;
+    assert_eq!(confirms(), 0, "a commit says it by itself");
+
+    let shut = paper.gate.lock().unwrap();
+    let read = tokio::spawn({
+        let handle = pipeline.handle.clone();
+        async move { handle.call(Request::Status).await }
+    });
+    while confirms() == 0 {
+        assert!(!read.is_finished(), "it left before that");
+        tokio::task::yield_now().await;
+    }
+    assert!(!read.is_finished(), "it left before the answer");
+    drop(shut);
+    assert!(matches!(read.await.unwrap(), Answer::Status(_)));
+    assert_eq!(confirms(), 1);
+
+    paper.deposed.store(true, Ordering::SeqCst);
+    let read = pipeline.handle.call(Request::Status).await;
+    assert!(matches!(read, Answer::Failed(Failure::UnknownOutcome(_))));
+    assert_eq!(stopped(&pipeline.handle).await, Stopped::Deposed);
+}
+
+#[tokio::test]
+async fn a_deposed_node_says_what_may_have_happened_and_what_has_not() {
+    let paper = Paper::default();
+    let pipeline = fresh(&paper);
+    let (session, mut answers) = pipeline.handle.session();
+    paper.deposed.store(true, Ordering::SeqCst);
+    // Moving the clock ends the batch; what comes after that is not touched.
+    session.submit(vec![
+        (1, Request::Acquire(wish("a", "c1", None))),
+        (2, Request::Advance(Span::from_millis(1))),
+        (3, Request::Acquire(wish("b", "c1", None))),
+    ]);
+    assert_eq!(stopped(&pipeline.handle).await, Stopped::Deposed);
+    let mut told = std::collections::BTreeMap::new();
+    while let Ok(more) = answers.try_recv() {
+        told.extend(more);
+    }
+    assert!(matches!(
+        told[&1],
+        Answer::Failed(Failure::UnknownOutcome(_))
+    ));
+    for untouched in [2, 3] {
+        let answer = &told[&untouched];
+        assert!(
+            matches!(answer, Answer::Failed(Failure::Unavailable(_))),
+            "{untouched}: {answer:?}"
+        );
+    }
 }
 
 #[tokio::test]

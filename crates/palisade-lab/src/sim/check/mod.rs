@@ -6,6 +6,7 @@ mod durability;
 mod early_expiry;
 mod exclusion;
 mod fifo;
+mod full_disk;
 mod liveness;
 mod lost_update;
 mod presence;
@@ -31,6 +32,7 @@ pub(crate) const EARLY_EXPIRY: &str = "no early expiry";
 pub(crate) const PRESENCE: &str = "work is not absence";
 pub(crate) const FIFO: &str = "first come, first served";
 pub(crate) const DURABILITY: &str = "durability of acknowledged grants";
+pub(crate) const FULL_DISK: &str = "a full disk stops nothing";
 pub(crate) const BELIEF: &str = "one believer";
 pub(crate) const LOST_UPDATE: &str = "fence: no lost update";
 pub(crate) const RESURRECTION: &str = "fence: no resurrection";
@@ -46,6 +48,7 @@ pub(crate) fn all(plan: &Plan, only: Option<&str>) -> Vec<Box<dyn Check>> {
         Box::<presence::Presence>::default(),
         Box::<fifo::Fifo>::default(),
         Box::<durability::Durability>::default(),
+        Box::<full_disk::FullDisk>::default(),
         Box::new(belief::Belief::new(plan.tame)),
         Box::<lost_update::LostUpdate>::default(),
         Box::<resurrection::Resurrection>::default(),

@@ -1,30 +1,25 @@
 //! The authority's process, driven one step at a time.
 //!
 //! ```text
-//!   inbox ──► begin: stamp · has_room · grace? · expire · apply each · encode
+//!   inbox ──► begin: Wal::reserve · Orderer::begin · each message ──► follower ──► facts
 //!                                             │  (a sync's time passes; more messages gather)
 //!                                             ▼
-//!             finish: Wal::commit ──► answers, events
+//!             finish: Wal::commit · Orderer::committed ──► answers, events
 //! ```
 //!
-//! The machine, its codec, its replay and the log are the product's. The product's sequencer owns a
-//! thread, a channel and the kernel's clock and cannot be stepped, so this module repeats the order of
-//! its loop: take in, stamp, record what time did, apply, append, sync, and only then answer. Its
-//! heartbeat is not simulated beat by beat: an idle, running authority counts as having looked at its
-//! clock at most a beat ago.
+//! The orderer, its codec, its replay and the log are the product's. This module is what the product's driver
+//! is: inbox, alarm, clock, log, and what leaves; the driver itself owns a thread and the kernel's clock.
 
-mod apply;
-mod desk;
 mod disk;
+mod follower;
 mod ledger;
 mod process;
-#[cfg(test)]
-mod tests;
+mod seams;
 
 use std::sync::Arc;
 
-use palisade_core::machine::Record;
-use palisade_core::{Away, Command, Limits, Machine, RequestId, Span, Timestamp, WallTime, limits};
+use palisade_core::{Away, Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime, limits};
+use palisade_server::pipeline::orderer::{Moment, Released};
 use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::testing::Loss;
 
@@ -32,20 +27,20 @@ use super::clock::MachineClock;
 use super::fact::{Fact, Turn, What};
 use super::mutants::Mutant;
 use super::rng::Rng;
-use desk::Desk;
-pub(crate) use desk::ReplyTo;
 use disk::{Disk, Opened};
 use ledger::Ledger;
-use process::{Absence, Process};
+use process::{Caller, Process};
 
 /// The wall clock when a simulation begins.
 const FIRST_WALL_MS: u64 = 1_800_000_000_000;
 
-/// As in the product's sequencer, in nanoseconds.
-const HEARTBEAT: u64 = 100_000_000;
-
-/// The room asked of the log for a round; the product asks for its own, larger batches.
-const ROUND_BYTES: usize = 2 << 10;
+/// Where one answer goes: the client, its connection, and its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReplyTo {
+    pub(crate) client: u8,
+    pub(crate) life: u32,
+    pub(crate) operation: u32,
+}
 
 /// A message that reached the process.
 pub(crate) enum Incoming {
@@ -105,62 +100,22 @@ impl Authority {
             returning,
         } = self.disk.open()?;
         let machine = replay.finish();
-        let now = machine.now();
-        let mut process = Process {
-            wal,
-            resumed_at: now,
-            boot_then: self.clock.nanos(),
-            at: now,
-            wall: WallTime::default(),
-            away: Absence::new(now),
-            believed: Absence::new(now),
-            idle_since: None,
-            busy_since: None,
-            used: Span::ZERO,
-            inbox: Vec::new(),
-            desk: Desk::default(),
-            bytes: Vec::new(),
-            head: 0,
-            effects: Vec::new(),
-            turns: Vec::new(),
-            full: false,
-            left: Vec::new(),
-            machine,
-        };
         if std::mem::replace(&mut self.was_here, true) {
-            self.facts.push(self.recovered(&process.machine, restored));
+            self.facts.push(self.recovered(&machine, restored));
         }
-        process.stamp(self.clock.nanos(), self.wall());
+        let mut process = Process::new(machine, wal, self.clock.nanos(), self.mutant);
+        let grace = returning && self.mutant != Some(Mutant::NoGrace);
+        let mut first = Vec::from_iter(grace.then_some(Command::Grace(Away::Restarted)));
+        first.push(Command::Configure(Limits::DEFAULT));
+        let now = process.now(self.clock.nanos());
+        process.orderer.open(now, self.wall(), first);
         self.process = Some(process);
-        if returning {
-            self.grace(Away::Restarted);
-        }
-        self.apply(Command::Configure(Limits::DEFAULT));
+        self.follow(None);
         if let Err(why) = self.finish() {
             self.process = None;
             return Err(why);
         }
         Ok(())
-    }
-
-    /// Every lease gets its full time again. The mutant does nothing of it but what the same command
-    /// does to requests that wait.
-    fn grace(&mut self, away: Away) {
-        if self.mutant != Some(Mutant::NoGrace) {
-            self.apply(Command::Grace(away));
-            return;
-        }
-        let process = self.process.iter().filter(|_| away == Away::Restarted);
-        let waiting: Vec<RequestId> = process
-            .flat_map(|process| process.machine.records())
-            .filter_map(|record| match record {
-                Record::Waiter(waiter) => Some(waiter.request),
-                _ => None,
-            })
-            .collect();
-        for request in waiting {
-            self.apply(Command::Withdraw(request));
-        }
     }
 
     fn recovered(&self, machine: &Machine, restored: bool) -> Fact {
@@ -184,46 +139,28 @@ impl Authority {
 
     pub(crate) fn take_in(&mut self, message: Incoming) {
         if let Some(process) = &mut self.process {
-            process.inbox.push(message);
+            process.inbox.push_back(message);
         }
     }
 
     /// Whether there is something to begin a round for.
     pub(crate) fn has_work(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| {
-            !process.inbox.is_empty()
-                || !process.full
-                    && process
-                        .machine
-                        .next_due()
-                        .is_some_and(|due| due <= process.now(self.clock.nanos()))
-        })
-    }
-
-    /// The virtual instant at which something will be due.
-    pub(crate) fn next_due(&self) -> Option<u64> {
-        // A full disk waits for its next heartbeat.
-        let process = self.process.as_ref().filter(|process| !process.full)?;
-        let due = process.machine.next_due()?.as_nanos();
-        let local = process.boot_then + due.saturating_sub(process.resumed_at.as_nanos());
-        Some(self.clock.when(local))
-    }
-
-    /// The process stops running now, or its clock is about to jump: it last looked a beat ago.
-    pub(crate) fn pause(&mut self) {
         let local = self.clock.nanos();
-        if let Some(process) = &mut self.process {
-            process.look_back(local, self.mutant);
-            process.look(process.now(local), self.mutant);
-        }
+        let process = self.process.as_ref();
+        process.is_some_and(|process| process.is_awake(local))
+    }
+
+    /// The virtual instant at which its alarm rings.
+    pub(crate) fn next_alarm(&self) -> Option<u64> {
+        let process = self.process.as_ref()?;
+        process.alarm().map(|local| self.clock.when(local))
     }
 
     /// From now on the process works on something, and looks at nothing else for a while.
     pub(crate) fn work(&mut self) {
-        self.pause();
         let local = self.clock.nanos();
         if let Some(process) = &mut self.process {
-            process.busy_since = Some(process.now(local));
+            process.work(process.now(local));
         }
     }
 
@@ -233,39 +170,31 @@ impl Authority {
         let Some(process) = &mut self.process else {
             return;
         };
-        process.look_back(local, self.mutant);
-        let was_full =
-            std::mem::replace(&mut process.full, process.wal.reserve(ROUND_BYTES).is_err());
-        process.stamp(local, wall);
-        process.look(process.at, self.mutant);
-        let was_full = was_full.then_some(Away::Stalled);
-        let away = was_full.or(process.away.take());
-        let believed = was_full.or(process.believed.take());
+        let at = process.now(local);
+        let before = process.wake(at);
+        let room = process.wal.reserve(process::ROOM);
+        let was_full = std::mem::replace(&mut process.full, room.is_err());
+        let room = match self.mutant {
+            Some(Mutant::FullDiskIgnored) => Ok(()),
+            _ => room.map_err(|full| full.to_string()),
+        };
+        // What really happened, for the checkers.
+        let at = process.orderer.now().max(at);
+        let away = process.absence(at);
+        let away = if was_full { Some(Away::Stalled) } else { away };
         if process.full {
             self.facts.push(Fact::DiskFull);
-        } else {
-            let (at, left) = (process.at.as_nanos(), std::mem::take(&mut process.left));
-            self.facts.extend(away.map(|away| Fact::Stalled {
-                at,
-                pause: match away {
-                    Away::Paused(pause) => Some(pause.as_nanos()),
-                    Away::Stalled | Away::Restarted => None,
-                },
-            }));
-            if let Some(away) = believed {
-                self.facts.push(Fact::Graced { at });
-                self.grace(away);
-            }
-            for command in left {
-                self.apply(command);
-            }
-            self.expire_due();
+        } else if let Some(away) = away {
+            let (at, pause) = (at.as_nanos(), pause(away));
+            self.facts.push(Fact::Stalled { at, pause });
         }
-        let inbox = self
-            .process
-            .as_mut()
-            .map(|process| std::mem::take(&mut process.inbox));
-        for message in inbox.unwrap_or_default() {
+        let worked = process.used;
+        let now = Moment { at, wall, worked };
+        let orderer = &mut process.orderer;
+        let now = seams::moment(now, self.mutant, before, away, orderer);
+        orderer.begin(now, room);
+        self.follow(None);
+        while let Some(message) = self.next_message() {
             self.message(message);
         }
         if self.mutant == Some(Mutant::AnswerBeforeSync) {
@@ -273,22 +202,70 @@ impl Authority {
         }
     }
 
-    /// Whether the round under way has something to sync.
-    pub(crate) fn has_batch(&self) -> bool {
-        let grown = |process: &Process| process.bytes.len() > process.head;
-        self.process.as_ref().is_some_and(grown)
+    /// The next message, if the batch takes one more; a later one waits for the next batch.
+    fn next_message(&mut self) -> Option<Incoming> {
+        let local = self.clock.nanos();
+        let process = self.process.as_mut()?;
+        let now = process.now(local);
+        if process.orderer.is_batch_over(|| now) {
+            return None;
+        }
+        process.inbox.pop_front()
     }
 
-    fn expire_due(&mut self) {
-        let due = self.process.as_ref().is_some_and(|process| {
-            process
-                .machine
-                .next_due()
-                .is_some_and(|due| due <= process.at)
-        });
-        if due {
-            self.apply(Command::Expire);
+    fn message(&mut self, message: Incoming) {
+        match message {
+            Incoming::Ask(to, request) => self.ask(to, request),
+            Incoming::Hangup(client, life) => self.hang_up(client, life),
         }
+    }
+
+    fn ask(&mut self, to: ReplyTo, request: Request) {
+        let Some(process) = &mut self.process else {
+            return;
+        };
+        let wanted = match &request {
+            Request::Acquire(wish) => wish.wait.map_or(0, Span::as_nanos),
+            _ => 0,
+        };
+        let renews = matches!(request, Request::Renew { .. });
+        let (orderer, ledger) = (&mut process.orderer, &mut self.ledger);
+        self.facts.extend(seams::taken(&request, ledger));
+        let (machine, at) = (orderer.machine(), orderer.now());
+        let request = seams::inward(request, self.mutant, machine, at, ledger);
+        let rng = &mut self.rng;
+        orderer.request(request, Caller { to, renews }, || {
+            LeaseKey::from_bytes(rng.bytes())
+        });
+        self.follow(Some((to, wanted)));
+    }
+
+    fn hang_up(&mut self, client: u8, life: u32) {
+        let Some(process) = &mut self.process else {
+            return;
+        };
+        let gone = process.follower.hang_up(client, life).into_iter();
+        self.facts
+            .extend(gone.map(|request| Fact::Gone { request }));
+        if self.mutant != Some(Mutant::WaiterUnchecked) {
+            process.orderer.hang_up(process::session(client, life));
+        }
+        self.follow(None);
+    }
+
+    /// Tells what was put into the batch.
+    fn follow(&mut self, asked: Option<follower::Asked>) {
+        if let Some(process) = &mut self.process {
+            let (ledger, facts) = (&mut self.ledger, &mut self.facts);
+            let follower = &mut process.follower;
+            follower.follow(&process.orderer, asked, ledger, facts);
+        }
+    }
+
+    /// Whether the round under way has something to sync.
+    pub(crate) fn has_batch(&self) -> bool {
+        let process = self.process.as_ref();
+        process.is_some_and(|process| !process.follower.batch.is_empty())
     }
 
     /// The second half: the sync, and what may be seen after it.
@@ -297,36 +274,55 @@ impl Authority {
         let Some(process) = &mut self.process else {
             return Ok(());
         };
-        if process.bytes.len() > process.head {
-            let committed = process.wal.commit(&process.bytes);
+        let follower = &mut process.follower;
+        if !follower.batch.is_empty() {
+            let committed = process.wal.commit(&follower.batch);
             if let Err(error) = committed
                 && self.mutant != Some(Mutant::FailedSyncIgnored)
             {
+                let full = process.full;
+                self.facts.push(Fact::LogFailed { full });
+                self.fail();
                 return Err(error.to_string());
             }
             if disk::compact(&process.wal) {
                 self.facts.push(Fact::Snapshot);
             }
         }
-        process.bytes.clear();
-        process.head = 0;
-        if let Some(since) = process.busy_since.take() {
-            process.used = process.used.plus(process.now(local).since(since));
-        }
-        process.idle_since = Some(process.now(local));
-        self.facts
-            .extend(process.turns.drain(..).map(Fact::Published));
+        follower.end_batch();
         self.let_out();
+        if let Some(process) = &mut self.process {
+            process.sleep(process.now(local));
+        }
         Ok(())
     }
 
+    /// The batch is durable.
     fn let_out(&mut self) {
         let Some(process) = &mut self.process else {
             return;
         };
-        for (to, answer) in process.desk.take_ready() {
-            self.facts.extend(apply::acknowledged(&answer));
-            self.out.push((to, answer));
+        let Released { answers, events } = process.orderer.committed();
+        for event in events {
+            let token = self.ledger.outward(event.token).get();
+            self.facts.push(Fact::Published(turn(&event, token)));
+        }
+        for (caller, answer) in answers {
+            let answer = seams::outward(answer, caller, self.mutant, &self.ledger);
+            self.facts.extend(seams::acknowledged(&answer));
+            self.out.push((caller.to, answer));
+        }
+    }
+
+    /// It is not certain that the batch is durable.
+    fn fail(&mut self) {
+        if self.mutant == Some(Mutant::FailedSyncAnswered) {
+            return self.let_out();
+        }
+        if let Some(process) = &mut self.process {
+            let told = process.orderer.failed();
+            self.out
+                .extend(told.map(|(caller, answer)| (caller.to, answer)));
         }
     }
 
@@ -335,14 +331,15 @@ impl Authority {
     pub(crate) fn die(&mut self, power: bool, chance: u64) {
         let mut rng = Rng::new(chance);
         if let Some(mut process) = self.process.take()
-            && process.bytes.len() > process.head
+            && !process.follower.batch.is_empty()
         {
+            let batch = &process.follower.batch;
             match rng.below(4) {
                 0 => {}
-                1 => drop(process.wal.commit(&process.bytes)),
+                1 => drop(process.wal.commit(batch)),
                 call => {
                     self.disk.die_in(call - 1);
-                    drop(process.wal.commit(&process.bytes));
+                    drop(process.wal.commit(batch));
                 }
             }
         }
@@ -382,6 +379,14 @@ pub(crate) fn index(name: &str) -> u8 {
     name.bytes()
         .next_back()
         .map_or(0, |digit| digit.wrapping_sub(b'0'))
+}
+
+/// How long it was away, if that was too short to matter to every lease.
+fn pause(away: Away) -> Option<u64> {
+    match away {
+        Away::Paused(pause) => Some(pause.as_nanos()),
+        Away::Stalled | Away::Restarted => None,
+    }
 }
 
 fn turn(event: &palisade_core::Event, token: u64) -> Turn {

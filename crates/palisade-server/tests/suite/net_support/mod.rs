@@ -11,7 +11,7 @@ use std::time::Duration;
 use palisade_core::{AuthorityId, Limits, Machine};
 use palisade_server::net::{self, ServeError, Settings};
 use palisade_server::pipeline::{
-    Answer, Handle, Identity, Log, LogFailed, Request, Start, Status, start,
+    Answer, Handle, Identity, Log, LogError, Request, Start, Status, start,
 };
 use palisade_server::shell::{self, Hosts};
 use serde_json::Value;
@@ -39,7 +39,7 @@ impl Log for Counted {
         true
     }
 
-    fn commit(&mut self, _batch: &[u8]) -> Result<(), LogFailed> {
+    fn commit(&mut self, _batch: &[u8]) -> Result<(), LogError> {
         self.0.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }

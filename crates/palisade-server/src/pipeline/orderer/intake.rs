@@ -1,26 +1,30 @@
 //! From a request to what the log needs, or to an answer from what is there.
 
-use palisade_core::{Acquire, Command, LeaseKey, LockView, Machine, Span, Timestamp, Under};
+use palisade_core::{Acquire, Command, LeaseKey, LockView, Machine, Timestamp, Under};
 
-use super::random;
-use super::request::{self, Answer, Failure, Request, Status};
+use crate::pipeline::request::{self, Answer, Failure, Request, Status};
 
 /// What is to be done about a request.
-pub(super) enum Step {
+pub(super) enum Intake {
     /// It may change state.
     Command(Command),
-    /// It only asked.
+    /// It is answered from what is there.
     Answer(Answer),
-    /// It moves a manual clock.
-    Advance(Span),
 }
 
-/// Decides what a request needs. `now` is the stamp of the batch it is in.
-pub(super) fn step(request: Request, machine: &Machine, now: Timestamp, manual: bool) -> Step {
-    Step::Command(match request {
-        Request::Acquire(acquire) => match command(acquire) {
+/// Decides what a request needs. `now` is the stamp of the batch it is in; `key` draws the secret of a new
+/// lease.
+pub(super) fn intake(
+    request: Request,
+    machine: &Machine,
+    now: Timestamp,
+    manual_clock: bool,
+    key: impl FnOnce() -> LeaseKey,
+) -> Intake {
+    Intake::Command(match request {
+        Request::Acquire(acquire) => match command(acquire, key) {
             Some(acquire) => Command::Acquire(acquire),
-            None => return Step::Answer(no_duration()),
+            None => return refused("a new lease needs a duration (lease_duration_ms)"),
         },
         Request::Renew { grant, ttl } => Command::Renew { grant, ttl },
         Request::Release(grant) => Command::Release(grant),
@@ -34,10 +38,9 @@ pub(super) fn step(request: Request, machine: &Machine, now: Timestamp, manual: 
             token,
             reason,
         },
-        Request::Advance(by) => return Step::Advance(by),
         Request::Show(lock) => {
             let view = machine.view(&lock, now);
-            return Step::Answer(Answer::Lock(view.unwrap_or_else(|| LockView::free(lock))));
+            return Intake::Answer(Answer::Lock(view.unwrap_or_else(|| LockView::free(lock))));
         }
         Request::List {
             prefix,
@@ -45,20 +48,21 @@ pub(super) fn step(request: Request, machine: &Machine, now: Timestamp, manual: 
             limit,
         } => {
             let (locks, next) = machine.page(&prefix, cursor, limit, now);
-            return Step::Answer(Answer::Locks { locks, next });
+            return Intake::Answer(Answer::Locks { locks, next });
         }
-        Request::Status => return Step::Answer(Answer::Status(status(machine, manual))),
+        Request::Status => return Intake::Answer(Answer::Status(status(machine, manual_clock))),
+        // A manual clock is moved by its owner, between two batches.
+        Request::Advance(_) => {
+            return refused("this authority's clock runs by itself; start it with --clock manual");
+        }
     })
 }
 
 /// Adds what the log needs: the secret of a new lease. `None` if a new lease has no time to live.
-fn command(acquire: request::Acquire) -> Option<Acquire> {
+fn command(acquire: request::Acquire, key: impl FnOnce() -> LeaseKey) -> Option<Acquire> {
     let under = match (acquire.lease, acquire.ttl) {
         (Some(key), ttl) => Under::Existing { key, ttl },
-        (None, Some(ttl)) => Under::New {
-            key: LeaseKey::from_bytes(random::bytes()),
-            ttl,
-        },
+        (None, Some(ttl)) => Under::New { key: key(), ttl },
         (None, None) => return None,
     };
     Some(Acquire {
@@ -71,10 +75,8 @@ fn command(acquire: request::Acquire) -> Option<Acquire> {
     })
 }
 
-fn no_duration() -> Answer {
-    Answer::Failed(Failure::Refused(
-        "a new lease needs a duration (lease_duration_ms)".into(),
-    ))
+fn refused(why: &str) -> Intake {
+    Intake::Answer(Answer::Failed(Failure::Refused(why.into())))
 }
 
 fn status(machine: &Machine, manual_clock: bool) -> Status {

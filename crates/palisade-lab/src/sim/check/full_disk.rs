@@ -1,0 +1,24 @@
+//! A full disk (A3): requests are refused before they are applied, so the log is never given what it has no
+//! room for, and the authority goes on.
+
+use super::Check;
+use crate::sim::fact::Fact;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct FullDisk;
+
+impl Check for FullDisk {
+    fn name(&self) -> &'static str {
+        super::FULL_DISK
+    }
+
+    fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::LogFailed { full: true } => {
+                Err("the authority stopped because its disk was full".into())
+            }
+            _ => Ok(()),
+        }
+    }
+}

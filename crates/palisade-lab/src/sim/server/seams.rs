@@ -1,0 +1,155 @@
+//! Where mutants sit: between the clients and the orderer, and between the orderer and its clocks.
+
+use palisade_core::{
+    Away, Ending, GrantRef, Machine, Outcome, Renewed, Span, Timestamp, Token, Ttl,
+};
+use palisade_server::pipeline::orderer::{Moment, Orderer};
+use palisade_server::pipeline::{Answer, Request};
+
+use super::ledger::Ledger;
+use super::process::Caller;
+use crate::sim::fact::Fact;
+use crate::sim::mutants::Mutant;
+
+/// Longer than a run.
+const NO_END: Span = Span::from_millis(3_600_000);
+
+/// A request on its way to the orderer, with the tokens that the machine knows.
+pub(super) fn inward(
+    request: Request,
+    mutant: Option<Mutant>,
+    machine: &Machine,
+    at: Timestamp,
+    ledger: &mut Ledger,
+) -> Request {
+    match request {
+        Request::Acquire(mut wish) => {
+            ledger.arrived(wish.request);
+            if mutant == Some(Mutant::WaiterUnchecked) {
+                wish.wait = wish.wait.map(|wait| wait.plus(NO_END));
+            }
+            Request::Acquire(wish)
+        }
+        Request::Renew { grant, ttl } => Request::Renew {
+            grant: named(grant, ledger),
+            ttl,
+        },
+        Request::Release(grant) => {
+            let grant = named(grant, ledger);
+            let present = machine.view(&grant.lock, at).and_then(|view| view.holder);
+            Request::Release(match (mutant, present) {
+                (Some(Mutant::ReleaseByName), Some(holder)) => ledger.present(grant, holder.token),
+                _ => grant,
+            })
+        }
+        Request::Revoke {
+            lock,
+            token,
+            reason,
+        } => Request::Revoke {
+            lock,
+            token: ledger.inward(token),
+            reason,
+        },
+        other => other,
+    }
+}
+
+fn named(grant: GrantRef, ledger: &Ledger) -> GrantRef {
+    let token = grant.token.map(|token| ledger.inward(token));
+    GrantRef { token, ..grant }
+}
+
+/// An answer on its way out, with the tokens that clients are given.
+pub(super) fn outward(
+    answer: Answer,
+    caller: Caller,
+    mutant: Option<Mutant>,
+    ledger: &Ledger,
+) -> Answer {
+    let renewed = |token: Token, ttl: Ttl, valid_for: Span| {
+        Outcome::Renewed(Renewed {
+            token: ledger.outward(token),
+            ttl,
+            valid_for,
+        })
+    };
+    let Answer::Outcome(outcome) = answer else {
+        return answer;
+    };
+    Answer::Outcome(match outcome {
+        Outcome::Granted(mut granted) => {
+            granted.token = ledger.outward(granted.token);
+            Outcome::Granted(granted)
+        }
+        Outcome::Renewed(Renewed {
+            token,
+            ttl,
+            valid_for,
+        }) => renewed(token, ttl, valid_for),
+        Outcome::Ended {
+            token,
+            how: Ending::Expired,
+        } if caller.renews && mutant == Some(Mutant::LateRenewal) => {
+            renewed(token, Ttl::MIN, Ttl::MIN.span())
+        }
+        Outcome::Stale { highest } => Outcome::Stale {
+            highest: ledger.outward(highest),
+        },
+        other => other,
+    })
+}
+
+/// The time as the orderer is told it. `before` is the clock before it was woken, `away` its true absence.
+pub(super) fn moment(
+    now: Moment,
+    mutant: Option<Mutant>,
+    before: Timestamp,
+    away: Option<Away>,
+    orderer: &mut Orderer<Caller>,
+) -> Moment {
+    match (mutant, away) {
+        (Some(Mutant::WorkIsAway), _) => Moment {
+            worked: Span::ZERO,
+            ..now
+        },
+        (Some(Mutant::ClockReadFirst), _) => Moment { at: before, ..now },
+        (Some(Mutant::NoGrace), _) => {
+            orderer.slept(NO_END, NO_END);
+            now
+        }
+        (Some(Mutant::ShortForgotten), Some(Away::Paused(pause))) => {
+            orderer.slept(pause, pause);
+            now
+        }
+        _ => now,
+    }
+}
+
+/// The fact that a request was taken in, if it is one that may end a grant.
+pub(super) fn taken(request: &Request, ledger: &mut Ledger) -> Option<Fact> {
+    match request {
+        Request::Release(grant) => {
+            let token = grant.token?.get();
+            Some(Fact::ReleaseTaken { token })
+        }
+        Request::Revoke { token, .. } => Some(Fact::RevokeTaken { token: token.get() }),
+        Request::Abandon(request) => Some(Fact::AbandonTaken {
+            request: ledger.number(*request),
+        }),
+        _ => None,
+    }
+}
+
+/// The fact that an answer leaves, if it says "you hold".
+pub(super) fn acknowledged(answer: &Answer) -> Option<Fact> {
+    let (token, renewal) = match answer {
+        Answer::Outcome(Outcome::Granted(granted)) => (granted.token, false),
+        Answer::Outcome(Outcome::Renewed(renewed)) => (renewed.token, true),
+        _ => return None,
+    };
+    Some(Fact::Acknowledged {
+        token: token.get(),
+        renewal,
+    })
+}

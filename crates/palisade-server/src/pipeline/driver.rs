@@ -1,0 +1,403 @@
+//! The one thread that drives the orderer: inbox, alarm, clock, log, and what leaves.
+//!
+//! ```text
+//!   inbox ──drain──► round ──► Orderer ──entry──► log.commit ──► answers, events
+//!     ▲                                            (sync)
+//!     └── more arrives meanwhile
+//! ```
+//!
+//! A round takes in everything that is there. While it is being synced the next one gathers, so the
+//! batches grow with the load and no timer decides how long to wait for company. The clock is read
+//! **after** a round is drained, for the reason that the orderer's module names.
+
+use std::mem;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::vec::Drain;
+
+use palisade_core::{
+    Change, Command, Ending, Event, GrantRef, LeaseKey, LockName, Machine, Outcome, Span, Timestamp,
+};
+
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::clock::{Clock, processor_time, wall};
+use super::handle::{Message, Outbox, Shared, Stopped};
+use super::log::{Log, LogError};
+use super::orderer::{Address, Moment, Orderer, ROOM, Released};
+use super::random;
+use super::request::{Answer, Failure, Request};
+use super::stats::Stats;
+
+/// Messages taken in for one round.
+const ROUND: usize = 4_096;
+
+pub(super) struct Driver {
+    orderer: Orderer<ReplyTo>,
+    log: Box<dyn Log>,
+    clock: Clock,
+    inbox: UnboundedReceiver<Message>,
+    shared: Arc<Shared>,
+    /// Whether nothing was taken in since the alarm rang.
+    quiet: bool,
+    stopping: bool,
+}
+
+/// Where one answer goes.
+enum ReplyTo {
+    /// A single caller. If a grant finds it gone, the lock named is given back.
+    Call(oneshot::Sender<Answer>, Option<LockName>),
+    /// An operation of a session.
+    Session(Arc<Outbox>, u64),
+}
+
+impl Address for ReplyTo {
+    fn session(&self) -> Option<u64> {
+        match self {
+            ReplyTo::Call(..) => None,
+            ReplyTo::Session(outbox, _) => Some(outbox.session),
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        match self {
+            ReplyTo::Call(reply, _) => reply.is_closed(),
+            ReplyTo::Session(..) => false,
+        }
+    }
+}
+
+impl Driver {
+    pub(super) fn new(
+        machine: Machine,
+        log: Box<dyn Log>,
+        clock: Clock,
+        inbox: UnboundedReceiver<Message>,
+        shared: Arc<Shared>,
+    ) -> Driver {
+        Driver {
+            orderer: Orderer::new(machine, clock.is_manual()),
+            log,
+            clock,
+            inbox,
+            shared,
+            quiet: false,
+            stopping: false,
+        }
+    }
+
+    /// Works until it is asked to stop, the log fails, or another node leads.
+    pub(super) async fn run(mut self) {
+        let (stopped, told) = match self.rounds().await {
+            Ok(()) => (Stopped::Asked, self.orderer.stopped()),
+            Err(LogError::Failed(why)) => (Stopped::LogFailed(why), self.orderer.failed()),
+            Err(LogError::Deposed) => (Stopped::Deposed, self.orderer.deposed()),
+        };
+        // Failures only: there is nothing to give back.
+        let _ = send(told);
+        self.inbox.close();
+        while let Ok(message) = self.inbox.try_recv() {
+            turn_away(message);
+        }
+        self.shared.stopped.send_replace(Some(stopped));
+    }
+
+    /// The first batch of this process: what has to be recorded before anybody is served.
+    pub(super) fn open(&mut self, first: Vec<Command>) -> Result<(), LogError> {
+        self.orderer.open(self.clock.now(), wall(), first);
+        self.publish()
+    }
+
+    async fn rounds(&mut self) -> Result<(), LogError> {
+        let heartbeat = self.orderer.heartbeat().to_duration();
+        let (mut gathered, mut alarm) = (Vec::new(), pin!(sleep(heartbeat)));
+        while !self.stopping {
+            self.gather(&mut gathered, alarm.as_mut()).await;
+            let mut messages = gathered.drain(..);
+            let done = self.round(&mut messages);
+            if done.is_err() {
+                messages.for_each(turn_away);
+            }
+            done?;
+        }
+        self.log.idle();
+        Ok(())
+    }
+
+    /// Waits for something to do, then takes everything that is there.
+    async fn gather(&mut self, round: &mut Vec<Message>, mut alarm: Pin<&mut Sleep>) {
+        let sleeps = self.clock.now();
+        let heartbeat = self.orderer.heartbeat().to_duration();
+        let planned = self.clock.until(self.orderer.next_due(), heartbeat);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the runtime's timer rings by the runtime's clock; nothing is stamped with it"
+        )]
+        let latest = Instant::now() + planned;
+        // Setting it is a system call, so it is not put off with every round: when it rings early, the round
+        // is empty.
+        if alarm.is_elapsed() || alarm.deadline() > latest {
+            alarm.as_mut().reset(latest);
+        }
+        let rang = tokio::select! {
+            biased;
+            first = self.inbox.recv() => {
+                self.stopping = first.is_none();
+                round.extend(first);
+                false
+            }
+            () = alarm => true,
+        };
+        self.orderer
+            .slept(self.clock.now().since(sleeps), planned.into());
+        if rang {
+            if !mem::replace(&mut self.quiet, true) {
+                self.log.idle();
+            }
+            return;
+        }
+        self.quiet = false;
+        // The neighbours read what has come for them and write what they were answered: a sync is next,
+        // and they would wait for it.
+        yield_now().await;
+        while round.len() <= ROUND
+            && let Ok(message) = self.inbox.try_recv()
+        {
+            round.push(message);
+        }
+    }
+
+    fn round(&mut self, messages: &mut Drain<'_, Message>) -> Result<(), LogError> {
+        self.begin()?;
+        for message in messages {
+            self.message(message)?;
+        }
+        self.publish()
+    }
+
+    fn begin(&mut self) -> Result<(), LogError> {
+        self.log.check()?;
+        let room = match self.log.has_room(ROOM) {
+            true => Ok(()),
+            false => Err(self.log.no_room()),
+        };
+        let stats = &self.shared.stats;
+        stats.log_full.set(room.is_err().into());
+        let now = Moment {
+            at: self.clock.now(),
+            wall: wall(),
+            worked: processor_time(),
+        };
+        let away = self.orderer.begin(now, room);
+        stats.graces.add(away.is_some().into());
+        Ok(())
+    }
+
+    fn message(&mut self, message: Message) -> Result<(), LogError> {
+        match message {
+            Message::Call {
+                request,
+                reply,
+                undo,
+            } => {
+                let undo = match &request {
+                    Request::Acquire(acquire) if undo => Some(acquire.lock.clone()),
+                    _ => None,
+                };
+                return self.request(request, ReplyTo::Call(reply, undo));
+            }
+            Message::Batch { session, requests } => return self.batch(&session, requests),
+            Message::Gone(request) => self.orderer.gone(request),
+            Message::Unread(grant) => self.orderer.unclaimed(grant),
+            Message::Hangup(session) => self.orderer.hang_up(session),
+            Message::Stop => self.stopping = true,
+        }
+        Ok(())
+    }
+
+    fn batch(
+        &mut self,
+        session: &Arc<Outbox>,
+        requests: Vec<(u64, Request)>,
+    ) -> Result<(), LogError> {
+        let mut requests = requests.into_iter();
+        while let Some((id, request)) = requests.next() {
+            let done = self.request(request, ReplyTo::Session(Arc::clone(session), id));
+            if done.is_err() {
+                session.refuse(requests);
+                return done;
+            }
+        }
+        Ok(())
+    }
+
+    /// An error means that neither this request nor a later one was touched.
+    fn request(&mut self, request: Request, to: ReplyTo) -> Result<(), LogError> {
+        self.shared.stats.operations.add(1);
+        let advance = match &request {
+            Request::Advance(by) if self.clock.is_manual() => Some(*by),
+            _ => None,
+        };
+        if (advance.is_some() || self.orderer.is_batch_over(|| self.clock.now()))
+            && let Err(error) = self.next_batch(advance.unwrap_or(Span::ZERO))
+        {
+            to.send(Answer::Failed(Failure::stopping()));
+            return Err(error);
+        }
+        match advance {
+            Some(_) => {
+                let shows = self.orderer.now().since(Timestamp::ZERO);
+                self.orderer.answer(to, Answer::Clock(shows));
+            }
+            None => self.orderer.request(request, to, lease_key),
+        }
+        Ok(())
+    }
+
+    /// Ends the batch and begins another, after a manual clock has moved.
+    fn next_batch(&mut self, advance: Span) -> Result<(), LogError> {
+        self.publish()?;
+        self.clock.advance(advance);
+        self.begin()
+    }
+
+    /// Makes the batch durable, then lets its answers and events out.
+    fn publish(&mut self) -> Result<(), LogError> {
+        let stats = &self.shared.stats;
+        match self.orderer.entry() {
+            Some(entry) => {
+                self.log.commit(entry)?;
+                stats.batches.add(1);
+                stats.log_bytes.add(entry.len() as u64);
+            }
+            None if self.orderer.has_answers() => self.log.confirm()?,
+            None => {}
+        }
+        count_state(stats, self.orderer.machine());
+        let revision = self.orderer.machine().revision();
+        let unclaimed = {
+            let Released { answers, events } = self.orderer.committed();
+            if !events.as_slice().is_empty() {
+                self.shared.show(events.collect(), revision);
+            }
+            for (_, answer) in answers.as_slice() {
+                count_answer(stats, answer);
+            }
+            send(answers)
+        };
+        for grant in unclaimed {
+            self.orderer.unclaimed(grant);
+        }
+        Ok(())
+    }
+}
+
+impl ReplyTo {
+    /// Sends one answer by itself.
+    fn send(self, answer: Answer) {
+        match self {
+            ReplyTo::Call(reply, _) => drop(reply.send(answer)),
+            ReplyTo::Session(outbox, id) => drop(outbox.answers.send(vec![(id, answer)])),
+        }
+    }
+}
+
+/// Lets answers out, those of a session in one message as long as no other comes between them. Returns the
+/// grants that nobody was there to take.
+fn send(mut answers: Drain<'_, (ReplyTo, Answer)>) -> Vec<GrantRef> {
+    let mut unclaimed = Vec::new();
+    while let Some((to, answer)) = answers.next() {
+        match to {
+            ReplyTo::Call(reply, undo) => {
+                if let (Err(Answer::Outcome(Outcome::Granted(granted))), Some(lock)) =
+                    (reply.send(answer), undo)
+                {
+                    unclaimed.push(GrantRef {
+                        lock,
+                        key: granted.key,
+                        token: Some(granted.token),
+                    });
+                }
+            }
+            ReplyTo::Session(outbox, id) => {
+                let session = Some(outbox.session);
+                let is_its = |(to, _): &&(ReplyTo, Answer)| to.session() == session;
+                let more = answers.as_slice().iter().take_while(is_its).count();
+                let mut of_it = Vec::with_capacity(1 + more);
+                of_it.push((id, answer));
+                let more = answers.by_ref().take(more);
+                of_it.extend(more.filter_map(|(to, answer)| match to {
+                    ReplyTo::Session(_, id) => Some((id, answer)),
+                    ReplyTo::Call(..) => None,
+                }));
+                let _ = outbox.answers.send(of_it);
+            }
+        }
+    }
+    unclaimed
+}
+
+/// Whoever still stands in line is told that nothing happened.
+fn turn_away(message: Message) {
+    match message {
+        Message::Call { reply, .. } => drop(reply.send(Answer::Failed(Failure::stopping()))),
+        Message::Batch { session, requests } => session.refuse(requests.into_iter()),
+        Message::Gone(_) | Message::Unread(_) | Message::Hangup(_) | Message::Stop => {}
+    }
+}
+
+fn lease_key() -> LeaseKey {
+    LeaseKey::from_bytes(random::bytes())
+}
+
+fn count_state(stats: &Stats, machine: &Machine) {
+    stats.locks.set(machine.locks() as u64);
+    stats.leases.set(machine.leases() as u64);
+    stats.waiters.set(machine.waiters() as u64);
+    let next_token = machine.next_token().map_or(0, |token| token.get());
+    stats.next_token.set(next_token);
+}
+
+fn count_answer(stats: &Stats, answer: &Answer) {
+    let counter = match answer {
+        Answer::Outcome(Outcome::Held(_)) => &stats.held,
+        Answer::Outcome(Outcome::Renewed(_)) => &stats.renewed,
+        Answer::Outcome(Outcome::QueueFull(_)) => &stats.queue_full,
+        Answer::Outcome(Outcome::Invalid(_)) => &stats.invalid,
+        _ => return,
+    };
+    counter.add(1);
+}
+
+fn count_event(stats: &Stats, event: &Event) {
+    let counter = match &event.change {
+        Change::Granted { .. } => &stats.granted,
+        Change::Ended { how, .. } => match how {
+            Ending::Released => &stats.released,
+            Ending::Expired => &stats.expired,
+            Ending::Revoked => &stats.revoked,
+            Ending::Superseded => &stats.superseded,
+        },
+    };
+    counter.add(1);
+}
+
+impl Shared {
+    /// Shows durable events to whoever watches.
+    fn show(&self, batch: Arc<[Event]>, revision: u64) {
+        for event in &*batch {
+            count_event(&self.stats, event);
+        }
+        if self.events.receiver_count() > 0 {
+            let _ = self.events.send(Arc::clone(&batch));
+        }
+        self.recent.push(batch);
+        // After that: who does not wait yet finds it there.
+        if self.news.receiver_count() > 0 {
+            self.news.send_replace(revision);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Order, stamp, apply, answer, without I/O.
+//!
+//! ```text
+//!   begin (now, room)          request · gone · hang_up · unclaimed
+//!         │                               │
+//!         ▼                               ▼
+//!   stamp · Grace? · what is      machine.apply ──► bytes of the batch · answers · events
+//!   owed · Expire?                                        │
+//!                      the caller makes entry() durable ◄─┘
+//!                          │ it is                  │ it may not be
+//!                          ▼                        ▼
+//!                      committed: answers       failed · deposed: each caller in flight is told
+//!                      and events leave         that its outcome is unknown
+//! ```
+//!
+//! The orderer reads no clock, draws no random number and waits for nothing; it is given what it needs. So
+//! the pipeline's driver runs it on a thread with a real log, and the lab's simulator runs it in virtual time.
+//!
+//! The caller reads the clock for [`Orderer::begin`] **after** it has taken in the requests of the batch: none
+//! of them was sent later than its stamp, so a lease never ends before its holder's own reckoning from the
+//! moment of sending.
+
+mod intake;
+mod presence;
+mod replies;
+#[cfg(test)]
+mod tests;
+
+use std::mem;
+use std::vec::Drain;
+
+use palisade_core::{
+    Away, Command, Effect, Entry, Event, GrantRef, LeaseKey, Machine, Outcome, RequestId, Span,
+    Timestamp, WallTime,
+};
+
+pub use presence::Presence;
+pub use replies::Address;
+
+use super::codec::{encode_command, encode_head};
+use super::request::{Answer, Failure, Request};
+use intake::{Intake, intake};
+use replies::Replies;
+
+/// The orderer is to begin a batch at least this often, so that it notices that it was itself away; more
+/// often where a live lease does not bear a pause of this length.
+const HEARTBEAT: Span = Span::from_millis(100);
+
+/// Work on one batch before it is made durable, so that whatever is asked, leases end in time; and how many
+/// operations are done between two looks at the clock. A page of a listing counts for many.
+const TURN: Span = Span::from_millis(10);
+const LOOK_AFTER: usize = 256;
+const PAGE_WEIGHT: usize = 64;
+
+/// A batch is made durable when it has grown to this.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// The room that the log must have for a batch: its full size and the longest command.
+pub const ROOM: usize = BATCH_BYTES + (4 << 10);
+
+/// The clocks at the beginning of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// The authority's clock. One that goes back counts as one that stands still.
+    pub at: Timestamp,
+    /// The wall clock, which decides nothing.
+    pub wall: WallTime,
+    /// The processor time that the ordering thread has used; none when the orderer is new.
+    pub worked: Span,
+}
+
+/// Answers and events that may leave the authority, because the batch that they rest on is durable.
+pub struct Released<'a, A> {
+    /// Answers, in the order in which they were found.
+    pub answers: Drain<'a, (A, Answer)>,
+    /// Changes of locks, in the order of the log.
+    pub events: Drain<'a, Event>,
+}
+
+/// The machine, the batch being built, and who waits for which answer at an address `A`.
+///
+/// A batch begins with [`begin`](Orderer::begin), or with [`open`](Orderer::open) for the first one, and ends
+/// with [`committed`](Orderer::committed). [`request`](Orderer::request) is for the time between them.
+pub struct Orderer<A> {
+    machine: Machine,
+    presence: Presence,
+    manual_clock: bool,
+    batch_bytes: usize,
+    /// The batch: its stamp, its bytes, and how many of them are the head. Empty while none is being built.
+    at: Timestamp,
+    wall: WallTime,
+    bytes: Vec<u8>,
+    head: usize,
+    effects: Vec<Effect>,
+    events: Vec<Event>,
+    replies: Replies<A>,
+    /// Why the log takes nothing now, if so.
+    no_room: Option<String>,
+    /// Withdrawals and releases for callers that left: recorded first in the next batch that has room.
+    owed: Vec<Command>,
+    /// Operations done since the clock was looked at.
+    done: usize,
+}
+
+impl<A: Address> Orderer<A> {
+    /// Goes on from the state a log ends in. A manual clock passes while nobody works, so it shows no
+    /// absence.
+    #[must_use]
+    pub fn new(machine: Machine, manual_clock: bool) -> Orderer<A> {
+        Orderer {
+            presence: Presence::new(machine.now()),
+            at: machine.now(),
+            wall: WallTime::default(),
+            machine,
+            manual_clock,
+            batch_bytes: BATCH_BYTES,
+            bytes: Vec::new(),
+            head: 0,
+            effects: Vec::new(),
+            events: Vec::new(),
+            replies: Replies::default(),
+            no_room: None,
+            owed: Vec::new(),
+            done: 0,
+        }
+    }
+
+    /// The same with smaller batches: the log then needs room for so many bytes and one command.
+    #[must_use]
+    pub fn with_batches_of(self, bytes: usize) -> Orderer<A> {
+        Orderer {
+            batch_bytes: bytes,
+            ..self
+        }
+    }
+
+    /// The state, with the batch being built.
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The stamp of the latest batch.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.at
+    }
+
+    /// The next instant at which something ends by itself; `None` also while the log has no room for its end.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.machine.next_due().filter(|_| self.no_room.is_none())
+    }
+
+    /// The longest sleep until the next batch begins: longer ones look like absence.
+    #[must_use]
+    pub fn heartbeat(&self) -> Span {
+        HEARTBEAT.min(self.machine.bears())
+    }
+
+    /// The ordering thread slept for `span`, of which it had meant to sleep `planned`.
+    pub fn slept(&mut self, span: Span, planned: Span) {
+        self.presence.slept(span, planned);
+    }
+
+    /// Begins the first batch: what has to be recorded before anybody is served.
+    pub fn open(&mut self, at: Timestamp, wall: WallTime, first: Vec<Command>) {
+        self.stamp(at, wall);
+        for command in first {
+            self.apply(command);
+        }
+    }
+
+    /// Begins a batch, and records first what time has done. Says for which absence leases got their time
+    /// again (rule A7). An error in `room` is why the log takes nothing: then nothing is applied until a batch
+    /// has room, and for that time, too, leases get theirs again.
+    pub fn begin(&mut self, now: Moment, room: Result<(), String>) -> Option<Away> {
+        let was_full = mem::replace(&mut self.no_room, room.err()).is_some();
+        self.stamp(now.at, now.wall);
+        let found = self.look(now.worked);
+        if self.no_room.is_some() {
+            return None;
+        }
+        let away = if was_full { Some(Away::Stalled) } else { found };
+        if let Some(away) = away {
+            self.apply(Command::Grace(away));
+        }
+        for command in mem::take(&mut self.owed) {
+            self.apply(command);
+        }
+        if self.machine.next_due().is_some_and(|due| due <= self.at) {
+            self.apply(Command::Expire);
+        }
+        away
+    }
+
+    /// Whether the batch has grown so large, or taken so long, that it is to be made durable before another
+    /// request is put into it. The clock is asked for once in some hundred operations.
+    pub fn is_batch_over(&mut self, now: impl FnOnce() -> Timestamp) -> bool {
+        if self.bytes.len() >= self.batch_bytes {
+            return true;
+        }
+        if self.done < LOOK_AFTER {
+            return false;
+        }
+        self.done = 0;
+        now().since(self.at) > TURN
+    }
+
+    /// Takes a request in. A new lease gets the secret `key`.
+    pub fn request(&mut self, request: Request, to: A, key: impl FnOnce() -> LeaseKey) {
+        self.done += match &request {
+            Request::List { .. } => PAGE_WEIGHT,
+            _ => 1,
+        };
+        match intake(request, &self.machine, self.at, self.manual_clock, key) {
+            Intake::Command(command) => self.carry_out(command, to),
+            Intake::Answer(answer) => self.answer(to, answer),
+        }
+    }
+
+    /// Adds an answer that is known without the machine; it leaves with this batch.
+    pub fn answer(&mut self, to: A, answer: Answer) {
+        self.replies.answer(to, answer);
+    }
+
+    /// The caller of a waiting request went away. It leaves the queue, unless it was asked again elsewhere.
+    pub fn gone(&mut self, request: RequestId) {
+        if self.replies.gone(&request) {
+            self.record(Command::Withdraw(request));
+        }
+    }
+
+    /// A session ended: its requests leave their queues.
+    pub fn hang_up(&mut self, session: u64) {
+        for request in self.replies.hang_up(session) {
+            self.record(Command::Withdraw(request));
+        }
+    }
+
+    /// A grant reached nobody, and nobody can ask for it again: it is released, with this batch or the next.
+    pub fn unclaimed(&mut self, grant: GrantRef) {
+        self.record(Command::Release(grant));
+    }
+
+    /// The bytes that must be durable before the batch is [`committed`](Orderer::committed); `None` if
+    /// nothing changed.
+    #[must_use]
+    pub fn entry(&self) -> Option<&[u8]> {
+        (self.bytes.len() > self.head).then_some(&self.bytes)
+    }
+
+    /// Whether anybody gets an answer with this batch.
+    #[must_use]
+    pub fn has_answers(&self) -> bool {
+        self.replies.has_answers()
+    }
+
+    /// The batch is durable and over, so what rests on it may leave.
+    pub fn committed(&mut self) -> Released<'_, A> {
+        self.end_batch();
+        Released {
+            answers: self.replies.take(),
+            events: self.events.drain(..),
+        }
+    }
+
+    /// The log failed, so it is not certain that the batch is durable. Every caller in flight is told that its
+    /// outcome is unknown. The machine may be ahead of the log and must not be used any more.
+    pub fn failed(&mut self) -> Drain<'_, (A, Answer)> {
+        self.disown(|| Answer::Failed(Failure::lost()))
+    }
+
+    /// Another node leads, so the batch may be lost. Otherwise as [`failed`](Orderer::failed).
+    pub fn deposed(&mut self) -> Drain<'_, (A, Answer)> {
+        self.disown(|| {
+            let why = "another node took over before this one answered".into();
+            Answer::Failed(Failure::UnknownOutcome(why))
+        })
+    }
+
+    /// The authority stops in order, after its last batch: requests that still wait got nothing.
+    pub fn stopped(&mut self) -> Drain<'_, (A, Answer)> {
+        self.replies
+            .end_waits(|| Answer::Failed(Failure::stopping()));
+        self.replies.take()
+    }
+
+    fn disown(&mut self, unknown: impl Fn() -> Answer) -> Drain<'_, (A, Answer)> {
+        self.end_batch();
+        self.events.clear();
+        self.replies.replace(&unknown);
+        self.replies.end_waits(unknown);
+        self.replies.take()
+    }
+
+    fn end_batch(&mut self) {
+        self.bytes.clear();
+        self.head = 0;
+    }
+
+    fn stamp(&mut self, at: Timestamp, wall: WallTime) {
+        debug_assert!(self.entry().is_none(), "the batch before is not over");
+        self.at = self.at.max(at);
+        self.wall = wall;
+        self.bytes.clear();
+        encode_head(&mut self.bytes, self.at, self.wall);
+        self.head = self.bytes.len();
+    }
+
+    /// How the time since the last look was spent.
+    fn look(&mut self, worked: Span) -> Option<Away> {
+        self.done = 0;
+        if self.manual_clock {
+            return None;
+        }
+        self.presence.look(self.at, worked, self.machine.bears())
+    }
+
+    fn carry_out(&mut self, command: Command, to: A) {
+        if let Some(why) = &self.no_room {
+            let why = format!("{why}; nothing happened");
+            return self.answer(to, Answer::Failed(Failure::Unavailable(why)));
+        }
+        let waits_as = match &command {
+            Command::Acquire(acquire) => acquire.request,
+            _ => None,
+        };
+        match (self.apply(command), waits_as) {
+            (Outcome::Queued, Some(request)) => self.replies.wait(request, to),
+            (outcome, _) => self.answer(to, Answer::Outcome(outcome)),
+        }
+    }
+
+    /// Records with this batch, or with the next one that there is and has room.
+    fn record(&mut self, command: Command) {
+        if self.bytes.is_empty() || self.no_room.is_some() {
+            self.owed.push(command);
+        } else {
+            self.apply(command);
+        }
+    }
+
+    /// Applies one command and puts it into the batch, unless it changed nothing.
+    fn apply(&mut self, command: Command) -> Outcome {
+        debug_assert!(!self.bytes.is_empty(), "no batch has begun");
+        let before = self.bytes.len();
+        encode_command(&mut self.bytes, &command);
+        let entry = Entry {
+            at: self.at,
+            wall: self.wall,
+            command,
+        };
+        let applied = self.machine.apply(entry, &mut self.effects);
+        if !applied.changed {
+            self.bytes.truncate(before);
+        }
+        for effect in self.effects.drain(..) {
+            match effect {
+                Effect::Settled { request, outcome } => {
+                    self.replies.settle(&request, Answer::Outcome(outcome));
+                }
+                Effect::Event(event) => self.events.push(event),
+            }
+        }
+        applied.outcome
+    }
+}

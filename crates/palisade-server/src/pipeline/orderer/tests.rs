@@ -1,0 +1,400 @@
+use std::cell::Cell;
+use std::rc::Rc;
+
+use palisade_core::{ClientId, LockName, Span, Ttl};
+
+use super::*;
+use crate::pipeline::codec::decode_batch;
+use crate::pipeline::replay::Replay;
+use crate::pipeline::request::Acquire;
+
+/// A numbered caller: of a session, or one that can go away.
+#[derive(Clone, Debug, Default)]
+struct To {
+    number: u32,
+    session: Option<u64>,
+    gone: Rc<Cell<bool>>,
+}
+
+impl Address for To {
+    fn session(&self) -> Option<u64> {
+        self.session
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+}
+
+fn caller(number: u32) -> To {
+    To {
+        number,
+        ..To::default()
+    }
+}
+
+fn of_session(session: u64, number: u32) -> To {
+    To {
+        session: Some(session),
+        ..caller(number)
+    }
+}
+
+/// An orderer, the log that its batches go to, and a time that moves when told.
+struct Bench {
+    orderer: Orderer<To>,
+    log: Vec<Vec<u8>>,
+    now_ms: u64,
+    worked: Span,
+}
+
+const TTL_MS: u64 = 10_000;
+
+impl Bench {
+    fn new() -> Bench {
+        Bench {
+            orderer: Orderer::new(Machine::new(1), false),
+            log: Vec::new(),
+            now_ms: 0,
+            worked: Span::ZERO,
+        }
+    }
+
+    /// Works for so long, so that it is no absence.
+    fn work(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.worked = self.worked.plus(Span::from_millis(ms));
+    }
+
+    fn begin(&mut self) -> Option<Away> {
+        self.begin_with(Ok(()))
+    }
+
+    fn begin_with(&mut self, room: Result<(), String>) -> Option<Away> {
+        let now = Moment {
+            at: Timestamp::from_millis(self.now_ms),
+            wall: WallTime::default(),
+            worked: self.worked,
+        };
+        self.orderer.begin(now, room)
+    }
+
+    /// Asks for a lock; the request is known by the caller's number.
+    fn acquire(&mut self, to: To, lock: &str, wait_ms: Option<u64>) {
+        let id = [to.number as u8; 16];
+        let wish = Acquire {
+            lock: LockName::new(lock).unwrap(),
+            client: ClientId::new(&format!("client-{}", to.number)).unwrap(),
+            lease: None,
+            ttl: Some(Ttl::from_millis(TTL_MS).unwrap()),
+            wait: wait_ms.map(Span::from_millis),
+            request: Some(RequestId::from_bytes(id)),
+            metadata: None,
+        };
+        self.orderer
+            .request(Request::Acquire(wish), to, || LeaseKey::from_bytes(id));
+    }
+
+    fn ask(&mut self, to: To, request: Request) {
+        self.orderer
+            .request(request, to, || panic!("this needs no key"));
+    }
+
+    /// The commands of the batch.
+    fn commands(&self) -> Vec<Command> {
+        let mut commands = Vec::new();
+        if let Some(entry) = self.orderer.entry() {
+            decode_batch(entry, |entry| commands.push(entry.command)).unwrap();
+        }
+        commands
+    }
+
+    /// Puts the batch into the log, and takes what it releases.
+    fn commit(&mut self) -> (Vec<(u32, Answer)>, Vec<Event>) {
+        self.log.extend(self.orderer.entry().map(<[u8]>::to_vec));
+        let Released { answers, events } = self.orderer.committed();
+        let events = events.collect();
+        (numbered(answers), events)
+    }
+
+    /// What a restart would find.
+    fn recovered(&self) -> Machine {
+        let mut replay = Replay::from_nothing(7);
+        for batch in &self.log {
+            replay.batch(batch).unwrap();
+        }
+        replay.finish()
+    }
+}
+
+fn numbered(answers: Drain<'_, (To, Answer)>) -> Vec<(u32, Answer)> {
+    answers.map(|(to, answer)| (to.number, answer)).collect()
+}
+
+fn grant_of(answers: &[(u32, Answer)], number: u32) -> GrantRef {
+    let found = answers.iter().find_map(|(to, answer)| match answer {
+        Answer::Outcome(Outcome::Granted(granted)) if *to == number => Some(granted),
+        _ => None,
+    });
+    let granted = found.unwrap_or_else(|| panic!("{number} was not granted: {answers:?}"));
+    GrantRef {
+        lock: LockName::new("a").unwrap(),
+        key: granted.key,
+        token: Some(granted.token),
+    }
+}
+
+fn unknown(answers: &[(u32, Answer)]) -> Vec<u32> {
+    let unknown = answers
+        .iter()
+        .filter(|(_, answer)| matches!(answer, Answer::Failed(Failure::UnknownOutcome(_))));
+    unknown.map(|(to, _)| *to).collect()
+}
+
+#[test]
+fn what_is_released_is_in_the_entry_that_was_committed() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    assert!(bench.orderer.has_answers());
+    let (answers, events) = bench.commit();
+    let token = grant_of(&answers, 1).token;
+    assert_eq!(events.len(), 1);
+    let recovered = bench.recovered();
+    let holder = recovered.holder("a", recovered.now());
+    assert_eq!(holder.map(|holder| holder.token), token);
+    assert!(!bench.orderer.has_answers(), "an answer leaves once");
+}
+
+#[test]
+fn what_changes_nothing_is_answered_and_is_no_entry() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    bench.commit();
+    bench.begin();
+    bench.ask(caller(2), Request::Show(LockName::new("a").unwrap()));
+    bench.ask(caller(3), Request::Advance(Span::from_millis(1)));
+    assert_eq!(bench.orderer.entry(), None);
+    let (answers, _) = bench.commit();
+    assert!(matches!(answers[0], (2, Answer::Lock(_))));
+    assert!(matches!(
+        answers[1],
+        (3, Answer::Failed(Failure::Refused(_)))
+    ));
+}
+
+#[test]
+fn a_failed_commit_tells_everybody_in_flight_that_the_outcome_is_unknown() {
+    type Ending = fn(&mut Orderer<To>) -> Drain<'_, (To, Answer)>;
+    let endings: [(Ending, &str); 2] = [
+        (Orderer::failed, "stopped before it answered"),
+        (Orderer::deposed, "another node took over"),
+    ];
+    for (ending, said) in endings {
+        let mut bench = Bench::new();
+        bench.begin();
+        bench.acquire(caller(1), "a", None);
+        bench.acquire(of_session(7, 2), "a", Some(60_000));
+        bench.acquire(caller(3), "a", Some(60_000));
+        bench.commit();
+        bench.begin();
+        bench.acquire(caller(4), "b", None);
+        bench.ask(caller(5), Request::Status);
+        let told = numbered(ending(&mut bench.orderer));
+        assert_eq!(
+            unknown(&told),
+            [4, 5, 2, 3],
+            "in flight, then those who wait"
+        );
+        assert!(
+            told.iter()
+                .all(|(_, answer)| format!("{answer:?}").contains(said))
+        );
+        let (answers, events) = bench.commit();
+        assert!(
+            answers.is_empty() && events.is_empty(),
+            "{answers:?} {events:?}"
+        );
+    }
+}
+
+#[test]
+fn a_stop_in_order_tells_those_who_wait_that_they_got_nothing() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    bench.acquire(of_session(7, 2), "a", Some(60_000));
+    bench.commit();
+    let told = numbered(bench.orderer.stopped());
+    assert!(matches!(
+        told[..],
+        [(2, Answer::Failed(Failure::Unavailable(_)))]
+    ));
+}
+
+#[test]
+fn a_hang_up_takes_the_sessions_requests_out_of_their_queues_in_order() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    for (session, number) in [(7, 5), (8, 3), (7, 4), (7, 2)] {
+        bench.acquire(of_session(session, number), "a", Some(60_000));
+    }
+    bench.commit();
+    bench.begin();
+    bench.orderer.hang_up(7);
+    let withdrawn = [5, 4, 2].map(|number| Command::Withdraw(RequestId::from_bytes([number; 16])));
+    assert_eq!(bench.commands(), withdrawn);
+    let (answers, _) = bench.commit();
+    assert!(answers.is_empty(), "nobody is there to be told");
+    assert_eq!(bench.recovered().waiters(), 1);
+}
+
+#[test]
+fn a_request_asked_again_elsewhere_outlives_its_first_caller() {
+    let mut bench = Bench::new();
+    let first = caller(2);
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    bench.acquire(first.clone(), "a", Some(60_000));
+    bench.acquire(of_session(7, 2), "a", Some(60_000));
+    let (answers, _) = bench.commit();
+    assert_eq!(unknown(&answers), [2], "where it was asked first");
+    first.gone.set(true);
+    bench.begin();
+    bench.orderer.gone(RequestId::from_bytes([2; 16]));
+    assert_eq!(bench.commands(), []);
+    bench.orderer.hang_up(7);
+    assert_eq!(bench.commands().len(), 1, "the last one to ask is gone");
+    // The control: nobody asked again.
+    bench.commit();
+    let alone = caller(3);
+    bench.begin();
+    bench.acquire(alone.clone(), "a", Some(60_000));
+    bench.commit();
+    alone.gone.set(true);
+    bench.begin();
+    bench.orderer.gone(RequestId::from_bytes([3; 16]));
+    assert_eq!(bench.commands().len(), 1);
+}
+
+#[test]
+fn a_full_log_refuses_changes_and_lets_them_in_again_after_a_grace() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    bench.acquire(of_session(7, 2), "a", Some(60_000));
+    bench.commit();
+    let due = bench.orderer.next_due();
+    assert!(due.is_some());
+
+    bench.work(TTL_MS + 1);
+    assert_eq!(bench.begin_with(Err("the disk is full".into())), None);
+    bench.acquire(caller(3), "b", None);
+    bench.ask(caller(4), Request::Status);
+    bench.orderer.hang_up(7);
+    assert_eq!(bench.orderer.entry(), None, "not even the expiry");
+    assert_eq!(bench.orderer.next_due(), None, "it would wake for nothing");
+    let (answers, _) = bench.commit();
+    let refused = Failure::Unavailable("the disk is full; nothing happened".into());
+    assert!(matches!(&answers[0], (3, Answer::Failed(failed)) if *failed == refused));
+    assert!(matches!(answers[1], (4, Answer::Status(_))));
+
+    assert_eq!(bench.begin(), Some(Away::Stalled));
+    bench.acquire(caller(5), "a", None);
+    let commands = bench.commands();
+    let withdrawn = Command::Withdraw(RequestId::from_bytes([2; 16]));
+    assert_eq!(commands[..2], [Command::Grace(Away::Stalled), withdrawn]);
+    let (answers, _) = bench.commit();
+    let held = matches!(&answers[0], (5, Answer::Outcome(Outcome::Held(holder)))
+        if holder.remaining.as_millis() == TTL_MS);
+    assert!(held, "it has its full time again: {answers:?}");
+}
+
+#[test]
+fn a_grant_that_nobody_took_is_released_in_the_next_batch() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    let (answers, _) = bench.commit();
+    let grant = grant_of(&answers, 1);
+    bench.orderer.unclaimed(grant.clone());
+    assert_eq!(bench.orderer.entry(), None, "its batch is over");
+    bench.begin();
+    assert_eq!(bench.commands(), [Command::Release(grant)]);
+    bench.commit();
+    assert_eq!(bench.recovered().locks(), 0);
+}
+
+#[test]
+fn what_is_over_ends_before_the_requests_of_the_same_batch() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    bench.commit();
+    for (passed, granted) in [(TTL_MS - 1, false), (1, true)] {
+        bench.work(passed);
+        bench.begin();
+        bench.acquire(caller(2 + u32::from(granted)), "a", None);
+        let expires = matches!(bench.commands().first(), Some(Command::Expire));
+        assert_eq!(expires, granted);
+        let (answers, _) = bench.commit();
+        let got = matches!(answers[0].1, Answer::Outcome(Outcome::Granted(_)));
+        assert_eq!(got, granted, "after {passed} ms more");
+    }
+}
+
+#[test]
+fn an_absence_gives_leases_their_time_again_and_work_does_not() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    bench.commit();
+    bench.work(5_000);
+    assert_eq!(bench.begin(), None);
+    bench.commit();
+    bench.now_ms += 5_000;
+    assert_eq!(bench.begin(), Some(Away::Stalled));
+    assert_eq!(bench.commands()[0], Command::Grace(Away::Stalled));
+    bench.commit();
+    let slept = Span::from_millis(5_000);
+    bench.now_ms += 5_000;
+    bench.orderer.slept(slept, slept);
+    assert_eq!(bench.begin(), None);
+}
+
+#[test]
+fn a_batch_is_over_when_it_is_large_or_took_long() {
+    let mut bench = Bench::new();
+    bench.orderer = bench.orderer.with_batches_of(200);
+    bench.begin();
+    let mut taken = 0;
+    while !bench
+        .orderer
+        .is_batch_over(|| panic!("it is too early to look at the clock"))
+    {
+        taken += 1;
+        bench.acquire(caller(taken), &format!("lock-{taken}"), None);
+    }
+    assert!((3..10).contains(&taken), "{taken}");
+    bench.commit();
+
+    bench.begin();
+    let ask = |bench: &mut Bench| bench.ask(caller(1), Request::Status);
+    (0..LOOK_AFTER).for_each(|_| ask(&mut bench));
+    assert!(!bench.orderer.is_batch_over(|| Timestamp::ZERO.after(TURN)));
+    (0..LOOK_AFTER).for_each(|_| ask(&mut bench));
+    assert!(bench.orderer.is_batch_over(|| Timestamp::from_millis(11)));
+}
+
+#[test]
+fn the_stamp_never_goes_back() {
+    let mut bench = Bench::new();
+    bench.work(500);
+    bench.begin();
+    bench.commit();
+    bench.now_ms = 100;
+    bench.begin();
+    assert_eq!(bench.orderer.now(), Timestamp::from_millis(500));
+}
