@@ -185,18 +185,18 @@ impl LockRequest {
         })
     }
 
-    fn client_and_lease(&self) -> Result<(ClientId, Under), Error> {
+    fn client_and_lease(&self) -> Result<(ClientId, Under<()>), Error> {
         if let Some(parent) = &self.under {
             return match &parent.lost {
                 Some(lost) => Err(lost.clone().into()),
-                None => Ok((parent.client.clone(), Under::Existing(parent.key))),
+                None => Ok((parent.client.clone(), Under::existing(parent.key))),
             };
         }
         let client = match &self.client {
             Some(client) => ClientId::new(client)?,
             None => self.inner.identity.next()?,
         };
-        Ok((client, Under::New(ttl(self.ttl)?)))
+        Ok((client, Under::new(ttl(self.ttl)?)))
     }
 
     fn conclude(

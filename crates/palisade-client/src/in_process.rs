@@ -9,20 +9,18 @@ use std::sync::Arc;
 
 use futures_util::stream;
 use palisade_core::{
-    AuthorityId, Event, GrantRef, Limits, LockName, LockView, Machine, Outcome, RequestId, Span,
-    Token, Ttl,
+    AuthorityId, Event, GrantRef, Limits, LockName, LockView, Machine, RequestId, Span, Token, Ttl,
 };
-use palisade_server::pipeline::{
-    self, Acquire, Answer, Failure, Forgetful, Handle, Identity, Request, Start,
-};
+use palisade_server::pipeline::{self, Answer, Forgetful, Handle, Identity, Request, Start};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::answers;
 use crate::fault::Fault;
 use crate::random;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Released, Renewal,
-    Revocation, Status, Under, WatchEvent,
+    Revocation, Status, WatchEvent,
 };
 
 /// An authority in this process.
@@ -82,15 +80,7 @@ impl InProcess {
     pub async fn advance(&self, by: Span) -> Result<(), Fault> {
         match self.handle.call(Request::Advance(by)).await {
             Answer::Clock(_) => Ok(()),
-            other => Err(refused(other)),
-        }
-    }
-
-    async fn outcome(&self, request: Request) -> Result<Outcome, Fault> {
-        match self.handle.call(request).await {
-            Answer::Outcome(Outcome::Invalid(invalid)) => Err(invalid.into()),
-            Answer::Outcome(outcome) => Ok(outcome),
-            other => Err(refused(other)),
+            other => Err(answers::refused(other)),
         }
     }
 }
@@ -109,69 +99,30 @@ impl LockService for InProcess {
     }
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
-        let (ttl, lease) = match request.under {
-            Under::New(ttl) => (Some(ttl), None),
-            Under::Existing(key) => (None, Some(key)),
-        };
-        let acquire = Acquire {
-            lock: request.lock,
-            client: request.client,
-            lease,
-            ttl,
-            wait: request.wait,
-            request: Some(request.request),
-            metadata: request.metadata,
-        };
-        Box::pin(async move {
-            Ok(match self.outcome(Request::Acquire(acquire)).await? {
-                Outcome::Granted(granted) => Acquired::Granted(granted),
-                Outcome::Held(holder) => Acquired::Held(holder),
-                Outcome::QueueFull(bound) => Acquired::QueueFull(queue_full(bound)),
-                Outcome::TooManyLocks { max } => Acquired::TooManyLocks(
-                    format!("{max} locks are held, the largest number allowed").into(),
-                ),
-                Outcome::Ended { how, .. } => Acquired::Over(Some(how)),
-                Outcome::NotHeld => Acquired::Over(None),
-                Outcome::Abandoned => Acquired::Abandoned,
-                Outcome::TokensExhausted => Acquired::TokensExhausted,
-                other => return Err(misplaced(&other)),
-            })
-        })
+        let asked = Request::Acquire(request.into());
+        Box::pin(async move { answers::acquired(self.handle.call(asked).await) })
     }
 
     fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {
-        Box::pin(async move {
-            Ok(match self.outcome(Request::Renew { grant, ttl }).await? {
-                Outcome::Renewed(renewed) => Renewal::Renewed(renewed),
-                Outcome::Ended { how, .. } => Renewal::Ended(how),
-                Outcome::NotHeld => Renewal::NotHeld,
-                Outcome::Stale { highest } => Renewal::Stale { highest },
-                other => return Err(misplaced(&other)),
-            })
-        })
+        let asked = Request::Renew { grant, ttl };
+        Box::pin(async move { answers::renewed(self.handle.call(asked).await) })
     }
 
     fn release(&self, grant: GrantRef) -> Operation<'_, Released> {
-        Box::pin(async move {
-            Ok(match self.outcome(Request::Release(grant)).await? {
-                Outcome::Released { .. } => Released::Released,
-                Outcome::Ended { how, .. } => Released::Ended(how),
-                Outcome::NotHeld => Released::NotHeld,
-                Outcome::Stale { highest } => Released::Stale { highest },
-                other => return Err(misplaced(&other)),
-            })
-        })
+        let asked = Request::Release(grant);
+        Box::pin(async move { answers::released(self.handle.call(asked).await) })
     }
 
     fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
-        Box::pin(async move { self.outcome(Request::Abandon(request)).await.map(drop) })
+        let asked = Request::Abandon(request);
+        Box::pin(async move { answers::outcome(self.handle.call(asked).await).map(drop) })
     }
 
     fn show(&self, lock: LockName) -> Operation<'_, LockView> {
         Box::pin(async move {
             match self.handle.call(Request::Show(lock)).await {
                 Answer::Lock(view) => Ok(view),
-                other => Err(refused(other)),
+                other => Err(answers::refused(other)),
             }
         })
     }
@@ -196,7 +147,7 @@ impl LockService for InProcess {
                     locks,
                     next: next.map(|next| Cursor(next.to_string().into())),
                 }),
-                other => Err(refused(other)),
+                other => Err(answers::refused(other)),
             }
         })
     }
@@ -224,22 +175,14 @@ impl LockService for InProcess {
             token,
             reason: reason.into(),
         };
-        Box::pin(async move {
-            Ok(match self.outcome(request).await? {
-                Outcome::Revoked { .. } => Revocation::Revoked,
-                Outcome::Ended { how, .. } => Revocation::Ended(how),
-                Outcome::NotHeld => Revocation::NotHeld,
-                Outcome::Stale { highest } => Revocation::Stale { highest },
-                other => return Err(misplaced(&other)),
-            })
-        })
+        Box::pin(async move { answers::revoked(self.handle.call(request).await) })
     }
 
     fn status(&self) -> Operation<'_, Status> {
         Box::pin(async move {
             let status = match self.handle.call(Request::Status).await {
                 Answer::Status(status) => status,
-                other => return Err(refused(other)),
+                other => return Err(answers::refused(other)),
             };
             let identity = self.handle.identity();
             Ok(Status {
@@ -322,30 +265,4 @@ fn identity() -> Result<Identity, Fault> {
         authority: AuthorityId::new(&format!("in-process-{hex}"))?,
         incarnation: hex,
     })
-}
-
-fn queue_full(bound: palisade_core::QueueBound) -> Box<str> {
-    use palisade_core::QueueBound::{Client, Lock};
-    match bound {
-        Lock { max } => format!("{max} requests wait for this lock, the largest number allowed"),
-        Client { max } => format!("{max} requests of this client wait, the largest number allowed"),
-    }
-    .into()
-}
-
-/// Converts an answer that does not match the question into a fault, by what the caller may do next.
-fn refused(answer: Answer) -> Fault {
-    match answer {
-        Answer::Failed(Failure::Unavailable(why)) => Fault::unavailable(why),
-        Answer::Failed(Failure::UnknownOutcome(why)) => Fault::unknown_outcome(why),
-        Answer::Failed(Failure::Refused(why)) => Fault::Unsupported(why.into()),
-        Answer::Outcome(outcome) => misplaced(&outcome),
-        _ => Fault::unknown_outcome("the authority's answer does not match the question"),
-    }
-}
-
-fn misplaced(outcome: &Outcome) -> Fault {
-    Fault::unknown_outcome(format!(
-        "the authority's answer does not match the question: {outcome:?}"
-    ))
 }

@@ -94,6 +94,8 @@ mod schedule;
 mod url;
 mod watch;
 
+#[cfg(feature = "in-process")]
+pub mod answers;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 #[cfg(feature = "etcd")]

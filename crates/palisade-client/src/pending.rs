@@ -28,9 +28,9 @@ type Judged = ControlFlow<Result<Acquired, Fault>, Fault>;
 impl Pending {
     pub(crate) fn new(keeper: Arc<Keeper>, request: &AcquireRequest) -> Pending {
         let ttl = match request.under {
-            Under::New(ttl) => ttl.span(),
+            Under::New { ttl, .. } => ttl.span(),
             // The parent lease may be renewed by its own guard for a long time.
-            Under::Existing(_) => Ttl::MAX.span(),
+            Under::Existing { .. } => Ttl::MAX.span(),
         };
         // Twice the time to live, because neither clock is exact and a renewal cannot happen without a guard.
         let lingers = request.wait.unwrap_or(Span::ZERO).plus(ttl).plus(ttl);

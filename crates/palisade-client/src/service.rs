@@ -13,11 +13,13 @@ use std::pin::Pin;
 
 use futures_core::Stream;
 use palisade_core::{
-    AuthorityId, Change, ClientId, Ending, GrantRef, Granted, Holder, LeaseKey, LockName, LockView,
-    Renewed, RequestId, Span, Token, Ttl,
+    AuthorityId, Change, ClientId, Ending, GrantRef, Granted, Holder, LockName, LockView, Renewed,
+    RequestId, Span, Token, Ttl, Wish,
 };
 
 use crate::fault::Fault;
+
+pub use palisade_core::Under;
 
 /// An operation in flight. Dropping it stops waiting for the answer; the operation may still happen.
 pub type Operation<'a, T> = Pin<Box<dyn Future<Output = Result<T, Fault>> + Send + 'a>>;
@@ -85,7 +87,7 @@ fn unsupported<'a, T: 'a>(what: &'static str) -> Operation<'a, T> {
     Box::pin(async move { Err(Fault::unsupported(what)) })
 }
 
-/// A request for a lock.
+/// A request for a lock: a [`Wish`] that always has an id.
 #[derive(Clone, Debug)]
 pub struct AcquireRequest {
     /// The requested lock.
@@ -93,7 +95,7 @@ pub struct AcquireRequest {
     /// The requesting client.
     pub client: ClientId,
     /// The lease that the grant goes under.
-    pub under: Under,
+    pub under: Under<()>,
     /// How long to wait in the queue; `None` for a try.
     pub wait: Option<Span>,
     /// The id that makes a retry recognisable, and that [`LockService::abandon`] takes.
@@ -102,13 +104,17 @@ pub struct AcquireRequest {
     pub metadata: Option<Box<str>>,
 }
 
-/// The lease that a grant goes under.
-#[derive(Clone, Copy, Debug)]
-pub enum Under {
-    /// A new lease that lasts this long without renewal.
-    New(Ttl),
-    /// A lease that the client has; the grant ends with it.
-    Existing(LeaseKey),
+impl From<AcquireRequest> for Wish {
+    fn from(asked: AcquireRequest) -> Wish {
+        Wish {
+            lock: asked.lock,
+            client: asked.client,
+            under: asked.under,
+            wait: asked.wait,
+            request: Some(asked.request),
+            metadata: asked.metadata,
+        }
+    }
 }
 
 /// The outcomes of an acquire.

@@ -75,15 +75,18 @@ pub enum Away {
     Paused(Span),
 }
 
-/// A request for a lock.
+/// A request for a lock before it is ordered: a new lease has no secret yet.
+pub type Wish = Acquire<()>;
+
+/// A request for a lock. `K` is the secret of a new lease, which whoever orders the log draws.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acquire {
+pub struct Acquire<K = LeaseKey> {
     /// Which lock.
     pub lock: LockName,
     /// Who asks.
     pub client: ClientId,
     /// The lease to put the grant under.
-    pub under: Under,
+    pub under: Under<K>,
     /// How long to wait in the queue; `None` is a try.
     pub wait: Option<Span>,
     /// What makes a retry recognisable. A request that may wait always has one.
@@ -92,13 +95,31 @@ pub struct Acquire {
     pub metadata: Option<Box<str>>,
 }
 
+impl Wish {
+    /// The request as it is logged.
+    #[must_use]
+    pub fn with_key(self, key: impl FnOnce() -> LeaseKey) -> Acquire {
+        Acquire {
+            lock: self.lock,
+            client: self.client,
+            under: match self.under {
+                Under::New { key: (), ttl } => Under::New { key: key(), ttl },
+                Under::Existing { key, ttl } => Under::Existing { key, ttl },
+            },
+            wait: self.wait,
+            request: self.request,
+            metadata: self.metadata,
+        }
+    }
+}
+
 /// The lease a new grant goes under.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Under {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Under<K = LeaseKey> {
     /// A lease made for this grant.
     New {
-        /// Its secret, drawn by whoever orders the log.
-        key: LeaseKey,
+        /// Its secret.
+        key: K,
         /// How long it lasts without renewal.
         ttl: Ttl,
     },
@@ -109,6 +130,20 @@ pub enum Under {
         /// If given, must be what the lease has.
         ttl: Option<Ttl>,
     },
+}
+
+impl Under<()> {
+    /// A new lease that lasts this long without renewal.
+    #[must_use]
+    pub const fn new(ttl: Ttl) -> Under<()> {
+        Under::New { key: (), ttl }
+    }
+
+    /// A lease that the client has.
+    #[must_use]
+    pub const fn existing(key: LeaseKey) -> Under<()> {
+        Under::Existing { key, ttl: None }
+    }
 }
 
 /// Names one grant: the lock, the lease's secret and, where the caller has it, the token.

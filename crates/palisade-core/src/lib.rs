@@ -35,7 +35,7 @@ pub mod outcome;
 pub mod time;
 pub mod token;
 
-pub use command::{Acquire, Away, Command, Entry, GrantRef, Under};
+pub use command::{Acquire, Away, Command, Entry, GrantRef, Under, Wish};
 pub use id::{LeaseId, LeaseKey, RequestId};
 pub use invalid::Invalid;
 pub use limits::Limits;

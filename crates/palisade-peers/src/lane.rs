@@ -69,7 +69,7 @@ impl Lane for Adapter {
             let request = AcquireRequest {
                 lock: self.lock.clone(),
                 client: self.client.clone(),
-                under: Under::New(self.ttl),
+                under: Under::new(self.ttl),
                 wait: Some(Span::from_millis(60_000)),
                 request: RequestId::from_bytes(self.request.to_le_bytes()),
                 metadata: None,

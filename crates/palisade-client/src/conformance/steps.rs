@@ -123,7 +123,7 @@ impl Hand {
         Ok(AcquireRequest {
             lock: self.lock.clone(),
             client: ClientId::new(&format!("hand-{}", request.to_hex())).map_err(say)?,
-            under: Under::New(ttl),
+            under: Under::new(ttl),
             wait: (wait > Duration::ZERO).then(|| Span::from(wait)),
             request,
             metadata: None,

@@ -82,7 +82,7 @@ impl Ticket {
 /// Acquires a lock.
 pub(super) async fn acquire(etcd: &Etcd, request: AcquireRequest) -> Result<Acquired, Fault> {
     let called = BootClock.now();
-    let Under::New(ttl) = request.under else {
+    let Under::New { ttl, .. } = request.under else {
         return Err(Fault::unsupported("put several locks under one lease"));
     };
     let seconds = whole_seconds(ttl)?;

@@ -17,8 +17,8 @@ use crate::service::{
 
 pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
     let (lease_duration_ms, lock_token) = match request.under {
-        Under::New(ttl) => (ttl.as_millis(), Vec::new()),
-        Under::Existing(key) => (0, bytes(key.as_bytes())),
+        Under::New { ttl, .. } => (ttl.as_millis(), Vec::new()),
+        Under::Existing { key, .. } => (0, bytes(key.as_bytes())),
     };
     pb::AcquireRequest {
         lock: request.lock.to_string(),

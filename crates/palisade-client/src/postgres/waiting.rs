@@ -15,7 +15,7 @@ pub(super) async fn acquire(
     request: AcquireRequest,
 ) -> Result<Acquired, Fault> {
     let called = BootClock.now();
-    let Under::New(ttl) = request.under else {
+    let Under::New { ttl, .. } = request.under else {
         return Err(Fault::unsupported("put several locks under one lease"));
     };
     let until = called.after(request.wait.unwrap_or(Span::ZERO));

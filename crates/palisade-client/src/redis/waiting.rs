@@ -21,7 +21,7 @@ pub(super) async fn acquire(redis: &Redis, request: AcquireRequest) -> Result<Ac
 
 async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault> {
     let called = BootClock.now();
-    let Under::New(ttl) = request.under else {
+    let Under::New { ttl, .. } = request.under else {
         return Err(Fault::unsupported("put several locks under one lease"));
     };
     let (id, millis) = (request.request.to_hex(), ttl.as_millis().to_string());

@@ -59,7 +59,7 @@ pub(super) async fn acquire(
     request: AcquireRequest,
 ) -> Result<Acquired, Fault> {
     let called = BootClock.now();
-    let Under::New(ttl) = request.under else {
+    let Under::New { ttl, .. } = request.under else {
         return Err(Fault::unsupported("put several locks under one lease"));
     };
     let directory = zookeeper.ensemble.directory(&request.lock);

@@ -144,7 +144,7 @@ async fn a_waiter_keeps_its_place_for_longer_than_its_lease_would_last() {
     let wish = |lock: &str, wait, id| AcquireRequest {
         lock: LockName::new(lock).unwrap(),
         client: ClientId::new("waiter").unwrap(),
-        under: Under::New(Ttl::from_millis(2_000).unwrap()),
+        under: Under::new(Ttl::from_millis(2_000).unwrap()),
         wait,
         request: RequestId::from_bytes([id; 16]),
         metadata: None,
@@ -283,7 +283,7 @@ fn stopped_waiter(url: &str, stopped: &std::sync::mpsc::Receiver<()>) -> Result<
         let asked = etcd.acquire(AcquireRequest {
             lock: lock.clone(),
             client: ClientId::new("stopped").unwrap(),
-            under: Under::New(Ttl::from_millis(2_000).unwrap()),
+            under: Under::new(Ttl::from_millis(2_000).unwrap()),
             wait: Some(Span::from_millis(60_000)),
             request: RequestId::from_bytes(*b"stopped waiter 1"),
             metadata: None,

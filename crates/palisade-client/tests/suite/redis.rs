@@ -290,7 +290,7 @@ async fn tokens_of_every_length_are_exact_and_distinct() {
         let wish = AcquireRequest {
             lock: lock.clone(),
             client: ClientId::new("c").unwrap(),
-            under: Under::New(Ttl::from_millis(60_000).unwrap()),
+            under: Under::new(Ttl::from_millis(60_000).unwrap()),
             wait: None,
             request: RequestId::from_bytes([number; 16]),
             metadata: None,

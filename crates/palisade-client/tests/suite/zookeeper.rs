@@ -160,7 +160,7 @@ fn wish(lock: &str, request: u8) -> AcquireRequest {
     AcquireRequest {
         lock: LockName::new(lock).unwrap(),
         client: ClientId::new("client").unwrap(),
-        under: Under::New(Ttl::from_millis(20_000).unwrap()),
+        under: Under::new(Ttl::from_millis(20_000).unwrap()),
         wait: Some(Span::from_millis(60_000)),
         request: RequestId::from_bytes([request; 16]),
         metadata: None,

@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use palisade_client::service::{
-    AcquireRequest, Acquired, LockService, Operation, Released, Renewal, Under,
+    AcquireRequest, Acquired, LockService, Operation, Released, Renewal,
 };
-use palisade_client::{Fault, Lease, LockView};
+use palisade_client::{Fault, Lease, LockView, answers};
 use palisade_core::fence::Sequence;
-use palisade_core::{
-    AuthorityId, GrantRef, LockName, Outcome, RequestId, Span, Timestamp, Token, Ttl,
-};
-use palisade_server::pipeline::{Acquire, Answer, Failure, Request};
+use palisade_core::{AuthorityId, GrantRef, LockName, RequestId, Span, Timestamp, Token, Ttl};
+use palisade_server::pipeline::{Answer, Request};
 use tokio::sync::oneshot;
 
 use super::clock::{MachineClock, hold};
@@ -141,7 +139,7 @@ impl Port {
         answer
     }
 
-    async fn call(&self, request: Request) -> Result<Outcome, Fault> {
+    async fn call(&self, request: Request) -> Result<Answer, Fault> {
         let answer = {
             let (reply, answer) = oneshot::channel();
             let mut state = hold(&self.state);
@@ -149,14 +147,8 @@ impl Port {
             state.answers.insert(id, reply);
             answer
         };
-        match answer.await {
-            Ok(Answer::Outcome(outcome)) => Ok(outcome),
-            Ok(Answer::Failed(Failure::Unavailable(why))) => Err(Fault::unavailable(why)),
-            Ok(Answer::Failed(Failure::Refused(why))) => Err(Fault::invalid(why)),
-            Ok(Answer::Failed(Failure::UnknownOutcome(why))) => Err(Fault::unknown_outcome(why)),
-            Ok(_) => Err(Fault::invalid("an answer to another question")),
-            Err(_) => Err(Fault::unknown_outcome("the connection broke")),
-        }
+        let broken = |_| Fault::unknown_outcome("the connection broke");
+        answer.await.map_err(broken)
     }
 
     /// How long an answer is good for, counted from `sent`. The mutant counts from its receipt.
@@ -188,75 +180,39 @@ impl LockService for Service {
     }
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
-        let (lease, ttl) = match request.under {
-            Under::New(ttl) => (None, Some(ttl)),
-            Under::Existing(key) => (Some(key), None),
-        };
-        let asked = Acquire {
-            lock: request.lock,
-            client: request.client,
-            lease,
-            ttl,
-            wait: request.wait,
-            request: Some(request.request),
-            metadata: request.metadata,
-        };
+        let asked = Request::Acquire(request.into());
         Box::pin(async move {
             let sent = self.0.clock.nanos();
-            match self.0.call(Request::Acquire(asked)).await? {
-                Outcome::Granted(mut granted) => {
-                    granted.valid_for = self.0.good_for(granted.valid_for, sent);
-                    Ok(Acquired::Granted(granted))
-                }
-                Outcome::Held(holder) => Ok(Acquired::Held(holder)),
-                Outcome::QueueFull(_) => Ok(Acquired::QueueFull("queue full".into())),
-                Outcome::TooManyLocks { .. } => Ok(Acquired::TooManyLocks("too many".into())),
-                Outcome::Ended { how, .. } => Ok(Acquired::Over(Some(how))),
-                Outcome::NotHeld => Ok(Acquired::Over(None)),
-                Outcome::Abandoned => Ok(Acquired::Abandoned),
-                Outcome::TokensExhausted => Ok(Acquired::TokensExhausted),
-                other => Err(unexpected(&other)),
+            let mut acquired = answers::acquired(self.0.call(asked).await?)?;
+            if let Acquired::Granted(granted) = &mut acquired {
+                granted.valid_for = self.0.good_for(granted.valid_for, sent);
             }
+            Ok(acquired)
         })
     }
 
     fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {
         Box::pin(async move {
             let sent = self.0.clock.nanos();
-            match self.0.call(Request::Renew { grant, ttl }).await? {
-                Outcome::Renewed(mut renewed) => {
-                    renewed.valid_for = self.0.good_for(renewed.valid_for, sent);
-                    Ok(Renewal::Renewed(renewed))
-                }
-                Outcome::Ended { how, .. } => Ok(Renewal::Ended(how)),
-                Outcome::NotHeld => Ok(Renewal::NotHeld),
-                Outcome::Stale { highest } => Ok(Renewal::Stale { highest }),
-                other => Err(unexpected(&other)),
+            let mut renewal = answers::renewed(self.0.call(Request::Renew { grant, ttl }).await?)?;
+            if let Renewal::Renewed(renewed) = &mut renewal {
+                renewed.valid_for = self.0.good_for(renewed.valid_for, sent);
             }
+            Ok(renewal)
         })
     }
 
     fn release(&self, grant: GrantRef) -> Operation<'_, Released> {
-        Box::pin(async move {
-            match self.0.call(Request::Release(grant)).await? {
-                Outcome::Released { .. } => Ok(Released::Released),
-                Outcome::Ended { how, .. } => Ok(Released::Ended(how)),
-                Outcome::NotHeld => Ok(Released::NotHeld),
-                Outcome::Stale { highest } => Ok(Released::Stale { highest }),
-                other => Err(unexpected(&other)),
-            }
-        })
+        Box::pin(async move { answers::released(self.0.call(Request::Release(grant)).await?) })
     }
 
     fn abandon(&self, request: RequestId) -> Operation<'_, ()> {
-        Box::pin(async move { self.0.call(Request::Abandon(request)).await.map(drop) })
+        Box::pin(async move {
+            answers::outcome(self.0.call(Request::Abandon(request)).await?).map(drop)
+        })
     }
 
     fn show(&self, _: LockName) -> Operation<'_, LockView> {
         Box::pin(async { Err(Fault::unsupported("show locks")) })
     }
-}
-
-fn unexpected(outcome: &Outcome) -> Fault {
-    Fault::invalid(format!("{outcome:?}"))
 }

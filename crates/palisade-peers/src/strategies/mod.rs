@@ -255,7 +255,7 @@ impl Holding {
         let request = AcquireRequest {
             lock: self.lock.clone(),
             client: self.client.clone(),
-            under: Under::New(ttl),
+            under: Under::new(ttl),
             wait: Some(Span::from_millis(600_000)),
             request: RequestId::from_bytes(random()?),
             metadata: None,

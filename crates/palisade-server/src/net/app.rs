@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use palisade_core::Wish;
 use tokio::sync::{Semaphore, watch};
 
 use super::budget::{Budget, Share};
 use super::session::OPERATION_BYTES;
 use super::settings::Settings;
 use super::watch::Feed;
-use crate::pipeline::{Acquire, Answer, Failure, Handle, Request};
+use crate::pipeline::{Answer, Failure, Handle, Request};
 use crate::shell::{self, Phase, Shell};
 
 /// The way to the pipeline, the bounds in force, and whether the server is going down.
@@ -57,7 +58,7 @@ impl App {
 
     /// Asks the pipeline one question. A wait in a queue ends when the server goes down.
     pub(super) async fn ask(&self, request: Request) -> Answer {
-        let Request::Acquire(Acquire {
+        let Request::Acquire(Wish {
             wait: Some(_),
             request: name,
             ..

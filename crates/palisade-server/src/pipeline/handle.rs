@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use palisade_core::{AuthorityId, Event, GrantRef, LockName, Outcome, RequestId};
+use palisade_core::{AuthorityId, Event, GrantRef, LockName, Outcome, RequestId, Wish};
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::random;
 use super::recent::{Recent, Since};
-use super::request::{Acquire, Answer, Failure, Request};
+use super::request::{Answer, Failure, Request};
 use super::stats::Stats;
 
 /// What a session's owner reads: finished operations, in the order in which they finished.
@@ -298,7 +298,7 @@ impl Drop for Asking<'_> {
 /// A request that may wait needs an id by which it can leave the queue; drawn here if it has none.
 fn name_waiting(request: &mut Request) -> Option<RequestId> {
     match request {
-        Request::Acquire(Acquire {
+        Request::Acquire(Wish {
             wait: Some(_),
             request,
             ..

@@ -44,7 +44,7 @@ pub use handle::{Answers, Handle, Identity, Session, Stopped};
 pub use log::{Forgetful, Log, LogError};
 pub use recent::Since;
 pub(crate) use recent::bytes_of;
-pub use request::{Acquire, Answer, Failure, Request, Status};
+pub use request::{Answer, Failure, Request, Status};
 pub use stats::{Counter, Stats};
 
 use driver::Driver;

@@ -1,14 +1,12 @@
 //! What the faces of the server (gRPC, HTTP, in-process) ask of the pipeline, and what they get.
 
-use palisade_core::{
-    ClientId, GrantRef, LeaseKey, LockName, LockView, Outcome, RequestId, Span, Token, Ttl,
-};
+use palisade_core::{GrantRef, LockName, LockView, Outcome, RequestId, Span, Token, Ttl, Wish};
 
 /// One question, already checked for form.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Wants a lock.
-    Acquire(Acquire),
+    /// Wants a lock. The orderer draws the secret of a new lease.
+    Acquire(Wish),
     /// Wants a lease to last its full time to live again.
     Renew {
         /// Which grant.
@@ -44,26 +42,6 @@ pub enum Request {
     Status,
     /// Moves a manual clock; refused unless the authority was started with one.
     Advance(Span),
-}
-
-/// A wish for a lock. The pipeline adds what the log needs: the lease's key, the wall clock, and a
-/// request id where it may wait.
-#[derive(Clone, Debug)]
-pub struct Acquire {
-    /// Which lock.
-    pub lock: LockName,
-    /// Who asks.
-    pub client: ClientId,
-    /// An existing lease to put the grant under.
-    pub lease: Option<LeaseKey>,
-    /// How long the lease lasts; needed for a new lease.
-    pub ttl: Option<Ttl>,
-    /// How long to wait; `None` is a try.
-    pub wait: Option<Span>,
-    /// What makes a retry recognisable.
-    pub request: Option<RequestId>,
-    /// Free text shown with the holder.
-    pub metadata: Option<Box<str>>,
 }
 
 /// The answer to a [`Request`], given only when everything it rests on is durable.
@@ -110,8 +88,7 @@ pub enum Failure {
     Unavailable(String),
     /// It may have happened: repeat it with the same request id.
     UnknownOutcome(String),
-    /// The request does not fit this authority (for example: `Advance` without a manual clock, a new
-    /// lease without a time to live).
+    /// The request does not fit this authority (for example: `Advance` without a manual clock).
     Refused(String),
 }
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use palisade_core::{ClientId, LockName, Outcome, Ttl, limits};
+use palisade_core::{ClientId, LockName, Outcome, Ttl, Under, Wish, limits};
 use palisade_server::durable::{self, Authority, Error, Settings};
-use palisade_server::pipeline::{Acquire, Answer, Request};
+use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::OpenError;
 
 fn open(dir: &Path) -> Result<Authority, Error> {
@@ -18,11 +18,10 @@ fn open(dir: &Path) -> Result<Authority, Error> {
 }
 
 async fn grant(authority: &Authority, lock: &str) -> u64 {
-    let wish = Acquire {
+    let wish = Wish {
         lock: LockName::new(lock).unwrap(),
         client: ClientId::new("c").unwrap(),
-        lease: None,
-        ttl: Some(Ttl::from_millis(10_000).unwrap()),
+        under: Under::new(Ttl::from_millis(10_000).unwrap()),
         wait: None,
         request: None,
         metadata: None,

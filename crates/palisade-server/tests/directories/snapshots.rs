@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use palisade_core::{ClientId, LockName, Outcome, Ttl, limits};
+use palisade_core::{ClientId, LockName, Outcome, Ttl, Under, Wish, limits};
 use palisade_server::durable::{self, Authority, Settings};
-use palisade_server::pipeline::{Acquire, Answer, Handle, Request};
+use palisade_server::pipeline::{Answer, Handle, Request};
 use tokio::task::JoinSet;
 
 static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
@@ -28,11 +28,10 @@ fn stop(authority: Authority) {
 }
 
 async fn grant(handle: Handle, number: usize) {
-    let wish = Acquire {
+    let wish = Wish {
         lock: LockName::new(&format!("held/{number}")).unwrap(),
         client: ClientId::new("c").unwrap(),
-        lease: None,
-        ttl: Some(Ttl::from_millis(3_600_000).unwrap()),
+        under: Under::new(Ttl::from_millis(3_600_000).unwrap()),
         wait: None,
         request: None,
         metadata: Some("m".repeat(limits::METADATA_BYTES).into()),

@@ -7,9 +7,11 @@
 
 use std::sync::Arc;
 
-use palisade_core::{ClientId, GrantRef, LeaseKey, LockName, Outcome, Span, Token, Ttl};
+use palisade_core::{
+    ClientId, GrantRef, LeaseKey, LockName, Outcome, Span, Token, Ttl, Under, Wish,
+};
 use palisade_server::durable::{self, Authority, Settings};
-use palisade_server::pipeline::{Acquire, Answer, Handle, Request, Stopped};
+use palisade_server::pipeline::{Answer, Handle, Request, Stopped};
 use palisade_wal::testing::{Fault, Loss, SimStorage};
 use palisade_wal::{CreateOptions, Options, Wal};
 
@@ -56,11 +58,10 @@ impl Seen {
 }
 
 fn acquire(lock: &str) -> Request {
-    Request::Acquire(Acquire {
+    Request::Acquire(Wish {
         lock: LockName::new(lock).unwrap(),
         client: ClientId::new("holder").unwrap(),
-        lease: None,
-        ttl: Some(Ttl::from_millis(TTL_MS).unwrap()),
+        under: Under::new(Ttl::from_millis(TTL_MS).unwrap()),
         wait: None,
         request: None,
         metadata: None,

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use palisade_core::{
     AuthorityId, ClientId, Ending, GrantRef, LeaseKey, Limits, LockName, Machine, Outcome,
-    RequestId, Span, Token, Ttl,
+    RequestId, Span, Token, Ttl, Under, Wish,
 };
 use palisade_server::pipeline::replay::Replay;
 use palisade_server::pipeline::{
-    Acquire, Answer, Failure, Handle, Identity, Log, LogError, Pipeline, Request, Returning, Start,
-    Stopped, start,
+    Answer, Failure, Handle, Identity, Log, LogError, Pipeline, Request, Returning, Start, Stopped,
+    start,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -123,19 +123,18 @@ fn fresh(paper: &Paper) -> Pipeline {
     begin(paper, Machine::new(1), None)
 }
 
-fn wish(lock: &str, client: &str, wait_ms: Option<u64>) -> Acquire {
-    Acquire {
+fn wish(lock: &str, client: &str, wait_ms: Option<u64>) -> Wish {
+    Wish {
         lock: LockName::new(lock).unwrap(),
         client: ClientId::new(client).unwrap(),
-        lease: None,
-        ttl: Some(Ttl::from_millis(10_000).unwrap()),
+        under: Under::new(Ttl::from_millis(10_000).unwrap()),
         wait: wait_ms.map(Span::from_millis),
         request: None,
         metadata: None,
     }
 }
 
-async fn acquire(handle: &Handle, acquire: Acquire) -> Outcome {
+async fn acquire(handle: &Handle, acquire: Wish) -> Outcome {
     match handle.call(Request::Acquire(acquire)).await {
         Answer::Outcome(outcome) => outcome,
         other => panic!("{other:?}"),
@@ -669,7 +668,7 @@ async fn a_pause_that_a_short_lease_does_not_bear_gives_it_its_full_time_and_no_
     let (session, mut answers) = pipeline.handle.session();
     let acquire = |lock: &str, ttl_ms| {
         let mut wish = wish(lock, "c", None);
-        wish.ttl = Some(Ttl::from_millis(ttl_ms).unwrap());
+        wish.under = Under::new(Ttl::from_millis(ttl_ms).unwrap());
         Request::Acquire(wish)
     };
     let shut = paper.gate.lock().unwrap();

@@ -193,7 +193,7 @@ impl Loop {
         let request = AcquireRequest {
             lock: self.lock.clone(),
             client: self.client.clone(),
-            under: Under::New(self.shared.ttl),
+            under: Under::new(self.shared.ttl),
             wait: contended.then_some(PATIENCE),
             request: self.next_request(),
             metadata: None,

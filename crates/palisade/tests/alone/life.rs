@@ -115,7 +115,7 @@ pub(crate) fn asking(
     AcquireRequest {
         lock: LockName::new(lock).unwrap(),
         client: ClientId::new(client).unwrap(),
-        under: Under::New(Ttl::from_millis(ttl.as_millis().try_into().unwrap()).unwrap()),
+        under: Under::new(Ttl::from_millis(ttl.as_millis().try_into().unwrap()).unwrap()),
         wait: wait.map(Span::from),
         request: RequestId::from_bytes(id),
         metadata: None,

@@ -1,12 +1,12 @@
 //! The gRPC types.
 
 use palisade_core::{
-    Change, Ending, Event, GrantRef, LeaseKey, LockView, Outcome, RequestId, Token,
+    Change, Ending, Event, GrantRef, LeaseKey, LockView, Outcome, RequestId, Token, Wish,
 };
 use palisade_proto::v1::{self, reply::Outcome as Say, request::Operation};
 
 use super::{Refusal, refusal};
-use crate::pipeline::{Acquire, Answer, Identity, Request, Status};
+use crate::pipeline::{Answer, Identity, Request, Status};
 
 /// One operation of a session.
 pub(in crate::net) fn operation(operation: Option<Operation>) -> Result<Request, Refusal> {
@@ -30,11 +30,10 @@ pub(in crate::net) fn acquire(message: &v1::AcquireRequest) -> Result<Request, R
     let client = super::client_id(&message.client_id)?;
     let lease = given(&message.lock_token, lease_key)?;
     let ttl = number(message.lease_duration_ms.into(), super::ttl)?;
-    Ok(Request::Acquire(Acquire {
+    Ok(Request::Acquire(Wish {
         lock,
         client,
-        ttl: super::new_lease_needs_ttl(ttl, lease.is_some())?,
-        lease,
+        under: super::under(lease, ttl)?,
         wait: super::wait(message.wait_ms.into())?,
         request: given(&message.request_id, request_id)?,
         metadata: super::metadata(&message.metadata)?,
@@ -253,7 +252,7 @@ pub(in crate::net) fn event(event: &Event) -> v1::Event {
 
 #[cfg(test)]
 mod tests {
-    use palisade_core::{AuthorityId, Span, Ttl, WallTime};
+    use palisade_core::{AuthorityId, Span, Ttl, Under, WallTime};
     use palisade_proto::Code;
 
     use super::*;
@@ -283,8 +282,8 @@ mod tests {
             (acquire.lock.as_str(), acquire.client.as_str()),
             ("orders", "a")
         );
-        assert_eq!(acquire.ttl, Some(Ttl::from_millis(10_000).unwrap()));
-        assert!(acquire.wait.is_none() && acquire.lease.is_none() && acquire.request.is_none());
+        assert_eq!(acquire.under, Under::new(Ttl::from_millis(10_000).unwrap()));
+        assert!(acquire.wait.is_none() && acquire.request.is_none());
         assert!(acquire.metadata.is_none());
     }
 

@@ -2,12 +2,12 @@
 
 use palisade_core::{
     Change, Ending, Event, GrantRef, Granted, Holder, LeaseKey, LockName, LockView, Renewed,
-    RequestId, Span, Token, WallTime,
+    RequestId, Span, Token, WallTime, Wish,
 };
 use palisade_proto::json as wire;
 
 use super::Refusal;
-use crate::pipeline::{Acquire, Identity, Request, Status};
+use crate::pipeline::{Identity, Request, Status};
 
 pub(in crate::net) fn acquire(
     lock: LockName,
@@ -15,11 +15,10 @@ pub(in crate::net) fn acquire(
 ) -> Result<Request, Refusal> {
     let lease = body.lock_token.as_deref().map(lock_token).transpose()?;
     let ttl = body.lease_duration_ms.map(super::ttl).transpose()?;
-    Ok(Request::Acquire(Acquire {
+    Ok(Request::Acquire(Wish {
         lock,
         client: super::client_id(&body.client_id)?,
-        ttl: super::new_lease_needs_ttl(ttl, lease.is_some())?,
-        lease,
+        under: super::under(lease, ttl)?,
         wait: super::wait(body.wait_ms.unwrap_or(0))?,
         request: body.request_id.as_deref().map(request_id).transpose()?,
         metadata: super::metadata(body.metadata.as_deref().unwrap_or_default())?,

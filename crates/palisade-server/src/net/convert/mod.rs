@@ -5,7 +5,8 @@ pub(super) mod grpc;
 pub(super) mod json;
 
 use palisade_core::{
-    ClientId, Ending, Holder, Invalid, LockName, Outcome, QueueBound, Span, Token, Ttl, limits,
+    ClientId, Ending, Holder, Invalid, LeaseKey, LockName, Outcome, QueueBound, Span, Token, Ttl,
+    Under, limits,
 };
 use palisade_proto::{Code, json as wire};
 
@@ -176,14 +177,17 @@ fn token(number: u64) -> Result<Token, Refusal> {
 }
 
 /// A new lease needs a time to live; one under an existing lease may leave it out.
-fn new_lease_needs_ttl(ttl: Option<Ttl>, has_lease: bool) -> Result<Option<Ttl>, Refusal> {
-    if ttl.is_none() && !has_lease {
-        let (min, max) = (Ttl::MIN, Ttl::MAX);
-        return Err(Refusal::invalid(format!(
-            "lease_duration_ms is missing: a new lease needs one in {min} ..= {max}"
-        )));
+fn under(lease: Option<LeaseKey>, ttl: Option<Ttl>) -> Result<Under<()>, Refusal> {
+    match (lease, ttl) {
+        (Some(key), ttl) => Ok(Under::Existing { key, ttl }),
+        (None, Some(ttl)) => Ok(Under::new(ttl)),
+        (None, None) => {
+            let (min, max) = (Ttl::MIN, Ttl::MAX);
+            Err(Refusal::invalid(format!(
+                "lease_duration_ms is missing: a new lease needs one in {min} ..= {max}"
+            )))
+        }
     }
-    Ok(ttl)
 }
 
 /// No wait is a try.

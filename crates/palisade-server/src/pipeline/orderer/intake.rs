@@ -1,8 +1,8 @@
 //! From a request to what the log needs, or to an answer from what is there.
 
-use palisade_core::{Acquire, Command, LeaseKey, LockView, Machine, Timestamp, Under};
+use palisade_core::{Command, LeaseKey, LockView, Machine, Timestamp};
 
-use crate::pipeline::request::{self, Answer, Failure, Request, Status};
+use crate::pipeline::request::{Answer, Failure, Request, Status};
 
 /// What is to be done about a request.
 pub(super) enum Intake {
@@ -22,10 +22,7 @@ pub(super) fn intake(
     key: impl FnOnce() -> LeaseKey,
 ) -> Intake {
     Intake::Command(match request {
-        Request::Acquire(acquire) => match command(acquire, key) {
-            Some(acquire) => Command::Acquire(acquire),
-            None => return refused("a new lease needs a duration (lease_duration_ms)"),
-        },
+        Request::Acquire(wish) => Command::Acquire(wish.with_key(key)),
         Request::Renew { grant, ttl } => Command::Renew { grant, ttl },
         Request::Release(grant) => Command::Release(grant),
         Request::Abandon(request) => Command::Abandon(request),
@@ -53,30 +50,10 @@ pub(super) fn intake(
         Request::Status => return Intake::Answer(Answer::Status(status(machine, manual_clock))),
         // A manual clock is moved by its owner, between two batches.
         Request::Advance(_) => {
-            return refused("this authority's clock runs by itself; start it with --clock manual");
+            let why = "this authority's clock runs by itself; start it with --clock manual";
+            return Intake::Answer(Answer::Failed(Failure::Refused(why.into())));
         }
     })
-}
-
-/// Adds what the log needs: the secret of a new lease. `None` if a new lease has no time to live.
-fn command(acquire: request::Acquire, key: impl FnOnce() -> LeaseKey) -> Option<Acquire> {
-    let under = match (acquire.lease, acquire.ttl) {
-        (Some(key), ttl) => Under::Existing { key, ttl },
-        (None, Some(ttl)) => Under::New { key: key(), ttl },
-        (None, None) => return None,
-    };
-    Some(Acquire {
-        lock: acquire.lock,
-        client: acquire.client,
-        under,
-        wait: acquire.wait,
-        request: acquire.request,
-        metadata: acquire.metadata,
-    })
-}
-
-fn refused(why: &str) -> Intake {
-    Intake::Answer(Answer::Failed(Failure::Refused(why.into())))
 }
 
 fn status(machine: &Machine, manual_clock: bool) -> Status {

@@ -1,12 +1,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use palisade_core::{ClientId, LockName, Span, Ttl};
+use palisade_core::{ClientId, LockName, Span, Ttl, Under, Wish};
 
 use super::*;
 use crate::pipeline::codec::decode_batch;
 use crate::pipeline::replay::Replay;
-use crate::pipeline::request::Acquire;
 
 /// A numbered caller: of a session, or one that can go away.
 #[derive(Clone, Debug, Default)]
@@ -82,11 +81,10 @@ impl Bench {
     /// Asks for a lock; the request is known by the caller's number.
     fn acquire(&mut self, to: To, lock: &str, wait_ms: Option<u64>) {
         let id = [to.number as u8; 16];
-        let wish = Acquire {
+        let wish = Wish {
             lock: LockName::new(lock).unwrap(),
             client: ClientId::new(&format!("client-{}", to.number)).unwrap(),
-            lease: None,
-            ttl: Some(Ttl::from_millis(TTL_MS).unwrap()),
+            under: Under::new(Ttl::from_millis(TTL_MS).unwrap()),
             wait: wait_ms.map(Span::from_millis),
             request: Some(RequestId::from_bytes(id)),
             metadata: None,

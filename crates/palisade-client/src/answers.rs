@@ -1,0 +1,110 @@
+//! Answers of a pipeline in this process as outcomes of a [`LockService`](crate::service::LockService).
+//!
+//! Every caller of a pipeline reads its answers here: [`InProcess`](crate::in_process::InProcess), and whoever
+//! carries requests to an orderer by another way, such as a simulator.
+
+use palisade_core::{Outcome, QueueBound};
+use palisade_server::pipeline::{Answer, Failure};
+
+use crate::fault::Fault;
+use crate::service::{Acquired, Released, Renewal, Revocation};
+
+/// The outcome of an operation.
+///
+/// # Errors
+/// By what the caller may do next: [`Fault::Invalid`] for a request that the authority refused as wrong.
+pub fn outcome(answer: Answer) -> Result<Outcome, Fault> {
+    match answer {
+        Answer::Outcome(Outcome::Invalid(invalid)) => Err(invalid.into()),
+        Answer::Outcome(outcome) => Ok(outcome),
+        other => Err(refused(other)),
+    }
+}
+
+/// The answer to an acquire.
+///
+/// # Errors
+/// As [`outcome`].
+pub fn acquired(answer: Answer) -> Result<Acquired, Fault> {
+    Ok(match outcome(answer)? {
+        Outcome::Granted(granted) => Acquired::Granted(granted),
+        Outcome::Held(holder) => Acquired::Held(holder),
+        Outcome::QueueFull(bound) => Acquired::QueueFull(queue_full(bound)),
+        Outcome::TooManyLocks { max } => Acquired::TooManyLocks(
+            format!("{max} locks are held, the largest number allowed").into(),
+        ),
+        Outcome::Ended { how, .. } => Acquired::Over(Some(how)),
+        Outcome::NotHeld => Acquired::Over(None),
+        Outcome::Abandoned => Acquired::Abandoned,
+        Outcome::TokensExhausted => Acquired::TokensExhausted,
+        other => return Err(misplaced(&other)),
+    })
+}
+
+/// The answer to a renewal.
+///
+/// # Errors
+/// As [`outcome`].
+pub fn renewed(answer: Answer) -> Result<Renewal, Fault> {
+    Ok(match outcome(answer)? {
+        Outcome::Renewed(renewed) => Renewal::Renewed(renewed),
+        Outcome::Ended { how, .. } => Renewal::Ended(how),
+        Outcome::NotHeld => Renewal::NotHeld,
+        Outcome::Stale { highest } => Renewal::Stale { highest },
+        other => return Err(misplaced(&other)),
+    })
+}
+
+/// The answer to a release.
+///
+/// # Errors
+/// As [`outcome`].
+pub fn released(answer: Answer) -> Result<Released, Fault> {
+    Ok(match outcome(answer)? {
+        Outcome::Released { .. } => Released::Released,
+        Outcome::Ended { how, .. } => Released::Ended(how),
+        Outcome::NotHeld => Released::NotHeld,
+        Outcome::Stale { highest } => Released::Stale { highest },
+        other => return Err(misplaced(&other)),
+    })
+}
+
+/// The answer to a revocation.
+///
+/// # Errors
+/// As [`outcome`].
+pub fn revoked(answer: Answer) -> Result<Revocation, Fault> {
+    Ok(match outcome(answer)? {
+        Outcome::Revoked { .. } => Revocation::Revoked,
+        Outcome::Ended { how, .. } => Revocation::Ended(how),
+        Outcome::NotHeld => Revocation::NotHeld,
+        Outcome::Stale { highest } => Revocation::Stale { highest },
+        other => return Err(misplaced(&other)),
+    })
+}
+
+/// An answer that does not match the question as a fault, by what the caller may do next.
+pub(crate) fn refused(answer: Answer) -> Fault {
+    match answer {
+        Answer::Failed(Failure::Unavailable(why)) => Fault::unavailable(why),
+        Answer::Failed(Failure::UnknownOutcome(why)) => Fault::unknown_outcome(why),
+        Answer::Failed(Failure::Refused(why)) => Fault::Unsupported(why.into()),
+        Answer::Outcome(outcome) => misplaced(&outcome),
+        _ => Fault::unknown_outcome("the authority's answer does not match the question"),
+    }
+}
+
+fn misplaced(outcome: &Outcome) -> Fault {
+    Fault::unknown_outcome(format!(
+        "the authority's answer does not match the question: {outcome:?}"
+    ))
+}
+
+fn queue_full(bound: QueueBound) -> Box<str> {
+    use QueueBound::{Client, Lock};
+    match bound {
+        Lock { max } => format!("{max} requests wait for this lock, the largest number allowed"),
+        Client { max } => format!("{max} requests of this client wait, the largest number allowed"),
+    }
+    .into()
+}
