@@ -39,8 +39,8 @@ pub const ALL: &[Invariant] = &[
         holds: lease_ids_are_first_tokens,
     },
     Invariant {
-        name: "no lease or wait was due before the last entry",
-        holds: nothing_overdue,
+        name: "what is due stands in line, in the order of its deadlines",
+        holds: due_in_line,
     },
     Invariant {
         name: "queues are in order of arrival and counted (A10)",
@@ -121,16 +121,24 @@ fn lease_ids_are_first_tokens(machine: &Machine) -> bool {
         .all(|(_, lock)| tables.leases[lock.lease].id.0 <= lock.token)
 }
 
-fn nothing_overdue(machine: &Machine) -> bool {
-    let tables = &machine.tables;
-    !tables
+fn due_in_line(machine: &Machine) -> bool {
+    let (tables, now) = (&machine.tables, machine.now);
+    let leases: BTreeSet<_> = tables
         .leases
         .iter()
-        .any(|(_, lease)| is_due(lease.expires, machine.now))
-        && !tables
-            .waiters
-            .iter()
-            .any(|(_, waiter)| is_due(waiter.deadline, machine.now))
+        .filter(|(_, lease)| is_due(lease.expires, now))
+        .map(|(slot, lease)| (lease.expires, lease.id.0.get(), slot))
+        .collect();
+    let waits: BTreeSet<_> = tables
+        .waiters
+        .iter()
+        .filter(|(_, waiter)| is_due(waiter.deadline, now))
+        .map(|(slot, waiter)| (waiter.deadline, waiter.arrival, slot))
+        .collect();
+    let (lease_line, wait_line) = (tables.lease_timers.in_line(), tables.wait_timers.in_line());
+    let lease_line = lease_line.filter(|due| leases.contains(due));
+    let wait_line = wait_line.filter(|due| waits.contains(due));
+    lease_line.eq(leases.iter().copied()) && wait_line.eq(waits.iter().copied())
 }
 
 fn queues_are_fifo(machine: &Machine) -> bool {

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::expiry::Expiry;
 use super::memory::Over;
 use super::slab::Slot;
 use super::{Machine, waiting};
@@ -147,8 +148,8 @@ impl Machine {
         }
     }
 
-    /// The lease named by a request, or what is wrong with it. One that is over by this very instant
-    /// ends first.
+    /// The lease named by a request, or what is wrong with it. Under the rule of old one that is over by this
+    /// very instant ends first.
     fn lease_for(
         &mut self,
         lock: &LockName,
@@ -157,15 +158,13 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) -> Result<LeaseFor, Outcome> {
         let (Under::New { key, .. } | Under::Existing { key, .. }) = under;
-        let mut known = self.tables.find_lease(key);
-        if let Some(slot) = known
+        if self.expiry == Expiry::Whole
+            && let Some(slot) = self.tables.find_lease(key)
             && self.tables.leases[slot].is_expired(self.now)
         {
-            self.expire(slot, effects);
-            // A request that waited may have opened it again.
-            known = self.tables.find_lease(key);
+            self.expire_whole(slot, effects);
         }
-        self.lease_at(known, lock, client, under)
+        self.peek_lease(lock, client, under)
     }
 
     /// The same without ending anything: an expired lease counts as gone.
@@ -176,16 +175,7 @@ impl Machine {
         under: &Under,
     ) -> Result<LeaseFor, Outcome> {
         let (Under::New { key, .. } | Under::Existing { key, .. }) = under;
-        self.lease_at(self.tables.find_lease(key), lock, client, under)
-    }
-
-    fn lease_at(
-        &self,
-        known: Option<Slot>,
-        lock: &LockName,
-        client: &ClientId,
-        under: &Under,
-    ) -> Result<LeaseFor, Outcome> {
+        let known = self.tables.find_lease(key);
         let (key, wanted) = match *under {
             Under::New { .. } if known.is_some() => {
                 return Err(Outcome::Invalid(Invalid::LeaseKeyInUse));
@@ -368,14 +358,6 @@ impl Machine {
         Outcome::Revoked { token }
     }
 
-    /// Ends a lease: all its grants, in token order.
-    pub(super) fn expire(&mut self, lease: Slot, effects: &mut Vec<Effect>) {
-        let locks: Vec<Slot> = self.tables.grants_of(lease).collect();
-        for slot in locks {
-            self.end_and_wake(slot, Ending::Expired, None, effects);
-        }
-    }
-
     pub(super) fn end_and_wake(
         &mut self,
         slot: Slot,
@@ -401,6 +383,7 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         self.changed = true;
+        self.ended += 1;
         self.event(slot, Change::Ended { how, reason }, effects);
         let lock = &self.tables.locks[slot];
         let key = self.tables.leases[lock.lease].key;
@@ -414,15 +397,18 @@ impl Machine {
         self.tables.untie(slot);
     }
 
-    /// The record of a lock that is held now. A lease that is over by this very instant ends first:
-    /// the boundary is exact, whatever the timers have seen.
+    /// The record of a lock that is held now. A grant whose lease is over by this very instant ends first:
+    /// the boundary is exact, whatever the timers have seen. The lease's other grants wait for their turn.
     fn find_held(&mut self, lock: &LockName, effects: &mut Vec<Effect>) -> Option<Slot> {
         let slot = self.tables.find_lock(lock)?;
         let lease = self.tables.locks[slot].lease;
         if !self.tables.leases[lease].is_expired(self.now) {
             return Some(slot);
         }
-        self.expire(lease, effects);
+        match self.expiry {
+            Expiry::Whole => self.expire_whole(lease, effects),
+            Expiry::AtMost { .. } => self.end_and_wake(slot, Ending::Expired, None, effects),
+        }
         self.tables.find_lock(lock)
     }
 
@@ -453,9 +439,19 @@ impl Machine {
         }))
     }
 
-    /// What is known of a lease that is not live: how it lost the lock asked for, or its last one.
+    /// What is known of a lease that is not live: how it lost the lock asked for, or its last one. One that
+    /// still stands in line loses that by expiry.
     fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
         let of_lock = self.over.of_lease(key).find(|over| over.lock == *lock);
+        if of_lock.is_none()
+            && self.expiry != Expiry::Whole
+            && let Some(lease) = self.tables.find_lease(key)
+        {
+            return Outcome::Ended {
+                token: self.tables.locks[self.tables.last_grant(lease)].token,
+                how: Ending::Expired,
+            };
+        }
         ended(of_lock.or_else(|| self.over.of_lease(key).next()))
     }
 

@@ -3,11 +3,11 @@
 use alloc::boxed::Box;
 use core::hash::BuildHasher;
 
+use super::expiry::Timers;
 use super::index::Index;
 use super::record::{Client, Extra, Lease, Lock, Waiter};
 use super::short::Short;
 use super::slab::{NIL, Slab, Slot};
-use super::wheel::Wheel;
 use crate::id::{LeaseId, LeaseKey, RequestId};
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl, WallTime};
@@ -25,8 +25,8 @@ pub(crate) struct Tables {
     keys: Index,
     ids: Index,
     requests: Index,
-    pub(super) lease_timers: Wheel,
-    pub(super) wait_timers: Wheel,
+    pub(crate) lease_timers: Timers,
+    pub(crate) wait_timers: Timers,
     pub(super) short: Short,
 }
 
@@ -42,8 +42,8 @@ impl Tables {
             keys: Index::new(seed),
             ids: Index::new(seed),
             requests: Index::new(seed),
-            lease_timers: Wheel::new(now),
-            wait_timers: Wheel::new(now),
+            lease_timers: Timers::new(now),
+            wait_timers: Timers::new(now),
             short: Short::default(),
         }
     }
@@ -186,6 +186,16 @@ impl Tables {
         core::iter::successors(first, |slot| {
             Some(self.locks[*slot].next).filter(|next| *next != NIL)
         })
+    }
+
+    /// The oldest grant of a lease.
+    pub(super) fn first_grant(&self, lease: Slot) -> Slot {
+        self.leases[lease].first
+    }
+
+    /// The newest one.
+    pub(super) fn last_grant(&self, lease: Slot) -> Slot {
+        self.leases[lease].last
     }
 
     /// None in a machine at rest: a lease ends with its last grant.

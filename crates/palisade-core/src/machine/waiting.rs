@@ -146,6 +146,7 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         self.changed = true;
+        self.ended += 1;
         // A request refused for its form may come again in a better one.
         if !matches!(outcome, Outcome::Invalid(_)) {
             let name = self.tables.locks[lock].name.clone();
