@@ -221,16 +221,16 @@ impl Machine {
         while self.ended < most
             && let Some(lease) = self.tables.first_due_lease()
         {
-            let lock = self.tables.first_grant(lease);
-            self.end_and_wake(lock, Ending::Expired, None, effects);
+            let grant = self.tables.first_grant(lease);
+            self.end_and_wake(grant, Ending::Expired, None, effects);
         }
     }
 
     /// Ends all grants of a lease, in token order.
     pub(super) fn expire_whole(&mut self, lease: Slot, effects: &mut Vec<Effect>) {
-        let locks: Vec<Slot> = self.tables.grants_of(lease).collect();
-        for lock in locks {
-            self.end_and_wake(lock, Ending::Expired, None, effects);
+        let grants: Vec<Slot> = self.tables.grants_of(lease).collect();
+        for grant in grants {
+            self.end_and_wake(grant, Ending::Expired, None, effects);
         }
     }
 }

@@ -16,6 +16,7 @@
 //! locks (rule A2) and is never reset.
 
 mod expiry;
+mod grant;
 mod grants;
 mod index;
 mod memory;
@@ -38,6 +39,7 @@ use alloc::vec::Vec;
 
 use memory::{Endings, Ring};
 use record::Lease;
+use slab::Slot;
 use tables::Tables;
 use wheel::is_due;
 
@@ -251,19 +253,18 @@ impl Machine {
         });
     }
 
-    fn event(&mut self, lock: u32, change: Change, effects: &mut Vec<Effect>) {
+    fn event(&mut self, grant: Slot, change: Change, effects: &mut Vec<Effect>) {
         self.revision += 1;
         if self.silent {
             return;
         }
-        let lock = &self.tables.locks[lock];
-        let client = self.tables.leases[lock.lease].client;
+        let lock = &self.tables.locks[self.tables.lock_of(grant)];
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
             lock: lock.name.clone(),
-            client: self.tables.clients[client].id.clone(),
-            token: lock.token,
+            client: self.tables.client_of(grant).clone(),
+            token: self.tables.grant(grant).token(),
             change,
         }));
     }

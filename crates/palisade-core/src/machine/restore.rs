@@ -227,7 +227,7 @@ impl Machine {
     fn put_under(&mut self, keys: &[LeaseKey]) -> Result<(), Corrupt> {
         let mut near = 0;
         for (slot, key) in (0..).zip(keys) {
-            let token = self.tables.locks[slot].token;
+            let token = self.tables.grant(slot).token();
             if self.next_token.is_some_and(|next| token >= next) {
                 return Err(Corrupt("a grant's token is not below the counter"));
             }
