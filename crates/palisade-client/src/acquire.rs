@@ -13,6 +13,7 @@ use crate::fault::Fault;
 use crate::lease::Lease;
 use crate::pending::Pending;
 use crate::random;
+use crate::schedule::KeptLease;
 use crate::service::{AcquireRequest, Acquired, Under};
 
 /// The default time to live of a lease: long enough to survive a restart of the server, short enough to wait
@@ -45,6 +46,8 @@ pub struct LockRequest {
 struct Parent {
     key: LeaseKey,
     client: ClientId,
+    /// What is renewed for it, unless another client does that.
+    kept: Option<Arc<KeptLease>>,
     /// Set if the parent was already lost when the caller named it.
     lost: Option<Lost>,
 }
@@ -114,6 +117,7 @@ impl LockRequest {
         self.under = Some(Parent {
             key,
             client,
+            kept: lease.kept_by(&self.inner.keeper),
             lost: lease.check().err(),
         });
         self
@@ -208,7 +212,9 @@ impl LockRequest {
         Ok(match acquired {
             Acquired::Granted(granted) => {
                 let keeper = Arc::clone(&self.inner.keeper);
-                let lease = Lease::new(keeper, request.lock, request.client, t0, &granted);
+                let parent = self.under.filter(|parent| parent.key == granted.key);
+                let kept = parent.and_then(|parent| parent.kept);
+                let lease = Lease::new(keeper, request.lock, request.client, t0, &granted, kept);
                 // If the process slept through its grant, there is no lease to return, and the drop releases
                 // the grant.
                 lease.check()?;

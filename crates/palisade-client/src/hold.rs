@@ -55,7 +55,7 @@ impl Hold {
         self.load().and_then(|holding| holding.deadline())
     }
 
-    /// An acknowledged renewal of this very grant: forward only, and no revival.
+    /// An acknowledged renewal of the grant's lease: forward only, and no revival.
     pub(crate) fn renewed(&self, now: Timestamp, deadline: Timestamp) {
         let step = |nanos| {
             let mut holding = holding(nanos)?;

@@ -7,8 +7,9 @@
 //!                                              renewals, releases, abandons in flight ◄┘
 //! ```
 //!
-//! A lease costs one entry in an ordered map, not a task. An entry is due when its lease wants to be
-//! renewed or its deadline is reached, whichever is first.
+//! A lease costs one entry in an ordered map, not a task, however many grants it has. An entry is due when its
+//! lease wants to be renewed or a deadline is reached, whichever is first. A renewal names one of the lease's
+//! grants, each in its turn, and counts for all of them; if that one is over, the next is named at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +23,7 @@ use crate::clock::{Clock, Sleep};
 use crate::error::Loss;
 use crate::fault::Fault;
 use crate::retry::Cleanup;
-use crate::schedule::{Kept, Schedule};
+use crate::schedule::{Kept, KeptLease, Schedule};
 use crate::service::{LockService, Renewal};
 
 /// A handle of the background task; shared by a client and its guards. When the last one is gone,
@@ -100,17 +101,18 @@ impl Keeper {
         Ok(())
     }
 
-    /// Renews a grant from now on, and announces its loss.
-    pub(crate) fn keep(&self, kept: &Arc<Kept>) {
-        let due = next_look(kept, self.core.clock.now());
-        if self.core.schedule().put(kept, due) {
+    /// Renews a lease for a grant, too, from now on, and announces the grant's loss.
+    pub(crate) fn keep(&self, lease: &Arc<KeptLease>, kept: &Arc<Kept>) {
+        lease.join(kept);
+        let due = next_look(kept.hold.deadline(), self.core.clock.now());
+        if self.core.schedule().put_by(lease, due) {
             let _ = self.inbox.send(Message::Look);
         }
     }
 
-    /// Stops renewing a grant.
-    pub(crate) fn forget(&self, kept: &Kept) {
-        self.core.schedule().remove(kept);
+    /// Stops renewing a lease of which no grant is left; the others keep it alive.
+    pub(crate) fn forget(&self, lease: &KeptLease) {
+        self.core.schedule().forget(lease);
     }
 
     /// Hands a cleanup to the background. Works anywhere: no runtime is needed to say it.
@@ -128,14 +130,14 @@ impl Core {
     fn attend(self: &Arc<Core>, in_flight: &InFlight) {
         let now = self.clock.now();
         loop {
-            let Some(kept) = self.schedule().take_due(now) else {
+            let Some(lease) = self.schedule().take_due(now) else {
                 return;
             };
-            if kept.hold.holds(now) {
+            if let Some(kept) = lease.next(now) {
                 // Comes up again when this attempt must have been answered.
-                let due = next_look(&kept, now);
-                self.schedule().put(&kept, due);
-                in_flight.push(Box::pin(renew(Arc::clone(self), kept)));
+                let due = next_look(lease.deadline(), now);
+                self.schedule().put(&lease, due);
+                in_flight.push(Box::pin(renew(Arc::clone(self), lease, kept)));
             }
         }
     }
@@ -173,47 +175,50 @@ async fn run(core: Arc<Core>, mut messages: mpsc::UnboundedReceiver<Message>) {
 
 /// One attempt to renew. Each counts from its own sending, so a second one may be under way while
 /// the answer to a first is late: whichever is acknowledged moves the deadline, and only forward.
-async fn renew(core: Arc<Core>, kept: Arc<Kept>) {
+async fn renew(core: Arc<Core>, lease: Arc<KeptLease>, kept: Arc<Kept>) {
     let t0 = core.clock.now();
     let answer = core.service.renew(kept.grant.clone(), None).await;
     let now = core.clock.now();
-    match answer {
+    let over = match answer {
         Ok(Renewal::Renewed(renewed)) => {
-            kept.hold
-                .renewed(now, core.caution.deadline(t0, renewed.valid_for));
+            lease.renewed(now, core.caution.deadline(t0, renewed.valid_for));
+            let due = next_look(lease.deadline(), now);
+            core.schedule().put(&lease, due);
+            return;
         }
-        Ok(Renewal::Ended(how)) => kept.hold.lose(Loss::Ended(how)),
-        Ok(Renewal::NotHeld) => kept.hold.lose(Loss::NotHeld),
-        Ok(Renewal::Stale { highest }) => kept.hold.lose(Loss::Stale { highest }),
+        Ok(Renewal::Ended(how)) => Loss::Ended(how),
+        Ok(Renewal::NotHeld) => Loss::NotHeld,
+        Ok(Renewal::Stale { highest }) => Loss::Stale { highest },
         // Nothing is extended; the deadline stands, and until then it is tried again.
         Err(fault) => {
             tracing::debug!(lock = %kept.grant.lock, %fault, "a renewal got no answer");
-            let due = after_failure(&kept, now);
-            core.schedule().put(&kept, due);
+            let due = after_failure(lease.deadline(), now);
+            core.schedule().put(&lease, due);
             return;
         }
-    }
-    let due = next_look(&kept, now);
-    core.schedule().put(&kept, due);
+    };
+    lease.lose(&kept.grant, over);
+    // That says nothing of the lease's other grants.
+    core.schedule().put(&lease, now);
 }
 
 /// A third of what is left: with a fresh lease that is a third of its time to live, and with a
 /// shorter one (or a wide margin) there are always attempts to come.
-fn next_look(kept: &Kept, now: Timestamp) -> Timestamp {
-    let third = Span::from_nanos(kept.hold.remaining(now).as_nanos() / 3);
-    within(kept, now.after(third.max(SHORTEST_PAUSE)))
+fn next_look(deadline: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    after(deadline, now, Span::from_nanos(u64::MAX))
 }
 
 /// Soon, so that a server that was restarted is found before the deadline.
-fn after_failure(kept: &Kept, now: Timestamp) -> Timestamp {
-    let third = Span::from_nanos(kept.hold.remaining(now).as_nanos() / 3);
-    within(kept, now.after(third.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)))
+fn after_failure(deadline: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    after(deadline, now, LONGEST_PAUSE)
 }
 
-fn within(kept: &Kept, due: Timestamp) -> Timestamp {
-    kept.hold
-        .deadline()
-        .map_or(due, |deadline| due.min(deadline))
+/// A third of the time to a deadline, at most `longest`. What is lost already is looked at soon.
+fn after(deadline: Option<Timestamp>, now: Timestamp, longest: Span) -> Timestamp {
+    let left = deadline.map_or(Span::ZERO, |deadline| deadline.since(now));
+    let third = Span::from_nanos(left.as_nanos() / 3);
+    let due = now.after(third.clamp(SHORTEST_PAUSE, longest));
+    deadline.map_or(due, |deadline| due.min(deadline))
 }
 
 const SHORTEST_PAUSE: Span = Span::from_millis(20);

@@ -14,14 +14,16 @@ use crate::error::{Error, Loss, Lost};
 use crate::hold::Hold;
 use crate::keeper::Keeper;
 use crate::retry::{Cleanup, Task, repeat_until};
-use crate::schedule::Kept;
+use crate::schedule::{Kept, KeptLease};
 use crate::service::Released;
 
 /// A lock that is held, and renewed in the background, until this guard is released or dropped, or
 /// the lease is lost.
 ///
-/// The guard never extends what it may believe on anything but an acknowledged renewal of this very
-/// grant, counted from before that renewal was sent, on a clock that does not stop in suspend.
+/// The guard never extends what it may believe on anything but an acknowledged renewal of its lease,
+/// counted from before that renewal was sent, on a clock that does not stop in suspend. One renewal serves
+/// all guards of a lease and names their grants in turn; a guard whose grant alone was revoked learns it
+/// when its turn comes.
 ///
 /// A pause can fall between [`Lease::check`] and whatever is done next, so a check alone protects
 /// nothing: pass [`Lease::token`] to the fence at the resource, first to claim, then with every read
@@ -29,6 +31,8 @@ use crate::service::Released;
 #[must_use = "dropping the guard releases the lock"]
 pub struct Lease {
     kept: Arc<Kept>,
+    /// What is renewed, perhaps with other guards' grants.
+    lease: Arc<KeptLease>,
     keeper: Arc<Keeper>,
     facts: Facts,
     /// Nothing is left to release.
@@ -48,13 +52,15 @@ struct Facts {
 }
 
 impl Lease {
-    /// Takes charge of a grant whose acknowledged request was sent after `t0`.
+    /// Takes charge of a grant whose acknowledged request was sent after `t0`. `lease` is what is renewed
+    /// already for the grant's lease, if anything is.
     pub(crate) fn new(
         keeper: Arc<Keeper>,
         lock: LockName,
         client: ClientId,
         t0: Timestamp,
         granted: &Granted,
+        lease: Option<Arc<KeptLease>>,
     ) -> Lease {
         let core = keeper.core();
         let deadline = core.caution.deadline(t0, granted.valid_for);
@@ -72,10 +78,12 @@ impl Lease {
             acquired_at: granted.acquired_at,
             waited: granted.waited.to_duration(),
         };
-        let kept = Arc::new(Kept::new(grant, Hold::new(deadline)));
-        keeper.keep(&kept);
+        let hold = Hold::new(deadline);
+        let (kept, lease) = (Arc::new(Kept { grant, hold }), lease.unwrap_or_default());
+        keeper.keep(&lease, &kept);
         Lease {
             kept,
+            lease,
             keeper,
             facts,
             settled: false,
@@ -204,10 +212,15 @@ impl Lease {
         self.kept.grant.clone()
     }
 
+    /// What is renewed for this guard, if it is this keeper that does it.
+    pub(crate) fn kept_by(&self, keeper: &Arc<Keeper>) -> Option<Arc<KeptLease>> {
+        Arc::ptr_eq(&self.keeper, keeper).then(|| Arc::clone(&self.lease))
+    }
+
     /// Not held from now on, and not renewed.
     fn stop(&self, why: Loss) {
         self.kept.hold.lose(why);
-        self.keeper.forget(&self.kept);
+        self.keeper.forget(&self.lease);
     }
 
     fn loss(&self) -> Lost {
@@ -237,7 +250,7 @@ impl Drop for Lease {
     /// exits right after the drop may be gone before the release is, and then the lease expires.
     fn drop(&mut self) {
         if self.settled || self.is_over() {
-            return self.keeper.forget(&self.kept);
+            return self.keeper.forget(&self.lease);
         }
         let ttl = self.facts.ttl.span();
         self.stop(Loss::Released);

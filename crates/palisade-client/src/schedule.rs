@@ -1,21 +1,29 @@
-//! What is due when: one entry for each grant that is kept.
+//! What is due when: one entry for each lease that is kept.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use palisade_core::{GrantRef, Timestamp};
 
+use crate::error::Loss;
 use crate::hold::Hold;
 use crate::keeper::NEVER;
 
-/// A grant that is kept alive.
+/// A grant that is kept alive for one guard.
 #[derive(Debug)]
 pub(crate) struct Kept {
     /// What the authority is told about.
     pub(crate) grant: GrantRef,
     /// Until when the holder may act.
     pub(crate) hold: Hold,
+}
+
+/// A lease that is kept alive: a renewal of one of its grants serves all its guards.
+#[derive(Debug, Default)]
+pub(crate) struct KeptLease {
+    /// The first one is named by the next renewal.
+    grants: Mutex<VecDeque<Arc<Kept>>>,
     /// Where it stands in the schedule; written under the schedule's lock only.
     place: Place,
 }
@@ -26,10 +34,10 @@ struct Place {
     serial: AtomicU64,
 }
 
-/// Orders grants by what is due next.
+/// Orders leases by what is due next.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    due: BTreeMap<(Timestamp, u64), Arc<Kept>>,
+    due: BTreeMap<(Timestamp, u64), Arc<KeptLease>>,
     next_serial: u64,
     /// What the alarm is set for.
     armed: Timestamp,
@@ -45,13 +53,55 @@ impl Default for Schedule {
     }
 }
 
-impl Kept {
-    pub(crate) fn new(grant: GrantRef, hold: Hold) -> Kept {
-        Kept {
-            grant,
-            hold,
-            place: Place::default(),
+impl KeptLease {
+    fn grants(&self) -> MutexGuard<'_, VecDeque<Arc<Kept>>> {
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn join(&self, kept: &Arc<Kept>) {
+        self.grants().push_back(Arc::clone(kept));
+    }
+
+    /// Whether a grant is left. Lost ones are forgotten at the ends of the list here, elsewhere in their turn.
+    fn is_kept(&self) -> bool {
+        let (mut grants, lost) = (self.grants(), |kept: &Arc<Kept>| kept.hold.why().is_some());
+        while grants.pop_front_if(|kept| lost(kept)).is_some() {}
+        while grants.pop_back_if(|kept| lost(kept)).is_some() {}
+        !grants.is_empty()
+    }
+
+    /// The grant that the next renewal names, each in its turn: one that was revoked alone is found out then.
+    /// Losses by the clock are announced. `None` if no grant is left.
+    pub(crate) fn next(&self, now: Timestamp) -> Option<Arc<Kept>> {
+        let mut grants = self.grants();
+        grants.retain(|kept| kept.hold.holds(now));
+        let next = grants.pop_front()?;
+        grants.push_back(Arc::clone(&next));
+        Some(next)
+    }
+
+    /// An acknowledged renewal: it counts for every grant of the lease.
+    pub(crate) fn renewed(&self, now: Timestamp, deadline: Timestamp) {
+        for kept in &*self.grants() {
+            kept.hold.renewed(now, deadline);
         }
+    }
+
+    /// The authority's word that a grant is over: for all its guards, and for no other grant.
+    pub(crate) fn lose(&self, grant: &GrantRef, why: Loss) {
+        self.grants().retain(|kept| {
+            let over = kept.grant == *grant;
+            if over {
+                kept.hold.lose(why);
+            }
+            !over
+        });
+    }
+
+    /// The first deadline of its grants; `None` if all are lost.
+    pub(crate) fn deadline(&self) -> Option<Timestamp> {
+        let grants = self.grants();
+        grants.iter().filter_map(|kept| kept.hold.deadline()).min()
     }
 
     fn key(&self) -> (Timestamp, u64) {
@@ -61,11 +111,18 @@ impl Kept {
 }
 
 impl Schedule {
-    /// Puts a grant at `due`, from wherever it stood. A grant that is lost leaves instead, so a late
-    /// answer cannot bring it back. Says whether the alarm is set too late for it.
-    pub(crate) fn put(&mut self, kept: &Arc<Kept>, due: Timestamp) -> bool {
+    /// Puts a lease at `due` if it does not stand at an earlier place. As [`Schedule::put`].
+    pub(crate) fn put_by(&mut self, kept: &Arc<KeptLease>, due: Timestamp) -> bool {
+        let place = kept.key();
+        let stands = self.due.contains_key(&place);
+        self.put(kept, if stands { due.min(place.0) } else { due })
+    }
+
+    /// Puts a lease at `due`, from wherever it stood. A lease of which nothing is left leaves instead, so a
+    /// late answer cannot bring it back. Says whether the alarm is set too late for it.
+    pub(crate) fn put(&mut self, kept: &Arc<KeptLease>, due: Timestamp) -> bool {
         self.remove(kept);
-        if kept.hold.why().is_some() {
+        if !kept.is_kept() {
             return false;
         }
         if kept.place.serial.load(Ordering::Relaxed) == 0 {
@@ -79,13 +136,20 @@ impl Schedule {
         early
     }
 
-    /// Takes a grant out, if it is in.
-    pub(crate) fn remove(&mut self, kept: &Kept) {
+    /// Takes a lease out of which nothing is left.
+    pub(crate) fn forget(&mut self, kept: &KeptLease) {
+        if !kept.is_kept() {
+            self.remove(kept);
+        }
+    }
+
+    /// Takes a lease out, if it is in.
+    fn remove(&mut self, kept: &KeptLease) {
         self.due.remove(&kept.key());
     }
 
-    /// The grant that has been due longest, if any is due.
-    pub(crate) fn take_due(&mut self, now: Timestamp) -> Option<Arc<Kept>> {
+    /// The lease that has been due longest, if any is due.
+    pub(crate) fn take_due(&mut self, now: Timestamp) -> Option<Arc<KeptLease>> {
         let first = self.due.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
@@ -104,16 +168,21 @@ mod tests {
     use palisade_core::{LeaseKey, LockName};
 
     use super::*;
-    use crate::error::Loss;
 
-    fn kept() -> Arc<Kept> {
-        let lock = LockName::new("orders").unwrap();
+    fn grant(lock: &str, deadline: u64) -> Arc<Kept> {
         let grant = GrantRef {
-            lock,
+            lock: LockName::new(lock).unwrap(),
             key: LeaseKey::from_bytes([1; 16]),
             token: None,
         };
-        Arc::new(Kept::new(grant, Hold::new(ms(1_000))))
+        let hold = Hold::new(ms(deadline));
+        Arc::new(Kept { grant, hold })
+    }
+
+    fn kept() -> Arc<KeptLease> {
+        let kept = Arc::new(KeptLease::default());
+        kept.join(&grant("orders", 1_000));
+        kept
     }
 
     const fn ms(millis: u64) -> Timestamp {
@@ -121,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_is_due_first_and_a_grant_stands_in_one_place() {
+    fn the_earliest_is_due_first_and_a_lease_stands_in_one_place() {
         let mut schedule = Schedule::default();
         let (one, other) = (kept(), kept());
         assert!(schedule.put(&one, ms(50)), "nothing was armed");
@@ -141,8 +210,47 @@ mod tests {
         let mut schedule = Schedule::default();
         let kept = kept();
         schedule.put(&kept, ms(50));
-        kept.hold.lose(Loss::Released);
+        for grant in &*kept.grants() {
+            grant.hold.lose(Loss::Released);
+        }
         schedule.put(&kept, ms(80));
         assert_eq!(schedule.arm(NEVER), NEVER);
+    }
+
+    #[test]
+    fn a_grant_that_joins_does_not_put_a_renewal_off() {
+        let mut schedule = Schedule::default();
+        let kept = kept();
+        schedule.put_by(&kept, ms(50));
+        schedule.put_by(&kept, ms(80));
+        assert_eq!(schedule.arm(NEVER), ms(50));
+        schedule.put_by(&kept, ms(30));
+        assert_eq!(schedule.arm(NEVER), ms(30));
+    }
+
+    #[test]
+    fn grants_are_named_in_turn_and_lost_alone() {
+        let (lease, other) = (kept(), grant("seats", 500));
+        lease.join(&other);
+        let named = |now| lease.next(ms(now)).map(|kept| kept.grant.lock.to_string());
+        assert_eq!(
+            [named(1), named(2), named(3)].map(Option::unwrap),
+            ["orders", "seats", "orders"]
+        );
+        lease.renewed(ms(3), ms(2_000));
+        assert_eq!(
+            (other.hold.deadline(), lease.deadline()),
+            (Some(ms(2_000)), Some(ms(2_000)))
+        );
+        lease.lose(&other.grant, Loss::NotHeld);
+        assert_eq!(
+            (other.hold.why(), lease.deadline()),
+            (Some(Loss::NotHeld), Some(ms(2_000)))
+        );
+        assert_eq!(
+            [named(4), named(5)].map(Option::unwrap),
+            ["orders", "orders"]
+        );
+        assert_eq!((named(2_000), lease.deadline()), (None, None));
     }
 }

@@ -11,11 +11,14 @@
     reason = "a measurement ends by panicking"
 )]
 
+use std::time::Instant;
+
 use divan::{Bencher, black_box};
 use palisade_core::fence::{FenceState, Op, Pass, Rule};
+use palisade_core::machine::Expiry;
 use palisade_core::{
-    Acquire, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockName, Machine, RequestId,
-    Timestamp, Token, Ttl, Under, WallTime,
+    Acquire, Away, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockName, Machine,
+    RequestId, Timestamp, Token, Ttl, Under, WallTime,
 };
 
 fn main() {
@@ -122,6 +125,34 @@ fn ten_thousand_leases_end(bencher: Bencher<'_, '_>) {
             bench.apply(Command::Expire);
             bench
         });
+}
+
+/// A million leases end at one instant: prints the longest entry and the number of entries, under the rule of
+/// old logs, under that of new ones, and under other bounds.
+#[divan::bench(args = [0, 512, 1_024, 2_048, 4_096], sample_count = 1, sample_size = 1)]
+fn a_million_leases_end_together(bencher: Bencher<'_, '_>, alone: u32) {
+    let mut bench = Bench::holding(1_000_000, 60_000);
+    bench.apply(Command::Grace(Away::Stalled));
+    bench.nanos += 61_000_000_000;
+    bench.machine.set_expiry(match alone {
+        0 => Expiry::Whole,
+        _ => Expiry::AtMost { alone, beside: 16 },
+    });
+    bencher.bench_local(|| {
+        let mut times = Vec::new();
+        while bench.machine.next_due().is_some() {
+            let start = Instant::now();
+            bench.apply(Command::Expire);
+            times.push(start.elapsed());
+        }
+        let first = times[0];
+        times.sort_unstable();
+        let longest = &times[times.len().saturating_sub(3)..];
+        println!(
+            "{alone}: {} entries, first {first:?}, longest {longest:?}",
+            times.len()
+        );
+    });
 }
 
 /// The wheel turned by a millisecond, with a million timers in it and none of them due.

@@ -39,8 +39,8 @@ pub const ALL: &[Invariant] = &[
         holds: lease_ids_are_first_tokens,
     },
     Invariant {
-        name: "no lease or wait was due before the last entry",
-        holds: nothing_overdue,
+        name: "what is due stands in line, in the order of its deadlines",
+        holds: due_in_line,
     },
     Invariant {
         name: "queues are in order of arrival and counted (A10)",
@@ -80,9 +80,8 @@ fn one_record_per_lock(machine: &Machine) -> bool {
 fn tokens_below_counter(machine: &Machine) -> bool {
     let tokens: BTreeSet<_> = machine
         .tables
-        .locks
-        .iter()
-        .map(|(_, lock)| lock.token)
+        .grants()
+        .map(|(_, grant)| grant.token())
         .collect();
     let below = |next| tokens.last().is_none_or(|highest| *highest < next);
     tokens.len() == machine.tables.locks.len() && machine.next_token.is_none_or(below)
@@ -91,9 +90,8 @@ fn tokens_below_counter(machine: &Machine) -> bool {
 fn every_lock_is_held(machine: &Machine) -> bool {
     machine
         .tables
-        .locks
-        .iter()
-        .all(|(_, lock)| machine.tables.leases.get(lock.lease).is_some())
+        .grants()
+        .all(|(_, grant)| machine.tables.leases.get(grant.lease()).is_some())
 }
 
 fn leases_have_grants(machine: &Machine) -> bool {
@@ -107,7 +105,7 @@ fn leases_have_grants(machine: &Machine) -> bool {
         && tables.leases.iter().all(|(slot, _)| {
             let tokens: Vec<_> = tables
                 .grants_of(slot)
-                .map(|lock| tables.locks[lock].token)
+                .map(|grant| tables.grant(grant).token())
                 .collect();
             !tokens.is_empty() && tokens.is_sorted()
         })
@@ -116,21 +114,28 @@ fn leases_have_grants(machine: &Machine) -> bool {
 fn lease_ids_are_first_tokens(machine: &Machine) -> bool {
     let tables = &machine.tables;
     tables
-        .locks
-        .iter()
-        .all(|(_, lock)| tables.leases[lock.lease].id.0 <= lock.token)
+        .grants()
+        .all(|(slot, grant)| tables.lease_of(slot).id.0 <= grant.token())
 }
 
-fn nothing_overdue(machine: &Machine) -> bool {
-    let tables = &machine.tables;
-    !tables
+fn due_in_line(machine: &Machine) -> bool {
+    let (tables, now) = (&machine.tables, machine.now);
+    let leases: BTreeSet<_> = tables
         .leases
         .iter()
-        .any(|(_, lease)| is_due(lease.expires, machine.now))
-        && !tables
-            .waiters
-            .iter()
-            .any(|(_, waiter)| is_due(waiter.deadline, machine.now))
+        .filter(|(_, lease)| is_due(lease.expires, now))
+        .map(|(slot, lease)| (lease.expires, lease.id.0.get(), slot))
+        .collect();
+    let waits: BTreeSet<_> = tables
+        .waiters
+        .iter()
+        .filter(|(_, waiter)| is_due(waiter.deadline, now))
+        .map(|(slot, waiter)| (waiter.deadline, waiter.arrival, slot))
+        .collect();
+    let (lease_line, wait_line) = (tables.lease_timers.in_line(), tables.wait_timers.in_line());
+    let lease_line = lease_line.filter(|due| leases.contains(due));
+    let wait_line = wait_line.filter(|due| waits.contains(due));
+    lease_line.eq(leases.iter().copied()) && wait_line.eq(waits.iter().copied())
 }
 
 fn queues_are_fifo(machine: &Machine) -> bool {
@@ -245,9 +250,9 @@ mod tests {
     fn each_predicate_can_fail() {
         let spoils: [fn(&mut Machine); 9] = [
             |machine| machine.tables.locks[1].name = machine.tables.locks[0].name.clone(),
-            |machine| machine.next_token = Some(machine.tables.locks[1].token),
-            |machine| machine.tables.locks[0].lease = 77,
-            |machine| machine.tables.locks[0].token = Token::MAX,
+            |machine| machine.next_token = Some(machine.tables.grant(1).token()),
+            |machine| machine.tables.spoil_grant(0, Token::FIRST, 77),
+            |machine| machine.tables.spoil_grant(0, Token::MAX, 0),
             |machine| machine.tables.leases[0].id = LeaseId(Token::MAX),
             |machine| machine.now = Timestamp::from_millis(1_000),
             |machine| machine.tables.waiters[0].arrival = 9,

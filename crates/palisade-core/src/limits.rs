@@ -21,6 +21,14 @@ pub const STALL: Span = Span::from_millis(500);
 /// holder renews at a third, so what is left after such a pause is enough for the renewal.
 pub const PAUSE_PARTS: u64 = 4;
 
+/// How many grants and waiting requests an entry ends whose time has come, if that is all the entry does.
+/// What is left is for the next one, and callers get their turn between the two.
+pub const EXPIRE_ALONE: u32 = 2_048;
+
+/// The same for an entry that does something else. Hundreds of those are applied between two looks at the
+/// clock.
+pub const EXPIRE_BESIDE: u32 = 16;
+
 /// How many answers, and how many ended grants, an authority remembers for retries.
 ///
 /// At a steady thousand acquires a second this is two minutes of history. A retry that comes later
@@ -100,6 +108,7 @@ impl Default for Limits {
 const _: () = {
     use crate::token::Token;
     assert!(Ttl::MIN.as_millis() < Ttl::MAX.as_millis());
+    assert!(0 < EXPIRE_BESIDE && EXPIRE_BESIDE < EXPIRE_ALONE);
     assert!(Ttl::MAX.span().as_nanos() <= MAX_WAIT.as_nanos());
     assert!(Limits::DEFAULT.waiters_per_client <= Limits::DEFAULT.waiters_per_lock);
     assert!(

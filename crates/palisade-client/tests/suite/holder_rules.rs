@@ -372,3 +372,88 @@ async fn a_thousand_leases_need_no_task_each() {
     clock.advance(TTL.mul_f64(0.25)).await;
     assert!(leases.iter().all(|lease| lease.check().is_ok()));
 }
+
+/// A lease with the grants 7 and 8, and a guard for each.
+async fn two_under_one(client: &Client, service: &ScriptedLockService) -> [Lease; 2] {
+    let orders = lease(client, service).await;
+    let acquire = tokio::spawn(client.lock("seats").under(&orders).acquire());
+    let Call::Acquire { answer, .. } = service.call().await else {
+        panic!("an acquire")
+    };
+    answer.send(Ok(granted(8, TTL_MS, TTL_MS, 0))).unwrap();
+    [orders, acquire.await.unwrap().unwrap()]
+}
+
+/// The only call there is, which is a renewal: the token it names, when it was sent, and where its answer goes.
+async fn only_renewal(service: &ScriptedLockService) -> (u64, Timestamp, Answer<Renewal>) {
+    match service.call().await {
+        Call::Renew { at, grant, answer } => (grant.token.unwrap().get(), at, answer),
+        _ => panic!("a renewal"),
+    }
+}
+
+#[tokio::test]
+async fn one_renewal_serves_all_guards_of_a_lease() {
+    let (client, service, clock) = scripted_client();
+    let guards = two_under_one(&client, &service).await;
+    let mut named = Vec::new();
+    for _ in 0..4 {
+        clock.advance(TTL.mul_f64(0.4)).await;
+        let (token, sent, answer) = only_renewal(&service).await;
+        named.push(token);
+        clock.advance(Duration::from_millis(500)).await;
+        answer.send(Ok(renewed(token, TTL_MS))).unwrap();
+        settle().await;
+        for guard in &guards {
+            let until = sent.after(Span::from(usable(TTL)));
+            assert_eq!(deadline(guard, &clock), until, "counted from the sending");
+        }
+    }
+    assert_eq!(named, [7, 8, 7, 8], "each grant is named in its turn");
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_for_the_guards_that_are_left() {
+    let (client, service, clock) = scripted_client();
+    let [orders, seats] = two_under_one(&client, &service).await;
+    drop(orders);
+    assert!(matches!(service.call().await, Call::Release { .. }));
+    for _ in 0..3 {
+        clock.advance(TTL.mul_f64(0.4)).await;
+        let renewals = service
+            .calls()
+            .await
+            .into_iter()
+            .filter_map(|call| match call {
+                Call::Renew { grant, answer, .. } => Some((grant.token.unwrap().get(), answer)),
+                _ => None,
+            });
+        let [(8, answer)] = <[_; 1]>::try_from(renewals.collect::<Vec<_>>()).unwrap() else {
+            panic!("a renewal of what is left")
+        };
+        answer.send(Ok(renewed(8, TTL_MS))).unwrap();
+        settle().await;
+        seats.check().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_grant_that_was_revoked_alone_is_lost_alone() {
+    let (client, service, clock) = scripted_client();
+    let [orders, seats] = two_under_one(&client, &service).await;
+    clock.advance(TTL.mul_f64(0.4)).await;
+    let (7, _, answer) = only_renewal(&service).await else {
+        panic!("the older one first")
+    };
+    answer.send(Ok(Renewal::Ended(Ending::Revoked))).unwrap();
+    let (8, _, answer) = only_renewal(&service).await else {
+        panic!("the other one, at once")
+    };
+    assert_eq!(
+        orders.check().unwrap_err().why,
+        Loss::Ended(Ending::Revoked)
+    );
+    answer.send(Ok(renewed(8, TTL_MS))).unwrap();
+    settle().await;
+    assert_eq!(seats.remaining(), usable(TTL));
+}

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::expiry::Expiry;
 use super::memory::Over;
 use super::slab::Slot;
 use super::{Machine, waiting};
@@ -86,8 +87,8 @@ impl Machine {
         match self.find_granted(grant, effects) {
             None => self.past(grant),
             // Nobody else is told that it holds, or gets the holder's secret.
-            Some(slot) if self.holder_at(slot).client != *client => reused(),
-            Some(slot) => Outcome::Granted(self.granted(slot, self.left(slot), Span::ZERO)),
+            Some(live) if self.tables.client_of(live) != client => reused(),
+            Some(live) => Outcome::Granted(self.granted(live, self.left(live), Span::ZERO)),
         }
     }
 
@@ -131,24 +132,25 @@ impl Machine {
             Ok(lease) => lease,
             Err(outcome) => return outcome,
         };
-        let Some(slot) = held else {
+        let Some(lock) = held else {
             return self.grant_free(acquire, lease, effects);
         };
-        let holder = self.tables.locks[slot].lease;
+        let grant = self.tables.grant_on(lock);
+        let holder = self.tables.grant(grant).lease();
         if matches!(lease, LeaseFor::Live(mine) if mine == holder) {
-            return Outcome::Granted(self.granted(slot, self.left(slot), Span::ZERO));
+            return Outcome::Granted(self.granted(grant, self.left(grant), Span::ZERO));
         }
-        if self.tables.clients[self.tables.leases[holder].client].id == acquire.client {
-            return self.supersede(slot, acquire, lease, effects);
+        if *self.tables.client_of(grant) == acquire.client {
+            return self.supersede(grant, acquire, lease, effects);
         }
         match acquire.wait {
-            None | Some(Span::ZERO) => Outcome::Held(self.holder_at(slot)),
-            Some(wait) => self.enqueue(slot, acquire, wait),
+            None | Some(Span::ZERO) => Outcome::Held(self.holder_by(grant)),
+            Some(wait) => self.enqueue(lock, acquire, wait),
         }
     }
 
-    /// The lease named by a request, or what is wrong with it. One that is over by this very instant
-    /// ends first.
+    /// The lease named by a request, or what is wrong with it. Under the rule of old one that is over by this
+    /// very instant ends first.
     fn lease_for(
         &mut self,
         lock: &LockName,
@@ -157,15 +159,13 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) -> Result<LeaseFor, Outcome> {
         let (Under::New { key, .. } | Under::Existing { key, .. }) = under;
-        let mut known = self.tables.find_lease(key);
-        if let Some(slot) = known
+        if self.expiry == Expiry::Whole
+            && let Some(slot) = self.tables.find_lease(key)
             && self.tables.leases[slot].is_expired(self.now)
         {
-            self.expire(slot, effects);
-            // A request that waited may have opened it again.
-            known = self.tables.find_lease(key);
+            self.expire_whole(slot, effects);
         }
-        self.lease_at(known, lock, client, under)
+        self.peek_lease(lock, client, under)
     }
 
     /// The same without ending anything: an expired lease counts as gone.
@@ -176,16 +176,7 @@ impl Machine {
         under: &Under,
     ) -> Result<LeaseFor, Outcome> {
         let (Under::New { key, .. } | Under::Existing { key, .. }) = under;
-        self.lease_at(self.tables.find_lease(key), lock, client, under)
-    }
-
-    fn lease_at(
-        &self,
-        known: Option<Slot>,
-        lock: &LockName,
-        client: &ClientId,
-        under: &Under,
-    ) -> Result<LeaseFor, Outcome> {
+        let known = self.tables.find_lease(key);
         let (key, wanted) = match *under {
             Under::New { .. } if known.is_some() => {
                 return Err(Outcome::Invalid(Invalid::LeaseKeyInUse));
@@ -224,14 +215,14 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         let lease = self.open(token, lease, &acquire.client);
-        let slot = self.tables.open_lock(acquire.lock, token, self.wall, lease);
-        self.finish_grant(slot, acquire.metadata, Span::ZERO, effects)
+        let lock = self.tables.open_lock(acquire.lock, token, self.wall, lease);
+        self.finish_grant(lock, acquire.metadata, Span::ZERO, effects)
     }
 
     /// The same client takes its own lock back: a new, higher token, and its former life is fenced.
     fn supersede(
         &mut self,
-        slot: Slot,
+        grant: Slot,
         acquire: Acquire,
         lease: LeaseFor,
         effects: &mut Vec<Effect>,
@@ -241,15 +232,16 @@ impl Machine {
         };
         // Opened before the old lease can end: the slot of a live lease must not be reused.
         let lease = self.open(token, lease, &acquire.client);
-        self.end(slot, Ending::Superseded, None, effects);
-        self.tables.regrant(slot, token, self.wall, lease);
-        self.finish_grant(slot, acquire.metadata, Span::ZERO, effects)
+        let lock = self.tables.lock_of(grant);
+        self.end(grant, Ending::Superseded, None, effects);
+        self.tables.regrant(lock, token, self.wall, lease);
+        self.finish_grant(lock, acquire.metadata, Span::ZERO, effects)
     }
 
     /// Grants a lock whose last grant just ended, to a request from its queue.
     pub(super) fn grant_waiter(
         &mut self,
-        slot: Slot,
+        lock: Slot,
         client: &ClientId,
         waiter: waiting::Next,
         effects: &mut Vec<Effect>,
@@ -258,9 +250,9 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         let lease = self.open(token, waiter.lease, client);
-        self.tables.regrant(slot, token, self.wall, lease);
+        self.tables.regrant(lock, token, self.wall, lease);
         let waited = self.now.since(waiter.since);
-        self.finish_grant(slot, waiter.metadata, waited, effects)
+        self.finish_grant(lock, waiter.metadata, waited, effects)
     }
 
     /// Draws the next token. The grant follows in the same entry, so grant order is token order.
@@ -283,30 +275,31 @@ impl Machine {
 
     fn finish_grant(
         &mut self,
-        slot: Slot,
+        lock: Slot,
         metadata: Option<Box<str>>,
         waited: Span,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
         self.changed = true;
-        self.tables.set_metadata(slot, metadata);
-        let ttl = self.tables.leases[self.tables.locks[slot].lease].ttl;
-        self.event(slot, Change::Granted { ttl }, effects);
-        let valid_for = waited.plus(self.left(slot));
-        Outcome::Granted(self.granted(slot, valid_for, waited))
+        self.tables.set_metadata(lock, metadata);
+        let grant = self.tables.grant_on(lock);
+        let ttl = self.tables.lease_of(grant).ttl;
+        self.event(grant, Change::Granted { ttl }, effects);
+        let valid_for = waited.plus(self.left(grant));
+        Outcome::Granted(self.granted(grant, valid_for, waited))
     }
 
-    fn granted(&self, slot: Slot, valid_for: Span, waited: Span) -> Granted {
-        let lock = &self.tables.locks[slot];
-        let lease = &self.tables.leases[lock.lease];
+    fn granted(&self, grant: Slot, valid_for: Span, waited: Span) -> Granted {
+        let lease = self.tables.lease_of(grant);
+        let grant = self.tables.grant(grant);
         Granted {
-            token: lock.token,
+            token: grant.token(),
             lease: lease.id,
             key: lease.key,
             ttl: lease.ttl,
             valid_for,
             waited,
-            acquired_at: lock.wall,
+            acquired_at: grant.wall(),
         }
     }
 
@@ -319,31 +312,31 @@ impl Machine {
         if let Some(Err(invalid)) = ttl.map(|ttl| self.check_ttl(ttl)) {
             return Outcome::Invalid(invalid);
         }
-        let Some(slot) = self.find_granted(grant, effects) else {
+        let Some(live) = self.find_granted(grant, effects) else {
             return self.past(grant);
         };
         self.changed = true;
-        let lease = self.tables.locks[slot].lease;
+        let lease = self.tables.grant(live).lease();
         if let Some(ttl) = ttl {
             self.tables.set_ttl(lease, ttl);
         }
         let lease = &mut self.tables.leases[lease];
         // A shorter time to live never takes away what was granted before.
         lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
-        let (ttl, token) = (lease.ttl, self.tables.locks[slot].token);
+        let (ttl, token) = (lease.ttl, self.tables.grant(live).token());
         Outcome::Renewed(Renewed {
             token,
             ttl,
-            valid_for: self.left(slot),
+            valid_for: self.left(live),
         })
     }
 
     pub(super) fn release(&mut self, grant: &GrantRef, effects: &mut Vec<Effect>) -> Outcome {
-        let Some(slot) = self.find_granted(grant, effects) else {
+        let Some(live) = self.find_granted(grant, effects) else {
             return self.past(grant);
         };
-        let token = self.tables.locks[slot].token;
-        self.end_and_wake(slot, Ending::Released, None, effects);
+        let token = self.tables.grant(live).token();
+        self.end_and_wake(live, Ending::Released, None, effects);
         Outcome::Released { token }
     }
 
@@ -357,92 +350,91 @@ impl Machine {
         if let Err(invalid) = check_text("reason", Some(&reason), limits::REASON_BYTES) {
             return Outcome::Invalid(invalid);
         }
-        let Some(slot) = self.find_held(lock, effects) else {
+        let Some(lock) = self.find_held(lock, effects) else {
             return Outcome::NotHeld;
         };
-        let highest = self.tables.locks[slot].token;
+        let grant = self.tables.grant_on(lock);
+        let highest = self.tables.grant(grant).token();
         if highest != token {
             return Outcome::Stale { highest };
         }
-        self.end_and_wake(slot, Ending::Revoked, Some(reason), effects);
+        self.end_and_wake(grant, Ending::Revoked, Some(reason), effects);
         Outcome::Revoked { token }
-    }
-
-    /// Ends a lease: all its grants, in token order.
-    pub(super) fn expire(&mut self, lease: Slot, effects: &mut Vec<Effect>) {
-        let locks: Vec<Slot> = self.tables.grants_of(lease).collect();
-        for slot in locks {
-            self.end_and_wake(slot, Ending::Expired, None, effects);
-        }
     }
 
     pub(super) fn end_and_wake(
         &mut self,
-        slot: Slot,
+        grant: Slot,
         how: Ending,
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
-        let waits = self.tables.first_waiter(slot).is_some();
-        let last = waits.then(|| self.holder_at(slot));
-        self.end(slot, how, reason, effects);
+        let lock = self.tables.lock_of(grant);
+        let waits = self.tables.first_waiter(lock).is_some();
+        let last = waits.then(|| self.holder_by(grant));
+        self.end(grant, how, reason, effects);
         match last {
-            Some(last) => self.wake(slot, &last, effects),
-            None => self.tables.close_lock(slot),
+            Some(last) => self.wake(lock, &last, effects),
+            None => self.tables.close_lock(lock),
         }
     }
 
-    /// Ends the grant on a lock and remembers how. The lock's record stays for whoever is next.
+    /// Ends a grant and remembers how. The lock's record stays for whoever is next.
     fn end(
         &mut self,
-        slot: Slot,
+        grant: Slot,
         how: Ending,
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
         self.changed = true;
-        self.event(slot, Change::Ended { how, reason }, effects);
-        let lock = &self.tables.locks[slot];
-        let key = self.tables.leases[lock.lease].key;
+        self.ended += 1;
+        self.event(grant, Change::Ended { how, reason }, effects);
+        let lock = self.tables.lock_of(grant);
         self.over.remember(Over {
-            key,
-            lock: lock.name.clone(),
-            token: lock.token,
+            key: self.tables.lease_of(grant).key,
+            lock: self.tables.locks[lock].name.clone(),
+            token: self.tables.grant(grant).token(),
             how,
         });
-        self.tables.set_metadata(slot, None);
-        self.tables.untie(slot);
+        self.tables.set_metadata(lock, None);
+        self.tables.untie(grant);
     }
 
-    /// The record of a lock that is held now. A lease that is over by this very instant ends first:
-    /// the boundary is exact, whatever the timers have seen.
+    /// The record of a lock that is held now. A grant whose lease is over by this very instant ends first:
+    /// the boundary is exact, whatever the timers have seen. The lease's other grants wait for their turn.
     fn find_held(&mut self, lock: &LockName, effects: &mut Vec<Effect>) -> Option<Slot> {
         let slot = self.tables.find_lock(lock)?;
-        let lease = self.tables.locks[slot].lease;
-        if !self.tables.leases[lease].is_expired(self.now) {
+        let grant = self.tables.grant_on(slot);
+        if !self.tables.lease_of(grant).is_expired(self.now) {
             return Some(slot);
         }
-        self.expire(lease, effects);
+        match self.expiry {
+            Expiry::Whole => self.expire_whole(self.tables.grant(grant).lease(), effects),
+            Expiry::AtMost { .. } => self.end_and_wake(grant, Ending::Expired, None, effects),
+        }
         self.tables.find_lock(lock)
     }
 
-    /// The same, if the grant a reference names is the one that is live.
-    fn find_granted(&mut self, grant: &GrantRef, effects: &mut Vec<Effect>) -> Option<Slot> {
-        let held = self.find_held(&grant.lock, effects);
-        held.filter(|slot| self.is_live(*slot, grant))
+    /// The grant that a reference names, if it is live. As [`Machine::find_held`].
+    fn find_granted(&mut self, named: &GrantRef, effects: &mut Vec<Effect>) -> Option<Slot> {
+        let held = self.find_held(&named.lock, effects)?;
+        let grant = self.tables.grant_on(held);
+        self.is_live(grant, named).then_some(grant)
     }
 
-    /// The lock a grant reference names, if that very grant is live.
-    pub(super) fn live_grant(&self, grant: &GrantRef) -> Option<Slot> {
-        let held = self.tables.find_lock(&grant.lock);
-        held.filter(|slot| self.is_live(*slot, grant))
+    /// The grant that a reference names, if it is live.
+    pub(super) fn live_grant(&self, named: &GrantRef) -> Option<Slot> {
+        let held = self.tables.find_lock(&named.lock)?;
+        let grant = self.tables.grant_on(held);
+        self.is_live(grant, named).then_some(grant)
     }
 
-    fn is_live(&self, slot: Slot, grant: &GrantRef) -> bool {
-        let lock = &self.tables.locks[slot];
-        let lease = &self.tables.leases[lock.lease];
-        lease.key == grant.key
-            && grant.token.is_none_or(|token| token == lock.token)
+    fn is_live(&self, grant: Slot, named: &GrantRef) -> bool {
+        let lease = self.tables.lease_of(grant);
+        let token = self.tables.grant(grant).token();
+        lease.key == named.key
+            && named.token.is_none_or(|named| named == token)
             && !lease.is_expired(self.now)
     }
 
@@ -453,26 +445,33 @@ impl Machine {
         }))
     }
 
-    /// What is known of a lease that is not live: how it lost the lock asked for, or its last one.
+    /// What is known of a lease that is not live: how it lost the lock asked for, or its last one. One that
+    /// still stands in line loses that by expiry.
     fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
         let of_lock = self.over.of_lease(key).find(|over| over.lock == *lock);
+        if of_lock.is_none()
+            && self.expiry != Expiry::Whole
+            && let Some(lease) = self.tables.find_lease(key)
+        {
+            return Outcome::Ended {
+                token: self.tables.grant(self.tables.last_grant(lease)).token(),
+                how: Ending::Expired,
+            };
+        }
         ended(of_lock.or_else(|| self.over.of_lease(key).next()))
     }
 
-    /// How long the lease under a lock still lasts.
-    fn left(&self, slot: Slot) -> Span {
-        self.tables.leases[self.tables.locks[slot].lease]
-            .expires
-            .since(self.now)
+    /// How long the lease of a grant still lasts.
+    fn left(&self, grant: Slot) -> Span {
+        self.tables.lease_of(grant).expires.since(self.now)
     }
 
-    pub(super) fn holder_at(&self, slot: Slot) -> Holder {
-        let lock = &self.tables.locks[slot];
-        let client = self.tables.leases[lock.lease].client;
+    /// Who holds by a grant.
+    pub(super) fn holder_by(&self, grant: Slot) -> Holder {
         Holder {
-            client: self.tables.clients[client].id.clone(),
-            token: lock.token,
-            remaining: self.left(slot),
+            client: self.tables.client_of(grant).clone(),
+            token: self.tables.grant(grant).token(),
+            remaining: self.left(grant),
         }
     }
 }

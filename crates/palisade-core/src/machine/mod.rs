@@ -15,6 +15,8 @@
 //! A lock that is free has no record, so idle locks cost nothing; the token counter is one for all
 //! locks (rule A2) and is never reset.
 
+mod expiry;
+mod grant;
 mod grants;
 mod index;
 mod memory;
@@ -28,6 +30,7 @@ pub(crate) mod tables;
 mod waiting;
 pub(crate) mod wheel;
 
+pub use expiry::Expiry;
 pub use memory::{Answered, Over};
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
 pub use snapshot::{GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
@@ -35,13 +38,16 @@ pub use snapshot::{GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
 use alloc::vec::Vec;
 
 use memory::{Endings, Ring};
+use record::Lease;
+use slab::Slot;
 use tables::Tables;
+use wheel::is_due;
 
 use crate::command::{Away, Command, Entry};
 use crate::id::RequestId;
 use crate::limits::Limits;
 use crate::name::LockName;
-use crate::outcome::{Change, Effect, Event, Outcome};
+use crate::outcome::{Change, Effect, Ending, Event, Outcome};
 use crate::time::{Span, Timestamp, WallTime};
 use crate::token::Token;
 
@@ -62,7 +68,9 @@ pub struct Machine {
     changed: bool,
     /// Whether nobody wants to hear of events.
     silent: bool,
-    fired: Vec<u32>,
+    /// Grants ended and requests settled by the entry being applied.
+    ended: u32,
+    expiry: Expiry,
 }
 
 /// What [`Machine::apply`] says.
@@ -93,21 +101,26 @@ impl Machine {
             over: Endings::new(seed),
             changed: false,
             silent: false,
-            fired: Vec::new(),
+            ended: 0,
+            expiry: Expiry::CURRENT,
         }
     }
 
-    /// Applies one entry of the log: first everything that is due at its instant, then its command.
+    /// Applies one entry of the log: first what is due at its instant, then its command. What ends beside the
+    /// command is bounded by [`Expiry`].
     ///
     /// An instant before the last one counts as the last one: time does not go back. Effects are
     /// appended in the order in which they happened.
     pub fn apply(&mut self, entry: Entry, effects: &mut Vec<Effect>) -> Applied {
-        self.now = self.now.max(entry.at);
+        let before = self.now;
+        self.now = before.max(entry.at);
         self.wall = entry.wall;
-        self.changed = false;
-        // Whoever was away must not expire its clients before it gives them their time back.
-        if !matches!(entry.command, Command::Grace(_)) {
-            self.expire_due(effects);
+        (self.changed, self.ended) = (false, 0);
+        match entry.command {
+            // Whoever was away must not expire its clients before it gives them their time back.
+            Command::Grace(away) => self.give_back(before, away),
+            Command::Expire => {}
+            _ => self.expire_due(false, effects),
         }
         let outcome = self.command(entry.command, effects);
         Applied {
@@ -156,46 +169,17 @@ impl Machine {
             } => self.revoke(&lock, token, reason, effects),
             Command::Withdraw(request) => self.withdraw(&request),
             Command::Abandon(request) => self.abandon(request, effects),
-            Command::Expire => Outcome::Done,
-            Command::Grace(away) => self.grace(away, effects),
+            Command::Expire | Command::Grace(_) => {
+                self.expire_due(true, effects);
+                Outcome::Done
+            }
             Command::Leap { by } => self.leap(by),
             Command::Configure(limits) => self.configure(limits),
         }
     }
 
-    /// Ends every wait and every lease whose time has come: waits first, so that nobody is granted a
-    /// lock it no longer waits for; each in the order of their deadlines.
-    fn expire_due(&mut self, effects: &mut Vec<Effect>) {
-        let (waits, leases) = (&mut self.tables.wait_timers, &mut self.tables.lease_timers);
-        if waits.pass(self.now) & leases.pass(self.now) {
-            return;
-        }
-        let mut fired = core::mem::take(&mut self.fired);
-        let Tables {
-            waiters,
-            wait_timers,
-            ..
-        } = &mut self.tables;
-        wait_timers.advance(self.now, |slot| waiters[slot].deadline, &mut fired);
-        fired.sort_unstable_by_key(|slot| (waiters[*slot].deadline, waiters[*slot].arrival));
-        for slot in fired.drain(..) {
-            self.time_out(slot, effects);
-        }
-        let Tables {
-            leases,
-            lease_timers,
-            ..
-        } = &mut self.tables;
-        lease_timers.advance(self.now, |slot| leases[slot].expires, &mut fired);
-        fired.sort_unstable_by_key(|slot| (leases[*slot].expires, leases[*slot].id));
-        for slot in fired.drain(..) {
-            self.expire(slot, effects);
-        }
-        self.fired = fired;
-    }
-
     /// When something will be due that nobody asks about: the authority should apply
-    /// [`Command::Expire`] then.
+    /// [`Command::Expire`] then. An instant that has passed says that the last entry left something to end.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         let due = [
@@ -213,23 +197,33 @@ impl Machine {
 
     /// Every live lease that the authority's absence may have cost its renewal lasts its full time to live
     /// from now; never less (rule A7). Waits that were over meanwhile end: their callers named the instant.
-    fn grace(&mut self, away: Away, effects: &mut Vec<Effect>) -> Outcome {
+    ///
+    /// A lease is not revived (rule A8) that was due by the entry `before` this one and only stands in line, or
+    /// of which somebody was told since that it is over.
+    fn give_back(&mut self, before: Timestamp, away: Away) {
         let pause = match away {
             Away::Paused(pause) => Some(pause),
             Away::Restarted | Away::Stalled => None,
         };
         self.changed = pause.is_none();
+        let (now, over) = (self.now, &self.over);
+        let told = |lease: &Lease| {
+            let latest = over.of_lease(&lease.key).next();
+            latest.is_some_and(|over| over.token >= lease.id.0 && over.how == Ending::Expired)
+        };
         for lease in self.tables.leases.iter_mut() {
-            if pause.is_none_or(|pause| pause > lease.ttl.bears()) {
-                lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
-                self.changed = true;
+            if pause.is_some_and(|pause| pause <= lease.ttl.bears())
+                || is_due(lease.expires, before)
+                || (lease.is_expired(now) && told(lease))
+            {
+                continue;
             }
+            lease.expires = lease.expires.max(now.after(lease.ttl.span()));
+            self.changed = true;
         }
         if away == Away::Restarted {
             self.forget_waiters();
         }
-        self.expire_due(effects);
-        Outcome::Done
     }
 
     /// Neither tokens nor revisions repeat what was given out after the backup.
@@ -259,19 +253,18 @@ impl Machine {
         });
     }
 
-    fn event(&mut self, lock: u32, change: Change, effects: &mut Vec<Effect>) {
+    fn event(&mut self, grant: Slot, change: Change, effects: &mut Vec<Effect>) {
         self.revision += 1;
         if self.silent {
             return;
         }
-        let lock = &self.tables.locks[lock];
-        let client = self.tables.leases[lock.lease].client;
+        let lock = &self.tables.locks[self.tables.lock_of(grant)];
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
             lock: lock.name.clone(),
-            client: self.tables.clients[client].id.clone(),
-            token: lock.token,
+            client: self.tables.client_of(grant).clone(),
+            token: self.tables.grant(grant).token(),
             change,
         }));
     }

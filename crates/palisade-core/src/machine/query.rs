@@ -105,20 +105,21 @@ impl Machine {
 
     fn view_slot(&self, slot: Slot, now: Timestamp) -> Option<LockView> {
         let holder = self.holder_then(slot, now)?;
-        let lock = &self.tables.locks[slot];
+        let grant = self.tables.grant_on(slot);
         Some(LockView {
-            lock: lock.name.clone(),
+            lock: self.tables.locks[slot].name.clone(),
             holder: Some(holder),
-            lease: Some(self.tables.leases[lock.lease].id),
-            acquired_at: Some(lock.wall),
+            lease: Some(self.tables.lease_of(grant).id),
+            acquired_at: Some(self.tables.grant(grant).wall()),
             metadata: self.tables.metadata(slot).map(Box::from),
             waiters: self.tables.waiting(slot),
         })
     }
 
     fn holder_then(&self, slot: Slot, now: Timestamp) -> Option<Holder> {
-        let lease = &self.tables.leases[self.tables.locks[slot].lease];
-        let holder = (!lease.is_expired(now)).then(|| self.holder_at(slot))?;
+        let grant = self.tables.grant_on(slot);
+        let lease = self.tables.lease_of(grant);
+        let holder = (!lease.is_expired(now)).then(|| self.holder_by(grant))?;
         Some(Holder {
             remaining: lease.expires.since(now),
             ..holder

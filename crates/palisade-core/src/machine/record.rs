@@ -2,23 +2,18 @@
 
 use alloc::boxed::Box;
 
+use super::grant::Grant;
 use super::slab::{NIL, Slot};
 use crate::command::Under;
 use crate::id::{LeaseId, LeaseKey, RequestId};
 use crate::name::{ClientId, LockName};
-use crate::time::{Timestamp, Ttl, WallTime};
-use crate::token::Token;
+use crate::time::{Timestamp, Ttl};
 
 /// A lock that is held. A lock nobody holds has no record.
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
     pub(crate) name: LockName,
-    pub(crate) token: Token,
-    pub(crate) wall: WallTime,
-    pub(crate) lease: Slot,
-    /// The lease's other grants, in token order.
-    pub(super) prev: Slot,
-    pub(super) next: Slot,
+    pub(crate) grant: Grant,
     /// What most locks do not have; [`NIL`] for those.
     pub(crate) extra: Slot,
 }

@@ -10,11 +10,11 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::iter::Peekable;
 
+use super::expiry::Expiry;
 use super::memory::{Answered, Endings, Ring};
 use super::record::Waiter;
 use super::slab::{NIL, Slot};
 use super::snapshot::{GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
-use super::wheel::is_due;
 use super::{Machine, Tables};
 use crate::id::LeaseKey;
 use crate::time::{Timestamp, WallTime};
@@ -92,9 +92,6 @@ impl Leases {
         }
         if self.head.next_token.is_some_and(|next| lease.id.0 >= next) {
             return Err(Corrupt("a lease's id is not below the counter"));
-        }
-        if is_due(lease.expires, self.head.now) {
-            return Err(Corrupt("a lease outlived its time"));
         }
         self.tables
             .open_lease(lease.id, lease.key, &lease.client, lease.ttl, lease.expires);
@@ -212,12 +209,14 @@ impl Machine {
             over: past.over,
             changed: false,
             silent: false,
-            fired: Vec::new(),
+            ended: 0,
+            expiry: Expiry::CURRENT,
         };
         machine.put_under(&grants.under)?;
         for waiter in grants.waiters {
             machine.take_waiter(waiter)?;
         }
+        machine.tables.line_up_again(machine.now);
         match machine.tables.leases_without_grants() {
             0 => Ok(machine),
             _ => Err(Corrupt("a lease has no grant")),
@@ -228,7 +227,7 @@ impl Machine {
     fn put_under(&mut self, keys: &[LeaseKey]) -> Result<(), Corrupt> {
         let mut near = 0;
         for (slot, key) in (0..).zip(keys) {
-            let token = self.tables.locks[slot].token;
+            let token = self.tables.grant(slot).token();
             if self.next_token.is_some_and(|next| token >= next) {
                 return Err(Corrupt("a grant's token is not below the counter"));
             }
@@ -264,9 +263,6 @@ impl Machine {
         }
         if waiter.arrival > self.arrivals {
             return Err(Corrupt("a request waits that has not arrived"));
-        }
-        if is_due(waiter.deadline, self.now) {
-            return Err(Corrupt("a request waits past its deadline"));
         }
         let record = Waiter {
             request: waiter.request,

@@ -127,12 +127,8 @@ impl Machine {
     }
 
     fn sorted_grants(&self) -> impl Iterator<Item = Slot> {
-        sorted(
-            self.tables
-                .locks
-                .iter()
-                .map(|(slot, lock)| (lock.token.get(), slot)),
-        )
+        let grants = self.tables.grants();
+        sorted(grants.map(|(slot, grant)| (grant.token().get(), slot)))
     }
 
     fn sorted_waiters(&self) -> impl Iterator<Item = Slot> {
@@ -156,13 +152,13 @@ impl Machine {
     }
 
     fn grant_record(&self, slot: Slot) -> Record {
-        let lock = &self.tables.locks[slot];
+        let (grant, lock) = (self.tables.grant(slot), self.tables.lock_of(slot));
         Record::Grant(GrantRecord {
-            lock: lock.name.clone(),
-            token: lock.token,
-            key: self.tables.leases[lock.lease].key,
-            wall: lock.wall,
-            metadata: self.tables.metadata(slot).map(Box::from),
+            lock: self.tables.locks[lock].name.clone(),
+            token: grant.token(),
+            key: self.tables.lease_of(slot).key,
+            wall: grant.wall(),
+            metadata: self.tables.metadata(lock).map(Box::from),
         })
     }
 

@@ -3,11 +3,12 @@
 use alloc::boxed::Box;
 use core::hash::BuildHasher;
 
+use super::expiry::Timers;
+use super::grant::Grant;
 use super::index::Index;
 use super::record::{Client, Extra, Lease, Lock, Waiter};
 use super::short::Short;
 use super::slab::{NIL, Slab, Slot};
-use super::wheel::Wheel;
 use crate::id::{LeaseId, LeaseKey, RequestId};
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl, WallTime};
@@ -25,8 +26,8 @@ pub(crate) struct Tables {
     keys: Index,
     ids: Index,
     requests: Index,
-    pub(super) lease_timers: Wheel,
-    pub(super) wait_timers: Wheel,
+    pub(crate) lease_timers: Timers,
+    pub(crate) wait_timers: Timers,
     pub(super) short: Short,
 }
 
@@ -42,8 +43,8 @@ impl Tables {
             keys: Index::new(seed),
             ids: Index::new(seed),
             requests: Index::new(seed),
-            lease_timers: Wheel::new(now),
-            wait_timers: Wheel::new(now),
+            lease_timers: Timers::new(now),
+            wait_timers: Timers::new(now),
             short: Short::default(),
         }
     }
@@ -171,21 +172,13 @@ impl Tables {
         self.short.add(ttl);
     }
 
-    fn close_lease(&mut self, slot: Slot) {
+    pub(super) fn close_lease(&mut self, slot: Slot) {
         self.lease_timers.remove(slot);
         if let Some(lease) = self.leases.remove(slot) {
             self.keys.remove(&lease.key, slot);
             self.short.take(lease.ttl);
             self.drop_client(lease.client);
         }
-    }
-
-    /// The locks under a lease, in token order.
-    pub(crate) fn grants_of(&self, lease: Slot) -> impl Iterator<Item = Slot> {
-        let first = Some(self.leases[lease].first).filter(|slot| *slot != NIL);
-        core::iter::successors(first, |slot| {
-            Some(self.locks[*slot].next).filter(|next| *next != NIL)
-        })
     }
 
     /// None in a machine at rest: a lease ends with its last grant.
@@ -215,11 +208,7 @@ impl Tables {
     pub(super) fn add_lock(&mut self, name: LockName, token: Token, wall: WallTime) -> Slot {
         let record = Lock {
             name,
-            token,
-            wall,
-            lease: NIL,
-            prev: NIL,
-            next: NIL,
+            grant: Grant::new(token, wall),
             extra: NIL,
         };
         let slot = self.locks.insert(record);
@@ -232,8 +221,7 @@ impl Tables {
 
     /// Hands a lock that just lost its grant to another one.
     pub(super) fn regrant(&mut self, slot: Slot, token: Token, wall: WallTime, lease: Slot) {
-        let lock = &mut self.locks[slot];
-        (lock.token, lock.wall) = (token, wall);
+        self.locks[slot].grant = Grant::new(token, wall);
         self.tie(slot, lease);
     }
 
@@ -276,38 +264,6 @@ impl Tables {
             *extra = self.extras.insert(Extra::new());
         }
         &mut self.extras[*extra]
-    }
-
-    /// Appends a lock to its lease's grants. Tokens only grow, so the list is in token order.
-    pub(super) fn tie(&mut self, slot: Slot, lease: Slot) {
-        let last = core::mem::replace(&mut self.leases[lease].last, slot);
-        let lock = &mut self.locks[slot];
-        (lock.lease, lock.prev, lock.next) = (lease, last, NIL);
-        if last == NIL {
-            self.leases[lease].first = slot;
-        } else {
-            self.locks[last].next = slot;
-        }
-    }
-
-    /// Takes a lock from its lease; the lease ends with its last grant.
-    pub(super) fn untie(&mut self, slot: Slot) {
-        let lock = &mut self.locks[slot];
-        let (lease, prev, next) = (lock.lease, lock.prev, lock.next);
-        (lock.lease, lock.prev, lock.next) = (NIL, NIL, NIL);
-        if prev == NIL {
-            self.leases[lease].first = next;
-        } else {
-            self.locks[prev].next = next;
-        }
-        if next == NIL {
-            self.leases[lease].last = prev;
-        } else {
-            self.locks[next].prev = prev;
-        }
-        if self.leases[lease].first == NIL {
-            self.close_lease(lease);
-        }
     }
 
     // --- queues ----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ impl Machine {
     pub(super) fn enqueue(&mut self, lock: Slot, acquire: Acquire, wait: Span) -> Outcome {
         // Who may wait has an id to be called by; without one the answer could never be given.
         let Some(request) = acquire.request else {
-            return Outcome::Held(self.holder_at(lock));
+            return Outcome::Held(self.holder_by(self.tables.grant_on(lock)));
         };
         if let Some(bound) = self.queue_bound(lock, &acquire.client) {
             return Outcome::QueueFull(bound);
@@ -134,7 +134,8 @@ impl Machine {
         let Some((_, waiter)) = self.tables.dequeue(slot) else {
             return;
         };
-        let outcome = Outcome::Held(self.holder_at(waiter.lock));
+        let grant = self.tables.grant_on(waiter.lock);
+        let outcome = Outcome::Held(self.holder_by(grant));
         self.settle(waiter.request, waiter.lock, outcome, effects);
     }
 
@@ -146,6 +147,7 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         self.changed = true;
+        self.ended += 1;
         // A request refused for its form may come again in a better one.
         if !matches!(outcome, Outcome::Invalid(_)) {
             let name = self.tables.locks[lock].name.clone();
@@ -182,8 +184,8 @@ impl Machine {
                 key,
                 token: Some(token),
             };
-            if let Some(slot) = self.live_grant(&grant) {
-                self.end_and_wake(slot, Ending::Released, None, effects);
+            if let Some(live) = self.live_grant(&grant) {
+                self.end_and_wake(live, Ending::Released, None, effects);
             }
         }
         self.remember(request, lock, Outcome::Abandoned);

@@ -131,12 +131,12 @@ impl Wheel {
     }
 
     /// Works off every tick up to `now`: timers whose owner says that they are due leave the wheel and
-    /// go to `fired`, in no particular order; the others move to where they belong.
+    /// go to `fire`, in no particular order; the others move to where they belong.
     pub(super) fn advance(
         &mut self,
         now: Timestamp,
         due_of: impl Fn(Slot) -> Timestamp,
-        fired: &mut Vec<Slot>,
+        mut fire: impl FnMut(Slot),
     ) {
         let now_tick = floor_tick(now);
         loop {
@@ -152,7 +152,7 @@ impl Wheel {
                 let next = core::mem::replace(&mut self.links[timer as usize], LOOSE).next;
                 let due = due_of(timer);
                 if is_due(due, now) {
-                    fired.push(timer);
+                    fire(timer);
                 } else {
                     self.insert(timer, due);
                 }
@@ -237,9 +237,17 @@ mod tests {
         let mut wheel = Wheel::new(ms(10));
         let mut fired = Vec::new();
         wheel.insert(0, Timestamp::from_nanos(110_000_001));
-        wheel.advance(ms(110), |_| Timestamp::from_nanos(110_000_001), &mut fired);
+        wheel.advance(
+            ms(110),
+            |_| Timestamp::from_nanos(110_000_001),
+            |slot| fired.push(slot),
+        );
         assert!(fired.is_empty(), "a nanosecond early is early");
-        wheel.advance(ms(111), |_| Timestamp::from_nanos(110_000_001), &mut fired);
+        wheel.advance(
+            ms(111),
+            |_| Timestamp::from_nanos(110_000_001),
+            |slot| fired.push(slot),
+        );
         assert_eq!(fired, [0]);
         assert_eq!(wheel.next(), None);
     }
@@ -249,9 +257,9 @@ mod tests {
         let mut wheel = Wheel::new(ms(0));
         let mut fired = Vec::new();
         wheel.insert(3, ms(100));
-        wheel.advance(ms(5_000), |_| ms(9_000), &mut fired);
+        wheel.advance(ms(5_000), |_| ms(9_000), |slot| fired.push(slot));
         assert!(fired.is_empty());
-        wheel.advance(ms(9_000), |_| ms(9_000), &mut fired);
+        wheel.advance(ms(9_000), |_| ms(9_000), |slot| fired.push(slot));
         assert_eq!(fired, [3]);
     }
 
@@ -279,7 +287,7 @@ mod tests {
                         let mut fired = Vec::new();
                         let known = due.clone();
                         if !wheel.pass(ms(now)) {
-                            wheel.advance(ms(now), |slot| ms(known[slot as usize].unwrap()), &mut fired);
+                            wheel.advance(ms(now), |slot| ms(known[slot as usize].unwrap()), |slot| fired.push(slot));
                         }
                         fired.sort_unstable();
                         let expected: Vec<Slot> = (0..32).filter(|slot| {

@@ -52,6 +52,7 @@ impl Clock {
     pub(super) fn until(&self, due: Option<Timestamp>, longest: Duration) -> Duration {
         match (self, due) {
             (Clock::Running(_), Some(due)) => longest.min(due.since(self.now()).to_duration()),
+            (Clock::Manual(now), Some(due)) if due <= *now => Duration::ZERO,
             _ => longest,
         }
     }

@@ -233,11 +233,11 @@ async fn a_client_that_does_not_let_go_is_cut() {
 
 #[tokio::test]
 async fn an_http2_client_that_does_not_answer_does_not_delay_the_end() {
-    let mut server = with(Settings {
+    let mut server = Server::with(Wish::shell(Settings {
         // Whoever is waited for is waited for longer than this test has patience.
         drain_timeout: Duration::from_secs(3_600),
         ..Settings::default()
-    })
+    }))
     .await;
     let mut deaf = server.connect().await;
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -638,7 +638,7 @@ async fn work_on_the_ordering_thread_keeps_no_dead_lease_alive_and_absence_gives
     let graces = || handle.stats().graces.get();
     for round in 0..3 {
         let mut wish = wish(&format!("dead-{round}"), "c", None);
-        wish.ttl = Some(Ttl::from_millis(1_000).unwrap());
+        wish.under = Under::new(Ttl::from_millis(1_000).unwrap());
         let lock = wish.lock.clone();
         assert!(matches!(acquire(handle, wish).await, Outcome::Granted(_)));
         let before = graces();

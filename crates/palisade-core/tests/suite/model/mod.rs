@@ -6,7 +6,7 @@
 
 mod reference;
 mod script;
-use palisade_core::machine::{Applied, Record};
+use palisade_core::machine::{Applied, Expiry, Record};
 use palisade_core::{
     Away, Command, Effect, Entry, GrantRef, Machine, Outcome, Timestamp, invariants,
 };
@@ -44,17 +44,22 @@ fn same<T: PartialEq + std::fmt::Debug>(
 }
 
 /// Plays a script to a machine and to the reference, and to a copy of the machine that was restored at
-/// line `cut`. `bend` may spoil an entry before the machine gets it: the control arms do.
-fn play(lines: &[Line], cut: usize, bend: Bend) -> Result<(), TestCaseError> {
+/// line `cut`, all of them under one rule of expiry. `bend` may spoil an entry before the machine gets it: the
+/// control arms do.
+fn play(lines: &[Line], cut: usize, expiry: Expiry, bend: Bend) -> Result<(), TestCaseError> {
     let mut machine = Machine::new(SEED);
+    machine.set_expiry(expiry);
     let mut restored = None;
-    let mut reference = Reference::new();
+    let mut reference = Reference::new(expiry);
     let mut now = Timestamp::ZERO;
     let mut log = Vec::new();
     for (n, line) in lines.iter().enumerate() {
         if n == cut {
-            let copy = Machine::restore(OTHER_SEED, machine.records())
+            let mut copy = Machine::restore(OTHER_SEED, machine.records())
                 .map_err(|corrupt| TestCaseError::fail(corrupt.to_string()))?;
+            copy.set_expiry(expiry);
+            invariants::check(&copy)
+                .map_err(|broken| TestCaseError::fail(format!("restored: not so: {broken}")))?;
             same(
                 "records after a restore",
                 &records(&copy),
@@ -65,7 +70,8 @@ fn play(lines: &[Line], cut: usize, bend: Bend) -> Result<(), TestCaseError> {
         let entry = line.entry(n, now, &reference);
         now = entry.at;
         let at = format!("line {n}: {entry:?}");
-        let before = reference.clone();
+        let mut before = reference.clone();
+        before.last = now;
         let (outcome, effects) = reference.step(entry.clone());
 
         let bent = bend(entry);
@@ -92,7 +98,7 @@ fn play(lines: &[Line], cut: usize, bend: Bend) -> Result<(), TestCaseError> {
             log.push(bent);
         }
     }
-    finish(machine, restored, log, now)
+    finish(machine, restored, log, expiry, now)
 }
 
 /// The restored copy and a replay of the log end like the machine itself.
@@ -100,12 +106,14 @@ fn finish(
     mut machine: Machine,
     restored: Option<Machine>,
     log: Vec<Entry>,
+    expiry: Expiry,
     at: Timestamp,
 ) -> Result<(), TestCaseError> {
     if let Some(copy) = &restored {
         same("the restored machine", &records(copy), &records(&machine))?;
     }
     let mut replayed = Machine::new(OTHER_SEED);
+    replayed.set_expiry(expiry);
     for entry in log {
         apply(&mut replayed, entry);
     }
@@ -124,12 +132,18 @@ fn finish(
     )
 }
 
+/// The rule of old logs, that of new ones, and bounds that the scripts reach.
+fn expiries() -> impl Strategy<Value = Expiry> {
+    let tight = (1_u32..4, 1_u32..3).prop_map(|(alone, beside)| Expiry::AtMost { alone, beside });
+    prop_oneof![Just(Expiry::Whole), Just(Expiry::CURRENT), tight]
+}
+
 proptest! {
     #![proptest_config(Config { cases: 3_000, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn the_machine_agrees_with_the_rules(lines in scripts(), cut in 0_usize..80) {
-        play(&lines, cut, |entry| entry)?;
+    fn the_machine_agrees_with_the_rules(lines in scripts(), cut in 0_usize..80, expiry in expiries()) {
+        play(&lines, cut, expiry, |entry| entry)?;
     }
 }
 
@@ -149,7 +163,7 @@ fn scripts_until_caught(bend: Bend) -> Option<u32> {
     let tried = std::cell::Cell::new(0);
     let result = runner.run(&(scripts(), 0_usize..80), |(lines, cut)| {
         tried.set(tried.get() + 1);
-        play(&lines, cut, bend)
+        play(&lines, cut, Expiry::CURRENT, bend)
     });
     match result {
         Err(TestError::Fail(..)) => Some(tried.get()),
@@ -254,7 +268,7 @@ fn the_scripts_reach_every_outcome() {
     let seen = std::cell::RefCell::new(std::collections::BTreeSet::new());
     runner
         .run(&scripts(), |lines| {
-            let (mut reference, mut now) = (Reference::new(), Timestamp::ZERO);
+            let (mut reference, mut now) = (Reference::new(Expiry::CURRENT), Timestamp::ZERO);
             for (n, line) in lines.iter().enumerate() {
                 let entry = line.entry(n, now, &reference);
                 now = entry.at;

@@ -2,9 +2,9 @@
 //!
 //! Nothing here is shared with the machine but the types of questions and answers. There is one
 //! concession to how the machine works: what nobody asks about ends at the next whole millisecond
-//! ([`rung`]), what somebody asks about ends to the nanosecond.
+//! ([`rung`]), and so many of those in one entry; what somebody asks about ends to the nanosecond.
 
-use palisade_core::machine::Answered;
+use palisade_core::machine::{Answered, Expiry};
 use palisade_core::{
     Acquire, Away, Change, ClientId, Command, Effect, Ending, Entry, Event, GrantRef, Granted,
     Holder, Invalid, LeaseId, LeaseKey, Limits, LockName, Outcome, QueueBound, Renewed, RequestId,
@@ -62,6 +62,9 @@ pub(crate) struct Reference {
     pub(crate) answers: Vec<Answered>,
     limits: Limits,
     revision: u64,
+    expiry: Expiry,
+    /// The instant of the last entry.
+    pub(crate) last: Timestamp,
 }
 
 /// An entry being applied.
@@ -69,6 +72,8 @@ struct Now {
     at: Timestamp,
     wall: WallTime,
     effects: Vec<Effect>,
+    /// Grants that ended and requests that were settled.
+    ended: u32,
 }
 
 /// The end of the millisecond in which an instant lies; a whole millisecond is its own.
@@ -77,7 +82,7 @@ fn rung(instant: Timestamp) -> Timestamp {
 }
 
 impl Reference {
-    pub(crate) fn new() -> Reference {
+    pub(crate) fn new(expiry: Expiry) -> Reference {
         Reference {
             next: 1,
             leases: Vec::new(),
@@ -87,6 +92,8 @@ impl Reference {
             answers: Vec::new(),
             limits: Limits::DEFAULT,
             revision: 0,
+            expiry,
+            last: Timestamp::ZERO,
         }
     }
 
@@ -96,10 +103,18 @@ impl Reference {
             at: entry.at,
             wall: entry.wall,
             effects: Vec::new(),
+            ended: 0,
         };
+        let last = std::mem::replace(&mut self.last, entry.at);
         if let Command::Grace(away) = entry.command {
             for lease in &mut self.leases {
                 let quarter = lease.ttl.span().as_nanos() / 4;
+                let told = self.over.iter().any(|over| {
+                    over.key == lease.key && over.token >= lease.id.0 && over.how == Ending::Expired
+                });
+                if rung(lease.expires) <= last || (told && lease.expires <= now.at) {
+                    continue;
+                }
                 if !matches!(away, Away::Paused(pause) if pause.as_nanos() <= quarter) {
                     lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
                 }
@@ -107,10 +122,10 @@ impl Reference {
             if away == Away::Restarted {
                 self.waits.clear();
             }
-            self.sweep(&mut now);
+            self.sweep(true, &mut now);
             return (Outcome::Done, now.effects);
         }
-        self.sweep(&mut now);
+        self.sweep(entry.command == Command::Expire, &mut now);
         let outcome = self.command(entry.command, &mut now);
         (outcome, now.effects)
     }
@@ -169,11 +184,19 @@ impl Reference {
         Token::new(self.next).ok()
     }
 
-    fn sweep(&mut self, now: &mut Now) {
+    fn sweep(&mut self, alone: bool, now: &mut Now) {
+        let most = match self.expiry {
+            Expiry::Whole => u32::MAX,
+            Expiry::AtMost { alone: most, .. } if alone => most,
+            Expiry::AtMost { beside, .. } => beside,
+        };
         let mut late: Vec<Wait> = self.waits.clone();
         late.retain(|wait| rung(wait.deadline) <= now.at);
         late.sort_by_key(|wait| wait.deadline);
         for wait in late {
+            if now.ended >= most {
+                return;
+            }
             self.waits.retain(|other| *other != wait);
             let holder = self.holder(&self.grant_on(&wait.lock).unwrap(), now);
             self.settle(wait, Outcome::Held(holder), now);
@@ -182,29 +205,40 @@ impl Reference {
         dead.retain(|lease| rung(lease.expires) <= now.at);
         dead.sort_by_key(|lease| (lease.expires, lease.id));
         for lease in dead {
-            self.expire(&lease.key, now);
+            self.expire(&lease.key, most, now);
         }
     }
 
-    fn expire(&mut self, key: &LeaseKey, now: &mut Now) {
+    /// Ends a lease's grants until the entry has ended as many as it may.
+    fn expire(&mut self, key: &LeaseKey, most: u32, now: &mut Now) {
         let mut grants = self.grants.clone();
         grants.retain(|grant| grant.key == *key);
         grants.sort_by_key(|grant| grant.token);
         for grant in grants {
+            if now.ended >= most {
+                return;
+            }
             self.end(&grant, Ending::Expired, None, now);
             self.hand_on(&grant, now);
         }
     }
 
     fn touch_lease(&mut self, key: &LeaseKey, now: &mut Now) {
-        if self.lease(key).is_some_and(|lease| lease.expires <= now.at) {
-            self.expire(key, now);
+        if self.expiry == Expiry::Whole
+            && self.lease(key).is_some_and(|lease| lease.expires <= now.at)
+        {
+            self.expire(key, u32::MAX, now);
         }
     }
 
     fn touch_lock(&mut self, lock: &LockName, now: &mut Now) {
-        if let Some(grant) = self.grant_on(lock) {
-            self.touch_lease(&grant.key, now);
+        let Some(grant) = self.grant_on(lock) else {
+            return;
+        };
+        self.touch_lease(&grant.key, now);
+        if self.expiry != Expiry::Whole && self.lease(&grant.key).unwrap().expires <= now.at {
+            self.end(&grant, Ending::Expired, None, now);
+            self.hand_on(&grant, now);
         }
     }
 
@@ -423,6 +457,7 @@ impl Reference {
     }
 
     fn end(&mut self, grant: &Grant, how: Ending, reason: Option<Box<str>>, now: &mut Now) {
+        now.ended += 1;
         self.event(grant, Change::Ended { how, reason }, now);
         let Grant {
             key, lock, token, ..
@@ -490,8 +525,20 @@ impl Reference {
                 _ => {
                     let mut over = self.over.iter().rev().filter(|over| over.key == key);
                     let of_lock = over.clone().find(|over| over.lock == *lock);
-                    let known = of_lock.or_else(|| over.next());
-                    Some(known.map_or(Outcome::NotHeld, ended))
+                    let due = self.grants.iter().filter(|grant| grant.key == key);
+                    let due = due.filter(|_| self.expiry != Expiry::Whole);
+                    let due = due
+                        .map(|grant| grant.token)
+                        .max()
+                        .map(|token| Outcome::Ended {
+                            token,
+                            how: Ending::Expired,
+                        });
+                    let known = of_lock
+                        .map(ended)
+                        .or(due)
+                        .or_else(|| over.next().map(ended));
+                    Some(known.unwrap_or(Outcome::NotHeld))
                 }
             },
         }
@@ -555,6 +602,7 @@ impl Reference {
 
     fn settle(&mut self, wait: Wait, outcome: Outcome, now: &mut Now) {
         let request = wait.request;
+        now.ended += 1;
         if !matches!(outcome, Outcome::Invalid(_)) {
             self.remember(request, Some(wait.lock), outcome.clone());
         }

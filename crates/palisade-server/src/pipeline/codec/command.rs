@@ -1,11 +1,11 @@
 //! Batches of commands: the payload of one log frame.
 
+use palisade_core::machine::Expiry;
 use palisade_core::{
     Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, Span, Timestamp, Token, Ttl, Under,
     WallTime,
 };
 
-use super::VERSION;
 use super::reader::{Malformed, Reader};
 use super::writer::Put;
 
@@ -31,9 +31,13 @@ const HAS_REQUEST: u8 = 1 << 2;
 const HAS_METADATA: u8 = 1 << 3;
 const HAS_TOKEN: u8 = 1 << 4;
 
+/// The version that stands first in every batch written now: it says under which rule of expiry the batch
+/// was applied. Batches of version 1 are read, too.
+pub const BATCH_VERSION: u8 = 2;
+
 /// Begins a batch: everything in it happens at `at`.
 pub fn encode_head(out: &mut Vec<u8>, at: Timestamp, wall: WallTime) {
-    out.byte(VERSION);
+    out.byte(BATCH_VERSION);
     out.number(at.as_nanos());
     out.number(wall.0);
 }
@@ -213,15 +217,17 @@ pub(super) fn get_limits(reader: &mut Reader<'_>) -> Result<Limits, Malformed> {
     })
 }
 
-/// Reads a batch and hands out its entries in order.
+/// Reads a batch, hands out its entries in order, and says under which rule of expiry they were applied.
 ///
 /// # Errors
 /// [`Malformed`] where the bytes are not those of a batch; entries before that point were handed out.
-pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<(), Malformed> {
+pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<Expiry, Malformed> {
     let mut reader = Reader(bytes);
-    if reader.byte()? != VERSION {
-        return reader.bad("a batch has an unknown version");
-    }
+    let expiry = match reader.byte()? {
+        1 => Expiry::Whole,
+        BATCH_VERSION => Expiry::CURRENT,
+        _ => return reader.bad("a batch has an unknown version"),
+    };
     let (at, wall) = (reader.timestamp()?, reader.wall()?);
     while !reader.is_empty() {
         each(Entry {
@@ -230,7 +236,7 @@ pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<(), Mal
             command: get_command(&mut reader)?,
         });
     }
-    Ok(())
+    Ok(expiry)
 }
 
 fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {

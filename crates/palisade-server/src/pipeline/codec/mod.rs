@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   batch     version │ at │ wall │ command │ command │ …            one frame of the log
+//!             1: an entry ends all that is due; 2: a bounded part of it. Otherwise they are alike
 //!   snapshot  version │ record │ record │ …                          (each record: length, body)
 //!   command   tag │ fields       numbers are LEB128, texts and optional parts carry their length
 //!   record    tag │ fields       or a bit in a flags byte, keys and ids are 16 bytes
@@ -15,9 +16,9 @@ mod reader;
 mod snapshot;
 mod writer;
 
-pub use command::{decode_batch, encode_command, encode_head};
+pub use command::{BATCH_VERSION, decode_batch, encode_command, encode_head};
 pub use reader::Malformed;
 pub use snapshot::{decode_record, encode_record, part};
 
-/// The version that stands first in every batch and snapshot.
-pub const VERSION: u8 = 1;
+/// The version that stands first in every snapshot.
+pub const SNAPSHOT_VERSION: u8 = 1;

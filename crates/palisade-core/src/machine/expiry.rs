@@ -1,0 +1,489 @@
+//! Expiry in bounded steps.
+//!
+//! ```text
+//!   wheel ──fired, sorted──► line ──at most so many for each entry──► ended
+//! ```
+//!
+//! However many leases and waits end together, one entry ends a bounded number of them. The rest stands in
+//! line, [`Machine::next_due`] says so, and the next entry goes on. Nobody sees the difference: an operation
+//! compares its own lock's and lease's deadline exactly, whether or not the line has got that far.
+//!
+//! The order is that of the deadlines, then of the lease ids or arrivals. It does not depend on the wheel's
+//! lists, which differ in a machine that was restored. What fires later has a later deadline, so the line
+//! stays sorted when it is appended to.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::Machine;
+use super::slab::Slot;
+use super::tables::Tables;
+use super::wheel::{Wheel, is_due};
+use crate::limits;
+use crate::outcome::{Effect, Ending};
+use crate::time::Timestamp;
+
+/// How much of what is over one entry ends. A log is replayed under the rule it was written under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// Everything that is due, and with one grant of a lease all the others. Logs of version 1 follow this.
+    Whole,
+    /// What the entry asks about, and at most so many grants and requests that nobody asked about.
+    AtMost {
+        /// In an entry that is there for the time alone: [`Expire`](crate::Command::Expire) and
+        /// [`Grace`](crate::Command::Grace).
+        alone: u32,
+        /// In any other entry. At least 1: an entry at whose instant something is due changes something,
+        /// and so is logged.
+        beside: u32,
+    },
+}
+
+impl Expiry {
+    /// The rule for what is written now.
+    pub const CURRENT: Expiry = Expiry::AtMost {
+        alone: limits::EXPIRE_ALONE,
+        beside: limits::EXPIRE_BESIDE,
+    };
+}
+
+/// Deadlines by the slot numbers of their owners' table: a wheel for those to come, a line for those that
+/// have passed.
+#[derive(Clone, Debug)]
+pub(crate) struct Timers {
+    wheel: Wheel,
+    line: VecDeque<Due>,
+}
+
+/// Something whose time has come. It may have ended since; its slot may even be another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    deadline: Timestamp,
+    /// The lease's id or the request's arrival.
+    number: u64,
+    slot: Slot,
+}
+
+/// Places kept for a line that is empty.
+const KEPT: usize = 4_096;
+
+impl Timers {
+    pub(super) fn new(now: Timestamp) -> Timers {
+        Timers {
+            wheel: Wheel::new(now),
+            line: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn reserve(&mut self, timers: usize) {
+        self.wheel.reserve(timers);
+    }
+
+    pub(super) fn fit(&mut self) {
+        self.wheel.fit();
+    }
+
+    pub(super) fn insert(&mut self, slot: Slot, deadline: Timestamp) {
+        self.wheel.insert(slot, deadline);
+    }
+
+    /// Takes a timer out. Its place in the line, if it has one, is found to be empty later.
+    pub(super) fn remove(&mut self, slot: Slot) {
+        self.wheel.remove(slot);
+    }
+
+    /// When there is something to do, at the latest.
+    pub(super) fn next(&self) -> Option<Timestamp> {
+        let first = self.line.front().map(|due| due.deadline);
+        first.or_else(|| self.wheel.next())
+    }
+
+    /// Whether nothing has come due by `now`, as nearly always.
+    fn pass(&mut self, now: Timestamp) -> bool {
+        self.wheel.pass(now) && self.line.is_empty()
+    }
+
+    /// Lines up what has come due by `now`. `of` gives a timer's deadline and number.
+    fn line_up(&mut self, now: Timestamp, of: impl Fn(Slot) -> (Timestamp, u64)) {
+        let sorted = self.line.len();
+        let line = &mut self.line;
+        let fire = |slot| {
+            let (deadline, number) = of(slot);
+            line.push_back(Due {
+                deadline,
+                number,
+                slot,
+            });
+        };
+        self.wheel.advance(now, |slot| of(slot).0, fire);
+        if self.line.len() > sorted {
+            self.line.make_contiguous()[sorted..].sort_unstable();
+        }
+    }
+
+    /// Lines up what was in line when the records were written; the wheel has taken it for what is to come.
+    fn line_up_again(&mut self, due: impl Iterator<Item = (Timestamp, u64, Slot)>) {
+        self.line.extend(due.map(|(deadline, number, slot)| Due {
+            deadline,
+            number,
+            slot,
+        }));
+        for due in &self.line {
+            self.wheel.remove(due.slot);
+        }
+        self.line.make_contiguous().sort_unstable();
+    }
+
+    /// The first in line that has not ended. `of` gives the deadline and number of what is in a slot now.
+    fn first(&mut self, of: impl Fn(Slot) -> Option<(Timestamp, u64)>) -> Option<Slot> {
+        while let Some(first) = self.line.front() {
+            if of(first.slot) == Some((first.deadline, first.number)) {
+                return Some(first.slot);
+            }
+            self.line.pop_front();
+        }
+        self.line.shrink_to(KEPT);
+        None
+    }
+
+    /// The deadlines, numbers and slots of what stands in line; some may have ended.
+    pub(crate) fn in_line(&self) -> impl Iterator<Item = (Timestamp, u64, Slot)> {
+        let line = self.line.iter();
+        line.map(|due| (due.deadline, due.number, due.slot))
+    }
+}
+
+impl Tables {
+    /// After a restore: lines up what is due and was not ended yet.
+    pub(super) fn line_up_again(&mut self, now: Timestamp) {
+        let waits = self.waiters.iter();
+        let waits = waits.map(|(slot, wait)| (wait.deadline, wait.arrival, slot));
+        let leases = self.leases.iter();
+        let leases = leases.map(|(slot, lease)| (lease.expires, lease.id.0.get(), slot));
+        let over = |due: &(Timestamp, u64, Slot)| is_due(due.0, now);
+        self.wait_timers.line_up_again(waits.filter(over));
+        self.lease_timers.line_up_again(leases.filter(over));
+    }
+
+    fn line_up(&mut self, now: Timestamp) {
+        let (waiters, leases) = (&self.waiters, &self.leases);
+        self.wait_timers.line_up(now, |slot| {
+            let wait = &waiters[slot];
+            (wait.deadline, wait.arrival)
+        });
+        self.lease_timers.line_up(now, |slot| {
+            let lease = &leases[slot];
+            (lease.expires, lease.id.0.get())
+        });
+    }
+
+    fn first_due_wait(&mut self) -> Option<Slot> {
+        let waiters = &self.waiters;
+        self.wait_timers.first(|slot| {
+            let wait = waiters.get(slot)?;
+            Some((wait.deadline, wait.arrival))
+        })
+    }
+
+    fn first_due_lease(&mut self) -> Option<Slot> {
+        let leases = &self.leases;
+        self.lease_timers.first(|slot| {
+            let lease = leases.get(slot)?;
+            Some((lease.expires, lease.id.0.get()))
+        })
+    }
+}
+
+impl Machine {
+    /// Sets the rule for the entries to come. It is no part of the state: whoever replays a log reads it there.
+    pub fn set_expiry(&mut self, expiry: Expiry) {
+        self.expiry = expiry;
+    }
+
+    /// Ends waits and leases whose time has come, as many as one entry may: waits first, each in the order of
+    /// their deadlines. `alone`: the entry is there for nothing else.
+    pub(super) fn expire_due(&mut self, alone: bool, effects: &mut Vec<Effect>) {
+        let (waits, leases) = (&mut self.tables.wait_timers, &mut self.tables.lease_timers);
+        if waits.pass(self.now) & leases.pass(self.now) {
+            return;
+        }
+        self.tables.line_up(self.now);
+        let most = match self.expiry {
+            Expiry::Whole => u32::MAX,
+            Expiry::AtMost { alone: most, .. } if alone => most,
+            Expiry::AtMost { beside, .. } => beside,
+        };
+        while self.ended < most
+            && let Some(wait) = self.tables.first_due_wait()
+        {
+            self.time_out(wait, effects);
+        }
+        while self.ended < most
+            && let Some(lease) = self.tables.first_due_lease()
+        {
+            let grant = self.tables.first_grant(lease);
+            self.end_and_wake(grant, Ending::Expired, None, effects);
+        }
+    }
+
+    /// Ends all grants of a lease, in token order.
+    pub(super) fn expire_whole(&mut self, lease: Slot, effects: &mut Vec<Effect>) {
+        let grants: Vec<Slot> = self.tables.grants_of(lease).collect();
+        for grant in grants {
+            self.end_and_wake(grant, Ending::Expired, None, effects);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use alloc::format;
+
+    use super::*;
+    use crate::command::{Acquire, Away, Command, Entry, GrantRef, Under};
+    use crate::id::{LeaseKey, RequestId};
+    use crate::invariants;
+    use crate::name::{ClientId, LockName};
+    use crate::outcome::Outcome;
+    use crate::time::{Span, Ttl, WallTime};
+    use crate::token::Token;
+
+    const TTL_MS: u64 = 1_000;
+    const END: Timestamp = Timestamp::from_millis(TTL_MS);
+
+    fn apply(machine: &mut Machine, at: Timestamp, command: Command) -> (Outcome, Vec<Effect>) {
+        let mut effects = Vec::new();
+        let wall = WallTime::default();
+        let outcome = machine
+            .apply(Entry { at, wall, command }, &mut effects)
+            .outcome;
+        assert_eq!(invariants::check(machine), Ok(()));
+        (outcome, effects)
+    }
+
+    fn acquire(lock: u64, client: &str, under: Under, wait: Option<Span>) -> Command {
+        Command::Acquire(Acquire {
+            lock: LockName::new(&format!("lock/{lock}")).unwrap(),
+            client: ClientId::new(client).unwrap(),
+            under,
+            wait,
+            request: wait.map(|_| RequestId::from_bytes(u128::from(lock).to_le_bytes())),
+            metadata: None,
+        })
+    }
+
+    fn key(number: u64) -> LeaseKey {
+        LeaseKey::from_bytes(u128::from(number).to_le_bytes())
+    }
+
+    fn new_lease(number: u64, ttl_ms: u64) -> Under {
+        let ttl = Ttl::from_millis(ttl_ms).unwrap();
+        Under::New {
+            key: key(number),
+            ttl,
+        }
+    }
+
+    /// Locks with tokens from 1 on that end at [`END`], each under a lease of its own or all under one.
+    fn ending_together(locks: u64, one_lease: bool) -> Machine {
+        let mut machine = Machine::new(1);
+        for lock in 1..=locks {
+            let under = if one_lease && lock > 1 {
+                Under::Existing {
+                    key: key(1),
+                    ttl: None,
+                }
+            } else {
+                new_lease(lock, TTL_MS)
+            };
+            apply(
+                &mut machine,
+                Timestamp::ZERO,
+                acquire(lock, "a", under, None),
+            );
+        }
+        machine
+    }
+
+    fn expired(token: u64) -> Outcome {
+        let how = Ending::Expired;
+        Outcome::Ended {
+            token: Token::new(token).unwrap(),
+            how,
+        }
+    }
+
+    fn tokens(effects: &[Effect]) -> Vec<u64> {
+        let events = effects.iter().filter_map(|effect| match effect {
+            Effect::Event(event) => Some(event.token.get()),
+            Effect::Settled { .. } => None,
+        });
+        events.collect()
+    }
+
+    #[test]
+    fn an_entry_ends_a_bounded_number_of_what_nobody_asked_about() {
+        for one_lease in [false, true] {
+            let mut machine = ending_together(30, one_lease);
+            machine.set_expiry(Expiry::AtMost {
+                alone: 7,
+                beside: 2,
+            });
+            let (_, effects) = apply(&mut machine, END, Command::Expire);
+            assert_eq!(tokens(&effects), [1, 2, 3, 4, 5, 6, 7]);
+            assert!(
+                machine.next_due().unwrap() <= END,
+                "the rest is due at once"
+            );
+            let beside = Command::Withdraw(RequestId::from_bytes([9; 16]));
+            assert_eq!(tokens(&apply(&mut machine, END, beside).1), [8, 9]);
+            let (_, effects) = apply(&mut machine, END, Command::Grace(Away::Stalled));
+            assert_eq!(
+                tokens(&effects),
+                [10, 11, 12, 13, 14, 15, 16],
+                "not revived"
+            );
+            machine.set_expiry(Expiry::Whole);
+            assert_eq!(
+                tokens(&apply(&mut machine, END, Command::Expire).1).len(),
+                14
+            );
+            assert_eq!(machine.next_due(), None);
+        }
+    }
+
+    #[test]
+    fn what_is_asked_about_is_over_wherever_it_stands_in_line() {
+        for one_lease in [false, true] {
+            let mut machine = ending_together(30, one_lease);
+            machine.set_expiry(Expiry::AtMost {
+                alone: 1,
+                beside: 1,
+            });
+            let (first, lock) = (key(1), LockName::new("lock/30").unwrap());
+            assert!(machine.view(&lock, END).is_none());
+            let key = if one_lease { key(1) } else { key(30) };
+            let renew = Command::Renew {
+                grant: GrantRef {
+                    lock,
+                    key,
+                    token: None,
+                },
+                ttl: None,
+            };
+            let (outcome, effects) = apply(&mut machine, END, renew);
+            assert_eq!((outcome, tokens(&effects)), (expired(30), [1, 30].into()));
+            let free = acquire(29, "b", new_lease(99, TTL_MS), None);
+            let (outcome, effects) = apply(&mut machine, END, free);
+            assert!(matches!(outcome, Outcome::Granted(_)));
+            assert_eq!(tokens(&effects), [2, 29, 31]);
+            let under = Under::Existing {
+                key: first,
+                ttl: None,
+            };
+            let (outcome, _) = apply(&mut machine, END, acquire(50, "a", under, None));
+            assert_eq!(outcome, expired(if one_lease { 28 } else { 1 }));
+        }
+    }
+
+    /// A lease of which somebody was told that it is over stays over, though no timer has seen it.
+    #[test]
+    fn a_lease_that_is_partly_over_is_not_revived() {
+        let mut machine = Machine::new(1);
+        let start = Timestamp::from_nanos(1);
+        for lock in 1..=2 {
+            let under = match lock {
+                1 => new_lease(1, TTL_MS),
+                _ => Under::Existing {
+                    key: key(1),
+                    ttl: None,
+                },
+            };
+            apply(&mut machine, start, acquire(lock, "a", under, None));
+        }
+        let end = start.after(Span::from_millis(TTL_MS));
+        apply(
+            &mut machine,
+            end,
+            acquire(1, "b", new_lease(2, TTL_MS), None),
+        );
+        assert_eq!(
+            machine.locks(),
+            2,
+            "lock/2 is the old lease's, until the next tick"
+        );
+        apply(&mut machine, end, Command::Grace(Away::Stalled));
+        assert!(machine.view("lock/2", end).is_none() && machine.view("lock/1", end).is_some());
+    }
+
+    /// Two requests wait, and one of them no longer: its deadline has passed, its turn in the line has not come.
+    #[test]
+    fn a_wait_that_is_over_is_not_granted_while_it_stands_in_line() {
+        let mut machine = ending_together(3, false);
+        for lock in 1..=3 {
+            let wait = Some(Span::from_millis(TTL_MS - 1));
+            let under = new_lease(10 + lock, TTL_MS);
+            apply(
+                &mut machine,
+                Timestamp::ZERO,
+                acquire(lock, "b", under, wait),
+            );
+        }
+        machine.set_expiry(Expiry::AtMost {
+            alone: 1,
+            beside: 1,
+        });
+        let grant = GrantRef {
+            lock: LockName::new("lock/3").unwrap(),
+            key: key(3),
+            token: None,
+        };
+        let early = Timestamp::from_millis(TTL_MS - 1);
+        let (outcome, effects) = apply(&mut machine, early, Command::Release(grant));
+        assert!(matches!(outcome, Outcome::Released { .. }));
+        let settled = effects.iter().filter(|effect| {
+            matches!(
+                effect,
+                Effect::Settled {
+                    outcome: Outcome::Held(_),
+                    ..
+                }
+            )
+        });
+        assert_eq!((settled.count(), tokens(&effects)), (2, [3].into()));
+        assert_eq!((machine.locks(), machine.waiters()), (2, 1));
+    }
+
+    /// The order of the line is not that of the wheel's lists, which a restored machine has not.
+    #[test]
+    fn a_machine_restored_with_a_line_goes_on_alike() {
+        let mut machine = Machine::new(1);
+        for lock in 1..=60 {
+            let ttl_ms = TTL_MS + lock * 7 % 5;
+            let asks = acquire(lock, "a", new_lease(lock, ttl_ms), None);
+            apply(&mut machine, Timestamp::ZERO, asks);
+            let wait = Some(Span::from_millis(TTL_MS - 200 + lock * 3 % 7));
+            let waits = acquire(lock, "b", new_lease(100 + lock, TTL_MS), wait);
+            apply(&mut machine, Timestamp::ZERO, waits);
+        }
+        let rule = Expiry::AtMost {
+            alone: 9,
+            beside: 1,
+        };
+        machine.set_expiry(rule);
+        let mut copies = [machine.clone(), machine];
+        while copies[0].next_due().is_some() {
+            let at = copies[0].now().after(Span::from_millis(100));
+            let [one, other] = copies
+                .each_mut()
+                .map(|copy| apply(copy, at, Command::Expire));
+            assert_eq!(one, other);
+            copies[1] = Machine::restore(2, copies[1].records()).unwrap();
+            copies[1].set_expiry(rule);
+            assert_eq!(invariants::check(&copies[1]), Ok(()));
+            assert!(copies[0].records().eq(copies[1].records()));
+        }
+        assert_eq!((copies[0].locks(), copies[0].waiters()), (0, 0));
+    }
+}

@@ -1,0 +1,150 @@
+//! Grants: which lease holds which lock, under which token.
+//!
+//! ```text
+//!   lock ──grant_on──► grant ──lease──► lease          lease ──first──► grant ──► grant ──► …   by token
+//!        ◄──lock_of───
+//! ```
+//!
+//! A lock has one grant at a time, so the grant lies inside the lock's record and bears its slot number.
+//! [`Tables::grant_on`], [`Tables::lock_of`] and [`Tables::grant`] are all that knows this.
+
+use super::record::Lease;
+use super::slab::{NIL, Slot};
+use super::tables::Tables;
+use crate::name::ClientId;
+use crate::time::WallTime;
+use crate::token::Token;
+
+/// A lease holds a lock.
+///
+/// Packed, so that what else a lock has fits into what would be padding.
+#[derive(Clone, Copy, Debug)]
+#[repr(packed(4))]
+pub(crate) struct Grant {
+    token: Token,
+    wall: WallTime,
+    /// [`NIL`] between the end of one grant and the next.
+    lease: Slot,
+    /// The lease's other grants, in token order.
+    prev: Slot,
+    next: Slot,
+}
+
+impl Grant {
+    /// One that is under no lease yet.
+    pub(super) const fn new(token: Token, wall: WallTime) -> Grant {
+        Grant {
+            token,
+            wall,
+            lease: NIL,
+            prev: NIL,
+            next: NIL,
+        }
+    }
+
+    pub(crate) const fn token(&self) -> Token {
+        self.token
+    }
+
+    /// The wall clock at the grant.
+    pub(crate) const fn wall(&self) -> WallTime {
+        self.wall
+    }
+
+    pub(crate) const fn lease(&self) -> Slot {
+        self.lease
+    }
+}
+
+impl Tables {
+    /// The grant that holds a lock.
+    pub(crate) fn grant_on(&self, lock: Slot) -> Slot {
+        lock
+    }
+
+    /// The lock that a grant is for.
+    pub(crate) fn lock_of(&self, grant: Slot) -> Slot {
+        grant
+    }
+
+    pub(crate) fn grant(&self, grant: Slot) -> &Grant {
+        &self.locks[grant].grant
+    }
+
+    #[cfg(test)]
+    pub(crate) fn spoil_grant(&mut self, grant: Slot, token: Token, lease: Slot) {
+        let grant = self.grant_mut(grant);
+        (grant.token, grant.lease) = (token, lease);
+    }
+
+    fn grant_mut(&mut self, grant: Slot) -> &mut Grant {
+        &mut self.locks[grant].grant
+    }
+
+    /// The lease that a grant is under.
+    pub(crate) fn lease_of(&self, grant: Slot) -> &Lease {
+        &self.leases[self.grant(grant).lease]
+    }
+
+    /// The client that holds by a grant.
+    pub(crate) fn client_of(&self, grant: Slot) -> &ClientId {
+        &self.clients[self.lease_of(grant).client].id
+    }
+
+    /// All grants, in no particular order.
+    pub(crate) fn grants(&self) -> impl Iterator<Item = (Slot, &Grant)> {
+        self.locks.iter().map(|(slot, lock)| (slot, &lock.grant))
+    }
+
+    /// A lease's grants, in token order.
+    pub(crate) fn grants_of(&self, lease: Slot) -> impl Iterator<Item = Slot> {
+        let first = Some(self.leases[lease].first).filter(|grant| *grant != NIL);
+        core::iter::successors(first, |grant| {
+            Some(self.grant(*grant).next).filter(|next| *next != NIL)
+        })
+    }
+
+    /// The oldest grant of a lease.
+    pub(super) fn first_grant(&self, lease: Slot) -> Slot {
+        self.leases[lease].first
+    }
+
+    /// The newest one.
+    pub(super) fn last_grant(&self, lease: Slot) -> Slot {
+        self.leases[lease].last
+    }
+
+    /// Appends a grant to its lease's. Tokens only grow, so the list is in token order.
+    pub(super) fn tie(&mut self, grant: Slot, lease: Slot) {
+        let last = core::mem::replace(&mut self.leases[lease].last, grant);
+        let tied = self.grant_mut(grant);
+        (tied.lease, tied.prev, tied.next) = (lease, last, NIL);
+        if last == NIL {
+            self.leases[lease].first = grant;
+        } else {
+            self.grant_mut(last).next = grant;
+        }
+    }
+
+    /// Takes a grant from its lease, which ends with its last one.
+    pub(super) fn untie(&mut self, grant: Slot) {
+        let untied = self.grant_mut(grant);
+        let Grant {
+            lease, prev, next, ..
+        } = *untied;
+        (untied.lease, untied.prev, untied.next) = (NIL, NIL, NIL);
+        if prev == NIL {
+            self.leases[lease].first = next;
+        } else {
+            self.grant_mut(prev).next = next;
+        }
+        if next == NIL {
+            self.leases[lease].last = prev;
+        } else {
+            self.grant_mut(next).prev = prev;
+        }
+        if self.leases[lease].first == NIL {
+            self.close_lease(lease);
+        }
+    }
+}
