@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Transaction, params};
 use palisade_core::{AuthorityId, LockName, Token};
-use palisade_fence::mysql::{
-    Column, Entry, Fault, Guard, Numbered, Records, Refused, Strategy, show_token,
-};
+use palisade_fence::mysql::{Column, Fault, Guard, Numbered, Records, Strategy, show_token};
 use palisade_fence::{Admitted, Change, Op, Pass, Reject, Rule, Sequence};
+
+use crate::refused::{OrRefused as _, Refused};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
@@ -60,16 +60,14 @@ pub(crate) type Done = Admitted<Option<String>>;
 impl Ask {
     pub(crate) async fn work(&self, tx: &mut Transaction<'_>) -> Result<Done, Refused> {
         match self.form {
-            Form::Guard(_) | Form::TwoSteps => match self.check(tx).await? {
-                Entry::First { highest } => Ok(Admitted {
-                    highest,
-                    ..self.done(self.on_table(tx).await?)
-                }),
-                Entry::Repeat { .. } => Ok(Admitted {
-                    repeat: true,
-                    ..self.done(None)
-                }),
-            },
+            Form::Guard(_) | Form::TwoSteps => {
+                let checked = self.check(tx).await?;
+                let value = match checked.repeat {
+                    true => None,
+                    false => self.on_table(tx).await?,
+                };
+                Ok(Admitted { value, ..checked })
+            }
             Form::Column(strategy) => self.column(tx, strategy).await,
             Form::Records(strategy) => self.records(tx, Records::new(strategy)).await,
         }
@@ -83,7 +81,7 @@ impl Ask {
         }
     }
 
-    pub(crate) async fn check(&self, tx: &mut Transaction<'_>) -> Result<Entry, Refused> {
+    pub(crate) async fn check(&self, tx: &mut Transaction<'_>) -> Result<Done, Refused> {
         let pass = Pass {
             token: self.token,
             authority: self.authority.as_ref(),
@@ -94,7 +92,7 @@ impl Ask {
             _ => Rule::CLAIM,
         };
         let (guard, name) = (Guard { rule }, &self.resource);
-        match &self.what {
+        let checked = match &self.what {
             What::Claim => guard.check(tx, name, pass, Op::Claim).await,
             What::Read(_) => guard.check(tx, name, pass, Op::Read).await,
             What::Write(_, _, None) => guard.check(tx, name, pass, Op::Write(None)).await,
@@ -105,7 +103,15 @@ impl Ask {
                 };
                 guard.write(tx, name, pass, write).await
             }
-        }
+        };
+        let Admitted {
+            highest, repeat, ..
+        } = checked.or_refused()?;
+        Ok(Admitted {
+            value: None,
+            highest,
+            repeat,
+        })
     }
 
     pub(crate) async fn on_table(
@@ -144,15 +150,15 @@ impl Ask {
         let id = &self.resource;
         show_token(tx, self.token).await?;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token).await?;
+            column.lock(tx, id, self.token).await.or_refused()?;
         }
         let (key, alter) = match &self.what {
             What::Claim => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.token).await.or_refused()?;
                 return Ok(self.done(None));
             }
             What::Read(key) => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.token).await.or_refused()?;
                 let sql = "SELECT JSON_VALUE(data, ?) FROM conf_column WHERE id = ?";
                 let read: Option<Option<String>> = tx.exec_first(sql, (path(key), id)).await?;
                 return Ok(self.done(read.flatten()));
@@ -183,7 +189,7 @@ impl Ask {
         };
         tx.exec_drop(sql, arguments).await?;
         let hit = tx.affected_rows();
-        column.explain(tx, id, self.token, hit).await?;
+        column.explain(tx, id, self.token, hit).await.or_refused()?;
         Ok(self.done(None))
     }
 
@@ -191,7 +197,8 @@ impl Ask {
     async fn records(&self, tx: &mut Transaction<'_>, records: Records) -> Result<Done, Refused> {
         let (id, token) = (&self.resource, self.token);
         show_token(tx, self.token).await?;
-        let data = records.claim(tx, id, token).await?.unwrap_or_default();
+        let claimed = records.claim(tx, id, token).await.or_refused()?;
+        let data = claimed.value.unwrap_or_default();
         let lines = data.lines().filter_map(|line| line.split_once('\t'));
         let mut map: BTreeMap<&str, String> = lines.map(|(k, v)| (k, v.to_owned())).collect();
         match &self.what {
@@ -209,10 +216,11 @@ impl Ask {
             }
         }
         if map.is_empty() {
-            records.delete(tx, id, token).await?;
+            records.delete(tx, id, token).await.or_refused()?;
         } else {
             let text: Vec<String> = map.iter().map(|(k, v)| format!("{k}\t{v}")).collect();
-            records.write(tx, id, token, &text.join("\n")).await?;
+            let written = records.write(tx, id, token, &text.join("\n")).await;
+            written.or_refused()?;
         }
         Ok(self.done(None))
     }

@@ -7,15 +7,21 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../vectors/mod.rs"]
+mod cases;
 mod crash;
 mod forms;
 mod late;
 mod limits;
+#[path = "../refused/mod.rs"]
+mod refused;
 mod snapshots;
 mod sticky;
 mod subject;
+mod vectors;
 
 use palisade_fence::conformance::{self, Habit, TEXTBOOK_FAILS};
+use palisade_fence::mysql::Fault;
 use palisade_fence::mysql::Strategy;
 use palisade_fence::{Mode, Rule};
 use palisade_testbed::MariaDb;

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::future::Future;
 
 use palisade_core::{AuthorityId, LockName, Token};
-use palisade_fence::postgres::{
-    Column, Entry, Fault, Guard, KeyType, Numbered, Records, Refused, Strategy,
-};
+use palisade_fence::postgres::{Column, Fault, Guard, KeyType, Numbered, Records, Strategy};
 use palisade_fence::{Admitted, Change, Op, Pass, Reject, Rule, Sequence};
 
 use crate::drivers::Tx;
+use crate::refused::{OrRefused as _, Refused};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
@@ -101,36 +100,30 @@ impl Ask {
             authority: self.authority.as_ref(),
             lock: self.lock.as_ref(),
         };
-        let entry = match &self.what {
-            What::Claim => guard.check(tx, &self.resource, pass, Op::Claim).await?,
-            What::Read(_) => guard.check(tx, &self.resource, pass, Op::Read).await?,
-            What::Write(_, _, None) => {
-                guard
-                    .check(tx, &self.resource, pass, Op::Write(None))
-                    .await?
-            }
+        let checked = match &self.what {
+            What::Claim => guard.check(tx, &self.resource, pass, Op::Claim).await,
+            What::Read(_) => guard.check(tx, &self.resource, pass, Op::Read).await,
+            What::Write(_, _, None) => guard.check(tx, &self.resource, pass, Op::Write(None)).await,
             What::Write(key, alter, Some(sequence)) => {
                 let digest = digest(&format!("{key} {alter:?}"));
                 let write = Numbered {
                     sequence: *sequence,
                     digest,
                 };
-                guard.write(tx, &self.resource, pass, write).await?
+                guard.write(tx, &self.resource, pass, write).await
             }
         };
-        let highest = match entry {
-            Entry::First { highest } => highest,
-            Entry::Repeat { .. } => {
-                return Ok(Admitted {
-                    repeat: true,
-                    ..self.done(None)
-                });
-            }
+        let Admitted {
+            highest, repeat, ..
+        } = checked.or_refused()?;
+        let value = match repeat {
+            true => None,
+            false => self.on_table(tx).await?,
         };
-        let value = self.on_table(tx).await?;
         Ok(Admitted {
+            value,
             highest,
-            ..self.done(value)
+            repeat,
         })
     }
 
@@ -172,15 +165,15 @@ impl Ask {
         let column = Column::new("conf_column", "id", KeyType::Text, "last_fencing_token")?;
         let id = &self.resource;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token).await?;
+            column.lock(tx, id, self.token).await.or_refused()?;
         }
         let (key, alter) = match &self.what {
             What::Claim => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.token).await.or_refused()?;
                 return Ok(self.done(None));
             }
             What::Read(key) => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.token).await.or_refused()?;
                 let sql = "SELECT data ->> $2 FROM conf_column WHERE id = $1";
                 let value = tx.own(sql, &[id, key]).await?.pop().flatten();
                 return Ok(self.done(value));
@@ -205,14 +198,15 @@ impl Ask {
         );
         let token = self.token.to_string();
         let hit = tx.own(&sql, &[id, key, &token, text]).await?.len() as u64;
-        column.explain(tx, id, self.token, hit).await?;
+        column.explain(tx, id, self.token, hit).await.or_refused()?;
         Ok(self.done(None))
     }
 
     /// The keys of a resource are lines `key<TAB>text` of its single text.
     async fn records<T: Tx>(&self, tx: &mut T, records: Records) -> Result<Done, Refused> {
         let (id, token) = (&self.resource, self.token);
-        let data = records.claim(tx, id, token).await?.unwrap_or_default();
+        let claimed = records.claim(tx, id, token).await.or_refused()?;
+        let data = claimed.value.unwrap_or_default();
         let lines = data.lines().filter_map(|line| line.split_once('\t'));
         let mut map: BTreeMap<&str, String> = lines.map(|(k, v)| (k, v.to_owned())).collect();
         match &self.what {
@@ -230,10 +224,11 @@ impl Ask {
             }
         }
         if map.is_empty() {
-            records.delete(tx, id, token).await?;
+            records.delete(tx, id, token).await.or_refused()?;
         } else {
             let text: Vec<String> = map.iter().map(|(k, v)| format!("{k}\t{v}")).collect();
-            records.write(tx, id, token, &text.join("\n")).await?;
+            let written = records.write(tx, id, token, &text.join("\n")).await;
+            written.or_refused()?;
         }
         Ok(self.done(None))
     }

@@ -4,12 +4,13 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
 use palisade_fence::conformance;
-use palisade_fence::postgres::{Fault, MIGRATIONS, Refused};
-use palisade_fence::{Change, Checked, Fence, Pass, Write};
+use palisade_fence::postgres::{Fault, MIGRATIONS};
+use palisade_fence::{Admitted, Change, Checked, Fence, Pass, Write};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use crate::drivers::Driver;
 use crate::forms::{Ask, Form, Job, Plain, What};
+use crate::refused::Refused;
 
 /// Free connections; each job takes one, or opens one.
 pub(crate) struct Pool<D: Driver> {
@@ -142,15 +143,7 @@ impl<D: Driver> Resource<D> {
             lock: pass.lock.cloned(),
             what,
         };
-        checked(self.pool.carry_out(&ask).await.map(Checked::Admitted))
-    }
-}
-
-fn checked<T>(answer: Result<Checked<T>, Refused>) -> Result<Checked<T>, Fault> {
-    match answer {
-        Ok(checked) => Ok(checked),
-        Err(Refused::Rejected(reject)) => Ok(Checked::Rejected(reject)),
-        Err(Refused::Fault(fault)) => Err(fault),
+        Refused::answer(self.pool.carry_out(&ask).await)
     }
 }
 
@@ -189,7 +182,11 @@ impl<D: Driver> Fence for Resource<D> {
             ),
         };
         let written = self.pool.carry_out(&Plain(&[statement])).await;
-        checked(written.map(|_| Checked::admitted((), None)))
+        Refused::answer(written.map(|_| Admitted {
+            value: (),
+            highest: None,
+            repeat: false,
+        }))
     }
 
     async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {

@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../vectors/mod.rs"]
+mod cases;
 mod crash;
 mod late;
 mod limits;
@@ -15,6 +17,7 @@ mod rule;
 mod script;
 mod strings;
 mod subject;
+mod vectors;
 
 use palisade_fence::conformance::{self, Habit, TEXTBOOK_FAILS, UNFENCED_FAILS};
 use palisade_fence::{Mode, Rule};

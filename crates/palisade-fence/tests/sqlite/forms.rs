@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use palisade_core::{AuthorityId, LockName, Token};
-use palisade_fence::sqlite::{
-    Column, Entry, Fault, Guard, Numbered, Records, Refused, Strategy, why,
-};
+use palisade_fence::sqlite::{Column, Fault, Guard, Numbered, Records, Strategy, why};
 use palisade_fence::{Admitted, Change, Op, Pass, Reject, Rule, Sequence};
 use rusqlite::{Connection, OptionalExtension as _, params};
+
+use crate::refused::{OrRefused as _, Refused};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
@@ -59,16 +59,14 @@ pub(crate) type Done = Admitted<Option<String>>;
 impl Ask {
     pub(crate) fn work(&self, tx: &Connection) -> Result<Done, Refused> {
         match self.form {
-            Form::Guard(_) | Form::TwoSteps => match self.check(tx)? {
-                Entry::First { highest } => Ok(Admitted {
-                    highest,
-                    ..self.done(self.on_table(tx)?)
-                }),
-                Entry::Repeat { .. } => Ok(Admitted {
-                    repeat: true,
-                    ..self.done(None)
-                }),
-            },
+            Form::Guard(_) | Form::TwoSteps => {
+                let checked = self.check(tx)?;
+                let value = match checked.repeat {
+                    true => None,
+                    false => self.on_table(tx)?,
+                };
+                Ok(Admitted { value, ..checked })
+            }
             Form::Column(strategy) => self.column(tx, strategy),
             Form::Records(strategy) => self.records(tx, Records::new(strategy)),
         }
@@ -82,7 +80,7 @@ impl Ask {
         }
     }
 
-    pub(crate) fn check(&self, tx: &Connection) -> Result<Entry, Refused> {
+    pub(crate) fn check(&self, tx: &Connection) -> Result<Done, Refused> {
         let pass = Pass {
             token: self.token,
             authority: self.authority.as_ref(),
@@ -93,7 +91,7 @@ impl Ask {
             _ => Rule::CLAIM,
         };
         let (guard, name) = (Guard { rule }, &self.resource);
-        match &self.what {
+        let checked = match &self.what {
             What::Claim => guard.check(tx, name, pass, Op::Claim),
             What::Read(_) => guard.check(tx, name, pass, Op::Read),
             What::Write(_, _, None) => guard.check(tx, name, pass, Op::Write(None)),
@@ -104,7 +102,15 @@ impl Ask {
                 };
                 guard.write(tx, name, pass, write)
             }
-        }
+        };
+        let Admitted {
+            highest, repeat, ..
+        } = checked.or_refused()?;
+        Ok(Admitted {
+            value: None,
+            highest,
+            repeat,
+        })
     }
 
     pub(crate) fn on_table(&self, tx: &Connection) -> Result<Option<String>, Refused> {
@@ -128,7 +134,11 @@ impl Ask {
                 tx.execute(&format!("DELETE FROM {table} WHERE path = ?1"), [key])
             }
         };
-        match hit.map_err(|error| why(tx, &self.resource, error))? {
+        let hit = match hit {
+            Ok(hit) => hit,
+            Err(error) => return Err(why(tx, &self.resource, error)?.into()),
+        };
+        match hit {
             0 => Err(Reject::Missing.into()),
             _ => Ok(None),
         }
@@ -138,15 +148,15 @@ impl Ask {
         let column = Column::new("conf_column", "id", "last_fencing_token")?;
         let id = &self.resource;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token)?;
+            column.lock(tx, id, self.token).or_refused()?;
         }
         let (key, alter) = match &self.what {
             What::Claim => {
-                column.claim(tx, id, self.token)?;
+                column.claim(tx, id, self.token).or_refused()?;
                 return Ok(self.done(None));
             }
             What::Read(key) => {
-                column.claim(tx, id, self.token)?;
+                column.claim(tx, id, self.token).or_refused()?;
                 let sql = "SELECT data ->> ?2 FROM conf_column WHERE id = ?1";
                 let read = tx.query_one(sql, params![id, path(key)], |row| row.get(0));
                 return Ok(self.done(read.optional()?.flatten()));
@@ -174,14 +184,15 @@ impl Ask {
         );
         let token = i64::try_from(self.token.get()).unwrap();
         let hit = tx.execute(&sql, params![id, path(key), token, text])?;
-        column.explain(tx, id, self.token, hit)?;
+        column.explain(tx, id, self.token, hit).or_refused()?;
         Ok(self.done(None))
     }
 
     /// The keys of a resource are lines `key<TAB>text` of its single text.
     fn records(&self, tx: &Connection, records: Records) -> Result<Done, Refused> {
         let (id, token) = (&self.resource, self.token);
-        let data = records.claim(tx, id, token)?.unwrap_or_default();
+        let claimed = records.claim(tx, id, token).or_refused()?;
+        let data = claimed.value.unwrap_or_default();
         let lines = data.lines().filter_map(|line| line.split_once('\t'));
         let mut map: BTreeMap<&str, String> = lines.map(|(k, v)| (k, v.to_owned())).collect();
         match &self.what {
@@ -199,10 +210,12 @@ impl Ask {
             }
         }
         if map.is_empty() {
-            records.delete(tx, id, token)?;
+            records.delete(tx, id, token).or_refused()?;
         } else {
             let text: Vec<String> = map.iter().map(|(k, v)| format!("{k}\t{v}")).collect();
-            records.write(tx, id, token, &text.join("\n"))?;
+            records
+                .write(tx, id, token, &text.join("\n"))
+                .or_refused()?;
         }
         Ok(self.done(None))
     }

@@ -7,14 +7,20 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../vectors/mod.rs"]
+mod cases;
 mod crash;
 mod forms;
 mod late;
 mod limits;
+#[path = "../refused/mod.rs"]
+mod refused;
 mod sticky;
 mod subject;
+mod vectors;
 
 use palisade_fence::conformance::{self, Habit, TEXTBOOK_FAILS};
+use palisade_fence::sqlite::Fault;
 use palisade_fence::sqlite::Strategy;
 use palisade_fence::{Mode, Rule};
 
