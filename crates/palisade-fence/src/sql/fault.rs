@@ -73,9 +73,10 @@ impl Fault {
             | Fault::Argument(_)
             | Fault::NoTransaction
             | Fault::FloorTooLow(_)
-            | Fault::Trigger(_)
-            | Fault::Database { .. } => FaultKind::Invalid,
-            Fault::NotInstalled(_) | Fault::Corrupt(_) => FaultKind::Operator,
+            | Fault::Trigger(_) => FaultKind::Invalid,
+            Fault::NotInstalled(_) | Fault::Corrupt(_) | Fault::Database { .. } => {
+                FaultKind::Operator
+            }
         }
     }
 
