@@ -40,17 +40,15 @@ impl Desk {
     /// older token changes the data that was read here.
     ///
     /// # Errors
-    /// Errors of the database.
-    pub async fn is_free(&mut self, seat: &str, token: Token) -> Result<Checked<bool>, Failure> {
+    /// The rejection, if a newer holder has claimed the seat; errors of the database.
+    pub async fn is_free(&mut self, seat: &str, token: Token) -> Result<bool, Failure> {
         let mut tx = self.database.transaction().await?;
         let entered = enter(self.mode, &mut tx, seat, token).await?;
-        if !entered.is_admitted() {
-            return Ok(entered.map(|()| false));
-        }
+        entered.into_result()?; // with `?`, the transaction is dropped and rolls back
         let sql = "SELECT passenger IS NULL FROM seats WHERE seat = $1";
         let free = tx.query_one(sql, &[&seat]).await?.get(0);
         tx.commit().await?;
-        Ok(entered.map(|()| free))
+        Ok(free)
     }
 
     /// Charges the customer through the payment provider; returns the payment's number.
@@ -95,7 +93,7 @@ impl Desk {
         let mut tx = self.database.transaction().await?;
         let entered = enter(self.mode, &mut tx, seat, token).await?;
         if !entered.is_admitted() {
-            return Ok(entered); // the transaction is dropped, which rolls it back
+            return Ok(entered); // the transaction is dropped and rolls back
         }
         let sql = "UPDATE seats SET passenger = $2 WHERE seat = $1";
         tx.execute(sql, &[&seat, &passenger]).await?;
