@@ -28,6 +28,9 @@ pub(crate) struct Ruled<'a> {
     pub(crate) changed: bool,
 }
 
+/// The rows from now on, and the answer.
+type Ruling<'a> = (Vec<Ruled<'a>>, Checked<Option<Vec<u8>>>);
+
 /// Returns the claims in name order, each resource once.
 pub(crate) fn asked<'a, 'p>(
     claims: &[(&'a str, Pass<'p>)],
@@ -52,7 +55,7 @@ pub(crate) fn rule_on<'a>(
     rows: &BTreeMap<String, GuardRow>,
     op: Op,
     digest: Option<u64>,
-) -> Result<(Vec<Ruled<'a>>, Checked<Option<Vec<u8>>>), Corrupt> {
+) -> Result<Ruling<'a>, Corrupt> {
     let mut all = Vec::with_capacity(asked.len());
     let mut answer = Checked::admitted(None, None);
     for (&resource, pass) in asked {
