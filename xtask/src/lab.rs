@@ -36,13 +36,13 @@ const PARTS: [Part; 18] = [
         "large histories",
         1,
         "PALISADE_LARGE_HISTORIES=1000",
-        "-p palisade-lab --test history large",
+        "-p palisade-lab --test suite large_histories",
     ),
     test(
         "decoders",
         5,
         "PALISADE_FUZZ_ROUNDS=1000000",
-        "-p palisade-lab --test decoders",
+        "-p palisade-lab --test suite decoders::",
     ),
     lab(
         "chaos",
@@ -88,7 +88,7 @@ const PARTS: [Part; 18] = [
         "1,000 SIGKILLs",
         10,
         "PALISADE_KILLS=1000",
-        "-p palisade --test crash_sigkill",
+        "-p palisade --test alone crash_sigkill::",
     ),
     lab("attacks from outside", 8, "attack"),
     Part {

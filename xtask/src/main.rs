@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! check ── format · tidy · words · purity · clippy · doc      reads only, reports every failure at the end
-//! test  ── prerequisites → build → instructions of the hot path → cargo test → one summary
+//! test  ── prerequisites → build → instructions of the hot path → tests, examples, tests that run alone → one summary
 //! lab   ── every proof of the lab at its full size
 //! bench ── peers (beside other systems) · instructions (against the committed baseline)
 //! ```

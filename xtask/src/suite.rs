@@ -1,16 +1,28 @@
 //! `cargo xtask test`: what the machine lacks, the build, every test, one summary.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::process::Stdio;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use serde::Deserialize;
+
 use crate::bench::instructions;
 use crate::prerequisites::{CALLGRIND, PREREQUISITES, ensure, ensure_environments};
-use crate::shell::{cargo, run, spelled, target, timed};
+use crate::shell::{cargo, read, run, spelled, target, timed};
 
 /// How long the output may stay open after cargo has ended. Whoever holds it then was left behind by a test.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// All packages at once: tests of one package start the programs of another.
+const TESTS: [&str; 4] = ["test", "--release", "--workspace", "--all-features"];
+
+/// The unit tests, and nothing else.
+const UNIT_TESTS: [&str; 2] = ["--lib", "--bins"];
+
+/// The test programs beside which nothing else may run.
+const ALONE: &str = "alone";
 
 /// What to test.
 #[derive(Debug, PartialEq, Eq)]
@@ -72,18 +84,66 @@ impl Plan {
     fn work(&self) -> Result<(Tally, Result<(), String>), String> {
         ensure(PREREQUISITES)?;
         ensure_environments(&target())?;
-        // Programs too: tests of one package start those of another.
-        let tests = ["test", "--release", "--workspace", "--all-features"];
-        let kinds: &[&str] = if self.quick {
-            &["--lib", "--bins"]
-        } else {
-            &[]
+        let parts = self.parts()?;
+        let kinds: &[&str] = if self.quick { &UNIT_TESTS } else { &[] };
+        run(cargo(&TESTS).args(kinds).arg("--no-run"))?;
+        let mut complaints = Vec::from_iter(self.instructions().err());
+        let mut tally = Tally::default();
+        for part in parts {
+            complaints.extend(part.run(&self.filter, &mut tally).err());
+        }
+        if tally.passed == 0 && self.filter.is_empty() {
+            complaints.push("no test ran".to_owned());
+        }
+        let verdict = match complaints.is_empty() {
+            true => Ok(()),
+            false => Err(complaints.join("; ")),
         };
-        run(cargo(&tests).args(kinds).arg("--no-run"))?;
-        let instructions = self.instructions();
-        let mut command = cargo(&tests);
-        command.arg("--no-fail-fast").args(kinds);
-        command.arg("--").args(&self.filter).stdout(Stdio::piped());
+        Ok((tally, verdict))
+    }
+
+    /// Most tests wait for a process, a server or a disk, so there are more of them at a time than cores. Those that
+    /// need the machine come last, one after the other.
+    fn parts(&self) -> Result<Vec<Part>, String> {
+        let part = |targets: &[&str], threads| Part {
+            targets: targets.iter().map(ToString::to_string).collect(),
+            threads,
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut together = part(&UNIT_TESTS, 2 * cores);
+        if self.quick {
+            return Ok(vec![together]);
+        }
+        for program in test_programs()? {
+            together.targets.extend(["--test".to_owned(), program]);
+        }
+        let alone = part(&["--test", ALONE], 1);
+        Ok(vec![together, part(&["--doc"], cores), alone])
+    }
+
+    /// The hot path against its baseline, when all tests run.
+    fn instructions(&self) -> Result<(), String> {
+        if self.quick || !self.filter.is_empty() {
+            return Ok(());
+        }
+        ensure(CALLGRIND)?;
+        instructions::measure(false).inspect_err(|complaint| println!("test: {complaint}"))
+    }
+}
+
+/// Targets that are tested by one call of cargo.
+struct Part {
+    targets: Vec<String>,
+    /// Tests of a program that run at a time.
+    threads: usize,
+}
+
+impl Part {
+    fn run(&self, filter: &[String], tally: &mut Tally) -> Result<(), String> {
+        let mut command = cargo(&TESTS);
+        command.arg("--no-fail-fast").args(&self.targets);
+        command.arg("--").args(filter).stdout(Stdio::piped());
+        command.env("RUST_TEST_THREADS", self.threads.to_string());
         let name = spelled(&command);
         let mut child = command
             .spawn()
@@ -91,7 +151,6 @@ impl Plan {
         let output = child.stdout.take().ok_or("cargo test has no output")?;
         let lines = lines_of(output);
         // Lines are shown as they come; the channel ends when the last program that holds the output ends.
-        let mut tally = Tally::default();
         let status = loop {
             match lines.recv_timeout(Duration::from_millis(200)) {
                 Ok(line) => tally.show(&line),
@@ -103,27 +162,48 @@ impl Plan {
             }
         };
         let status = status.map_err(|error| format!("{name}: {error}"))?;
-        let left_behind = drain(&lines, &mut tally, PATIENCE);
-        let verdict = if !status.success() {
+        let left_behind = drain(&lines, tally, PATIENCE);
+        if !status.success() {
             Err(format!("{name} ended with {status}"))
         } else if left_behind {
             Err("a test left a process running that still holds the output".to_owned())
-        } else if tally.passed == 0 && self.filter.is_empty() {
-            Err("no test ran".to_owned())
         } else {
-            instructions
-        };
-        Ok((tally, verdict))
-    }
-
-    /// The hot path against its baseline, when all tests run.
-    fn instructions(&self) -> Result<(), String> {
-        if self.quick || !self.filter.is_empty() {
-            return Ok(());
+            Ok(())
         }
-        ensure(CALLGRIND)?;
-        instructions::measure(false).inspect_err(|complaint| println!("test: {complaint}"))
     }
+}
+
+/// The names of the test programs that may run beside others.
+fn test_programs() -> Result<BTreeSet<String>, String> {
+    let metadata = ["metadata", "--no-deps", "--format-version", "1"];
+    let metadata: Metadata = serde_json::from_str(&read(&mut cargo(&metadata))?)
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let targets = metadata
+        .packages
+        .into_iter()
+        .flat_map(|package| package.targets);
+    let tests = targets.filter(|target| target.kind == ["test"]);
+    Ok(tests
+        .map(|target| target.name)
+        .filter(|name| name != ALONE)
+        .collect())
+}
+
+/// What `cargo metadata` says about the workspace, as far as it is needed here.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
 }
 
 fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
@@ -227,6 +307,25 @@ mod tests {
             plan(true, &["fence", "--nocapture"])
         );
         assert!(Plan::parse(&["fence"]).is_err());
+    }
+
+    #[test]
+    fn every_test_program_runs_once_and_some_run_alone() {
+        let plan = Plan::parse(&[]).unwrap();
+        let parts = plan.parts().unwrap();
+        let [together, examples, alone] = &parts[..] else {
+            panic!("{} parts", parts.len());
+        };
+        let count = |part: &Part, name| part.targets.iter().filter(|word| *word == name).count();
+        for name in ["--lib", "--bins", "suite", "directories", "descriptors"] {
+            assert_eq!(count(together, name), 1, "{name}");
+        }
+        assert_eq!(count(together, ALONE), 0);
+        assert_eq!(examples.targets, ["--doc"]);
+        assert_eq!(
+            (alone.targets.join(" "), alone.threads),
+            ("--test alone".to_owned(), 1)
+        );
     }
 
     #[test]

@@ -94,6 +94,12 @@ pub(crate) const RULES: &[Rule] = &[
         fix: "use a manual clock or wait for the event; where real time is the subject, `// real time: <reason>` on that line",
         find: sleeping_tests,
     },
+    Rule {
+        id: "test-program",
+        why: "every test program is linked anew, and ninety of them took longer to build than to run",
+        fix: "make it a module of tests/suite, or write `A program of its own: <reason>` at its head",
+        find: test_programs,
+    },
 ];
 
 /// Findings in Rust code, line by line; `find` says what is wrong with a line.
@@ -191,6 +197,34 @@ fn line_ends(tree: &Tree) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Of several test programs of a crate, those besides `suite` that give no reason.
+fn test_programs(tree: &Tree) -> Vec<Finding> {
+    let programs: Vec<(&str, &str, &File)> = tree.files.iter().filter_map(test_program).collect();
+    let excused = |file: &File| {
+        let head = file.lines().take(10);
+        let mut reasons = head.filter_map(|(_, line)| line.split_once("A program of its own: "));
+        reasons.any(|(_, reason)| reason.trim().len() > 5)
+    };
+    programs
+        .iter()
+        .filter(|(home, name, file)| {
+            let of_this_crate = programs.iter().filter(|(other, ..)| other == home);
+            *name != "suite" && of_this_crate.count() > 1 && !excused(file)
+        })
+        .map(|(_, name, file)| Finding::new(&file.path, 1, format!("the test program `{name}`")))
+        .collect()
+}
+
+/// The crate and the name of the test program whose first file this is: `tests/NAME.rs` or `tests/NAME/main.rs`.
+fn test_program(file: &File) -> Option<(&str, &str, &File)> {
+    let (home, place) = file.path.split_once("/tests/")?;
+    let name = place
+        .strip_suffix("/main.rs")
+        .or_else(|| place.strip_suffix(".rs"))?;
+    let ours = !name.contains('/') && !home.split('/').any(|folder| folder == "src");
+    ours.then_some((home, name, file))
 }
 
 fn sleeping_tests(tree: &Tree) -> Vec<Finding> {

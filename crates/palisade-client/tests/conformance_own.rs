@@ -1,4 +1,7 @@
 //! The conformance suite against the in-process authority and a real Palisade server.
+//!
+//! A program of its own: a process that another test is starting would still have the lock of a closed directory,
+//! because it has every descriptor until it runs its program.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "suite/support/mod.rs"]
 mod support;
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A process without a free file descriptor goes on committing. Alone in its file: the limit is the process's.
+//! A process without a free file descriptor goes on committing. A program of its own: it lowers the limit of its process.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -6,6 +6,7 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "suite/common.rs"]
 mod common;
 
 use std::fs::File;

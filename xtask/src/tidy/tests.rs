@@ -256,3 +256,29 @@ fn sleeping_test() {
         finds("sleeping-test", &[("tests/a.rs", line)], &[]);
     }
 }
+
+#[test]
+fn test_program() {
+    let suite = ("crates/a/tests/suite/main.rs", "mod b;\n");
+    let other = "crates/a/tests/other.rs";
+    finds(
+        "test-program",
+        &[suite, (other, "//! A test.\n")],
+        &["crates/a/tests/other.rs:1"],
+    );
+    finds(
+        "test-program",
+        &[suite, (other, "//! A program of its own:\n")],
+        &["crates/a/tests/other.rs:1"],
+    );
+    let reason =
+        "//! Limits.\n//!\n//! A program of its own: it lowers the limits of its process.\n";
+    finds("test-program", &[suite, (other, reason)], &[]);
+    for path in [
+        "crates/b/tests/other.rs",
+        "crates/a/tests/suite/held.rs",
+        "crates/a/src/tests/other.rs",
+    ] {
+        finds("test-program", &[suite, (path, "//! A test.\n")], &[]);
+    }
+}

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use palisade_core::{Ending, GrantRef, LeaseKey};
 
+use crate::Error;
 use crate::conformance::Subject;
 use crate::conformance::report::{Finding, Report};
 use crate::conformance::steps::{
@@ -377,6 +378,8 @@ async fn a_ttl_out_of_range_is_an_error_that_names_the_range<S: Subject>(
                 format!("requested 100 ms and was granted {}", lease.ttl())
             })?,
             Ok(None) => return Err("a free lock was denied".to_owned()),
+            // On a busy machine so short a lease is over before its answer is here; it was granted all the same.
+            Err(Error::Lost(_)) => {}
             Err(error) => ensure(error.to_string().contains("..="), || {
                 format!("{shortest:?}: {error}")
             })?,

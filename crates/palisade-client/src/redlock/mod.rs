@@ -14,7 +14,7 @@
 //! * There is no number that grows from grant to grant (the value is random), so the resource cannot refuse a
 //!   holder that was paused. The guard has no `token()`, and does not compile where a fence requires one.
 //! * Exclusion depends on the primaries' wall clocks. A clock that jumps forward on a single primary, or a
-//!   primary that comes back without its grants, lets two clients hold the lock at once. `tests/redlock.rs`
+//!   primary that comes back without its grants, lets two clients hold the lock at once. `tests/suite/redlock.rs`
 //!   shows both.
 //!
 //! ```compile_fail

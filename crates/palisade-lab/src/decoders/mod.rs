@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   fuzz/fuzz_targets/NAME.rs ──┐                                ┌─► wire · json · log · snapshot
-//!   tests/decoders.rs ──────────┴─► TARGETS: bytes ──► target ───┤   log_file · snapshot_file · identity
+//!   tests/suite/decoders.rs ────┴─► TARGETS: bytes ──► target ───┤   log_file · snapshot_file · identity
 //!     committed corpus, and mutations of it                      └─► history · words
 //! ```
 //!

@@ -1,0 +1,335 @@
+//! Requests for a lock on virtual time, against a scripted authority: what is sent, what is repeated, and
+//! that a request given up in any way leaves no lock behind.
+
+use std::time::Duration;
+
+use crate::support::scripted::{Answer, granted, usable};
+use crate::support::{Call, ScriptedLockService, scripted_client, settle};
+use palisade_client::clock::Clock as _;
+use palisade_client::service::{AcquireRequest, Acquired};
+use palisade_client::{Attempt, Error, Fault, Released, secs};
+use palisade_core::{ClientId, Holder, Span, Timestamp, Token};
+
+const TTL: Duration = secs(10);
+const TTL_MS: u64 = 10_000;
+
+async fn acquire_call(
+    service: &ScriptedLockService,
+) -> (Timestamp, AcquireRequest, Answer<Acquired>) {
+    match service.call().await {
+        Call::Acquire {
+            at,
+            request,
+            answer,
+        } => (at, request, answer),
+        _ => panic!("an acquire"),
+    }
+}
+
+fn holder() -> Holder {
+    Holder {
+        client: ClientId::new("b").unwrap(),
+        token: Token::new(33).unwrap(),
+        remaining: Span::from_millis(4_210),
+    }
+}
+
+#[tokio::test]
+async fn a_denial_is_an_error_for_acquire_none_for_try_and_a_value_for_attempt() {
+    let (client, service, _clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").acquire());
+    let (_, request, answer) = acquire_call(&service).await;
+    assert_eq!(
+        request.wait,
+        Some(Span::from(palisade_client::DEFAULT_WAIT))
+    );
+    answer.send(Ok(Acquired::Held(holder()))).unwrap();
+    let error = acquire.await.unwrap().unwrap_err();
+    assert_eq!((error.code(), error.holder()), ("held", Some(&holder())));
+    assert_eq!(
+        error.to_string(),
+        "orders is held by b with token 33, for 4210 ms more unless renewed"
+    );
+
+    let tried = tokio::spawn(client.lock("orders").try_acquire());
+    let (_, request, answer) = acquire_call(&service).await;
+    assert_eq!(request.wait, None);
+    answer.send(Ok(Acquired::Held(holder()))).unwrap();
+    assert!(tried.await.unwrap().unwrap().is_none());
+
+    let attempt = tokio::spawn(client.lock("orders").attempt());
+    let (_, _, answer) = acquire_call(&service).await;
+    answer
+        .send(Ok(Acquired::QueueFull("64 wait".into())))
+        .unwrap();
+    assert!(
+        matches!(attempt.await.unwrap().unwrap(), Attempt::QueueFull(text) if &*text == "64 wait")
+    );
+    assert!(
+        service.calls().await.is_empty(),
+        "a known denial leaves nothing to abandon"
+    );
+}
+
+#[tokio::test]
+async fn each_request_is_a_separate_client_unless_named() {
+    let (client, service, _clock) = scripted_client();
+    let mut ids = Vec::new();
+    for named in [None, None, Some("worker-7"), Some("worker-7")] {
+        let mut wish = client.lock("orders");
+        if let Some(id) = named {
+            wish = wish.client_id(id);
+        }
+        let task = tokio::spawn(wish.attempt());
+        let (_, request, answer) = acquire_call(&service).await;
+        answer.send(Ok(Acquired::Held(holder()))).unwrap();
+        assert!(matches!(task.await.unwrap(), Ok(Attempt::Held(_))));
+        ids.push((request.client, request.request));
+    }
+    assert_ne!(ids[0].0, ids[1].0);
+    assert_eq!((&*ids[2].0, &*ids[3].0), ("worker-7", "worker-7"));
+    assert_ne!(ids[2].1, ids[3].1, "every request has its own request id");
+}
+
+#[tokio::test]
+async fn input_out_of_range_is_refused_before_anything_is_sent() {
+    let (client, service, _clock) = scripted_client();
+    for (wish, says) in [
+        (client.lock(""), "lock name is empty"),
+        (client.lock("café"), "not printable ASCII"),
+        (
+            client.lock("x").ttl(Duration::from_millis(99)),
+            "100 ms ..= 86400000 ms",
+        ),
+        (
+            client.lock("x").ttl(Duration::ZERO),
+            "100 ms ..= 86400000 ms",
+        ),
+        (client.lock("x").wait(secs(90_000)), "0 ..= 86400000 ms"),
+        (
+            client.lock("x").client_id("a".repeat(256)),
+            "client id has 256 bytes",
+        ),
+    ] {
+        let error = wish.acquire().await.unwrap_err();
+        assert_eq!(error.code(), "invalid");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    assert!(service.calls().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_is_repeated_with_the_same_id_and_counts_from_the_answered_attempt() {
+    let (client, service, clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).wait(secs(30)).acquire());
+    let (first_at, first, answer) = acquire_call(&service).await;
+    clock.advance(secs(4)).await;
+    answer.send(Err(Fault::unknown_outcome("cut"))).unwrap();
+    clock.advance(Duration::from_millis(10)).await;
+    let (second_at, second, answer) = acquire_call(&service).await;
+    assert_eq!(
+        (first.request, &first.client),
+        (second.request, &second.client)
+    );
+    let left = Span::from(secs(30) - second_at.since(first_at).to_duration());
+    assert_eq!(
+        second.wait,
+        Some(left),
+        "the caller's deadline stays the same"
+    );
+    clock.advance(secs(1)).await;
+    // The grant has ten seconds left, counted from this attempt.
+    answer.send(Ok(granted(7, TTL_MS, TTL_MS, 0))).unwrap();
+    let lease = acquire.await.unwrap().unwrap();
+    assert_eq!(
+        clock.now().after(Span::from(lease.remaining())),
+        second_at.after(Span::from(usable(TTL)))
+    );
+    // Control arm: counting from the first attempt would give another instant.
+    assert_ne!(second_at, first_at);
+}
+
+/// The repeat joins the first attempt, which still waits in the queue. The wait before the repeat is part of
+/// `valid_for`, and the client must not count it as validity.
+#[tokio::test]
+async fn a_wait_that_began_before_the_repeat_is_not_counted_twice() {
+    let (client, service, clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).wait(secs(30)).acquire());
+    let (first_at, _, answer) = acquire_call(&service).await;
+    clock.advance(secs(8)).await;
+    answer.send(Err(Fault::unknown_outcome("cut"))).unwrap();
+    clock.advance(Duration::from_millis(10)).await;
+    let (second_at, _, answer) = acquire_call(&service).await;
+    clock.advance(secs(1)).await;
+    // The lock is granted now, nine seconds and a bit after the first attempt arrived.
+    let waited_ms = clock.now().since(first_at).as_millis();
+    answer
+        .send(Ok(granted(7, TTL_MS, waited_ms + TTL_MS, waited_ms)))
+        .unwrap();
+    let lease = acquire.await.unwrap().unwrap();
+    let (deadline, freed) = (
+        clock.now().after(Span::from(lease.remaining())),
+        clock.now().after(Span::from(TTL)),
+    );
+    assert!(deadline < freed);
+    // Control arm: the same sum from the instant when the repeat was sent would be later.
+    let naive = second_at.after(Span::from(usable(Duration::from_millis(
+        waited_ms + TTL_MS,
+    ))));
+    assert!(naive > freed);
+}
+
+#[tokio::test]
+async fn a_cancelled_acquire_is_abandoned_until_that_is_acknowledged() {
+    let (client, service, clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).wait(secs(5)).acquire());
+    let (_, request, _answer) = acquire_call(&service).await;
+    acquire.abort();
+    for _ in 0..3 {
+        let Call::Abandon {
+            request: abandoned,
+            answer,
+            ..
+        } = service.call().await
+        else {
+            panic!("an abandon")
+        };
+        assert_eq!(abandoned, request.request);
+        answer.send(Err(Fault::unavailable("down"))).unwrap();
+        clock.advance(Duration::from_millis(100)).await;
+    }
+    let Call::Abandon { answer, .. } = service.call().await else {
+        panic!("an abandon")
+    };
+    answer.send(Ok(())).unwrap();
+    clock.advance(TTL * 5).await;
+    assert!(service.calls().await.is_empty());
+}
+
+#[tokio::test]
+async fn abandoning_ends_when_the_grant_has_surely_expired_by_itself() {
+    let (client, service, clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).wait(secs(5)).acquire());
+    let (sent, ..) = acquire_call(&service).await;
+    acquire.abort();
+    let mut last = sent;
+    for _ in 0..400 {
+        clock.advance(Duration::from_millis(100)).await;
+        for call in service.calls().await {
+            let Call::Abandon { at, answer, .. } = call else {
+                panic!("an abandon")
+            };
+            last = at;
+            answer.send(Err(Fault::unavailable("down"))).unwrap();
+        }
+    }
+    let tried_for = last.since(sent).to_duration();
+    assert!(
+        tried_for >= secs(5) + TTL && tried_for <= secs(5) + TTL * 2,
+        "{tried_for:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_acquire_that_never_ran_or_never_arrived_leaves_nothing_to_abandon() {
+    let (client, service, clock) = scripted_client();
+    drop(client.lock("orders").acquire());
+    let acquire = tokio::spawn(client.lock("orders").acquire());
+    let (_, _, answer) = acquire_call(&service).await;
+    answer.send(Err(Fault::unavailable("refused"))).unwrap();
+    settle().await;
+    acquire.abort();
+    clock.advance(secs(60)).await;
+    assert!(service.calls().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_attempt_that_may_have_arrived_outweighs_a_later_one_that_did_not() {
+    let (client, service, clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").wait(Duration::ZERO).acquire());
+    let (_, first, answer) = acquire_call(&service).await;
+    answer.send(Err(Fault::unknown_outcome("cut"))).unwrap();
+    let mut abandoned = None;
+    for _ in 0..70 {
+        clock.advance(Duration::from_millis(100)).await;
+        for call in service.calls().await {
+            match call {
+                Call::Acquire { answer, .. } => {
+                    answer.send(Err(Fault::unavailable("refused"))).unwrap();
+                }
+                Call::Abandon {
+                    request, answer, ..
+                } => {
+                    abandoned = Some(request);
+                    answer.send(Ok(())).unwrap();
+                }
+                _ => panic!("an unexpected call"),
+            }
+        }
+    }
+    let error = acquire.await.unwrap().unwrap_err();
+    assert_eq!(error.code(), "unknown_outcome");
+    assert_eq!(abandoned, Some(first.request));
+}
+
+#[tokio::test]
+async fn an_acquire_without_an_answer_ends_by_itself_and_is_abandoned() {
+    let (client, service, clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").wait(secs(2)).acquire());
+    let (_, _, _answer) = acquire_call(&service).await;
+    clock.advance(secs(6)).await;
+    assert!(
+        !acquire.is_finished(),
+        "the wait plus the client's patience"
+    );
+    clock.advance(secs(1)).await;
+    assert_eq!(
+        acquire.await.unwrap().unwrap_err().code(),
+        "unknown_outcome"
+    );
+    assert!(matches!(service.call().await, Call::Abandon { .. }));
+}
+
+#[tokio::test]
+async fn a_grant_that_comes_too_late_is_given_back_and_not_handed_out() {
+    let (client, service, clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).acquire());
+    let (_, _, answer) = acquire_call(&service).await;
+    clock.advance(usable(TTL)).await;
+    answer.send(Ok(granted(7, TTL_MS, TTL_MS, 0))).unwrap();
+    assert!(matches!(acquire.await.unwrap(), Err(Error::Lost(lost)) if lost.token.get() == 7));
+    let Call::Release { answer, .. } = service.call().await else {
+        panic!("a release")
+    };
+    answer.send(Ok(Released::Released)).unwrap();
+}
+
+#[tokio::test]
+async fn a_lost_lease_takes_no_further_locks() {
+    let (client, service, clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).acquire());
+    let (_, _, answer) = acquire_call(&service).await;
+    answer.send(Ok(granted(7, TTL_MS, TTL_MS, 0))).unwrap();
+    let lease = acquire.await.unwrap().unwrap();
+    let second = tokio::spawn(client.lock("stock").under(&lease).acquire());
+    let (_, request, answer) = acquire_call(&service).await;
+    assert_eq!(&request.client, lease.client_id());
+    answer.send(Ok(granted(8, TTL_MS, TTL_MS, 0))).unwrap();
+    assert_eq!(second.await.unwrap().unwrap().token().get(), 8);
+    clock.leap(TTL);
+    let late = client.lock("stock").under(&lease).acquire().await;
+    assert!(matches!(late, Err(Error::Lost(_))));
+}
+
+#[test]
+fn without_a_runtime_the_error_says_so() {
+    let (client, _service, _clock) = scripted_client();
+    let mut acquire = Box::pin(client.lock("orders").acquire());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match acquire.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(Err(error)) => {
+            assert!(error.to_string().contains("Tokio"), "{error}")
+        }
+        _ => panic!("an error at once"),
+    }
+}

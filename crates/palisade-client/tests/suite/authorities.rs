@@ -1,0 +1,301 @@
+//! Properties that only our own authorities have, or that only a manual clock shows: the same tests run
+//! against the in-process authority and against a real server. The suite in `conformance_own.rs` covers the
+//! properties of every authority.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::support::server::Server;
+use crate::support::{PATIENCE, VirtualClock};
+use palisade_client::clock::Clock as _;
+use palisade_client::in_process::InProcess;
+use palisade_client::palisade::Palisade;
+use palisade_client::service::LockService;
+use palisade_client::{
+    Attempt, Change, Client, Ending, Loss, Options, Released, Revocation, Token, secs,
+};
+use palisade_core::Span;
+
+/// An authority whose clock moves only when the test moves it.
+struct Authority {
+    service: Arc<dyn LockService>,
+    inside: Inside,
+}
+
+enum Inside {
+    Process(Arc<InProcess>),
+    Server(
+        Box<Server>,
+        #[expect(dead_code, reason = "removed when dropped")] tempfile::TempDir,
+    ),
+}
+
+impl Authority {
+    fn in_process() -> Authority {
+        let service = Arc::new(InProcess::with_manual_clock().unwrap());
+        Authority {
+            service: service.clone(),
+            inside: Inside::Process(service),
+        }
+    }
+
+    async fn server() -> Authority {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::start_with(&dir.path().join("data"), true).await;
+        let service = Arc::new(Palisade::connect(&server.url(), 2).await.unwrap());
+        Authority {
+            service,
+            inside: Inside::Server(Box::new(server), dir),
+        }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(self.service.clone()).unwrap()
+    }
+
+    fn client_with(&self, clock: Arc<VirtualClock>) -> Client {
+        Client::with(self.service.clone(), clock, &Options::default()).unwrap()
+    }
+
+    async fn advance(&self, by: Duration) {
+        match &self.inside {
+            Inside::Process(process) => process.advance(Span::from(by)).await.unwrap(),
+            Inside::Server(server, _) => server.advance(Span::from(by)).await,
+        }
+    }
+}
+
+/// Runs each test against each authority.
+macro_rules! for_every_authority {
+    ($($test:ident),* $(,)?) => {
+        mod in_process { $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() { super::$test(super::Authority::in_process()).await }
+        )* }
+        mod server { $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() { super::$test(super::Authority::server().await).await }
+        )* }
+    };
+}
+
+for_every_authority![
+    a_paused_holder_learns_that_it_is_late_and_its_token_is_lower,
+    an_operator_takes_a_lock_and_its_holder_learns_it,
+    locks_under_one_lease_expire_together,
+    a_release_reports_its_outcome,
+    a_detached_grant_can_be_released_with_its_key,
+    listing_goes_through_all_pages,
+    a_watch_reports_events_in_order,
+    thousands_of_operations_in_flight,
+];
+
+async fn a_paused_holder_learns_that_it_is_late_and_its_token_is_lower(authority: Authority) {
+    let clock = Arc::new(VirtualClock::at(secs(77)));
+    let (paused, other) = (authority.client_with(clock.clone()), authority.client());
+    let late = paused.lock("orders").ttl(secs(10)).acquire().await.unwrap();
+    late.check().unwrap();
+    // The process is stopped for the full time of its lease.
+    authority.advance(secs(10)).await;
+    clock.leap(secs(10));
+    let next = other
+        .lock("orders")
+        .try_acquire()
+        .await
+        .unwrap()
+        .expect("free at issued_at + ttl");
+    assert_eq!(late.check().unwrap_err().why, Loss::Deadline);
+    assert!(next.token() > late.token());
+    // Its late release does not free the next holder's lock.
+    assert_eq!(late.release().await, Ok(Released::Ended(Ending::Expired)));
+    assert_eq!(
+        other.show("orders").await.unwrap().holder.unwrap().token,
+        next.token()
+    );
+    assert!(clock.now() >= palisade_core::Timestamp::from_millis(87_000));
+}
+
+async fn an_operator_takes_a_lock_and_its_holder_learns_it(authority: Authority) {
+    let client = authority.client();
+    // real time: the holder learns of the revocation with its next renewal, here after 70 ms.
+    let lease = client
+        .lock("orders")
+        .ttl(Duration::from_millis(210))
+        .acquire()
+        .await
+        .unwrap();
+    let other = Token::new(99).unwrap();
+    let highest = lease.token();
+    assert_eq!(
+        client.revoke("orders", other, "no").await,
+        Ok(Revocation::Stale { highest })
+    );
+    assert_eq!(
+        client.revoke("orders", highest, "stuck").await,
+        Ok(Revocation::Revoked)
+    );
+    let lost = tokio::time::timeout(PATIENCE, lease.lost()).await.unwrap();
+    // A machine that is busy for a long time may reach the deadline first; the lease is lost either way.
+    assert!(
+        matches!(lost.why, Loss::Ended(Ending::Revoked) | Loss::Deadline),
+        "{lost}"
+    );
+    assert_eq!(
+        client.revoke("nothing", other, "no").await,
+        Ok(Revocation::NotHeld)
+    );
+}
+
+async fn locks_under_one_lease_expire_together(authority: Authority) {
+    let clock = Arc::new(VirtualClock::at(secs(5)));
+    let client = authority.client_with(clock.clone());
+    let orders = client.lock("orders").ttl(secs(10)).acquire().await.unwrap();
+    let stock = client.lock("stock").under(&orders).acquire().await.unwrap();
+    assert_eq!(stock.lease_id(), orders.lease_id());
+    assert!(stock.token() > orders.token());
+    stock.release().await.unwrap();
+    let stock = client.lock("stock").under(&orders).acquire().await.unwrap();
+    authority.advance(secs(10)).await;
+    for lock in ["orders", "stock"] {
+        assert!(client.show(lock).await.unwrap().holder.is_none(), "{lock}");
+    }
+    // The holder's clock stood still, so it is the authority that refuses.
+    let late = client
+        .lock("more")
+        .under(&orders)
+        .acquire()
+        .await
+        .unwrap_err();
+    assert_eq!(late.code(), "invalid", "{late}");
+    drop((orders, stock));
+}
+
+async fn a_release_reports_its_outcome(authority: Authority) {
+    let client = authority.client();
+    let lease = client
+        .lock("orders")
+        .metadata("nightly job")
+        .acquire()
+        .await
+        .unwrap();
+    let shown = client.show("orders").await.unwrap();
+    let holder = shown.holder.unwrap();
+    assert_eq!(
+        (holder.client, holder.token),
+        (lease.client_id().clone(), lease.token())
+    );
+    assert_eq!(
+        (shown.metadata.as_deref(), shown.lease),
+        (Some("nightly job"), Some(lease.lease_id()))
+    );
+    let grant = palisade_client::GrantRef {
+        lock: lease.lock().clone(),
+        key: *lease.lease_key(),
+        token: Some(lease.token()),
+    };
+    assert_eq!(lease.release().await, Ok(Released::Released));
+    assert_eq!(
+        client.release(&grant).await,
+        Ok(Released::Ended(Ending::Released))
+    );
+    let unknown = palisade_client::GrantRef {
+        key: palisade_client::LeaseKey::from_bytes([0; 16]),
+        ..grant
+    };
+    assert_eq!(client.release(&unknown).await, Ok(Released::NotHeld));
+    assert!(client.show("orders").await.unwrap().holder.is_none());
+}
+
+async fn a_detached_grant_can_be_released_with_its_key(authority: Authority) {
+    let client = authority.client();
+    let grant = client.lock("orders").acquire().await.unwrap().detach();
+    let other = authority.client();
+    let Ok(Attempt::Held(holder)) = other.lock("orders").wait(Duration::ZERO).attempt().await
+    else {
+        panic!("held")
+    };
+    assert_eq!(Some(holder.token), grant.token);
+    assert!(matches!(
+        other.renew(&grant, None).await,
+        Ok(palisade_client::Renewal::Renewed(renewed)) if Some(renewed.token) == grant.token
+    ));
+    assert_eq!(other.release(&grant).await, Ok(Released::Released));
+}
+
+async fn listing_goes_through_all_pages(authority: Authority) {
+    const LOCKS: usize = 1_203;
+    let client = authority.client();
+    let mut leases = Vec::new();
+    for number in 0..LOCKS {
+        leases.push(client.lock(&format!("a/{number}")).acquire().await.unwrap());
+    }
+    leases.push(client.lock("b").acquire().await.unwrap());
+    let mut names: Vec<_> = client
+        .list("a/")
+        .all()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|view| view.lock)
+        .collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), LOCKS);
+    assert!(names.iter().all(|name| name.starts_with("a/")));
+    let status = client.status().await.unwrap();
+    assert_eq!(
+        (status.locks, &status.authority),
+        (LOCKS as u64 + 1, client.authority())
+    );
+}
+
+async fn a_watch_reports_events_in_order(authority: Authority) {
+    let client = authority.client();
+    let mut watch = client.watch("orders").await.unwrap();
+    let lease = client
+        .lock("orders/1")
+        .ttl(secs(10))
+        .acquire()
+        .await
+        .unwrap();
+    let _unseen = client.lock("stock").acquire().await.unwrap();
+    let token = lease.token();
+    lease.release().await.unwrap();
+    let next = async || {
+        tokio::time::timeout(PATIENCE, watch.next())
+            .await
+            .unwrap()
+            .unwrap()
+    };
+    let mut next = next;
+    let granted = next().await;
+    assert_eq!(
+        (granted.token, &*granted.lock, granted.missed),
+        (token, "orders/1", 0)
+    );
+    assert!(matches!(granted.change, Change::Granted { ttl } if ttl.as_millis() == 10_000));
+    let ended = next().await;
+    assert!(matches!(
+        ended.change,
+        Change::Ended {
+            how: Ending::Released,
+            ..
+        }
+    ));
+    assert!(ended.revision > granted.revision);
+}
+
+async fn thousands_of_operations_in_flight(authority: Authority) {
+    let client = authority.client();
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..3_000 {
+        let wish = client.lock(&format!("lock/{number}"));
+        tasks.spawn(async move { wish.acquire().await?.release().await });
+    }
+    let mut released = 0;
+    while let Some(task) = tasks.join_next().await {
+        assert_eq!(task.unwrap(), Ok(Released::Released));
+        released += 1;
+    }
+    assert_eq!(released, 3_000);
+}

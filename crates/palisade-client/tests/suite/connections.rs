@@ -1,0 +1,167 @@
+//! Leases and requests while connections break and servers stop.
+
+use std::time::Duration;
+
+use crate::support::relay::Relay;
+use crate::support::server::Server;
+use crate::support::{PATIENCE, until_shown};
+use palisade_client::{Client, Lease, Options, secs};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+struct Setup {
+    /// Removed when dropped.
+    _dir: tempfile::TempDir,
+    server: Server,
+    relay: Relay,
+}
+
+/// A server in its own folder, behind a relay.
+async fn setup() -> Setup {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("data")).await;
+    let relay = Relay::to(server.address).await;
+    Setup {
+        _dir: dir,
+        server,
+        relay,
+    }
+}
+
+#[tokio::test]
+async fn a_wait_goes_on_over_a_new_connection_and_is_granted_once() {
+    let setup = setup().await;
+    let client = Client::connect(&setup.relay.url()).await.unwrap();
+    let observer = Client::connect(&setup.server.url()).await.unwrap();
+    let holder = observer.lock("orders").acquire().await.unwrap();
+    let waiter = tokio::spawn(client.lock("orders").wait(secs(60)).acquire());
+    until_shown(&observer, "orders", |lock| lock.waiters == 1).await;
+    setup.relay.move_to(None);
+    until_shown(&observer, "orders", |lock| lock.waiters == 0).await;
+    setup.relay.move_to(Some(setup.server.address));
+    until_shown(&observer, "orders", |lock| lock.waiters == 1).await;
+    let token = holder.token();
+    holder.release().await.unwrap();
+    let lease = tokio::time::timeout(PATIENCE, waiter)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!(lease.token().get(), token.get() + 1);
+    lease.check().unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_come_back_costs_the_lease_at_its_deadline_and_not_before() {
+    let setup = setup().await;
+    let client = Client::connect(&setup.relay.url()).await.unwrap();
+    let lease = client
+        .lock("orders")
+        .ttl(Duration::from_millis(600))
+        .acquire()
+        .await
+        .unwrap();
+    setup.relay.move_to(None);
+    lease.check().unwrap();
+    let longest = lease.remaining();
+    // real time: the deadline passes while no server can be reached.
+    let lost = tokio::time::timeout(longest + PATIENCE, lease.lost())
+        .await
+        .unwrap();
+    assert_eq!(lost.why, palisade_client::Loss::Deadline);
+    assert_eq!(lease.remaining(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_guard_dropped_while_the_server_is_away_is_released_when_it_is_back() {
+    let setup = setup().await;
+    let client = Client::connect(&setup.relay.url()).await.unwrap();
+    let observer = Client::connect(&setup.server.url()).await.unwrap();
+    let lease = client
+        .lock("orders")
+        .ttl(secs(3_600))
+        .acquire()
+        .await
+        .unwrap();
+    setup.relay.move_to(None);
+    drop(lease);
+    setup.relay.move_to(Some(setup.server.address));
+    until_shown(&observer, "orders", |lock| lock.holder.is_none()).await;
+}
+
+#[tokio::test]
+async fn another_authority_at_the_same_address_is_not_believed() {
+    let (setup, other) = (setup().await, setup().await);
+    let options = Options {
+        patience: Duration::from_millis(300),
+        ..Options::default()
+    };
+    let client = Client::connect_with(&setup.relay.url(), options)
+        .await
+        .unwrap();
+    let lease = client.lock("orders").acquire().await.unwrap();
+    setup.relay.move_to(Some(other.server.address));
+    // Until the client notices the break, an operation may have been sent: its outcome is unknown.
+    let refused = loop {
+        match client.lock("stock").try_acquire().await {
+            Err(error) if error.code() == "unavailable" => break error,
+            Err(error) => assert_eq!(error.code(), "unknown_outcome"),
+            Ok(_) => panic!("granted by another authority"),
+        }
+    };
+    assert!(
+        refused.to_string().contains("tokens of two authorities"),
+        "{refused}"
+    );
+    setup.relay.move_to(Some(setup.server.address));
+    released(&setup, lease).await;
+}
+
+/// The lease belonged to this authority all the time.
+async fn released(setup: &Setup, lease: Lease) {
+    let observer = Client::connect(&setup.server.url()).await.unwrap();
+    let shown = observer.show("orders").await.unwrap();
+    assert_eq!(shown.holder.unwrap().token, lease.token());
+    drop(lease);
+    until_shown(&observer, "orders", |lock| lock.holder.is_none()).await;
+}
+
+#[tokio::test]
+async fn an_address_without_a_listener_is_an_error() {
+    let free = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let error = Client::connect(&format!("http://{free}"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), "unavailable");
+    let text = error.to_string();
+    assert!(
+        text.contains(&free.port().to_string()) && text.contains("refused"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn another_kind_of_server_is_reported_without_a_wait() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 64]).await;
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let url = format!("http://{address}");
+    let connect = Client::connect(&url);
+    let error = tokio::time::timeout(PATIENCE, connect)
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(
+        matches!(error.code(), "unavailable" | "unknown_outcome" | "invalid"),
+        "{error}"
+    );
+}

@@ -1,0 +1,374 @@
+//! The holder's rules (docs/rules.md), on virtual time against a scripted authority.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::support::scripted::{Answer, granted, renewed, usable};
+use crate::support::{Call, ScriptedLockService, VirtualClock, scripted_client, settle};
+use palisade_client::clock::Clock as _;
+use palisade_client::{Client, Fault, Lease, Loss, Released, Renewal, secs};
+use palisade_core::{Ending, Span, Timestamp, Token};
+
+const TTL: Duration = secs(10);
+const TTL_MS: u64 = 10_000;
+
+/// A lease with token 7, granted at once.
+async fn lease(client: &Client, service: &ScriptedLockService) -> Lease {
+    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).acquire());
+    let Call::Acquire { answer, .. } = service.call().await else {
+        panic!("an acquire")
+    };
+    answer.send(Ok(granted(7, TTL_MS, TTL_MS, 0))).unwrap();
+    acquire.await.unwrap().unwrap()
+}
+
+/// Lets time pass until a renewal is sent.
+async fn renewal(
+    service: &ScriptedLockService,
+    clock: &VirtualClock,
+) -> (Timestamp, Answer<Renewal>) {
+    clock.advance(TTL.mul_f64(0.4)).await;
+    match service.calls().await.into_iter().next() {
+        Some(Call::Renew { at, answer, grant }) => {
+            assert_eq!(
+                grant.token,
+                Some(Token::new(7).unwrap()),
+                "the renewal names this very grant"
+            );
+            (at, answer)
+        }
+        _ => panic!("a renewal"),
+    }
+}
+
+fn deadline(lease: &Lease, clock: &VirtualClock) -> Timestamp {
+    clock.now().after(Span::from(lease.remaining()))
+}
+
+/// The instant from which the authority may grant to others, for a request sent at `sent`.
+fn freed(sent: Timestamp) -> Timestamp {
+    sent.after(Span::from(TTL))
+}
+
+#[tokio::test]
+async fn the_deadline_counts_from_before_the_request_was_sent() {
+    let (client, service, clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).acquire());
+    let Call::Acquire {
+        at: sent, answer, ..
+    } = service.call().await
+    else {
+        panic!("an acquire")
+    };
+    clock.advance(secs(3)).await;
+    answer.send(Ok(granted(7, TTL_MS, TTL_MS, 0))).unwrap();
+    let lease = acquire.await.unwrap().unwrap();
+    assert!(deadline(&lease, &clock) < freed(sent));
+    assert_eq!(lease.remaining(), usable(TTL) - secs(3));
+    // Control arm: counted from the receipt, the same assertion fails.
+    let from_receipt = clock.now().after(Span::from(usable(TTL)));
+    assert!(from_receipt >= freed(sent));
+}
+
+#[tokio::test]
+async fn a_renewal_counts_from_before_it_was_sent_too() {
+    let (client, service, clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    let (sent, answer) = renewal(&service, &clock).await;
+    clock.advance(secs(2)).await;
+    answer.send(Ok(renewed(7, TTL_MS))).unwrap();
+    settle().await;
+    assert_eq!(
+        deadline(&lease, &clock),
+        sent.after(Span::from(usable(TTL)))
+    );
+    assert!(
+        clock.now().after(Span::from(usable(TTL))) >= freed(sent),
+        "control: from the receipt"
+    );
+}
+
+#[tokio::test]
+async fn it_renews_at_a_third_of_the_ttl() {
+    let (client, service, clock) = scripted_client();
+    let granted_at = clock.now();
+    let lease = lease(&client, &service).await;
+    let (sent, answer) = renewal(&service, &clock).await;
+    let third = sent.since(granted_at).to_duration();
+    assert!(third <= TTL / 3 && third > TTL.mul_f64(0.3), "{third:?}");
+    answer.send(Ok(renewed(7, TTL_MS))).unwrap();
+    // The renewals continue for as long as the guard lives.
+    for _ in 0..20 {
+        let (_, answer) = renewal(&service, &clock).await;
+        answer.send(Ok(renewed(7, TTL_MS))).unwrap();
+        settle().await;
+        lease.check().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_older_acknowledgement_does_not_move_the_deadline_back() {
+    let (client, service, clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    let (_, first) = renewal(&service, &clock).await;
+    let (sent, second) = renewal(&service, &clock).await;
+    second.send(Ok(renewed(7, TTL_MS))).unwrap();
+    settle().await;
+    let after_second = deadline(&lease, &clock);
+    assert_eq!(after_second, sent.after(Span::from(usable(TTL))));
+    first.send(Ok(renewed(7, TTL_MS))).unwrap();
+    settle().await;
+    assert_eq!(deadline(&lease, &clock), after_second);
+}
+
+#[tokio::test]
+async fn an_acknowledgement_after_the_deadline_does_not_revive() {
+    let (client, service, clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    let (sent, answer) = renewal(&service, &clock).await;
+    // The process is stopped past its deadline; then the acknowledgement is read before any timer fires.
+    clock.leap(usable(TTL) - clock.now().since(sent).to_duration());
+    // Control arm: without the deadline, the renewal would still be good.
+    assert!(sent.after(Span::from(usable(TTL))) <= clock.now().after(Span::from_millis(1)));
+    answer.send(Ok(renewed(7, 86_400_000))).unwrap();
+    settle().await;
+    assert_eq!(lease.check().unwrap_err().why, Loss::Deadline);
+    assert_eq!(lease.remaining(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn a_stopped_holder_learns_of_its_loss_from_a_check_without_any_timer() {
+    let (client, service, clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    let signal = lease.cancellation_token();
+    clock.leap(usable(TTL) - Duration::from_nanos(1));
+    lease.check().unwrap();
+    clock.leap(Duration::from_nanos(1));
+    let lost = lease.check().unwrap_err();
+    assert_eq!((lost.token.get(), lost.why), (7, Loss::Deadline));
+    assert!(signal.is_cancelled());
+    assert_eq!(lease.lost().await, lost);
+    assert_eq!(lease.token().get(), 7, "the token can still be read");
+}
+
+#[tokio::test]
+async fn the_loss_is_announced_by_a_timer_at_the_deadline() {
+    let (client, service, clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    let lost = tokio::spawn(lease.lost());
+    clock.advance(usable(TTL) - Duration::from_nanos(1)).await;
+    assert!(!lost.is_finished());
+    clock.advance(Duration::from_nanos(1)).await;
+    assert!(lost.is_finished());
+    assert_eq!(lost.await.unwrap().why, Loss::Deadline);
+}
+
+#[tokio::test]
+async fn a_loss_reported_by_the_authority_counts_at_once() {
+    let highest = Token::new(9).unwrap();
+    for (answered, why) in [
+        (
+            Renewal::Ended(Ending::Expired),
+            Loss::Ended(Ending::Expired),
+        ),
+        (
+            Renewal::Ended(Ending::Revoked),
+            Loss::Ended(Ending::Revoked),
+        ),
+        (Renewal::NotHeld, Loss::NotHeld),
+        (Renewal::Stale { highest }, Loss::Stale { highest }),
+    ] {
+        let (client, service, clock) = scripted_client();
+        let lease = lease(&client, &service).await;
+        let lost = tokio::spawn(lease.lost());
+        let (_, answer) = renewal(&service, &clock).await;
+        lease.check().unwrap();
+        answer.send(Ok(answered)).unwrap();
+        assert_eq!(lost.await.unwrap().why, why);
+        assert_eq!(lease.check().unwrap_err().why, why);
+        // Nothing is left to release, and nothing is renewed.
+        drop(lease);
+        clock.advance(TTL * 3).await;
+        assert!(service.calls().await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_broken_connection_extends_nothing_and_renewal_goes_on_until_the_deadline() {
+    let (client, service, clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    let before = deadline(&lease, &clock);
+    let mut attempts = 0;
+    while clock.now().after(Span::from_millis(200)) < before {
+        clock.advance(Duration::from_millis(100)).await;
+        for call in service.calls().await {
+            let Call::Renew { answer, .. } = call else {
+                panic!("a renewal")
+            };
+            let fault = match attempts % 2 {
+                0 => Fault::unknown_outcome("cut"),
+                _ => Fault::unavailable("refused"),
+            };
+            answer.send(Err(fault)).unwrap();
+            attempts += 1;
+        }
+        settle().await;
+        assert_eq!(deadline(&lease, &clock), before);
+    }
+    assert!(attempts > 5, "{attempts}");
+    // The server is back just before the deadline.
+    clock.advance(Duration::from_millis(100)).await;
+    let Some(Call::Renew { at, answer, .. }) = service.calls().await.pop() else {
+        panic!("a renewal")
+    };
+    answer.send(Ok(renewed(7, TTL_MS))).unwrap();
+    settle().await;
+    assert_eq!(deadline(&lease, &clock), at.after(Span::from(usable(TTL))));
+}
+
+#[tokio::test]
+async fn not_held_is_recorded_before_the_release_is_sent() {
+    let (client, service, _clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let (signal, seen) = (lease.cancellation_token(), order.clone());
+    let watched = signal.clone();
+    *service.on_release.lock().unwrap() = Some(Box::new(move || {
+        seen.lock().unwrap().push(watched.is_cancelled())
+    }));
+    // Control arm: the observer can see the other order.
+    assert!(!signal.is_cancelled());
+    let release = tokio::spawn(lease.release());
+    let Call::Release { grant, answer, .. } = service.call().await else {
+        panic!("a release")
+    };
+    assert_eq!(*order.lock().unwrap(), [true]);
+    assert_eq!(grant.token, Some(Token::new(7).unwrap()));
+    answer.send(Ok(Released::Released)).unwrap();
+    assert_eq!(release.await.unwrap(), Ok(Released::Released));
+    assert!(
+        service.calls().await.is_empty(),
+        "an acknowledged release is not repeated"
+    );
+}
+
+#[tokio::test]
+async fn a_release_without_an_answer_is_repeated_and_names_the_grant() {
+    let (client, service, clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    let release = tokio::spawn(lease.release());
+    let Call::Release {
+        grant: first,
+        answer,
+        ..
+    } = service.call().await
+    else {
+        panic!("a release")
+    };
+    answer.send(Err(Fault::unknown_outcome("cut"))).unwrap();
+    clock.advance(secs(1)).await;
+    let Call::Release { grant, answer, .. } = service.call().await else {
+        panic!("a release")
+    };
+    assert_eq!(first, grant);
+    answer.send(Ok(Released::Ended(Ending::Released))).unwrap();
+    assert_eq!(
+        release.await.unwrap(),
+        Ok(Released::Ended(Ending::Released))
+    );
+}
+
+#[tokio::test]
+async fn a_release_that_is_cancelled_goes_on_in_the_background() {
+    let (client, service, _clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    let release = tokio::spawn(lease.release());
+    let Call::Release { .. } = service.call().await else {
+        panic!("a release")
+    };
+    release.abort();
+    let Call::Release { answer, .. } = service.call().await else {
+        panic!("a release")
+    };
+    answer.send(Ok(Released::Released)).unwrap();
+    assert!(service.calls().await.is_empty());
+}
+
+#[tokio::test]
+async fn dropping_the_guard_releases_and_stops_renewing() {
+    let (client, service, clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    let lost = tokio::spawn(lease.lost());
+    drop(lease);
+    assert_eq!(lost.await.unwrap().why, Loss::Released);
+    let Call::Release { answer, .. } = service.call().await else {
+        panic!("a release")
+    };
+    answer.send(Err(Fault::unavailable("down"))).unwrap();
+    clock.advance(secs(1)).await;
+    let Call::Release { answer, .. } = service.call().await else {
+        panic!("a release")
+    };
+    answer.send(Ok(Released::Released)).unwrap();
+    clock.advance(TTL * 3).await;
+    assert!(service.calls().await.is_empty());
+}
+
+#[test]
+fn dropping_the_guard_outside_a_runtime_releases_too() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let (client, service, _clock) = scripted_client();
+    let lease = runtime.block_on(lease(&client, &service));
+    drop(lease);
+    drop(client);
+    runtime.block_on(async {
+        assert!(matches!(service.call().await, Call::Release { .. }));
+    });
+}
+
+#[test]
+fn dropping_the_guard_after_its_runtime_ended_does_no_harm() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let (client, service, _clock) = scripted_client();
+    let lease = runtime.block_on(lease(&client, &service));
+    drop(runtime);
+    drop(lease);
+}
+
+#[tokio::test]
+async fn a_detached_grant_is_neither_renewed_nor_released() {
+    let (client, service, clock) = scripted_client();
+    let lease = lease(&client, &service).await;
+    let grant = lease.detach();
+    assert_eq!(grant.token, Some(Token::new(7).unwrap()));
+    clock.advance(TTL * 2).await;
+    assert!(service.calls().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_thousand_leases_need_no_task_each() {
+    let (client, service, clock) = scripted_client();
+    let mut leases = Vec::new();
+    for _ in 0..1_000 {
+        leases.push(lease(&client, &service).await);
+    }
+    let tasks = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    assert_eq!(tasks, 1, "the keeper");
+    clock.advance(TTL.mul_f64(0.4)).await;
+    let calls = service.calls().await;
+    assert_eq!(calls.len(), 1_000);
+    for call in calls {
+        let Call::Renew { answer, .. } = call else {
+            panic!("a renewal")
+        };
+        answer.send(Ok(renewed(7, TTL_MS))).unwrap();
+    }
+    clock.advance(TTL.mul_f64(0.25)).await;
+    assert!(leases.iter().all(|lease| lease.check().is_ok()));
+}

@@ -1,0 +1,68 @@
+//! A virtual clock, a scripted authority, and real servers.
+
+#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
+
+pub(crate) mod relay;
+pub(crate) mod scripted;
+pub(crate) mod server;
+pub(crate) mod virtual_clock;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade_client::{Client, LockView, Options};
+
+pub(crate) use scripted::{Call, ScriptedLockService};
+pub(crate) use virtual_clock::VirtualClock;
+
+/// The time limit for an event of a real authority.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Polls until the condition is true.
+pub(crate) async fn poll(mut so: impl AsyncFnMut() -> bool) {
+    let looks = async {
+        while !so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await; // real time: servers need time to expire leases and clean up
+        }
+    };
+    tokio::time::timeout(PATIENCE, looks).await.unwrap();
+}
+
+/// Polls until a lock is in the expected state. There is no event for a queue.
+pub(crate) async fn until_shown(client: &Client, lock: &str, wanted: impl Fn(&LockView) -> bool) {
+    let wait = async {
+        while !wanted(&client.show(lock).await.unwrap()) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait)
+        .await
+        .expect("the lock never reached the expected state");
+}
+
+/// A connection to Redis for a test's own commands. The default limit for an answer, half a second, is shorter than
+/// a busy disk takes to sync.
+#[cfg(feature = "redis")]
+pub(crate) async fn redis_at(url: &str) -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(url).unwrap();
+    let settings = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    let connected = client.get_multiplexed_async_connection_with_config(&settings);
+    connected.await.unwrap()
+}
+
+/// A client of a scripted authority, on a clock that moves only when the test moves it.
+pub(crate) fn scripted_client() -> (Client, Arc<ScriptedLockService>, Arc<VirtualClock>) {
+    let clock = Arc::new(VirtualClock::at(Duration::from_secs(1_000)));
+    let service = Arc::new(ScriptedLockService::new(clock.clone()));
+    let options = Options::default();
+    let client = Client::with(service.clone(), clock.clone(), &options).unwrap();
+    (client, service, clock)
+}
+
+/// Lets every task run until none has anything to do. Tests on virtual time have one thread, no I/O and no
+/// timers, so a bounded number of turns is enough, and it is the same in every run.
+pub(crate) async fn settle() {
+    for _ in 0..64 {
+        tokio::task::yield_now().await;
+    }
+}

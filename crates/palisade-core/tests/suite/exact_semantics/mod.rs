@@ -1,0 +1,23 @@
+//! The authority's exact semantics (docs/rules.md), one test for each line.
+//!
+//! | file | what it pins |
+//! |---|---|
+//! | `tokens` | the counter, grant order, the end of the range |
+//! | `holding` | who is denied, the boundary of expiry, renew, release, taking back |
+//! | `waiting` | queues: order, deadlines, who is skipped, who leaves |
+//! | `repeats` | request ids, late messages, abandoned wishes |
+//! | `leases` | one lease with many grants |
+//! | `bounds` | what is refused, and that a refusal is a value that changes nothing |
+//! | `away` | restarts and stalls |
+//! | `looking` | holder, view and page |
+//! | `fences` | what a resource does with the tokens |
+
+mod away;
+mod bounds;
+mod fences;
+mod holding;
+mod leases;
+mod looking;
+mod repeats;
+mod tokens;
+mod waiting;

@@ -1,0 +1,14 @@
+//! The machine, the fence rule and their values from outside.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod exact_semantics;
+mod model;
+mod snapshot;
+mod values;
+mod world;

@@ -1,0 +1,322 @@
+//! The machine against the rules written down once more, on random scripts.
+//!
+//! Every line of a script is applied to both; answers, settled requests and events must be equal, in
+//! order. On the way the machine is restored from its own records, and in the end replayed from what
+//! it said must be logged.
+
+mod reference;
+mod script;
+use palisade_core::machine::{Applied, Record};
+use palisade_core::{
+    Away, Command, Effect, Entry, GrantRef, Machine, Outcome, Timestamp, invariants,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+
+use reference::Reference;
+use script::{Line, scripts};
+
+const SEED: u64 = 1;
+const OTHER_SEED: u64 = 0xdead_beef;
+
+fn records(machine: &Machine) -> Vec<Record> {
+    machine.records().collect()
+}
+
+fn apply(machine: &mut Machine, entry: Entry) -> (Applied, Vec<Effect>) {
+    let mut effects = Vec::new();
+    let applied = machine.apply(entry, &mut effects);
+    (applied, effects)
+}
+
+/// Something that differs, told with where.
+fn same<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    got: &T,
+    expected: &T,
+) -> Result<(), TestCaseError> {
+    if got == expected {
+        return Ok(());
+    }
+    Err(TestCaseError::fail(format!(
+        "{what}\n     got {got:?}\nexpected {expected:?}"
+    )))
+}
+
+/// Plays a script to a machine and to the reference, and to a copy of the machine that was restored at
+/// line `cut`. `bend` may spoil an entry before the machine gets it: the control arms do.
+fn play(lines: &[Line], cut: usize, bend: Bend) -> Result<(), TestCaseError> {
+    let mut machine = Machine::new(SEED);
+    let mut restored = None;
+    let mut reference = Reference::new();
+    let mut now = Timestamp::ZERO;
+    let mut log = Vec::new();
+    for (n, line) in lines.iter().enumerate() {
+        if n == cut {
+            let copy = Machine::restore(OTHER_SEED, machine.records())
+                .map_err(|corrupt| TestCaseError::fail(corrupt.to_string()))?;
+            same(
+                "records after a restore",
+                &records(&copy),
+                &records(&machine),
+            )?;
+            restored = Some(copy);
+        }
+        let entry = line.entry(n, now, &reference);
+        now = entry.at;
+        let at = format!("line {n}: {entry:?}");
+        let before = reference.clone();
+        let (outcome, effects) = reference.step(entry.clone());
+
+        let bent = bend(entry);
+        let (applied, caused) = apply(&mut machine, bent.clone());
+        same(&at, &applied.outcome, &outcome)?;
+        same(&at, &caused, &effects)?;
+        invariants::check(&machine)
+            .map_err(|broken| TestCaseError::fail(format!("{at}: not so: {broken}")))?;
+        if !applied.changed {
+            same(
+                &format!("{at}: changed, and said it did not"),
+                &reference,
+                &before,
+            )?;
+        }
+        if let Some(copy) = &mut restored {
+            same(
+                &format!("{at}, restored"),
+                &apply(copy, bent.clone()),
+                &(applied.clone(), caused),
+            )?;
+        }
+        if applied.changed {
+            log.push(bent);
+        }
+    }
+    finish(machine, restored, log, now)
+}
+
+/// The restored copy and a replay of the log end like the machine itself.
+fn finish(
+    mut machine: Machine,
+    restored: Option<Machine>,
+    log: Vec<Entry>,
+    at: Timestamp,
+) -> Result<(), TestCaseError> {
+    if let Some(copy) = &restored {
+        same("the restored machine", &records(copy), &records(&machine))?;
+    }
+    let mut replayed = Machine::new(OTHER_SEED);
+    for entry in log {
+        apply(&mut replayed, entry);
+    }
+    // What is not logged may still have moved the clock; the next entry moves it for both.
+    let leap = Entry {
+        at,
+        wall: crate::world::wall(at),
+        command: Command::Leap { by: 0 },
+    };
+    apply(&mut machine, leap.clone());
+    apply(&mut replayed, leap);
+    same(
+        "the replayed machine",
+        &records(&replayed),
+        &records(&machine),
+    )
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 3_000, failure_persistence: None, ..Config::default() })]
+
+    #[test]
+    fn the_machine_agrees_with_the_rules(lines in scripts(), cut in 0_usize..80) {
+        play(&lines, cut, |entry| entry)?;
+    }
+}
+
+/// What a machine gets instead of the entry that the reference gets.
+type Bend = fn(Entry) -> Entry;
+
+/// How many scripts it takes until a machine whose entries are bent is told from the rules.
+fn scripts_until_caught(bend: Bend) -> Option<u32> {
+    let config = Config {
+        cases: 3_000,
+        failure_persistence: None,
+        max_shrink_iters: 0,
+        ..Config::default()
+    };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let tried = std::cell::Cell::new(0);
+    let result = runner.run(&(scripts(), 0_usize..80), |(lines, cut)| {
+        tried.set(tried.get() + 1);
+        play(&lines, cut, bend)
+    });
+    match result {
+        Err(TestError::Fail(..)) => Some(tried.get()),
+        Err(TestError::Abort(why)) => panic!("{why}"),
+        Ok(()) => None,
+    }
+}
+
+/// Control arms: each of these machines breaks one rule, and the model test must notice.
+#[test]
+fn a_planted_deviation_is_found() {
+    let deviations: [(&str, Bend); 9] = [
+        ("expiry one nanosecond late", |entry| Entry {
+            at: Timestamp::from_nanos(entry.at.as_nanos().saturating_sub(1)),
+            ..entry
+        }),
+        ("expiry one nanosecond early", |entry| Entry {
+            at: Timestamp::from_nanos(entry.at.as_nanos() + 1),
+            ..entry
+        }),
+        ("renewals do nothing", |entry| match entry.command {
+            Command::Renew { .. } => Entry {
+                command: Command::Expire,
+                ..entry
+            },
+            _ => entry,
+        }),
+        ("release and renew forget the token", |entry| {
+            let strip = |grant: GrantRef| GrantRef {
+                token: None,
+                ..grant
+            };
+            let command = match entry.command {
+                Command::Release(grant) => Command::Release(strip(grant)),
+                Command::Renew { grant, ttl } => Command::Renew {
+                    grant: strip(grant),
+                    ttl,
+                },
+                other => other,
+            };
+            Entry { command, ..entry }
+        }),
+        ("request ids are forgotten", |entry| match entry.command {
+            Command::Acquire(acquire) if acquire.wait.is_none() => {
+                let acquire = palisade_core::Acquire {
+                    request: None,
+                    ..acquire
+                };
+                Entry {
+                    command: Command::Acquire(acquire),
+                    ..entry
+                }
+            }
+            _ => entry,
+        }),
+        ("a stall drops the waiters", |entry| match entry.command {
+            Command::Grace(_) => Entry {
+                command: Command::Grace(Away::Restarted),
+                ..entry
+            },
+            _ => entry,
+        }),
+        ("abandoning only withdraws", |entry| match entry.command {
+            Command::Abandon(request) => Entry {
+                command: Command::Withdraw(request),
+                ..entry
+            },
+            _ => entry,
+        }),
+        ("a leap falls short by one", |entry| match entry.command {
+            Command::Leap { by } => Entry {
+                command: Command::Leap {
+                    by: by.saturating_sub(1),
+                },
+                ..entry
+            },
+            _ => entry,
+        }),
+        ("the wall clock moves a grant", |entry| Entry {
+            wall: crate::world::wall(Timestamp::ZERO),
+            ..entry
+        }),
+    ];
+    for (what, bend) in deviations {
+        assert!(
+            scripts_until_caught(bend).is_some(),
+            "nobody noticed: {what}"
+        );
+    }
+}
+
+/// The other half of the control: scripts reach what they are meant to reach.
+#[test]
+fn the_scripts_reach_every_outcome() {
+    let config = Config {
+        cases: 3_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let seen = std::cell::RefCell::new(std::collections::BTreeSet::new());
+    runner
+        .run(&scripts(), |lines| {
+            let (mut reference, mut now) = (Reference::new(), Timestamp::ZERO);
+            for (n, line) in lines.iter().enumerate() {
+                let entry = line.entry(n, now, &reference);
+                now = entry.at;
+                let (outcome, effects) = reference.step(entry);
+                seen.borrow_mut().insert(kind(&outcome));
+                for effect in effects {
+                    if let Effect::Settled { outcome, .. } = effect {
+                        seen.borrow_mut()
+                            .insert(format!("settled: {}", kind(&outcome)));
+                    }
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    let seen = seen.into_inner();
+    let expected = [
+        "Abandoned",
+        "Done",
+        "Ended Expired",
+        "Ended Released",
+        "Ended Revoked",
+        "Ended Superseded",
+        "Granted",
+        "Held",
+        "Invalid LeaseKeyInUse",
+        "Invalid RequestReused",
+        "Invalid Ttl",
+        "Invalid TtlDiffers",
+        "NotHeld",
+        "Queued",
+        "QueueFull Client",
+        "QueueFull Lock",
+        "Released",
+        "Renewed",
+        "Revoked",
+        "Stale",
+        "TokensExhausted",
+        "TooManyLocks",
+        "settled: Abandoned",
+        "settled: Ended Expired",
+        "settled: Granted",
+        "settled: Held",
+        "settled: Invalid LeaseKeyInUse",
+        "settled: TokensExhausted",
+    ];
+    for kind in expected {
+        assert!(
+            seen.contains(kind),
+            "no script led to {kind}; seen: {seen:?}"
+        );
+    }
+}
+
+/// An outcome's name, with what kind of it where that is a rule of its own.
+fn kind(outcome: &Outcome) -> String {
+    let first = |debug: String| debug.split([' ', '(', '{']).next().unwrap().to_owned();
+    let name = first(format!("{outcome:?}"));
+    match outcome {
+        Outcome::Ended { how, .. } => format!("{name} {how:?}"),
+        Outcome::Invalid(invalid) => format!("{name} {}", first(format!("{invalid:?}"))),
+        Outcome::QueueFull(bound) => format!("{name} {}", first(format!("{bound:?}"))),
+        _ => name,
+    }
+}

@@ -1,0 +1,363 @@
+//! Random scripts. A line names things by where they stand ("the second live grant", "one nanosecond
+//! before the first lease ends"), so that most lines hit something.
+
+use palisade_core::{
+    Acquire, Away, Command, Entry, GrantRef, Limits, LockName, RequestId, Span, Timestamp, Token,
+    Under,
+};
+use proptest::prelude::*;
+
+use super::reference::Reference;
+use crate::world::{client_id, key, lock_name, request, token, ttl, wall};
+
+/// One line of a script.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    when: When,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum When {
+    Same,
+    /// Nanoseconds.
+    Later(u64),
+    /// A whole millisecond.
+    NextTick,
+    /// Around the end of a lease: at it, or so many nanoseconds off.
+    LeaseEnd(usize, i64),
+    /// Around the deadline of a waiting request.
+    WaitEnd(usize, i64),
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Acquire {
+        lock: u8,
+        client: u8,
+        under: LeaseOf,
+        wait: Option<u64>,
+        request: Option<Asked>,
+        noted: bool,
+    },
+    Renew(Which, Option<u64>),
+    Release(Which),
+    Revoke {
+        lock: u8,
+        right: bool,
+    },
+    Withdraw(Asked),
+    Abandon(Asked),
+    Expire,
+    Grace(Away),
+    Leap(u64),
+    Configure(Limits),
+}
+
+#[derive(Clone, Debug)]
+enum LeaseOf {
+    /// A key of its own, never seen before.
+    Fresh(u64),
+    /// A key from a small pool: sometimes in use, sometimes used before.
+    Pool(u8, u64),
+    Live(usize, Option<u64>),
+    Dead(usize),
+}
+
+/// A request id.
+#[derive(Clone, Debug)]
+enum Asked {
+    /// Never seen before.
+    Fresh,
+    /// From a small pool: sometimes seen before.
+    Pool(u8),
+    Waiting(usize),
+    Answered(usize),
+}
+
+/// A grant to be named, with its token or without.
+#[derive(Clone, Debug)]
+enum Which {
+    Live(usize, bool),
+    Over(usize, bool),
+    /// The key of one live grant with the lock of another.
+    Crossed(usize, usize),
+}
+
+const TTLS: [u64; 3] = [100, 101, 250];
+const LOCKS: [&str; 3] = ["x", "y", "z"];
+const CLIENTS: [&str; 4] = ["a", "b", "c", "d"];
+
+pub(crate) fn scripts() -> impl Strategy<Value = Vec<Line>> {
+    prop::collection::vec(line(), 1..120)
+}
+
+fn line() -> impl Strategy<Value = Line> {
+    (when(), what()).prop_map(|(when, what)| Line { when, what })
+}
+
+fn when() -> impl Strategy<Value = When> {
+    prop_oneof![
+        6 => Just(When::Same),
+        3 => (0_u64..40_000_000).prop_map(When::Later),
+        1 => (0_u64..400_000_000).prop_map(When::Later),
+        1 => Just(When::NextTick),
+        3 => (0_usize..8, off()).prop_map(|(n, off)| When::LeaseEnd(n, off)),
+        2 => (0_usize..8, off()).prop_map(|(n, off)| When::WaitEnd(n, off)),
+    ]
+}
+
+fn off() -> impl Strategy<Value = i64> {
+    prop_oneof![Just(0), Just(-1), Just(1), Just(500_000), Just(1_000_000)]
+}
+
+fn what() -> impl Strategy<Value = What> {
+    let requested = prop::option::weighted(0.9, asked());
+    let wait = prop::option::weighted(
+        0.7,
+        prop_oneof![Just(0), Just(1), 1_000_000_u64..300_000_000],
+    );
+    let lock = prop::sample::select(vec![0_u8, 0, 0, 1, 2]);
+    let acquire = (lock, 0_u8..4, lease_of(), wait, requested, any::<bool>());
+    prop_oneof![
+        14 => acquire.prop_map(|(lock, client, under, wait, request, noted)| {
+            What::Acquire { lock, client, under, wait, request, noted }
+        }),
+        4 => (which(), prop::option::weighted(0.3, time_to_live())).prop_map(|(w, t)| What::Renew(w, t)),
+        6 => which().prop_map(What::Release),
+        1 => (0_u8..3, any::<bool>()).prop_map(|(lock, right)| What::Revoke { lock, right }),
+        1 => asked().prop_map(What::Withdraw),
+        2 => asked().prop_map(What::Abandon),
+        3 => Just(What::Expire),
+        1 => prop_oneof![
+            Just(Away::Stalled),
+            Just(Away::Restarted),
+            (1..=499_u64).prop_map(|pause| Away::Paused(Span::from_millis(pause)))
+        ].prop_map(What::Grace),
+        1 => prop_oneof![4 => 0_u64..3, 1 => Just(Token::MAX.get() - 20)].prop_map(What::Leap),
+        1 => limits().prop_map(What::Configure),
+    ]
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    prop_oneof![
+        6 => Just(Asked::Fresh),
+        1 => (0_u8..8).prop_map(Asked::Pool),
+        1 => (0_usize..4).prop_map(Asked::Waiting),
+        2 => (0_usize..6).prop_map(Asked::Answered),
+    ]
+}
+
+fn time_to_live() -> impl Strategy<Value = u64> {
+    prop::sample::select(&TTLS[..])
+}
+
+fn lease_of() -> impl Strategy<Value = LeaseOf> {
+    prop_oneof![
+        6 => time_to_live().prop_map(LeaseOf::Fresh),
+        3 => (0_u8..2, time_to_live()).prop_map(|(n, ttl)| LeaseOf::Pool(n, ttl)),
+        4 => (0_usize..4, prop::option::weighted(0.2, time_to_live()))
+            .prop_map(|(n, ttl)| LeaseOf::Live(n, ttl)),
+        1 => (0_usize..4).prop_map(LeaseOf::Dead),
+    ]
+}
+
+fn which() -> impl Strategy<Value = Which> {
+    prop_oneof![
+        5 => (0_usize..4, any::<bool>()).prop_map(|(n, with)| Which::Live(n, with)),
+        3 => (0_usize..6, any::<bool>()).prop_map(|(n, with)| Which::Over(n, with)),
+        1 => (0_usize..4, 0_usize..4).prop_map(|(a, b)| Which::Crossed(a, b)),
+    ]
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    let short_queue = Limits {
+        waiters_per_lock: 1,
+        ..Limits::DEFAULT
+    };
+    let modest_client = Limits {
+        waiters_per_client: 1,
+        ..Limits::DEFAULT
+    };
+    let few_locks = Limits {
+        locks: 2,
+        ..Limits::DEFAULT
+    };
+    let short_lease = Limits {
+        max_ttl: ttl(101),
+        ..Limits::DEFAULT
+    };
+    prop::sample::select(vec![
+        Limits::DEFAULT,
+        short_queue,
+        modest_client,
+        few_locks,
+        short_lease,
+    ])
+}
+
+impl Line {
+    /// The entry this line stands for, given what is the case; `n` is the number of the line.
+    pub(crate) fn entry(&self, n: usize, now: Timestamp, known: &Reference) -> Entry {
+        let at = self.when.instant(now, known).max(now);
+        Entry {
+            at,
+            wall: wall(at),
+            command: self.what.command(n, known),
+        }
+    }
+}
+
+impl When {
+    fn instant(&self, now: Timestamp, known: &Reference) -> Timestamp {
+        let near = |end: Option<Timestamp>, off: i64| {
+            end.map_or(now, |end| {
+                Timestamp::from_nanos(end.as_nanos().saturating_add_signed(off))
+            })
+        };
+        match *self {
+            When::Same => now,
+            When::Later(nanos) => now.after(Span::from_nanos(nanos)),
+            When::NextTick => Timestamp::from_millis(now.as_nanos() / 1_000_000 + 1),
+            When::LeaseEnd(n, off) => near(nth(&known.leases, n).map(|lease| lease.expires), off),
+            When::WaitEnd(n, off) => near(nth(&known.waits, n).map(|wait| wait.deadline), off),
+        }
+    }
+}
+
+impl What {
+    fn command(&self, n: usize, known: &Reference) -> Command {
+        match self.clone() {
+            What::Acquire {
+                lock,
+                client,
+                under,
+                wait,
+                request: asked,
+                noted,
+            } => {
+                let under = under.resolve(n, known);
+                // Who names a lease mostly is its client.
+                let own = match under {
+                    Under::Existing { key, .. } => known.lease(&key).map(|lease| lease.client),
+                    Under::New { .. } => None,
+                };
+                let stranger = client_id(CLIENTS[usize::from(client)]);
+                Command::Acquire(Acquire {
+                    lock: lock_of(lock),
+                    client: own.filter(|_| client != 3).unwrap_or(stranger),
+                    under,
+                    wait: wait.map(Span::from_nanos),
+                    request: asked.map(|asked| asked.resolve(n, known)),
+                    metadata: noted.then(|| format!("line {n}").into()),
+                })
+            }
+            What::Renew(which, wanted) => Command::Renew {
+                grant: which.resolve(known),
+                ttl: wanted.map(ttl),
+            },
+            What::Release(which) => Command::Release(which.resolve(known)),
+            What::Revoke { lock, right } => {
+                let lock = lock_of(lock);
+                let current = known.grants.iter().find(|grant| grant.lock == lock);
+                let token = current
+                    .filter(|_| right)
+                    .map_or(token(77), |grant| grant.token);
+                Command::Revoke {
+                    lock,
+                    token,
+                    reason: "stuck".into(),
+                }
+            }
+            What::Withdraw(asked) => Command::Withdraw(asked.resolve(n, known)),
+            What::Abandon(asked) => Command::Abandon(asked.resolve(n, known)),
+            What::Expire => Command::Expire,
+            What::Grace(away) => Command::Grace(away),
+            What::Leap(by) => Command::Leap { by },
+            What::Configure(limits) => Command::Configure(limits),
+        }
+    }
+}
+
+impl Asked {
+    fn resolve(&self, n: usize, known: &Reference) -> RequestId {
+        let fresh = request(100 + u8::try_from(n).unwrap());
+        match *self {
+            Asked::Fresh => fresh,
+            Asked::Pool(n) => request(n),
+            Asked::Waiting(n) => nth(&known.waits, n).map_or(fresh, |wait| wait.request),
+            Asked::Answered(n) => nth_last(&known.answers, n).map_or(fresh, |known| known.request),
+        }
+    }
+}
+
+impl LeaseOf {
+    fn resolve(&self, n: usize, known: &Reference) -> Under {
+        let fresh = key(1_000 + u32::try_from(n).unwrap());
+        match *self {
+            LeaseOf::Fresh(ms) => Under::New {
+                key: fresh,
+                ttl: ttl(ms),
+            },
+            LeaseOf::Pool(n, ms) => Under::New {
+                key: key(n.into()),
+                ttl: ttl(ms),
+            },
+            LeaseOf::Live(n, ms) => {
+                let key = nth(&known.leases, n).map_or(fresh, |lease| lease.key);
+                Under::Existing {
+                    key,
+                    ttl: ms.map(ttl),
+                }
+            }
+            LeaseOf::Dead(n) => {
+                let key = nth_last(&known.over, n).map_or(fresh, |over| over.key);
+                Under::Existing { key, ttl: None }
+            }
+        }
+    }
+}
+
+impl Which {
+    fn resolve(&self, known: &Reference) -> GrantRef {
+        let nobody = GrantRef {
+            lock: lock_of(0),
+            key: key(999),
+            token: None,
+        };
+        match *self {
+            Which::Live(n, with) => nth(&known.grants, n).map_or(nobody, |grant| GrantRef {
+                lock: grant.lock.clone(),
+                key: grant.key,
+                token: with.then_some(grant.token),
+            }),
+            Which::Over(n, with) => nth_last(&known.over, n).map_or(nobody, |over| GrantRef {
+                lock: over.lock.clone(),
+                key: over.key,
+                token: with.then_some(over.token),
+            }),
+            Which::Crossed(lock, key) => {
+                match (nth(&known.grants, lock), nth(&known.grants, key)) {
+                    (Some(one), Some(other)) => GrantRef {
+                        lock: one.lock.clone(),
+                        key: other.key,
+                        token: None,
+                    },
+                    _ => nobody,
+                }
+            }
+        }
+    }
+}
+
+fn lock_of(n: u8) -> LockName {
+    lock_name(LOCKS[usize::from(n)])
+}
+
+fn nth<T>(list: &[T], n: usize) -> Option<&T> {
+    list.get(n % list.len().max(1))
+}
+
+fn nth_last<T>(list: &[T], n: usize) -> Option<&T> {
+    list.get(list.len().checked_sub(1 + n % list.len().max(1))?)
+}

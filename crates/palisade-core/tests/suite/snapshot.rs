@@ -1,0 +1,356 @@
+//! Snapshots: what a machine writes it reads back, and what no machine could have written it refuses.
+//!
+//! The invariants cannot be broken from outside through a snapshot: either the records are refused or
+//! the machine they make holds every one of them. That each predicate can fail at all is shown next to
+//! them, in `src/invariants.rs`.
+
+use palisade_core::machine::{Corrupt, Record};
+use palisade_core::{
+    Away, Command, Entry, LeaseId, Machine, Outcome, RequestId, Timestamp, invariants, limits,
+};
+use proptest::prelude::*;
+
+use crate::world::{TTL_MS, World, ask, grant, key, lock_name, ms, request, token};
+
+/// A machine with some of everything: leases with one grant and with several, queues, metadata,
+/// answers and endings. `busy` decides how much.
+fn stage(busy: u8) -> World {
+    let mut world = World::new();
+    let anchor = world.granted(ask("anchor", "a").metadata("the first").request(1));
+    for n in 0..busy {
+        world.pass(ms(7));
+        let lock = format!("lock/{n}");
+        let wish = ask(&lock, "a").request(10 + n);
+        let held = world.granted(if n % 2 == 0 {
+            wish.under(anchor.key)
+        } else {
+            wish.ttl(60_000)
+        });
+        world.queued(ask(&lock, "b").wait(30_000).request(50 + n));
+        world.queued(
+            ask(&lock, "c")
+                .wait(40_000)
+                .request(90 + n)
+                .metadata("next"),
+        );
+        if n % 3 == 0 {
+            world.release(&grant(&lock, &held));
+        }
+        if n % 4 == 0 {
+            world.apply(Command::Abandon(request(90 + n)));
+        }
+    }
+    world
+}
+
+fn records(machine: &Machine) -> Vec<Record> {
+    machine.records().collect()
+}
+
+#[test]
+fn a_restored_machine_writes_the_same_records() {
+    for busy in [0, 1, 2, 7, 20] {
+        let written = records(&stage(busy).machine);
+        for seed in [0, 1, u64::MAX] {
+            let restored = Machine::restore(seed, written.clone()).unwrap();
+            assert_eq!(records(&restored), written);
+            assert_eq!(invariants::check(&restored), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_record_takes_part() {
+    let written = records(&stage(20).machine);
+    for kind in ["Head", "Lease", "Grant", "Waiter", "Answered", "Over"] {
+        let of_kind = |record: &&Record| format!("{record:?}").starts_with(kind);
+        let count = written.iter().filter(of_kind).count();
+        assert!(
+            count > usize::from(kind != "Head"),
+            "{count} records of kind {kind}"
+        );
+    }
+}
+
+#[test]
+fn a_restored_machine_goes_on_alike_through_expiry() {
+    let mut worlds = [stage(12), stage(12)];
+    worlds[1].machine = Machine::restore(99, records(&worlds[0].machine)).unwrap();
+    for step in 0..40 {
+        let effects = worlds.each_mut().map(|world| {
+            world.pass(ms(2_501));
+            world.apply(if step == 3 {
+                Command::Grace(Away::Stalled)
+            } else {
+                Command::Expire
+            });
+            world.effects.clone()
+        });
+        assert_eq!(effects[0], effects[1]);
+    }
+    assert_eq!(worlds[0].machine.locks(), 0, "everything ran out");
+}
+
+/// Forgetting is part of the state: a machine and its restored copy that forget at different moments
+/// would answer a retry differently, and one of them would draw a token that the other does not.
+#[test]
+fn a_restored_machine_forgets_when_the_first_one_does() {
+    let mut world = World::new();
+    let mut effects = Vec::new();
+    let id = |n: u32| RequestId::from_bytes(u128::from(n).to_le_bytes());
+    let mut abandon = |machine: &mut Machine, n| {
+        let command = Command::Abandon(id(n));
+        let entry = Entry {
+            at: Timestamp::ZERO,
+            wall: crate::world::wall(Timestamp::ZERO),
+            command,
+        };
+        machine.apply(entry, &mut effects);
+    };
+    // One, two and two again: the first of the twos is replaced, and still takes its place.
+    let last = u32::try_from(limits::REMEMBERED).unwrap() - 1;
+    for n in [1, 2].into_iter().chain(2..=last) {
+        abandon(&mut world.machine, n);
+    }
+    let mut copy = World::new();
+    copy.machine = Machine::restore(5, world.machine.records()).unwrap();
+    let mut answers = Vec::new();
+    for world in [&mut world, &mut copy] {
+        abandon(&mut world.machine, last + 1);
+        for n in 1..=3 {
+            let mut wish = ask(&format!("lock/{n}"), "a").with_key(key(n));
+            wish.request = Some(id(n));
+            answers.push(world.apply(Command::Acquire(wish)));
+        }
+    }
+    assert_eq!(answers[..3], answers[3..]);
+    assert!(
+        matches!(answers[0], Outcome::Granted(_)),
+        "the oldest is forgotten"
+    );
+    assert_eq!(answers[1], Outcome::Abandoned);
+}
+
+/// The position of the `n`th record of a kind.
+fn nth(records: &[Record], is: fn(&Record) -> bool, n: usize) -> usize {
+    let mut of_kind = records.iter().enumerate().filter(|(_, record)| is(record));
+    of_kind.nth(n).unwrap().0
+}
+
+fn is_lease(record: &Record) -> bool {
+    matches!(record, Record::Lease(_))
+}
+
+fn is_grant(record: &Record) -> bool {
+    matches!(record, Record::Grant(_))
+}
+
+fn is_waiter(record: &Record) -> bool {
+    matches!(record, Record::Waiter(_))
+}
+
+/// Changes the fields of the `n`th record of a kind.
+macro_rules! spoil {
+    ($records:ident, $kind:ident, $n:expr, |$record:ident| $change:expr) => {{
+        let at = nth(&$records, |record| matches!(record, Record::$kind(_)), $n);
+        let Record::$kind($record) = &mut $records[at] else {
+            unreachable!()
+        };
+        $change;
+    }};
+}
+
+/// What is wrong, and how a sound list of records gets that way.
+type Contradiction = (&'static str, fn(Vec<Record>) -> Vec<Record>);
+
+#[test]
+fn each_contradiction_is_named() {
+    let contradictions: [Contradiction; 19] = [
+        ("it does not begin with a head", |_| Vec::new()),
+        ("it does not begin with a head", |records| {
+            records[1..].to_vec()
+        }),
+        ("its records are out of order", |mut records| {
+            records.insert(1, records[0].clone());
+            records
+        }),
+        ("its records are out of order", |mut records| {
+            let first = nth(&records, is_grant, 0);
+            records.swap(first, first + 1);
+            records
+        }),
+        ("its records are out of order", |mut records| {
+            let grant = records.remove(nth(&records, is_grant, 0));
+            records.push(grant);
+            records
+        }),
+        ("its records are out of order", |mut records| {
+            let first = nth(&records, is_waiter, 0);
+            records.swap(first, first + 1);
+            records
+        }),
+        ("a lease's id is not below the counter", |mut records| {
+            let last = records.iter().filter(|record| is_lease(record)).count() - 1;
+            spoil!(records, Lease, last, |lease| lease.id =
+                LeaseId(token(1_000)));
+            records
+        }),
+        ("two leases have one key", |mut records| {
+            let Record::Lease(first) = records[1].clone() else {
+                unreachable!()
+            };
+            spoil!(records, Lease, 1, |lease| lease.key = first.key);
+            records
+        }),
+        ("a lease outlived its time", |mut records| {
+            spoil!(records, Lease, 0, |lease| lease.expires = Timestamp::ZERO);
+            records
+        }),
+        ("a lease has no grant", |mut records| {
+            let anchor = nth(&records, is_grant, 0);
+            let Record::Grant(grant) = records[anchor].clone() else {
+                unreachable!()
+            };
+            records.retain(|record| match record {
+                Record::Grant(other) => other.key != grant.key,
+                Record::Waiter(_) => false,
+                _ => true,
+            });
+            records
+        }),
+        ("a grant is under no lease", |mut records| {
+            records.remove(nth(&records, is_lease, 0));
+            records
+        }),
+        ("a grant is older than its lease", |mut records| {
+            let Record::Lease(second) = records[nth(&records, is_lease, 1)].clone() else {
+                unreachable!()
+            };
+            spoil!(records, Grant, 0, |grant| grant.key = second.key);
+            records
+        }),
+        ("a grant's token is not below the counter", |mut records| {
+            let last = records.iter().rposition(is_grant).unwrap();
+            let Record::Grant(newest) = records[last].clone() else {
+                unreachable!()
+            };
+            spoil!(records, Head, 0, |head| head.next_token =
+                Some(newest.token));
+            records
+        }),
+        ("a lock has two grants", |mut records| {
+            spoil!(records, Grant, 1, |grant| grant.lock = lock_name("anchor"));
+            records
+        }),
+        ("a request waits for a lock that is free", |mut records| {
+            spoil!(records, Waiter, 0, |waiter| waiter.lock =
+                lock_name("nowhere"));
+            records
+        }),
+        ("a request waits twice", |mut records| {
+            let Record::Waiter(first) = records[nth(&records, is_waiter, 0)].clone() else {
+                unreachable!()
+            };
+            spoil!(records, Waiter, 1, |waiter| waiter.request = first.request);
+            records
+        }),
+        ("a request waits that has not arrived", |mut records| {
+            spoil!(records, Head, 0, |head| head.arrivals = 1);
+            records
+        }),
+        ("a request waits past its deadline", |mut records| {
+            spoil!(records, Waiter, 0, |waiter| waiter.deadline =
+                Timestamp::ZERO);
+            records
+        }),
+        ("its records are out of order", |mut records| {
+            records.reverse();
+            let head = records.pop().unwrap();
+            records.insert(0, head);
+            records
+        }),
+    ];
+    let whole = records(&stage(9).machine);
+    for (why, spoil) in contradictions {
+        let got = Machine::restore(3, spoil(whole.clone())).map(|machine| records(&machine));
+        assert_eq!(got, Err(Corrupt(why)));
+    }
+}
+
+/// What may happen to a list of records on its way.
+#[derive(Clone, Debug)]
+enum Damage {
+    Drop(prop::sample::Index),
+    Double(prop::sample::Index, prop::sample::Index),
+    Swap(prop::sample::Index, prop::sample::Index),
+    Later(prop::sample::Index, u64),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let at = any::<prop::sample::Index>;
+    prop_oneof![
+        at().prop_map(Damage::Drop),
+        (at(), at()).prop_map(|(from, to)| Damage::Double(from, to)),
+        (at(), at()).prop_map(|(one, other)| Damage::Swap(one, other)),
+        (at(), 0_u64..60_000).prop_map(|(at, ms)| Damage::Later(at, ms)),
+    ]
+}
+
+impl Damage {
+    fn to(&self, records: &mut Vec<Record>) {
+        if records.is_empty() {
+            return;
+        }
+        let len = records.len();
+        match self {
+            Damage::Drop(at) => {
+                records.remove(at.index(len));
+            }
+            Damage::Double(from, to) => {
+                records.insert(to.index(len + 1), records[from.index(len)].clone())
+            }
+            Damage::Swap(one, other) => records.swap(one.index(len), other.index(len)),
+            Damage::Later(at, later) => match &mut records[at.index(len)] {
+                Record::Head(head) => head.now = head.now.after(ms(*later)),
+                Record::Lease(lease) => lease.expires = Timestamp::from_millis(*later),
+                Record::Grant(grant) => grant.token = token(later % 40 + 1),
+                Record::Waiter(waiter) => waiter.arrival = later % 40,
+                Record::Answered(answered) => answered.lock = None,
+                Record::Over(over) => over.token = token(later + 1),
+            },
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Damaged records are refused, or they are those of a sound machine: it writes them again, and it
+    /// can be worked with to the end.
+    #[test]
+    fn damaged_records_are_refused_or_sound(
+        busy in 0_u8..8,
+        damages in prop::collection::vec(damage(), 1..4),
+    ) {
+        let mut damaged = records(&stage(busy).machine);
+        for damage in &damages {
+            damage.to(&mut damaged);
+        }
+        if let Ok(machine) = Machine::restore(11, damaged.clone()) {
+            prop_assert_eq!(invariants::check(&machine), Ok(()));
+            prop_assert_eq!(records(&machine), damaged);
+            let mut world = World::new();
+            (world.now, world.machine) = (machine.now(), machine);
+            while let Some(due) = world.machine.next_due() {
+                world.now = due;
+                world.expire();
+            }
+            prop_assert_eq!((world.machine.locks(), world.machine.leases(), world.machine.waiters()), (0, 0, 0));
+        }
+    }
+}
+
+#[test]
+fn the_stage_lives_for_longer_than_it_takes_to_set_up() {
+    assert!(stage(20).now < Timestamp::from_millis(TTL_MS));
+}

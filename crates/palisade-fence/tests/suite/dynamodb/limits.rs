@@ -1,0 +1,76 @@
+//! Bad input and damage: the error is clear, and nothing is written.
+
+use aws_sdk_dynamodb::types::{Get, Put, TransactWriteItem};
+use palisade_fence::conformance::Subject;
+use palisade_fence::dynamodb::{Attributes, Fault, Guards, Item};
+use palisade_fence::{Admin, Rule};
+
+use super::server::table;
+use super::{items, pass, text};
+
+#[tokio::test]
+async fn input_out_of_range_is_refused_with_the_allowed_range() {
+    let client = table("ranges", false).await;
+    let mut guards = Guards::new(client.clone(), "ranges", "id", Rule::CLAIM);
+    for bad in ["", &"x".repeat(256), "line\nend"] {
+        let refused = guards.guard(bad).map(|_| ());
+        assert!(matches!(refused, Err(Fault::Invalid(_))), "{bad:?}");
+    }
+    for attributes in [0, 3] {
+        let key: Attributes = (0..attributes)
+            .map(|n| (format!("k{n}"), text("x")))
+            .collect();
+        let refused = Item::new(client.clone(), "ranges", key, Rule::CLAIM);
+        let said = refused.unwrap_err().to_string();
+        assert!(said.ends_with("1 ..= 2 are allowed"), "{said}");
+    }
+    let guard = guards.guard("r").unwrap();
+    let put = Put::builder().table_name("ranges").item("id", text("x"));
+    let put = TransactWriteItem::builder()
+        .put(put.build().unwrap())
+        .build();
+    let get = Get::builder().table_name("ranges").key("id", text("x"));
+    let get = get.build().unwrap();
+    for items in [0, 100] {
+        let puts = vec![put.clone(); items];
+        let refused = guard.write(pass(1), None, &puts).await;
+        let said = refused.unwrap_err().to_string();
+        assert!(said.ends_with("1 ..= 99 are allowed at once"), "{said}");
+        let refused = guard.read(pass(1), &vec![get.clone(); items]).await;
+        assert!(matches!(refused, Err(Fault::Argument(_))), "{refused:?}");
+    }
+    for claims in [vec![], vec![("r", pass(1)), ("r", pass(2))]] {
+        let refused = guards.claim_all(&claims).await;
+        assert!(matches!(refused, Err(Fault::Argument(_))), "{refused:?}");
+    }
+    let shown = guards.show("r").await.unwrap();
+    assert_eq!(shown, None, "nothing was written");
+}
+
+#[tokio::test]
+async fn a_damaged_fence_is_a_fault_and_stays_as_it_is() {
+    let items = items("damaged", Rule::CLAIM).await;
+    let item = items.fresh("r").await.unwrap().0;
+    assert!(item.claim(pass(5)).await.unwrap().is_admitted());
+    for damage in ["", "{}", "5"] {
+        let put = items.client.put_item().table_name("damaged");
+        let put = put
+            .item("id", text("r"))
+            .item("palisade_fence", text(damage));
+        put.send().await.unwrap();
+        let claim = item.claim(pass(6)).await;
+        assert!(matches!(claim, Err(Fault::Damaged { .. })), "{claim:?}");
+        let get = items.client.get_item().table_name("damaged");
+        let got = get.key("id", text("r")).send().await.unwrap();
+        assert_eq!(got.item.unwrap()["palisade_fence"], text(damage));
+    }
+}
+
+#[tokio::test]
+async fn a_missing_table_is_a_fault_that_names_it() {
+    let client = table("there", false).await;
+    let guards = Guards::new(client, "elsewhere", "id", Rule::CLAIM);
+    let failed = guards.guard("r").unwrap().claim(pass(1)).await;
+    let said = failed.unwrap_err().to_string();
+    assert!(said.contains("ResourceNotFound"), "{said}");
+}

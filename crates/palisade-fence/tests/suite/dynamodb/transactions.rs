@@ -1,0 +1,134 @@
+//! Writes of several items in one step, and claims of several resources.
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::types::{ConditionCheck, Delete, Get, Put, TransactWriteItem};
+use palisade_fence::dynamodb::{Attributes, Fault, Guards};
+use palisade_fence::{Checked, Reject, Rule};
+
+use super::server::table;
+use super::{pass, text};
+
+fn key(id: &str) -> Attributes {
+    Attributes::from([("id".to_owned(), text(id)), ("at".to_owned(), text("now"))])
+}
+
+fn put(table: &str, id: &str, value: &str) -> TransactWriteItem {
+    let mut item = key(id);
+    item.insert("value".to_owned(), text(value));
+    let put = Put::builder().table_name(table).set_item(Some(item));
+    TransactWriteItem::builder()
+        .put(put.build().unwrap())
+        .build()
+}
+
+fn delete(table: &str, id: &str, condition: Option<&str>) -> TransactWriteItem {
+    let delete = Delete::builder()
+        .table_name(table)
+        .set_key(Some(key(id)))
+        .set_condition_expression(condition.map(str::to_owned));
+    TransactWriteItem::builder()
+        .delete(delete.build().unwrap())
+        .build()
+}
+
+async fn value(client: &Client, table: &str, id: &str) -> Option<String> {
+    let get = client.get_item().table_name(table).set_key(Some(key(id)));
+    let item = get.consistent_read(true).send().await.unwrap().item?;
+    Some(item["value"].as_s().unwrap().clone())
+}
+
+/// One table for all items, with a sort key.
+async fn guards(name: &str) -> (Client, Guards) {
+    let client = table(name, true).await;
+    let guards = Guards::new(client.clone(), name, "id", Rule::CLAIM).with_sort_key("at");
+    (client, guards)
+}
+
+#[tokio::test]
+async fn a_late_write_of_many_items_changes_none() {
+    let name = "many";
+    let (client, guards) = guards(name).await;
+    let orders = guards.guard("orders").unwrap();
+    let both = |text| [put(name, "a", text), put(name, "b", text)];
+    let wrote = orders.write(pass(1), None, &both("one")).await.unwrap();
+    assert!(wrote.is_admitted(), "{wrote:?}");
+    assert!(orders.claim(pass(2)).await.unwrap().is_admitted());
+    let late = orders.write(pass(1), None, &both("late")).await.unwrap();
+    assert!(matches!(late, Checked::Rejected(Reject::Stale { .. })));
+    for id in ["a", "b"] {
+        assert_eq!(value(&client, name, id).await.as_deref(), Some("one"));
+    }
+    let get = |id| {
+        let get = Get::builder().table_name(name).set_key(Some(key(id)));
+        get.build().unwrap()
+    };
+    let gets = [get("b"), get("none"), get("a")];
+    let read = orders.read(pass(2), &gets).await.unwrap();
+    let read = read.into_result().unwrap();
+    let there: Vec<bool> = read.iter().map(Option::is_some).collect();
+    assert_eq!(there, [true, false, true]);
+}
+
+#[tokio::test]
+async fn a_condition_of_the_callers_own_is_not_a_rejection() {
+    let name = "conditions";
+    let (client, guards) = guards(name).await;
+    let orders = guards.guard("orders").unwrap();
+    let check = ConditionCheck::builder()
+        .table_name(name)
+        .set_key(Some(key("stock")))
+        .condition_expression("attribute_exists(id)");
+    let check = TransactWriteItem::builder()
+        .condition_check(check.build().unwrap())
+        .build();
+    let items = [put(name, "a", "one"), check];
+    let failed = orders.write(pass(1), None, &items).await;
+    assert!(
+        matches!(failed, Err(Fault::Condition { index: 1 })),
+        "{failed:?}"
+    );
+    assert_eq!(value(&client, name, "a").await, None, "half of the write");
+
+    let items = [put(name, "a", "one")];
+    let wrote = orders.write(pass(1), None, &items).await.unwrap();
+    assert!(wrote.is_admitted(), "{wrote:?}");
+    let only_b = delete(name, "a", Some("attribute_exists(b)"));
+    let failed = orders.write(pass(1), None, &[only_b]).await;
+    assert!(
+        matches!(failed, Err(Fault::Condition { index: 0 })),
+        "{failed:?}"
+    );
+    let nothing = delete(name, "b", None);
+    let missing = orders.write(pass(1), None, &[nothing]).await.unwrap();
+    assert_eq!(missing, Checked::Rejected(Reject::Missing));
+    let items = [delete(name, "a", None)];
+    let deleted = orders.write(pass(1), None, &items).await.unwrap();
+    assert!(deleted.is_admitted(), "{deleted:?}");
+}
+
+#[tokio::test]
+async fn several_resources_are_claimed_all_or_none() {
+    let (_, guards) = guards("several").await;
+    let all = |token| [("a", pass(token)), ("b", pass(token)), ("c", pass(token))];
+    assert!(guards.claim_all(&all(5)).await.unwrap().is_admitted());
+    let b = guards.guard("b").unwrap();
+    assert!(b.claim(pass(9)).await.unwrap().is_admitted());
+    let refused = guards.claim_all(&all(7)).await.unwrap();
+    assert!(matches!(refused, Checked::Rejected(Reject::Stale { .. })));
+    let a = guards.guard("a").unwrap();
+    assert!(
+        a.claim(pass(6)).await.unwrap().is_admitted(),
+        "a was raised"
+    );
+
+    let racing = (1..=8).map(|n| {
+        let guards = guards.clone();
+        tokio::spawn(async move { guards.claim_all(&all(10 + n)).await.unwrap().is_admitted() })
+    });
+    let mut admitted = 0;
+    for racer in racing.collect::<Vec<_>>() {
+        admitted += u32::from(racer.await.unwrap());
+    }
+    assert!(admitted >= 1);
+    assert!(guards.claim_all(&all(18)).await.unwrap().is_admitted());
+}

@@ -1,0 +1,217 @@
+//! Bad input, lost, damaged and changed state, and a holder that keeps the fence's lock.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::time::Duration;
+
+use palisade_core::AuthorityId;
+use palisade_fence::files::{Fault, Folder, Root};
+use palisade_fence::{Admin as _, Change, Checked, Rearm, Reject, Write};
+use rustix::fs::{FlockOperation, flock};
+
+use super::t;
+
+const PUT: Write<'static> = Write::new("/a", Change::Put(b"text"));
+
+fn floor(number: u64) -> Rearm<'static> {
+    Rearm {
+        floor: t(number),
+        authority: None,
+        lower_from: None,
+    }
+}
+
+#[test]
+fn a_name_outside_the_folder_is_refused_and_nothing_is_written() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = Folder::open(place.path()).unwrap();
+    let long = format!("/{}", "x".repeat(256));
+    for (key, problem) in [
+        ("a", "must start with '/'"),
+        ("/../a", "'.' or '..'"),
+        ("/..", "'.' or '..'"),
+        ("/b/a", "subfolder"),
+        ("/.palisade-fence", "belongs to the fence"),
+        ("/.palisade-staged-1", "belongs to the fence"),
+        ("/a\nb", "control character"),
+        (&long, "1 ..= 255 bytes"),
+    ] {
+        let write = Write { key, ..PUT };
+        let refused = folder.write(t(1), write).unwrap_err().to_string();
+        assert!(refused.contains(problem), "{key:?}: {refused}");
+        assert!(folder.read(t(1), key).is_err());
+        assert!(folder.observe(key).is_err());
+    }
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    let none = Folder::open(place.path().join("none")).unwrap_err();
+    assert!(none.to_string().contains("open folder"), "{none}");
+    let longest = format!("/{}", "x".repeat(255));
+    let write = Write {
+        key: &longest,
+        ..PUT
+    };
+    assert!(folder.write(t(1), write).unwrap().is_admitted());
+}
+
+#[test]
+fn a_symbolic_link_or_a_pipe_is_not_followed() {
+    let (place, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = Folder::open(place.path()).unwrap();
+    assert!(folder.claim(t(1)).unwrap().is_admitted());
+    let target = outside.path().join("target");
+    fs::write(&target, "theirs").unwrap();
+    symlink(&target, place.path().join("a")).unwrap();
+    for change in [Change::Put(b"x"), Change::Append(b"x"), Change::Delete] {
+        let refused = folder.write(t(1), Write::new("/a", change)).unwrap_err();
+        assert!(
+            refused.to_string().contains("not a regular file"),
+            "{refused}"
+        );
+    }
+    assert!(folder.read(t(1), "/a").is_err());
+    assert_eq!(fs::read_to_string(target).unwrap(), "theirs");
+}
+
+#[test]
+fn files_without_their_fence_are_refused_until_it_is_rearmed() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("reports");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("old.csv"), "there before").unwrap();
+    let folder = Folder::open(&path).unwrap();
+    assert!(matches!(folder.claim(t(5)), Err(Fault::Lost { .. })));
+    assert!(matches!(folder.write(t(5), PUT), Err(Fault::Lost { .. })));
+    let forgot = folder.write_tokenless("/a", PUT.change);
+    assert!(matches!(forgot, Err(Fault::Lost { .. })));
+    assert!(matches!(
+        folder.read(t(5), "/old.csv"),
+        Err(Fault::Lost { .. })
+    ));
+    rearm(place.path(), floor(5)).unwrap();
+    let stale = Checked::Rejected(Reject::Stale { highest: t(5) });
+    assert_eq!(folder.claim(t(4)).unwrap(), stale);
+    let read = folder.read(t(5), "/old.csv").unwrap().into_result();
+    assert_eq!(read, Ok(Some(b"there before".to_vec())));
+}
+
+#[test]
+fn a_damaged_state_is_refused_until_it_is_rearmed() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("reports");
+    fs::create_dir(&path).unwrap();
+    let folder = Folder::open(&path).unwrap();
+    assert!(folder.write(t(5), PUT).unwrap().is_admitted());
+    let sidecar = path.join(".palisade-fence");
+    let good = fs::read_to_string(&sidecar).unwrap();
+    for bad in [
+        String::new(),
+        good[..good.len() / 2].to_owned(),
+        good.replace("token 5", "token 4"),
+        good.replace("palisade-fence 1", "palisade-fence 2"),
+    ] {
+        fs::write(&sidecar, &bad).unwrap();
+        let refused = folder.claim(t(6));
+        assert!(matches!(refused, Err(Fault::Corrupt { .. })), "{bad}");
+        assert_eq!(fs::read_to_string(&sidecar).unwrap(), bad);
+    }
+    rearm(place.path(), floor(6)).unwrap();
+    assert!(folder.claim(t(6)).unwrap().is_admitted());
+}
+
+/// Code without a token cannot be stopped; its change to the last file is noticed.
+#[test]
+fn a_file_written_without_the_fence_is_noticed() {
+    for meddle in [
+        |path: &std::path::Path| fs::write(path, "longer than before").unwrap(),
+        |path: &std::path::Path| fs::write(path, "").unwrap(),
+        |path: &std::path::Path| fs::remove_file(path).unwrap(),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("reports");
+        fs::create_dir(&path).unwrap();
+        let folder = Folder::open(&path).unwrap();
+        assert!(folder.write(t(5), PUT).unwrap().is_admitted());
+        meddle(&path.join("a"));
+        let noticed = folder.write(t(5), PUT);
+        assert!(matches!(noticed, Err(Fault::Changed { .. })), "{noticed:?}");
+        assert!(matches!(folder.claim(t(6)), Err(Fault::Changed { .. })));
+        rearm(place.path(), floor(6)).unwrap();
+        assert!(folder.write(t(6), PUT).unwrap().is_admitted());
+    }
+}
+
+#[test]
+fn the_wait_for_the_fences_lock_is_bounded() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = Folder::open(place.path()).unwrap();
+    assert!(folder.claim(t(1)).unwrap().is_admitted());
+    let lock = File::options()
+        .write(true)
+        .open(place.path().join(".palisade-lock"))
+        .unwrap();
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let soon = folder.clone().patience(Duration::from_millis(30));
+    assert!(matches!(soon.claim(t(2)), Err(Fault::Busy { .. })));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| folder.claim(t(2)));
+        drop(lock);
+        assert!(waiting.join().unwrap().unwrap().is_admitted());
+    });
+}
+
+#[test]
+fn a_put_keeps_the_permissions() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = Folder::open(place.path()).unwrap();
+    assert!(folder.write(t(1), PUT).unwrap().is_admitted());
+    let file = place.path().join("a");
+    fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+    assert!(folder.write(t(1), PUT).unwrap().is_admitted());
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
+}
+
+fn rearm(root: &std::path::Path, with: Rearm<'_>) -> Result<(), Fault> {
+    runtime().block_on(Root::new(root).rearm("reports", &with))
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn an_operator_looks_and_rearms() {
+    let place = tempfile::tempdir().unwrap();
+    for name in ["b-2", "a-1", "b-1", "b-3", "b-unfenced"] {
+        let path = place.path().join(name);
+        fs::create_dir(&path).unwrap();
+        let folder = Folder::open(path).unwrap();
+        if name != "b-unfenced" {
+            assert!(folder.claim(t(7)).unwrap().is_admitted());
+        }
+    }
+    fs::write(place.path().join("b-file"), "").unwrap();
+    let mut root = Root::new(place.path());
+    let on = runtime();
+    let listed = on.block_on(root.list("b", Some("b-1"), 9)).unwrap();
+    let names: Vec<&str> = listed.iter().map(|each| each.resource.as_str()).collect();
+    assert_eq!(names, ["b-2", "b-3"]);
+    assert_eq!(on.block_on(root.list("", None, 1)).unwrap().len(), 1);
+    assert_eq!(listed[0].state.highest(), Some(t(7)));
+    let lower = on.block_on(root.rearm("a-1", &floor(6)));
+    assert!(matches!(lower, Err(Fault::FloorTooLow(low)) if low.highest == t(7)));
+    let ours = AuthorityId::new("ours").unwrap();
+    let with = Rearm {
+        authority: Some(&ours),
+        lower_from: Some(t(7)),
+        ..floor(6)
+    };
+    on.block_on(root.rearm("a-1", &with)).unwrap();
+    let state = on.block_on(root.show("a-1")).unwrap().unwrap();
+    assert_eq!((state.highest(), state.authority), (Some(t(6)), Some(ours)));
+    for bad in ["..", ".", "a/b", ""] {
+        assert!(on.block_on(root.show(bad)).is_err(), "{bad:?}");
+    }
+}

@@ -1,0 +1,99 @@
+//! A fence that is not one step: read the mark, compare, write the mark, write the file. It must fail.
+
+use std::fs;
+use std::path::PathBuf;
+
+use palisade_fence::conformance::Subject;
+use palisade_fence::files::Fault;
+use palisade_fence::{Change, Checked, Fence, FenceState, Op, Pass, Reject, Rule, Verdict, Write};
+use tempfile::TempDir;
+use tokio::task::yield_now;
+
+use super::{t, temporary_dir};
+
+pub(crate) struct Naive(TempDir);
+
+impl Default for Naive {
+    fn default() -> Naive {
+        Naive(temporary_dir())
+    }
+}
+
+impl Subject for Naive {
+    type Fence = NaiveFolder;
+
+    async fn fresh(&self, name: &str) -> Result<NaiveFolder, Fault> {
+        let path = self.0.path().join(name);
+        fs::create_dir(&path).unwrap();
+        Ok(NaiveFolder(path))
+    }
+}
+
+pub(crate) struct NaiveFolder(PathBuf);
+
+impl NaiveFolder {
+    fn state(&self) -> FenceState {
+        let text = fs::read_to_string(self.0.join("mark")).ok();
+        let highest = text.map(|text| t(text.parse().unwrap()));
+        highest.map_or_else(FenceState::default, FenceState::floor)
+    }
+
+    /// A pause may happen between the check and the next step.
+    async fn check(&self, pass: Pass<'_>, op: Op) -> Checked<()> {
+        match Rule::CLAIM.decide(&self.state(), Pass::new(pass.token), op) {
+            Verdict::Admit(_) => {
+                yield_now().await;
+                fs::write(self.0.join("mark"), pass.token.to_string()).unwrap();
+                Checked::admitted((), Some(pass.token))
+            }
+            Verdict::Reject(reject) => Checked::Rejected(reject),
+            Verdict::Repeat => unreachable!("it keeps no numbers"),
+        }
+    }
+
+    fn file(&self, key: &str) -> PathBuf {
+        self.0.join(key.trim_start_matches('/'))
+    }
+}
+
+impl Fence for NaiveFolder {
+    type Error = Fault;
+
+    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+        Ok(self.check(pass, Op::Claim).await)
+    }
+
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+        let checked = self.check(pass, Op::Read).await;
+        Ok(checked.map(|()| fs::read(self.file(key)).ok()))
+    }
+
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+        let checked = self.check(pass, Op::Write(None)).await;
+        if !checked.is_admitted() {
+            return Ok(checked);
+        }
+        let file = self.file(write.key);
+        match write.change {
+            Change::Put(bytes) => fs::write(file, bytes).unwrap(),
+            Change::Append(bytes) => {
+                let before = fs::read(&file).unwrap_or_default();
+                fs::write(file, [&before, bytes].concat()).unwrap();
+            }
+            Change::Delete if fs::remove_file(file).is_err() => {
+                return Ok(Checked::Rejected(Reject::Missing));
+            }
+            Change::Delete => {}
+        }
+        Ok(checked)
+    }
+
+    async fn write_tokenless(&self, _: &str, _: Change<'_>) -> Result<Checked<()>, Fault> {
+        let highest = self.state().highest().unwrap();
+        Ok(Checked::Rejected(Reject::Tokenless { highest }))
+    }
+
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+        Ok(fs::read(self.file(key)).ok())
+    }
+}

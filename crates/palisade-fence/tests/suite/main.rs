@@ -1,0 +1,44 @@
+//! The fences, each against its real resource.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
+#[cfg(feature = "files")]
+mod files;
+#[cfg(any(
+    feature = "dynamodb",
+    feature = "mysql",
+    feature = "object-store",
+    feature = "postgres"
+))]
+mod held;
+mod http;
+mod memory;
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "object-store")]
+mod object_store;
+#[cfg(all(feature = "postgres", feature = "sqlx-postgres"))]
+mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod refused;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod sql;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod two_steps;
+#[cfg(any(
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite"
+))]
+mod vectors;

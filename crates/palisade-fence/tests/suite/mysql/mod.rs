@@ -1,0 +1,81 @@
+//! The fences of MySQL and MariaDB against a real MariaDB server.
+
+mod crash;
+mod forms;
+mod late;
+mod limits;
+mod snapshots;
+mod sticky;
+mod subject;
+mod vectors;
+
+use palisade_fence::conformance::{self, Habit, TEXTBOOK_FAILS};
+use palisade_fence::mysql::Strategy;
+use palisade_fence::{Mode, Rule};
+use palisade_testbed::MariaDb;
+
+use forms::Form;
+use subject::Subject;
+
+/// A bare token column has no numbered writes.
+const COLUMN: Habit = Habit {
+    authorities: false,
+    numbers: false,
+    rounds: 200,
+    ..Habit::CLAIM
+};
+
+const TEXTBOOK: Rule = Rule {
+    mode: Mode::Textbook,
+    ..Rule::CLAIM
+};
+
+async fn shared(form: Form) -> Subject {
+    Subject::new(&MariaDb::shared().url(), form).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guard_row_conforms() {
+    let subject = shared(Form::Guard(Rule::CLAIM)).await;
+    conformance::run(&subject, Habit::CLAIM)
+        .await
+        .assert_passed();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_strict_guard_row_conforms() {
+    let subject = shared(Form::Guard(Rule::STRICT)).await;
+    conformance::run(&subject, Habit::STRICT)
+        .await
+        .assert_passed();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_columns_conform() {
+    for form in [
+        Form::Column(Strategy::Optimistic),
+        Form::Column(Strategy::Pessimistic),
+        Form::Records(Strategy::Optimistic),
+        Form::Records(Strategy::Pessimistic),
+    ] {
+        let report = conformance::run(&shared(form).await, COLUMN).await;
+        assert!(report.failed().is_empty(), "{form:?}: {report}");
+    }
+}
+
+/// The control arm: `>=` on writes alone, with the same rows, transactions and locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_textbook_guard_row_fails_where_it_must() {
+    let report = conformance::run(&shared(Form::Guard(TEXTBOOK)).await, Habit::CLAIM).await;
+    for name in TEXTBOOK_FAILS {
+        assert!(report.failed().contains(name), "{name} passed: {report}");
+    }
+}
+
+/// The other control arm: the check in one transaction, the effect in the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_in_a_transaction_of_its_own_is_found() {
+    let report = conformance::run(&shared(Form::TwoSteps).await, Habit::CLAIM).await;
+    let found = report.failed().contains(&"a_frozen_writer_loses_nothing");
+    assert!(found, "{report}");
+}

@@ -1,0 +1,301 @@
+//! Any form over connections to one server, with the suite's interface.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{Conn, Opts, TxOpts};
+use palisade_fence::conformance;
+use palisade_fence::mysql::{Fault, MIGRATIONS};
+use palisade_fence::{Admitted, Change, Checked, FaultKind, Fence, Pass, Write};
+
+use super::forms::{Ask, Form, path};
+use crate::refused::Refused;
+use crate::sql::{Done, What, on_line};
+
+/// Connects through the port, where a relay can stand; without `found`, changed rows are counted, not matched
+/// ones.
+pub(crate) async fn connect(url: &str, found: bool) -> Result<Conn, Fault> {
+    let url = format!("{url}?prefer_socket=false&client_found_rows={found}");
+    Ok(Conn::new(Opts::from_url(&url).unwrap()).await?)
+}
+
+/// Runs SQL of several statements.
+pub(crate) async fn script(url: &str, sql: &str) {
+    let mut db = connect(url, false).await.unwrap();
+    db.query_drop(sql).await.unwrap();
+    db.disconnect().await.unwrap();
+}
+
+/// Creates a database with the schema; returns its URL.
+pub(crate) async fn database(server: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    script(server, &format!("CREATE DATABASE {name}")).await;
+    let (server, _) = server.rsplit_once('/').unwrap();
+    let url = format!("{server}/{name}");
+    // The migrations run twice: running them again changes nothing.
+    for (_, sql) in MIGRATIONS.iter().chain(MIGRATIONS) {
+        script(&url, sql).await;
+    }
+    url
+}
+
+/// The triggers that make a table sticky, as the SQL file describes them.
+pub(crate) fn sticky(table: &str, resource: &str) -> String {
+    let one = |event: &&str| {
+        format!(
+            "CREATE TRIGGER {table}_{event} BEFORE {event} ON {table} FOR EACH ROW \
+             CALL palisade_check_token('{resource}');"
+        )
+    };
+    ["insert", "update", "delete"].iter().map(one).collect()
+}
+
+pub(crate) fn sticky_column(table: &str) -> String {
+    format!(
+        "CREATE TRIGGER {table}_update BEFORE UPDATE ON {table} FOR EACH ROW \
+             CALL palisade_check_column(OLD.last_fencing_token, NEW.last_fencing_token);
+         CREATE TRIGGER {table}_delete BEFORE DELETE ON {table} FOR EACH ROW \
+             CALL palisade_check_column(OLD.last_fencing_token, NULL);"
+    )
+}
+
+const TABLE: &str = "CREATE TABLE conf_column (id VARBINARY(255) PRIMARY KEY,
+    data LONGTEXT NOT NULL DEFAULT '{}', last_fencing_token BIGINT NOT NULL DEFAULT 0) ENGINE = InnoDB;";
+
+pub(crate) struct Subject {
+    pub(crate) url: String,
+    form: Form,
+}
+
+impl Subject {
+    pub(crate) async fn new(server: &str, form: Form) -> Subject {
+        let url = database(server).await;
+        let triggers = sticky_column("conf_column") + &sticky_column("resource_records");
+        script(&url, &format!("{TABLE}{triggers}")).await;
+        Subject { url, form }
+    }
+
+    /// Returns a resource whose connections go to `url`.
+    pub(crate) async fn resource(&self, name: &str, url: &str) -> Resource {
+        let table = format!("t_{}", name.replace('-', "_"));
+        match self.form {
+            Form::Guard(_) | Form::TwoSteps => {
+                let sql = format!(
+                    "CREATE TABLE {table} (path VARBINARY(255) PRIMARY KEY, data LONGTEXT NOT NULL)
+                     ENGINE = InnoDB; {}",
+                    sticky(&table, name)
+                );
+                script(&self.url, &sql).await;
+            }
+            Form::Column(_) => {
+                let sql = format!("INSERT INTO conf_column (id) VALUES ('{name}')");
+                script(&self.url, &sql).await;
+            }
+            Form::Records(_) => {}
+        }
+        Resource {
+            pool: Arc::new(Pool {
+                url: url.to_owned(),
+                // The user's own statements with a token column need this setting; the others must work
+                // without it.
+                found: matches!(self.form, Form::Column(_)),
+                free: Mutex::default(),
+            }),
+            form: self.form,
+            name: name.to_owned(),
+            table,
+        }
+    }
+}
+
+impl conformance::Subject for Subject {
+    type Fence = Resource;
+
+    async fn fresh(&self, name: &str) -> Result<Resource, Fault> {
+        Ok(self.resource(name, &self.url).await)
+    }
+}
+
+/// Free connections; each transaction takes one, or opens one.
+struct Pool {
+    url: String,
+    found: bool,
+    free: Mutex<Vec<Conn>>,
+}
+
+impl Pool {
+    async fn take(&self) -> Result<Conn, Fault> {
+        let free = self.free.lock().unwrap().pop();
+        match free {
+            Some(connection) => Ok(connection),
+            None => connect(&self.url, self.found).await,
+        }
+    }
+
+    fn give_back(&self, connection: Conn) {
+        self.free.lock().unwrap().push(connection);
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Resource {
+    pool: Arc<Pool>,
+    form: Form,
+    name: String,
+    table: String,
+}
+
+impl Resource {
+    /// Returns the same resource over other connections.
+    pub(crate) fn over(&self, url: &str) -> Resource {
+        Resource {
+            pool: Arc::new(Pool {
+                url: url.to_owned(),
+                found: self.pool.found,
+                free: Mutex::default(),
+            }),
+            form: self.form,
+            name: self.name.clone(),
+            table: self.table.clone(),
+        }
+    }
+
+    async fn ask(&self, pass: Pass<'_>, what: What) -> Result<Checked<Option<String>>, Fault> {
+        let ask = Ask::new(self.form, &self.name, &self.table, pass, what);
+        let done = match self.form {
+            Form::TwoSteps => self.in_two_steps(&ask).await,
+            Form::Records(_) => self.until_it_is_no_deadlock(&ask).await,
+            _ => self.in_one_step(&ask).await,
+        };
+        Refused::answer(done)
+    }
+
+    async fn in_one_step(&self, ask: &Ask) -> Result<Done, Refused> {
+        let mut db = self.pool.take().await?;
+        let mut tx = db.start_transaction(TxOpts::default()).await?;
+        let done = ask.work(&mut tx).await;
+        match &done {
+            Ok(_) => tx.commit().await?,
+            Err(_) => tx.rollback().await?,
+        }
+        self.pool.give_back(db);
+        done
+    }
+
+    /// Retries after a deadlock, as the documentation asks: two transactions may create the same missing row
+    /// at once.
+    async fn until_it_is_no_deadlock(&self, ask: &Ask) -> Result<Done, Refused> {
+        loop {
+            match self.in_one_step(ask).await {
+                Err(Refused::Fault(fault)) if fault.kind() == FaultKind::Retry => {}
+                other => return other,
+            }
+        }
+    }
+
+    async fn in_two_steps(&self, ask: &Ask) -> Result<Done, Refused> {
+        let mut db = self.pool.take().await?;
+        let mut tx = db.start_transaction(TxOpts::default()).await?;
+        let entry = ask.check(&mut tx).await;
+        match &entry {
+            Ok(_) => tx.commit().await?,
+            Err(_) => tx.rollback().await?,
+        }
+        let done = match entry? {
+            done if done.repeat => Ok(done),
+            _ => {
+                // Like a user who forgot why the trigger is there.
+                let sql = "SET @palisade_tokens = NULL, @palisade_token = (
+                    SELECT token FROM palisade_fence WHERE resource = ?)";
+                db.exec_drop(sql, (&self.name,)).await?;
+                let mut tx = db.start_transaction(TxOpts::default()).await?;
+                let done = ask.on_table(&mut tx).await;
+                tx.commit().await?;
+                done.map(|value| ask.done(value))
+            }
+        };
+        self.pool.give_back(db);
+        done
+    }
+}
+
+impl Fence for Resource {
+    type Error = Fault;
+
+    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
+        Ok(self.ask(pass, What::Claim).await?.map(|_| ()))
+    }
+
+    async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
+        let read = self.ask(pass, What::Read(key.to_owned())).await?;
+        Ok(read.map(|text| text.map(String::into_bytes)))
+    }
+
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
+        let what = What::Write(write.key.to_owned(), write.change.into(), write.sequence);
+        Ok(self.ask(pass, what).await?.map(|_| ()))
+    }
+
+    /// A program without a token; the triggers stop it.
+    async fn write_tokenless(&self, key: &str, _: Change<'_>) -> Result<Checked<()>, Fault> {
+        let mut db = connect(&self.pool.url, false).await?;
+        let name = self.name.as_str();
+        let (sql, argument) = match self.form {
+            Form::Guard(_) | Form::TwoSteps => (
+                format!("REPLACE INTO {} VALUES (?, 'forgot')", self.table),
+                key,
+            ),
+            Form::Column(_) => (
+                "UPDATE conf_column SET data = '{}' WHERE id = ?".to_owned(),
+                name,
+            ),
+            Form::Records(_) => (
+                "UPDATE resource_records SET resource_data = 'forgot' WHERE resource_id = ?"
+                    .to_owned(),
+                name,
+            ),
+        };
+        let written = db.exec_drop(sql, (argument,)).await.map_err(Refused::from);
+        db.disconnect().await?;
+        Refused::answer(written.map(|()| Admitted {
+            value: (),
+            highest: None,
+            repeat: false,
+        }))
+    }
+
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+        let name = self.name.as_str();
+        let mut db = self.pool.take().await?;
+        let seen: Option<Option<String>> = match self.form {
+            Form::Guard(_) | Form::TwoSteps => {
+                let sql = format!("SELECT data FROM {} WHERE path = ?", self.table);
+                db.exec_first(sql, (key,)).await?
+            }
+            Form::Column(_) => {
+                let sql = "SELECT JSON_VALUE(data, ?) FROM conf_column WHERE id = ?";
+                db.exec_first(sql, (path(key), name)).await?
+            }
+            Form::Records(_) => {
+                let sql = "SELECT resource_data FROM resource_records WHERE resource_id = ?";
+                db.exec_first(sql, (name,)).await?
+            }
+        };
+        self.pool.give_back(db);
+        let value = match self.form {
+            Form::Records(_) => seen.flatten().and_then(|text| on_line(&text, key)),
+            _ => seen.flatten(),
+        };
+        Ok(value.map(String::into_bytes))
+    }
+}
+
+impl From<mysql_async::Error> for Refused {
+    fn from(error: mysql_async::Error) -> Refused {
+        Fault::from(error)
+            .rejected()
+            .map_or_else(Refused::Fault, Refused::Rejected)
+    }
+}

@@ -1,0 +1,86 @@
+//! Bad input and damage: the error is clear, and nothing is written.
+
+use object_store::ObjectStoreExt;
+use palisade_fence::object_store::Fault;
+use palisade_fence::{Admin, Change, Fence, Write};
+
+use super::{in_memory, manifest, pass, puts};
+
+#[tokio::test]
+async fn an_invalid_name_is_reported_with_the_reason() {
+    let mut store = in_memory().await.store;
+    for bad in ["", &"x".repeat(256), "line\nend", "ümlaut"] {
+        let refused = store.resource(bad).map(|_| ());
+        assert!(matches!(refused, Err(Fault::Invalid(_))), "{bad:?}");
+        assert!(store.show(bad).await.is_err(), "{bad:?}");
+    }
+    let resource = store.resource("r").unwrap();
+    for bad in ["", "relative", "/../up", "/a/./b", "/nul\0"] {
+        let write = Write::new(bad, Change::Put(b"x"));
+        let refused = resource.write(pass(1), write).await;
+        assert!(matches!(refused, Err(Fault::Invalid(_))), "{bad:?}");
+        let refused = resource.observe(bad).await;
+        assert!(matches!(refused, Err(Fault::Invalid(_))), "{bad:?}");
+    }
+    assert_eq!(store.show("r").await.unwrap(), None, "nothing was written");
+}
+
+#[tokio::test]
+async fn a_damaged_manifest_is_a_fault_and_stays_as_it_is() {
+    let objects = in_memory().await;
+    let resource = objects.store.resource("r").unwrap();
+    puts(&resource, 5, "x").await;
+    let whole = objects.objects.get(&manifest("r")).await.unwrap();
+    let whole = String::from_utf8(whole.bytes().await.unwrap().to_vec()).unwrap();
+    for damage in [
+        "{",
+        "{}",
+        &whole.replace("\"token\":5", "\"token\":-5"),
+        &whole.replace("\"token\":5", "\"token\":9007199254740992"),
+        &whole.replace("\"format\":1", "\"format\":2"),
+    ] {
+        assert_ne!(damage, whole, "the manifest was damaged");
+        let damaged = damage.to_owned().into();
+        objects.objects.put(&manifest("r"), damaged).await.unwrap();
+        let claim = resource.claim(pass(6)).await;
+        assert!(matches!(claim, Err(Fault::Damaged { .. })), "{claim:?}");
+        let stays = objects.objects.get(&manifest("r")).await.unwrap();
+        assert_eq!(stays.bytes().await.unwrap(), damage.as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn missing_data_is_a_fault_and_not_an_empty_key() {
+    let objects = in_memory().await;
+    let resource = objects.store.resource("r").unwrap();
+    puts(&resource, 5, "x").await;
+    let mut listed = objects.objects.list(None);
+    while let Some(found) = futures_util::StreamExt::next(&mut listed).await {
+        let location = found.unwrap().location;
+        if location.as_ref().contains("/data/") {
+            objects.objects.delete(&location).await.unwrap();
+        }
+    }
+    let read = resource.read(pass(5), "/a").await;
+    assert!(matches!(read, Err(Fault::DataLost { .. })), "{read:?}");
+}
+
+#[tokio::test]
+async fn a_key_with_too_many_parts_must_be_put_whole() {
+    let store = in_memory().await.store;
+    let resource = store.resource("r").unwrap();
+    let append = Write::new("/log", Change::Append(b"."));
+    for _ in 0..1_000 {
+        assert!(resource.write(pass(1), append).await.unwrap().is_admitted());
+    }
+    let refused = resource.write(pass(1), append).await;
+    assert!(
+        matches!(refused, Err(Fault::TooManyParts { parts: 1_000, .. })),
+        "{refused:?}"
+    );
+    let whole = resource.observe("/log").await.unwrap().unwrap();
+    assert_eq!(whole.len(), 1_000);
+    let put = Write::new("/log", Change::Put(&whole));
+    assert!(resource.write(pass(1), put).await.unwrap().is_admitted());
+    assert!(resource.write(pass(1), append).await.unwrap().is_admitted());
+}

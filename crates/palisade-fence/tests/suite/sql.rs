@@ -1,0 +1,147 @@
+//! What the tests of PostgreSQL, MySQL and SQLite share: what a user's code is asked to do in one transaction, and
+//! resources that are lines of one text.
+
+use std::collections::BTreeMap;
+
+use palisade_core::{AuthorityId, LockName, Token};
+use palisade_fence::{Admitted, Change, Op, Pass, Reject, Sequence};
+
+/// A job in one transaction, with one of the database's forms of the fence.
+#[derive(Clone)]
+pub(crate) struct Ask<F> {
+    pub(crate) form: F,
+    pub(crate) resource: String,
+    pub(crate) table: String,
+    pub(crate) token: Token,
+    authority: Option<AuthorityId>,
+    lock: Option<LockName>,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    Claim,
+    Read(String),
+    Write(String, Alter, Option<Sequence>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Alter {
+    Put(String),
+    Append(String),
+    Delete,
+}
+
+impl From<Change<'_>> for Alter {
+    fn from(change: Change<'_>) -> Alter {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        match change {
+            Change::Put(bytes) => Alter::Put(text(bytes)),
+            Change::Append(bytes) => Alter::Append(text(bytes)),
+            Change::Delete => Alter::Delete,
+        }
+    }
+}
+
+pub(crate) type Done = Admitted<Option<String>>;
+
+/// What becomes of a text of lines.
+pub(crate) enum Lines {
+    /// It stays; this was read.
+    Stay(Option<String>),
+    Become(String),
+    Vanish,
+}
+
+impl<F> Ask<F> {
+    pub(crate) fn new(form: F, resource: &str, table: &str, pass: Pass<'_>, what: What) -> Ask<F> {
+        Ask {
+            form,
+            resource: resource.to_owned(),
+            table: table.to_owned(),
+            token: pass.token,
+            authority: pass.authority.cloned(),
+            lock: pass.lock.cloned(),
+            what,
+        }
+    }
+
+    pub(crate) fn pass(&self) -> Pass<'_> {
+        Pass {
+            token: self.token,
+            authority: self.authority.as_ref(),
+            lock: self.lock.as_ref(),
+        }
+    }
+
+    /// The operation as a write without a number.
+    pub(crate) fn op(&self) -> Op {
+        match self.what {
+            What::Claim => Op::Claim,
+            What::Read(_) => Op::Read,
+            What::Write(..) => Op::Write(None),
+        }
+    }
+
+    /// The number of a numbered write, and its digest.
+    pub(crate) fn numbered(&self) -> Option<(Sequence, u64)> {
+        match &self.what {
+            What::Write(key, alter, Some(sequence)) => {
+                Some((*sequence, digest(&format!("{key} {alter:?}"))))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn done(&self, value: Option<String>) -> Done {
+        Admitted {
+            value,
+            highest: Some(self.token),
+            repeat: false,
+        }
+    }
+
+    /// Carries out what is asked on a text whose lines are `key<TAB>text`.
+    pub(crate) fn on_lines(&self, text: &str) -> Result<Lines, Reject> {
+        let lines = text.lines().filter_map(|line| line.split_once('\t'));
+        let mut map: BTreeMap<&str, String> = lines.map(|(k, v)| (k, v.to_owned())).collect();
+        match &self.what {
+            What::Claim => return Ok(Lines::Stay(None)),
+            What::Read(key) => return Ok(Lines::Stay(map.remove(key.as_str()))),
+            What::Write(key, Alter::Put(text), _) => {
+                map.insert(key, text.clone());
+            }
+            What::Write(key, Alter::Append(text), _) => {
+                map.entry(key).or_default().push_str(text);
+            }
+            What::Write(key, Alter::Delete, _) => {
+                map.remove(key.as_str()).ok_or(Reject::Missing)?;
+            }
+        }
+        if map.is_empty() {
+            return Ok(Lines::Vanish);
+        }
+        let lines: Vec<String> = map.iter().map(|(k, v)| format!("{k}\t{v}")).collect();
+        Ok(Lines::Become(lines.join("\n")))
+    }
+}
+
+/// The text of a key in a text of lines.
+pub(crate) fn on_line(text: &str, key: &str) -> Option<String> {
+    let mut lines = text.lines().filter_map(|line| line.split_once('\t'));
+    lines.find(|(k, _)| *k == key).map(|(_, v)| v.to_owned())
+}
+
+/// The number of rounds of late writes, unless `PALISADE_LATE_WRITES` overrides it: 1,000 is the full battery for every
+/// form.
+pub(crate) fn rounds(usual: u64) -> u64 {
+    let told = std::env::var("PALISADE_LATE_WRITES").ok();
+    told.map_or(usual, |text| text.parse().unwrap())
+}
+
+/// FNV-1a, which suffices to distinguish two writes of a test.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

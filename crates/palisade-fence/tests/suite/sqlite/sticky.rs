@@ -1,0 +1,127 @@
+//! The triggers: every attempt of code without a token is rejected.
+
+use palisade_core::Token;
+use palisade_fence::Reject;
+use palisade_fence::sqlite::{Column, claim, sticky, unstick, why};
+use rusqlite::Connection;
+
+use super::subject::{File, Journal, carry_out};
+
+fn t(number: u64) -> Token {
+    Token::new(number).unwrap()
+}
+
+const WRITES: [&str; 5] = [
+    "INSERT INTO orders VALUES (2, 'x')",
+    "INSERT OR REPLACE INTO orders VALUES (1, 'x')",
+    "UPDATE orders SET text = 'x'",
+    "UPDATE OR IGNORE orders SET text = 'x'",
+    "DELETE FROM orders",
+];
+
+fn orders() -> (File, Connection) {
+    let file = File::new(Journal::Wal);
+    let db = file.open();
+    let table = "CREATE TABLE orders (id INTEGER PRIMARY KEY, text TEXT);
+        INSERT INTO orders VALUES (1, 'one')";
+    db.execute_batch(table).unwrap();
+    (file, db)
+}
+
+fn rows(db: &Connection) -> Vec<(i64, String)> {
+    let mut read = db.prepare("SELECT id, text FROM orders").unwrap();
+    let rows = read.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+    rows.unwrap().map(Result::unwrap).collect()
+}
+
+#[test]
+fn every_kind_of_write_without_a_token_is_rejected() {
+    let (file, mut db) = orders();
+    // The control arm: without the triggers, every write succeeds.
+    for sql in WRITES {
+        let tx = db.transaction().unwrap();
+        tx.execute(sql, []).unwrap();
+    }
+    db.execute_batch(&sticky("orders", "orders").unwrap())
+        .unwrap();
+    // The table is sticky from the start, also before the first claim, and for a program that connected
+    // earlier.
+    let stranger = file.open();
+    assert!(stranger.execute(WRITES[0], []).is_err());
+    assert!(db.execute(WRITES[0], []).is_err());
+    carry_out(&mut db, |tx| claim(tx, "orders", t(34))).unwrap();
+    for sql in WRITES {
+        let refused = why(&stranger, "orders", stranger.execute(sql, []).unwrap_err()).unwrap();
+        let tokenless = Reject::Tokenless { highest: t(34) };
+        assert_eq!(refused, tokenless, "{sql}: {refused}");
+    }
+    // A claim of another resource does not count.
+    let mut other = file.open();
+    carry_out(&mut other, |tx| claim(tx, "invoices", t(50))).unwrap();
+    for sql in WRITES {
+        let refused = why(&other, "orders", other.execute(sql, []).unwrap_err()).unwrap();
+        let tokenless = Reject::Tokenless { highest: t(34) };
+        assert_eq!(refused, tokenless, "{sql}: {refused}");
+    }
+    assert_eq!(rows(&db), [(1, "one".to_owned())]);
+    // A claim that was rolled back, or that a newer holder has overtaken, does not count either.
+    let tx = other.transaction().unwrap();
+    assert!(claim(&tx, "orders", t(35)).unwrap().is_admitted());
+    drop(tx);
+    assert!(other.execute(WRITES[2], []).is_err());
+    carry_out(&mut other, |tx| claim(tx, "orders", t(36))).unwrap();
+    let refused = why(&db, "orders", db.execute(WRITES[2], []).unwrap_err()).unwrap();
+    assert_eq!(refused, Reject::Stale { highest: t(36) });
+    for sql in WRITES {
+        let tx = other.transaction().unwrap();
+        assert!(claim(&tx, "orders", t(36)).unwrap().is_admitted());
+        tx.execute(sql, []).unwrap();
+    }
+    // A rejected claim leaves no token to show.
+    carry_out(&mut other, |tx| claim(tx, "orders", t(30))).unwrap_err();
+    assert!(other.execute(WRITES[2], []).is_err());
+    stranger.execute_batch(&unstick("orders").unwrap()).unwrap();
+    stranger.execute(WRITES[2], []).unwrap();
+}
+
+#[test]
+fn a_fenced_row_cannot_be_written_without_its_column() {
+    let (_file, db) = orders();
+    let added = "ALTER TABLE orders ADD COLUMN token INTEGER NOT NULL DEFAULT 0";
+    db.execute_batch(added).unwrap();
+    let column = Column::new("orders", "id", "token").unwrap();
+    for _ in 0..2 {
+        db.execute_batch(column.sticky()).unwrap();
+    }
+    // The row is not fenced yet.
+    db.execute("UPDATE orders SET text = 'free'", []).unwrap();
+    db.execute("UPDATE orders SET token = 5", []).unwrap();
+    for (sql, stale) in [
+        ("UPDATE orders SET text = 'x'", false),
+        ("UPDATE OR REPLACE orders SET text = 'x'", false),
+        ("UPDATE orders SET text = 'x', token = 4", true),
+        ("UPDATE orders SET text = 'x', token = 'ten'", true),
+        ("DELETE FROM orders", false),
+        ("REPLACE INTO orders (id, text) VALUES (1, 'x')", false),
+        (
+            "REPLACE INTO orders (id, text, token) VALUES (1, 'x', 'z')",
+            false,
+        ),
+    ] {
+        let refused = column
+            .why(&db, &1, db.execute(sql, []).unwrap_err())
+            .unwrap();
+        let highest = t(5);
+        let reject = match stale {
+            true => Reject::Stale { highest },
+            false => Reject::Tokenless { highest },
+        };
+        assert_eq!(refused, reject, "{sql}: {refused}");
+        assert_eq!(rows(&db), [(1, "free".to_owned())], "{sql}");
+    }
+    // A token shown for one statement does not admit the next one.
+    db.execute("UPDATE orders SET text = 'mine', token = 5", [])
+        .unwrap();
+    assert!(db.execute("UPDATE orders SET text = 'x'", []).is_err());
+    assert_eq!(rows(&db), [(1, "mine".to_owned())]);
+}

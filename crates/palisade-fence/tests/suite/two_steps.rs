@@ -1,0 +1,136 @@
+//! A fence whose check and effect are two steps: the suite must detect it (rule F1).
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+use palisade_fence::conformance::{self, Habit, Subject};
+use palisade_fence::{Change, Checked, Fence, FenceState, Op, Pass, Rule, Verdict, Write};
+
+/// Reads the mark, decides by the correct rule, and then writes whatever happened in between.
+#[derive(Default)]
+struct Naive {
+    inside: Mutex<(FenceState, HashMap<String, Vec<u8>>)>,
+}
+
+/// A round trip to the resource.
+async fn round_trip() {
+    let mut sent = false;
+    poll_fn(|cx| {
+        if sent {
+            return Poll::Ready(());
+        }
+        sent = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+impl Naive {
+    async fn enter(&self, pass: Pass<'_>, op: Op) -> Result<bool, palisade_fence::Reject> {
+        round_trip().await;
+        let mark = self.inside.lock().unwrap().0.clone();
+        let verdict = Rule::CLAIM.decide(&mark, pass, op);
+        round_trip().await;
+        match verdict {
+            Verdict::Admit(next) => {
+                if let Some(next) = next {
+                    self.inside.lock().unwrap().0 = next;
+                }
+                Ok(true)
+            }
+            Verdict::Repeat => Ok(false),
+            Verdict::Reject(reject) => Err(reject),
+        }
+    }
+
+    fn change(&self, key: &str, change: Change<'_>) {
+        let mut inside = self.inside.lock().unwrap();
+        match change {
+            Change::Put(bytes) => drop(inside.1.insert(key.to_owned(), bytes.to_vec())),
+            Change::Append(bytes) => inside.1.entry(key.to_owned()).or_default().extend(bytes),
+            Change::Delete => drop(inside.1.remove(key)),
+        }
+    }
+}
+
+struct Resource(Arc<Naive>);
+
+impl Fence for Resource {
+    type Error = Infallible;
+
+    async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Infallible> {
+        Ok(match self.0.enter(pass, Op::Claim).await {
+            Ok(_) => Checked::admitted((), Some(pass.token)),
+            Err(reject) => Checked::Rejected(reject),
+        })
+    }
+
+    async fn read(
+        &self,
+        pass: Pass<'_>,
+        key: &str,
+    ) -> Result<Checked<Option<Vec<u8>>>, Infallible> {
+        Ok(match self.0.enter(pass, Op::Read).await {
+            Ok(_) => Checked::admitted(self.observe(key).await?, Some(pass.token)),
+            Err(reject) => Checked::Rejected(reject),
+        })
+    }
+
+    async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Infallible> {
+        Ok(match self.0.enter(pass, Op::Write(write.sequence)).await {
+            Ok(first) => {
+                if first {
+                    round_trip().await;
+                    self.0.change(write.key, write.change);
+                }
+                Checked::admitted((), Some(pass.token))
+            }
+            Err(reject) => Checked::Rejected(reject),
+        })
+    }
+
+    async fn write_tokenless(
+        &self,
+        key: &str,
+        change: Change<'_>,
+    ) -> Result<Checked<()>, Infallible> {
+        let mark = self.0.inside.lock().unwrap().0.clone();
+        Ok(match mark.decide_tokenless_write() {
+            Verdict::Reject(reject) => Checked::Rejected(reject),
+            _ => {
+                self.0.change(key, change);
+                Checked::admitted((), None)
+            }
+        })
+    }
+
+    async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Infallible> {
+        Ok(self.0.inside.lock().unwrap().1.get(key).cloned())
+    }
+}
+
+struct TwoSteps;
+
+impl Subject for TwoSteps {
+    type Fence = Resource;
+
+    async fn fresh(&self, _: &str) -> Result<Resource, Infallible> {
+        Ok(Resource(Arc::default()))
+    }
+}
+
+#[tokio::test]
+async fn a_gap_between_check_and_effect_is_found() {
+    let report = conformance::run(&TwoSteps, Habit::CLAIM).await;
+    let failed = report.failed();
+    for found in [
+        "a_frozen_writer_loses_nothing",
+        "a_write_given_up_and_repeated_is_there_once",
+    ] {
+        assert!(failed.contains(&found), "{report}");
+    }
+}

@@ -1,0 +1,94 @@
+//! `palisade-lab attack` against the release binary, with the amounts of a test: no attack succeeds, and where the
+//! program lets one through, the lab says so.
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn binary() -> PathBuf {
+    let binary = Path::new(env!("CARGO_BIN_EXE_palisade-lab")).with_file_name("palisade");
+    assert!(
+        binary.exists(),
+        "the program under test is missing: cargo build --release -p palisade"
+    );
+    binary
+}
+
+fn attack(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_palisade-lab"));
+    command.args(["attack", "--short"]).args(arguments);
+    command
+}
+
+fn told(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
+}
+
+/// Attacks that still succeed; docs/lab.md says why. A name leaves this list when its attack is held off.
+const OPEN: [&str; 2] = ["deaf-watchers", "health-watch-delays-stop"];
+
+#[test]
+fn every_attack_is_held_off_but_those_known_to_be_open() {
+    binary();
+    let listed = told(&attack(&["--list"]).output().unwrap());
+    let names: Vec<&str> = listed
+        .lines()
+        .filter(|line| !line.starts_with(' '))
+        .filter_map(|line| line.split_whitespace().find(|word| word.contains('-')))
+        .collect();
+    assert!(OPEN.iter().all(|open| names.contains(open)), "{listed}");
+    let held: Vec<&str> = names
+        .into_iter()
+        .filter(|name| !OPEN.contains(name))
+        .collect();
+    assert!(held.len() > 20, "{listed}");
+    let output = attack(&held).output().unwrap();
+    println!("{}", told(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+}
+
+/// The control: a store without its fence lets any token leap.
+#[test]
+fn an_attack_that_succeeds_is_said_and_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("palisade");
+    let real = binary();
+    let script = format!(
+        "#!/bin/sh\nshift\nexec {} store --danger-unfenced \"$@\"\n",
+        real.display()
+    );
+    std::fs::write(&broken, script).unwrap();
+    std::fs::set_permissions(&broken, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let broken = broken.display().to_string();
+    let output = attack(&["jump-poisons-fence", "--binary", &broken])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert!(told(&output).contains("BROKEN"), "{}", told(&output));
+    assert!(told(&output).contains("1 succeeded"), "{}", told(&output));
+}
+
+#[test]
+fn an_attack_that_this_machine_does_not_allow_is_no_success() {
+    binary();
+    let folder = tempfile::tempdir().unwrap();
+    // All but Python.
+    symlink("/usr/bin/setpriv", folder.path().join("setpriv")).unwrap();
+    let mut command = attack(&["gateway-spellings"]);
+    let output = command.env("PATH", folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert!(
+        told(&output).contains("not run, because python3"),
+        "{}",
+        told(&output)
+    );
+    assert!(told(&output).contains("0 held off"), "{}", told(&output));
+}
+
+#[test]
+fn a_name_that_is_none_is_refused_before_anything_is_attacked() {
+    let output = attack(&["lock-file-renamed", "x"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(told(&output).contains("attack --list"), "{}", told(&output));
+}

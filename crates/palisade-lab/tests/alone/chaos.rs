@@ -1,0 +1,129 @@
+//! `palisade-lab chaos` with real processes, bounded: the claim fence loses nothing under any of the faults, and
+//! the control arms lose what they must.
+//!
+//! `PALISADE_CHAOS_ADDS=10000` for the full battery: so many acknowledged adds in each arm under each nemesis.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// What a run of the lab printed, and its report.
+struct Ran {
+    output: Output,
+    report: Value,
+    page: String,
+}
+
+fn chaos(arguments: &[&str]) -> Ran {
+    let folder = tempfile::tempdir().unwrap();
+    let lab = Path::new(env!("CARGO_BIN_EXE_palisade-lab"));
+    assert!(
+        lab.with_file_name("palisade").exists(),
+        "the program under test is missing: cargo build --release -p palisade"
+    );
+    let mut command = Command::new(lab);
+    command.arg("chaos").args(arguments);
+    let output = command.arg("--report").arg(folder.path()).output().unwrap();
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    Ran {
+        report: serde_json::from_str(&read("chaos.json")).unwrap_or_default(),
+        page: read("chaos.html"),
+        output,
+    }
+}
+
+impl Ran {
+    fn told(&self) -> String {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        text(&self.output.stdout) + &text(&self.output.stderr)
+    }
+
+    fn arm(&self, run: usize, arm: &str) -> &Value {
+        let arms = self.report["runs"][run]["arms"].as_array();
+        let found = arms.into_iter().flatten().find(|found| found["arm"] == arm);
+        found.unwrap_or_else(|| panic!("no arm {arm} in {}", self.told()))
+    }
+
+    fn lost(&self, run: usize, arm: &str) -> usize {
+        self.arm(run, arm)["lost"].as_array().unwrap().len()
+    }
+
+    fn expect(&self, code: i32) -> &Ran {
+        assert_eq!(self.output.status.code(), Some(code), "{}", self.told());
+        self
+    }
+}
+
+#[test]
+fn holders_paused_past_their_lease_lose_nothing_behind_the_claim_fence_alone() {
+    let ran = chaos(&["--nemesis", "holder"]);
+    ran.expect(0);
+    assert_eq!(ran.lost(0, "claim"), 0);
+    assert!(ran.lost(0, "unfenced") > 0 && ran.lost(0, "textbook") > 0);
+    let refused = ran.arm(0, "claim")["rejects"].as_array().unwrap();
+    assert!(
+        refused
+            .iter()
+            .all(|reject| reject["token"].as_u64() < reject["highest"].as_u64())
+    );
+    assert!(ran.page.contains("<svg") && ran.page.contains("its worst moment"));
+    assert!(
+        !ran.page.contains("http://") && !ran.page.contains("<script"),
+        "one page, from nowhere else"
+    );
+}
+
+#[test]
+fn no_fault_means_no_reject_and_nothing_lost() {
+    chaos(&["--nemesis", "none"]).expect(0);
+}
+
+/// Signals, networks, clocks and disks; where the machine does not allow one, the report says so.
+#[test]
+fn nothing_is_lost_behind_the_claim_fence_under_any_other_fault() {
+    let all = "clients pause-authority pause-resource kill-clients kill-authority kill-resource delay duplicate \
+               partition wall-clock clock-rate disk-full failed-sync";
+    let mut arguments = vec!["--arm", "claim", "--teams", "4"];
+    arguments.extend(all.split(' ').flat_map(|name| ["--nemesis", name]));
+    let ran = chaos(&arguments);
+    ran.expect(0);
+    let runs = ran.report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), all.split(' ').count());
+    for run in runs {
+        let outcome = &run["outcome"]["outcome"];
+        assert!(outcome == "kept" || outcome == "impossible", "{run}");
+        println!("{}: {outcome}", run["nemesis"]);
+    }
+}
+
+/// An authority that grants everybody at once costs time, and no data.
+#[test]
+fn a_broken_authority_loses_nothing_behind_the_claim_fence_and_a_repeated_token_is_found() {
+    let ran = chaos(&["--authority", "broken"]);
+    ran.expect(0);
+    assert_eq!(ran.lost(0, "claim"), 0);
+    assert!(ran.lost(0, "unfenced") > 0 && ran.lost(0, "textbook") > 0);
+    // The control arm of the checker: a token that two holders have.
+    let ran = chaos(&["--authority", "repeating", "--arm", "claim"]);
+    ran.expect(1);
+    let repeated = ran.arm(0, "claim")["repeated_tokens"].as_array().unwrap();
+    assert_eq!(repeated.len(), 1);
+    assert!(ran.told().contains("was granted twice"), "{}", ran.told());
+}
+
+/// Another system's lock, Debian's etcd: its holder is paused, and only the claim fence keeps everything.
+#[test]
+fn etcd_as_the_lock_needs_the_claim_fence_too() {
+    let ran = chaos(&[
+        "--authority",
+        "etcd",
+        "--nemesis",
+        "holder",
+        "--teams",
+        "24",
+    ]);
+    ran.expect(0);
+    assert_eq!(ran.lost(0, "claim"), 0);
+    assert!(ran.lost(0, "unfenced") > 0 && ran.lost(0, "textbook") > 0);
+}

@@ -1,0 +1,118 @@
+//! Every schedule of a small scope: nothing is lost with every rule in force, and each rule left out
+//! loses an acknowledged add.
+
+use std::process::Command;
+
+use palisade_lab::exhaust::{Found, Scope, Weakness, Wrong, search};
+
+/// Clients, grants, writes under a grant, resends, crashes.
+fn scope([clients, grants, writes, resends, crashes]: [u8; 5]) -> Scope {
+    Scope {
+        clients,
+        grants,
+        writes,
+        resends,
+        crashes,
+    }
+}
+
+fn correct(numbers: [u8; 5], at_least: usize) {
+    let found = search(None, scope(numbers)).unwrap();
+    println!(
+        "{numbers:?}: {} states, {} steps deep",
+        found.states, found.depth
+    );
+    assert_eq!(
+        (found.losing, found.wrong),
+        (0, None),
+        "{:#?}",
+        found.shortest
+    );
+    assert!(found.states >= at_least, "only {} states", found.states);
+}
+
+#[test]
+fn two_clients_two_grants_two_writes_a_resend_and_a_crash_lose_nothing() {
+    correct([2, 2, 2, 1, 1], 100_000);
+}
+
+#[test]
+fn three_clients_three_grants_two_writes_and_a_resend_lose_nothing() {
+    correct([3, 3, 2, 1, 0], 100_000);
+}
+
+#[test]
+fn three_clients_three_grants_a_write_and_a_crash_lose_nothing() {
+    correct([3, 3, 1, 0, 1], 400_000);
+}
+
+#[test]
+fn one_client_that_comes_back_three_times_loses_nothing() {
+    correct([1, 3, 2, 1, 1], 10_000);
+}
+
+fn weak(weakness: Weakness) -> Found {
+    let found = search(Some(weakness), weakness.scope()).unwrap();
+    assert_eq!(found.wrong, Some(Wrong::Lost), "{}", weakness.name());
+    found
+}
+
+/// The control arm of the searches above: they can find a loss, and find it in the fewest steps.
+#[test]
+fn every_rule_left_out_loses_an_acknowledged_add() {
+    for weakness in Weakness::ALL {
+        let schedule = weak(weakness).shortest.unwrap();
+        println!("{}: {schedule:#?}", weakness.name());
+        assert!(
+            schedule.last().unwrap().contains("is gone"),
+            "{schedule:#?}"
+        );
+        let same_scope = search(None, weakness.scope()).unwrap();
+        assert_eq!(same_scope.wrong, None, "{}", weakness.name());
+    }
+}
+
+/// The schedule every text on this subject should print: nine steps, and the fence is useless.
+#[test]
+fn the_textbook_fence_loses_in_nine_steps() {
+    let schedule = weak(Weakness::TextbookFence).shortest.unwrap();
+    assert_eq!(schedule.len(), 9 + 1, "{schedule:#?}");
+    let late = &schedule[7];
+    assert!(
+        late.contains("A's write of {a1} with token 1 arrives: admitted"),
+        "{late}"
+    );
+}
+
+#[test]
+fn equal_searches_end_equal() {
+    let weakness = Weakness::NoLeap;
+    assert_eq!(weak(weakness), weak(weakness));
+}
+
+#[test]
+fn a_scope_out_of_range_is_refused_with_the_range() {
+    let refused = search(None, scope([2, 2, 3, 0, 0])).unwrap_err();
+    assert_eq!(refused, "writes is 3, expected 1 to 2");
+}
+
+#[test]
+fn the_command_tells_both_and_succeeds() {
+    let output = Command::new(env!("CARGO_BIN_EXE_palisade-lab"))
+        .args(["exhaust", "--json", "--clients", "2", "--grants", "2"])
+        .args(["--writes", "1", "--resends", "1", "--crashes", "1"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let told: Vec<serde_json::Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(told.len(), 1 + Weakness::ALL.len());
+    assert_eq!(told[0]["losing"], 0);
+    assert!(
+        told[1..].iter().all(|arm| arm["wrong"] == "lost"),
+        "{lines}"
+    );
+}

@@ -1,0 +1,140 @@
+//! The simulation: no rule is broken, equal seeds end equal, and every rule that is removed is missed.
+//!
+//! `PALISADE_SIM_SEEDS` runs more seeds than 10,000, `PALISADE_SIM_FROM` starts elsewhere.
+
+use palisade_core::Token;
+use palisade_core::fence::{FenceState, Op, Pass, Rearm, Reject, Rule, Sequence, Verdict};
+use palisade_lab::sim::mutants::TABLE;
+use palisade_lab::sim::{Batch, Fact, Plan, Strike, first_violation, run, run_seed, shrink};
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().expect("a number"),
+        Err(_) => otherwise,
+    }
+}
+
+fn batch(seeds: u64) -> Batch {
+    Batch {
+        from: number("PALISADE_SIM_FROM", 0),
+        seeds,
+        threads: std::thread::available_parallelism().unwrap().get(),
+    }
+}
+
+#[test]
+fn ten_thousand_seeds_break_no_rule() {
+    let summary = batch(number("PALISADE_SIM_SEEDS", 10_000)).run(|_, _| ());
+    println!("{}", summary.counts);
+    assert_eq!(
+        summary.violations,
+        [],
+        "replay: palisade-lab sim --seed N --trace"
+    );
+    let counts = summary.counts;
+    for (what, count) in [
+        ("an expiry", counts.expired),
+        ("a rejected operation", counts.rejected),
+        ("a double belief", counts.overlaps),
+        ("a restart", counts.restarts),
+        ("a restore", counts.restores),
+        ("a damaged directory", counts.damaged),
+        ("a stall", counts.stalls),
+        ("a full disk", counts.full),
+        ("a snapshot", counts.snapshots),
+        ("a lost fence", counts.fences_lost),
+    ] {
+        assert!(count > 10, "{what} was hardly ever met: {counts}");
+    }
+}
+
+#[test]
+fn equal_seeds_end_in_equal_hashes_whatever_thread_runs_them() {
+    let one = Batch {
+        threads: 1,
+        ..batch(300)
+    };
+    let (alone, together) = (one.run(|_, _| ()), batch(300).run(|_, _| ()));
+    assert_eq!((alone.hash, alone.counts), (together.hash, together.counts));
+    assert_ne!(run_seed(1).hash, run_seed(2).hash);
+}
+
+#[test]
+fn a_trace_tells_what_the_run_without_it_did() {
+    let (silent, told) = (run(Plan::of(7), None, false), run(Plan::of(7), None, true));
+    assert_eq!(silent.hash, told.hash);
+    assert!(silent.trace.is_empty());
+    assert_eq!(told.trace.len() as u64, told.counts.facts);
+    assert!(matches!(told.trace.last(), Some((_, Fact::Ended))));
+}
+
+/// The control arm of the whole simulation: each checker finds what it is there for.
+#[test]
+fn every_rule_that_is_removed_is_missed_within_ten_thousand_seeds() {
+    for row in TABLE {
+        let (seed, violation) = first_violation(batch(10_000), row.mutant)
+            .unwrap_or_else(|| panic!("{} was not found by '{}'", row.mutant, row.checker));
+        println!("{}: seed {seed}: {}", row.mutant, violation.what);
+        assert_eq!(violation.rule, row.checker, "{}", row.mutant);
+        let whole = run(Plan::of(seed), None, false);
+        assert_eq!(whole.violation, None, "seed {seed} breaks a rule by itself");
+    }
+}
+
+#[test]
+fn a_shorter_schedule_breaks_the_same_rule() {
+    let row = TABLE[0];
+    let (seed, violation) = first_violation(batch(10_000), row.mutant).unwrap();
+    let (plan, shorter) = shrink(Plan::of(seed), Some(row.mutant));
+    assert_eq!(shorter.violation.unwrap().rule, violation.rule);
+    assert!(plan.strikes.len() < Plan::of(seed).strikes.len().max(1));
+}
+
+/// A fence believes a leap up to a bound (F10). A resource that saw nothing of the authority while it was
+/// restored again and again still believes it after more restores than a server sees in its life; after
+/// too many it refuses, and only an operator helps.
+#[test]
+fn a_resource_believes_an_authority_that_was_restored_many_times() {
+    let after = |restores: u64| {
+        let mut plan = Plan::of(1);
+        plan.chaos_ms = 600 + 200 * restores;
+        plan.strikes = vec![(0, Strike::Isolate(5, plan.chaos_ms))];
+        for n in 0..restores {
+            plan.strikes.push((300 + 200 * n, Strike::Backup));
+            plan.strikes.push((400 + 200 * n, Strike::Restore(1)));
+        }
+        run(plan, None, false).violation
+    };
+    assert_eq!(after(1), None);
+    assert_eq!(after(12), None);
+    let violation = after(64).expect("64 leaps are too many at once");
+    assert!(violation.what.ends_with("jump"), "{}", violation.what);
+}
+
+/// What was written is forgotten when a fence is armed anew, so the floor has to be a token that nobody
+/// holds: at the present holder's own token its late duplicates are admitted again.
+#[test]
+fn a_floor_at_the_holders_own_token_admits_its_duplicates_again() {
+    let token = Token::new(4).unwrap();
+    let write = Op::Write(Sequence::new(1));
+    let Verdict::Admit(Some(written)) =
+        Rule::CLAIM.decide(&FenceState::default(), Pass::new(token), write)
+    else {
+        panic!("a first write is admitted");
+    };
+    let again = |state: &FenceState| Rule::CLAIM.decide(state, Pass::new(token), write);
+    assert_eq!(again(&written), Verdict::Repeat);
+    let armed = |floor: Token| {
+        let with = Rearm {
+            floor,
+            authority: None,
+            lower_from: None,
+        };
+        written.rearmed(&with).unwrap()
+    };
+    assert!(matches!(again(&armed(token)), Verdict::Admit(_)));
+    assert!(matches!(
+        again(&armed(token.next().unwrap())),
+        Verdict::Reject(Reject::Stale { .. })
+    ));
+}

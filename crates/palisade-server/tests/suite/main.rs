@@ -1,0 +1,33 @@
+//! The lock server: its pipeline, its log and its network interfaces.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod crash;
+#[cfg(feature = "net")]
+mod net_bad_input;
+#[cfg(feature = "net")]
+mod net_bounds;
+#[cfg(feature = "net")]
+mod net_connections;
+#[cfg(feature = "net")]
+mod net_grpc;
+#[cfg(feature = "net")]
+mod net_http;
+#[cfg(feature = "net")]
+mod net_json;
+#[cfg(feature = "net")]
+mod net_openapi;
+#[cfg(feature = "net")]
+mod net_session;
+#[cfg(feature = "net")]
+mod net_support;
+#[cfg(feature = "net")]
+mod net_vanished;
+#[cfg(feature = "net")]
+mod net_watch;
+mod pipeline;

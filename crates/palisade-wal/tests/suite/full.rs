@@ -1,0 +1,239 @@
+//! A full disk is met early, told, and healed; large payloads; random histories.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{
+    Journal, create, create_options, fill, ignore, open, open_or_create, options, payload, segments,
+};
+use palisade_wal::testing::{Loss, SimStorage};
+use palisade_wal::{CommitError, MAX_PAYLOAD, OpenError, Options, Preparation, Seq, Wal};
+use proptest::prelude::*;
+
+/// Commits, reserving first, until the disk is full. Returns the last frame.
+fn fill_up(wal: &mut Wal) -> u64 {
+    loop {
+        let next = wal.last_seq().map_or(1, |seq| seq.get() + 1);
+        if wal.reserve(payload(next).len()).is_err() {
+            return next - 1;
+        }
+        wal.commit(&payload(next)).unwrap();
+    }
+}
+
+#[test]
+fn a_full_disk_is_no_poison_and_heals() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    storage.set_capacity(Some(20_000));
+    let last = fill_up(&mut wal);
+    assert!(segments(&storage).len() >= 4);
+    let full = wal.reserve(3_900).unwrap_err();
+    assert!(full.cause.contains("full"), "{full}");
+    assert!(!wal.has_room(3_900));
+    assert!(matches!(wal.commit(&[7; 3_900]), Err(CommitError::Full(_))));
+    assert_eq!((wal.poisoned(), wal.last_seq()), (None, Seq::new(last)));
+    // What fits is still taken.
+    assert!(wal.has_room(0));
+    wal.seal_mark().unwrap();
+    storage.set_capacity(None);
+    wal.reserve(3_900).unwrap();
+    assert!(wal.has_room(3_900));
+    fill(&mut wal, last + 20);
+    assert_eq!(
+        Journal::of(&open(&storage.crash(Loss::DropAll)).unwrap()),
+        Journal::upto(last + 20)
+    );
+}
+
+#[test]
+fn the_background_finds_new_room_by_itself() {
+    let storage = SimStorage::new(1);
+    let background = Options {
+        preparation: Preparation::Background,
+        prepare_retry: Duration::from_micros(100),
+        ..options()
+    };
+    let opened = Wal::create_on(Arc::new(storage.clone()), &create_options(), &background).unwrap();
+    let mut wal = opened.into_wal();
+    storage.set_capacity(Some(20_000));
+    let last = fill_up(&mut wal);
+    storage.set_capacity(None);
+    while !wal.has_room(payload(last + 1).len()) {
+        std::thread::yield_now();
+    }
+    fill(&mut wal, last + 20);
+    wal.close().unwrap();
+    assert_eq!(
+        Journal::of(&open(&storage).unwrap()),
+        Journal::upto(last + 20)
+    );
+}
+
+#[test]
+fn a_payload_over_a_segment_gets_a_longer_one_and_over_the_limit_is_refused() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    let large = vec![3; 100_000];
+    for _ in 0..2 {
+        wal.reserve(large.len()).unwrap();
+        wal.commit(&large).unwrap();
+        wal.commit(b"small").unwrap();
+    }
+    assert!(matches!(
+        wal.commit(&vec![0; MAX_PAYLOAD + 1]),
+        Err(CommitError::TooLarge { .. })
+    ));
+    assert!(!wal.has_room(MAX_PAYLOAD + 1));
+    wal.commit(&vec![9; MAX_PAYLOAD]).unwrap();
+    drop(wal);
+    let mut lens = Vec::new();
+    let collect = |_, payload: &[u8]| {
+        lens.push(payload.len());
+        Ok::<(), std::convert::Infallible>(())
+    };
+    open(&storage.crash(Loss::DropAll))
+        .unwrap()
+        .replay(collect)
+        .unwrap();
+    assert_eq!(lens, [100_000, 5, 100_000, 5, MAX_PAYLOAD]);
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    let storage = Arc::new(SimStorage::new(1));
+    for (segment_bytes, first_segment_bytes) in
+        [(4095, 4095), (2 << 30, 4096), (8192, 4095), (8192, 8193)]
+    {
+        let wrong = Options {
+            segment_bytes,
+            first_segment_bytes,
+            ..options()
+        };
+        let refused = Wal::create_on(storage.clone(), &create_options(), &wrong)
+            .err()
+            .unwrap();
+        assert!(
+            matches!(refused, OpenError::InvalidOption { .. }),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn an_empty_log_has_nothing_to_snapshot_mark_or_replay() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    let calls = storage.calls();
+    wal.seal_mark().unwrap();
+    assert_eq!(
+        wal.snapshot(|_| Ok::<(), std::io::Error>(())).unwrap(),
+        None
+    );
+    assert_eq!(
+        wal.compactor().compact(&mut Journal::default()).unwrap(),
+        None
+    );
+    assert_eq!(
+        (wal.compactor().sealed_bytes(), storage.calls()),
+        (0, calls)
+    );
+    drop(wal);
+    let opened = open(&storage).unwrap();
+    opened.replay(ignore).unwrap();
+    assert_eq!((opened.report().last, opened.report().frames), (None, 0));
+}
+
+#[test]
+fn the_writer_and_the_compactor_may_move_to_other_threads() {
+    fn is_send<T: Send>() {}
+    is_send::<Wal>();
+    is_send::<palisade_wal::Opened>();
+    is_send::<palisade_wal::Compactor>();
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Commit(u8),
+    Mark,
+    Compact,
+    Snapshot,
+    Full(bool),
+    Close,
+    Kill,
+    PowerLoss(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (1u8..20).prop_map(Step::Commit),
+        2 => Just(Step::Mark),
+        2 => Just(Step::Compact),
+        1 => Just(Step::Snapshot),
+        1 => any::<bool>().prop_map(Step::Full),
+        1 => Just(Step::Close),
+        1 => Just(Step::Kill),
+        2 => any::<u64>().prop_map(Step::PowerLoss),
+    ]
+}
+
+/// Takes a step; every storage between crashes is a new one.
+fn take(step: &Step, storage: &mut SimStorage, wal: &mut Wal, last: &mut u64) {
+    match step {
+        Step::Commit(count) => {
+            for _ in 0..*count {
+                let next = payload(*last + 1);
+                if wal.reserve(next.len()).is_ok() {
+                    *last = wal.commit(&next).expect("reserved").get();
+                }
+            }
+        }
+        Step::Mark => wal.seal_mark().unwrap(),
+        // A full disk may stop a snapshot, never the log.
+        Step::Compact => drop(wal.compactor().compact(&mut Journal::default())),
+        Step::Snapshot => {
+            let mut journal = Journal::upto(*last);
+            drop(wal.snapshot(|out| palisade_wal::Fold::save(&mut journal, out)));
+        }
+        Step::Full(full) => storage.set_capacity(full.then(|| storage.used() + 5_000)),
+        Step::Close => {
+            wal.seal_mark().unwrap();
+            *storage = storage.restart();
+        }
+        Step::Kill => *storage = storage.restart(),
+        Step::PowerLoss(seed) => *storage = storage.crash(Loss::Torn(*seed)),
+    }
+    if matches!(step, Step::Close | Step::Kill | Step::PowerLoss(_)) {
+        let opened = match open_or_create(storage) {
+            // A start needs room for two small files.
+            Err(OpenError::Io { source, .. }) if source.kind() == ErrorKind::StorageFull => {
+                storage.set_capacity(None);
+                *storage = storage.restart();
+                open_or_create(storage).unwrap()
+            }
+            opened => opened.unwrap(),
+        };
+        assert_eq!(Journal::of(&opened), Journal::upto(*last));
+        assert_eq!(
+            opened.report().torn,
+            None,
+            "every commit was acknowledged, so nothing is torn"
+        );
+        *wal = opened.into_wal();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_history_is_recovered(steps in prop::collection::vec(step(), 1..60)) {
+        let mut storage = SimStorage::new(7);
+        let mut wal = create(&storage);
+        let mut last = 0;
+        for step in steps.iter().chain([&Step::PowerLoss(1)]) {
+            take(step, &mut storage, &mut wal, &mut last);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The format, held fast by files that were committed once.
+//!
+//! A change of these bytes is a new format version. `UPDATE_GOLDEN=1` writes them anew.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::common::{Journal, create, fill, open};
+use palisade_wal::Storage;
+use palisade_wal::testing::SimStorage;
+
+const FRAMES: u64 = 30;
+
+/// What is written today.
+fn golden() -> PathBuf {
+    of_version(2)
+}
+
+fn of_version(version: u32) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/version-{version}"))
+}
+
+/// A snapshot, a sealed segment, an active one with a mark: every kind of thing there is.
+fn written() -> SimStorage {
+    let storage = SimStorage::new(0);
+    let mut wal = create(&storage);
+    fill(&mut wal, 14);
+    wal.compactor()
+        .compact(&mut Journal::default())
+        .unwrap()
+        .unwrap();
+    fill(&mut wal, FRAMES);
+    wal.close().unwrap();
+    storage
+}
+
+#[test]
+fn what_is_written_today_is_what_was_written_then() {
+    let storage = written();
+    for name in storage.list().unwrap() {
+        let bytes = storage.read(&name).unwrap();
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(golden().join(&name), &bytes).unwrap();
+        }
+        assert!(
+            fs::read(golden().join(&name)).unwrap() == bytes,
+            "{name} differs"
+        );
+    }
+    assert_eq!(
+        fs::read_dir(golden()).unwrap().count(),
+        storage.list().unwrap().len()
+    );
+}
+
+/// The files of a version. An identity of version 1 knows its own inode, one of version 2 that of another file and
+/// its change time, so those are given back to them.
+fn read_back(version: u32) -> SimStorage {
+    let storage = SimStorage::new(0);
+    let identity = fs::read_to_string(of_version(version).join("identity")).unwrap();
+    let number = |name: &str| -> Option<u64> {
+        let line = identity.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    let inode = number("inode").unwrap();
+    // Files are numbered in the order they are made.
+    (1..inode).for_each(|i| storage.put(&format!("filler-{i}"), b""));
+    let mut names: Vec<_> = fs::read_dir(of_version(version))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let remembered = if version == 1 { "identity" } else { "opening-" };
+    names.sort_by_key(|name| !name.starts_with(remembered));
+    for name in names {
+        storage.put(&name, &fs::read(of_version(version).join(&name)).unwrap());
+        if let (true, Some(changed)) = (name.starts_with("opening-"), number("changed")) {
+            storage.set_changed(&name, changed);
+        }
+    }
+    storage
+}
+
+#[test]
+fn what_was_written_then_is_read_today() {
+    for version in [1, 2] {
+        let storage = read_back(version);
+        let opened = open(&storage).unwrap();
+        assert_eq!(opened.identity().owner.to_string(), "aa".repeat(16));
+        assert!(opened.report().snapshot.is_some());
+        assert_eq!(opened.report().torn, None);
+        assert_eq!(Journal::of(&opened), Journal::upto(FRAMES));
+    }
+}
+
+/// A directory of version 1 opens once as it is, and is one of version 2 from then on.
+#[test]
+fn version_1_is_upgraded_when_it_is_opened() {
+    let before = read_back(1);
+    let storage = before.restart();
+    drop(open(&storage).unwrap());
+    let identity = String::from_utf8(storage.read("identity").unwrap()).unwrap();
+    assert!(identity.starts_with("palisade-identity 2\n"), "{identity}");
+    let mut wal = open(&storage).unwrap().into_wal();
+    fill(&mut wal, FRAMES + 3);
+    drop(wal);
+    // The old identity contradicts the new log.
+    storage.put("identity", &before.read("identity").unwrap());
+    assert!(open(&storage).is_err());
+}

@@ -1,0 +1,15 @@
+//! A program of its own: it keeps every core and the disk busy, and a job with a short lease beside it would be late.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "../suite/common/mod.rs"]
+mod common;
+mod crash_sigkill;
+mod life;
+mod million_locks;
+mod run_stopped;

@@ -1,0 +1,137 @@
+//! An authority that breaks its promise, and the fence that keeps the data in order all the same.
+
+use std::process::Command;
+use std::time::Duration;
+
+use palisade_client::{Client, Lease};
+use palisade_core::fence::{Pass, Reject};
+use palisade_fence::{Change, Checked, Fence as _, Limits, Rule, Write, memory};
+use palisade_testbed::Postgres;
+
+const KEY: &str = "/ledger";
+const LONG: Duration = Duration::from_secs(3_600);
+
+async fn client(server: &Postgres) -> Client {
+    let url = format!("postgres://postgres@{}/postgres", server.address());
+    Client::connect(&url).await.unwrap()
+}
+
+async fn hold(client: &Client, lock: &str) -> Lease {
+    client.lock(lock).ttl(LONG).acquire().await.unwrap()
+}
+
+fn pass(lease: &Lease) -> Pass<'_> {
+    Pass::new(lease.token())
+        .by(lease.authority())
+        .of(lease.lock())
+}
+
+fn ledger() -> memory::Resource {
+    let store = memory::Store::new(Rule::CLAIM, Limits::DEFAULT);
+    store.resource("ledger").unwrap()
+}
+
+/// Both holders of one lock, each sure of it: the primary that was cut off, and the copy that took over
+/// and has granted more since.
+struct TwoSides {
+    old: Lease,
+    new: Lease,
+    _servers: [Postgres; 2],
+}
+
+/// A second server on a copy of what this one has on disk by now; as a standby that took over.
+fn copied(primary: &Postgres) -> Postgres {
+    let copy = Postgres::start(&[]);
+    copy.kill();
+    primary.kill();
+    let (from, to) = (primary.dir().join("data"), copy.dir().join("data"));
+    std::fs::remove_dir_all(&to).unwrap();
+    let copying = Command::new("cp").arg("-a").args([&from, &to]).status();
+    assert!(copying.unwrap().success());
+    // It names a process that is gone.
+    let _ = std::fs::remove_file(to.join("postmaster.pid"));
+    copy.start_again();
+    primary.start_again();
+    copy
+}
+
+impl TwoSides {
+    async fn partition() -> TwoSides {
+        let primary = Postgres::start(&[]);
+        // What is set up before the copy is the same on both sides: it is one authority.
+        let id = client(&primary).await.authority().clone();
+        let copy = copied(&primary);
+        let (one, other) = (client(&primary).await, client(&copy).await);
+        assert_eq!((one.authority(), other.authority()), (&id, &id));
+        let old = hold(&one, "ledger").await;
+        let _ = hold(&other, "something else").await.detach();
+        let new = hold(&other, "ledger").await;
+        old.check().unwrap();
+        new.check().unwrap();
+        assert!(old.token() < new.token(), "the copy has granted more");
+        TwoSides {
+            old,
+            new,
+            _servers: [primary, copy],
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_sides_grant_the_same_lock_and_the_fence_admits_one_order_of_writes() {
+    let TwoSides { old, new, _servers } = &TwoSides::partition().await;
+    // Control arm: without a fence, one of two acknowledged additions is gone.
+    let unfenced = ledger();
+    for side in [old, new] {
+        side.check().unwrap();
+        // Both have read nothing, and write one.
+        let added = unfenced.write_tokenless(KEY, Change::Put(b"1")).await;
+        assert!(added.unwrap().is_admitted());
+    }
+    assert_eq!(unfenced.observe(KEY).await.unwrap().unwrap(), b"1");
+
+    let ledger = ledger();
+    let put = |text: &'static str| Write::new(KEY, Change::Put(text.as_bytes()));
+    assert!(ledger.claim(pass(old)).await.unwrap().is_admitted());
+    assert!(
+        ledger
+            .write(pass(old), put("old 1"))
+            .await
+            .unwrap()
+            .is_admitted()
+    );
+    assert!(ledger.claim(pass(new)).await.unwrap().is_admitted());
+    let highest = new.token();
+    for _ in 0..3 {
+        // The old side goes on, believing in its lock all the while.
+        old.check().unwrap();
+        let late = ledger.write(pass(old), put("old 2")).await.unwrap();
+        assert_eq!(late, Checked::Rejected(Reject::Stale { highest }));
+        let read = ledger.read(pass(old), KEY).await.unwrap();
+        assert_eq!(read, Checked::Rejected(Reject::Stale { highest }));
+        let write = ledger.write(pass(new), put("new")).await.unwrap();
+        assert!(write.is_admitted());
+    }
+    assert_eq!(ledger.observe(KEY).await.unwrap().unwrap(), b"new");
+}
+
+/// Two counters both begin at 1: the numbers alone would pass for the same holder's.
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_tokens_of_two_authorities_are_refused_by_the_authoritys_id() {
+    let (here, there) = (Client::in_process().unwrap(), Client::in_process().unwrap());
+    let (ours, theirs) = (hold(&here, "ledger").await, hold(&there, "ledger").await);
+    assert_eq!(ours.token(), theirs.token(), "the numbers are equal");
+    let ledger = ledger();
+    assert!(ledger.claim(pass(&ours)).await.unwrap().is_admitted());
+    let bound = ours.authority().clone();
+    let foreign = Checked::Rejected(Reject::WrongAuthority { bound });
+    assert_eq!(ledger.claim(pass(&theirs)).await.unwrap(), foreign);
+    let write = Write::new(KEY, Change::Put(b"theirs"));
+    assert_eq!(ledger.write(pass(&theirs), write).await.unwrap(), foreign);
+    // Control arm: a fence that is told only the number takes it for the same holder.
+    let told_less = self::ledger();
+    for lease in [&ours, &theirs] {
+        let bare = told_less.claim(Pass::new(lease.token())).await.unwrap();
+        assert!(bare.is_admitted());
+    }
+}

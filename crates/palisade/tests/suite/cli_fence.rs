@@ -1,0 +1,189 @@
+//! `palisade fence` against a real PostgreSQL.
+
+use std::process::Output;
+
+use crate::common::{json, palisade, status, text};
+use palisade_fence::Rule;
+use palisade_fence::store::{Settings, Store};
+use palisade_testbed::{Postgres, Redis};
+
+fn fence(arguments: &[&str]) -> Output {
+    let mut command = palisade();
+    for name in ["PGPASSWORD", "PALISADE_FENCE_URL"] {
+        command.env_remove(name);
+    }
+    command.arg("fence").args(arguments).output().unwrap()
+}
+
+fn said(arguments: &[&str]) -> String {
+    let output = fence(arguments);
+    assert_eq!(
+        status(&output),
+        0,
+        "{arguments:?}: {}",
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+#[test]
+fn installed_rearmed_shown_and_listed() {
+    let server = Postgres::start(&[]);
+    let url = &server.url();
+    let refused = fence(&["show", "--url", url, "orders"]);
+    assert_eq!(status(&refused), 125);
+    assert!(text(&refused.stderr).contains("palisade fence install postgres"));
+
+    // A dry run names every statement and runs none.
+    let dry = said(&["install", "postgres", "--dry-run", "--table", "pg_none=o'r"]);
+    assert!(dry.contains("CREATE TABLE IF NOT EXISTS palisade_fence"));
+    assert!(dry.contains("SELECT palisade_sticky('pg_none', 'o''r');"));
+    assert_eq!(status(&fence(&["ls", "--url", url])), 125);
+
+    // A table that is not there: nothing at all is installed.
+    let refused = fence(&["install", "postgres", "--url", url, "--table", "nowhere"]);
+    assert_eq!(status(&refused), 125);
+    assert!(text(&refused.stderr).contains("\"nowhere\" does not exist"));
+    assert_eq!(status(&fence(&["ls", "--url", url])), 125);
+
+    for _ in 0..2 {
+        let table = [
+            "install",
+            "postgres",
+            "--url",
+            url,
+            "--table",
+            "resource_records=orders",
+        ];
+        assert!(said(&table).contains("installed 0001_guard_row.sql"));
+    }
+    assert_eq!(said(&["ls", "--url", url]).trim(), "nothing is fenced");
+    assert!(said(&["show", "--url", url, "orders"]).contains("orders is not fenced"));
+    let rearm = [
+        "rearm",
+        "--url",
+        url,
+        "orders",
+        "--floor",
+        "34",
+        "--authority-id",
+        "ours",
+    ];
+    assert!(said(&rearm).contains("refuses every fencing token below 34"));
+    let lower = ["rearm", "--url", url, "orders", "--floor", "12"];
+    let refused = fence(&lower);
+    assert_eq!(status(&refused), 125);
+    assert!(text(&refused.stderr).contains("--lower-from 34"));
+    let shown = fence(&["--json", "show", "--url", url, "orders"]);
+    let shown = json(&shown.stdout);
+    assert_eq!(shown["highest"], 34);
+    assert_eq!(shown["authority"], "ours");
+    assert_eq!(shown["written"], false);
+    assert!(said(&["ls", "--url", url, "ord"]).contains("orders"));
+    assert_eq!(said(&["ls", "--url", url, "x"]).trim(), "nothing is fenced");
+}
+
+/// A store's directory while nobody serves it: the gateway's marks are one, too.
+#[test]
+fn a_directory_is_listed_and_rearmed_while_it_is_not_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, gateway) = (dir.path().join("d"), dir.path().join("g"));
+    let path = |dir: &std::path::Path| dir.to_str().unwrap().to_owned();
+    let refused = fence(&["ls", "--data", &path(&data)]);
+    assert_eq!(status(&refused), 2);
+    assert!(text(&refused.stderr).contains("there is no store"));
+    assert!(!data.exists(), "looking makes nothing");
+
+    for (shown, made) in [(&data, data.clone()), (&gateway, gateway.join("marks"))] {
+        let settings = Settings::default().with_rule(Rule::STRICT);
+        let store = Store::open(&made, &settings).unwrap();
+        let running = fence(&["show", "--data", &path(shown), "orders"]);
+        assert_eq!(status(&running), 125);
+        assert!(text(&running.stderr).contains("stop the store or the gateway"));
+        drop(store);
+        let shown = path(shown);
+        let rearm = ["rearm", "--data", &shown, "orders", "--floor", "34"];
+        assert!(said(&rearm).contains("refuses every fencing token below 34"));
+        let refused = fence(&["rearm", "--data", &shown, "orders", "--floor", "12"]);
+        assert_eq!(status(&refused), 125);
+        assert!(text(&refused.stderr).contains("--lower-from 34"));
+        assert!(said(&["ls", "--data", &shown]).contains("orders"));
+        assert!(said(&["show", "--data", &shown, "orders"]).contains("34"));
+    }
+}
+
+/// What every kind of place answers alike, once `orders` is re-armed there.
+fn looked_at_and_rearmed(url: &str) {
+    assert!(said(&["show", "--url", url, "orders"]).contains("orders is not fenced"));
+    let rearm = ["rearm", "--url", url, "orders", "--floor", "34"];
+    assert!(said(&rearm).contains("refuses every fencing token below 34"));
+    let refused = fence(&["rearm", "--url", url, "orders", "--floor", "12"]);
+    assert_eq!(status(&refused), 125);
+    assert!(text(&refused.stderr).contains("--lower-from 34"));
+    let shown = fence(&["--json", "show", "--url", url, "orders"]);
+    assert_eq!(json(&shown.stdout)["highest"], 34);
+    assert!(said(&["ls", "--url", url, "ord"]).contains("orders"));
+    assert_eq!(said(&["ls", "--url", url, "x"]).trim(), "nothing is fenced");
+    let bad = fence(&["show", "--url", url, ""]);
+    assert_eq!(status(&bad), 2, "{}", text(&bad.stderr));
+}
+
+#[test]
+fn redis_is_looked_at_and_rearmed() {
+    let server = Redis::start(&[]);
+    looked_at_and_rearmed(&server.url());
+}
+
+#[test]
+fn folders_are_looked_at_and_rearmed() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("orders")).unwrap();
+    looked_at_and_rearmed(&format!("file://{}", root.path().display()));
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (arguments, code, message) in [
+        (&["install", "postgres"][..], 2, "--url"),
+        (&["install", "oracle", "--dry-run"], 2, "oracle"),
+        (
+            &["install", "postgres", "--dry-run", "--table", "=x"],
+            2,
+            "TABLE=RESOURCE",
+        ),
+        (
+            &["install", "postgres", "--dry-run", "--table", "t="],
+            2,
+            "resource_id is empty",
+        ),
+        (
+            &["show", "--url", "gopher://secret@x", "r"],
+            2,
+            "no fences are known under gopher://",
+        ),
+        (&["show", "--url", "nothing", "r"], 2, "no scheme"),
+        (&["show", "--url", "file://x", "r"], 2, "absolute path"),
+        (
+            &["show", "--url", "redis://127.0.0.1:1", "r"],
+            125,
+            "is Redis running",
+        ),
+        (
+            &["rearm", "--url", "postgres://x", "r", "--floor", "0"],
+            2,
+            "1 ..= 9007199254740991",
+        ),
+        (&["rearm", "--url", "postgres://x", "r"], 2, "--floor"),
+        (
+            &["show", "--url", "postgres://u@127.0.0.1:1/d", "r"],
+            125,
+            "is the database running",
+        ),
+    ] {
+        let output = fence(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(status(&output), code, "{arguments:?}: {said}");
+        assert!(said.contains(message), "{arguments:?}: {said}");
+        assert!(!said.contains("secret"), "{said}");
+    }
+}

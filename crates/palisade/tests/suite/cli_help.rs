@@ -1,0 +1,107 @@
+//! Help, completions and man pages say what the program does.
+
+use crate::common::{palisade, status, text};
+
+fn said(arguments: &[&str]) -> String {
+    let output = palisade().args(arguments).output().unwrap();
+    assert_eq!(
+        status(&output),
+        0,
+        "{arguments:?}: {}",
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+/// Text without its line breaks.
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+const FIRST: &str = "No lock service can stop two processes from both believing they hold a lock. \
+                     The lease saves work; the fence keeps data safe.";
+
+#[test]
+fn the_first_thing_said_is_what_a_lock_cannot_do() {
+    assert!(flat(&said(&["--help"])).starts_with(FIRST));
+    assert!(flat(&said(&["acquire", "--help"])).contains(FIRST));
+}
+
+#[test]
+fn run_documents_its_statuses_and_environment() {
+    let help = said(&["run", "--help"]);
+    for word in [
+        "123",
+        "124",
+        "125",
+        "126",
+        "127",
+        "128 + n",
+        "PALISADE_LOCK ",
+        "PALISADE_FENCING_TOKEN",
+        "PALISADE_AUTHORITY ",
+        "PALISADE_AUTHORITY_ID",
+        "PALISADE_DEADLINE_MS",
+        "CLOCK_BOOTTIME",
+        "--on-lost",
+        "SIGTERM",
+        "Examples:",
+    ] {
+        assert!(help.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn every_command_has_help_and_no_flag_takes_a_secret() {
+    let overview = said(&["-h"]);
+    for command in [
+        "serve",
+        "run",
+        "acquire",
+        "renew",
+        "release",
+        "ls",
+        "show",
+        "watch",
+        "break",
+        "store",
+        "demo",
+        "bench",
+        "backup",
+        "restore",
+        "completions",
+        "man",
+    ] {
+        assert!(overview.contains(&format!("\n  {command} ")), "{command}");
+        let help = said(&[command, "--help"]);
+        assert!(
+            !help.contains("--lock-token ") && !help.contains("--lock-token="),
+            "{command}"
+        );
+        assert!(help.contains("--json"), "{command}");
+    }
+}
+
+#[test]
+fn completions_and_man_pages_are_made() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(
+            said(&["completions", shell]).contains("palisade"),
+            "{shell}"
+        );
+    }
+    assert!(said(&["man"]).starts_with(".ie"));
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(said(&["man", &dir.path().display().to_string()]), "");
+    for page in ["palisade.1", "palisade-run.1", "palisade-break.1"] {
+        assert!(crate::common::exists(&dir.path().join(page)), "{page}");
+    }
+}
+
+#[test]
+fn the_version_is_told() {
+    assert_eq!(
+        said(&["--version"]),
+        format!("palisade {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}

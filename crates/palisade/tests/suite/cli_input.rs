@@ -1,0 +1,228 @@
+//! Every bad input gets the documented status and a message that says what is wrong, and changes nothing.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+
+use crate::common::{Server, json, palisade, status, text};
+
+const KEY: &str = "00112233445566778899aabbccddeeff";
+
+#[test]
+fn what_is_wrong_is_named() {
+    let long = "x".repeat(256);
+    let huge = format!("1{}", "0".repeat(30));
+    let huge_ttl = format!("{huge}s");
+    let metadata = "x".repeat(257);
+    for (arguments, message) in [
+        (&["acquire"][..], "<LOCK>"),
+        (&["acquire", ""], "lock name is empty; 1 ..= 255 bytes"),
+        (&["acquire", &long], "lock name has 256 bytes; 1 ..= 255"),
+        (
+            &["acquire", "stra\u{df}e"],
+            "offset 4 that is not printable ASCII",
+        ),
+        (&["acquire", "a\nb"], "offset 1 that is not printable ASCII"),
+        (
+            &["acquire", "a", "--ttl", "0"],
+            "a lease of 0 ms is outside 100 ms ..= 86400000 ms",
+        ),
+        (
+            &["acquire", "a", "--ttl", "99ms"],
+            "a lease of 99 ms is outside 100 ms ..= 86400000 ms",
+        ),
+        (&["acquire", "a", "--ttl", "-1s"], "100 ms ..= 86400000 ms"),
+        (
+            &["acquire", "a", "--ttl", "10"],
+            "needs a unit, for example 10s",
+        ),
+        (&["acquire", "a", "--ttl", "text"], "not a duration"),
+        (&["acquire", "a", "--ttl", ""], "not a duration"),
+        (&["acquire", "a", "--ttl", &huge], "100 ms ..= 86400000 ms"),
+        (
+            &["acquire", "a", "--ttl", &huge_ttl],
+            "100 ms ..= 86400000 ms",
+        ),
+        (&["acquire", "a", "--ttl", "100.5ms"], "whole milliseconds"),
+        (&["acquire", "a", "--wait", "86401s"], "0 ..= 86400000 ms"),
+        (&["acquire", "a", "--client-id", ""], "client id is empty"),
+        (
+            &["acquire", "a", "--metadata", &metadata],
+            "257 bytes; at most 256",
+        ),
+        (&["acquire", "a", "b"], "unexpected argument 'b'"),
+        (
+            &["acquire", "a", "--export", "--json"],
+            "cannot be used with",
+        ),
+        (&["show", ""], "lock name is empty"),
+        (&["ls", "stra\u{df}e"], "prefix has a byte at offset 4"),
+        (&["ls", "--nonsense"], "--nonsense"),
+        (&["watch", "a", "--after", "-1"], "-1"),
+        (&["break", "a", "--reason", "x"], "--token"),
+        (&["break", "a", "--token", "1"], "--reason"),
+        (&["break", "a", "--token", "1", "--reason", " "], "say why"),
+        (
+            &["break", "a", "--token", "1", "--reason", &metadata],
+            "257 bytes; at most 256",
+        ),
+        (
+            &["break", "a", "--token", "0", "--reason", "x"],
+            "1 ..= 9007199254740991",
+        ),
+        (
+            &["break", "a", "--token", "9007199254740992", "--reason", "x"],
+            "1 ..= 9007199254740991",
+        ),
+        (
+            &["break", "a", "--token", &huge, "--reason", "x"],
+            "1 ..= 9007199254740991",
+        ),
+        (&["renew", "a", "--token", "0"], "1 ..= 9007199254740991"),
+        (&["release", "a", "--lock-token", KEY], "--lock-token"),
+        (&["serve", "--listen", "nowhere"], "nowhere"),
+        (&["serve", "--listen", "127.0.0.1:65536"], "65536"),
+        (&["serve", "--clock", "cuckoo"], "cuckoo"),
+        (
+            &["serve", "--min-ttl", "2s", "--max-ttl", "1s"],
+            "above --max-ttl",
+        ),
+        (&["serve", "--max-ttl", "25h"], "100 ms ..= 86400000 ms"),
+        (&["completions", "cobol"], "cobol"),
+        (&["nonsense"], "nonsense"),
+        (&[], "Usage"),
+    ] {
+        // Nobody listens on port 1: whoever got that far would say so.
+        let output = palisade()
+            .args(arguments)
+            .env("PALISADE_AUTHORITY", "http://127.0.0.1:1")
+            .output()
+            .unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(status(&output), 2, "{arguments:?}: {said}");
+        assert!(said.contains(message), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_name_that_is_not_even_unicode_is_refused() {
+    let output = palisade()
+        .arg("acquire")
+        .arg(OsStr::from_bytes(b"caf\xe9"))
+        .output()
+        .unwrap();
+    assert_eq!(status(&output), 2);
+    assert!(text(&output.stderr).contains("UTF-8"));
+}
+
+#[test]
+fn with_json_a_wrong_command_line_is_json_too() {
+    for arguments in [
+        &["acquire", "", "--json"][..],
+        &["--json", "nonsense"],
+        &["break", "a", "--json"],
+    ] {
+        let output = palisade().args(arguments).output().unwrap();
+        assert_eq!(status(&output), 2);
+        let error = &json(&output.stderr)["error"];
+        assert_eq!(error["code"], "invalid", "{arguments:?}");
+        assert!(!error["message"].as_str().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_secret_is_32_digits_from_the_environment_or_a_file() {
+    let server = Server::start();
+    let refused = |command: &mut std::process::Command, message: &str| {
+        let output = command.output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(status(&output), 2, "{said}");
+        assert!(
+            said.contains(message) && !said.contains("not-a-key"),
+            "{said}"
+        );
+    };
+    for verb in ["renew", "release"] {
+        refused(&mut server.palisade(&[verb, "a"]), "PALISADE_LOCK_TOKEN");
+        let wrong = "32 hexadecimal digits";
+        refused(
+            server
+                .palisade(&[verb, "a"])
+                .env("PALISADE_LOCK_TOKEN", "not-a-key"),
+            wrong,
+        );
+        refused(
+            server.palisade(&[verb, "a"]).env("PALISADE_LOCK_TOKEN", ""),
+            wrong,
+        );
+        refused(
+            server
+                .palisade(&[verb, "a"])
+                .env("PALISADE_LOCK_TOKEN", OsStr::from_bytes(b"\xff")),
+            wrong,
+        );
+        fs::write(server.file("secret"), "not-a-key").unwrap();
+        refused(
+            &mut server.palisade(&[verb, "a", "--lock-token-file", "secret"]),
+            wrong,
+        );
+        refused(
+            &mut server.palisade(&[verb, "a", "--lock-token-file", "-"]),
+            wrong,
+        );
+        refused(
+            &mut server.palisade(&[verb, "a", "--lock-token-file", "/dev/zero"]),
+            wrong,
+        );
+        refused(
+            &mut server.palisade(&[verb, "a", "--lock-token-file", "no-such-file"]),
+            "no-such-file",
+        );
+    }
+}
+
+#[test]
+fn a_secret_nobody_knows_is_123_and_changes_nothing() {
+    let server = Server::start();
+    let held = json(
+        &server
+            .output(&["acquire", "a", "--ttl", "1h", "--json"])
+            .stdout,
+    );
+    for verb in ["renew", "release"] {
+        let output = server
+            .palisade(&[verb, "a", "--json"])
+            .env("PALISADE_LOCK_TOKEN", KEY)
+            .output()
+            .unwrap();
+        assert_eq!(status(&output), 123);
+        assert_eq!(json(&output.stderr)["error"]["code"], "not_held");
+    }
+    let held_token = held["fencing_token"].as_u64().unwrap();
+    assert_eq!(server.show("a")["holder"]["fencing_token"], held_token);
+    let output = server.output(&["break", "a", "--token", "2", "--reason", "x", "--json"]);
+    assert_eq!(
+        (
+            status(&output),
+            json(&output.stderr)["error"]["code"].clone()
+        ),
+        (123, "stale".into())
+    );
+    assert_eq!(server.show("a")["holder"]["fencing_token"], held_token);
+}
+
+#[test]
+fn a_servers_own_bounds_are_told() {
+    let server = Server::with(&["--min-ttl", "1s", "--max-ttl", "1m"]);
+    for ttl in ["999ms", "61s"] {
+        let output = server.output(&["acquire", "a", "--ttl", ttl]);
+        assert_eq!(status(&output), 2);
+        assert!(
+            text(&output.stderr).contains("1000 ms ..= 60000 ms"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    assert_eq!(status(&server.output(&["acquire", "a", "--ttl", "1s"])), 0);
+}

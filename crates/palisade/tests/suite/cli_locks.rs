@@ -1,0 +1,327 @@
+//! `acquire`, `renew`, `release`, `ls`, `show`, `watch` and `break` against a real server.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use crate::common::{Run, Server, json, status, text};
+use serde_json::Value;
+
+#[test]
+fn acquire_tells_what_the_holder_needs() {
+    let server = Server::start();
+    let before = crate::common::now().as_nanos() / 1_000_000;
+    let output = server.output(&[
+        "acquire",
+        "orders",
+        "--ttl",
+        "10s",
+        "--client-id",
+        "me",
+        "--json",
+    ]);
+    let reply = json(&output.stdout);
+    assert_eq!(status(&output), 0);
+    assert_eq!(
+        (&reply["resource_id"], &reply["lock_acquired"]),
+        (&"orders".into(), &true.into())
+    );
+    assert_eq!(
+        (&reply["fencing_token"], &reply["lease_duration_ms"]),
+        (&1.into(), &10_000.into())
+    );
+    assert_eq!(reply["client_id"], "me");
+    assert_eq!(reply["lock_token"].as_str().unwrap().len(), 32);
+    assert!(reply["acquired_at"].as_str().unwrap().ends_with('Z'));
+    let deadline = reply["deadline_ms"].as_u64().unwrap();
+    assert!(deadline > before + 9_000 && deadline < before + 20_000);
+    let plain = server.output(&["acquire", "other"]);
+    assert!(
+        text(&plain.stdout).contains("fencing token") && text(&plain.stdout).contains("lock_token")
+    );
+    assert!(
+        !text(&plain.stdout).contains('\x1b'),
+        "no colours but on a terminal"
+    );
+}
+
+#[test]
+fn a_held_lock_is_124_and_names_its_holder() {
+    let server = Server::start();
+    server.output(&["acquire", "orders", "--client-id", "me", "--ttl", "1h"]);
+    let output = server.output(&["acquire", "orders", "-n"]);
+    assert_eq!(status(&output), 124);
+    assert!(
+        text(&output.stderr).contains("orders is held by me with token 1"),
+        "{}",
+        text(&output.stderr)
+    );
+    let output = server.output(&["acquire", "orders", "-w", "10ms", "--json"]);
+    assert_eq!(status(&output), 124);
+    assert_eq!(json(&output.stderr)["error"]["holder"]["client_id"], "me");
+    // The same client id is the same contender, and takes its own lock over.
+    let output = server.output(&["acquire", "orders", "-n", "--client-id", "me", "--json"]);
+    assert_eq!(json(&output.stdout)["fencing_token"], 2);
+}
+
+#[test]
+fn what_export_prints_is_for_eval() {
+    let server = Server::start();
+    let script = r#"
+        eval "$("$PALISADE" acquire "it's \$HOME" --ttl 1h --export)" || exit
+        test "$PALISADE_LOCK" = "it's \$HOME" && test "$PALISADE_FENCING_TOKEN" = 1 && "$PALISADE" renew &&
+        "$PALISADE" release && "$PALISADE" release && ! "$PALISADE" renew
+    "#;
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script])
+        .env("PALISADE", env!("CARGO_BIN_EXE_palisade"));
+    let output = command
+        .env("PALISADE_AUTHORITY", &server.url)
+        .output()
+        .unwrap();
+    assert_eq!(
+        status(&output),
+        0,
+        "{}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    assert!(text(&output.stdout).contains("had been released already"));
+    assert!(text(&output.stderr).contains("was released before"));
+}
+
+fn acquired(server: &Server) -> Value {
+    json(
+        &server
+            .output(&["acquire", "orders", "--ttl", "1h", "--json"])
+            .stdout,
+    )
+}
+
+#[test]
+fn the_secret_may_come_from_a_file_or_standard_input() {
+    let server = Server::start();
+    let key = acquired(&server)["lock_token"].as_str().unwrap().to_owned();
+    fs::write(server.file("secret"), format!("{key}\n")).unwrap();
+    let output = server.output(&[
+        "renew",
+        "orders",
+        "--ttl",
+        "2h",
+        "--lock-token-file",
+        "secret",
+        "--json",
+    ]);
+    assert_eq!(
+        json(&output.stdout)["lease_duration_ms"],
+        7_200_000,
+        "{}",
+        text(&output.stderr)
+    );
+    let mut command = server.palisade(&["release", "orders", "--lock-token-file", "-", "--json"]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writeln!(child.stdin.take().unwrap(), "{key}").unwrap();
+    let reply = json(&child.wait_with_output().unwrap().stdout);
+    assert_eq!(
+        (&reply["released"], &reply["already_released"]),
+        (&true.into(), &false.into())
+    );
+}
+
+#[test]
+fn a_release_that_names_another_token_does_not_touch_the_lock() {
+    let server = Server::start();
+    let key = acquired(&server)["lock_token"].as_str().unwrap().to_owned();
+    let output = server
+        .palisade(&["release", "orders", "--token", "7"])
+        .env("PALISADE_LOCK_TOKEN", &key)
+        .output()
+        .unwrap();
+    assert_eq!(status(&output), 123, "{}", text(&output.stderr));
+    assert_eq!(server.show("orders")["holder"]["fencing_token"], 1);
+}
+
+#[test]
+fn ls_and_show_tell_who_holds() {
+    let server = Server::start();
+    assert_eq!(text(&server.output(&["ls"]).stdout), "no lock is held\n");
+    assert_eq!(
+        text(&server.output(&["show", "a/1"]).stdout),
+        "a/1 is free\n"
+    );
+    assert_eq!(server.show("a/1")["holder"], Value::Null);
+    for lock in ["a/2", "b", "a/1"] {
+        server.output(&[
+            "acquire",
+            lock,
+            "--ttl",
+            "1h",
+            "--client-id",
+            "me",
+            "--metadata",
+            "since \x1b[31mred",
+        ]);
+    }
+    let names = |output: &std::process::Output| -> Vec<String> {
+        let lines = text(&output.stdout);
+        let names = lines.lines().map(|line| {
+            json(line.as_bytes())["resource_id"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        });
+        let mut names: Vec<String> = names.collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(
+        names(&server.output(&["ls", "--json"])),
+        ["a/1", "a/2", "b"]
+    );
+    assert_eq!(
+        names(&server.output(&["ls", "a/", "--json"])),
+        ["a/1", "a/2"]
+    );
+    let table = text(&server.output(&["ls"]).stdout);
+    assert_eq!(table.lines().count(), 4, "{table}");
+    assert!(table.starts_with("LOCK  TOKEN"), "{table}");
+    assert!(table.lines().skip(1).is_sorted(), "{table}");
+    let shown = text(&server.output(&["show", "b"]).stdout);
+    assert!(shown.contains("me") && shown.contains("since"), "{shown}");
+    assert!(
+        !shown.contains('\x1b'),
+        "a stranger's text does not steer the terminal"
+    );
+}
+
+#[test]
+fn watch_prints_what_happens() {
+    let server = Server::start();
+    let seen = fs::File::create(server.file("seen")).unwrap();
+    let mut command = server.palisade(&["watch", "orders", "--json"]);
+    let watch = Run::keep(command.stdout(seen).spawn().unwrap());
+    let events = || -> Vec<Value> {
+        let lines = fs::read_to_string(server.file("seen")).unwrap();
+        lines.lines().map(|line| json(line.as_bytes())).collect()
+    };
+    // It tells what happens from when it is open on, so something is made to happen until it is.
+    crate::common::until("the watch to be open", || {
+        server.output(&["run", "orders/try", "--", "true"]);
+        !events().is_empty()
+    });
+    let token = acquired(&server)["fencing_token"].as_u64().unwrap();
+    server.output(&["acquire", "unwatched", "--ttl", "1h"]);
+    server.output(&[
+        "break",
+        "orders",
+        "--token",
+        &token.to_string(),
+        "--reason",
+        "test",
+    ]);
+    let about = || -> Vec<Value> {
+        events()
+            .into_iter()
+            .filter(|event| event["resource_id"] == "orders")
+            .collect()
+    };
+    crate::common::until("both events", || about().len() >= 2);
+    drop(watch);
+    let seen = about();
+    assert_eq!(
+        (&seen[0]["event"], &seen[0]["fencing_token"]),
+        (&"granted".into(), &token.into())
+    );
+    assert_eq!(
+        (&seen[1]["event"], &seen[1]["reason"]),
+        (&"revoked".into(), &"test".into())
+    );
+    assert!(
+        events()
+            .iter()
+            .all(|event| event["resource_id"] != "unwatched")
+    );
+}
+
+#[test]
+fn break_takes_the_lock_from_its_holder_once() {
+    let server = Server::start();
+    let key = acquired(&server)["lock_token"].as_str().unwrap().to_owned();
+    let revoke = [
+        "break",
+        "orders",
+        "--token",
+        "1",
+        "--reason",
+        "its host is gone",
+        "--json",
+    ];
+    assert_eq!(
+        json(&server.output(&revoke).stdout)["already_revoked"],
+        false
+    );
+    assert!(server.show("orders")["holder"].is_null());
+    let output = server
+        .palisade(&["renew", "orders", "--json"])
+        .env("PALISADE_LOCK_TOKEN", key)
+        .output()
+        .unwrap();
+    assert_eq!(
+        (
+            status(&output),
+            json(&output.stderr)["error"]["code"].clone()
+        ),
+        (123, "revoked".into())
+    );
+    assert_eq!(
+        json(&server.output(&["acquire", "orders", "-n", "--json"]).stdout)["fencing_token"],
+        2
+    );
+}
+
+#[test]
+fn a_backup_is_opened_by_restore_and_tokens_leap() {
+    let server = Server::start();
+    acquired(&server);
+    let data = server.file("data").display().to_string();
+    let output = server.output(&["backup", "copy", "--data", &data, "--json"]);
+    assert_eq!(status(&output), 0, "{}", text(&output.stderr));
+    let output = server.output(&["restore", "copy", "--data", "again", "--json"]);
+    assert_eq!(status(&output), 0, "{}", text(&output.stderr));
+    assert!(json(&output.stdout)["next_token"].as_u64().unwrap() > 1 << 44);
+    let output = server.output(&["serve", "--listen", "127.0.0.1:0", "--data", "copy"]);
+    assert_eq!(status(&output), 125, "a backup is not served");
+    let output = server.output(&["serve", "--listen", "127.0.0.1:0", "--data", &data]);
+    assert_eq!(
+        status(&output),
+        125,
+        "and a directory in use is not opened twice"
+    );
+}
+
+#[test]
+fn a_reader_that_has_gone_away_is_no_failure() {
+    let server = Server::start();
+    let data = server.file("data").display().to_string();
+    for arguments in [
+        &["backup", "copy", "--data", &data][..],
+        &["restore", "copy", "--data", "again"],
+        &["bench", "--duration", "50ms", "--warmup", "0s"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = server.palisade(arguments);
+        let output = command.stdout(writer).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(
+            (status(&output), said.contains("panicked")),
+            (0, false),
+            "{said}"
+        );
+    }
+}

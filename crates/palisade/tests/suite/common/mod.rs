@@ -1,0 +1,294 @@
+//! Real servers, real jobs, real signals, and bounded waits for what they do.
+
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_core::Timestamp;
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+pub(crate) mod proxy;
+
+/// How long anything may take that should happen at once; only a test that fails waits for it.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// The program under test, without the environment of who runs the tests.
+pub(crate) fn palisade() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
+    for name in ["AUTHORITY", "LOCK", "LOCK_TOKEN", "FENCING_TOKEN", "LOG"] {
+        command.env_remove(format!("PALISADE_{name}"));
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// A lock server on a free port and a directory of its own.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) url: String,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Server {
+    pub(crate) fn start() -> Server {
+        Server::with(&[])
+    }
+
+    /// A server with settings.
+    pub(crate) fn with(settings: &[&str]) -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = palisade();
+        command
+            .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data"])
+            .arg(dir.path().join("data"))
+            .args(settings);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let started: Value = serde_json::from_str(&line).expect("one line of JSON at the start");
+        Server {
+            child,
+            url: started["url"].as_str().unwrap().to_owned(),
+            dir,
+        }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().try_into().unwrap()
+    }
+
+    /// A command that talks to this server, in a directory where it may write.
+    pub(crate) fn palisade(&self, arguments: &[&str]) -> Command {
+        let mut command = palisade();
+        command
+            .args(arguments)
+            .env("PALISADE_AUTHORITY", &self.url)
+            .current_dir(self.dir.path());
+        command
+    }
+
+    pub(crate) fn output(&self, arguments: &[&str]) -> Output {
+        self.palisade(arguments).output().unwrap()
+    }
+
+    /// Starts `palisade run` and keeps it.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Run {
+        Run::start(&mut self.palisade(&[&["run"], arguments].concat()))
+    }
+
+    /// What `palisade show` says.
+    pub(crate) fn show(&self, lock: &str) -> Value {
+        json(&self.output(&["show", lock, "--json"]).stdout)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The process ids that a job has written down, one a line, once there are this many.
+    pub(crate) fn pids(&self, name: &str, count: usize) -> Vec<i32> {
+        let path = self.file(name);
+        let read = || -> Vec<i32> {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            // The last line may not have been written whole.
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            whole.lines().map(|line| line.parse().unwrap()).collect()
+        };
+        until(&format!("{count} processes in {name}"), || {
+            read().len() >= count
+        });
+        read()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        send(self.pid(), Signal::CONT);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A `palisade run` under way.
+pub(crate) struct Run {
+    child: Option<Child>,
+}
+
+impl Run {
+    /// Takes charge of any command that does not end by itself.
+    pub(crate) fn keep(child: Child) -> Run {
+        Run { child: Some(child) }
+    }
+
+    pub(crate) fn start(command: &mut Command) -> Run {
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Run::keep(child)
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.as_ref().unwrap().id().try_into().unwrap()
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        send(self.pid(), signal);
+    }
+
+    /// The process that kills the job when palisade cannot.
+    pub(crate) fn watchdog(&self) -> i32 {
+        let found = || {
+            children(self.pid())
+                .into_iter()
+                .find(|pid| is_watchdog(*pid))
+        };
+        until("the watchdog", || found().is_some());
+        found().unwrap()
+    }
+
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.child.as_mut().unwrap().try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end, with a bound.
+    pub(crate) fn end(mut self) -> Output {
+        until("the end of palisade run", || self.is_over());
+        self.child.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+pub(crate) fn is_watchdog(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("watchdog"))
+}
+
+fn children(parent: i32) -> Vec<i32> {
+    let entries = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    entries
+        .filter(|pid| stat(*pid).is_some_and(|(_, of)| of == parent))
+        .collect()
+}
+
+/// State and parent.
+fn stat(pid: i32) -> Option<(char, i32)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+/// Whether a process can still do anything.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    stat(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
+}
+
+pub(crate) fn is_stopped(pid: i32) -> bool {
+    stat(pid).is_some_and(|(state, _)| state == 'T')
+}
+
+pub(crate) fn living(pids: &[i32]) -> Vec<i32> {
+    pids.iter().copied().filter(|pid| is_alive(*pid)).collect()
+}
+
+pub(crate) fn until_dead(pids: &[i32]) {
+    until(&format!("the end of {pids:?}"), || living(pids).is_empty());
+}
+
+pub(crate) fn send(pid: i32, signal: Signal) {
+    let _ = rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal);
+}
+
+/// Stops a process and waits until it is stopped.
+pub(crate) fn stop(pid: i32) {
+    send(pid, Signal::STOP);
+    until(&format!("{pid} stopped"), || is_stopped(pid));
+}
+
+pub(crate) fn now() -> Timestamp {
+    BootClock.now()
+}
+
+/// Waits for a condition, with a bound.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let give_up = now().after(SOON.into());
+    while !holds() {
+        assert!(now() < give_up, "waited in vain for: {what}");
+        pause();
+    }
+}
+
+/// Waits until the clock of the leases has reached `at`.
+pub(crate) fn until_time(at: Timestamp) {
+    until(&format!("{at:?}"), || now() >= at);
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one pause between two looks at a condition"
+)]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(2)); // real time: other processes need it to do what is waited for
+}
+
+pub(crate) fn json(bytes: &[u8]) -> Value {
+    let text = text(bytes);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(crate) fn status(output: &Output) -> i32 {
+    output
+        .status
+        .code()
+        .unwrap_or_else(|| panic!("{}: {}", output.status, text(&output.stderr)))
+}
+
+/// A job of four processes that all ignore SIGTERM: the command, its child, a grandchild, and one that left
+/// the group for a session of its own. Each writes its id into `pids`.
+pub(crate) const STUBBORN: &str = r#"
+    trap '' TERM
+    echo $$ >> pids
+    setsid sh -c 'echo $$ >> pids; exec sleep 1000' &
+    sh -c 'echo $$ >> pids; sh -c "echo \$\$ >> pids; exec sleep 1000" & wait; exec sleep 1000' &
+    while :; do sleep 1000; done
+"#;
+
+/// How many of the processes of [`STUBBORN`] write themselves down.
+pub(crate) const STUBBORN_PIDS: usize = 4;
+
+/// Prints those processes of the file `pids` that are alive.
+pub(crate) const WHO_LIVES: &str = r#"
+    for pid in $(cat pids); do
+        grep -q '^State:[[:space:]][^ZX]' /proc/$pid/status 2>/dev/null && echo $pid
+    done; true
+"#;
+
+pub(crate) fn exists(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0)
+}

@@ -1,0 +1,362 @@
+//! What people do to a data directory while nobody looks: no token comes twice (rule A5).
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::common::{palisade, until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A server on a directory that outlives it.
+struct Serving {
+    child: Child,
+    url: String,
+    log: PathBuf,
+}
+
+/// A folder with a data directory in it, and what the servers say.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn serve(&self) -> Serving {
+        self.try_serve(&[]).unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// A server on the data directory, or what it said when it refused. `limit` goes to `ulimit`.
+    fn try_serve(&self, limit: &[&str]) -> Result<Serving, String> {
+        self.try_start("serve", limit)
+    }
+
+    fn try_start(&self, what: &str, limit: &[&str]) -> Result<Serving, String> {
+        let log = self.path(&format!(
+            "log-{}",
+            fs::read_dir(self.0.path()).unwrap().count()
+        ));
+        let mut command = Command::new("sh");
+        let ulimit = match limit {
+            [] => String::new(),
+            limit => format!("ulimit {}; ", limit.join(" ")),
+        };
+        command
+            .args(["-c", &format!("{ulimit}exec \"$0\" \"$@\"")])
+            .arg(env!("CARGO_BIN_EXE_palisade"))
+            .args([what, "--json", "--listen", "127.0.0.1:0", "--data"])
+            .arg(self.path("data"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(&log).unwrap());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        match serde_json::from_str::<Value>(&line) {
+            Ok(started) if started["url"].is_string() => Ok(Serving {
+                child,
+                url: started["url"].as_str().unwrap().to_owned(),
+                log,
+            }),
+            _ => {
+                assert!(!child.wait().unwrap().success());
+                Err(fs::read_to_string(log).unwrap())
+            }
+        }
+    }
+
+    /// Does to the folder what a shell would.
+    fn shell(&self, script: &str) {
+        let done = Command::new("sh")
+            .args(["-ec", script])
+            .current_dir(self.0.path())
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{script}: {done:?}");
+    }
+
+    fn palisade(&self, arguments: &[&str]) -> Output {
+        let mut command = palisade();
+        command.args(arguments).current_dir(self.0.path());
+        command.output().unwrap()
+    }
+}
+
+impl Serving {
+    /// The token of a fresh lock, or nothing when the server did not grant.
+    fn try_grant(&self, lock: &str) -> Option<u64> {
+        let answer: Value = serde_json::from_slice(&self.acquire(lock).stdout).ok()?;
+        answer["fencing_token"].as_u64()
+    }
+
+    fn acquire(&self, lock: &str) -> Output {
+        let mut command = palisade();
+        command
+            .args(["acquire", lock, "-n", "--json", "--ttl", "1m"])
+            .env("PALISADE_AUTHORITY", &self.url);
+        command.output().unwrap()
+    }
+
+    fn grant(&self, lock: &str) -> u64 {
+        self.try_grant(lock).expect("a grant")
+    }
+
+    fn stop(mut self, signal: Signal) -> String {
+        kill_process(self.pid(), signal).unwrap();
+        self.child.wait().unwrap();
+        self.said()
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_second_server_is_refused_whatever_happens_to_the_lock_file() {
+    let place = Place::new();
+    let server = place.serve();
+    for way in [
+        "true",
+        "mv data/LOCK data/elsewhere",
+        "rm -f data/LOCK data/elsewhere",
+    ] {
+        place.shell(way);
+        let said = place.try_serve(&[]).err().expect(way);
+        assert!(said.contains("in use"), "{way}: {said}");
+    }
+    // All files in another directory: the lock of the identity file goes with them.
+    place.shell("mkdir -m 700 moved; mv data/* moved/; rmdir data; mv moved data");
+    // It may have noticed that already and be gone; then the files are not as it left them.
+    let said = place.try_serve(&[]).err().expect("moved files");
+    assert!(
+        said.contains("in use") || said.contains("not as its last run"),
+        "{said}"
+    );
+    drop(server);
+}
+
+/// The ways of putting `old` back that a stranger tried, each with the whole directory refused.
+const WAYS: [&str; 7] = [
+    "rm -rf data; cp -a old data",
+    "rm -f data/*; cp -a old/. data/",
+    "cp -a old/. data/",
+    "tar -C old -cf - . | tar -C data -xf -",
+    "rsync -a old/ data/",
+    "rsync -a --delete old/ data/",
+    "rsync -a --inplace --delete old/ data/",
+];
+
+#[test]
+fn an_older_copy_put_back_in_place_is_refused_until_it_is_restored_in_place() {
+    for way in WAYS {
+        // The copy is of a stopped server, which was started again; or of a running one, which was killed.
+        for same_run in [false, true] {
+            let place = Place::new();
+            let mut server = place.serve();
+            assert_eq!(server.grant("first"), 1);
+            if !same_run {
+                server.stop(Signal::TERM);
+                place.shell("cp -a data old");
+                server = place.serve();
+            } else {
+                place.shell("cp -a data old");
+            }
+            let highest = server.grant("second");
+            server.stop(Signal::KILL);
+            // Else rsync, which looks at whole seconds, may find nothing to do.
+            place.shell("touch -d '1 minute ago' old/log-*");
+            place.shell(way);
+            let said = place
+                .try_serve(&[])
+                .err()
+                .unwrap_or_else(|| panic!("{way}, same run {same_run}: it was opened"));
+            assert!(
+                said.contains("palisade restore --in-place") && said.contains("chown"),
+                "{way}, same run {same_run}: {said}"
+            );
+            let restored = place.palisade(&["restore", "--in-place", "data", "--json"]);
+            assert!(
+                restored.status.success(),
+                "{way}, same run {same_run}: {restored:?}"
+            );
+            let server = place.serve();
+            assert!(server.grant("third") > highest + (1 << 40), "it leaps");
+            server.stop(Signal::TERM);
+            place.serve().stop(Signal::TERM);
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_was_moved_opens_and_one_that_was_touched_names_the_way_on() {
+    let place = Place::new();
+    let server = place.serve();
+    server.grant("a");
+    server.stop(Signal::KILL);
+    place.shell("mv data there; mv there data");
+    let server = place.serve();
+    assert_eq!(server.grant("b"), 2);
+    server.stop(Signal::TERM);
+    place.shell("chmod -R u+rw data");
+    let said = place.try_serve(&[]).err().expect("touched");
+    assert!(
+        said.contains("chmod") && said.contains("--in-place"),
+        "{said}"
+    );
+    let output = place.palisade(&["restore", "--in-place", "data"]);
+    assert!(output.status.success(), "{output:?}");
+    place.serve();
+}
+
+#[test]
+fn a_directory_that_vanishes_stops_its_server() {
+    for way in [
+        "rm -rf data",
+        "mv data gone",
+        "mv data gone; mkdir data; cp -a gone/. data/",
+        "rm -f data/identity",
+        "rm -f data/*",
+    ] {
+        let place = Place::new();
+        let mut server = place.serve();
+        server.grant("a");
+        place.shell(way);
+        until(&format!("{way}: the server stops"), || server.has_ended());
+        let said = server.said();
+        assert!(said.contains("while it was open"), "{way}: {said}");
+        assert_eq!(server.try_grant("b"), None, "{way}");
+    }
+}
+
+/// The store sits on the same log.
+#[test]
+fn a_store_refuses_what_the_server_refuses_and_stops_when_its_directory_vanishes() {
+    let place = Place::new();
+    let store = place.try_start("store", &[]).unwrap();
+    let said = place.try_start("store", &[]).err().expect("a second one");
+    assert!(said.contains("in use"), "{said}");
+    store.stop(Signal::KILL);
+    place.shell("cp -a data old; rm -rf data; cp -a old data");
+    let said = place.try_start("store", &[]).err().expect("put back");
+    assert!(said.contains("palisade restore --in-place"), "{said}");
+    let output = place.palisade(&["restore", "--in-place", "data"]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && told.contains("fence rearm"),
+        "{output:?}"
+    );
+    let mut store = place.try_start("store", &[]).unwrap();
+    place.shell("rm -rf data");
+    until("the store stops", || store.has_ended());
+    assert!(
+        store.said().contains("while it was open"),
+        "{}",
+        store.said()
+    );
+}
+
+#[test]
+fn a_backup_holds_what_was_acknowledged_before_it() {
+    for signal in [None, Some(Signal::KILL)] {
+        let place = Place::new();
+        let server = place.serve();
+        for round in 0..8 {
+            let lock = format!("lock-{round}");
+            server.grant(&lock);
+            let (saved, restored) = (format!("saved-{round}"), format!("restored-{round}"));
+            let mut stopped = None;
+            if let (Some(signal), 7) = (signal, round) {
+                kill_process(server.pid(), signal).unwrap();
+                stopped = Some(());
+            }
+            let output = place.palisade(&["backup", &saved, "--data", "data"]);
+            assert!(output.status.success(), "{output:?}");
+            let output = place.palisade(&["restore", &saved, "--data", &restored, "--json"]);
+            let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(
+                answer["locks"],
+                round + 1,
+                "round {round}, killed {stopped:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_end_that_was_cut_off_is_told_as_what_is_known() {
+    let place = Place::new();
+    let server = place.serve();
+    server.grant("a");
+    server.stop(Signal::KILL);
+    // Most of the last frame, which was acknowledged, and a mark behind it, if there is one.
+    let segment = place.path("data/log-00000000000000000001.seg");
+    let bytes = fs::read(&segment).unwrap();
+    let last = bytes.windows(4).rposition(|w| w == b"PfrD").unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&segment).unwrap();
+    let zeros = vec![0; bytes.len() - last - 40];
+    file.write_all_at(&zeros, last as u64 + 40).unwrap();
+    let server = place.serve();
+    let said = server.said();
+    assert!(
+        said.contains("WARN") && said.contains("is not known"),
+        "{said}"
+    );
+    assert!(!said.contains("ever acknowledged"), "{said}");
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_told() {
+    let place = Place::new();
+    let said = place.try_serve(&["-f", "100"]).err().expect("too small");
+    assert!(said.contains("File too large"), "{said}");
+    // Made without the limit, and then run under one that has no room for the next segment.
+    place.serve().stop(Signal::TERM);
+    let server = place.try_serve(&["-f", "4096"]).unwrap();
+    until("it says why there is no next segment", || {
+        server.said().contains("ulimit -f")
+    });
+    let refused = server.acquire("a");
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && told.contains("ulimit -f"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_data_directory_is_private() {
+    let place = Place::new();
+    let server = place.serve();
+    let mode = fs::metadata(place.path("data"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o077, 0);
+    server.stop(Signal::TERM);
+    assert!(Path::new(&place.path("data/identity")).exists());
+}

@@ -1,0 +1,123 @@
+//! Programs that nobody here wrote read the OpenAPI document and judge the lock server by it.
+//!
+//! Schemathesis sends what the document allows and what it forbids, and compares the answers with it;
+//! `PALISADE_JUDGE_EXAMPLES` says how many for each operation. openapi-python-client writes a client, which
+//! must be importable, every module of it.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use crate::common::{Server, text};
+use palisade_testbed::python_tool;
+use serde_json::Value;
+
+fn tool(program: &str) -> PathBuf {
+    let found = python_tool("judges", program);
+    let missing = "is missing: run `cargo xtask test`, which installs it, or install it from PyPI";
+    assert!(found.exists(), "{program} {missing}");
+    found
+}
+
+/// What is no contradiction: a denial is an answer to a request that is right.
+const SETTINGS: &str = r#"
+[checks]
+positive_data_acceptance.expected-statuses = ["2xx", "409", "410", "412", "429"]
+"#;
+
+fn schemathesis(server: &Server, document: &Value, more: &[&str]) -> Output {
+    let examples = std::env::var("PALISADE_JUDGE_EXAMPLES").unwrap_or_else(|_| "8".to_owned());
+    let (settings, file) = (server.file("schemathesis.toml"), server.file("judged.json"));
+    std::fs::write(&settings, SETTINGS).unwrap();
+    std::fs::write(&file, document.to_string()).unwrap();
+    Command::new(tool("schemathesis"))
+        .arg("--config-file")
+        .arg(settings)
+        .args(["--no-color", "run", "--url", &server.url, "--seed", "1"])
+        .args([
+            "--max-examples",
+            &examples,
+            "--continue-on-failure",
+            "--no-shrink",
+        ])
+        // Text of other bytes is bounded in bytes, which a document cannot say.
+        .args(["--generation-codec", "ascii"])
+        .args(more)
+        .arg(file)
+        .current_dir(server.dir.path())
+        .output()
+        .unwrap()
+}
+
+fn document() -> Value {
+    serde_json::to_value(palisade_server::net::openapi()).unwrap()
+}
+
+/// The document without what it can say in words only: one id for two requests is refused, and a lease
+/// that is not named by its key needs a duration. (Said as a schema, it would make generators write two
+/// types.)
+fn judged() -> Value {
+    let mut document = document();
+    let body = document
+        .pointer_mut("/components/schemas/AcquireBody")
+        .unwrap();
+    let properties = body["properties"].as_object_mut().unwrap();
+    assert!(properties.remove("request_id").is_some());
+    body["properties"]["lease_duration_ms"]["type"] = "integer".into();
+    let required = body["required"].as_array_mut().unwrap();
+    required.push("lease_duration_ms".into());
+    document
+}
+
+#[test]
+fn schemathesis_finds_no_contradiction_and_a_planted_one() {
+    let server = Server::with(&["--clock", "manual"]);
+    let mut judged = judged();
+    // The watch is left out: events without end.
+    let phases = ["--phases", "examples,coverage,fuzzing"];
+    let all = [&phases[..], &["--exclude-path", "/v1/watch"]].concat();
+    let output = schemathesis(&server, &judged, &all);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    assert!(said.contains("Tested: 12"), "{said}");
+    // Control: a document that promises more than the server takes.
+    let ttl = "/components/schemas/AcquireBody/properties/lease_duration_ms/minimum";
+    *judged.pointer_mut(ttl).unwrap() = 0.into();
+    let acquire = "/v1/locks/{resource_id}/acquire";
+    let some = ["--phases", "coverage", "--include-path", acquire];
+    let output = schemathesis(&server, &judged, &some);
+    let said = text(&output.stdout);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("Schema-valid request rejected"), "{said}");
+}
+
+#[test]
+fn a_generated_client_can_be_imported_whole() {
+    let server = Server::start();
+    let file = server.file("openapi.json");
+    std::fs::write(&file, document().to_string()).unwrap();
+    let client = server.file("client");
+    let output = Command::new(tool("openapi-python-client"))
+        .args(["generate", "--meta", "none", "--path"])
+        .arg(&file)
+        .arg("--output-path")
+        .arg(&client)
+        .output()
+        .unwrap();
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(!said.contains("Endpoint will not be generated"), "{said}");
+    let program = "import importlib, pkgutil, client\n\
+        names = [m.name for m in pkgutil.walk_packages(client.__path__, 'client.')]\n\
+        print(sum(1 for name in names if importlib.import_module(name)))";
+    let output = Command::new(tool("python3"))
+        .args(["-c", program])
+        .current_dir(server.dir.path())
+        .output()
+        .unwrap();
+    let modules: u32 = text(&output.stdout).trim().parse().unwrap_or(0);
+    assert!(
+        output.status.success() && modules > 40,
+        "{modules}: {}",
+        text(&output.stderr)
+    );
+}

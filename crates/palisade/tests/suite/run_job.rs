@@ -1,0 +1,277 @@
+//! `palisade run` while the lease holds: the job's status, environment, input, signals and remains.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::Stdio;
+
+use crate::common::{
+    Run, STUBBORN, STUBBORN_PIDS, Server, WHO_LIVES, is_alive, living, status, text, until,
+};
+use rustix::process::Signal;
+
+#[test]
+fn the_status_is_the_commands() {
+    let server = Server::start();
+    for code in [0, 1, 42, 255] {
+        let output = server.output(&["run", "job", "--", "sh", "-c", &format!("exit {code}")]);
+        assert_eq!(
+            (status(&output), text(&output.stderr)),
+            (code, String::new())
+        );
+    }
+    for (signal, code) in [("TERM", 143), ("KILL", 137), ("SEGV", 139)] {
+        let output = server.output(&[
+            "run",
+            "job",
+            "--",
+            "sh",
+            "-c",
+            &format!("kill -{signal} $$"),
+        ]);
+        assert_eq!(status(&output), code, "{signal}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_executed_has_the_status_of_env() {
+    let server = Server::start();
+    fs::write(server.file("plain"), "no program\n").unwrap();
+    for (program, code) in [
+        ("./plain", 126),
+        ("/", 126),
+        ("./nowhere", 127),
+        ("no-such-command-anywhere", 127),
+    ] {
+        let output = server.output(&["run", "job", "--", program]);
+        assert_eq!(status(&output), code, "{program}");
+        assert!(text(&output.stderr).contains(program));
+    }
+    assert!(
+        server.show("job")["holder"].is_null(),
+        "and the lock is released"
+    );
+}
+
+#[test]
+fn the_environment_is_as_documented_and_without_the_secret() {
+    let server = Server::start();
+    let mut command = server.palisade(&["run", "my job", "--ttl", "10s", "--", "env"]);
+    command.env("PALISADE_LOCK_TOKEN", "00112233445566778899aabbccddeeff");
+    let before = crate::common::now();
+    let output = command.output().unwrap();
+    assert_eq!(status(&output), 0, "{}", text(&output.stderr));
+    let environment = text(&output.stdout);
+    let value = |name: &str| {
+        environment
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{name}=")))
+    };
+    assert_eq!(value("PALISADE_LOCK"), Some("my job"));
+    assert_eq!(value("PALISADE_FENCING_TOKEN"), Some("1"));
+    assert_eq!(value("PALISADE_AUTHORITY"), Some(&*server.url));
+    assert_eq!(value("PALISADE_AUTHORITY_ID").map(str::len), Some(32));
+    assert_eq!(value("PALISADE_LOCK_TOKEN"), None);
+    let deadline: u64 = value("PALISADE_DEADLINE_MS").unwrap().parse().unwrap();
+    let earliest = before.as_nanos() / 1_000_000;
+    assert!(
+        deadline > earliest + 9_000,
+        "1 % of drift and 100 ms of margin come off"
+    );
+    assert!(
+        deadline < crate::common::now().as_nanos() / 1_000_000 + 10_000,
+        "counted from before the request"
+    );
+}
+
+#[test]
+fn standard_input_is_the_commands() {
+    let server = Server::start();
+    let mut command = server.palisade(&["run", "job", "--", "cat"]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"as it was\n")
+        .unwrap();
+    assert_eq!(
+        text(&child.wait_with_output().unwrap().stdout),
+        "as it was\n"
+    );
+}
+
+#[test]
+fn the_next_run_gets_the_lock_with_a_higher_token() {
+    let server = Server::start();
+    for expected in 1..=3 {
+        let output = server.output(&[
+            "run",
+            "-n",
+            "job",
+            "--",
+            "sh",
+            "-c",
+            "echo $PALISADE_FENCING_TOKEN",
+        ]);
+        assert_eq!(
+            text(&output.stdout),
+            format!("{expected}\n"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn a_lease_shorter_than_the_job_is_renewed() {
+    let server = Server::start();
+    let run = server.run(&[
+        "job",
+        "--ttl",
+        "400ms",
+        "--",
+        "sh",
+        "-c",
+        "while ! [ -e stop ]; do sleep 0.01; done; exit 7",
+    ]);
+    until("the lock to be held", || {
+        !server.show("job")["holder"].is_null()
+    });
+    let end = crate::common::now().after(std::time::Duration::from_millis(1_500).into());
+    crate::common::until_time(end); // three times its ttl
+    fs::write(server.file("stop"), "").unwrap();
+    assert_eq!(status(&run.end()), 7);
+}
+
+#[test]
+fn what_the_command_leaves_behind_is_dead_before_the_lock_is_released() {
+    let server = Server::start();
+    // The command ends; three others that ignore SIGTERM would go on, one of them outside the group.
+    let leaving = STUBBORN.replace(
+        "while :; do sleep 1000; done",
+        "while ! [ -e stop ]; do sleep 0.01; done; exit 5",
+    );
+    let first = server.run(&["job", "--grace", "300ms", "--", "sh", "-c", &leaving]);
+    let pids = server.pids("pids", STUBBORN_PIDS);
+    let second = server.run(&["job", "--", "sh", "-c", WHO_LIVES]);
+    until("the second to wait", || server.show("job")["waiters"] == 1);
+    assert_eq!(
+        living(&pids).len(),
+        STUBBORN_PIDS,
+        "control: the look finds who lives"
+    );
+    fs::write(server.file("stop"), "").unwrap();
+    let second = second.end();
+    assert_eq!(
+        (status(&second), text(&second.stdout)),
+        (0, String::new()),
+        "nothing lived when it was granted"
+    );
+    assert_eq!(status(&first.end()), 5, "leftovers are no loss");
+    assert_eq!(living(&pids), [0; 0]);
+}
+
+/// Says which signals came; the last one ends it.
+const LISTENER: &str = r#"
+    for signal in TERM INT HUP QUIT USR1 USR2 WINCH; do trap "echo $signal >> heard" $signal; done
+    echo $$ >> pids
+    while ! [ -e stop ]; do sleep 0.01; done
+"#;
+
+#[test]
+fn signals_are_passed_on() {
+    let server = Server::start();
+    let run = server.run(&["job", "--", "sh", "-c", LISTENER]);
+    let job = server.pids("pids", 1)[0];
+    let signals = [
+        ("USR1", Signal::USR1),
+        ("USR2", Signal::USR2),
+        ("WINCH", Signal::WINCH),
+        ("HUP", Signal::HUP),
+        ("QUIT", Signal::QUIT),
+        ("INT", Signal::INT),
+        ("TERM", Signal::TERM),
+    ];
+    // What was ignored when the tests were started (`nohup`, a shell's `&`) stays ignored by rule.
+    for (name, signal) in signals
+        .into_iter()
+        .filter(|(_, signal)| !is_ignored(job, *signal))
+    {
+        run.send(signal);
+        let heard = || fs::read_to_string(server.file("heard")).unwrap_or_default();
+        until(name, || heard().lines().any(|line| line == name));
+    }
+    fs::write(server.file("stop"), "").unwrap();
+    assert_eq!(status(&run.end()), 0, "the job decided to go on");
+}
+
+fn is_ignored(pid: i32, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
+}
+
+#[test]
+fn stopping_and_going_on_are_passed_on() {
+    let server = Server::start();
+    let run = server.run(&[
+        "job",
+        "--ttl",
+        "1h",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ >> pids; exec sleep 1000",
+    ]);
+    let job = server.pids("pids", 1)[0];
+    run.send(Signal::TSTP);
+    until("both to stop", || {
+        crate::common::is_stopped(job) && crate::common::is_stopped(run.pid())
+    });
+    run.send(Signal::CONT);
+    until("both to go on", || {
+        !crate::common::is_stopped(job) && !crate::common::is_stopped(run.pid())
+    });
+    run.send(Signal::TERM);
+    assert_eq!(status(&run.end()), 143);
+}
+
+#[test]
+fn a_command_that_ignores_terminate_keeps_its_lock() {
+    let server = Server::start();
+    let run = server.run(&["job", "--", "sh", "-c", STUBBORN]);
+    let pids = server.pids("pids", STUBBORN_PIDS);
+    run.send(Signal::TERM);
+    run.send(Signal::TERM);
+    assert!(!server.show("job")["holder"].is_null());
+    assert_eq!(living(&pids).len(), STUBBORN_PIDS);
+    drop(run);
+    until("the group to die with palisade", || !is_alive(pids[0]));
+    // palisade was killed, so the one that left the group is out of reach: as documented.
+    for pid in living(&pids) {
+        crate::common::send(pid, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_signal_while_waiting_leaves_the_queue() {
+    let server = Server::start();
+    let holder = server.run(&["job", "--", "sh", "-c", "echo $$ >> pids; exec sleep 1000"]);
+    server.pids("pids", 1);
+    let waiting = Run::start(&mut server.palisade(&["run", "job", "--", "touch", "ran"]));
+    until("the second to wait", || server.show("job")["waiters"] == 1);
+    waiting.send(Signal::TERM);
+    assert_eq!(status(&waiting.end()), 143);
+    until("the queue to be empty", || {
+        server.show("job")["waiters"] == 0
+    });
+    assert!(!server.file("ran").exists());
+    drop(holder);
+}

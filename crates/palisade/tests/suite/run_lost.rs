@@ -1,0 +1,256 @@
+//! `palisade run` when the lease does not hold: nothing of the job is alive when somebody else can be granted.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::common::proxy::Proxy;
+use crate::common::{
+    Run, STUBBORN, STUBBORN_PIDS, Server, WHO_LIVES, exists, is_alive, living, now, send, status,
+    stop, text, until, until_dead, until_time,
+};
+use palisade_core::Timestamp;
+use rustix::process::Signal;
+
+const TTL: Duration = Duration::from_millis(1_500);
+
+fn after(at: Timestamp, duration: Duration) -> Timestamp {
+    at.after(duration.into())
+}
+
+/// A stubborn job behind a network that can be frozen.
+fn stubborn(server: &Server, url: &str) -> (Run, Vec<i32>) {
+    let mut command = server.palisade(&["run", "job", "--ttl", "1500ms", "--json"]);
+    command.args([
+        "--on-lost",
+        "env | grep PALISADE_ > lost",
+        "--",
+        "sh",
+        "-c",
+        STUBBORN,
+    ]);
+    let run = Run::start(command.env("PALISADE_AUTHORITY", url));
+    let pids = server.pids("pids", STUBBORN_PIDS);
+    (run, pids)
+}
+
+/// Somebody else in the queue, whose command prints who of the first job lives when it is granted.
+fn next_holder(server: &Server) -> Run {
+    let next = server.run(&["job", "--wait", "1m", "--", "sh", "-c", WHO_LIVES]);
+    until("the next to wait", || server.show("job")["waiters"] == 1);
+    next
+}
+
+#[test]
+fn when_the_network_freezes_everything_is_dead_before_another_is_granted() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server.url);
+    let (run, pids) = stubborn(&server, &proxy.url);
+    let next = next_holder(&server);
+    proxy.freeze();
+    let next = next.end();
+    assert_eq!(
+        (status(&next), text(&next.stdout)),
+        (0, String::new()),
+        "who lived when it was granted"
+    );
+    let output = run.end();
+    assert_eq!(status(&output), 123);
+    assert_eq!(
+        crate::common::json(&output.stderr)["error"]["code"],
+        "expired"
+    );
+    let lost = fs::read_to_string(server.file("lost")).unwrap();
+    for line in [
+        "PALISADE_LOCK=job",
+        "PALISADE_FENCING_TOKEN=1",
+        "PALISADE_LOST_REASON=expired",
+    ] {
+        assert!(lost.lines().any(|seen| seen == line), "{line} in {lost}");
+    }
+    assert!(!lost.contains("PALISADE_LOCK_TOKEN"));
+    assert_eq!(living(&pids), [0; 0]);
+}
+
+#[test]
+fn control_without_wrapper_and_watchdog_the_job_lives_when_another_is_granted() {
+    let server = Server::start();
+    let proxy = Proxy::to(&server.url);
+    let (run, pids) = stubborn(&server, &proxy.url);
+    let next = next_holder(&server);
+    let watchdog = run.watchdog();
+    stop(run.pid());
+    stop(watchdog);
+    let next = next.end();
+    assert_eq!(
+        text(&next.stdout).lines().count(),
+        STUBBORN_PIDS,
+        "the look that found nobody finds them here"
+    );
+    // Woken past its deadline, it kills at once: there is no grace left.
+    run.send(Signal::CONT);
+    until_dead(&pids);
+    send(watchdog, Signal::CONT);
+    assert_eq!(status(&run.end()), 123);
+}
+
+#[test]
+fn a_stopped_server_costs_the_lock_and_the_job_is_dead_within_the_ttl() {
+    let server = Server::start();
+    let (run, pids) = stubborn(&server, &server.url);
+    // No renewal that is acknowledged was sent later than this.
+    let last = now();
+    stop(server.pid());
+    until_dead(&pids);
+    assert!(
+        now() < after(last, TTL),
+        "dead after {:?}",
+        now().since(last)
+    );
+    assert_eq!(status(&run.end()), 123);
+    assert!(exists(&server.file("lost")), "the hook ran");
+}
+
+#[test]
+fn a_wrapper_that_is_stopped_past_its_ttl_is_no_excuse() {
+    let server = Server::start();
+    let (run, pids) = stubborn(&server, &server.url);
+    // The deadline covers the group; who left it is out of the watchdog's reach.
+    let group = [pids[0], pids[2], pids[3]];
+    let group: Vec<i32> = group
+        .into_iter()
+        .filter(|pid| in_group(*pid, pids[0]))
+        .collect();
+    let last = now();
+    stop(run.pid());
+    until_dead(&group);
+    assert!(
+        now() < after(last, TTL),
+        "dead after {:?}",
+        now().since(last)
+    );
+    until_time(after(last, TTL));
+    run.send(Signal::CONT);
+    assert_eq!(status(&run.end()), 123);
+    assert_eq!(living(&pids), [0; 0], "the wrapper reaches the others too");
+    assert!(exists(&server.file("lost")));
+}
+
+fn in_group(pid: i32, group: i32) -> bool {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::getpgid(Some(pid)).is_ok_and(|of| of.as_raw_nonzero().get() == group)
+}
+
+#[test]
+fn when_the_wrapper_is_killed_the_group_dies_and_without_the_watchdog_it_would_not() {
+    let server = Server::start();
+    let (run, pids) = stubborn(&server, &server.url);
+    let group: Vec<i32> = pids
+        .iter()
+        .copied()
+        .filter(|pid| in_group(*pid, pids[0]))
+        .collect();
+    assert_eq!(group.len(), STUBBORN_PIDS - 1);
+    let watchdog = run.watchdog();
+    stop(watchdog);
+    run.send(Signal::KILL);
+    until("the command to die of its parent's death", || {
+        !is_alive(pids[0])
+    });
+    // Control: that reaches the command alone, and nothing else does while the watchdog is stopped.
+    assert_eq!(living(&group).len(), group.len() - 1);
+    send(watchdog, Signal::CONT);
+    until_dead(&group);
+    until("the watchdog to end", || !is_alive(watchdog));
+    for pid in living(&pids) {
+        send(pid, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_watchdog_that_is_killed_is_replaced() {
+    let server = Server::start();
+    let (run, pids) = stubborn(&server, &server.url);
+    let group: Vec<i32> = pids
+        .iter()
+        .copied()
+        .filter(|pid| in_group(*pid, pids[0]))
+        .collect();
+    let first = run.watchdog();
+    send(first, Signal::KILL);
+    until("another watchdog", || {
+        !is_alive(first) && run.watchdog() != first
+    });
+    until("it to watch", || {
+        // In a session of its own it is ready.
+        let pid = rustix::process::Pid::from_raw(run.watchdog()).unwrap();
+        rustix::process::getsid(Some(pid)).is_ok_and(|session| session == pid)
+    });
+    run.send(Signal::KILL);
+    until_dead(&group);
+    for pid in living(&pids) {
+        send(pid, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_revoked_lock_terminates_the_job_at_once() {
+    let server = Server::start();
+    let job = "trap 'echo told > told; exit 0' TERM; echo $$ >> pids; while :; do sleep 0.01; done";
+    let run = server.run(&[
+        "job",
+        "--ttl",
+        "3s",
+        "--on-lost",
+        "echo $PALISADE_LOST_REASON > lost",
+        "--",
+        "sh",
+        "-c",
+        job,
+    ]);
+    let pids = server.pids("pids", 1);
+    let broken = server.output(&["break", "job", "--token", "1", "--reason", "test"]);
+    assert_eq!(status(&broken), 0, "{}", text(&broken.stderr));
+    // It hears of it with the next renewal: long before the deadline.
+    let output = run.end();
+    assert_eq!(status(&output), 123, "although the command said 0");
+    assert!(exists(&server.file("told")) && exists(&server.file("lost")));
+    assert!(
+        text(&output.stderr).contains("revoked by an operator"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(living(&pids), [0; 0]);
+}
+
+#[test]
+fn a_stubborn_job_of_a_revoked_lock_is_killed_after_the_grace() {
+    let server = Server::start();
+    let mut command = server.palisade(&["run", "job", "--ttl", "3s", "--grace", "100ms", "--"]);
+    let run = Run::start(command.args(["sh", "-c", STUBBORN]));
+    let pids = server.pids("pids", STUBBORN_PIDS);
+    let last = now();
+    server.output(&["break", "job", "--token", "1", "--reason", "test"]);
+    until_dead(&pids);
+    // The next renewal tells, a third of the lease later at most; SIGTERM alone would have killed nobody.
+    let took = now().since(last);
+    assert!(
+        took < Duration::from_secs(2).into(),
+        "dead after {took:?}, not only at the deadline"
+    );
+    assert_eq!(status(&run.end()), 123);
+}
+
+#[test]
+fn a_loss_that_only_the_release_tells_of_is_a_loss() {
+    let server = Server::start();
+    let job = "echo $$ >> pids; while ! [ -e stop ]; do sleep 0.01; done; exit 5";
+    // The next renewal is 20 minutes away.
+    let run = server.run(&["job", "--ttl", "1h", "--", "sh", "-c", job]);
+    server.pids("pids", 1);
+    server.output(&["break", "job", "--token", "1", "--reason", "test"]);
+    fs::write(server.file("stop"), "").unwrap();
+    let output = run.end();
+    let said = text(&output.stderr);
+    assert_eq!(status(&output), 123, "{said}");
+    assert!(said.contains("an operator took it"), "{said}");
+}

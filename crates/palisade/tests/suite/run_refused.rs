@@ -1,0 +1,145 @@
+//! `palisade run` that runs nothing: not acquired, no server, a wrong command line.
+
+use std::time::Duration;
+
+use crate::common::{Server, now, palisade, status, text};
+
+/// A server, and a run that holds `job`.
+fn held() -> (Server, crate::common::Run) {
+    let server = Server::start();
+    let run = server.run(&["job", "--", "sh", "-c", "echo $$ >> pids; exec sleep 1000"]);
+    server.pids("pids", 1);
+    (server, run)
+}
+
+#[test]
+fn without_a_wait_a_held_lock_is_124_at_once() {
+    let (server, _run) = held();
+    let before = now();
+    for flags in [&["-n"][..], &["--no-wait"], &["--wait", "0"], &["-w", "0s"]] {
+        let output = server.output(&[&["run", "job"], flags, &["--", "touch", "ran"]].concat());
+        assert_eq!(status(&output), 124);
+        assert!(
+            text(&output.stderr).contains("job is held by"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    assert!(
+        now().since(before).to_duration() < Duration::from_secs(10),
+        "far less than any wait"
+    );
+    assert!(!server.file("ran").exists());
+}
+
+#[test]
+fn a_wait_that_elapses_is_124_and_not_before() {
+    let (server, _run) = held();
+    let before = now();
+    let output = server.output(&[
+        "run", "job", "--wait", "300ms", "--json", "--", "touch", "ran",
+    ]);
+    assert_eq!(status(&output), 124);
+    assert!(now().since(before).to_duration() >= Duration::from_millis(300));
+    let error = &crate::common::json(&output.stderr)["error"];
+    assert_eq!(
+        (&error["code"], &error["holder"]["fencing_token"]),
+        (&"held".into(), &1.into())
+    );
+    assert!(!server.file("ran").exists());
+}
+
+#[test]
+fn no_server_is_125_and_says_how_to_start_one() {
+    // A port that was free a moment ago: nobody listens on it.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let url = format!("http://127.0.0.1:{port}");
+    for command in [
+        &["run", "job", "--", "true"][..],
+        &["acquire", "job"],
+        &["ls"],
+        &["show", "job"],
+    ] {
+        let output = palisade()
+            .args(command)
+            .env("PALISADE_AUTHORITY", &url)
+            .output()
+            .unwrap();
+        assert_eq!(status(&output), 125, "{command:?}");
+        let message = text(&output.stderr);
+        assert!(
+            message.contains("palisade serve") && message.contains(&url),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_meant_is_refused() {
+    for url in [
+        "",
+        "nonsense",
+        "ftp://host",
+        "http://",
+        "http://user:secret@host",
+        "http://host:0",
+        "http://host/path",
+    ] {
+        let output = palisade()
+            .args(["show", "job", "--authority", url])
+            .output()
+            .unwrap();
+        assert_eq!(status(&output), 2, "{url}: {}", text(&output.stderr));
+        let output = palisade()
+            .args(["run", "job", "--authority", url, "--", "true"])
+            .output()
+            .unwrap();
+        assert_eq!(status(&output), 125, "{url}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_wrong_command_line_of_run_is_125_because_2_may_be_the_jobs() {
+    let server = Server::start();
+    for (arguments, message) in [
+        (&["job"][..], "<CMD>"),
+        (&["job", "--"], "<CMD>"),
+        (&["job", "true"], "unexpected argument 'true'"),
+        (&["--", "true"], "<LOCK>"),
+        (&["", "--", "true"], "lock name is empty"),
+        (
+            &["job", "--ttl", "0", "--", "true"],
+            "100 ms ..= 86400000 ms",
+        ),
+        (
+            &["job", "--ttl", "-5s", "--", "true"],
+            "100 ms ..= 86400000 ms",
+        ),
+        (
+            &["job", "--ttl", "soon", "--", "true"],
+            "100 ms ..= 86400000 ms",
+        ),
+        (&["job", "--wait", "25h", "--", "true"], "0 ..= 86400000 ms"),
+        (
+            &["job", "-n", "-w", "1s", "--", "true"],
+            "cannot be used with",
+        ),
+        (&["job", "--grace", "8s", "--", "true"], "0 ..= 7500 ms"),
+        (&["job", "--grace", "-1s", "--", "true"], "negative"),
+        (&["job", "--nonsense", "--", "true"], "--nonsense"),
+        (&["job", "--lock-token", "00", "--", "true"], "--lock-token"),
+    ] {
+        let output = server.output(&[&["run"], arguments].concat());
+        let said = text(&output.stderr);
+        assert_eq!(status(&output), 125, "{arguments:?}: {said}");
+        assert!(said.contains(message), "{arguments:?}: {said}");
+    }
+    assert!(
+        server.output(&["ls", "--json"]).stdout.is_empty(),
+        "and nothing is held"
+    );
+}

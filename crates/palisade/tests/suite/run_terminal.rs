@@ -1,0 +1,152 @@
+//! `palisade run` on a terminal: ctrl-C, ctrl-Z and reading belong to the job, and the terminal comes back.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+
+use crate::common::{Server, until};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+/// A shell on a terminal of its own.
+struct Session {
+    keyboard: File,
+    screen: Arc<Mutex<String>>,
+    shell: Child,
+}
+
+impl Session {
+    /// `flags` are the shell's: `-im` has job control, `-c` has not.
+    fn start(server: &Server, flags: &[&str]) -> Session {
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let terminal = || {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&name)
+                .unwrap()
+        };
+        let mut command = Command::new("sh");
+        command
+            .args(flags)
+            .env("PALISADE", env!("CARGO_BIN_EXE_palisade"))
+            .env("PALISADE_AUTHORITY", &server.url);
+        command
+            .env("PS1", "")
+            .env_remove("ENV")
+            .current_dir(server.dir.path());
+        command
+            .stdin(terminal())
+            .stdout(terminal())
+            .stderr(terminal());
+        // SAFETY: both are plain system calls, as is allowed between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                rustix::process::setsid()?;
+                rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+                Ok(())
+            })
+        };
+        let shell = command.spawn().unwrap();
+        let keyboard = File::from(master);
+        let screen = Arc::new(Mutex::new(String::new()));
+        let (mut reader, shown) = (keyboard.try_clone().unwrap(), Arc::clone(&screen));
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4_096];
+            // Reading fails when the last program has closed the terminal.
+            while let Ok(read @ 1..) = reader.read(&mut bytes) {
+                shown
+                    .lock()
+                    .unwrap()
+                    .push_str(&String::from_utf8_lossy(&bytes[..read]));
+            }
+        });
+        Session {
+            keyboard,
+            screen,
+            shell,
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn shows(&self, text: &str) {
+        let seen = || self.screen.lock().unwrap().clone();
+        let give_up = crate::common::now().after(crate::common::SOON.into());
+        until("the screen", || {
+            seen().contains(text) || crate::common::now() >= give_up
+        });
+        assert!(
+            seen().contains(text),
+            "{text} is not on the screen:\n{}",
+            seen()
+        );
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+#[test]
+fn ctrl_c_is_for_the_job_and_the_terminal_comes_back() {
+    let server = Server::start();
+    // The shell stays what it is: one that becomes another program loses a signal that comes meanwhile.
+    let script = r#""$PALISADE" run job -- sh -c 'echo up; read line'; echo "ended $?"; read line; echo "read $line""#;
+    let mut session = Session::start(&server, &["-c", script]);
+    session.shows("up");
+    session.press("\x03");
+    session.shows("ended 130");
+    session.press("on\n");
+    session.shows("read on");
+}
+
+#[test]
+fn an_interactive_job_reads_from_the_terminal() {
+    let server = Server::start();
+    let script = r#""$PALISADE" run job -- sh -c 'echo up; read line; echo "job read $line"'; echo "ended $?""#;
+    let mut session = Session::start(&server, &["-c", script]);
+    session.shows("up");
+    session.press("words\n");
+    session.shows("job read words");
+    session.shows("ended 0");
+}
+
+#[test]
+fn a_job_in_a_pipeline_leaves_the_terminal_to_the_others() {
+    let server = Server::start();
+    let script = r#""$PALISADE" run job -- echo done | sh -c 'read line < /dev/tty; echo "the other read $line"; cat'; echo "all over""#;
+    let mut session = Session::start(&server, &["-c", script]);
+    session.press("words\n");
+    session.shows("the other read words");
+    session.shows("done");
+    session.shows("all over");
+}
+
+#[test]
+fn ctrl_z_stops_both_and_fg_goes_on_with_both() {
+    let server = Server::start();
+    let mut session = Session::start(&server, &["-im"]);
+    session.press("\"$PALISADE\" run job --ttl 1h -- sh -c 'echo $$ >> pids; read line; echo \"job read $line\"'\n");
+    let job = server.pids("pids", 1)[0];
+    session.press("\x1a");
+    until("the job to stop", || crate::common::is_stopped(job));
+    session.press("echo the shell\" is back\"\n");
+    session.shows("the shell is back");
+    session.press("fg\n");
+    until("the job to go on", || !crate::common::is_stopped(job));
+    session.press("words\n");
+    session.shows("job read words");
+    session.press("echo all\" over\"\n");
+    session.shows("all over");
+}
