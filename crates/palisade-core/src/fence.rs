@@ -1,10 +1,13 @@
 //! The fence's decision: what a resource admits.
 //!
 //! ```text
-//!   FenceState ┐                    ┌ Admit    carry it out and store the next state, in one step
-//!   Pass, Op   ├──► Rule::decide ──►┼ Repeat   answer with the result recorded the first time
-//!   Rule       ┘                    └ Reject   change nothing and say why
+//!   FenceRecord      ┐                           ┌ Admit    carry it out, store the next record, in one step
+//!   Pass, Op, digest ├──► FenceRecord::decide ──►┼ Repeat   answer with the result recorded the first time
+//!   Rule             ┘    (Rule::decide without  └ Reject   change nothing and say why
+//!                          digest and result)
 //! ```
+//!
+//! `vectors/fence.json` has the decision as data, for the implementations in other languages.
 //!
 //! The textbook check ("refuse a *write* below the highest seen") loses acknowledged updates: a
 //! delayed write of the old holder may land between the new holder's read and its write. The cure is
@@ -19,12 +22,15 @@
 //! | write, sequence number | admit and raise | higher: admit · equal: repeat · lower: reject | reject: stale |
 //! | strict: second write | – | reject: already written | reject: stale |
 //!
-//! Nothing here does I/O, allocates or knows time: whether a lease has expired is the authority's
+//! Nothing here does I/O or knows time: whether a lease has expired is the authority's
 //! business. The fence orders, it does not enforce expiry.
 
 mod comparison;
+mod record;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vectors;
 mod verdict;
 
 use core::fmt;
@@ -33,6 +39,7 @@ use crate::limits::restore_leap;
 use crate::name::{AuthorityId, LockName};
 use crate::token::Token;
 
+pub use record::FenceRecord;
 pub use verdict::{Reject, Verdict};
 
 /// Position of a write among the writes of one grant, `0 ..= 2^53 - 1`; gaps are allowed.
@@ -298,10 +305,8 @@ impl Rule {
         }
     }
 
-    /// Judges one operation. Total: every state and every operation has a verdict.
-    ///
-    /// The caller carries out an admitted operation and stores the next state **in one atomic, durable
-    /// step** (rule F1), and only then answers.
+    /// Judges one operation by the state alone. Total: every state and every operation has a verdict. A repeat
+    /// is recognised by its number; [`FenceRecord::decide`] compares the digest as well.
     pub fn decide(&self, state: &FenceState, pass: Pass<'_>, op: Op) -> Verdict {
         match self.mode {
             Mode::Claim | Mode::Strict => self.claim(state, pass, op),

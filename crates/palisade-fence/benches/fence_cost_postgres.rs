@@ -111,13 +111,14 @@ impl Worker {
             Arm::Pessimistic => {
                 let mut tx = self.client.transaction().await.unwrap();
                 let records = Records::new(Strategy::Pessimistic);
-                records.write(&mut tx, row, token, &data).await.unwrap();
+                let written = records.write(&mut tx, row, token, &data).await;
+                assert!(written.unwrap().is_admitted());
                 tx.commit().await.unwrap();
             }
             Arm::PlainTransaction | Arm::GuardRow | Arm::PlainPessimistic => {
                 let mut tx = self.client.transaction().await.unwrap();
                 if arm == Arm::GuardRow {
-                    claim(&mut tx, row, token).await.unwrap();
+                    assert!(claim(&mut tx, row, token).await.unwrap().is_admitted());
                 } else if arm == Arm::PlainPessimistic {
                     tx.query_one(&self.lock, &[row]).await.unwrap();
                 }

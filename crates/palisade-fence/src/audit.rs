@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use palisade_core::fence::{Pass, Reject};
 use palisade_core::{AuthorityId, LockName, Token};
 
+use crate::checked::Checked;
+
 /// Every reason: those of [`Reject::CODES`], then those for which a request is refused before a fence
 /// judges it, as their codes are on the wire.
 pub const REASONS: [&str; Reject::CODES.len() + REFUSED.len()] = {
@@ -124,6 +126,16 @@ pub fn rejected(resource: &str, pass: Option<Pass<'_>>, reject: &Reject) {
             resource, token, highest, authority, lock, reason, "rejected"
         ),
     }
+}
+
+/// Records a rejection and returns it as the answer.
+#[cfg_attr(
+    not(feature = "memory"),
+    allow(dead_code, reason = "not every fence uses it")
+)]
+pub(crate) fn reject<T>(resource: &str, pass: Option<Pass<'_>>, reject: Reject) -> Checked<T> {
+    rejected(resource, pass, &reject);
+    Checked::Rejected(reject)
 }
 
 /// Notes a request that was refused before a fence judged it: where it went, its resource and token if

@@ -1,11 +1,13 @@
-//! The guard row of a fence: its columns, and the state that they represent. It is independent of any
+//! The guard row of a fence: its columns, and the record that they represent. It is independent of any
 //! database.
 //!
 //! ```text
-//!   row of palisade_fence ──► GuardRow ──► FenceState ──► Rule::decide ──► GuardRow ──► row
+//!   row of palisade_fence ──► GuardRow ──► FenceRecord::decide ──► GuardRow ──► row
 //! ```
 
-use palisade_core::fence::{FenceState, Mark, Op, Pass, Reject, Rule, Sequence, Verdict, Written};
+use palisade_core::fence::{
+    FenceRecord, FenceState, Mark, Op, Pass, Rule, Sequence, Verdict, Written,
+};
 use palisade_core::{AuthorityId, LockName, Token};
 
 /// The data kept for a numbered write, so that its repeat is recognised and answered (rule F5).
@@ -57,17 +59,6 @@ pub struct Numbered {
     pub digest: u64,
 }
 
-/// The decision about the row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
-    /// The operation is admitted; this is the new row, unless it is unchanged.
-    Admit(Option<GuardRow>),
-    /// The write was already carried out; this was its answer.
-    Repeat(Option<Vec<u8>>),
-    /// The operation is rejected; nothing changes.
-    Reject(Reject),
-}
-
 /// Parses a token from a column; 0 means that there is none yet.
 pub(crate) fn token(column: &'static str, number: i64) -> Result<Option<Token>, Corrupt> {
     let corrupt = |_| Corrupt {
@@ -114,60 +105,46 @@ impl GuardRow {
         })
     }
 
-    /// The row of a fence that an operator has re-armed: nothing is recorded.
-    #[cfg(any(feature = "dynamodb", feature = "object-store"))]
-    pub(crate) fn armed(state: &FenceState) -> GuardRow {
-        GuardRow::of(state, Recorded::default())
+    /// Returns the record that the row represents.
+    fn record(&self) -> Result<FenceRecord, Corrupt> {
+        Ok(FenceRecord {
+            state: self.state()?,
+            digest: self.recorded.digest.map(i64::cast_unsigned),
+            result: self.recorded.result.clone(),
+        })
     }
 
-    fn of(state: &FenceState, recorded: Recorded) -> GuardRow {
+    /// Decides an operation on this row, as [`FenceRecord::decide`] does.
+    pub(crate) fn decide(
+        &self,
+        rule: Rule,
+        pass: Option<Pass<'_>>,
+        op: Op,
+        digest: Option<u64>,
+    ) -> Result<Verdict<GuardRow>, Corrupt> {
+        let verdict = self.record()?.decide(rule, pass, op, digest);
+        Ok(verdict.map(GuardRow::from))
+    }
+}
+
+impl From<FenceRecord> for GuardRow {
+    fn from(record: FenceRecord) -> GuardRow {
+        let state = record.state;
         let written = state.mark.map_or(Written::Nothing, |mark| mark.written);
         GuardRow {
-            authority: state.authority.as_ref().map(|id| id.as_str().to_owned()),
-            lock: state.lock.as_ref().map(|name| name.as_str().to_owned()),
             token: state.highest().map(|token| bigint(token.get())),
+            authority: state.authority.map(|id| id.as_str().to_owned()),
+            lock: state.lock.map(|name| name.as_str().to_owned()),
             written: written != Written::Nothing,
             sequence: match written {
                 Written::Through(number) => Some(bigint(number.get())),
                 Written::Nothing | Written::Unnumbered => None,
             },
-            recorded,
-        }
-    }
-
-    /// Decides an operation on this row; `digest` belongs to a numbered write.
-    pub(crate) fn decide(
-        &self,
-        rule: Rule,
-        pass: Pass<'_>,
-        op: Op,
-        digest: Option<u64>,
-    ) -> Result<Decision, Corrupt> {
-        let digest = digest.map(u64::cast_signed);
-        let before = self.state()?;
-        Ok(match rule.decide(&before, pass, op) {
-            Verdict::Reject(reject) => Decision::Reject(reject),
-            Verdict::Admit(None) => Decision::Admit(None),
-            Verdict::Admit(Some(state)) => {
-                let same_grant = before.highest() == state.highest();
-                let recorded = match op {
-                    Op::Write(Some(_)) => Recorded {
-                        digest,
-                        result: None,
-                    },
-                    _ if same_grant => self.recorded.clone(),
-                    _ => Recorded::default(),
-                };
-                Decision::Admit(Some(GuardRow::of(&state, recorded)))
-            }
-            Verdict::Repeat if self.recorded.digest == digest => {
-                Decision::Repeat(self.recorded.result.clone())
-            }
-            Verdict::Repeat => match op {
-                Op::Write(Some(last)) => Decision::Reject(Reject::SequenceReused { last }),
-                _ => Decision::Admit(None),
+            recorded: Recorded {
+                digest: record.digest.map(u64::cast_signed),
+                result: record.result,
             },
-        })
+        }
     }
 }
 
@@ -205,20 +182,20 @@ mod tests {
     }
 
     #[test]
-    fn a_state_survives_a_round_trip() {
+    fn a_record_survives_a_round_trip() {
         let full = GuardRow {
             authority: Some("ours".to_owned()),
             lock: Some("orders".to_owned()),
             token: Some(7),
             written: true,
             sequence: Some(3),
-            recorded: Recorded::default(),
+            recorded: Recorded {
+                digest: Some(-1),
+                result: Some(b"done".to_vec()),
+            },
         };
         for row in [GuardRow::default(), row(7), full] {
-            assert_eq!(
-                GuardRow::of(&row.state().unwrap(), Recorded::default()),
-                row
-            );
+            assert_eq!(GuardRow::from(row.record().unwrap()), row);
         }
     }
 
@@ -245,19 +222,5 @@ mod tests {
         ] {
             assert_eq!(bad.state().unwrap_err().column, column);
         }
-    }
-
-    #[test]
-    fn a_repeat_is_recognised_by_its_content() {
-        let number = Sequence::new(1).unwrap();
-        let (pass, op) = (Pass::new(Token::FIRST), Op::Write(Some(number)));
-        let first = GuardRow::default().decide(Rule::CLAIM, pass, op, Some(9));
-        let Ok(Decision::Admit(Some(row))) = first else {
-            panic!("{first:?}");
-        };
-        let again = |digest| row.decide(Rule::CLAIM, pass, op, Some(digest)).unwrap();
-        assert_eq!(again(9), Decision::Repeat(None));
-        let reused = Reject::SequenceReused { last: number };
-        assert_eq!(again(8), Decision::Reject(reused));
     }
 }

@@ -26,7 +26,7 @@
 //! * `conformance` – the suite that every fence must pass (feature `conformance`).
 //!
 //! A denial is a value, [`Checked::Rejected`]; `Err` is for faults only: a disk that failed, a bound that was
-//! reached, a name that is not valid.
+//! reached, a name that is not valid. [`FaultKind`] says what to do about a fault.
 
 mod account;
 mod admin;
@@ -37,6 +37,7 @@ mod claimed;
 pub mod conformance;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
+mod fault;
 mod fence;
 #[cfg(feature = "files")]
 pub mod files;
@@ -95,11 +96,12 @@ pub use account::{Account, Fate};
 pub use admin::{Admin, Listed};
 pub use checked::{Admitted, Checked};
 pub use claimed::{Claimed, enter, enter_all};
+pub use fault::FaultKind;
 pub use fence::{Change, Fence, Write};
 pub use name::{Invalid, ObjectPath, PathFault, ResourceId};
 #[cfg(any(feature = "memory", feature = "store"))]
 pub use objects::{Fault, Limits, View};
 pub use palisade_core::fence::{
-    DEFAULT_MAX_JUMP, FenceState, FloorTooLow, Mark, Mode, Op, Pass, Rearm, Reject, Rule, Sequence,
-    Verdict, Written,
+    DEFAULT_MAX_JUMP, FenceRecord, FenceState, FloorTooLow, Mark, Mode, Op, Pass, Rearm, Reject,
+    Rule, Sequence, Verdict, Written,
 };

@@ -14,10 +14,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use palisade_core::fence::{Op, Pass, Rule, Verdict};
 use serde::{Deserialize, Serialize};
 
-use crate::guard_row::{Corrupt, Decision, GuardRow};
+use crate::guard_row::GuardRow;
 
 /// How often an operation is decided again because other writers were faster.
 pub(crate) const ATTEMPTS: u32 = 32;
@@ -64,23 +63,6 @@ impl Stamped {
             .state()
             .map(|_| ())
             .map_err(|corrupt| corrupt.to_string())
-    }
-
-    /// Decides an operation; a pass of `None` is a write by code without a token.
-    pub(crate) fn decide(
-        &self,
-        rule: Rule,
-        pass: Option<Pass<'_>>,
-        op: Op,
-        digest: Option<u64>,
-    ) -> Result<Decision, Corrupt> {
-        let Some(pass) = pass else {
-            return Ok(match self.guard.state()?.decide_tokenless_write() {
-                Verdict::Reject(reject) => Decision::Reject(reject),
-                Verdict::Admit(_) | Verdict::Repeat => Decision::Admit(None),
-            });
-        };
-        self.guard.decide(rule, pass, op, digest)
     }
 
     /// Adds a new id to the row and returns it.

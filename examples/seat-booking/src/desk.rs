@@ -1,7 +1,8 @@
 //! One customer's booking desk, with its connection to the database and to the payment provider.
 
 use palisade_client::Token;
-use palisade_fence::postgres::{Refused, claim};
+use palisade_fence::Checked;
+use palisade_fence::postgres::claim;
 use tokio_postgres::{Client, NoTls, Transaction};
 
 use crate::{Failure, Mode};
@@ -39,10 +40,11 @@ impl Desk {
     /// older token changes the data that was read here.
     ///
     /// # Errors
-    /// Errors of the fence and the database.
-    pub async fn is_free(&mut self, seat: &str, token: Token) -> Result<bool, Refused> {
+    /// The rejection, if a newer holder has claimed the seat; errors of the database.
+    pub async fn is_free(&mut self, seat: &str, token: Token) -> Result<bool, Failure> {
         let mut tx = self.database.transaction().await?;
-        enter(self.mode, &mut tx, seat, token).await?;
+        let entered = enter(self.mode, &mut tx, seat, token).await?;
+        entered.into_result()?; // with `?`, the transaction is dropped and rolls back
         let sql = "SELECT passenger IS NULL FROM seats WHERE seat = $1";
         let free = tx.query_one(sql, &[&seat]).await?.get(0);
         tx.commit().await?;
@@ -73,22 +75,30 @@ impl Desk {
         token: Token,
         payment: i64,
     ) -> Result<Ticket, Failure> {
-        match self.write(seat, passenger, token).await {
-            Ok(()) => Ok(Ticket::Booked),
-            Err(Refused::Rejected(_)) => {
+        match self.write(seat, passenger, token).await? {
+            Checked::Admitted(_) => Ok(Ticket::Booked),
+            Checked::Rejected(_) => {
                 self.refund(payment).await?;
                 Ok(Ticket::Refunded)
             }
-            Err(Refused::Fault(fault)) => Err(fault.into()),
         }
     }
 
-    async fn write(&mut self, seat: &str, passenger: &str, token: Token) -> Result<(), Refused> {
+    async fn write(
+        &mut self,
+        seat: &str,
+        passenger: &str,
+        token: Token,
+    ) -> Result<Checked<()>, Failure> {
         let mut tx = self.database.transaction().await?;
-        enter(self.mode, &mut tx, seat, token).await?;
+        let entered = enter(self.mode, &mut tx, seat, token).await?;
+        if !entered.is_admitted() {
+            return Ok(entered); // the transaction is dropped and rolls back
+        }
         let sql = "UPDATE seats SET passenger = $2 WHERE seat = $1";
         tx.execute(sql, &[&seat, &passenger]).await?;
-        Ok(tx.commit().await?)
+        tx.commit().await?;
+        Ok(entered)
     }
 
     /// The compensation. It runs in its own transaction, because the rejected one is rolled back. A second
@@ -105,9 +115,9 @@ async fn enter(
     tx: &mut Transaction<'_>,
     seat: &str,
     token: Token,
-) -> Result<(), Refused> {
-    if mode == Mode::Fenced {
-        claim(tx, &format!("seat:{seat}"), token).await?;
+) -> Result<Checked<()>, Failure> {
+    match mode {
+        Mode::Fenced => Ok(claim(tx, &format!("seat:{seat}"), token).await?),
+        Mode::Unfenced => Ok(Checked::admitted((), None)),
     }
-    Ok(())
 }

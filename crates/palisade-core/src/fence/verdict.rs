@@ -6,16 +6,27 @@ use super::{FenceState, Sequence};
 use crate::name::{AuthorityId, LockName};
 use crate::token::Token;
 
-/// A fence's answer to one operation.
+/// A fence's answer to one operation; `S` is what the fence stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Verdict {
+pub enum Verdict<S = FenceState> {
     /// Carry it out. The state to store in the same step, or `None` if it is the one there already.
-    Admit(Option<FenceState>),
+    Admit(Option<S>),
     /// This very write was admitted before: carry out nothing, answer what was answered then.
     Repeat,
     /// Carry out nothing.
     Reject(Reject),
+}
+
+impl<S> Verdict<S> {
+    /// The same verdict, with the state to store in another form.
+    pub fn map<T>(self, f: impl FnOnce(S) -> T) -> Verdict<T> {
+        match self {
+            Verdict::Admit(next) => Verdict::Admit(next.map(f)),
+            Verdict::Repeat => Verdict::Repeat,
+            Verdict::Reject(reject) => Verdict::Reject(reject),
+        }
+    }
 }
 
 /// Why an operation was rejected, with what its holder needs to know. A normal outcome.
@@ -34,8 +45,8 @@ pub enum Reject {
     /// Strict mode: something was already written under this token, perhaps by an earlier attempt of
     /// this very write (rule F5).
     AlreadyWritten,
-    /// This sequence number was used for another write. Found by the resource, which compares what it
-    /// recorded; a repeat that is swallowed although it says something else would be a lost write.
+    /// This sequence number was used for another write, with another digest. To answer it as a repeat would
+    /// lose the write.
     SequenceReused {
         /// The sequence number.
         last: Sequence,

@@ -1,7 +1,7 @@
 -- The guard row: one for each fenced resource, in the same database as the data it guards (rule F4).
 -- A transaction that claims locks it, so check and effect commit together (rule F1).
 --
--- Names are bytes: a text collation would take 'A' for 'a', and 'a ' for 'a'.
+-- Names are compared byte by byte: with a text collation, 'A' and 'a ' would be equal to 'a'.
 CREATE TABLE IF NOT EXISTS palisade_fence (
     resource   VARBINARY(255) NOT NULL PRIMARY KEY CHECK (resource <> ''),
     authority  VARBINARY(255),

@@ -1,5 +1,5 @@
--- A ready store whose rows carry their own token. The key is 1 to 100 characters of UTF-8, compared byte by
--- byte: a text collation would take 'A' for 'a', and 'a ' for 'a'.
+-- A ready-made store. Each row carries its own token. The key has 1 to 100 characters of UTF-8 and is compared
+-- byte by byte: with a text collation, 'A' and 'a ' would be equal to 'a'.
 CREATE TABLE IF NOT EXISTS resource_records (
     resource_id        VARBINARY(400) NOT NULL PRIMARY KEY,
     resource_data      LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,

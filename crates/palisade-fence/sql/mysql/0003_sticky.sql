@@ -1,23 +1,26 @@
 -- The ratchet, and sticky enforcement (rule F9): code that forgot the fence cannot write a table.
 --
--- A driver runs this file as one query of several statements; the shell does so with
--- `mariadb --delimiter=// DATABASE < 0003_sticky.sql`. With binary logging on, making triggers and
--- procedures needs SUPER or log_bin_trust_function_creators. Then, for each table:
+-- A driver runs this file as one query of several statements. In the shell, run
+-- `mariadb --delimiter=// DATABASE < 0003_sticky.sql`. If binary logging is on, SUPER or
+-- log_bin_trust_function_creators is necessary to create triggers and procedures. Then, for each table:
 --
 --     CREATE TRIGGER orders_insert BEFORE INSERT ON orders FOR EACH ROW CALL palisade_check_token('orders');
 --     CREATE TRIGGER orders_update BEFORE UPDATE ON orders FOR EACH ROW CALL palisade_check_token('orders');
 --     CREATE TRIGGER orders_delete BEFORE DELETE ON orders FOR EACH ROW CALL palisade_check_token('orders');
 --
--- From then on every row of that table is written over a connection that has claimed the resource, by a
--- token that is still the highest. A claim by palisade-fence says so by itself; by hand it is
+-- From then on, a connection that writes a row of that table must have claimed the resource with a token that is
+-- still the highest. A claim by palisade-fence sets the token. To set it by hand:
 --
 --     SET @palisade_token = 34;          -- and, if it counts for one resource only,
 --     SET @palisade_resource = 'orders';
 --
--- What it does not stop: TRUNCATE, DROP and ALTER, which ask no trigger; rows that a foreign key cascades
--- to; statements that hit no row; writes of the connection that holds the highest token, although this
--- transaction did not claim, for variables outlive transactions (a pool that resets its connections
--- forgets them); row-based replication; and somebody who lies about the token.
+-- It does not stop:
+-- * TRUNCATE, DROP and ALTER, which fire no trigger;
+-- * changes of rows by the cascade of a foreign key, and statements that hit no row;
+-- * a transaction that did not claim, on a connection whose earlier claim still has the highest token: variables
+--   outlive transactions, unless a pool resets its connections;
+-- * row-based replication;
+-- * a program that sets a token that it was not granted.
 --
 -- For a table whose rows carry their own token:
 --
@@ -26,8 +29,8 @@
 --     CREATE TRIGGER orders_delete BEFORE DELETE ON orders FOR EACH ROW
 --         CALL palisade_check_column(OLD.last_fencing_token, NULL);
 --
--- MySQL does not tell a trigger which columns an UPDATE names, so the connection says what it is about to
--- write: SET @palisade_column_token = 34, which is palisade_fence::mysql::show_token.
+-- A trigger of MySQL cannot see which columns an UPDATE names. So the connection first sets the token that it
+-- will write: SET @palisade_column_token = 34, which palisade_fence::mysql::show_token does.
 CREATE PROCEDURE IF NOT EXISTS palisade_ratchet(
     was_named VARBINARY(255), is_named VARBINARY(255), was BIGINT, stands BIGINT, is_rearmed BOOLEAN)
     NO SQL
@@ -42,7 +45,7 @@ CREATE TRIGGER IF NOT EXISTS palisade_ratchet_update BEFORE UPDATE ON palisade_f
 CREATE TRIGGER IF NOT EXISTS palisade_ratchet_delete BEFORE DELETE ON palisade_fence FOR EACH ROW
     CALL palisade_ratchet(OLD.resource, NULL, OLD.token, NULL, FALSE);
 
--- Compares a token that was shown with the highest one; the number at the end of the words is the latter.
+-- Compares the connection's token with the highest one, which is the number at the end of the message.
 CREATE PROCEDURE IF NOT EXISTS palisade_compare(shown VARBINARY(255), highest BIGINT)
     NO SQL
 BEGIN

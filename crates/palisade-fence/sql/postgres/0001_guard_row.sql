@@ -17,8 +17,8 @@ CREATE TABLE IF NOT EXISTS palisade_fence (
     updated_at timestamptz NOT NULL DEFAULT now()
 );
 
--- The mark never goes down and is never collected, whoever writes the row. Re-arming says so by
--- SET LOCAL palisade.rearm = 'on'.
+-- The mark never goes down and is never deleted, regardless of the client that writes the row. Only a
+-- re-arming may lower it, after SET LOCAL palisade.rearm = 'on'.
 CREATE OR REPLACE FUNCTION palisade_ratchet() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('palisade.rearm', true) = 'on' THEN

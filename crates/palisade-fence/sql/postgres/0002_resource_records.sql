@@ -1,4 +1,4 @@
--- A ready store whose rows carry their own token.
+-- A ready-made store. Each row carries its own token.
 CREATE TABLE IF NOT EXISTS resource_records (
     resource_id        varchar(100) PRIMARY KEY,
     resource_data      text,

@@ -3,18 +3,19 @@
 --     SELECT palisade_sticky('orders', 'orders');    -- the table, the resource whose guard row counts
 --     SELECT palisade_unstick('orders');
 --
--- From then on every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of that table must come in a
--- transaction that carries the resource's current token. A claim by palisade-fence says so by itself;
--- by hand it is
+-- From then on, a transaction that runs INSERT, UPDATE, DELETE, MERGE, COPY or TRUNCATE on that table must
+-- carry the resource's current token. A claim by palisade-fence sets it. To set it by hand:
 --
 --     SET LOCAL palisade.token = '34';               -- and, if the transaction has several resources,
 --     SET LOCAL palisade.resource = 'orders';
 --
--- What it does not stop: a superuser or the table's owner, who may disable or drop the trigger;
--- session_replication_role = replica, which only a superuser (or whom they granted it) can set, and
--- which logical replication and pg_restore --disable-triggers rely on; the loading of a full dump, whose
--- triggers are made after its data; writes to partitions or child tables by their own names (install it
--- there too); and somebody who lies about the token, for a token is a number and no secret.
+-- It does not stop:
+-- * a superuser or the table's owner, who may disable or drop the trigger;
+-- * session_replication_role = replica, which logical replication and pg_restore --disable-triggers use, and
+--   which only a superuser, or a role with that privilege, can set;
+-- * the loading of a full dump, which creates its triggers after its data;
+-- * writes to partitions or child tables by their own names (install it there, too);
+-- * a program that sets a token that it was not granted: a token is a number, not a secret.
 CREATE OR REPLACE FUNCTION palisade_check_token() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     resource_of_table CONSTANT text := TG_ARGV[0];
@@ -62,8 +63,8 @@ BEGIN
         'FOR EACH STATEMENT EXECUTE FUNCTION palisade_check_token(%L)', target, resource);
 END $$;
 
--- The same for a table whose rows carry their own token: an UPDATE must name the token column and never
--- lower it, and a row is not deleted, for its fence lives in it.
+-- Sticky enforcement for a table whose rows carry their own token: an UPDATE must name the token column and
+-- must not lower it, and a row cannot be deleted, because it contains its fence.
 --
 --     SELECT palisade_sticky_column('orders', 'last_fencing_token');
 CREATE OR REPLACE FUNCTION palisade_check_column() RETURNS trigger LANGUAGE plpgsql AS $$

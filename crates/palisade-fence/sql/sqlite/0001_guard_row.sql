@@ -18,8 +18,8 @@ CREATE TABLE IF NOT EXISTS palisade_fence (
     updated_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
 ) STRICT;
 
--- The mark never goes down and is never collected, whoever writes the row. Re-arming says so by counting
--- itself in the same statement.
+-- The mark never goes down and is never deleted, regardless of the program that writes the row. Only a
+-- re-arming may lower it, which counts itself in the same statement.
 CREATE TRIGGER IF NOT EXISTS palisade_ratchet_update BEFORE UPDATE ON palisade_fence
 WHEN OLD.resource <> NEW.resource
     OR OLD.token IS NOT NULL AND (NEW.token IS NULL OR NEW.token < OLD.token) AND NEW.rearmed <> OLD.rearmed + 1
@@ -30,7 +30,7 @@ CREATE TRIGGER IF NOT EXISTS palisade_ratchet_delete BEFORE DELETE ON palisade_f
 BEGIN
     SELECT RAISE(ABORT, 'palisade: a fence never goes down and is never removed: re-arm it instead');
 END;
--- INSERT OR REPLACE removes a row without asking the trigger above.
+-- INSERT OR REPLACE deletes a row without firing the trigger above.
 CREATE TRIGGER IF NOT EXISTS palisade_ratchet_replace BEFORE INSERT ON palisade_fence
 WHEN EXISTS (SELECT 1 FROM palisade_fence WHERE resource = NEW.resource)
 BEGIN

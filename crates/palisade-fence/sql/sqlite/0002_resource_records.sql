@@ -1,4 +1,4 @@
--- A ready store whose rows carry their own token.
+-- A ready-made store. Each row carries its own token.
 CREATE TABLE IF NOT EXISTS resource_records (
     resource_id        VARCHAR(100) NOT NULL PRIMARY KEY
         CHECK (typeof(resource_id) = 'text' AND length(resource_id) BETWEEN 1 AND 100),

@@ -1,13 +1,15 @@
 -- Sticky enforcement (rule F9): one of three triggers that guard the table {table} by the guard row of the
 -- resource {resource}.
 --
--- Every {event} of a row must come over a connection that has claimed the resource, by a token that is
--- still the highest. A claim by palisade-fence tells the connection its token. A program that knows
--- nothing of the fence lacks the function: SQLite refuses to prepare its statement.
+-- A connection that runs {event} on a row must have claimed the resource with a token that is still the
+-- highest. A claim by palisade-fence sets the connection's token. A program without the fence does not have the
+-- function, so SQLite refuses to prepare its statement.
 --
--- What it does not stop: writes of the connection that holds the highest token, although this transaction
--- did not claim; INSERT OR REPLACE is judged as the INSERT it is; DROP TRIGGER, DROP TABLE and PRAGMA
--- writable_schema; a program that registers a function of its own by that name, or writes the file itself.
+-- It does not stop:
+-- * a transaction that did not claim, on a connection whose earlier claim still has the highest token;
+-- * the deletion in an INSERT OR REPLACE, which is judged as an INSERT;
+-- * DROP TRIGGER, DROP TABLE and PRAGMA writable_schema;
+-- * a program that registers its own function under that name, or writes the file itself.
 DROP TRIGGER IF EXISTS {trigger};
 CREATE TRIGGER {trigger} BEFORE {event} ON {table} BEGIN
     SELECT CASE

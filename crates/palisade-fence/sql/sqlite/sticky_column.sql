@@ -1,8 +1,8 @@
--- The same for the table {table}, whose rows carry their own token: an UPDATE must name {token} and never
--- lower it, and a row is not deleted, for its fence lives in it.
+-- Sticky enforcement for the table {table}, whose rows carry their own token: an UPDATE must name {token} and
+-- must not lower it, and a row cannot be deleted, because it contains its fence.
 --
--- Only an UPDATE that names the column comes by the first trigger, which leaves a note for the last. The
--- note never outlives the statement.
+-- Only an UPDATE that names the column fires the first trigger, which leaves a note for the last trigger. The
+-- note does not outlive the statement.
 CREATE TABLE IF NOT EXISTS palisade_named (note INTEGER PRIMARY KEY CHECK (note = 1));
 DROP TRIGGER IF EXISTS {named};
 CREATE TRIGGER {named} BEFORE UPDATE OF {token} ON {table} BEGIN
@@ -20,7 +20,7 @@ DROP TRIGGER IF EXISTS {delete};
 CREATE TRIGGER {delete} BEFORE DELETE ON {table} WHEN OLD.{token} <> 0 BEGIN
     SELECT RAISE(ABORT, 'palisade tokenless: the row is fenced, and its fence lives in it');
 END;
--- INSERT OR REPLACE removes a row without asking the trigger above.
+-- INSERT OR REPLACE deletes a row without firing the trigger above.
 DROP TRIGGER IF EXISTS {insert};
 CREATE TRIGGER {insert} BEFORE INSERT ON {table}
 WHEN EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key}

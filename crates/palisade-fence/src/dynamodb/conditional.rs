@@ -3,13 +3,13 @@
 
 use std::future::Future;
 
-use palisade_core::fence::{Op, Pass, Reject, Rule};
+use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
 
 use super::error::Fault;
 use super::location::{Location, Seen};
 use crate::audit;
 use crate::checked::{Admitted, Checked};
-use crate::guard_row::{Decision, Numbered};
+use crate::guard_row::Numbered;
 use crate::stamped::{ATTEMPTS, Outcome, Stamped, back_off};
 
 /// An operation at a fence.
@@ -74,17 +74,17 @@ pub(super) async fn carry_out(
     for attempt in 0..ATTEMPTS {
         back_off(attempt).await.map_err(Fault::Random)?;
         let fence = seen.fence.clone().unwrap_or_default();
-        let decision = fence.decide(rule, ask.pass, ask.op, ask.digest);
-        let next = match location.sound(decision)? {
-            Decision::Reject(reject) => return Ok(rejected(location, ask.pass, reject)),
-            Decision::Repeat(_) => {
+        let verdict = fence.guard.decide(rule, ask.pass, ask.op, ask.digest);
+        let next = match location.sound(verdict)? {
+            Verdict::Reject(reject) => return Ok(audit::reject(&location.name, ask.pass, reject)),
+            Verdict::Repeat => {
                 return Ok(Checked::Admitted(Admitted {
                     highest: location.sound(fence.guard.state())?.highest(),
                     value: seen,
                     repeat: true,
                 }));
             }
-            Decision::Admit(next) => next,
+            Verdict::Admit(next) => next,
         };
         let guard = next.as_ref().unwrap_or(&fence.guard);
         let highest = location.sound(guard.state())?.highest();
@@ -103,7 +103,7 @@ pub(super) async fn carry_out(
         };
         match effect.put(&seen, &stamped).await? {
             Put::Done => return Ok(Checked::admitted(seen, highest)),
-            Put::Missing => return Ok(rejected(location, ask.pass, Reject::Missing)),
+            Put::Missing => return Ok(audit::reject(&location.name, ask.pass, Reject::Missing)),
             Put::Refused => {}
         }
         let now = load(location).await?;
@@ -121,16 +121,6 @@ pub(super) async fn carry_out(
         }
     }
     Err(Fault::Contended { attempts: ATTEMPTS })
-}
-
-/// Records a rejection in the log and returns it.
-pub(super) fn rejected<T>(
-    location: &Location,
-    pass: Option<Pass<'_>>,
-    reject: Reject,
-) -> Checked<T> {
-    audit::rejected(&location.name, pass, &reject);
-    Checked::Rejected(reject)
 }
 
 async fn load(location: &Location) -> Result<Seen, Fault> {

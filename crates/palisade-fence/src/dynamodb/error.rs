@@ -3,6 +3,8 @@
 use aws_sdk_dynamodb::error::DisplayErrorContext;
 use palisade_core::fence::FloorTooLow;
 
+use crate::fault::FaultKind;
+
 /// A fault of the fence at DynamoDB.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
@@ -53,6 +55,22 @@ pub enum Fault {
     /// The system returned no random bytes.
     #[error("no random bytes: {0}")]
     Random(getrandom::Error),
+}
+
+impl Fault {
+    /// What to do about it.
+    #[must_use]
+    pub const fn kind(&self) -> FaultKind {
+        match self {
+            Fault::Contended { .. } | Fault::Random(_) => FaultKind::Retry,
+            Fault::Database(_) | Fault::UnknownOutcome => FaultKind::Unknown,
+            Fault::Invalid(_)
+            | Fault::Argument(_)
+            | Fault::Condition { .. }
+            | Fault::FloorTooLow(_) => FaultKind::Invalid,
+            Fault::FenceLost { .. } | Fault::Damaged { .. } => FaultKind::Operator,
+        }
+    }
 }
 
 /// Any error of the SDK.

@@ -5,14 +5,15 @@ use aws_sdk_dynamodb::types::{
     CancellationReason, Delete, Get, ReturnValuesOnConditionCheckFailure, TransactGetItem,
     TransactWriteItem,
 };
-use palisade_core::fence::{Op, Pass, Rule};
+use palisade_core::fence::{Op, Pass, Rule, Verdict};
 
 use super::Attributes;
-use super::conditional::{Ask, Effect, Put, carry_out, rejected};
+use super::conditional::{Ask, Effect, Put, carry_out};
 use super::error::{Fault, failed};
 use super::location::{Location, Seen, key_name};
+use crate::audit;
 use crate::checked::Checked;
-use crate::guard_row::{Decision, Numbered};
+use crate::guard_row::Numbered;
 use crate::stamped::{ATTEMPTS, Stamped, back_off};
 
 /// DynamoDB's limit, less the guard item itself.
@@ -52,16 +53,17 @@ impl Guard {
                 continue;
             };
             let fence = seen.fence.unwrap_or_default();
-            let decision = fence.decide(self.rule, Some(pass), Op::Read, None);
-            match self.location.sound(decision)? {
-                Decision::Reject(reject) => {
-                    return Ok(rejected(&self.location, Some(pass), reject));
+            let guard = &fence.guard;
+            let verdict = guard.decide(self.rule, Some(pass), Op::Read, None);
+            match self.location.sound(verdict)? {
+                Verdict::Reject(reject) => {
+                    return Ok(audit::reject(&self.location.name, Some(pass), reject));
                 }
-                Decision::Admit(None) | Decision::Repeat(_) => {
-                    let highest = self.location.sound(fence.guard.state())?.highest();
+                Verdict::Admit(None) | Verdict::Repeat => {
+                    let highest = self.location.sound(guard.state())?.highest();
                     return Ok(Checked::admitted(items, highest));
                 }
-                Decision::Admit(Some(_)) => match self.claim(pass).await? {
+                Verdict::Admit(Some(_)) => match self.claim(pass).await? {
                     Checked::Admitted(_) => {}
                     Checked::Rejected(reject) => return Ok(Checked::Rejected(reject)),
                 },

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
-use palisade_core::fence::{FenceState, Op, Pass, Rearm, Rule};
+use palisade_core::fence::{FenceState, Op, Pass, Rearm, Rule, Verdict};
 
-use super::conditional::{Put, rejected};
+use super::conditional::Put;
 use super::error::{Fault, failed};
 use super::guard::{Guard, transact};
 use super::location::Location;
 use super::{Attributes, FENCE};
 use crate::admin::{Admin, Listed};
+use crate::audit;
 use crate::checked::Checked;
-use crate::guard_row::Decision;
 use crate::name::ResourceId;
 use crate::stamped::{ATTEMPTS, back_off};
 
@@ -102,13 +102,13 @@ impl Guards {
             for (guard, pass) in asked.values() {
                 let seen = guard.location.load().await?;
                 let mut next = seen.fence.clone().unwrap_or_default();
-                let decision = next.decide(self.rule, Some(*pass), Op::Claim, None);
-                match guard.location.sound(decision)? {
-                    Decision::Reject(reject) => {
-                        return Ok(rejected(&guard.location, Some(*pass), reject));
+                let verdict = next.guard.decide(self.rule, Some(*pass), Op::Claim, None);
+                match guard.location.sound(verdict)? {
+                    Verdict::Reject(reject) => {
+                        return Ok(audit::reject(&guard.location.name, Some(*pass), reject));
                     }
-                    Decision::Admit(Some(row)) => (next.guard, raises) = (row, true),
-                    Decision::Admit(None) | Decision::Repeat(_) => {}
+                    Verdict::Admit(Some(row)) => (next.guard, raises) = (row, true),
+                    Verdict::Admit(None) | Verdict::Repeat => {}
                 }
                 next.stamp().map_err(Fault::Random)?;
                 let put = guard.location.put(&seen, &next, Attributes::new())?;

@@ -3,12 +3,12 @@
 
 use aws_sdk_dynamodb::types::{self, AttributeValue};
 use aws_sdk_dynamodb::{Client, Error};
-use palisade_core::fence::Rearm;
+use palisade_core::fence::{FenceRecord, Rearm};
 
 use super::conditional::Put;
 use super::error::{Fault, failed};
 use super::{Attributes, FENCE};
-use crate::guard_row::{Corrupt, GuardRow};
+use crate::guard_row::Corrupt;
 use crate::stamped::{ATTEMPTS, Stamped, back_off};
 
 /// The placeholder of the condition's value.
@@ -137,7 +137,7 @@ impl Location {
             let seen = self.load().await?;
             let mut next = seen.fence.clone().unwrap_or_default();
             let state = self.sound(next.guard.state())?.rearmed(with)?;
-            next.guard = GuardRow::armed(&state);
+            next.guard = FenceRecord::from(state).into();
             next.stamp().map_err(Fault::Random)?;
             if self.set_fence(&seen, &next).await? {
                 return Ok(());

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use palisade_core::fence::FloorTooLow;
 
+use crate::fault::FaultKind;
+
 /// A fault at a fenced folder.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
@@ -75,4 +77,19 @@ pub enum Fault {
     /// A re-arming that would lower the fence. It had no effect.
     #[error(transparent)]
     FloorTooLow(#[from] FloorTooLow),
+}
+
+impl Fault {
+    /// What to do about it.
+    #[must_use]
+    pub const fn kind(&self) -> FaultKind {
+        match self {
+            Fault::Busy { .. } => FaultKind::Retry,
+            Fault::Io { .. } => FaultKind::Unknown,
+            Fault::Invalid(_) | Fault::Name { .. } | Fault::FloorTooLow(_) => FaultKind::Invalid,
+            Fault::Lost { .. } | Fault::Corrupt { .. } | Fault::Changed { .. } => {
+                FaultKind::Operator
+            }
+        }
+    }
 }

@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_core::fence::{FenceState, Op, Pass, Rearm, Reject, Rule, Sequence};
+use palisade_core::fence::{
+    FenceRecord, FenceState, Op, Pass, Rearm, Reject, Rule, Sequence, Verdict,
+};
 
 use super::disk::{Disk, Watch};
 use super::fault::Fault;
-use super::locked::{Judged, LOCK, Locked, OWN, load};
+use super::locked::{LOCK, Locked, OWN, load};
 use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::fence::{Change, Write};
@@ -82,8 +84,8 @@ impl Folder {
     pub fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Checked<()>, Fault> {
         let pass = pass.into();
         let mut locked = self.enter()?;
-        let judged = locked.judge(self.rule, Some(pass), Op::Claim, None);
-        self.answer(judged, Some(pass), |next| {
+        let verdict = locked.decide(self.rule, Some(pass), Op::Claim, None);
+        self.answer(&mut locked, verdict, Some(pass), |locked, next| {
             locked.raise(next)?;
             Ok(Some(()))
         })
@@ -100,8 +102,8 @@ impl Folder {
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         let (path, pass) = (path(key)?, pass.into());
         let mut locked = self.enter()?;
-        let judged = locked.judge(self.rule, Some(pass), Op::Read, None);
-        self.answer(judged, Some(pass), |next| {
+        let verdict = locked.decide(self.rule, Some(pass), Op::Read, None);
+        self.answer(&mut locked, verdict, Some(pass), |locked, next| {
             locked.raise(next)?;
             self.disk.read(file(&path)).map(Some)
         })
@@ -149,13 +151,15 @@ impl Folder {
         let path = path(key)?;
         let said = sequence.map(|_| digest(&path, alter));
         let mut locked = self.enter()?;
-        let judged = locked.judge(self.rule, pass, Op::Write(sequence), said);
-        self.answer(judged, pass, |next| locked.write(next, file(&path), alter))
+        let verdict = locked.decide(self.rule, pass, Op::Write(sequence), said);
+        self.answer(&mut locked, verdict, pass, |locked, next| {
+            locked.write(next, file(&path), alter)
+        })
     }
 
     /// Reads the fence state without taking the lock.
     pub(super) fn show(&self) -> Result<Option<FenceState>, Fault> {
-        Ok(load(&self.disk, &self.name)?.map(|sidecar| sidecar.fence))
+        Ok(load(&self.disk, &self.name)?.map(|sidecar| sidecar.fence.state))
     }
 
     pub(super) fn rearm(&self, with: &Rearm<'_>) -> Result<(), Fault> {
@@ -194,29 +198,25 @@ impl Folder {
     /// Carries out an admitted operation; `None` from it means that there was nothing to change.
     fn answer<T: Default>(
         &self,
-        judged: Judged,
+        locked: &mut Locked<'_>,
+        verdict: Verdict<FenceRecord>,
         pass: Option<Pass<'_>>,
-        carry_out: impl FnOnce(super::sidecar::Sidecar) -> Result<Option<T>, Fault>,
+        carry_out: impl FnOnce(&mut Locked<'_>, Option<FenceRecord>) -> Result<Option<T>, Fault>,
     ) -> Result<Checked<T>, Fault> {
-        let reject = match judged {
-            Judged::Reject(reject) => reject,
-            Judged::Repeat => {
-                return Ok(Checked::Admitted(Admitted {
-                    value: T::default(),
-                    highest: pass.map(|pass| pass.token),
-                    repeat: true,
-                }));
-            }
-            Judged::Admit(next) => {
-                let highest = next.fence.highest();
-                match carry_out(next)? {
-                    Some(value) => return Ok(Checked::admitted(value, highest)),
-                    None => Reject::Missing,
-                }
-            }
+        let repeat = matches!(verdict, Verdict::Repeat);
+        let done = match verdict {
+            Verdict::Admit(next) => carry_out(locked, next)?.ok_or(Reject::Missing),
+            Verdict::Repeat => Ok(T::default()),
+            Verdict::Reject(reject) => Err(reject),
         };
-        audit::rejected(&self.name, pass, &reject);
-        Ok(Checked::Rejected(reject))
+        Ok(match done {
+            Ok(value) => Checked::Admitted(Admitted {
+                value,
+                highest: locked.fence().highest(),
+                repeat,
+            }),
+            Err(reject) => audit::reject(&self.name, pass, reject),
+        })
     }
 }
 

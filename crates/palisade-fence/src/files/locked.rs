@@ -13,7 +13,7 @@
 
 use std::os::fd::OwnedFd;
 
-use palisade_core::fence::{FenceState, Op, Pass, Reject, Rule, Verdict};
+use palisade_core::fence::{FenceRecord, FenceState, Op, Pass, Rule, Verdict};
 
 use super::disk::Disk;
 use super::fault::Fault;
@@ -48,16 +48,6 @@ pub(super) struct Locked<'a> {
     disk: &'a Disk,
     _lock: OwnedFd,
     held: Sidecar,
-}
-
-/// The decision about an operation.
-pub(super) enum Judged {
-    /// The operation is admitted; this is the new state.
-    Admit(Sidecar),
-    /// The operation was already carried out.
-    Repeat,
-    /// The operation is rejected; nothing changes.
-    Reject(Reject),
 }
 
 impl<'a> Locked<'a> {
@@ -96,62 +86,45 @@ impl<'a> Locked<'a> {
     }
 
     pub(super) const fn fence(&self) -> &FenceState {
-        &self.held.fence
+        &self.held.fence.state
     }
 
-    pub(super) fn judge(
+    pub(super) fn decide(
         &self,
         rule: Rule,
         pass: Option<Pass<'_>>,
         op: Op,
         digest: Option<u64>,
-    ) -> Judged {
-        let before = &self.held;
-        let verdict = match pass {
-            Some(pass) => rule.decide(&before.fence, pass, op),
-            None => before.fence.decide_tokenless_write(),
-        };
-        match (verdict, op) {
-            (Verdict::Reject(reject), _) => Judged::Reject(reject),
-            (Verdict::Repeat, Op::Write(Some(last))) if before.digest != digest => {
-                Judged::Reject(Reject::SequenceReused { last })
-            }
-            (Verdict::Repeat, _) => Judged::Repeat,
-            (Verdict::Admit(next), _) => {
-                let fence = next.unwrap_or_else(|| before.fence.clone());
-                let same_grant = fence.highest() == before.fence.highest();
-                Judged::Admit(Sidecar {
-                    digest: digest.or(before.digest.filter(|_| same_grant)),
-                    fence,
-                    pending: None,
-                    last: before.last.clone(),
-                    revision: before.revision,
-                })
-            }
-        }
+    ) -> Verdict<FenceRecord> {
+        self.held.fence.decide(rule, pass, op, digest)
     }
 
-    /// Makes a state without a write durable, unless it is the stored one.
-    pub(super) fn raise(&mut self, next: Sidecar) -> Result<(), Fault> {
-        if next.fence == self.held.fence {
-            return Ok(());
+    /// Makes a raised fence durable; `None` leaves the stored one.
+    pub(super) fn raise(&mut self, next: Option<FenceRecord>) -> Result<(), Fault> {
+        match next {
+            Some(fence) => self.replace(Sidecar {
+                fence,
+                pending: None,
+                ..self.held.clone()
+            }),
+            None => Ok(()),
         }
-        self.replace(next)
     }
 
     /// Replaces any state for a re-arming: the length of a file is forgotten.
     pub(super) fn rearm(&mut self, fence: FenceState) -> Result<(), Fault> {
         self.replace(Sidecar {
-            fence,
+            fence: fence.into(),
             revision: self.held.revision,
             ..Sidecar::default()
         })
     }
 
-    /// Writes under a new state. `None`: there was nothing to delete, and nothing was done.
+    /// Writes under the next fence, or under the stored one. `None`: there was nothing to delete, and nothing
+    /// was done.
     pub(super) fn write(
         &mut self,
-        next: Sidecar,
+        next: Option<FenceRecord>,
         name: &str,
         alter: &Alter,
     ) -> Result<Option<()>, Fault> {
@@ -184,7 +157,8 @@ impl<'a> Locked<'a> {
                 effect,
             }),
             last: (effect != Effect::Delete).then_some(left),
-            ..next
+            fence: next.unwrap_or_else(|| self.held.fence.clone()),
+            revision: self.held.revision,
         })?;
         self.finish()?;
         self.disk.step("answer");

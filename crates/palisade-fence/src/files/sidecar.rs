@@ -13,7 +13,7 @@
 //!   sum 5c1d9a02                CRC-32 of the lines above
 //! ```
 
-use palisade_core::fence::{FenceState, Mark, Sequence, Written};
+use palisade_core::fence::{FenceRecord, FenceState, Mark, Sequence, Written};
 use palisade_core::{AuthorityId, LockName, Token};
 
 /// The state of a fenced folder.
@@ -21,9 +21,7 @@ use palisade_core::{AuthorityId, LockName, Token};
 pub(super) struct Sidecar {
     /// The number of writes of this file, which is part of the name of its staged file.
     pub(super) revision: u64,
-    pub(super) fence: FenceState,
-    /// The digest of the write with the last sequence number; a repeat must have the same digest.
-    pub(super) digest: Option<u64>,
+    pub(super) fence: FenceRecord,
     pub(super) pending: Option<Pending>,
     pub(super) last: Option<Left>,
 }
@@ -56,7 +54,8 @@ impl Sidecar {
     pub(super) fn encode(&self) -> Vec<u8> {
         let number =
             |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());
-        let written = match self.fence.mark.map(|mark| mark.written) {
+        let FenceRecord { state, digest, .. } = &self.fence;
+        let written = match state.mark.map(|mark| mark.written) {
             None | Some(Written::Nothing) => String::new(),
             Some(Written::Unnumbered) => "yes".to_owned(),
             Some(Written::Through(last)) => last.to_string(),
@@ -74,10 +73,10 @@ impl Sidecar {
             "{HEAD}\nrevision {}\ntoken {}\nwritten {written}\ndigest {}\nauthority {}\nlock {}\n\
             pending {}\nlength {}\n",
             self.revision,
-            number(self.fence.highest().map(Token::get)),
-            number(self.digest),
-            self.fence.authority.as_ref().map_or("", |id| id.as_str()),
-            self.fence.lock.as_ref().map_or("", |name| name.as_str()),
+            number(state.highest().map(Token::get)),
+            number(*digest),
+            state.authority.as_ref().map_or("", |id| id.as_str()),
+            state.lock.as_ref().map_or("", |name| name.as_str()),
             pending.unwrap_or_default(),
             last.map_or(String::new(), |left| format!(
                 "{} {}",
@@ -113,14 +112,17 @@ impl Sidecar {
         let pending = line("pending")?.read(pending)?;
         let last = line("length")?.read(left)?;
         let written = written.unwrap_or(Written::Nothing);
+        let state = FenceState {
+            authority,
+            lock,
+            mark: token.map(|token| Mark { token, written }),
+        };
         Ok(Sidecar {
             revision,
-            fence: FenceState {
-                authority,
-                lock,
-                mark: token.map(|token| Mark { token, written }),
+            fence: FenceRecord {
+                digest,
+                ..state.into()
             },
-            digest,
             pending,
             last,
         })
@@ -191,17 +193,20 @@ mod tests {
     use super::*;
 
     fn full() -> Sidecar {
+        let state = FenceState {
+            authority: Some(AuthorityId::new("a:0f3c").unwrap()),
+            lock: Some(LockName::new("nightly").unwrap()),
+            mark: Some(Mark {
+                token: Token::MAX,
+                written: Written::Through(Sequence::MAX),
+            }),
+        };
         Sidecar {
             revision: 7,
-            fence: FenceState {
-                authority: Some(AuthorityId::new("a:0f3c").unwrap()),
-                lock: Some(LockName::new("nightly").unwrap()),
-                mark: Some(Mark {
-                    token: Token::MAX,
-                    written: Written::Through(Sequence::MAX),
-                }),
+            fence: FenceRecord {
+                digest: Some(u64::MAX),
+                ..state.into()
             },
-            digest: Some(u64::MAX),
             pending: Some(Pending {
                 name: "a file 5".to_owned(),
                 effect: Effect::Append(120),

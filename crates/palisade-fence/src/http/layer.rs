@@ -1,4 +1,4 @@
-//! The layer: judge, let through, watch for the end.
+//! The layer: it judges a request, lets it through and watches for its end.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -60,7 +60,7 @@ struct Gate<M, R> {
 enum Passage {
     /// The fence answers it.
     Answer(Response),
-    /// Let it through; nobody waits for it.
+    /// Let it through; no later request waits for it.
     Read,
     /// Let it through, and watch for its end.
     Write(Flight),
@@ -86,7 +86,7 @@ impl<M: Marks, R: Resources> FenceLayer<M, R> {
         })))
     }
 
-    /// What it has done.
+    /// Returns what it has done so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.counters.read()
@@ -140,22 +140,27 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that was polled ready is used; its clone is polled next.
+        // This one was polled ready and is used now; its clone is polled next.
         let next = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, next);
+        let mut inner = std::mem::replace(&mut self.inner, next);
         let gate = self.gate.clone();
-        Box::pin(async move { gate.serve(request.map(Body::new), inner).await })
+        let service = move |request| {
+            let answer = inner.call(request);
+            async move { Ok(answer.await?.map(Body::new)) }
+        };
+        Box::pin(async move { gate.serve(request.map(Body::new), service).await })
     }
 }
 
 impl<M: Marks, R: Resources> Gate<M, R> {
-    async fn serve<S, C>(&self, request: Request<Body>, mut inner: S) -> Result<Response, S::Error>
+    /// Judges a request, and passes it to the inner service at most once.
+    async fn serve<F, E: Send + 'static>(
+        &self,
+        request: Request<Body>,
+        service: impl FnOnce(Request<Body>) -> F + Send + 'static,
+    ) -> Result<Response, E>
     where
-        S: Service<Request<Body>, Response = http::Response<C>> + Send + 'static,
-        S::Future: Send,
-        S::Error: Send + 'static,
-        C: HttpBody<Data = Bytes> + Send + 'static,
-        C::Error: Into<BoxError>,
+        F: Future<Output = Result<Response, E>> + Send + 'static,
     {
         let (head, body) = request.into_parts();
         let asked = match Asked::read(&head, &body, &self.resources) {
@@ -164,8 +169,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         };
         let Some(asked) = asked else {
             self.counters.passed.fetch_add(1, Ordering::Relaxed);
-            let answered = inner.call(Request::from_parts(head, body)).await?;
-            return Ok(answered.map(Body::new));
+            return service(Request::from_parts(head, body)).await;
         };
         let (body, whole) = match self.take_in(&asked, body).await {
             Ok(taken) => taken,
@@ -173,13 +177,10 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         };
         match self.judge(&asked, &head, &whole).await {
             Ok(Passage::Answer(response)) => Ok(response),
-            Ok(Passage::Read) => {
-                let answered = inner.call(Request::from_parts(head, body)).await?;
-                Ok(answered.map(Body::new))
-            }
+            Ok(Passage::Read) => service(Request::from_parts(head, body)).await,
             Ok(Passage::Write(flight)) => {
                 let request = Request::from_parts(head, Body::from(whole.bytes.clone()));
-                self.carry_out(inner, request, whole, flight).await
+                self.carry_out(service, request, whole, flight).await
             }
             Err(Refusal::Judged(problem)) => Ok(problem.answer(&head.headers)),
             Err(Refusal::Unjudged(problem)) => Ok(self.refused(&head, Some(&asked), problem)),
@@ -202,7 +203,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         response
     }
 
-    /// Takes in the body of a write before anybody could wait for the write; of what reads, it is left.
+    /// Reads the body of a write before any other request can wait for that write. The body of a read is left.
     async fn take_in(&self, asked: &Asked, body: Body) -> Result<(Body, Whole), Problem> {
         if asked.token().is_none() && self.policy.tokenless == Tokenless::Refused {
             return Err(tokenless());
@@ -233,7 +234,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         passage
     }
 
-    /// Waits for its place, and has the operation judged there.
+    /// Waits for a place in the lane, and has the operation judged there.
     async fn pass(
         &self,
         asked: &Asked,
@@ -304,28 +305,24 @@ impl<M: Marks, R: Resources> Gate<M, R> {
 
     /// Calls the service in a task of its own, and reads its answer there to the end: a client that goes
     /// away or does not read must not leave a write half done of which nobody knows (rule F12).
-    async fn carry_out<S, C>(
+    async fn carry_out<F, E: Send + 'static>(
         &self,
-        mut inner: S,
+        service: impl FnOnce(Request<Body>) -> F + Send + 'static,
         request: Request<Body>,
         whole: Whole,
         flight: Flight,
-    ) -> Result<Response, S::Error>
+    ) -> Result<Response, E>
     where
-        S: Service<Request<Body>, Response = http::Response<C>> + Send + 'static,
-        S::Future: Send,
-        S::Error: Send + 'static,
-        C: HttpBody<Data = Bytes> + Send + 'static,
-        C::Error: Into<BoxError>,
+        F: Future<Output = Result<Response, E>> + Send + 'static,
     {
         let grpc = is_grpc(request.headers());
         let (policy, room) = (self.policy, self.room.clone());
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
             let mut over = pin!(sleep(policy.flight));
-            // Where nobody listens any more, the write goes on all the same.
-            let response = match before(over.as_mut(), inner.call(request)).await {
-                Some(Ok(response)) => response.map(Body::new),
+            // If the client has gone away, the write goes on all the same.
+            let response = match before(over.as_mut(), service(request)).await {
+                Some(Ok(response)) => response,
                 Some(Err(error)) => return drop(answer.send(Err(error))),
                 None => return drop(answer.send(Ok(cut_off(&policy).answer_as(grpc)))),
             };
@@ -358,9 +355,9 @@ impl<M: Marks, R: Resources> Gate<M, R> {
 
 /// Why a request is not let through.
 enum Refusal {
-    /// The marks said so, and noted it.
+    /// The marks rejected it, and recorded that.
     Judged(Problem),
-    /// It was not judged.
+    /// It was refused before it was judged, and still has to be recorded.
     Unjudged(Problem),
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use palisade_core::fence::{FenceState, Op, Pass, Rule, Sequence, Verdict};
+use palisade_core::fence::{FenceRecord, Op, Pass, Rule, Sequence, Verdict};
 
 use crate::audit;
 use crate::checked::{Admitted, Checked};
@@ -31,7 +31,7 @@ pub struct Guarded<T> {
 
 #[derive(Debug)]
 struct Inner<T> {
-    fence: FenceState,
+    fence: FenceRecord,
     value: T,
 }
 
@@ -43,11 +43,7 @@ impl<T> Guarded<T> {
 
     /// Puts a value under a fence with this rule.
     pub const fn with_rule(value: T, rule: Rule) -> Guarded<T> {
-        let fence = FenceState {
-            authority: None,
-            lock: None,
-            mark: None,
-        };
+        let fence = FenceRecord::EMPTY;
         Guarded {
             rule,
             inner: Mutex::new(Inner { fence, value }),
@@ -68,7 +64,8 @@ impl<T> Guarded<T> {
         }
     }
 
-    /// Changes the value. A repeat of the last sequence number is admitted and does not run `f`.
+    /// Changes the value. A repeat of the last sequence number is admitted and does not run `f`: a closure has
+    /// no digest, so another write under the same number counts as a repeat, too.
     pub fn write(
         &self,
         pass: Pass<'_>,
@@ -89,8 +86,8 @@ impl<T> Guarded<T> {
     }
 
     /// Decides, and raises the fence; the caller still has the lock.
-    fn judge(&self, fence: &mut FenceState, pass: Pass<'_>, op: Op) -> Checked<()> {
-        let repeat = match self.rule.decide(fence, pass, op) {
+    fn judge(&self, fence: &mut FenceRecord, pass: Pass<'_>, op: Op) -> Checked<()> {
+        let repeat = match fence.decide(self.rule, Some(pass), op, None) {
             Verdict::Admit(None) => false,
             Verdict::Admit(Some(next)) => {
                 *fence = next;
@@ -98,13 +95,12 @@ impl<T> Guarded<T> {
             }
             Verdict::Repeat => true,
             Verdict::Reject(reject) => {
-                audit::rejected(std::any::type_name::<T>(), Some(pass), &reject);
-                return Checked::Rejected(reject);
+                return audit::reject(std::any::type_name::<T>(), Some(pass), reject);
             }
         };
         Checked::Admitted(Admitted {
             value: (),
-            highest: fence.highest(),
+            highest: fence.state.highest(),
             repeat,
         })
     }

@@ -46,8 +46,7 @@ impl Store {
             Plan::Repeat => true,
             Plan::Reject(reject) => {
                 let pass = by.as_ref().map(Credentials::as_pass);
-                audit::rejected(id.as_str(), pass, &reject);
-                return Ok(Checked::Rejected(reject));
+                return Ok(audit::reject(id.as_str(), pass, reject));
             }
         };
         let value = read.and_then(|path| table.object(&id, &path));

@@ -15,8 +15,10 @@ use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::rows::{int, number};
 use super::session::in_transaction;
+use crate::audit;
+use crate::checked::Checked;
 use crate::guard_row::Corrupt;
-use crate::sql::{Fault, Refused, admit, bound, valid_name};
+use crate::sql::{Fault, bound, judge, valid_name};
 
 /// A table whose rows carry their token: `BIGINT NOT NULL DEFAULT 0`. Its engine must be InnoDB.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,24 +61,29 @@ impl Column {
 
     /// Claims a row optimistically: one statement raises its token, unless the token is stale.
     ///
+    /// It is rejected as stale, as a jump, or as [`Reject::Missing`] if there is no such row.
+    ///
     /// # Errors
-    /// [`Refused::Rejected`]: stale, a jump, or [`Reject::Missing`] if there is no such row.
+    /// Faults of the database.
     pub async fn claim(
         &self,
         tx: &mut Transaction<'_>,
         key: impl Into<Value>,
         token: Token,
-    ) -> Result<(), Refused> {
+    ) -> Result<Checked<()>, Fault> {
         let (key, number) = (key.into(), int(token.get()));
         let sql = format!("{}{}", self.raise, self.condition());
         tx.exec_drop(sql, (number, &key, number)).await?;
         let changed = tx.affected_rows();
         in_transaction(tx)?;
         // A row that already had this token was matched and not changed.
-        if changed > 0 || self.decide(tx, &key, token).await? == number {
-            return Ok(());
-        }
-        Err(missing(&key, token))
+        Ok(match changed {
+            0 => match self.judge(tx, &key, token).await? {
+                Ok(column) if column == number => Checked::admitted((), Some(token)),
+                judged => rejected(&key, token, judged.err().unwrap_or(Reject::Missing)),
+            },
+            _ => Checked::admitted((), Some(token)),
+        })
     }
 
     /// Claims a row pessimistically: locks it until the transaction ends, decides, raises.
@@ -88,10 +95,12 @@ impl Column {
         tx: &mut Transaction<'_>,
         key: impl Into<Value>,
         token: Token,
-    ) -> Result<(), Refused> {
+    ) -> Result<Checked<()>, Fault> {
         let key = key.into();
-        self.decide(tx, &key, token).await?;
-        self.claim(tx, key, token).await
+        match self.judge(tx, &key, token).await? {
+            Ok(_) => self.claim(tx, key, token).await,
+            Err(reject) => Ok(rejected(&key, token, reject)),
+        }
     }
 
     /// Judges your own `UPDATE … WHERE … AND condition` by the number of rows that it matched. One or more
@@ -104,14 +113,14 @@ impl Column {
     /// ```no_run
     /// # use mysql_async::{Transaction, prelude::Queryable as _};
     /// # use palisade_core::Token;
-    /// # use palisade_fence::mysql::{Column, Refused};
-    /// # async fn write(mut tx: Transaction<'_>, token: Token) -> Result<(), Refused> {
+    /// # use palisade_fence::mysql::Column;
+    /// # async fn write(mut tx: Transaction<'_>, token: Token) -> Result<(), Box<dyn std::error::Error>> {
     /// let orders = Column::new("orders", "id", "last_fencing_token")?;
     /// let sql = format!("UPDATE orders SET total = ?, last_fencing_token = ? WHERE id = ? AND {}",
     ///                   orders.condition());
     /// tx.exec_drop(sql, (99, token.get(), "17", token.get())).await?;
     /// let hit = tx.affected_rows();
-    /// orders.explain(&mut tx, "17", token, hit).await?;
+    /// orders.explain(&mut tx, "17", token, hit).await?.into_result()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -125,45 +134,45 @@ impl Column {
         key: impl Into<Value>,
         token: Token,
         affected: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<Checked<()>, Fault> {
         if affected > 0 {
-            return Ok(());
+            return Ok(Checked::admitted((), Some(token)));
         }
         let (key, found) = (key.into(), tx.opts().client_found_rows());
-        if self.decide(tx, &key, token).await? == int(token.get()) && !found {
-            return Err(Fault::Argument(
-                "0 rows were changed: they may have been missed, or have had these values already; \
-                 connect with client_found_rows=true to have hit rows counted"
-                    .to_owned(),
-            )
-            .into());
-        }
-        Err(missing(&key, token))
+        let reject = match self.judge(tx, &key, token).await? {
+            Ok(column) if column == int(token.get()) && !found => {
+                return Err(Fault::Argument(
+                    "0 rows were changed: they may have been missed, or have had these values already; \
+                     connect with client_found_rows=true to have hit rows counted"
+                        .to_owned(),
+                ));
+            }
+            judged => judged.err().unwrap_or(Reject::Missing),
+        };
+        Ok(rejected(&key, token, reject))
     }
 
-    /// Locks the row and decides the token; returns the number in the column.
-    async fn decide(
+    /// Locks the row and decides the token; returns the number in the column, or why the token is rejected.
+    async fn judge(
         &self,
         tx: &mut Transaction<'_>,
         key: &Value,
         token: Token,
-    ) -> Result<i64, Refused> {
+    ) -> Result<Result<i64, Reject>, Fault> {
         let row: Option<Row> = tx.exec_first(&self.lock, (key,)).await?;
         let Some(mut row) = row else {
-            return Err(missing(key, token));
+            return Ok(Err(Reject::Missing));
         };
         let column = number(&mut row, 0).map_err(|holds| Corrupt {
             column: "last_fencing_token",
             holds,
         })?;
-        admit(self.rule, column, token)
-            .map_err(|refused| refused.noted(&key.as_sql(true), Pass::new(token)))?;
-        Ok(column)
+        Ok(judge(self.rule, column, token)?.map_or(Ok(column), Err))
     }
 }
 
-fn missing(key: &Value, token: Token) -> Refused {
-    Refused::from(Reject::Missing).noted(&key.as_sql(true), Pass::new(token))
+fn rejected<T>(key: &Value, token: Token, reject: Reject) -> Checked<T> {
+    audit::reject(&key.as_sql(true), Some(Pass::new(token)), reject)
 }
 
 /// Quotes a name for SQL. A name that is too long for MySQL is refused here.

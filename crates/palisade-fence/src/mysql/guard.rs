@@ -9,9 +9,10 @@ use palisade_core::fence::{Op, Pass, Rule, Sequence};
 
 use super::rows::{bytes, int, number, text};
 use super::session::{Shown, in_transaction};
+use crate::checked::Checked;
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
-use crate::sql::{Entry, Fault, Refused, asked, recordable, rule_on};
+use crate::sql::{Fault, asked, recordable, rule_on};
 
 /// Locks the rows in the order of the list, so that no two transactions wait for each other, and creates
 /// missing rows. Existing rows are not changed: the snapshot must still show the previous holder.
@@ -39,15 +40,17 @@ WHERE resource = ? AND token = ? AND sequence = ?";
 /// a token or a whole [`Pass`]. It costs three round trips, and a fourth when the connection shows a new
 /// token.
 ///
+/// If a newer holder has been here, the answer is [`Checked::Rejected`]: **roll back**, and write nothing more.
+///
 /// # Errors
-/// [`Refused::Rejected`] if a newer holder has been here; [`Fault::ReadBeforeClaim`]; faults of the
-/// database.
+/// [`Fault::ReadBeforeClaim`]; faults of the database.
 pub async fn claim<'p>(
     tx: &mut Transaction<'_>,
     resource: &str,
     pass: impl Into<Pass<'p>>,
-) -> Result<Entry, Refused> {
-    Guard::CLAIM.check(tx, resource, pass, Op::Claim).await
+) -> Result<Checked<()>, Fault> {
+    let checked = Guard::CLAIM.check(tx, resource, pass, Op::Claim).await?;
+    Ok(checked.map(drop))
 }
 
 /// Claims several resources at once, in name order: all are admitted or none is raised.
@@ -57,7 +60,7 @@ pub async fn claim<'p>(
 pub async fn claim_all(
     tx: &mut Transaction<'_>,
     claims: &[(&str, Pass<'_>)],
-) -> Result<(), Refused> {
+) -> Result<Checked<()>, Fault> {
     Guard::CLAIM.claim_all(tx, claims).await
 }
 
@@ -75,7 +78,8 @@ impl Guard {
     /// The longest result that is recorded with a numbered write, in bytes.
     pub const MAX_RESULT_BYTES: usize = 65_536;
 
-    /// Checks any operation that carries a token, and raises the fence if necessary.
+    /// Checks any operation that carries a token, and raises the fence if necessary. The value is the recorded
+    /// result of a repeat.
     ///
     /// # Errors
     /// As [`claim`].
@@ -85,22 +89,24 @@ impl Guard {
         resource: &str,
         pass: impl Into<Pass<'p>>,
         op: Op,
-    ) -> Result<Entry, Refused> {
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         let claims = [(resource, pass.into())];
         self.judge(tx, &claims, op, None).await
     }
 
-    /// Checks a numbered write: a repeat is recognised and gets the recorded result.
+    /// Checks a numbered write: a repeat is recognised, and its value is the recorded result.
+    ///
+    /// The same number with another write is rejected.
     ///
     /// # Errors
-    /// The same as [`claim`]; the same number with another write is rejected.
+    /// As [`claim`].
     pub async fn write<'p>(
         &self,
         tx: &mut Transaction<'_>,
         resource: &str,
         pass: impl Into<Pass<'p>>,
         write: Numbered,
-    ) -> Result<Entry, Refused> {
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         let (claims, op) = ([(resource, pass.into())], Op::Write(Some(write.sequence)));
         self.judge(tx, &claims, op, Some(write.digest)).await
     }
@@ -116,7 +122,7 @@ impl Guard {
         token: Token,
         sequence: Sequence,
         result: &[u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Fault> {
         ResourceId::new(resource)?;
         recordable(result, Guard::MAX_RESULT_BYTES)?;
         let arguments = (result, resource, int(token.get()), int(sequence.get()));
@@ -127,8 +133,7 @@ impl Guard {
             1 => Ok(()),
             _ => Err(Fault::Argument(format!(
                 "{resource}: the last write there is not number {sequence} of token {token}"
-            ))
-            .into()),
+            ))),
         }
     }
 
@@ -140,8 +145,9 @@ impl Guard {
         &self,
         tx: &mut Transaction<'_>,
         claims: &[(&str, Pass<'_>)],
-    ) -> Result<(), Refused> {
-        self.judge(tx, claims, Op::Claim, None).await.map(drop)
+    ) -> Result<Checked<()>, Fault> {
+        let checked = self.judge(tx, claims, Op::Claim, None).await?;
+        Ok(checked.map(drop))
     }
 
     async fn judge(
@@ -150,24 +156,22 @@ impl Guard {
         claims: &[(&str, Pass<'_>)],
         op: Op,
         digest: Option<u64>,
-    ) -> Result<Entry, Refused> {
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         let asked = asked(claims)?;
         let names: Vec<&str> = asked.keys().copied().collect();
         let (rows, mut shown) = take(tx, &names).await?;
-        let ruled = rule_on(self.rule, &asked, &rows, op, digest);
+        let (ruled, checked) = rule_on(self.rule, &asked, &rows, op, digest)?;
         let mut news = false;
         for (resource, pass) in &asked {
-            news |= shown.set(resource, ruled.is_ok().then_some(pass.token));
+            news |= shown.set(resource, checked.is_admitted().then_some(pass.token));
         }
-        if let Ok((ruled, _)) = &ruled {
-            for one in ruled {
-                store(tx, one.resource, &one.row).await?;
-            }
+        for one in &ruled {
+            store(tx, one.resource, &one.row).await?;
         }
         if news {
             shown.tell(tx).await?;
         }
-        ruled.map(|(_, entry)| entry)
+        Ok(checked)
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   BEGIN ─ claim ─ read ─ write ─ COMMIT      one transaction of yours: the raise of the fence and
 //!           │                                  the effect are durable together, or neither (F1, F4)
-//!           └ SELECT … palisade_fence … FOR UPDATE → GuardRow → Rule::decide → UPDATE
+//!           └ SELECT … palisade_fence … FOR UPDATE → GuardRow::decide → UPDATE
 //! ```
 //!
 //! ```no_run
@@ -12,15 +12,15 @@
 //! use palisade_core::Token;
 //! use palisade_fence::mysql;
 //!
-//! # async fn add(token: Token) -> Result<(), mysql::Refused> {
-//! let opts = Opts::from_url("mysql://shop@127.0.0.1/shop?client_found_rows=true").map_err(mysql_async::Error::from)?;
+//! # async fn add(token: Token) -> Result<(), Box<dyn std::error::Error>> {
+//! let opts = Opts::from_url("mysql://shop@127.0.0.1/shop?client_found_rows=true")?;
 //! let mut db = Conn::new(opts).await?;
 //! for (_, sql) in mysql::MIGRATIONS {
 //!     db.query_drop(*sql).await?;
 //! }
 //!
 //! let mut tx = db.start_transaction(TxOpts::default()).await?;
-//! mysql::claim(&mut tx, "orders", token).await?; // first: raise the fence
+//! mysql::claim(&mut tx, "orders", token).await?.into_result()?; // first: raise the fence
 //! let total: Option<i64> = tx.query_first("SELECT total FROM totals").await?; // then read
 //! tx.exec_drop("UPDATE totals SET total = ?", (total.unwrap_or(0) + 1,)).await?;
 //! tx.commit().await?;
@@ -39,8 +39,10 @@
 //! tables must be InnoDB: other engines have no transactions, and do not report it. [`MIGRATIONS`] are plain
 //! SQL, each file one query of several statements.
 //!
-//! **A rejection ends your transaction.** [`Refused::Rejected`] is an `Err`, so that `?` leaves the function
-//! and the transaction rolls back. Work that must persist, such as a refund, needs its own transaction.
+//! **A rejection ends your transaction.** It is a value, [`Checked::Rejected`]: write nothing more, and roll
+//! back. With [`Checked::into_result`] it becomes an `Err`, so that `?` leaves the function and the
+//! transaction rolls back, with all of its other work. Work that must persist, such as a refund, needs its own
+//! transaction. The error of a statement that a trigger rejected becomes a rejection with [`Fault::rejected`].
 //!
 //! **Isolation.** At REPEATABLE READ, the default, plain reads see the state at the transaction's *first*
 //! plain read, whatever was locked since. A claim that is the **first** statement is safe: it waits for the
@@ -51,13 +53,16 @@
 //! forms write the row itself, and read it back under its lock; other reads in that transaction need a guard
 //! row.
 //!
-//! **Deadlocks** and lock timeouts are [`Fault::is_retryable`]: roll back and begin again. Guard rows are
+//! **Deadlocks** and lock timeouts are [`FaultKind::Retry`]: roll back and begin again. Guard rows are
 //! locked in name order, so claims alone never deadlock.
 //!
 //! **Durability** depends on the server: `innodb_flush_log_at_trx_commit = 1`, the default, and with
 //! replication `sync_binlog = 1`. With 0 or 2 a crash loses the last commits, including claims. A replica is
 //! for observers: claims and reads that feed writes go to the primary, and after a fail-over to a replica
 //! that lagged, the fence must be re-armed ([`Operator`]) with a fresh token.
+
+#[cfg(doc)]
+use crate::{Checked, FaultKind};
 
 mod column;
 mod guard;
@@ -67,7 +72,7 @@ mod rows;
 mod session;
 
 pub use crate::guard_row::{Corrupt, Numbered};
-pub use crate::sql::{Entry, Fault, Refused, Strategy};
+pub use crate::sql::{Fault, Strategy};
 pub use column::Column;
 pub use guard::{Guard, claim, claim_all};
 pub use operator::Operator;

@@ -10,8 +10,10 @@ use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::rows::{int, number, text};
 use super::session::in_transaction;
+use crate::audit;
+use crate::checked::Checked;
 use crate::guard_row::Corrupt;
-use crate::sql::{Fault, Refused, Strategy, admit, bound, valid_id};
+use crate::sql::{Fault, Strategy, bound, judge, valid_id};
 
 const CLAIM: &str = "UPDATE resource_records SET last_fencing_token = :token
 WHERE resource_id = :id AND :token BETWEEN last_fencing_token AND last_fencing_token + :bound";
@@ -29,7 +31,7 @@ const DUPLICATE: u16 = 1062;
 /// The store: table `resource_records`, keys of 1 – 100 characters.
 ///
 /// Two transactions that create the same missing row at the same time may deadlock: one of them must then
-/// begin again ([`Fault::is_retryable`]).
+/// begin again ([`FaultKind::Retry`](crate::FaultKind::Retry)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
     /// How rows are locked.
@@ -49,16 +51,19 @@ impl Records {
     }
 
     /// Claims a resource and reads it in one step (rules F2 and F3). A missing row is created, empty.
+    /// A stale token and a jump are rejected.
     ///
     /// # Errors
-    /// [`Refused::Rejected`] for a stale token or a jump; faults of the database.
+    /// Faults of the database; an id that is not valid.
     pub async fn claim(
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
         token: Token,
-    ) -> Result<Option<String>, Refused> {
-        self.begin(tx, id, token).await?;
+    ) -> Result<Checked<Option<String>>, Fault> {
+        if let Some(reject) = self.begin(tx, id, token).await? {
+            return Ok(rejected(id, token, reject));
+        }
         tx.exec_drop(CLAIM, self.arguments(id, token, None)).await?;
         in_transaction(tx)?;
         self.settle(tx, id, token, None).await
@@ -74,39 +79,41 @@ impl Records {
         id: &str,
         token: Token,
         data: &str,
-    ) -> Result<(), Refused> {
-        self.begin(tx, id, token).await?;
+    ) -> Result<Checked<()>, Fault> {
+        if let Some(reject) = self.begin(tx, id, token).await? {
+            return Ok(rejected(id, token, reject));
+        }
         let arguments = self.arguments(id, token, Some(data));
         tx.exec_drop(WRITE, arguments).await?;
         let changed = tx.affected_rows();
         in_transaction(tx)?;
         match changed {
-            0 => self.settle(tx, id, token, Some(data)).await.map(drop),
-            _ => Ok(()),
+            0 => Ok(self.settle(tx, id, token, Some(data)).await?.map(drop)),
+            _ => Ok(Checked::admitted((), Some(token))),
         }
     }
 
     /// Empties a resource. Its row stays, because it contains the fence (rule F4).
+    /// If there is nothing to delete, it is rejected as [`Reject::Missing`] (rule F8).
     ///
     /// # Errors
-    /// The same as [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
+    /// As [`Records::claim`].
     pub async fn delete(
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
         token: Token,
-    ) -> Result<(), Refused> {
+    ) -> Result<Checked<()>, Fault> {
         valid_id(id)?;
-        match self.judged(tx, id, token).await? {
-            Some((_, Some(_))) => self.empty(tx, id, token).await,
-            _ => Err(missing(id, token)),
+        match self.judge(tx, id, token).await? {
+            Ok(Some((_, Some(_)))) => {
+                let arguments = self.arguments(id, token, None);
+                tx.exec_drop(WRITE, arguments).await?;
+                in_transaction(tx)?;
+                Ok(Checked::admitted((), Some(token)))
+            }
+            judged => Ok(rejected(id, token, judged.err().unwrap_or(Reject::Missing))),
         }
-    }
-
-    async fn empty(&self, tx: &mut Transaction<'_>, id: &str, token: Token) -> Result<(), Refused> {
-        let arguments = self.arguments(id, token, None);
-        tx.exec_drop(WRITE, arguments).await?;
-        Ok(in_transaction(tx)?)
     }
 
     fn arguments(&self, id: &str, token: Token, data: Option<&str>) -> Params {
@@ -118,38 +125,40 @@ impl Records {
         ])
     }
 
-    async fn begin(&self, tx: &mut Transaction<'_>, id: &str, token: Token) -> Result<(), Refused> {
-        valid_id(id)?;
-        if self.strategy == Strategy::Pessimistic {
-            self.judged(tx, id, token).await?;
-        }
-        Ok(())
-    }
-
-    fn admit(&self, id: &str, highest: i64, token: Token) -> Result<(), Refused> {
-        let judged = admit(self.rule, highest, token);
-        judged.map_err(|refused| refused.noted(id, Pass::new(token)))
-    }
-
-    /// Locks the row until the transaction ends, and decides the token; returns its number and text, if it
-    /// exists.
-    async fn judged(
+    /// Checks the id, and locks and decides if that is the strategy.
+    async fn begin(
         &self,
         tx: &mut Transaction<'_>,
         id: &str,
         token: Token,
-    ) -> Result<Option<(i64, Option<String>)>, Refused> {
+    ) -> Result<Option<Reject>, Fault> {
+        valid_id(id)?;
+        match self.strategy {
+            Strategy::Optimistic => Ok(None),
+            Strategy::Pessimistic => Ok(self.judge(tx, id, token).await?.err()),
+        }
+    }
+
+    /// Locks the row until the transaction ends, and decides the token; returns the row, if it exists, or why
+    /// the token is rejected.
+    async fn judge(
+        &self,
+        tx: &mut Transaction<'_>,
+        id: &str,
+        token: Token,
+    ) -> Result<Result<Option<Stored>, Reject>, Fault> {
         let row: Option<Row> = tx.exec_first(LOCK, Params::from(vec![("id", id)])).await?;
         let Some(mut row) = row else {
-            self.admit(id, 0, token)?;
-            return Ok(None);
+            return Ok(judge(self.rule, 0, token)?.map_or(Ok(None), Err));
         };
         let highest = number(&mut row, 0).map_err(|holds| Corrupt {
             column: "last_fencing_token",
             holds,
         })?;
-        self.admit(id, highest, token)?;
-        Ok(Some((highest, text(&mut row, 1))))
+        Ok(match judge(self.rule, highest, token)? {
+            Some(reject) => Err(reject),
+            None => Ok(Some((highest, text(&mut row, 1)))),
+        })
     }
 
     /// Finds the outcome of a conditional statement: the row has our token, or is created, or there is a
@@ -160,21 +169,27 @@ impl Records {
         id: &str,
         token: Token,
         data: Option<&str>,
-    ) -> Result<Option<String>, Refused> {
-        match self.judged(tx, id, token).await? {
-            Some((highest, data)) if highest == int(token.get()) => Ok(data),
-            Some(_) => Err(missing(id, token)),
-            None => {
+    ) -> Result<Checked<Option<String>>, Fault> {
+        Ok(match self.judge(tx, id, token).await? {
+            Ok(Some((highest, data))) if highest == int(token.get()) => {
+                Checked::admitted(data, Some(token))
+            }
+            Ok(Some(_)) => rejected(id, token, Reject::Missing),
+            Ok(None) => {
                 let arguments = self.arguments(id, token, data);
                 tx.exec_drop(CREATE, arguments).await.map_err(begin_again)?;
-                Ok(None)
+                Checked::admitted(None, Some(token))
             }
-        }
+            Err(reject) => rejected(id, token, reject),
+        })
     }
 }
 
-fn missing(id: &str, token: Token) -> Refused {
-    Refused::from(Reject::Missing).noted(id, Pass::new(token))
+/// The token and the text of a row.
+type Stored = (i64, Option<String>);
+
+fn rejected<T>(id: &str, token: Token, reject: Reject) -> Checked<T> {
+    audit::reject(id, Some(Pass::new(token)), reject)
 }
 
 /// The fault for another transaction that created the same row at the same time.

@@ -4,7 +4,7 @@ use mysql_async::{Error, Row, Value};
 use palisade_core::Token;
 use palisade_core::fence::Reject;
 
-use crate::sql::{Fault, Refused};
+use crate::sql::Fault;
 
 /// The tables of the fence; if one of them is missing, the fence is not installed.
 const OURS: [&str; 2] = ["palisade_fence", "resource_records"];
@@ -69,11 +69,5 @@ impl From<Error> for Fault {
                 retryable: RETRYABLE.contains(&error.code),
             },
         }
-    }
-}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
-        Refused::of_the_users(error.into())
     }
 }

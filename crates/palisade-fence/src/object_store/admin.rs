@@ -6,14 +6,13 @@ use std::collections::BTreeSet;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{Error, ObjectStoreExt};
-use palisade_core::fence::{FenceState, Rearm};
+use palisade_core::fence::{FenceRecord, FenceState, Rearm};
 
 use super::Store;
 use super::document::Document;
 use super::error::Fault;
 use super::files::Files;
 use crate::admin::{Admin, Listed};
-use crate::guard_row::GuardRow;
 use crate::name::ResourceId;
 use crate::stamped::{ATTEMPTS, back_off};
 
@@ -59,7 +58,8 @@ impl Admin for Store {
             let seen = files.load().await?;
             let document = seen.as_ref().map(|seen| seen.document.clone());
             let mut next = document.unwrap_or_default();
-            next.fence.guard = GuardRow::armed(&fence(&files, &next)?.rearmed(with)?);
+            let armed = fence(&files, &next)?.rearmed(with)?;
+            next.fence.guard = FenceRecord::from(armed).into();
             if files.replace_manifest(seen.as_ref(), next).await? {
                 return Ok(());
             }

@@ -2,6 +2,8 @@
 
 use palisade_core::fence::FloorTooLow;
 
+use crate::fault::FaultKind;
+
 /// A fault of the fence at an object store.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
@@ -64,4 +66,22 @@ pub enum Fault {
     /// The system returned no random bytes.
     #[error("no random bytes: {0}")]
     Random(getrandom::Error),
+}
+
+impl Fault {
+    /// What to do about it.
+    #[must_use]
+    pub const fn kind(&self) -> FaultKind {
+        match self {
+            Fault::Contended { .. } | Fault::Random(_) => FaultKind::Retry,
+            Fault::Store(_) | Fault::UnknownOutcome => FaultKind::Unknown,
+            Fault::Invalid(_) | Fault::TooManyParts { .. } | Fault::FloorTooLow(_) => {
+                FaultKind::Invalid
+            }
+            Fault::IgnoresConditions(_)
+            | Fault::FenceLost { .. }
+            | Fault::Damaged { .. }
+            | Fault::DataLost { .. } => FaultKind::Operator,
+        }
+    }
 }

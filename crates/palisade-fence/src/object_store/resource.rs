@@ -2,7 +2,7 @@
 
 use futures_util::TryStreamExt;
 use object_store::{Error, ObjectStoreExt};
-use palisade_core::fence::{Op, Pass, Reject, Rule};
+use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
 
 use super::document::Document;
 use super::error::Fault;
@@ -10,7 +10,7 @@ use super::files::{Files, Seen};
 use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::fence::{Change, Fence, Write};
-use crate::guard_row::{Corrupt, Decision, GuardRow};
+use crate::guard_row::{Corrupt, GuardRow};
 use crate::name::ObjectPath;
 use crate::objects::{Alter, Ask};
 use crate::stamped::{ATTEMPTS, back_off};
@@ -66,15 +66,15 @@ impl Resource {
             return self.first(pass).await;
         };
         let digest = ask.numbered().map(|numbered| numbered.digest);
-        let fence = &seen.document.fence;
-        match self.sound(fence.decide(self.rule, pass, ask.op(), digest))? {
-            Decision::Admit(next) => self.admit(&seen, next, ask, pass, uploaded).await,
-            Decision::Repeat(_) => Ok(Step::Done(Checked::Admitted(Admitted {
+        let guard = &seen.document.fence.guard;
+        match self.sound(guard.decide(self.rule, pass, ask.op(), digest))? {
+            Verdict::Admit(next) => self.admit(&seen, next, ask, pass, uploaded).await,
+            Verdict::Repeat => Ok(Step::Done(Checked::Admitted(Admitted {
                 value: None,
-                highest: self.sound(fence.guard.state())?.highest(),
+                highest: self.sound(guard.state())?.highest(),
                 repeat: true,
             }))),
-            Decision::Reject(reject) => Ok(Step::Done(Checked::Rejected(reject))),
+            Verdict::Reject(reject) => Ok(Step::Done(Checked::Rejected(reject))),
         }
     }
 
@@ -88,10 +88,10 @@ impl Resource {
             Some(_) => Op::Claim,
             None => Op::Write(None),
         };
-        match self.sound(document.fence.decide(self.rule, pass, op, None))? {
-            Decision::Reject(reject) => return Ok(Step::Done(Checked::Rejected(reject))),
-            Decision::Admit(Some(claimed)) => document.fence.guard = claimed,
-            Decision::Admit(None) | Decision::Repeat(_) => {}
+        match self.sound(document.fence.guard.decide(self.rule, pass, op, None))? {
+            Verdict::Reject(reject) => return Ok(Step::Done(Checked::Rejected(reject))),
+            Verdict::Admit(Some(claimed)) => document.fence.guard = claimed,
+            Verdict::Admit(None) | Verdict::Repeat => {}
         }
         self.files.replace_manifest(None, document).await?;
         Ok(Step::Again)

@@ -17,7 +17,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use palisade_core::fence::FenceState;
+use palisade_core::fence::{FenceRecord, FenceState};
 
 #[cfg(feature = "files")]
 pub(crate) use digest::digest;
@@ -32,6 +32,7 @@ pub(crate) use request::{Ask, Request};
 pub(crate) use table::Record;
 pub(crate) use table::{Plan, Table};
 
+use crate::fault::FaultKind;
 use crate::name::ObjectPath;
 
 /// The bytes of an object; cloning shares them.
@@ -85,6 +86,19 @@ pub enum Fault {
     },
 }
 
+impl Fault {
+    /// What to do about it.
+    #[must_use]
+    pub const fn kind(&self) -> FaultKind {
+        match self {
+            Fault::StorageFull { .. } => FaultKind::Operator,
+            Fault::Invalid(_) | Fault::ObjectTooLarge { .. } | Fault::FloorTooLow(_) => {
+                FaultKind::Invalid
+            }
+        }
+    }
+}
+
 /// The state of one resource, for operators and observers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
@@ -99,16 +113,8 @@ pub struct View {
 /// The record of one resource. It outlives its last object: a fence is never collected (rule F4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resource {
-    pub(crate) guard: Guard,
+    pub(crate) fence: FenceRecord,
     pub(crate) objects: BTreeMap<ObjectPath, Bytes>,
     /// The total number of bytes of the objects.
     pub(crate) bytes: u64,
-}
-
-/// A fence's state, and the digest of its last numbered write.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Guard {
-    pub(crate) fence: FenceState,
-    /// The digest of the write with the last sequence number; a repeat must have the same digest.
-    pub(crate) digest: Option<u64>,
 }

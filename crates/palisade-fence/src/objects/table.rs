@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use palisade_core::Token;
-use palisade_core::fence::{FenceState, Rearm, Reject, Rule, Verdict};
+use palisade_core::fence::{FenceRecord, Rearm, Reject, Rule, Verdict};
 
 use crate::admin::Listed;
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::request::{Alter, Ask, Request};
-use crate::objects::{Bytes, Fault, Guard, Limits, Resource, View};
+use crate::objects::request::{Alter, Ask, Credentials, Request};
+use crate::objects::{Bytes, Fault, Limits, Resource, View};
 
 /// Every resource of a store.
 #[derive(Clone, Debug)]
@@ -35,14 +35,14 @@ pub(crate) enum Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) resource: ResourceId,
-    pub(crate) guard: Option<Guard>,
+    pub(crate) fence: Option<FenceRecord>,
     pub(crate) change: Option<(ObjectPath, Alter)>,
 }
 
 impl Record {
     /// Whether nothing changes, so that there is nothing to log.
     pub(crate) const fn is_empty(&self) -> bool {
-        self.guard.is_none() && self.change.is_none()
+        self.fence.is_none() && self.change.is_none()
     }
 }
 
@@ -59,10 +59,8 @@ impl Table {
     /// Decides a request; changes nothing.
     pub(crate) fn plan(&self, request: Request) -> Result<Plan, Fault> {
         let Request { resource, by, ask } = request;
-        let guard = self
-            .resources
-            .get(&resource)
-            .map_or(&UNFENCED, |resource| &resource.guard);
+        let stored = self.resources.get(&resource);
+        let fence = stored.map_or(&FenceRecord::EMPTY, |stored| &stored.fence);
         if let Ask::Rearm {
             floor,
             authority,
@@ -74,16 +72,14 @@ impl Table {
                 authority: authority.as_ref(),
                 lower_from: *lower_from,
             };
-            let next = guard.fence.rearmed(&with)?;
-            return self.admit(resource, &UNFENCED, Some(next), ask);
+            let armed = fence.state.rearmed(&with)?;
+            return self.admit(resource, Some(armed.into()), ask);
         }
-        let verdict = match &by {
-            Some(by) => self.rule.decide(&guard.fence, by.as_pass(), ask.op()),
-            None => guard.fence.decide_tokenless_write(),
-        };
-        match verdict {
-            Verdict::Admit(next) => self.admit(resource, guard, next, ask),
-            Verdict::Repeat => Ok(repeat(guard, &ask)),
+        let pass = by.as_ref().map(Credentials::as_pass);
+        let digest = ask.numbered().map(|numbered| numbered.digest);
+        match fence.decide(self.rule, pass, ask.op(), digest) {
+            Verdict::Admit(next) => self.admit(resource, next, ask),
+            Verdict::Repeat => Ok(Plan::Repeat),
             Verdict::Reject(reject) => Ok(Plan::Reject(reject)),
         }
     }
@@ -91,22 +87,16 @@ impl Table {
     fn admit(
         &self,
         resource: ResourceId,
-        guard: &Guard,
-        next: Option<FenceState>,
+        fence: Option<FenceRecord>,
         ask: Ask,
     ) -> Result<Plan, Fault> {
-        let digest = ask
-            .numbered()
-            .map(|numbered| numbered.digest)
-            .or(guard.digest);
-        let guard = next.map(|fence| Guard { fence, digest });
         let change = match ask {
             Ask::Write { path, alter, .. } => Some((path, alter)),
             _ => None,
         };
         let record = Record {
             resource,
-            guard,
+            fence,
             change,
         };
         if matches!(record.change, Some((_, Alter::Delete))) && self.object_of(&record).is_none() {
@@ -139,8 +129,8 @@ impl Table {
         let (grows, shrinks) = self.cost(&record);
         self.bytes = (self.bytes + grows).saturating_sub(shrinks);
         let resource = self.resources.entry(record.resource).or_default();
-        if let Some(guard) = record.guard {
-            resource.guard = guard;
+        if let Some(fence) = record.fence {
+            resource.fence = fence;
         }
         if let Some((path, alter)) = record.change {
             resource.change(path, alter);
@@ -188,7 +178,7 @@ impl Table {
 
     /// Returns the highest token at a resource.
     pub(crate) fn highest(&self, resource: &ResourceId) -> Option<Token> {
-        self.resources.get(resource)?.guard.fence.highest()
+        self.resources.get(resource)?.fence.state.highest()
     }
 
     /// Returns the state of a resource; `None` if nothing was ever admitted there.
@@ -233,15 +223,15 @@ impl Table {
     /// Returns the whole table, as records that reproduce it.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
         self.resources.iter().flat_map(|(name, resource)| {
-            let whole = |guard, change| Record {
+            let whole = |fence, change| Record {
                 resource: name.clone(),
-                guard,
+                fence,
                 change,
             };
             let objects = resource.objects.iter().map(move |(path, bytes)| {
                 whole(None, Some((path.clone(), Alter::Put(bytes.to_vec()))))
             });
-            std::iter::once(whole(Some(resource.guard.clone()), None)).chain(objects)
+            std::iter::once(whole(Some(resource.fence.clone()), None)).chain(objects)
         })
     }
 
@@ -259,7 +249,7 @@ impl Table {
 impl Resource {
     fn view(&self) -> View {
         View {
-            fence: self.guard.fence.clone(),
+            fence: self.fence.state.clone(),
             objects: self.objects.len() as u64,
             bytes: self.bytes,
         }
@@ -287,27 +277,6 @@ impl Resource {
         self.bytes = (self.bytes + after as u64).saturating_sub(before as u64);
     }
 }
-
-/// Handles a sequence number that the rule found again; only the digest shows whether it is the same write.
-fn repeat(guard: &Guard, ask: &Ask) -> Plan {
-    match ask.numbered() {
-        Some(numbered) if guard.digest != Some(numbered.digest) => {
-            Plan::Reject(Reject::SequenceReused {
-                last: numbered.sequence,
-            })
-        }
-        _ => Plan::Repeat,
-    }
-}
-
-static UNFENCED: Guard = Guard {
-    fence: FenceState {
-        authority: None,
-        lock: None,
-        mark: None,
-    },
-    digest: None,
-};
 
 /// The assumed size of a resource and of an object besides their names and bytes.
 const RESOURCE_COST: u64 = 256;

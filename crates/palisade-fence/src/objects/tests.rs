@@ -206,3 +206,18 @@ fn lists_by_prefix_in_name_order() {
     assert_eq!(names("", None).len(), 4);
     assert_eq!(names("c", Some("a")), [""; 0]);
 }
+
+/// As everywhere else: digest and number belong to the highest token, and a newer one forgets both.
+#[test]
+fn a_newer_token_forgets_the_digest() {
+    let mut t = table(Limits::DEFAULT);
+    let digest = |t: &Table| t.records().find_map(|record| record.fence?.digest);
+    for (request, kept) in [
+        (write(1, "/f", put("a"), Some(7)), true),
+        (write(1, "/f", put("b"), None), true),
+        (request(2, Ask::Claim), false),
+    ] {
+        assert_eq!(run(&mut t, request).unwrap(), "admit");
+        assert_eq!(digest(&t).is_some(), kept);
+    }
+}

@@ -12,8 +12,10 @@ use palisade_core::Token;
 use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::session::{Arg, Session};
+use crate::audit;
+use crate::checked::Checked;
 use crate::guard_row::bigint;
-use crate::sql::{Fault, Refused, admit, bound, valid_name};
+use crate::sql::{Fault, bound, judge, valid_name};
 
 /// The type of a key column. Keys are passed as text and cast to it, so that its index is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,14 +85,16 @@ impl Column {
 
     /// Claims a row optimistically: one statement raises its token, unless the token is stale.
     ///
+    /// It is rejected as stale, as a jump, or as [`Reject::Missing`] if there is no such row.
+    ///
     /// # Errors
-    /// [`Refused::Rejected`]: stale, a jump, or [`Reject::Missing`] if there is no such row.
+    /// Faults of the database.
     pub async fn claim<S: Session>(
         &self,
         tx: &mut S,
         key: &str,
         token: Token,
-    ) -> Result<(), Refused> {
+    ) -> Result<Checked<()>, Fault> {
         let arguments = [
             Arg::Text(Some(key)),
             int(token.get()),
@@ -109,9 +113,11 @@ impl Column {
         tx: &mut S,
         key: &str,
         token: Token,
-    ) -> Result<(), Refused> {
-        self.decide(tx, &self.lock, key, token).await?;
-        self.claim(tx, key, token).await
+    ) -> Result<Checked<()>, Fault> {
+        match self.judge(tx, &self.lock, key, token).await? {
+            Some(reject) => Ok(audit::reject(key, Some(Pass::new(token)), reject)),
+            None => self.claim(tx, key, token).await,
+        }
     }
 
     /// Judges your own `UPDATE … WHERE … AND last_fencing_token <= $token` by the number of rows that it
@@ -122,7 +128,7 @@ impl Column {
     /// let sql = format!("UPDATE orders SET total = $2, last_fencing_token = $3 WHERE id = $1 AND {}",
     ///                   orders.condition(3));
     /// let hit = tx.execute(&sql, &[…]).await?;
-    /// orders.explain(&mut tx, "17", token, hit).await?;
+    /// orders.explain(&mut tx, "17", token, hit).await?.into_result()?;
     /// ```
     ///
     /// # Errors
@@ -134,27 +140,28 @@ impl Column {
         key: &str,
         token: Token,
         affected: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<Checked<()>, Fault> {
         if affected > 0 {
-            return Ok(());
+            return Ok(Checked::admitted((), Some(token)));
         }
-        self.decide(tx, &self.look, key, token).await?;
-        Err(Refused::from(Reject::Missing).noted(key, Pass::new(token)))
+        let why = self.judge(tx, &self.look, key, token).await?;
+        let reject = why.unwrap_or(Reject::Missing);
+        Ok(audit::reject(key, Some(Pass::new(token)), reject))
     }
 
-    async fn decide<S: Session>(
+    /// Why the token is rejected at this row; `None`: it is admitted.
+    async fn judge<S: Session>(
         &self,
         tx: &mut S,
         sql: &str,
         key: &str,
         token: Token,
-    ) -> Result<(), Refused> {
+    ) -> Result<Option<Reject>, Fault> {
         let rows = tx.ask(sql, &[Arg::Text(Some(key))]).await?;
-        let judged = match rows.first() {
-            Some(row) => admit(self.rule, row.int(0).unwrap_or(0), token),
-            None => Err(Reject::Missing.into()),
-        };
-        judged.map_err(|refused| refused.noted(key, Pass::new(token)))
+        match rows.first() {
+            Some(row) => Ok(judge(self.rule, row.int(0).unwrap_or(0), token)?),
+            None => Ok(Some(Reject::Missing)),
+        }
     }
 }
 

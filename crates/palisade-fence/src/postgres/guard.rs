@@ -6,8 +6,9 @@ use palisade_core::Token;
 use palisade_core::fence::{Op, Pass, Rule, Sequence};
 
 use super::session::{Arg, Row, Session};
+use crate::checked::Checked;
 use crate::guard_row::{GuardRow, Numbered, Recorded};
-use crate::sql::{Entry, Fault, Refused, asked, recordable, rule_on};
+use crate::sql::{Fault, asked, recordable, rule_on};
 
 /// Locks the rows in name order, so that no two transactions wait for each other; returns none unless all
 /// exist. It **writes** them: see the module's section on isolation. The setting is for the trigger.
@@ -40,21 +41,27 @@ const FORGET: &str = "SELECT set_config('palisade.tokens', '', true)";
 /// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
 /// a token or a whole [`Pass`]. It costs one round trip, and a second one when it raises.
 ///
+/// If a newer holder has been here, the answer is [`Checked::Rejected`]: **roll back**, and write nothing more.
+///
 /// # Errors
-/// [`Refused::Rejected`] if a newer holder has been here; faults of the database.
+/// Faults of the database.
 pub async fn claim<'p, S: Session>(
     tx: &mut S,
     resource: &str,
     pass: impl Into<Pass<'p>>,
-) -> Result<Entry, Refused> {
-    Guard::CLAIM.check(tx, resource, pass, Op::Claim).await
+) -> Result<Checked<()>, Fault> {
+    let checked = Guard::CLAIM.check(tx, resource, pass, Op::Claim).await?;
+    Ok(checked.map(drop))
 }
 
 /// Claims several resources at once, in name order: all are admitted or none is raised.
 ///
 /// # Errors
 /// The same as [`claim`]; naming a resource twice is a fault.
-pub async fn claim_all<S: Session>(tx: &mut S, claims: &[(&str, Pass<'_>)]) -> Result<(), Refused> {
+pub async fn claim_all<S: Session>(
+    tx: &mut S,
+    claims: &[(&str, Pass<'_>)],
+) -> Result<Checked<()>, Fault> {
     Guard::CLAIM.claim_all(tx, claims).await
 }
 
@@ -72,7 +79,8 @@ impl Guard {
     /// The longest result that is recorded with a numbered write, in bytes.
     pub const MAX_RESULT_BYTES: usize = 65_536;
 
-    /// Checks any operation that carries a token, and raises the fence if necessary.
+    /// Checks any operation that carries a token, and raises the fence if necessary. The value is the recorded
+    /// result of a repeat.
     ///
     /// # Errors
     /// As [`claim`].
@@ -82,22 +90,24 @@ impl Guard {
         resource: &str,
         pass: impl Into<Pass<'p>>,
         op: Op,
-    ) -> Result<Entry, Refused> {
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         let claims = [(resource, pass.into())];
         self.judge(tx, &claims, op, None).await
     }
 
-    /// Checks a numbered write: a repeat is recognised and gets the recorded result.
+    /// Checks a numbered write: a repeat is recognised, and its value is the recorded result.
+    ///
+    /// The same number with another write is rejected.
     ///
     /// # Errors
-    /// The same as [`claim`]; the same number with another write is rejected.
+    /// As [`claim`].
     pub async fn write<'p, S: Session>(
         &self,
         tx: &mut S,
         resource: &str,
         pass: impl Into<Pass<'p>>,
         write: Numbered,
-    ) -> Result<Entry, Refused> {
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         let (claims, op) = ([(resource, pass.into())], Op::Write(Some(write.sequence)));
         self.judge(tx, &claims, op, Some(write.digest)).await
     }
@@ -113,7 +123,7 @@ impl Guard {
         token: Token,
         sequence: Sequence,
         result: &[u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Fault> {
         recordable(result, Guard::MAX_RESULT_BYTES)?;
         let arguments = [
             Arg::Text(Some(resource)),
@@ -125,8 +135,7 @@ impl Guard {
             1 => Ok(()),
             _ => Err(Fault::Argument(format!(
                 "{resource}: the last write there is not number {sequence} of token {token}"
-            ))
-            .into()),
+            ))),
         }
     }
 
@@ -138,8 +147,9 @@ impl Guard {
         &self,
         tx: &mut S,
         claims: &[(&str, Pass<'_>)],
-    ) -> Result<(), Refused> {
-        self.judge(tx, claims, Op::Claim, None).await.map(drop)
+    ) -> Result<Checked<()>, Fault> {
+        let checked = self.judge(tx, claims, Op::Claim, None).await?;
+        Ok(checked.map(drop))
     }
 
     async fn judge<S: Session>(
@@ -148,21 +158,17 @@ impl Guard {
         claims: &[(&str, Pass<'_>)],
         op: Op,
         digest: Option<u64>,
-    ) -> Result<Entry, Refused> {
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         let asked = asked(claims)?;
         let rows = take(tx, &asked).await?;
-        match rule_on(self.rule, &asked, &rows, op, digest) {
-            Ok((ruled, entry)) => {
-                for one in ruled.iter().filter(|one| one.changed) {
-                    store(tx, one.resource, &one.row).await?;
-                }
-                Ok(entry)
-            }
-            Err(refused) => {
-                tx.ask(FORGET, &[]).await?;
-                Err(refused)
-            }
+        let (ruled, checked) = rule_on(self.rule, &asked, &rows, op, digest)?;
+        for one in ruled.iter().filter(|one| one.changed) {
+            store(tx, one.resource, &one.row).await?;
         }
+        if !checked.is_admitted() {
+            tx.ask(FORGET, &[]).await?;
+        }
+        Ok(checked)
     }
 }
 

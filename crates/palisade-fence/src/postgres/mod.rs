@@ -3,7 +3,7 @@
 //! ```text
 //!   BEGIN ─ claim ─ read ─ write ─ COMMIT      one transaction of yours: the raise of the fence and
 //!           │                                  the effect are durable together, or neither (F1, F4)
-//!           └ UPDATE palisade_fence … RETURNING → GuardRow → Rule::decide → UPDATE, if it changed
+//!           └ UPDATE palisade_fence … RETURNING → GuardRow::decide → UPDATE, if it changed
 //! ```
 //!
 //! | data | use |
@@ -16,16 +16,20 @@
 //! [`Session`]s; there is no other difference between them. [`MIGRATIONS`] are plain SQL;
 //! `palisade fence install postgres` runs them.
 //!
-//! **A rejection ends your transaction.** [`Refused::Rejected`] is an `Err`, so that `?` leaves the function
-//! and the transaction rolls back, with all of its other work. Work that must persist, such as a refund,
-//! needs its own transaction.
+//! **A rejection ends your transaction.** It is a value, [`Checked::Rejected`]: write nothing more, and roll
+//! back. With [`Checked::into_result`] it becomes an `Err`, so that `?` leaves the function and the
+//! transaction rolls back, with all of its other work. Work that must persist, such as a refund, needs its own
+//! transaction. The error of a statement that a trigger rejected becomes a rejection with [`Fault::rejected`].
 //!
 //! **Isolation.** At READ COMMITTED (the default) a claim waits for the transaction that has the guard row
 //! and then sees what that one committed, and so does every read after the claim. At REPEATABLE READ and
 //! SERIALIZABLE the waiting transaction cannot see it, and the database aborts it instead:
-//! [`Fault::is_retryable`] is true, nothing happened, begin again. This works because every operation writes
+//! it is [`FaultKind::Retry`], nothing happened, begin again. This works because every operation writes
 //! the guard row, even when the mark stays the same: with only a lock, such a transaction would continue with
 //! an outdated view. A claim must be the **first** statement of its transaction.
+
+#[cfg(doc)]
+use crate::{Checked, FaultKind};
 
 mod column;
 mod error;
@@ -39,7 +43,7 @@ mod sqlx_driver;
 mod tokio_driver;
 
 pub use crate::guard_row::{Corrupt, Numbered};
-pub use crate::sql::{Entry, Fault, Refused, Strategy};
+pub use crate::sql::{Fault, Strategy};
 pub use column::{Column, KeyType};
 pub use guard::{Guard, claim, claim_all};
 pub use operator::Operator;

@@ -5,7 +5,9 @@ use palisade_core::fence::{Pass, Reject, Rule};
 
 use super::column::int;
 use super::session::{Arg, Session};
-use crate::sql::{Refused, Strategy, admit, bound, valid_id};
+use crate::audit;
+use crate::checked::Checked;
+use crate::sql::{Fault, Strategy, bound, judge, valid_id};
 
 /// One statement, which is atomic through the row's own lock. A missing row is created.
 const OPTIMISTIC: &str = "INSERT INTO resource_records AS r (resource_id, resource_data, last_fencing_token, updated_at)
@@ -57,27 +59,32 @@ impl Records {
 
     /// Claims a resource and reads it in one step (rules F2 and F3). A missing row is created, empty.
     ///
+    /// A stale token and a jump are rejected.
+    ///
     /// # Errors
-    /// [`Refused::Rejected`] for a stale token or a jump; faults of the database.
+    /// Faults of the database; an id that is not valid.
     pub async fn claim<S: Session>(
         &self,
         tx: &mut S,
         id: &str,
         token: Token,
-    ) -> Result<Option<String>, Refused> {
+    ) -> Result<Checked<Option<String>>, Fault> {
         valid_id(id)?;
         match self.strategy {
             Strategy::Optimistic => {
                 let arguments = [Arg::Text(Some(id)), int(token.get()), self.bound()];
                 match tx.ask(CLAIM, &arguments).await?.first_mut() {
-                    Some(row) => Ok(row.text(0)),
-                    None => Err(self.why(tx, id, token).await?),
+                    Some(row) => Ok(Checked::admitted(row.text(0), Some(token))),
+                    None => self.why(tx, id, token).await,
                 }
             }
             Strategy::Pessimistic => {
-                let data = self.lock(tx, id, token).await?;
-                self.set(tx, id, data.as_deref(), token).await?;
-                Ok(data)
+                let data = match self.lock(tx, id, token).await? {
+                    Ok(data) => data,
+                    Err(reject) => return Ok(rejected(id, token, reject)),
+                };
+                let set = self.set(tx, id, data.as_deref(), token).await?;
+                Ok(set.map(|()| data))
             }
         }
     }
@@ -92,50 +99,53 @@ impl Records {
         id: &str,
         token: Token,
         data: &str,
-    ) -> Result<(), Refused> {
+    ) -> Result<Checked<()>, Fault> {
         valid_id(id)?;
         match self.strategy {
             Strategy::Optimistic => {
                 let (id_, data) = (Arg::Text(Some(id)), Arg::Text(Some(data)));
                 let arguments = [id_, data, int(token.get()), self.bound()];
                 match tx.ask(OPTIMISTIC, &arguments).await?.len() {
-                    1 => Ok(()),
-                    _ => Err(self.why(tx, id, token).await?),
+                    1 => Ok(Checked::admitted((), Some(token))),
+                    _ => self.why(tx, id, token).await,
                 }
             }
-            Strategy::Pessimistic => {
-                self.lock(tx, id, token).await?;
-                self.set(tx, id, Some(data), token).await
-            }
+            Strategy::Pessimistic => match self.lock(tx, id, token).await? {
+                Ok(_) => self.set(tx, id, Some(data), token).await,
+                Err(reject) => Ok(rejected(id, token, reject)),
+            },
         }
     }
 
     /// Empties a resource. Its row stays, because it contains the fence (rule F4).
     ///
+    /// If there is nothing to delete, it is rejected as [`Reject::Missing`] (rule F8).
+    ///
     /// # Errors
-    /// The same as [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
+    /// As [`Records::claim`].
     pub async fn delete<S: Session>(
         &self,
         tx: &mut S,
         id: &str,
         token: Token,
-    ) -> Result<(), Refused> {
+    ) -> Result<Checked<()>, Fault> {
         valid_id(id)?;
-        self.lock(tx, id, token).await?;
-        let arguments = [Arg::Text(Some(id)), int(token.get())];
-        match tx.ask(DELETE, &arguments).await?.len() {
-            1 => Ok(()),
-            _ => Err(missing(id, token)),
+        if let Err(reject) = self.lock(tx, id, token).await? {
+            return Ok(rejected(id, token, reject));
         }
+        let arguments = [Arg::Text(Some(id)), int(token.get())];
+        let deleted = tx.ask(DELETE, &arguments).await?.len();
+        Ok(one_row(id, token, deleted))
     }
 
-    /// Locks the row until the transaction ends, and decides the token.
+    /// Locks the row until the transaction ends, and decides the token; returns the text, or why the token is
+    /// rejected.
     async fn lock<S: Session>(
         &self,
         tx: &mut S,
         id: &str,
         token: Token,
-    ) -> Result<Option<String>, Refused> {
+    ) -> Result<Result<Option<String>, Reject>, Fault> {
         let arguments = [Arg::Text(Some(id))];
         let mut rows = tx.ask(LOCK, &arguments).await?;
         if rows.is_empty() {
@@ -143,11 +153,10 @@ impl Records {
             rows = tx.ask(LOCK, &arguments).await?;
         }
         let Some(row) = rows.first_mut() else {
-            return Err(missing(id, token));
+            return Ok(Err(Reject::Missing));
         };
-        admit(self.rule, row.int(0).unwrap_or(0), token)
-            .map_err(|refused| refused.noted(id, Pass::new(token)))?;
-        Ok(row.text(1))
+        let rejected = judge(self.rule, row.int(0).unwrap_or(0), token)?;
+        Ok(rejected.map_or_else(|| Ok(row.text(1)), Err))
     }
 
     async fn set<S: Session>(
@@ -156,28 +165,23 @@ impl Records {
         id: &str,
         data: Option<&str>,
         token: Token,
-    ) -> Result<(), Refused> {
+    ) -> Result<Checked<()>, Fault> {
         let arguments = [Arg::Text(Some(id)), Arg::Text(data), int(token.get())];
-        match tx.ask(SET, &arguments).await?.len() {
-            1 => Ok(()),
-            _ => Err(missing(id, token)),
-        }
+        let set = tx.ask(SET, &arguments).await?.len();
+        Ok(one_row(id, token, set))
     }
 
-    /// Returns the reason why no row was matched.
-    async fn why<S: Session>(
+    /// Answers with the reason why no row was matched.
+    async fn why<S: Session, T>(
         &self,
         tx: &mut S,
         id: &str,
         token: Token,
-    ) -> Result<Refused, Refused> {
+    ) -> Result<Checked<T>, Fault> {
         let rows = tx.ask(LOOK, &[Arg::Text(Some(id))]).await?;
         let highest = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
-        let refused = match admit(self.rule, highest, token) {
-            Err(refused) => refused,
-            Ok(()) => Reject::Missing.into(),
-        };
-        Ok(refused.noted(id, Pass::new(token)))
+        let reject = judge(self.rule, highest, token)?;
+        Ok(rejected(id, token, reject.unwrap_or(Reject::Missing)))
     }
 
     fn bound(&self) -> Arg<'static> {
@@ -185,6 +189,14 @@ impl Records {
     }
 }
 
-fn missing(id: &str, token: Token) -> Refused {
-    Refused::from(Reject::Missing).noted(id, Pass::new(token))
+/// The answer to a statement that must hit one row (rule F8).
+fn one_row(id: &str, token: Token, rows: usize) -> Checked<()> {
+    match rows {
+        1 => Checked::admitted((), Some(token)),
+        _ => rejected(id, token, Reject::Missing),
+    }
+}
+
+fn rejected<T>(id: &str, token: Token, reject: Reject) -> Checked<T> {
+    audit::reject(id, Some(Pass::new(token)), reject)
 }

@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Column as _, Connection as _, Row as _, Transaction, T
 
 use super::error::server_fault;
 use super::session::{Arg, Row, Value, sealed::Drives};
-use crate::sql::{Fault, Refused};
+use crate::sql::Fault;
 
 impl Drives for PgConnection {
     async fn ask(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
@@ -61,11 +61,5 @@ impl From<sqlx::Error> for Fault {
             }
             None => Fault::Connection(Box::new(error)),
         }
-    }
-}
-
-impl From<sqlx::Error> for Refused {
-    fn from(error: sqlx::Error) -> Refused {
-        Refused::of_the_users(error.into())
     }
 }

@@ -5,7 +5,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::error::server_fault;
 use super::session::{Arg, Row, Value, sealed::Drives};
-use crate::sql::{Fault, Refused};
+use crate::sql::Fault;
 
 impl Drives for Transaction<'_> {
     async fn ask(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
@@ -48,11 +48,5 @@ impl From<tokio_postgres::Error> for Fault {
             ),
             None => Fault::Connection(Box::new(error)),
         }
-    }
-}
-
-impl From<tokio_postgres::Error> for Refused {
-    fn from(error: tokio_postgres::Error) -> Refused {
-        Refused::of_the_users(error.into())
     }
 }

@@ -3,6 +3,8 @@
 use palisade_core::fence::FloorTooLow;
 use redis::RedisError;
 
+use crate::fault::FaultKind;
+
 /// A fault at a fence in Redis, by its effect on the data.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
@@ -66,4 +68,25 @@ pub enum Fault {
     /// An answer that the script does not give.
     #[error("Redis gave an answer that the fence's script never gives: {0}")]
     Answer(String),
+}
+
+impl Fault {
+    /// What to do about it.
+    #[must_use]
+    pub const fn kind(&self) -> FaultKind {
+        match self {
+            Fault::Redis(_) => FaultKind::Unknown,
+            Fault::Invalid(_)
+            | Fault::Argument(_)
+            | Fault::Command(_)
+            | Fault::Script(_)
+            | Fault::Unarmed { .. }
+            | Fault::FloorTooLow(_) => FaultKind::Invalid,
+            Fault::Lost { .. }
+            | Fault::Corrupt { .. }
+            | Fault::Evicting { .. }
+            | Fault::Replica
+            | Fault::Answer(_) => FaultKind::Operator,
+        }
+    }
 }

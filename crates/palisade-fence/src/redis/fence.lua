@@ -1,4 +1,5 @@
--- The fence's rule at Redis. A script is one step there: nobody sees the check without the effect.
+-- The fence's decision in Redis. A script is one step: no client sees the check without the effect.
+-- vectors/fence.json says what it must answer.
 --
 -- KEYS   1 mark   2 .. keys of the effect, then keys that are only guarded
 -- ARGV   1 mode (claim, strict, textbook, unfenced)   2 bound of a jump, or ''
@@ -6,18 +7,18 @@
 --        5 authority, or ''   6 lock, or ''           7 sequence number, or ''   8 digest of a numbered write
 --        9 effect (none, command, deleting, script)   10 .. its own: a command and its arguments, or how many
 --                                                     keys the script has and its arguments
--- Before this text stands `local function effect(KEYS, ARGV) .. end` with a user's own script, if any.
+-- If the user has a script, `local function effect(KEYS, ARGV) .. end` precedes this text.
 --
--- Numbers are compared as Lua's, which are exact up to 2^53, and are never turned into text again: what
--- is stored and answered is the text that came in.
+-- Numbers are compared as numbers of Lua, which are exact up to 2^53. They are never formatted: the text that
+-- came in is stored and returned.
 --
 -- The mark is a string of lines: token, written ('' nothing, 'yes' unnumbered, or the last sequence
--- number), digest, authority, lock; behind them what the last numbered script returned, packed.
+-- number), digest, authority, lock; after them the packed result of the last numbered script.
 
 local mark, mode, op, token, sequence, kind = KEYS[1], ARGV[1], ARGV[3], ARGV[4], ARGV[7], ARGV[9]
 local held = redis.call('GET', mark)
 
--- The holder goes on with unnumbered writes: the mark says so already, and nothing is to be judged.
+-- The same holder writes again without a number: the mark stays as it is, so there is nothing to decide.
 local goes_on = mode == 'claim' and sequence == '' and op ~= 'tokenless'
   and held == token .. '\nyes\n\n' .. ARGV[5] .. '\n' .. ARGV[6] .. '\n'
 if goes_on and kind == 'command' then
@@ -47,7 +48,8 @@ end
 local recorded = held and string.sub(held, rest) or ''
 local through = number(written)
 
--- The highest token again: only the holder's own writes order it.
+-- The token is the highest one: only the holder's own earlier writes count. Returns the answer, or nil if the
+-- operation is admitted.
 local function again()
   if op ~= 'write' then return nil end
   if sequence ~= '' and written == sequence then
@@ -62,7 +64,7 @@ local function again()
   end
 end
 
--- Why the effect is not carried out, or nothing.
+-- Returns the answer if the effect is not carried out, and nil if it is.
 local function refusal()
   if op == 'tokenless' then
     if highest then return { 'reject', 'tokenless', highest } end
@@ -110,10 +112,11 @@ elseif mode ~= 'unfenced' then
   }, '\n')
 end
 
--- It is stored before the effect: what fails later has raised the fence. SET ends a time to live, too.
+-- The mark is stored before the effect, so an effect that fails later has raised the fence. SET also removes a
+-- time to live.
 if after ~= held then redis.call('SET', mark, after) end
 
--- For an effect that did not happen: as if nothing had been asked.
+-- Restores the mark after an effect that did not happen.
 local function undo()
   if after == held then return end
   if held then redis.call('SET', mark, held) else redis.call('DEL', mark) end

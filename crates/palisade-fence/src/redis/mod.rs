@@ -47,7 +47,8 @@
 //!   twice.
 //! * Marks never expire and are never collected. Tokens are compared as Lua's numbers, which are exact up to
 //!   2^53, and are never formatted by Lua, which would write 1e+15.
-//! * The rule is that of [`palisade_core::fence`]; a test compares the two.
+//! * The decision is that of [`palisade_core::fence`]; tests compare the two, by `vectors/fence.json` and by random
+//!   operations.
 //!
 //! # Limitations
 //!

@@ -17,7 +17,7 @@ pub(super) const MARKS: &str = "palisade:fence:";
 
 /// Several keys under one fence.
 ///
-/// Its name is the hash tag of its keys: the mark of `orders` is the hash `palisade:fence:{orders}`, and the
+/// Its name is the hash tag of its keys: the mark of `orders` is the string `palisade:fence:{orders}`, and the
 /// data is in `orders`, `{orders}:total` and the like. In a cluster all of them are in one slot, which a
 /// script requires; any other key is refused before anything is sent.
 #[derive(Clone, Debug)]

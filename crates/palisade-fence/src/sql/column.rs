@@ -1,16 +1,16 @@
 //! Tokens in columns, and the names of columns.
 
 use palisade_core::Token;
-use palisade_core::fence::{Op, Pass, Rule, Verdict};
+use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
 
-use super::fault::{Fault, Refused};
-use crate::guard_row::column_state;
+use super::fault::Fault;
+use crate::guard_row::{Corrupt, column_state};
 
-/// Decides a token against the number in a column.
-pub(crate) fn admit(rule: Rule, column: i64, token: Token) -> Result<(), Refused> {
+/// Decides a token against the number in a column; `None`: it is admitted.
+pub(crate) fn judge(rule: Rule, column: i64, token: Token) -> Result<Option<Reject>, Corrupt> {
     match rule.decide(&column_state(column)?, Pass::new(token), Op::Claim) {
-        Verdict::Reject(reject) => Err(reject.into()),
-        Verdict::Admit(_) | Verdict::Repeat => Ok(()),
+        Verdict::Reject(reject) => Ok(Some(reject)),
+        Verdict::Admit(_) | Verdict::Repeat => Ok(None),
     }
 }
 

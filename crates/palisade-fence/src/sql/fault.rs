@@ -1,54 +1,14 @@
-//! The outcomes other than an admission, for all SQL databases.
+//! Faults, which are not rejections, for all SQL databases.
 
 use std::error::Error;
 
-use palisade_core::fence::{FloorTooLow, Pass, Reject};
+use palisade_core::fence::{FloorTooLow, Reject};
 
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
 use crate::audit;
+use crate::fault::FaultKind;
 use crate::guard_row::Corrupt;
 use crate::name::Invalid;
-
-/// The reason why the transaction must not continue.
-#[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    /// The fence rejected the operation: a normal outcome. Roll back and give up, or do what the reason asks
-    /// for.
-    #[error("{0}")]
-    Rejected(Reject),
-    /// A fault.
-    #[error(transparent)]
-    Fault(Fault),
-}
-
-impl Refused {
-    /// Records the refusal for the operator and returns it.
-    pub(crate) fn noted(self, resource: &str, pass: Pass<'_>) -> Refused {
-        if let Refused::Rejected(reject) = &self {
-            audit::rejected(resource, Some(pass), reject);
-        }
-        self
-    }
-
-    /// The outcome of a statement of the user. Not every version of the driver reports which table's trigger
-    /// rejected it.
-    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
-    pub(crate) fn of_the_users(fault: Fault) -> Refused {
-        let refused = Refused::from(fault);
-        if let Refused::Rejected(reject) = &refused {
-            audit::rejected("a sticky table", None, reject);
-        }
-        refused
-    }
-
-    /// The reason, if the fence rejected the operation.
-    #[must_use]
-    pub const fn rejected(&self) -> Option<&Reject> {
-        match self {
-            Refused::Rejected(reject) => Some(reject),
-            Refused::Fault(_) => None,
-        }
-    }
-}
 
 /// A fault. Inside a transaction nothing took effect; only a connection that broke during COMMIT leaves its
 /// outcome unknown.
@@ -79,7 +39,8 @@ pub enum Fault {
     /// A fence cannot be re-armed with a floor below its token.
     #[error(transparent)]
     FloorTooLow(#[from] FloorTooLow),
-    /// The sticky trigger or the ratchet of the table rejected the statement.
+    /// A sticky trigger or the ratchet of a table rejected a statement of the user; `Fault::rejected` turns it
+    /// into the rejection.
     #[error("{0}")]
     Trigger(Reject),
     /// The database reported an error.
@@ -98,42 +59,40 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the same transaction, rolled back and started again, may succeed: a serialization failure, a
-    /// deadlock, a lock timeout, a busy database. Nothing took effect.
+    /// What to do about it. Retry: roll back and begin the same transaction again, after a serialization
+    /// failure, a deadlock, a lock timeout or a busy database.
     #[must_use]
-    pub const fn is_retryable(&self) -> bool {
+    pub const fn kind(&self) -> FaultKind {
         match self {
-            Fault::Database { retryable, .. } => *retryable,
-            Fault::ReadBeforeClaim(_) => true,
-            _ => false,
+            Fault::ReadBeforeClaim(_) => FaultKind::Retry,
+            Fault::Database {
+                retryable: true, ..
+            } => FaultKind::Retry,
+            Fault::Connection(_) => FaultKind::Unknown,
+            Fault::Invalid(_)
+            | Fault::Argument(_)
+            | Fault::NoTransaction
+            | Fault::FloorTooLow(_)
+            | Fault::Trigger(_) => FaultKind::Invalid,
+            Fault::NotInstalled(_) | Fault::Corrupt(_) | Fault::Database { .. } => {
+                FaultKind::Operator
+            }
         }
     }
-}
 
-/// A rejection by the trigger is a rejection, regardless of the statement that caused it.
-impl From<Fault> for Refused {
-    fn from(fault: Fault) -> Refused {
-        match fault {
-            Fault::Trigger(reject) => Refused::Rejected(reject),
-            other => Refused::Fault(other),
+    /// Returns the rejection if a sticky trigger rejected a statement of the user, and records it for the
+    /// operator. Not every version of the driver reports which table's trigger it was.
+    ///
+    /// # Errors
+    /// Every other fault.
+    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
+    pub fn rejected(self) -> Result<Reject, Fault> {
+        match self {
+            Fault::Trigger(reject) => {
+                audit::rejected("a sticky table", None, &reject);
+                Ok(reject)
+            }
+            other => Err(other),
         }
-    }
-}
-
-impl From<Reject> for Refused {
-    fn from(reject: Reject) -> Refused {
-        Refused::Rejected(reject)
-    }
-}
-
-impl From<Corrupt> for Refused {
-    fn from(corrupt: Corrupt) -> Refused {
-        Refused::Fault(corrupt.into())
-    }
-}
-
-impl From<Invalid> for Refused {
-    fn from(invalid: Invalid) -> Refused {
-        Refused::Fault(invalid.into())
     }
 }

@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!   claims ──► asked ──► the backend takes the rows ──► rule_on ──► Ruled: the rows from now on
-//!              (name order)                             └ Refused: nothing is written
+//!              (name order)                             └ rejected: nothing is written
 //! ```
 
 mod column;
 mod fault;
 mod ruling;
 
-pub(crate) use column::{admit, bound, valid_id, valid_name};
-pub use fault::{Fault, Refused};
-pub use ruling::{Entry, Strategy};
+pub(crate) use column::{bound, judge, valid_id, valid_name};
+pub use fault::Fault;
+pub use ruling::Strategy;
 pub(crate) use ruling::{asked, recordable, rule_on};

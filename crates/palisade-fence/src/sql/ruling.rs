@@ -2,27 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use palisade_core::Token;
-use palisade_core::fence::{Op, Pass, Rule};
+use palisade_core::fence::{Op, Pass, Rule, Verdict};
 
-use super::fault::{Fault, Refused};
-use crate::guard_row::{Decision, GuardRow};
+use super::fault::Fault;
+use crate::audit;
+use crate::checked::{Admitted, Checked};
+use crate::guard_row::{Corrupt, GuardRow};
 use crate::name::ResourceId;
-
-/// An admitted operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
-    /// The operation is new: carry it out in this transaction.
-    First {
-        /// The highest token from now on; `None` if the check is off.
-        highest: Option<Token>,
-    },
-    /// This same write was already carried out: do nothing, and return this answer.
-    Repeat {
-        /// The result that `Guard::record` was given then.
-        result: Option<Vec<u8>>,
-    },
-}
 
 /// How a row is protected from others while it is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +28,9 @@ pub(crate) struct Ruled<'a> {
     pub(crate) changed: bool,
 }
 
+/// The rows from now on, and the answer.
+type Ruling<'a> = (Vec<Ruled<'a>>, Checked<Option<Vec<u8>>>);
+
 /// Returns the claims in name order, each resource once.
 pub(crate) fn asked<'a, 'p>(
     claims: &[(&'a str, Pass<'p>)],
@@ -57,40 +46,44 @@ pub(crate) fn asked<'a, 'p>(
     Ok(asked)
 }
 
-/// Decides an operation on all these resources. Either all are admitted, or it is refused, which is recorded
-/// for the operator. The returned entry is that of the last resource.
+/// Decides an operation on all these resources: the rows from now on, and the answer. Either all are admitted,
+/// or there are no rows, and the rejection is recorded for the operator. The answer is that of the last
+/// resource; its value is the recorded result of a repeat.
 pub(crate) fn rule_on<'a>(
     rule: Rule,
     asked: &BTreeMap<&'a str, Pass<'_>>,
     rows: &BTreeMap<String, GuardRow>,
     op: Op,
     digest: Option<u64>,
-) -> Result<(Vec<Ruled<'a>>, Entry), Refused> {
+) -> Result<Ruling<'a>, Corrupt> {
     let mut all = Vec::with_capacity(asked.len());
-    let mut entry = Entry::First { highest: None };
+    let mut answer = Checked::admitted(None, None);
     for (&resource, pass) in asked {
         let before = rows.get(resource).cloned().unwrap_or_default();
-        let (row, changed) = match before.decide(rule, *pass, op, digest)? {
-            Decision::Reject(reject) => return Err(Refused::from(reject).noted(resource, *pass)),
-            Decision::Admit(next) => {
-                let changed = next.is_some();
-                let row = next.unwrap_or(before);
-                let highest = row.state()?.highest();
-                entry = Entry::First { highest };
-                (row, changed)
+        let (row, changed, result) = match before.decide(rule, Some(*pass), op, digest)? {
+            Verdict::Reject(reject) => {
+                let rejected = audit::reject(resource, Some(*pass), reject);
+                return Ok((Vec::new(), rejected));
             }
-            Decision::Repeat(result) => {
-                entry = Entry::Repeat { result };
-                (before, false)
+            Verdict::Admit(Some(next)) => (next, true, None),
+            Verdict::Admit(None) => (before, false, None),
+            Verdict::Repeat => {
+                let result = before.recorded.result.clone();
+                (before, false, Some(result))
             }
         };
+        answer = Checked::Admitted(Admitted {
+            highest: row.state()?.highest(),
+            repeat: result.is_some(),
+            value: result.flatten(),
+        });
         all.push(Ruled {
             resource,
             row,
             changed,
         });
     }
-    Ok((all, entry))
+    Ok((all, answer))
 }
 
 /// Checks that a result is short enough to be recorded.

@@ -15,8 +15,10 @@ use rusqlite::{Connection, Error, OptionalExtension as _, ToSql, params};
 
 use super::rows::{in_transaction, int};
 use super::sticky::{fill, rejection};
+use crate::audit;
+use crate::checked::Checked;
 use crate::guard_row::{Corrupt, column_state};
-use crate::sql::{Fault, Refused, admit, bound, valid_name};
+use crate::sql::{Fault, bound, judge, valid_name};
 
 const TEMPLATE: &str = include_str!("../../sql/sqlite/sticky_column.sql");
 
@@ -80,24 +82,29 @@ impl Column {
         &self.sticky
     }
 
-    /// Converts the error of your own statement into the rejection that a trigger of [`Column::sticky`]
-    /// reported.
-    #[must_use]
-    pub fn why(&self, tx: &Connection, key: &dyn ToSql, error: Error) -> Refused {
+    /// Returns the rejection if a trigger of [`Column::sticky`] caused this error of your own statement.
+    ///
+    /// # Errors
+    /// Every other error, as a fault.
+    pub fn why(&self, tx: &Connection, key: &dyn ToSql, error: Error) -> Result<Reject, Fault> {
         match self.read(tx, key) {
-            Ok(Some(number)) => match column_state(number) {
-                Ok(state) => rejection(&spelled(key), error, state.highest()),
-                Err(corrupt) => corrupt.into(),
-            },
-            _ => error.into(),
+            Ok(Some(number)) => rejection(&spelled(key), error, column_state(number)?.highest()),
+            _ => Err(error.into()),
         }
     }
 
     /// Claims a row optimistically: one statement raises its token, unless the token is stale.
     ///
+    /// It is rejected as stale, as a jump, or as [`Reject::Missing`] if there is no such row.
+    ///
     /// # Errors
-    /// [`Refused::Rejected`]: stale, a jump, or [`Reject::Missing`] if there is no such row.
-    pub fn claim(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<(), Refused> {
+    /// Faults of the database.
+    pub fn claim(
+        &self,
+        tx: &Connection,
+        key: &dyn ToSql,
+        token: Token,
+    ) -> Result<Checked<()>, Fault> {
         in_transaction(tx)?;
         let sql = format!("{}{}", self.raise, self.condition(2));
         let mut statement = tx.prepare_cached(&sql)?;
@@ -110,11 +117,18 @@ impl Column {
     ///
     /// # Errors
     /// As [`Column::claim`].
-    pub fn lock(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<(), Refused> {
+    pub fn lock(
+        &self,
+        tx: &Connection,
+        key: &dyn ToSql,
+        token: Token,
+    ) -> Result<Checked<()>, Fault> {
         in_transaction(tx)?;
         tx.prepare_cached(&self.lock)?.execute([key])?;
-        self.decide(tx, key, token)?;
-        self.claim(tx, key, token)
+        match self.judge(tx, key, token)? {
+            Some(reject) => Ok(rejected(key, token, reject)),
+            None => self.claim(tx, key, token),
+        }
     }
 
     /// Judges your own `UPDATE … WHERE … AND condition` by the number of rows that it matched, as returned by
@@ -123,8 +137,8 @@ impl Column {
     ///
     /// ```
     /// # use palisade_core::Token;
-    /// # use palisade_fence::sqlite::{Column, Refused};
-    /// # fn main() -> Result<(), Refused> {
+    /// # use palisade_fence::sqlite::Column;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let mut db = rusqlite::Connection::open_in_memory()?;
     /// # db.execute_batch("CREATE TABLE orders (id TEXT, total INTEGER, last_fencing_token INTEGER NOT NULL DEFAULT 0);
     /// #     INSERT INTO orders (id) VALUES ('17')")?;
@@ -133,7 +147,7 @@ impl Column {
     /// let sql = format!("UPDATE orders SET total = ?2, last_fencing_token = ?3 WHERE id = ?1 AND {}",
     ///                   orders.condition(3));
     /// let hit = tx.execute(&sql, ("17", 99, token.get() as i64))?;
-    /// orders.explain(&tx, &"17", token, hit)?;
+    /// orders.explain(&tx, &"17", token, hit)?.into_result()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -147,20 +161,25 @@ impl Column {
         key: &dyn ToSql,
         token: Token,
         affected: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Checked<()>, Fault> {
         if affected > 0 {
-            return Ok(());
+            return Ok(Checked::admitted((), Some(token)));
         }
-        self.decide(tx, key, token)?;
-        Err(noted(key, token, Reject::Missing.into()))
+        let why = self.judge(tx, key, token)?;
+        Ok(rejected(key, token, why.unwrap_or(Reject::Missing)))
     }
 
-    fn decide(&self, tx: &Connection, key: &dyn ToSql, token: Token) -> Result<(), Refused> {
-        let judged = match self.read(tx, key)? {
-            Some(number) => admit(self.rule, number, token),
-            None => Err(Reject::Missing.into()),
-        };
-        judged.map_err(|refused| noted(key, token, refused))
+    /// Why the token is rejected at this row; `None`: it is admitted.
+    fn judge(
+        &self,
+        tx: &Connection,
+        key: &dyn ToSql,
+        token: Token,
+    ) -> Result<Option<Reject>, Fault> {
+        match self.read(tx, key)? {
+            Some(number) => Ok(judge(self.rule, number, token)?),
+            None => Ok(Some(Reject::Missing)),
+        }
     }
 
     fn read(&self, tx: &Connection, key: &dyn ToSql) -> Result<Option<i64>, Fault> {
@@ -177,8 +196,8 @@ impl Column {
     }
 }
 
-fn noted(key: &dyn ToSql, token: Token, refused: Refused) -> Refused {
-    refused.noted(&spelled(key), Pass::new(token))
+fn rejected<T>(key: &dyn ToSql, token: Token, reject: Reject) -> Checked<T> {
+    audit::reject(&spelled(key), Some(Pass::new(token)), reject)
 }
 
 /// The key in a form for operators.

@@ -7,10 +7,11 @@ use palisade_core::fence::{Op, Pass, Rule, Sequence};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::rows::{in_transaction, int};
-use super::sticky::{forget, show_token};
+use super::sticky::show_token;
+use crate::checked::Checked;
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
-use crate::sql::{Entry, Fault, Refused, asked, recordable, rule_on};
+use crate::sql::{Fault, asked, recordable, rule_on};
 
 /// Takes the write lock, whether the row exists or not; only then is the row read.
 const TAKE: &str =
@@ -32,21 +33,24 @@ WHERE resource = ?1 AND token = ?2 AND sequence = ?3";
 /// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
 /// a token or a whole [`Pass`].
 ///
+/// If a newer holder has been here, the answer is [`Checked::Rejected`]: **roll back**, and write nothing more.
+///
 /// # Errors
-/// [`Refused::Rejected`] if a newer holder has been here; faults of the database.
+/// Faults of the database.
 pub fn claim<'p>(
     tx: &Connection,
     resource: &str,
     pass: impl Into<Pass<'p>>,
-) -> Result<Entry, Refused> {
-    Guard::CLAIM.check(tx, resource, pass, Op::Claim)
+) -> Result<Checked<()>, Fault> {
+    let checked = Guard::CLAIM.check(tx, resource, pass, Op::Claim)?;
+    Ok(checked.map(drop))
 }
 
 /// Claims several resources at once, in name order: all are admitted or none is raised.
 ///
 /// # Errors
 /// The same as [`claim`]; naming a resource twice is a fault.
-pub fn claim_all(tx: &Connection, claims: &[(&str, Pass<'_>)]) -> Result<(), Refused> {
+pub fn claim_all(tx: &Connection, claims: &[(&str, Pass<'_>)]) -> Result<Checked<()>, Fault> {
     Guard::CLAIM.claim_all(tx, claims)
 }
 
@@ -64,7 +68,8 @@ impl Guard {
     /// The longest result that is recorded with a numbered write, in bytes.
     pub const MAX_RESULT_BYTES: usize = 65_536;
 
-    /// Checks any operation that carries a token, and raises the fence if necessary.
+    /// Checks any operation that carries a token, and raises the fence if necessary. The value is the recorded
+    /// result of a repeat.
     ///
     /// # Errors
     /// As [`claim`].
@@ -74,21 +79,23 @@ impl Guard {
         resource: &str,
         pass: impl Into<Pass<'p>>,
         op: Op,
-    ) -> Result<Entry, Refused> {
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         self.judge(tx, &[(resource, pass.into())], op, None)
     }
 
-    /// Checks a numbered write: a repeat is recognised and gets the recorded result.
+    /// Checks a numbered write: a repeat is recognised, and its value is the recorded result.
+    ///
+    /// The same number with another write is rejected.
     ///
     /// # Errors
-    /// The same as [`claim`]; the same number with another write is rejected.
+    /// As [`claim`].
     pub fn write<'p>(
         &self,
         tx: &Connection,
         resource: &str,
         pass: impl Into<Pass<'p>>,
         write: Numbered,
-    ) -> Result<Entry, Refused> {
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         let (claims, op) = ([(resource, pass.into())], Op::Write(Some(write.sequence)));
         self.judge(tx, &claims, op, Some(write.digest))
     }
@@ -104,7 +111,7 @@ impl Guard {
         token: Token,
         sequence: Sequence,
         result: &[u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Fault> {
         ResourceId::new(resource)?;
         recordable(result, Guard::MAX_RESULT_BYTES)?;
         in_transaction(tx)?;
@@ -113,8 +120,7 @@ impl Guard {
             1 => Ok(()),
             _ => Err(Fault::Argument(format!(
                 "{resource}: the last write there is not number {sequence} of token {token}"
-            ))
-            .into()),
+            ))),
         }
     }
 
@@ -122,8 +128,12 @@ impl Guard {
     ///
     /// # Errors
     /// As [`claim_all`].
-    pub fn claim_all(&self, tx: &Connection, claims: &[(&str, Pass<'_>)]) -> Result<(), Refused> {
-        self.judge(tx, claims, Op::Claim, None).map(drop)
+    pub fn claim_all(
+        &self,
+        tx: &Connection,
+        claims: &[(&str, Pass<'_>)],
+    ) -> Result<Checked<()>, Fault> {
+        Ok(self.judge(tx, claims, Op::Claim, None)?.map(drop))
     }
 
     fn judge(
@@ -132,30 +142,21 @@ impl Guard {
         claims: &[(&str, Pass<'_>)],
         op: Op,
         digest: Option<u64>,
-    ) -> Result<Entry, Refused> {
+    ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         let asked = asked(claims)?;
         in_transaction(tx)?;
         let mut rows = BTreeMap::new();
         for resource in asked.keys() {
             rows.insert((*resource).to_owned(), take(tx, resource)?);
         }
-        match rule_on(self.rule, &asked, &rows, op, digest) {
-            Ok((ruled, entry)) => {
-                for one in ruled.iter().filter(|one| one.changed) {
-                    store(tx, one.resource, &one.row)?;
-                }
-                for (resource, pass) in &asked {
-                    show_token(tx, resource, pass.token)?;
-                }
-                Ok(entry)
-            }
-            Err(refused) => {
-                for resource in asked.keys() {
-                    forget(tx, resource)?;
-                }
-                Err(refused)
-            }
+        let (ruled, checked) = rule_on(self.rule, &asked, &rows, op, digest)?;
+        for one in ruled.iter().filter(|one| one.changed) {
+            store(tx, one.resource, &one.row)?;
         }
+        for (resource, pass) in &asked {
+            show_token(tx, resource, checked.is_admitted().then_some(pass.token))?;
+        }
+        Ok(checked)
     }
 }
 

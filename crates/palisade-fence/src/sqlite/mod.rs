@@ -3,7 +3,7 @@
 //! ```text
 //!   BEGIN ─ claim ─ read ─ write ─ COMMIT      one transaction of yours: the raise of the fence and
 //!           │                                  the effect are durable together, or neither (F1, F4)
-//!           └ UPDATE palisade_fence … RETURNING → GuardRow → Rule::decide → UPDATE, if it changed
+//!           └ UPDATE palisade_fence … RETURNING → GuardRow::decide → UPDATE, if it changed
 //!             └ takes the file's one write lock, so no other write between claim and COMMIT
 //! ```
 //!
@@ -12,7 +12,7 @@
 //! use palisade_fence::sqlite;
 //! use rusqlite::{Connection, TransactionBehavior};
 //!
-//! # fn main() -> Result<(), sqlite::Refused> {
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut db = Connection::open_in_memory()?; // yours is a file
 //! for (_, sql) in sqlite::MIGRATIONS {
 //!     db.execute_batch(sql)?;
@@ -21,7 +21,7 @@
 //!
 //! let token = Token::FIRST; // lease.token()
 //! let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-//! sqlite::claim(&tx, "orders", token)?; // first: raise the fence
+//! sqlite::claim(&tx, "orders", token)?.into_result()?; // first: raise the fence
 //! let total: i64 = tx.query_one("SELECT total FROM totals", [], |row| row.get(0))?; // then read
 //! tx.execute("UPDATE totals SET total = ?1", [total + 1])?;
 //! tx.commit()?;
@@ -39,9 +39,9 @@
 //! return [`Fault::NoTransaction`]. [`MIGRATIONS`] are plain SQL for `execute_batch` or the `sqlite3` shell.
 //! All of them block: an async program must call them where blocking is allowed.
 //!
-//! **A rejection ends your transaction.** [`Refused::Rejected`] is an `Err`, so that `?` leaves the function
-//! and the dropped transaction rolls back. Work that must persist, such as a refund, needs its own
-//! transaction.
+//! **A rejection ends your transaction.** It is a value, [`Checked::Rejected`]: write nothing more, and roll
+//! back. With [`Checked::into_result`] it becomes an `Err`, so that `?` leaves the function and the dropped
+//! transaction rolls back. Work that must persist, such as a refund, needs its own transaction.
 //!
 //! **Locks.** SQLite locks the file, not rows. A claim takes the write lock, even when the mark stays the
 //! same, so the pessimistic forms differ from the optimistic ones only in when they take it.
@@ -49,13 +49,16 @@
 //! a transaction that has read before it claims may see an older state, and SQLite ends such a claim with
 //! `SQLITE_BUSY_SNAPSHOT` in WAL mode, or holds off the writer in the rollback journal's mode. A claim that
 //! is the **first** statement avoids both; it waits as long as `busy_timeout` says (rusqlite: 5 s) and is
-//! [`Fault::is_retryable`] afterwards.
+//! [`FaultKind::Retry`] afterwards.
 //!
 //! **Durability** is that of the file: with `PRAGMA synchronous = FULL`, SQLite's own default, an
 //! acknowledged COMMIT is on stable storage (rule F1). With `NORMAL` in WAL mode a power cut may roll back
 //! the last commits, fence and data together: the file stays consistent, but an acknowledged claim can be
 //! lost, so use FULL. The file must not be on a network file system that fakes locks. A copy made with `cp`
 //! during a write is no backup: use `VACUUM INTO` or the backup API, which include both fence and data.
+
+#[cfg(doc)]
+use crate::{Checked, FaultKind};
 
 mod column;
 mod guard;
@@ -65,7 +68,7 @@ mod rows;
 mod sticky;
 
 pub use crate::guard_row::{Corrupt, Numbered};
-pub use crate::sql::{Entry, Fault, Refused, Strategy};
+pub use crate::sql::{Fault, Strategy};
 pub use column::Column;
 pub use guard::{Guard, claim, claim_all};
 pub use operator::Operator;

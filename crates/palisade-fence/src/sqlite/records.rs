@@ -5,7 +5,9 @@ use palisade_core::fence::{Pass, Reject, Rule};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::rows::{in_transaction, int};
-use crate::sql::{Fault, Refused, Strategy, admit, bound, valid_id};
+use crate::audit;
+use crate::checked::Checked;
+use crate::sql::{Fault, Strategy, bound, judge, valid_id};
 
 const CLAIM: &str = "UPDATE resource_records SET last_fencing_token = ?2,
     updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
@@ -48,17 +50,18 @@ impl Records {
 
     /// Claims a resource and reads it in one step (rules F2 and F3). A missing row is created, empty.
     ///
+    /// A stale token and a jump are rejected.
+    ///
     /// # Errors
-    /// [`Refused::Rejected`] for a stale token or a jump; faults of the database.
+    /// Faults of the database; an id or a transaction that cannot be used.
     pub fn claim(
         &self,
         tx: &Connection,
         id: &str,
         token: Token,
-    ) -> Result<Option<String>, Refused> {
-        ready(tx, id)?;
-        if self.strategy == Strategy::Pessimistic {
-            self.lock(tx, id, token)?;
+    ) -> Result<Checked<Option<String>>, Fault> {
+        if let Some(reject) = self.begin(tx, id, token)? {
+            return Ok(rejected(id, token, reject));
         }
         let mut statement = tx.prepare_cached(CLAIM)?;
         let arguments = params![id, int(token.get()), int(bound(self.rule))];
@@ -66,8 +69,8 @@ impl Records {
             .query_row(arguments, |row| row.get(0))
             .optional()?
         {
-            Some(data) => Ok(data),
-            None => self.create(tx, id, token, None).map(|()| None),
+            Some(data) => Ok(Checked::admitted(data, Some(token))),
+            None => Ok(self.create(tx, id, token, None)?.map(|()| None)),
         }
     }
 
@@ -81,41 +84,49 @@ impl Records {
         id: &str,
         token: Token,
         data: &str,
-    ) -> Result<(), Refused> {
-        ready(tx, id)?;
-        if self.strategy == Strategy::Pessimistic {
-            self.lock(tx, id, token)?;
+    ) -> Result<Checked<()>, Fault> {
+        if let Some(reject) = self.begin(tx, id, token)? {
+            return Ok(rejected(id, token, reject));
         }
         let arguments = params![id, int(token.get()), int(bound(self.rule)), data];
         match tx.prepare_cached(WRITE)?.execute(arguments)? {
-            1 => Ok(()),
+            1 => Ok(Checked::admitted((), Some(token))),
             _ => self.create(tx, id, token, Some(data)),
         }
     }
 
     /// Empties a resource. Its row stays, because it contains the fence (rule F4).
     ///
+    /// If there is nothing to delete, it is rejected as [`Reject::Missing`] (rule F8).
+    ///
     /// # Errors
-    /// The same as [`Records::claim`]; [`Reject::Missing`] if there is nothing to delete (rule F8).
-    pub fn delete(&self, tx: &Connection, id: &str, token: Token) -> Result<(), Refused> {
+    /// As [`Records::claim`].
+    pub fn delete(&self, tx: &Connection, id: &str, token: Token) -> Result<Checked<()>, Fault> {
         ready(tx, id)?;
-        self.lock(tx, id, token)?;
+        if let Some(reject) = self.lock(tx, id, token)? {
+            return Ok(rejected(id, token, reject));
+        }
         let arguments = params![id, int(token.get())];
         match tx.prepare_cached(DELETE)?.execute(arguments)? {
-            1 => Ok(()),
-            _ => Err(missing(id, token)),
+            1 => Ok(Checked::admitted((), Some(token))),
+            _ => Ok(rejected(id, token, Reject::Missing)),
+        }
+    }
+
+    /// Checks the id and the transaction, and locks if that is the strategy.
+    fn begin(&self, tx: &Connection, id: &str, token: Token) -> Result<Option<Reject>, Fault> {
+        ready(tx, id)?;
+        match self.strategy {
+            Strategy::Optimistic => Ok(None),
+            Strategy::Pessimistic => self.lock(tx, id, token),
         }
     }
 
     /// Takes the write lock until the transaction ends, and decides the token.
-    fn lock(&self, tx: &Connection, id: &str, token: Token) -> Result<(), Refused> {
+    fn lock(&self, tx: &Connection, id: &str, token: Token) -> Result<Option<Reject>, Fault> {
         tx.prepare_cached(LOCK)?.execute([id])?;
-        self.admit(id, highest(tx, id)?.unwrap_or(0), token)
-    }
-
-    fn admit(&self, id: &str, highest: i64, token: Token) -> Result<(), Refused> {
-        let judged = admit(self.rule, highest, token);
-        judged.map_err(|refused| refused.noted(id, Pass::new(token)))
+        let highest = highest(tx, id)?.unwrap_or(0);
+        Ok(judge(self.rule, highest, token)?)
     }
 
     /// Handles a statement that matched no row: creates the missing row, or returns the reason why an
@@ -126,15 +137,15 @@ impl Records {
         id: &str,
         token: Token,
         data: Option<&str>,
-    ) -> Result<(), Refused> {
+    ) -> Result<Checked<()>, Fault> {
         let highest = highest(tx, id)?;
-        self.admit(id, highest.unwrap_or(0), token)?;
-        if highest.is_some() {
-            return Err(missing(id, token));
+        let why = judge(self.rule, highest.unwrap_or(0), token)?;
+        if let Some(reject) = why.or(highest.map(|_| Reject::Missing)) {
+            return Ok(rejected(id, token, reject));
         }
         let arguments = params![id, int(token.get()), data];
         tx.prepare_cached(CREATE)?.execute(arguments)?;
-        Ok(())
+        Ok(Checked::admitted((), Some(token)))
     }
 }
 
@@ -148,6 +159,6 @@ fn highest(tx: &Connection, id: &str) -> Result<Option<i64>, Fault> {
     Ok(statement.query_row([id], |row| row.get(0)).optional()?)
 }
 
-fn missing(id: &str, token: Token) -> Refused {
-    Refused::from(Reject::Missing).noted(id, Pass::new(token))
+fn rejected<T>(id: &str, token: Token, reject: Reject) -> Checked<T> {
+    audit::reject(id, Some(Pass::new(token)), reject)
 }

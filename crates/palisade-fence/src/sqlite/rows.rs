@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Error, ErrorCode};
 
-use crate::sql::{Fault, Refused};
+use crate::sql::Fault;
 
 /// Checks for a transaction: only inside one are check and effect one step.
 pub(super) fn in_transaction(tx: &Connection) -> Result<(), Fault> {
@@ -40,11 +40,5 @@ impl From<Error> for Fault {
             }
             _ => Fault::Connection(Box::new(error)),
         }
-    }
-}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
-        Fault::from(error).into()
     }
 }

@@ -18,7 +18,7 @@ use super::operator::show;
 use super::rows::int;
 use crate::audit;
 use crate::name::ResourceId;
-use crate::sql::{Fault, Refused};
+use crate::sql::Fault;
 
 const TEMPLATE: &str = include_str!("../../sql/sqlite/sticky.sql");
 const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
@@ -59,32 +59,34 @@ pub fn unstick(table: &str) -> Result<String, Fault> {
     EVENTS.iter().map(one).collect()
 }
 
-/// Converts the error of your own statement into the rejection that a trigger of [`sticky`] reported. Other
-/// errors are returned as faults.
+/// Returns the rejection if a trigger of [`sticky`] caused this error of your own statement.
 ///
 /// # Errors
-/// Never an admission: the value is the `Err` side of your function.
-#[must_use]
-pub fn why(tx: &Connection, resource: &str, error: Error) -> Refused {
+/// Every other error, as a fault.
+pub fn why(tx: &Connection, resource: &str, error: Error) -> Result<Reject, Fault> {
     match show(tx, resource) {
         Ok(state) => rejection(resource, error, state.and_then(|state| state.highest())),
-        Err(_) => error.into(),
+        Err(_) => Err(error.into()),
     }
 }
 
 /// Converts an error into a rejection and records it for the operator. A trigger's message cannot contain a
 /// number, so the highest token is passed in.
-pub(super) fn rejection(resource: &str, error: Error, highest: Option<Token>) -> Refused {
+pub(super) fn rejection(
+    resource: &str,
+    error: Error,
+    highest: Option<Token>,
+) -> Result<Reject, Fault> {
     let words = error.to_string();
     let reject = match highest {
         Some(highest) if words.contains("palisade stale:") => Reject::Stale { highest },
         Some(highest) if words.contains("palisade tokenless:") || unregistered(&words) => {
             Reject::Tokenless { highest }
         }
-        _ => return error.into(),
+        _ => return Err(error.into()),
     };
     audit::rejected(resource, None, &reject);
-    reject.into()
+    Ok(reject)
 }
 
 /// Replaces each `{name}` in a template with the text of that name.
@@ -107,17 +109,13 @@ fn trigger(table: &str, event: &str) -> Result<String, Fault> {
     identifier(&format!("palisade_sticky_{}_{table}", event.to_lowercase()))
 }
 
-/// Sets the connection's token at a resource.
-pub(super) fn show_token(tx: &Connection, resource: &str, token: Token) -> Result<(), Fault> {
-    tell(tx, resource, Some(int(token.get())))
-}
-
-/// Removes the connection's token at this resource.
-pub(super) fn forget(tx: &Connection, resource: &str) -> Result<(), Fault> {
-    tell(tx, resource, None)
-}
-
-fn tell(tx: &Connection, resource: &str, token: Option<i64>) -> Result<(), Fault> {
+/// Sets or removes the connection's token at a resource.
+pub(super) fn show_token(
+    tx: &Connection,
+    resource: &str,
+    token: Option<Token>,
+) -> Result<(), Fault> {
+    let token = token.map(|token| int(token.get()));
     let told = || {
         let mut statement = tx.prepare_cached("SELECT palisade_token(?1, ?2)")?;
         statement.query_row(params![resource, token], |_| Ok(()))

@@ -5,8 +5,8 @@
 //!   other frames  version u8 = 1 │ record │ record │ …
 //!   snapshot      as the first frame │ (length u32 │ record) │ (length u32 │ record) │ …
 //!
-//!   record  name: u8 length, bytes │ flags u8 │ guard, if flags & 1 │ change, if flags & 2
-//!   guard   flags u8 │ authority: u8 length, bytes, if & 1 │ lock, likewise, if & 2
+//!   record  name: u8 length, bytes │ flags u8 │ fence, if flags & 1 │ change, if flags & 2
+//!   fence   flags u8 │ authority: u8 length, bytes, if & 1 │ lock, likewise, if & 2
 //!           │ token u64, written u8 (0 nothing, 1 unnumbered, 2 numbered), sequence u64 if 2, if & 4
 //!           │ digest u64, if & 8
 //!   change  kind u8 (1 put, 2 append, 3 delete) │ path: u16 length, bytes
@@ -15,11 +15,11 @@
 //!
 //! The log's checksums find damage before any of this is read. Lengths are not trusted all the same.
 
-use palisade_core::fence::{FenceState, Mark, Mode, Sequence, Written};
+use palisade_core::fence::{FenceRecord, FenceState, Mark, Mode, Sequence, Written};
 use palisade_core::{AuthorityId, LockName, Token};
 
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::{Alter, Guard, Record};
+use crate::objects::{Alter, Record};
 
 /// Bytes that no store writes.
 #[derive(Debug, thiserror::Error)]
@@ -85,27 +85,27 @@ pub(super) fn read_record(bytes: &[u8]) -> Result<Record, Damage> {
 
 pub(super) fn write_record(out: &mut Vec<u8>, record: &Record) {
     short(out, record.resource.as_str());
-    let flags = u8::from(record.guard.is_some()) | u8::from(record.change.is_some()) << 1;
+    let flags = u8::from(record.fence.is_some()) | u8::from(record.change.is_some()) << 1;
     out.push(flags);
-    if let Some(guard) = &record.guard {
-        write_guard(out, guard);
+    if let Some(fence) = &record.fence {
+        write_fence(out, fence);
     }
     if let Some((path, alter)) = &record.change {
         write_change(out, path, alter);
     }
 }
 
-fn write_guard(out: &mut Vec<u8>, guard: &Guard) {
+fn write_fence(out: &mut Vec<u8>, fence: &FenceRecord) {
     let FenceState {
         authority,
         lock,
         mark,
-    } = &guard.fence;
+    } = &fence.state;
     let present = [
         authority.is_some(),
         lock.is_some(),
         mark.is_some(),
-        guard.digest.is_some(),
+        fence.digest.is_some(),
     ];
     out.push(
         (0..)
@@ -118,7 +118,7 @@ fn write_guard(out: &mut Vec<u8>, guard: &Guard) {
         .for_each(|authority| short(out, authority.as_str()));
     lock.iter().for_each(|lock| short(out, lock.as_str()));
     mark.iter().for_each(|mark| write_mark(out, mark));
-    guard
+    fence
         .digest
         .iter()
         .for_each(|digest| out.extend_from_slice(&digest.to_le_bytes()));
@@ -198,16 +198,16 @@ impl<'a> Rest<'a> {
         if flags > 3 {
             return Err(bad("unknown flags of a record"));
         }
-        let guard = (flags & 1 != 0).then(|| self.guard()).transpose()?;
+        let fence = (flags & 1 != 0).then(|| self.fence()).transpose()?;
         let change = (flags & 2 != 0).then(|| self.change()).transpose()?;
         Ok(Record {
             resource,
-            guard,
+            fence,
             change,
         })
     }
 
-    fn guard(&mut self) -> Result<Guard, Damage> {
+    fn fence(&mut self) -> Result<FenceRecord, Damage> {
         let flags = self.u8()?;
         if flags > 15 {
             return Err(bad("unknown flags of a fence"));
@@ -217,13 +217,14 @@ impl<'a> Rest<'a> {
         let lock = has(1).then(|| self.lock()).transpose()?;
         let mark = has(2).then(|| self.mark()).transpose()?;
         let digest = has(3).then(|| self.u64()).transpose()?;
-        Ok(Guard {
-            fence: FenceState {
-                authority,
-                lock,
-                mark,
-            },
+        let state = FenceState {
+            authority,
+            lock,
+            mark,
+        };
+        Ok(FenceRecord {
             digest,
+            ..state.into()
         })
     }
 
@@ -295,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    fn any_guard() -> impl Strategy<Value = Guard> {
+    fn any_fence() -> impl Strategy<Value = FenceRecord> {
         let name = || prop::option::of("[ -~]{1,255}");
         let number = prop::option::of(prop::option::of(0_u64..=Sequence::MAX.get()));
         let parts = (
@@ -318,7 +319,10 @@ mod tests {
             };
             let rule = Rule::CLAIM.unbounded();
             match rule.decide(&FenceState::default(), pass, op) {
-                Verdict::Admit(Some(fence)) => Guard { fence, digest },
+                Verdict::Admit(Some(state)) => FenceRecord {
+                    digest,
+                    ..state.into()
+                },
                 other => panic!("{other:?}"),
             }
         })
@@ -338,12 +342,12 @@ mod tests {
     fn any_record() -> impl Strategy<Value = Record> {
         let parts = (
             "[ -~]{1,255}",
-            prop::option::of(any_guard()),
+            prop::option::of(any_fence()),
             prop::option::of(any_change()),
         );
-        parts.prop_map(|(name, guard, change)| Record {
+        parts.prop_map(|(name, fence, change)| Record {
             resource: ResourceId::new(&name).unwrap(),
-            guard,
+            fence,
             change,
         })
     }
@@ -405,7 +409,7 @@ mod tests {
     fn the_format_stays() {
         let mut frame = Vec::new();
         start_frame(&mut frame);
-        let fence = FenceState {
+        let state = FenceState {
             authority: Some(AuthorityId::new("a").unwrap()),
             lock: None,
             mark: Some(Mark {
@@ -415,9 +419,9 @@ mod tests {
         };
         let record = Record {
             resource: ResourceId::new("r").unwrap(),
-            guard: Some(Guard {
-                fence,
+            fence: Some(FenceRecord {
                 digest: Some(9),
+                ..state.into()
             }),
             change: Some((
                 ObjectPath::new("/f").unwrap(),

@@ -2,6 +2,7 @@
 
 use palisade_core::fence::Mode;
 
+use crate::fault::FaultKind;
 use crate::objects::Fault;
 use crate::store::codec::Damage;
 
@@ -31,6 +32,18 @@ pub enum StoreError {
         /// Why.
         why: String,
     },
+}
+
+impl StoreError {
+    /// What to do about it.
+    #[must_use]
+    pub const fn kind(&self) -> FaultKind {
+        match self {
+            StoreError::Fault(fault) => fault.kind(),
+            StoreError::DiskFull { .. } | StoreError::Stopped { .. } => FaultKind::Operator,
+            StoreError::Unknown { .. } => FaultKind::Unknown,
+        }
+    }
 }
 
 impl From<crate::name::Invalid> for StoreError {

@@ -29,7 +29,16 @@ mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod refused;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod two_steps;
+#[cfg(any(
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite"
+))]
+mod vectors;

@@ -101,13 +101,6 @@ impl<F> Ask<F> {
         }
     }
 
-    pub(crate) fn repeated(&self) -> Done {
-        Admitted {
-            repeat: true,
-            ..self.done(None)
-        }
-    }
-
     /// Carries out what is asked on a text whose lines are `key<TAB>text`.
     pub(crate) fn on_lines(&self, text: &str) -> Result<Lines, Reject> {
         let lines = text.lines().filter_map(|line| line.split_once('\t'));

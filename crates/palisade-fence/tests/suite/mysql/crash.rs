@@ -24,7 +24,7 @@ async fn write(url: &str, token: Token, steps: usize, kill: impl FnOnce()) -> bo
     if dies(0) {
         return false;
     }
-    claim(&mut tx, "r", token).await.unwrap();
+    assert!(claim(&mut tx, "r", token).await.unwrap().is_admitted());
     if dies(1) {
         return false;
     }

@@ -2,11 +2,10 @@
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Transaction, params};
-use palisade_fence::mysql::{
-    Column, Entry, Fault, Guard, Numbered, Records, Refused, Strategy, show_token,
-};
+use palisade_fence::mysql::{Column, Fault, Guard, Numbered, Records, Strategy, show_token};
 use palisade_fence::{Admitted, Reject, Rule};
 
+use crate::refused::{OrRefused as _, Refused};
 use crate::sql::{Alter, Done, Lines, What};
 
 #[derive(Clone, Copy, Debug)]
@@ -23,31 +22,33 @@ pub(crate) type Ask = crate::sql::Ask<Form>;
 impl Ask {
     pub(crate) async fn work(&self, tx: &mut Transaction<'_>) -> Result<Done, Refused> {
         match self.form {
-            Form::Guard(_) | Form::TwoSteps => match self.check(tx).await? {
-                Entry::First { highest } => Ok(Admitted {
-                    highest,
-                    ..self.done(self.on_table(tx).await?)
-                }),
-                Entry::Repeat { .. } => Ok(self.repeated()),
-            },
+            Form::Guard(_) | Form::TwoSteps => {
+                let checked = self.check(tx).await?;
+                let value = match checked.repeat {
+                    true => None,
+                    false => self.on_table(tx).await?,
+                };
+                Ok(Admitted { value, ..checked })
+            }
             Form::Column(strategy) => self.column(tx, strategy).await,
             Form::Records(strategy) => self.records(tx, Records::new(strategy)).await,
         }
     }
 
-    pub(crate) async fn check(&self, tx: &mut Transaction<'_>) -> Result<Entry, Refused> {
+    pub(crate) async fn check(&self, tx: &mut Transaction<'_>) -> Result<Done, Refused> {
         let rule = match self.form {
             Form::Guard(rule) => rule,
             _ => Rule::CLAIM,
         };
         let (guard, name, pass) = (Guard { rule }, &self.resource, self.pass());
-        match self.numbered() {
+        let checked = match self.numbered() {
             None => guard.check(tx, name, pass, self.op()).await,
             Some((sequence, digest)) => {
                 let write = Numbered { sequence, digest };
                 guard.write(tx, name, pass, write).await
             }
-        }
+        };
+        checked.map(|answer| answer.map(|_| None)).or_refused()
     }
 
     pub(crate) async fn on_table(
@@ -86,15 +87,15 @@ impl Ask {
         let id = &self.resource;
         show_token(tx, self.token).await?;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token).await?;
+            column.lock(tx, id, self.token).await.or_refused()?;
         }
         let (key, alter) = match &self.what {
             What::Claim => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.token).await.or_refused()?;
                 return Ok(self.done(None));
             }
             What::Read(key) => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.token).await.or_refused()?;
                 let sql = "SELECT JSON_VALUE(data, ?) FROM conf_column WHERE id = ?";
                 let read: Option<Option<String>> = tx.exec_first(sql, (path(key), id)).await?;
                 return Ok(self.done(read.flatten()));
@@ -125,19 +126,20 @@ impl Ask {
         };
         tx.exec_drop(sql, arguments).await?;
         let hit = tx.affected_rows();
-        column.explain(tx, id, self.token, hit).await?;
+        column.explain(tx, id, self.token, hit).await.or_refused()?;
         Ok(self.done(None))
     }
 
     async fn records(&self, tx: &mut Transaction<'_>, records: Records) -> Result<Done, Refused> {
         let (id, token) = (&self.resource, self.token);
         show_token(tx, self.token).await?;
-        let data = records.claim(tx, id, token).await?.unwrap_or_default();
-        match self.on_lines(&data)? {
+        let claimed = records.claim(tx, id, token).await.or_refused()?;
+        let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
             Lines::Stay(read) => return Ok(self.done(read)),
-            Lines::Become(text) => records.write(tx, id, token, &text).await?,
-            Lines::Vanish => records.delete(tx, id, token).await?,
+            Lines::Become(text) => records.write(tx, id, token, &text).await,
+            Lines::Vanish => records.delete(tx, id, token).await,
         };
+        written.or_refused()?;
         Ok(self.done(None))
     }
 }

@@ -7,6 +7,7 @@ mod limits;
 mod snapshots;
 mod sticky;
 mod subject;
+mod vectors;
 
 use palisade_fence::conformance::{self, Habit, TEXTBOOK_FAILS};
 use palisade_fence::mysql::Strategy;

@@ -4,10 +4,11 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, TxOpts};
 use palisade_core::Token;
 use palisade_fence::Reject;
-use palisade_fence::mysql::{MIGRATIONS, Refused, claim, show_token};
+use palisade_fence::mysql::{MIGRATIONS, claim, show_token};
 use palisade_testbed::MariaDb;
 
 use super::subject::{connect, database, script, sticky, sticky_column};
+use crate::refused::{OrRefused as _, Refused};
 
 fn t(number: u64) -> Token {
     Token::new(number).unwrap()
@@ -37,7 +38,7 @@ async fn orders() -> (String, Conn) {
 async fn tries(db: &mut Conn, claimed: Option<(&str, u64)>, sql: &str) -> Result<(), Refused> {
     let mut tx = db.start_transaction(TxOpts::default()).await?;
     if let Some((resource, token)) = claimed {
-        claim(&mut tx, resource, t(token)).await?;
+        claim(&mut tx, resource, t(token)).await.or_refused()?;
     }
     let done = tx.query_drop(sql).await;
     tx.rollback().await?;
@@ -46,7 +47,8 @@ async fn tries(db: &mut Conn, claimed: Option<(&str, u64)>, sql: &str) -> Result
 
 async fn claims(db: &mut Conn, resource: &str, token: u64) {
     let mut tx = db.start_transaction(TxOpts::default()).await.unwrap();
-    claim(&mut tx, resource, t(token)).await.unwrap();
+    let claimed = claim(&mut tx, resource, t(token)).await.unwrap();
+    assert!(claimed.is_admitted());
     tx.commit().await.unwrap();
 }
 

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, TxOpts};
 use palisade_fence::conformance;
-use palisade_fence::mysql::{Entry, Fault, MIGRATIONS, Refused};
-use palisade_fence::{Change, Checked, Fence, Pass, Write};
+use palisade_fence::mysql::{Fault, MIGRATIONS};
+use palisade_fence::{Admitted, Change, Checked, FaultKind, Fence, Pass, Write};
 
 use super::forms::{Ask, Form, path};
+use crate::refused::Refused;
 use crate::sql::{Done, What, on_line};
 
 /// Connects through the port, where a relay can stand; without `found`, changed rows are counted, not matched
@@ -168,11 +169,7 @@ impl Resource {
             Form::Records(_) => self.until_it_is_no_deadlock(&ask).await,
             _ => self.in_one_step(&ask).await,
         };
-        match done {
-            Ok(done) => Ok(Checked::Admitted(done)),
-            Err(Refused::Rejected(reject)) => Ok(Checked::Rejected(reject)),
-            Err(Refused::Fault(fault)) => Err(fault),
-        }
+        Refused::answer(done)
     }
 
     async fn in_one_step(&self, ask: &Ask) -> Result<Done, Refused> {
@@ -192,7 +189,7 @@ impl Resource {
     async fn until_it_is_no_deadlock(&self, ask: &Ask) -> Result<Done, Refused> {
         loop {
             match self.in_one_step(ask).await {
-                Err(Refused::Fault(fault)) if fault.is_retryable() => {}
+                Err(Refused::Fault(fault)) if fault.kind() == FaultKind::Retry => {}
                 other => return other,
             }
         }
@@ -207,8 +204,8 @@ impl Resource {
             Err(_) => tx.rollback().await?,
         }
         let done = match entry? {
-            Entry::Repeat { .. } => Ok(ask.repeated()),
-            Entry::First { .. } => {
+            done if done.repeat => Ok(done),
+            _ => {
                 // Like a user who forgot why the trigger is there.
                 let sql = "SET @palisade_tokens = NULL, @palisade_token = (
                     SELECT token FROM palisade_fence WHERE resource = ?)";
@@ -262,11 +259,11 @@ impl Fence for Resource {
         };
         let written = db.exec_drop(sql, (argument,)).await.map_err(Refused::from);
         db.disconnect().await?;
-        match written {
-            Ok(()) => Ok(Checked::admitted((), None)),
-            Err(Refused::Rejected(reject)) => Ok(Checked::Rejected(reject)),
-            Err(Refused::Fault(fault)) => Err(fault),
-        }
+        Refused::answer(written.map(|()| Admitted {
+            value: (),
+            highest: None,
+            repeat: false,
+        }))
     }
 
     async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
@@ -292,5 +289,13 @@ impl Fence for Resource {
             _ => seen.flatten(),
         };
         Ok(value.map(String::into_bytes))
+    }
+}
+
+impl From<mysql_async::Error> for Refused {
+    fn from(error: mysql_async::Error) -> Refused {
+        Fault::from(error)
+            .rejected()
+            .map_or_else(Refused::Fault, Refused::Rejected)
     }
 }

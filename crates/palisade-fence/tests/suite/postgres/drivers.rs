@@ -2,12 +2,13 @@
 
 use std::future::Future;
 
-use palisade_fence::postgres::{Fault, Refused, Session};
+use palisade_fence::postgres::{Fault, Session};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Row as _};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls};
 
 use super::forms::Job;
+use crate::refused::Refused;
 
 /// A user's transaction, with statements that do not concern the fence.
 pub(crate) trait Tx: Session {
@@ -29,6 +30,22 @@ pub(crate) trait Driver: Clone + Send + Sync + 'static {
         connection: &mut Self::Connection,
         job: &J,
     ) -> impl Future<Output = Result<J::Done, Refused>> + Send;
+}
+
+impl From<tokio_postgres::Error> for Refused {
+    fn from(error: tokio_postgres::Error) -> Refused {
+        Fault::from(error)
+            .rejected()
+            .map_or_else(Refused::Fault, Refused::Rejected)
+    }
+}
+
+impl From<sqlx::Error> for Refused {
+    fn from(error: sqlx::Error) -> Refused {
+        Fault::from(error)
+            .rejected()
+            .map_or_else(Refused::Fault, Refused::Rejected)
+    }
 }
 
 #[derive(Clone)]

@@ -2,13 +2,11 @@
 
 use std::future::Future;
 
-use palisade_fence::postgres::{
-    Column, Entry, Fault, Guard, KeyType, Numbered, Records, Refused, Strategy,
-};
+use palisade_fence::postgres::{Column, Fault, Guard, KeyType, Numbered, Records, Strategy};
 use palisade_fence::{Admitted, Reject, Rule};
 
 use super::drivers::Tx;
-
+use crate::refused::{OrRefused as _, Refused};
 use crate::sql::{Alter, Done, Lines, What};
 
 #[derive(Clone, Copy, Debug)]
@@ -54,22 +52,19 @@ impl Job for Ask {
 impl Ask {
     async fn guard<T: Tx>(&self, tx: &mut T, guard: Guard) -> Result<Done, Refused> {
         let (name, pass) = (&self.resource, self.pass());
-        let entry = match self.numbered() {
-            None => guard.check(tx, name, pass, self.op()).await?,
+        let checked = match self.numbered() {
+            None => guard.check(tx, name, pass, self.op()).await,
             Some((sequence, digest)) => {
                 let write = Numbered { sequence, digest };
-                guard.write(tx, name, pass, write).await?
+                guard.write(tx, name, pass, write).await
             }
         };
-        let highest = match entry {
-            Entry::First { highest } => highest,
-            Entry::Repeat { .. } => return Ok(self.repeated()),
+        let checked = checked.map(|answer| answer.map(|_| None)).or_refused()?;
+        let value = match checked.repeat {
+            true => None,
+            false => self.on_table(tx).await?,
         };
-        let value = self.on_table(tx).await?;
-        Ok(Admitted {
-            highest,
-            ..self.done(value)
-        })
+        Ok(Admitted { value, ..checked })
     }
 
     async fn on_table<T: Tx>(&self, tx: &mut T) -> Result<Option<String>, Refused> {
@@ -110,15 +105,15 @@ impl Ask {
         let column = Column::new("conf_column", "id", KeyType::Text, "last_fencing_token")?;
         let id = &self.resource;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token).await?;
+            column.lock(tx, id, self.token).await.or_refused()?;
         }
         let (key, alter) = match &self.what {
             What::Claim => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.token).await.or_refused()?;
                 return Ok(self.done(None));
             }
             What::Read(key) => {
-                column.claim(tx, id, self.token).await?;
+                column.claim(tx, id, self.token).await.or_refused()?;
                 let sql = "SELECT data ->> $2 FROM conf_column WHERE id = $1";
                 let value = tx.own(sql, &[id, key]).await?.pop().flatten();
                 return Ok(self.done(value));
@@ -143,18 +138,19 @@ impl Ask {
         );
         let token = self.token.to_string();
         let hit = tx.own(&sql, &[id, key, &token, text]).await?.len() as u64;
-        column.explain(tx, id, self.token, hit).await?;
+        column.explain(tx, id, self.token, hit).await.or_refused()?;
         Ok(self.done(None))
     }
 
     async fn records<T: Tx>(&self, tx: &mut T, records: Records) -> Result<Done, Refused> {
         let (id, token) = (&self.resource, self.token);
-        let data = records.claim(tx, id, token).await?.unwrap_or_default();
-        match self.on_lines(&data)? {
+        let claimed = records.claim(tx, id, token).await.or_refused()?;
+        let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
             Lines::Stay(read) => return Ok(self.done(read)),
-            Lines::Become(text) => records.write(tx, id, token, &text).await?,
-            Lines::Vanish => records.delete(tx, id, token).await?,
+            Lines::Become(text) => records.write(tx, id, token, &text).await,
+            Lines::Vanish => records.delete(tx, id, token).await,
         };
+        written.or_refused()?;
         Ok(self.done(None))
     }
 }

@@ -7,6 +7,7 @@ mod late;
 mod limits;
 mod sticky;
 mod subject;
+mod vectors;
 
 use palisade_fence::conformance::{self, Habit, TEXTBOOK_FAILS};
 use palisade_fence::postgres::Strategy;

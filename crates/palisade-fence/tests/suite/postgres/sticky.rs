@@ -2,12 +2,13 @@
 
 use palisade_core::Token;
 use palisade_fence::Reject;
-use palisade_fence::postgres::{Column, Fault, KeyType, Refused, claim};
+use palisade_fence::postgres::{Column, Fault, KeyType, claim};
 use palisade_testbed::Postgres;
 
 use super::drivers::{Driver as _, Tokio, Tx};
 use super::forms::{Job, Plain};
 use super::subject::{database, script};
+use crate::refused::{OrRefused as _, Refused};
 
 fn t(number: u64) -> Token {
     Token::new(number).unwrap()
@@ -19,7 +20,7 @@ struct Claims<'a>(&'a str, u64, &'a str);
 impl Job for Claims<'_> {
     type Done = ();
     async fn work<T: Tx>(&self, tx: &mut T) -> Result<(), Refused> {
-        claim(tx, self.0, t(self.1)).await?;
+        claim(tx, self.0, t(self.1)).await.or_refused()?;
         tx.own(self.2, &[]).await.map(|_| ())
     }
 }
@@ -158,7 +159,8 @@ impl Job for Own {
             "UPDATE rows SET last_fencing_token = $2::bigint WHERE id = $1::bigint AND {condition} RETURNING 'x'"
         );
         let hit = tx.own(&sql, &[self.1, &self.0.to_string()]).await?.len();
-        rows.explain(tx, self.1, t(self.0), hit as u64).await
+        let explained = rows.explain(tx, self.1, t(self.0), hit as u64).await;
+        explained.or_refused().map(drop)
     }
 }
 

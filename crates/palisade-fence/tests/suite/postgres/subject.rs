@@ -4,12 +4,13 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
 use palisade_fence::conformance;
-use palisade_fence::postgres::{Fault, MIGRATIONS, Refused};
-use palisade_fence::{Change, Checked, Fence, Pass, Write};
+use palisade_fence::postgres::{Fault, MIGRATIONS};
+use palisade_fence::{Admitted, Change, Checked, Fence, Pass, Write};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::drivers::Driver;
 use super::forms::{Ask, Form, Job, Plain};
+use crate::refused::Refused;
 use crate::sql::{What, on_line};
 
 /// Free connections; each job takes one, or opens one.
@@ -136,15 +137,7 @@ impl<D: Driver> Resource<D> {
 
     async fn ask(&self, pass: Pass<'_>, what: What) -> Result<Checked<Option<String>>, Fault> {
         let ask = Ask::new(self.form, &self.name, &self.table, pass, what);
-        checked(self.pool.carry_out(&ask).await.map(Checked::Admitted))
-    }
-}
-
-fn checked<T>(answer: Result<Checked<T>, Refused>) -> Result<Checked<T>, Fault> {
-    match answer {
-        Ok(checked) => Ok(checked),
-        Err(Refused::Rejected(reject)) => Ok(Checked::Rejected(reject)),
-        Err(Refused::Fault(fault)) => Err(fault),
+        Refused::answer(self.pool.carry_out(&ask).await)
     }
 }
 
@@ -183,7 +176,11 @@ impl<D: Driver> Fence for Resource<D> {
             ),
         };
         let written = self.pool.carry_out(&Plain(&[statement])).await;
-        checked(written.map(|_| Checked::admitted((), None)))
+        Refused::answer(written.map(|_| Admitted {
+            value: (),
+            highest: None,
+            repeat: false,
+        }))
     }
 
     async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {

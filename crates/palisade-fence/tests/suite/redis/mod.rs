@@ -8,6 +8,7 @@ mod rule;
 mod script;
 mod strings;
 mod subject;
+mod vectors;
 
 use palisade_fence::conformance::{self, Habit, TEXTBOOK_FAILS, UNFENCED_FAILS};
 use palisade_fence::{Mode, Rule};

@@ -3,7 +3,7 @@
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::redis::Resource;
 use palisade_fence::{
-    Checked, FenceState, Mode, Op, Pass, Reject, Rule, Sequence, Verdict, Written,
+    Checked, FenceRecord, FenceState, Mode, Op, Pass, Reject, Rule, Sequence, Verdict, Written,
 };
 use palisade_testbed::Redis;
 use redis::aio::ConnectionManager;
@@ -34,8 +34,7 @@ impl Dice {
 /// The resource as the core would keep it.
 #[derive(Default)]
 struct Model {
-    state: FenceState,
-    said: Option<Vec<u8>>,
+    record: FenceRecord,
     data: Option<Vec<u8>>,
 }
 
@@ -48,26 +47,15 @@ enum Answer {
 
 impl Model {
     fn decide(&mut self, rule: Rule, pass: Pass<'_>, op: Op, bytes: &[u8]) -> Answer {
-        match rule.decide(&self.state, pass, op) {
+        // The length tells the two texts of this test apart.
+        let digest = matches!(op, Op::Write(Some(_))).then_some(bytes.len() as u64);
+        match self.record.decide(rule, Some(pass), op, digest) {
             Verdict::Reject(reject) => return Answer::Rejected(reject),
-            Verdict::Repeat if self.said.as_deref() == Some(bytes) => return Answer::Repeat,
-            Verdict::Repeat => {
-                let Op::Write(Some(last)) = op else {
-                    unreachable!()
-                };
-                return Answer::Rejected(Reject::SequenceReused { last });
-            }
-            Verdict::Admit(next) => {
-                if let Some(next) = next {
-                    self.state = next;
-                }
-            }
+            Verdict::Repeat => return Answer::Repeat,
+            Verdict::Admit(next) => self.record = next.unwrap_or_else(|| self.record.clone()),
         }
-        if let Op::Write(number) = op {
+        if let Op::Write(_) = op {
             self.data = Some(bytes.to_vec());
-            if number.is_some() {
-                self.said = self.data.clone();
-            }
         }
         Answer::Admitted
     }
@@ -139,10 +127,13 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
                 .under(rule);
         }
         let key = resource.key("data");
-        let near = model.state.highest().map_or(base, Token::get);
+        let near = model.record.state.highest().map_or(base, Token::get);
         let token = (near + dice.roll(5)).saturating_sub(2).clamp(1, LAST);
         // Mostly the bound names; otherwise the test would see only foreign ones.
-        let (authority, lock) = (model.state.authority.clone(), model.state.lock.clone());
+        let (authority, lock) = (
+            model.record.state.authority.clone(),
+            model.record.state.lock.clone(),
+        );
         let pass = Pass {
             token: Token::new(token).unwrap(),
             authority: match dice.roll(24) {
@@ -161,7 +152,7 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
             0 => Op::Claim,
             1 => Op::Read,
             2 => Op::Write(None),
-            3 => Op::Write(last_number(&model.state)),
+            3 => Op::Write(last_number(&model.record.state)),
             _ => Op::Write(Sequence::new(numbers[dice.roll(6) as usize])),
         };
         let bytes = [b"\0one"[..].as_ref(), b"two\r\n"][dice.roll(2) as usize];
@@ -173,7 +164,7 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
             assert_eq!(read, model.data, "{about}");
         }
         let state = seen(show(con, resource.name()).await.unwrap());
-        assert_eq!(state, model.state, "{about}");
+        assert_eq!(state, model.record.state, "{about}");
         kinds[match said {
             Answer::Admitted => 0,
             Answer::Repeat => 1,

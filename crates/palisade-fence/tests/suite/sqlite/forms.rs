@@ -1,11 +1,10 @@
 //! A user's code for each form of the fence: one job, one transaction.
 
-use palisade_fence::sqlite::{
-    Column, Entry, Fault, Guard, Numbered, Records, Refused, Strategy, why,
-};
+use palisade_fence::sqlite::{Column, Fault, Guard, Numbered, Records, Strategy, why};
 use palisade_fence::{Admitted, Reject, Rule};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
+use crate::refused::{OrRefused as _, Refused};
 use crate::sql::{Alter, Done, Lines, What};
 
 #[derive(Clone, Copy, Debug)]
@@ -22,31 +21,33 @@ pub(crate) type Ask = crate::sql::Ask<Form>;
 impl Ask {
     pub(crate) fn work(&self, tx: &Connection) -> Result<Done, Refused> {
         match self.form {
-            Form::Guard(_) | Form::TwoSteps => match self.check(tx)? {
-                Entry::First { highest } => Ok(Admitted {
-                    highest,
-                    ..self.done(self.on_table(tx)?)
-                }),
-                Entry::Repeat { .. } => Ok(self.repeated()),
-            },
+            Form::Guard(_) | Form::TwoSteps => {
+                let checked = self.check(tx)?;
+                let value = match checked.repeat {
+                    true => None,
+                    false => self.on_table(tx)?,
+                };
+                Ok(Admitted { value, ..checked })
+            }
             Form::Column(strategy) => self.column(tx, strategy),
             Form::Records(strategy) => self.records(tx, Records::new(strategy)),
         }
     }
 
-    pub(crate) fn check(&self, tx: &Connection) -> Result<Entry, Refused> {
+    pub(crate) fn check(&self, tx: &Connection) -> Result<Done, Refused> {
         let rule = match self.form {
             Form::Guard(rule) => rule,
             _ => Rule::CLAIM,
         };
         let (guard, name, pass) = (Guard { rule }, &self.resource, self.pass());
-        match self.numbered() {
+        let checked = match self.numbered() {
             None => guard.check(tx, name, pass, self.op()),
             Some((sequence, digest)) => {
                 let write = Numbered { sequence, digest };
                 guard.write(tx, name, pass, write)
             }
-        }
+        };
+        checked.map(|answer| answer.map(|_| None)).or_refused()
     }
 
     pub(crate) fn on_table(&self, tx: &Connection) -> Result<Option<String>, Refused> {
@@ -70,7 +71,11 @@ impl Ask {
                 tx.execute(&format!("DELETE FROM {table} WHERE path = ?1"), [key])
             }
         };
-        match hit.map_err(|error| why(tx, &self.resource, error))? {
+        let hit = match hit {
+            Ok(hit) => hit,
+            Err(error) => return Err(why(tx, &self.resource, error)?.into()),
+        };
+        match hit {
             0 => Err(Reject::Missing.into()),
             _ => Ok(None),
         }
@@ -80,15 +85,15 @@ impl Ask {
         let column = Column::new("conf_column", "id", "last_fencing_token")?;
         let id = &self.resource;
         if strategy == Strategy::Pessimistic {
-            column.lock(tx, id, self.token)?;
+            column.lock(tx, id, self.token).or_refused()?;
         }
         let (key, alter) = match &self.what {
             What::Claim => {
-                column.claim(tx, id, self.token)?;
+                column.claim(tx, id, self.token).or_refused()?;
                 return Ok(self.done(None));
             }
             What::Read(key) => {
-                column.claim(tx, id, self.token)?;
+                column.claim(tx, id, self.token).or_refused()?;
                 let sql = "SELECT data ->> ?2 FROM conf_column WHERE id = ?1";
                 let read = tx.query_one(sql, params![id, path(key)], |row| row.get(0));
                 return Ok(self.done(read.optional()?.flatten()));
@@ -116,18 +121,19 @@ impl Ask {
         );
         let token = i64::try_from(self.token.get()).unwrap();
         let hit = tx.execute(&sql, params![id, path(key), token, text])?;
-        column.explain(tx, id, self.token, hit)?;
+        column.explain(tx, id, self.token, hit).or_refused()?;
         Ok(self.done(None))
     }
 
     fn records(&self, tx: &Connection, records: Records) -> Result<Done, Refused> {
         let (id, token) = (&self.resource, self.token);
-        let data = records.claim(tx, id, token)?.unwrap_or_default();
-        match self.on_lines(&data)? {
+        let claimed = records.claim(tx, id, token).or_refused()?;
+        let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
             Lines::Stay(read) => return Ok(self.done(read)),
-            Lines::Become(text) => records.write(tx, id, token, &text)?,
-            Lines::Vanish => records.delete(tx, id, token)?,
+            Lines::Become(text) => records.write(tx, id, token, &text),
+            Lines::Vanish => records.delete(tx, id, token),
         };
+        written.or_refused()?;
         Ok(self.done(None))
     }
 }

@@ -3,12 +3,13 @@
 
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::sqlite::{
-    Column, Entry, Fault, Guard, Numbered, Operator, Records, Refused, Strategy, claim, claim_all,
+    Column, Fault, Guard, Numbered, Operator, Records, Strategy, claim, claim_all,
 };
-use palisade_fence::{Admin as _, Pass, Rearm, Reject, Sequence};
+use palisade_fence::{Admin as _, Checked, FaultKind, Pass, Rearm, Reject, Sequence};
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::subject::{File, Journal, carry_out, now};
+use crate::refused::{OrRefused as _, Refused};
 
 fn t(number: u64) -> Token {
     Token::new(number).unwrap()
@@ -25,7 +26,7 @@ fn all(db: &mut Connection, claims: &[(&str, u64)]) -> Result<(), Refused> {
         .iter()
         .map(|(name, n)| (*name, Pass::new(t(*n))))
         .collect();
-    carry_out(db, |tx| claim_all(tx, &claims))
+    carry_out(db, |tx| claim_all(tx, &claims)).map(drop)
 }
 
 fn highest(db: &mut Connection, resource: &str) -> Option<u64> {
@@ -90,18 +91,18 @@ fn a_claim_after_an_outdated_read_must_begin_again() {
     let tx = new.transaction().unwrap(); // deferred
     assert_eq!(count(&tx), 0);
     carry_out(&mut old, |tx| {
-        claim(tx, "r", t(1))?;
-        Ok(tx.execute("INSERT INTO things VALUES (1)", [])?)
+        claim(tx, "r", t(1)).or_refused()?;
+        Ok::<_, Refused>(tx.execute("INSERT INTO things VALUES (1)", [])?)
     })
     .unwrap();
     match claim(&tx, "r", t(2)) {
-        Err(Refused::Fault(fault)) => assert!(fault.is_retryable(), "{fault}"),
+        Err(fault) => assert_eq!(fault.kind(), FaultKind::Retry, "{fault}"),
         other => panic!("{other:?}"),
     }
     drop(tx);
     // The control arm: after a claim as the first statement, the write is visible.
     let tx = new.transaction().unwrap();
-    claim(&tx, "r", t(2)).unwrap();
+    assert!(claim(&tx, "r", t(2)).unwrap().is_admitted());
     assert_eq!(count(&tx), 1);
 }
 
@@ -115,7 +116,7 @@ fn a_claim_waits_for_the_writer_and_then_gives_up_without_a_trace() {
         .unwrap();
     let refused = carry_out(&mut other, |tx| claim(tx, "r", t(1))).unwrap_err();
     match refused {
-        Refused::Fault(fault) => assert!(fault.is_retryable(), "{fault}"),
+        Refused::Fault(fault) => assert_eq!(fault.kind(), FaultKind::Retry, "{fault}"),
         other => panic!("{other}"),
     }
     drop(tx);
@@ -132,8 +133,7 @@ fn a_repeat_gets_the_recorded_result() {
     };
     carry_out(&mut db, |tx| {
         let first = guard.write(tx, "r", t(3), write)?;
-        let highest = Some(t(3));
-        assert_eq!(first, Entry::First { highest });
+        assert_eq!(first, Checked::admitted(None, Some(t(3))));
         guard.record(tx, "r", t(3), number, b"receipt 1")?;
         let long = vec![0; Guard::MAX_RESULT_BYTES + 1];
         let refused = guard.record(tx, "r", t(3), number, &long).unwrap_err();
@@ -141,12 +141,13 @@ fn a_repeat_gets_the_recorded_result() {
         assert_eq!(refused.to_string(), said);
         let refused = guard.record(tx, "r", t(2), number, b"").unwrap_err();
         assert!(refused.to_string().contains("not number 7 of token 2"));
-        Ok(())
+        Ok::<_, Refused>(())
     })
     .unwrap();
     let result = Some(b"receipt 1".to_vec());
     let again = carry_out(&mut db, |tx| guard.write(tx, "r", t(3), write)).unwrap();
-    assert_eq!(again, Entry::Repeat { result });
+    assert!(again.repeat);
+    assert_eq!(again.value, result);
 }
 
 #[test]
@@ -262,10 +263,7 @@ fn bad_input_is_reported_and_nothing_is_written() {
         assert!(Column::new(name, "id", "token").is_err());
     }
     let refused = claim(&db, "a", t(1)).unwrap_err();
-    assert!(
-        matches!(refused, Refused::Fault(Fault::NoTransaction)),
-        "{refused}"
-    );
+    assert!(matches!(refused, Fault::NoTransaction), "{refused}");
     assert!(names(&mut db, "", None).is_empty());
 
     let mut bare = Connection::open_in_memory().unwrap();
@@ -273,9 +271,7 @@ fn bad_input_is_reported_and_nothing_is_written() {
     let refused = claim(&tx, "a", t(1)).unwrap_err();
     let written = records.write(&tx, "a", t(1), "").unwrap_err();
     for refused in [refused, written] {
-        assert!(
-            matches!(refused, Refused::Fault(Fault::NotInstalled(_))),
-            "{refused}"
-        );
+        assert!(matches!(refused, Fault::NotInstalled(_)), "{refused}");
+        assert_eq!(refused.kind(), FaultKind::Operator);
     }
 }

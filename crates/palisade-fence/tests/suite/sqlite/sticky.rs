@@ -51,30 +51,30 @@ fn every_kind_of_write_without_a_token_is_rejected() {
     assert!(db.execute(WRITES[0], []).is_err());
     carry_out(&mut db, |tx| claim(tx, "orders", t(34))).unwrap();
     for sql in WRITES {
-        let refused = why(&stranger, "orders", stranger.execute(sql, []).unwrap_err());
+        let refused = why(&stranger, "orders", stranger.execute(sql, []).unwrap_err()).unwrap();
         let tokenless = Reject::Tokenless { highest: t(34) };
-        assert_eq!(refused.rejected(), Some(&tokenless), "{sql}: {refused}");
+        assert_eq!(refused, tokenless, "{sql}: {refused}");
     }
     // A claim of another resource does not count.
     let mut other = file.open();
     carry_out(&mut other, |tx| claim(tx, "invoices", t(50))).unwrap();
     for sql in WRITES {
-        let refused = why(&other, "orders", other.execute(sql, []).unwrap_err());
+        let refused = why(&other, "orders", other.execute(sql, []).unwrap_err()).unwrap();
         let tokenless = Reject::Tokenless { highest: t(34) };
-        assert_eq!(refused.rejected(), Some(&tokenless), "{sql}: {refused}");
+        assert_eq!(refused, tokenless, "{sql}: {refused}");
     }
     assert_eq!(rows(&db), [(1, "one".to_owned())]);
     // A claim that was rolled back, or that a newer holder has overtaken, does not count either.
     let tx = other.transaction().unwrap();
-    claim(&tx, "orders", t(35)).unwrap();
+    assert!(claim(&tx, "orders", t(35)).unwrap().is_admitted());
     drop(tx);
     assert!(other.execute(WRITES[2], []).is_err());
     carry_out(&mut other, |tx| claim(tx, "orders", t(36))).unwrap();
-    let refused = why(&db, "orders", db.execute(WRITES[2], []).unwrap_err());
-    assert_eq!(refused.rejected(), Some(&Reject::Stale { highest: t(36) }));
+    let refused = why(&db, "orders", db.execute(WRITES[2], []).unwrap_err()).unwrap();
+    assert_eq!(refused, Reject::Stale { highest: t(36) });
     for sql in WRITES {
         let tx = other.transaction().unwrap();
-        claim(&tx, "orders", t(36)).unwrap();
+        assert!(claim(&tx, "orders", t(36)).unwrap().is_admitted());
         tx.execute(sql, []).unwrap();
     }
     // A rejected claim leaves no token to show.
@@ -108,13 +108,15 @@ fn a_fenced_row_cannot_be_written_without_its_column() {
             false,
         ),
     ] {
-        let refused = column.why(&db, &1, db.execute(sql, []).unwrap_err());
+        let refused = column
+            .why(&db, &1, db.execute(sql, []).unwrap_err())
+            .unwrap();
         let highest = t(5);
         let reject = match stale {
             true => Reject::Stale { highest },
             false => Reject::Tokenless { highest },
         };
-        assert_eq!(refused.rejected(), Some(&reject), "{sql}: {refused}");
+        assert_eq!(refused, reject, "{sql}: {refused}");
         assert_eq!(rows(&db), [(1, "free".to_owned())], "{sql}");
     }
     // A token shown for one statement does not admit the next one.

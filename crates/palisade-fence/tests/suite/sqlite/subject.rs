@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use palisade_fence::conformance;
-use palisade_fence::sqlite::{Column, Entry, Fault, MIGRATIONS, Refused, sticky, why};
+use palisade_fence::sqlite::{Column, Fault, MIGRATIONS, sticky, why};
 use palisade_fence::{Admitted, Change, Checked, Fence, Pass, Write};
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use tempfile::TempDir;
 
 use super::forms::{Ask, Form, path};
+use crate::refused::{OrRefused, Refused};
 use crate::sql::{Done, What, on_line};
 
 #[derive(Clone, Copy, Debug)]
@@ -68,12 +69,12 @@ pub(crate) fn now<T>(asked: impl Future<Output = T>) -> T {
 }
 
 /// Carries out a job in its own transaction.
-pub(crate) fn carry_out<T>(
+pub(crate) fn carry_out<R: OrRefused>(
     db: &mut Connection,
-    job: impl FnOnce(&Connection) -> Result<T, Refused>,
-) -> Result<T, Refused> {
+    job: impl FnOnce(&Connection) -> R,
+) -> Result<R::Done, Refused> {
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let done = job(&tx)?;
+    let done = job(&tx).or_refused()?;
     tx.commit()?;
     Ok(done)
 }
@@ -180,11 +181,12 @@ impl Resource {
             pool.free.lock().unwrap().push_back(db);
             done
         });
-        match done.await.unwrap() {
-            Ok(done) => Ok(Checked::admitted(done, None)),
-            Err(Refused::Rejected(reject)) => Ok(Checked::Rejected(reject)),
-            Err(Refused::Fault(fault)) => Err(fault),
-        }
+        let done = done.await.unwrap();
+        Refused::answer(done.map(|value| Admitted {
+            value,
+            highest: None,
+            repeat: false,
+        }))
     }
 
     async fn ask(&self, pass: Pass<'_>, what: What) -> Result<Checked<Option<String>>, Fault> {
@@ -204,10 +206,9 @@ impl Resource {
         let entry = self.on(move |db| carry_out(db, |tx| first.check(tx)));
         match entry.await? {
             Checked::Rejected(reject) => Ok(Checked::Rejected(reject)),
-            Checked::Admitted(Admitted {
-                value: Entry::Repeat { .. },
-                ..
-            }) => Ok(Checked::admitted(ask.repeated(), None)),
+            Checked::Admitted(Admitted { value, .. }) if value.repeat => {
+                Ok(Checked::admitted(value, None))
+            }
             Checked::Admitted(_) => {
                 self.on(move |db| {
                     // Like a user who forgot why the trigger is there.
@@ -253,17 +254,17 @@ impl Fence for Resource {
                 Form::Guard(_) | Form::TwoSteps => {
                     let sql = format!("INSERT OR REPLACE INTO {table} VALUES (?1, 'forgot')");
                     let done = forgot.execute(&sql, [key]);
-                    done.map_err(|error| why(&forgot, &name, error))
+                    done.or_else(|error| Err(Refused::from(why(&forgot, &name, error)?)))
                 }
                 Form::Column(_) => {
                     let sql = "UPDATE conf_column SET data = '{}' WHERE id = ?1";
                     let done = forgot.execute(sql, [&name]);
-                    done.map_err(|error| own_column().why(&forgot, &name, error))
+                    done.or_else(|error| Err(Refused::from(own_column().why(&forgot, &name, error)?)))
                 }
                 Form::Records(_) => {
                     let sql = "UPDATE resource_records SET resource_data = 'forgot' WHERE resource_id = ?1";
                     let done = forgot.execute(sql, [&name]);
-                    done.map_err(|error| records_column().why(&forgot, &name, error))
+                    done.or_else(|error| Err(Refused::from(records_column().why(&forgot, &name, error)?)))
                 }
             };
             written.map(|_| ())
@@ -300,5 +301,11 @@ impl Fence for Resource {
         });
         let seen = seen.await?.into_result().unwrap();
         Ok(seen.map(String::into_bytes))
+    }
+}
+
+impl From<rusqlite::Error> for Refused {
+    fn from(error: rusqlite::Error) -> Refused {
+        Fault::from(error).into()
     }
 }

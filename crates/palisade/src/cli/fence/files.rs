@@ -6,7 +6,7 @@ use palisade_fence::files::{Fault, Root};
 use palisade_fence::{Admin as _, FenceState, Listed, Rearm};
 
 use super::super::failure::Failure;
-use super::{PAGE, too_low};
+use super::{PAGE, failed, too_low};
 
 pub(super) struct Folders(Root);
 
@@ -40,9 +40,8 @@ impl Folders {
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Failure {
         match fault {
-            Fault::Invalid(_) | Fault::Name { .. } => Failure::usage(fault.to_string()),
             Fault::FloorTooLow(floor) => too_low(floor),
-            other => Failure::local(other.to_string()),
+            other => failed(other.kind(), other.to_string()),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use palisade_core::{AuthorityId, Token};
-use palisade_fence::{FenceState, FloorTooLow, Listed, Rearm, Written};
+use palisade_fence::{FaultKind, FenceState, FloorTooLow, Listed, Rearm, Written};
 use palisade_proto::Code;
 use serde_json::{Value, json};
 
@@ -192,6 +192,14 @@ impl Resources {
             Resources::Postgres(database) => database.rearm(resource, with).await,
             Resources::Redis(server) => server.rearm(resource, with).await,
         }
+    }
+}
+
+/// A fault of a fence, by what to do about it.
+fn failed(kind: FaultKind, message: String) -> Failure {
+    match kind {
+        FaultKind::Invalid => Failure::usage(message),
+        FaultKind::Retry | FaultKind::Unknown | FaultKind::Operator => Failure::local(message),
     }
 }
 

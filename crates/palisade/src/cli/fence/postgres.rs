@@ -6,7 +6,7 @@ use palisade_proto::Code;
 use tokio_postgres::{Client, Config, NoTls};
 
 use super::super::failure::{FAILED, Failure};
-use super::{PAGE, too_low};
+use super::{PAGE, failed, too_low};
 
 pub(super) struct Database(Client);
 
@@ -112,7 +112,6 @@ fn told(fault: &Fault) -> String {
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Failure {
         match fault {
-            Fault::Invalid(_) | Fault::Argument(_) => Failure::usage(fault.to_string()),
             Fault::FloorTooLow(floor) => too_low(floor),
             Fault::NotInstalled(_) => Failure::new(
                 FAILED,
@@ -120,7 +119,7 @@ impl From<Fault> for Failure {
                 "no fence is installed in this database",
             )
             .hint("palisade fence install postgres --url URL"),
-            _ => Failure::local(told(&fault)),
+            other => failed(other.kind(), told(&other)),
         }
     }
 }

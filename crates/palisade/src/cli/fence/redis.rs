@@ -7,7 +7,7 @@ use redis::Client;
 use redis::aio::MultiplexedConnection;
 
 use super::super::failure::{FAILED, Failure};
-use super::{PAGE, too_low};
+use super::{PAGE, failed, too_low};
 
 pub(super) struct Server(MultiplexedConnection);
 
@@ -43,9 +43,8 @@ impl Server {
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Failure {
         match fault {
-            Fault::Invalid(_) | Fault::Argument(_) => Failure::usage(fault.to_string()),
             Fault::FloorTooLow(floor) => too_low(floor),
-            other => Failure::local(other.to_string()),
+            other => failed(other.kind(), other.to_string()),
         }
     }
 }

@@ -1,0 +1,17 @@
+//! Faults by what their caller must do next.
+
+/// What to do about a fault; every fault of a fence has one of these kinds.
+///
+/// A rejection is not a fault: it is a value, [`Checked::Rejected`](crate::Checked::Rejected).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// Nothing took effect, and the same call may succeed: make it again.
+    Retry,
+    /// It is unknown whether a write took effect: repeat it under its sequence number, or look.
+    Unknown,
+    /// The call cannot succeed as it is: change it. Nothing took effect, except what a script of the user in
+    /// Redis wrote before it failed.
+    Invalid,
+    /// Nothing took effect, and nothing will until an operator has acted; the message says how.
+    Operator,
+}
