@@ -19,7 +19,7 @@ use crate::token::Token;
 ///
 /// Packed, so that what else a lock has fits into what would be padding.
 #[derive(Clone, Copy, Debug)]
-#[repr(packed(4))]
+#[repr(Rust, packed(4))]
 pub(crate) struct Grant {
     token: Token,
     wall: WallTime,
