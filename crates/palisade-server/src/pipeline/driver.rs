@@ -154,7 +154,10 @@ impl Driver {
         self.orderer
             .slept(self.clock.now().since(sleeps), planned.into());
         if rang {
-            if !mem::replace(&mut self.quiet, true) {
+            if planned.is_zero() {
+                // More may be due than one entry ends. The neighbours have their turn between two of them.
+                yield_now().await;
+            } else if mem::replace(&mut self.quiet, true) {
                 self.log.idle();
             }
             return;

@@ -43,6 +43,7 @@ pub use clock::{Clock, Running};
 pub use handle::{Answers, Handle, Identity, Session, Stopped};
 pub use log::{Forgetful, Log, LogError};
 pub use recent::Since;
+#[cfg(feature = "net")]
 pub(crate) use recent::bytes_of;
 pub use request::{Answer, Failure, Request, Status};
 pub use stats::{Counter, Stats};
