@@ -6,7 +6,7 @@ use palisade_core::{
     AuthorityId, Change, ClientId, Ending, GrantRef, Granted, Holder, Invalid, LeaseId, LeaseKey,
     LockName, LockView, Renewed, Span, Token, Ttl, WallTime,
 };
-use palisade_proto::v1 as pb;
+use palisade_proto::{Code, v1 as pb};
 use pb::reply::Outcome;
 
 use crate::fault::Fault;
@@ -74,12 +74,12 @@ pub(super) fn acquired(outcome: Outcome) -> Result<Acquired, Fault> {
         Outcome::Granted(granted) => Acquired::Granted(grant(granted)?),
         Outcome::Held(other) => Acquired::Held(holder(other)?),
         Outcome::Ended(ended) => Acquired::Over(Some(ending(ended.how)?)),
-        Outcome::Error(error) => match error.code.as_str() {
-            "queue_full" => Acquired::QueueFull(error.message.into()),
-            "too_many_locks" => Acquired::TooManyLocks(error.message.into()),
-            "tokens_exhausted" => Acquired::TokensExhausted,
-            "abandoned" => Acquired::Abandoned,
-            "not_held" => Acquired::Over(None),
+        Outcome::Error(error) => match Code::from_name(&error.code) {
+            Some(Code::QueueFull) => Acquired::QueueFull(error.message.into()),
+            Some(Code::TooManyLocks) => Acquired::TooManyLocks(error.message.into()),
+            Some(Code::TokensExhausted) => Acquired::TokensExhausted,
+            Some(Code::Abandoned) => Acquired::Abandoned,
+            Some(Code::NotHeld) => Acquired::Over(None),
             _ => return Err(refusal(error)),
         },
         _ => return Err(misplaced()),
@@ -135,12 +135,12 @@ enum NotLive {
 fn not_live(outcome: Outcome) -> Result<NotLive, Fault> {
     match outcome {
         Outcome::Ended(ended) => Ok(NotLive::Ended(ending(ended.how)?)),
-        Outcome::Error(error) => match error.code.as_str() {
-            "not_held" => Ok(NotLive::NotHeld),
-            "expired" => Ok(NotLive::Ended(Ending::Expired)),
-            "revoked" => Ok(NotLive::Ended(Ending::Revoked)),
-            "superseded" => Ok(NotLive::Ended(Ending::Superseded)),
-            "stale" => Ok(NotLive::Stale(token(error.highest)?)),
+        Outcome::Error(error) => match Code::from_name(&error.code) {
+            Some(Code::NotHeld) => Ok(NotLive::NotHeld),
+            Some(Code::Expired) => Ok(NotLive::Ended(Ending::Expired)),
+            Some(Code::Revoked) => Ok(NotLive::Ended(Ending::Revoked)),
+            Some(Code::Superseded) => Ok(NotLive::Ended(Ending::Superseded)),
+            Some(Code::Stale) => Ok(NotLive::Stale(token(error.highest)?)),
             _ => Err(refusal(error)),
         },
         _ => Err(misplaced()),
@@ -278,12 +278,14 @@ pub(super) fn bytes(bytes: &[u8; 16]) -> Vec<u8> {
 
 /// Converts a reply with an error into a fault, by what the caller may do next.
 pub(super) fn refusal(error: pb::Error) -> Fault {
-    match error.code.as_str() {
-        "unavailable" | "queue_full" | "too_many_locks" => Fault::unavailable(error.message),
-        "unknown_outcome" | "internal" => Fault::unknown_outcome(error.message),
-        "refused" => Fault::Unsupported(error.message.into()),
-        "invalid" => Fault::invalid(error.message),
-        code => Fault::invalid(format!("{code}: {}", error.message)),
+    match Code::from_name(&error.code) {
+        Some(Code::Unavailable | Code::QueueFull | Code::TooManyLocks) => {
+            Fault::unavailable(error.message)
+        }
+        Some(Code::UnknownOutcome | Code::Internal) => Fault::unknown_outcome(error.message),
+        Some(Code::Refused) => Fault::Unsupported(error.message.into()),
+        Some(Code::Invalid) => Fault::invalid(error.message),
+        _ => Fault::invalid(format!("{}: {}", error.code, error.message)),
     }
 }
 
