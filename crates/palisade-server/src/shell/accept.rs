@@ -89,7 +89,7 @@ impl Shell {
         router: Router,
         shutdown: impl Future<Output = ()>,
     ) -> bool {
-        if let Err(error) = socket::bound_unread(&listener) {
+        if let Err(error) = socket::bound_unread(&listener, self.settings.unread_bytes) {
             tracing::warn!(%error, "what peers leave unread is bounded by the system alone");
         }
         let drain_timeout = self.settings.drain_timeout;

@@ -37,6 +37,10 @@ pub struct Settings {
     pub held_bytes: usize,
     /// How long a connection without a request in flight stays open.
     pub idle_timeout: Duration,
+    /// What the system keeps of the answers on one connection that its peer does not read, in bytes, if it allows
+    /// so much; it uses about twice as much memory. It also bounds how fast a distant peer is sent a long answer: this much in the time
+    /// of one round trip.
+    pub unread_bytes: usize,
     /// After how long a peer that acknowledges nothing is taken for gone (TCP keep-alive and user
     /// time-out); 1 s ..= 1 h.
     pub peer_timeout: Duration,
@@ -64,6 +68,7 @@ impl Default for Settings {
             held_bytes: 256 << 20,
             idle_timeout: Duration::from_secs(300),
             peer_timeout: Duration::from_secs(25),
+            unread_bytes: 64 << 10,
             drain_timeout: Duration::from_secs(5),
             hosts: Hosts::Named(Vec::new()),
         }
@@ -122,6 +127,11 @@ impl Settings {
                 "head_bytes",
                 (8_192..=1 << 20).contains(&self.head_bytes),
                 "8192 ..= 1048576",
+            ),
+            (
+                "unread_bytes",
+                (16 << 10..=16 << 20).contains(&self.unread_bytes),
+                "16384 ..= 16777216",
             ),
             (
                 "body_bytes",

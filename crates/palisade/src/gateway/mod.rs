@@ -64,6 +64,7 @@ pub(crate) fn client_settings() -> shell::Settings {
         files_per_connection: 2,
         reserved_files: shell::Settings::default().reserved_files + ADMIN_CONNECTIONS,
         http2: false,
+        unread_bytes: 1 << 20,
         head_bytes: 16 << 10,
         head_timeout: Duration::from_secs(30),
         peer_timeout: Duration::from_secs(60),

@@ -55,6 +55,7 @@ pub(crate) fn settings(object_bytes: u64) -> shell::Settings {
     shell::Settings {
         connections: 4_096,
         http2: false,
+        unread_bytes: 1 << 20,
         head_bytes: 16 << 10,
         head_timeout: Duration::from_secs(30),
         body_bytes,
