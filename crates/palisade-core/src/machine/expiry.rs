@@ -99,6 +99,7 @@ impl Timers {
     }
 
     /// Whether nothing has come due by `now`, as nearly always.
+    #[inline]
     fn pass(&mut self, now: Timestamp) -> bool {
         self.wheel.pass(now) && self.line.is_empty()
     }
@@ -202,11 +203,16 @@ impl Machine {
 
     /// Ends waits and leases whose time has come, as many as one entry may: waits first, each in the order of
     /// their deadlines. `alone`: the entry is there for nothing else.
+    #[inline]
     pub(super) fn expire_due(&mut self, alone: bool, effects: &mut Vec<Effect>) {
         let (waits, leases) = (&mut self.tables.wait_timers, &mut self.tables.lease_timers);
         if waits.pass(self.now) & leases.pass(self.now) {
             return;
         }
+        self.end_due(alone, effects);
+    }
+
+    fn end_due(&mut self, alone: bool, effects: &mut Vec<Effect>) {
         self.tables.line_up(self.now);
         let most = match self.expiry {
             Expiry::Whole => u32::MAX,

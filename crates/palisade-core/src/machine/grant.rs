@@ -42,15 +42,18 @@ impl Grant {
         }
     }
 
+    #[inline]
     pub(crate) const fn token(&self) -> Token {
         self.token
     }
 
     /// The wall clock at the grant.
+    #[inline]
     pub(crate) const fn wall(&self) -> WallTime {
         self.wall
     }
 
+    #[inline]
     pub(crate) const fn lease(&self) -> Slot {
         self.lease
     }
@@ -58,15 +61,18 @@ impl Grant {
 
 impl Tables {
     /// The grant that holds a lock.
+    #[inline]
     pub(crate) fn grant_on(&self, lock: Slot) -> Slot {
         lock
     }
 
     /// The lock that a grant is for.
+    #[inline]
     pub(crate) fn lock_of(&self, grant: Slot) -> Slot {
         grant
     }
 
+    #[inline]
     pub(crate) fn grant(&self, grant: Slot) -> &Grant {
         &self.locks[grant].grant
     }
@@ -77,16 +83,19 @@ impl Tables {
         (grant.token, grant.lease) = (token, lease);
     }
 
+    #[inline]
     fn grant_mut(&mut self, grant: Slot) -> &mut Grant {
         &mut self.locks[grant].grant
     }
 
     /// The lease that a grant is under.
+    #[inline]
     pub(crate) fn lease_of(&self, grant: Slot) -> &Lease {
         &self.leases[self.grant(grant).lease]
     }
 
     /// The client that holds by a grant.
+    #[inline]
     pub(crate) fn client_of(&self, grant: Slot) -> &ClientId {
         &self.clients[self.lease_of(grant).client].id
     }
@@ -105,11 +114,13 @@ impl Tables {
     }
 
     /// The oldest grant of a lease.
+    #[inline]
     pub(super) fn first_grant(&self, lease: Slot) -> Slot {
         self.leases[lease].first
     }
 
     /// The newest one.
+    #[inline]
     pub(super) fn last_grant(&self, lease: Slot) -> Slot {
         self.leases[lease].last
     }

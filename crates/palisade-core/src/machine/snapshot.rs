@@ -168,7 +168,7 @@ impl Machine {
             request: waiter.request,
             lock: self.tables.locks[waiter.lock].name.clone(),
             client: self.tables.clients[waiter.client].id.clone(),
-            under: waiter.under.clone(),
+            under: waiter.under,
             metadata: waiter.metadata.clone(),
             since: waiter.since,
             deadline: waiter.deadline,

@@ -9,6 +9,7 @@ pub(super) trait Put {
 }
 
 impl Put for Vec<u8> {
+    #[inline]
     fn byte(&mut self, byte: u8) {
         self.push(byte);
     }
@@ -21,11 +22,13 @@ impl Put for Vec<u8> {
         self.push(number as u8);
     }
 
+    #[inline]
     fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
         self.extend_from_slice(text.as_bytes());
     }
 
+    #[inline]
     fn id(&mut self, id: &[u8; 16]) {
         self.extend_from_slice(id);
     }
