@@ -29,8 +29,6 @@ mod comparison;
 mod record;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod vectors;
 mod verdict;
 
 use core::fmt;

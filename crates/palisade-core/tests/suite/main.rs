@@ -11,4 +11,5 @@ mod exact_semantics;
 mod model;
 mod snapshot;
 mod values;
+mod vectors;
 mod world;

@@ -3,12 +3,12 @@
 //!
 //! `PALISADE_BLESS=1 cargo test -p palisade-core vectors` writes the file again.
 
-use std::format;
 use std::path::Path;
-use std::string::{String, ToString};
-use std::vec::Vec;
 
-use super::*;
+use palisade_core::fence::{
+    FenceRecord, FenceState, Mark, Mode, Op, Pass, Reject, Rule, Sequence, Verdict, Written,
+};
+use palisade_core::{AuthorityId, LockName, Token};
 
 /// The names of an authority and of a lock, either of which may be missing.
 type Names = [Option<&'static str>; 2];
@@ -293,7 +293,7 @@ fn record_json(record: &FenceRecord) -> String {
         ("digest", record.digest.map(quoted)),
         (
             "result",
-            result.map(|bytes| text(core::str::from_utf8(bytes).unwrap())),
+            result.map(|bytes| text(std::str::from_utf8(bytes).unwrap())),
         ),
     ])
 }
