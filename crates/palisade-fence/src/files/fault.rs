@@ -61,8 +61,8 @@ pub enum Fault {
     /// The file written last now has another length: code without a token has written it (rule F9), or it was
     /// restored without its fence. Nothing was written; an operator re-arms the folder.
     #[error(
-        "{folder}: {file} has {found} bytes, and the fence left it with {left}: it was changed by something \
-        that knows of no fence; an operator must look, and re-arm the fence"
+        "{folder}: {file} has {found} bytes, and the fence left it with {left}: it was changed by code that \
+        does not use the fence; an operator must look, and re-arm the fence"
     )]
     Changed {
         /// The folder.

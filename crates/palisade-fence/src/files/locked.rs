@@ -1,9 +1,9 @@
 //! The steps under the fence's lock: one holder at a time, from the lock to the answer.
 //!
 //! ```text
-//!   lock ─► load ─► finish a pending write ─► judge ─► stage ─► sidecar ─► carry out
-//!                                                              ▲
-//!                        before: nothing happened ────────────┴─ after: it will have happened
+//!   lock ─► load ─► finish a pending write ─► decide ─► stage ─► sidecar ─► carry out
+//!                                                                ▲
+//!                        before: nothing happened ──────────────┴─ after: it will have happened
 //! ```
 //!
 //! The sidecar is replaced in one step, by a rename. It contains the decision and the raised fence; the new

@@ -1,4 +1,4 @@
-//! What the fence answers by itself.
+//! The answers that the fence gives without the service.
 
 use axum_core::body::Body;
 use axum_core::response::{IntoResponse, Response};
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::http::flight::End;
 use crate::http::{Problem, REPEAT_HEADER};
 
-/// The answer to a claim.
+/// Returns the answer to a claim.
 pub(super) fn claimed(highest: Option<Token>, grpc: bool) -> Response {
     if grpc {
         status_only("0")
@@ -19,8 +19,8 @@ pub(super) fn claimed(highest: Option<Token>, grpc: bool) -> Response {
     }
 }
 
-/// The answer to a write that was sent before; the service does not see it again. The message of a gRPC
-/// call cannot be made up: its caller gets `ALREADY_EXISTS`.
+/// Returns the answer to a write that was already sent; the service does not get it again. The reply message of
+/// a gRPC call was not kept, so its caller gets `ALREADY_EXISTS`.
 pub(super) fn repeated(
     end: Option<End>,
     highest: Option<Token>,
@@ -37,9 +37,9 @@ pub(super) fn repeated(
             headers.insert(REPEAT_HEADER, HeaderValue::from_static("true"));
             Ok(response)
         }
-        // One that was never sent is let through by the caller.
+        // The caller passes a write on that was never sent.
         Some(End::NotSent) | None => Err(Problem::unknown_outcome(
-            "this write was let through before and its outcome is not known: read, and write with the next number",
+            "this write was already sent and its outcome is not known: read, then write with the next number",
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! What one request asks of the fence.
+//! Parses the parts of a request that the fence judges.
 
 use axum_core::body::Body;
 use http::request::Parts;
@@ -9,7 +9,7 @@ use crate::http::route::is_safe;
 use crate::http::{Problem, Resources, overrides, spelling};
 use crate::name::ResourceId;
 
-/// One request that the fence has to judge.
+/// A request that the fence has to judge.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) resource: ResourceId,
@@ -21,14 +21,14 @@ pub(super) struct Asked {
 pub(super) enum Kind {
     /// Raise the fence and answer.
     Claim,
-    /// Raise the fence, then let the read through.
+    /// Raise the fence, then pass the read on.
     Read,
-    /// Raise the fence, then let the write through and watch for its end.
+    /// Raise the fence, then pass the write on and watch for its end.
     Write,
 }
 
 impl Asked {
-    /// `None`: nothing to judge, let it through.
+    /// Parses a request; `None` if the fence has nothing to judge, so that it passes.
     pub(super) fn read(
         head: &Parts,
         body: &Body,
@@ -51,11 +51,11 @@ impl Asked {
             false if presented.token.is_some() => Kind::Read,
             false => return Ok(None),
         };
-        // A function that maps requests may have looked at a part of the path only.
+        // A user's own `Resources` may have looked at only a part of the path.
         spelling::segments(head.uri.path())?;
         if kind != Kind::Write && presented.sequence.is_some() {
             return Err(Problem::invalid(
-                "x-fencing-sequence numbers writes, and this request is none",
+                "x-fencing-sequence is for writes, and this request is not a write",
             ));
         }
         Ok(Some(Asked {

@@ -1,4 +1,4 @@
-//! Bodies: one that is read to its end before a write begins, and one that does not idle for ever.
+//! Request bodies: one that is read to its end before a write begins, and one that fails when it is idle.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,15 +17,15 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use crate::http::{Policy, Problem};
 
-/// The whole body of a write, and its share of what may be kept for all. Of what reads, nothing.
+/// The whole body of a write, and its share of [`Policy::held_bytes`]. Empty for a claim or a read.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
     pub(super) bytes: Bytes,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads the body of a write to its end, within the policy's bounds: nobody who waits for the write then
-/// waits for its client.
+/// Reads the body of a write to its end, within the policy's bounds, so that requests that wait for the write do
+/// not wait for its client.
 pub(super) async fn read_whole(
     body: Body,
     policy: &Policy,
@@ -49,7 +49,7 @@ async fn collect(mut body: Body, most: usize, room: &Arc<Semaphore>) -> Result<W
         let frame = frame.map_err(|error| {
             Problem::invalid(format!("the body broke off: {error}; nothing was sent"))
         })?;
-        // Trailers of a request mean nothing here.
+        // Trailers of a request are dropped.
         let Ok(piece) = frame.into_data() else {
             continue;
         };
@@ -59,7 +59,7 @@ async fn collect(mut body: Body, most: usize, room: &Arc<Semaphore>) -> Result<W
         let more = room.clone().try_acquire_many_owned(permits(piece.len()));
         let more = more.map_err(|_| {
             Problem::unavailable(
-                "too many bytes of other requests are kept already; nothing was sent",
+                "the bodies of other requests use all memory for bodies; nothing was sent",
             )
         })?;
         match &mut held {
@@ -74,7 +74,7 @@ async fn collect(mut body: Body, most: usize, room: &Arc<Semaphore>) -> Result<W
     })
 }
 
-/// One for each byte.
+/// The number of permits for a body: one for each byte.
 pub(super) fn permits(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
@@ -84,7 +84,7 @@ fn too_large(most: usize) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).with("max_bytes", most as u64)
 }
 
-/// A body that fails when nothing of it comes for a while, and counts what comes.
+/// A body that fails if no piece of it arrives for some time, and counts the pieces.
 #[derive(Debug)]
 pub struct IdleBody {
     body: Body,
@@ -94,7 +94,7 @@ pub struct IdleBody {
 }
 
 impl IdleBody {
-    /// `frames` counts up with every piece that comes.
+    /// Creates a body that fails after `idle` without a piece, and adds 1 to `frames` for every piece.
     #[must_use]
     pub fn new(body: Body, idle: Duration, frames: Arc<AtomicU64>) -> IdleBody {
         IdleBody {
@@ -134,7 +134,7 @@ impl HttpBody for IdleBody {
     }
 }
 
-/// Nothing came.
+/// The body was idle for too long.
 #[derive(Debug, thiserror::Error)]
-#[error("nothing of the body came for {0:?}")]
+#[error("no piece of the body arrived for {0:?}")]
 struct Idle(Duration);

@@ -1,20 +1,20 @@
-//! What a fence in front of a service has done.
+//! Counts of the requests at a fence in front of a service.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::audit::{self, Tally};
 
-/// Counts since the layer was made. What is judged is counted where the marks are.
+/// Counts since the layer was created. Requests that the fence judged are counted where the marks are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that were let through unjudged: observers' reads, and what is not fenced.
+    /// Requests that passed without being judged: observers' reads, and requests to unfenced addresses.
     pub passed: u64,
-    /// Requests refused before they were judged, by reason: a bad header or spelling, no route, no token;
-    /// `unavailable` are those that waited in vain for older writes to end or found no room.
+    /// Requests refused before they were judged, by reason: a bad header or spelling, no route, no token.
+    /// `unavailable` counts requests for which older writes did not end in time or there was no memory.
     pub refused: audit::Counts,
     /// Writes whose end was not seen.
     pub unknown: u64,
-    /// Writes that keep their place in a lane now: under way, or settling.
+    /// Writes that have a place in a lane now: in progress, or settling.
     pub in_flight: u64,
 }
 

@@ -1,10 +1,10 @@
-//! Tells a repeated write from another one under the same number.
+//! The checksum that distinguishes a repeated write from another write under the same number.
 
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 
-/// A checksum of what a request says: method, address, declared length and body. It finds a caller's
-/// mistake, not an attack.
+/// A checksum of a request's method, address, declared length and body. It detects a caller's mistake, not an
+/// attack.
 pub(super) fn fingerprint(head: &Parts, body: &[u8]) -> u64 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(head.method.as_str().as_bytes());

@@ -1,4 +1,4 @@
-//! One admitted write under way, and what became of it.
+//! One admitted write in progress, and its outcome.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,18 +13,18 @@ use tokio::runtime::Handle;
 use crate::http::counts::Counters;
 use crate::http::lane::{Place, Recorded};
 
-/// What an inner service that passes requests on knows about one that it answered by itself: put into
-/// the extensions of the response. An answer without it is taken for the end of the request, unless it
-/// has one of the statuses that [`Policy::answers_for_itself`](crate::http::Policy::answers_for_itself) names.
+/// An inner service that forwards requests puts this into the extensions of a response that it created itself.
+/// A response without it ends the request, unless it has one of the statuses of
+/// [`Policy::answers_for_itself`](crate::http::Policy::answers_for_itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The request was never sent: it cannot take effect.
     NotSent,
-    /// It was sent, and how it ends will not be seen.
+    /// It was sent, and its end will not be seen.
     Unknown,
 }
 
-/// What became of a numbered write.
+/// The outcome of a write that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Answered(StatusCode),
@@ -32,14 +32,14 @@ pub(super) enum End {
 }
 
 impl End {
-    /// What an answer says about the write; `None`: it may go on.
+    /// Returns how a write with this answer ended; `None` if it may continue.
     pub(super) fn of(response: &Response, answers_for_itself: bool) -> Option<End> {
         let status = response.status();
         match response.extensions().get::<Outcome>() {
             Some(Outcome::NotSent) => Some(End::NotSent),
             Some(Outcome::Unknown) => None,
             None if answers_for_itself => Some(End::Answered(status)),
-            // What proxies say by themselves, about a request that the service may still be busy with.
+            // The statuses of proxies for a request on which the service may still work.
             None => match status.as_u16() {
                 408 | 499 | 502..=504 | 520..=530 => None,
                 _ => Some(End::Answered(status)),
@@ -48,8 +48,8 @@ impl End {
     }
 }
 
-/// An admitted write under way: it keeps its place in the lane until its end was seen, and where that
-/// does not happen, for the settling time after it was given up.
+/// An admitted write in progress. It keeps its place in the lane until its end is seen or, if that does not
+/// happen, for the settling time after it was given up.
 #[derive(Debug)]
 pub(super) struct Flight {
     place: Option<Place>,
@@ -79,7 +79,7 @@ impl Flight {
         }
     }
 
-    /// Its end was seen: nothing of it is left.
+    /// Records the end that was seen, and leaves the lane.
     pub(super) fn ended(mut self, end: End) {
         if let Some(mut place) = self.place.take() {
             place.record(self.number.map(|(token, sequence)| Recorded {
@@ -93,7 +93,7 @@ impl Flight {
 }
 
 impl Drop for Flight {
-    /// Its end was not seen.
+    /// The end was not seen: the write settles before it leaves the lane.
     fn drop(&mut self) {
         let Some(place) = self.place.take() else {
             return;
@@ -101,7 +101,7 @@ impl Drop for Flight {
         let (settle, counters) = (self.settle, self.counters.clone());
         counters.unknown.fetch_add(1, Ordering::Relaxed);
         let Ok(runtime) = Handle::try_current() else {
-            // The process ends; nothing is admitted any more. The next one starts uncleanly.
+            // The process ends and admits nothing more. The next one has an unclean start.
             std::mem::forget(place);
             return;
         };

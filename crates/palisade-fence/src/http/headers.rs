@@ -1,4 +1,4 @@
-//! The headers of a fenced request, each refused by its own name.
+//! The headers of a fenced request. Every error names its header.
 
 use http::HeaderMap;
 use palisade_core::fence::{Pass, Sequence};
@@ -8,18 +8,18 @@ use crate::http::Problem;
 
 /// The fencing token of the caller's grant.
 pub const TOKEN_HEADER: &str = "x-fencing-token";
-/// The lock the token was issued for (rule F6).
+/// The lock for which the token was issued (rule F6).
 pub const LOCK_HEADER: &str = "x-fencing-lock";
 /// The authority that issued the token (rule F6).
 pub const AUTHORITY_HEADER: &str = "x-fencing-authority";
-/// The number of this write among those of its grant (rule F5).
+/// The number of this write among the writes of its grant (rule F5).
 pub const SEQUENCE_HEADER: &str = "x-fencing-sequence";
 /// `claim`: raise the fence and do nothing else.
 pub const OPERATION_HEADER: &str = "x-fencing-operation";
-/// On an answer: this very write was carried out before, and now nothing was.
+/// On an answer: this same write had already been carried out, and was not carried out again.
 pub const REPEAT_HEADER: &str = "x-fencing-repeat";
 
-/// What the headers of one request say.
+/// The parsed headers of one request.
 #[derive(Debug, Default)]
 pub(super) struct Presented {
     pub(super) token: Option<Token>,
@@ -38,16 +38,16 @@ impl Presented {
             sequence: sequence_header(headers)?,
             claim: operation_header(headers)?,
         };
-        let lonely = [
+        let need_token = [
             (presented.lock.is_some(), LOCK_HEADER),
             (presented.authority.is_some(), AUTHORITY_HEADER),
             (presented.sequence.is_some(), SEQUENCE_HEADER),
             (presented.claim, OPERATION_HEADER),
         ];
-        match lonely.into_iter().find(|(there, _)| *there) {
-            Some((_, name)) if presented.token.is_none() => Err(Problem::invalid(format!(
-                "{name} needs {TOKEN_HEADER} beside it"
-            ))),
+        match need_token.into_iter().find(|(present, _)| *present) {
+            Some((_, name)) if presented.token.is_none() => {
+                Err(Problem::invalid(format!("{name} requires {TOKEN_HEADER}")))
+            }
             _ => Ok(presented),
         }
     }
@@ -61,19 +61,19 @@ impl Presented {
     }
 }
 
-/// The token in the header [`TOKEN_HEADER`], if there is one.
+/// Returns the token in the header [`TOKEN_HEADER`], if there is one.
 ///
 /// # Errors
-/// [`Problem`] 400 `invalid`: no token, or told twice.
+/// [`Problem`] 400 `invalid`: not a token, or the header appears twice.
 pub fn token_header(headers: &HeaderMap) -> Result<Option<Token>, Problem> {
     let parse = |number| Token::new(number).ok();
     number(headers, TOKEN_HEADER, TOKEN_RANGE, parse)
 }
 
-/// The authority in the header [`AUTHORITY_HEADER`], if there is one.
+/// Returns the authority in the header [`AUTHORITY_HEADER`], if there is one.
 ///
 /// # Errors
-/// [`Problem`] 400 `invalid`: no name of an authority, or told twice.
+/// [`Problem`] 400 `invalid`: not the name of an authority, or the header appears twice.
 pub fn authority_header(headers: &HeaderMap) -> Result<Option<AuthorityId>, Problem> {
     name(headers, AUTHORITY_HEADER, AuthorityId::new)
 }
@@ -120,7 +120,7 @@ fn number<T>(
     let Some(text) = single(headers, header)? else {
         return Ok(None);
     };
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     let digits = text
         .bytes()
         .all(|byte| byte.is_ascii_digit())
@@ -141,11 +141,11 @@ fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Pro
             text.map(Some)
                 .map_err(|_| Problem::invalid(format!("{name} is not printable ASCII")))
         }
-        _ => Err(Problem::invalid(format!("{name} is told twice"))),
+        _ => Err(Problem::invalid(format!("{name} appears twice"))),
     }
 }
 
-/// The start of what a caller sent, for a message.
+/// Shortens a caller's text for a message.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((at, _)) => format!("{}…", &text[..at]),

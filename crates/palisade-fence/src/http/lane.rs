@@ -1,9 +1,8 @@
-//! Who may be under way at a resource: writes of one token together, a higher token only when all of
-//! them have ended.
+//! Lanes order the requests at a resource: writes under one token run together; a higher token waits until all
+//! of them have ended.
 //!
-//! A lane is a fair read-write lock. Whoever has the token that was admitted last shares it; whoever
-//! brings a higher one, or a numbered write, wants it alone. While one waits for that, nobody enters
-//! behind it.
+//! A lane is a fair read-write lock. Requests with the token that was admitted last share it. A request with a
+//! higher token, or a numbered write, needs it exclusively; while one waits for that, no later request enters.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,34 +18,34 @@ use tokio::time::timeout;
 use crate::http::flight::End;
 use crate::name::ResourceId;
 
-/// A lane for every resource that was asked for.
+/// A lane for every resource that was requested.
 #[derive(Debug)]
 pub(super) struct Lanes {
     lanes: Mutex<HashMap<ResourceId, Arc<Lane>>>,
-    /// Whether writes of the process before this one have ended.
+    /// Whether the writes of the previous process have ended.
     settled: watch::Receiver<bool>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    /// The highest token seen admitted, 0 before the first. It may be behind the mark, never ahead.
+    /// The highest token known to be admitted, 0 before the first. It may be below the mark, never above.
     highest: AtomicU64,
-    /// One at a time asks to be alone, so that the others see what it has raised.
+    /// One request at a time waits for exclusive access, so that the others then see the token it has raised.
     turn: tokio::sync::Mutex<()>,
-    /// Held as long as a write is under way. The value is what became of the last numbered write.
-    room: Arc<RwLock<Option<Recorded>>>,
+    /// Locked while a write is in progress. The value is the outcome of the last numbered write.
+    last: Arc<RwLock<Option<Recorded>>>,
 }
 
-/// What became of a numbered write.
+/// The outcome of a numbered write.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorded {
     pub(super) token: Token,
     pub(super) sequence: Sequence,
-    /// `None`: it is not known.
+    /// `None` if it is not known.
     pub(super) end: Option<End>,
 }
 
-/// A place in a lane; dropping it leaves.
+/// A place in a lane; dropping it leaves the lane.
 #[derive(Debug)]
 pub(super) enum Place {
     Shared(OwnedRwLockReadGuard<Option<Recorded>>),
@@ -58,13 +57,13 @@ pub(super) enum Place {
 pub(super) struct Busy;
 
 impl Lanes {
-    /// Lanes where nobody is alone before `unsettled` is over; `None` without a runtime to wait in.
+    /// Creates lanes that grant no exclusive access before `unsettled` is over; `None` without a Tokio runtime.
     pub(super) fn new(unsettled: Option<Duration>) -> Option<Lanes> {
         let (settle, settled) = watch::channel(unsettled.is_none());
         if let Some(time) = unsettled {
             Handle::try_current().ok()?.spawn(async move {
                 tokio::time::sleep(time).await;
-                // Everybody may have gone by then.
+                // The lanes may be gone by then.
                 let _ = settle.send(true);
             });
         }
@@ -82,7 +81,7 @@ impl Lanes {
         }
     }
 
-    /// Enters: alone where `alone` says so about the highest token, otherwise beside the others.
+    /// Enters a lane: exclusively if `alone` returns true for the highest token, otherwise together with others.
     pub(super) async fn enter(
         &self,
         lane: &Lane,
@@ -94,24 +93,24 @@ impl Lanes {
                 return place;
             }
             let _turn = lane.turn.lock().await;
-            // Whoever had the turn before may have raised it to the very same token.
+            // The previous request in turn may have raised the mark to this same token.
             if let Some(place) = lane.share(&alone).await {
                 return place;
             }
-            // The task that settles lives as long as the runtime does.
+            // The task that waits for `unsettled` lives as long as the runtime.
             let _ = self.settled.clone().wait_for(|settled| *settled).await;
-            Place::Alone(lane.room.clone().write_owned().await)
+            Place::Alone(lane.last.clone().write_owned().await)
         };
         timeout(wait, entering).await.map_err(|_| Busy)
     }
 
-    /// Forgets a resource where nothing was admitted, so that refused requests leave nothing behind.
+    /// Removes the lane of a resource where nothing was admitted, so that refused requests use no memory.
     pub(super) fn forget(&self, resource: &ResourceId) {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = |lane: &Arc<Lane>| {
-            // A place holds the room without the lane.
+            // A place keeps this lock, but not the lane.
             Arc::strong_count(lane) == 1
-                && Arc::strong_count(&lane.room) == 1
+                && Arc::strong_count(&lane.last) == 1
                 && lane.highest().is_none()
         };
         if lanes.get(resource).is_some_and(idle) {
@@ -125,20 +124,20 @@ impl Lane {
         Token::new(self.highest.load(Ordering::Acquire)).ok()
     }
 
-    /// Notes a token that was admitted.
+    /// Records a token that was admitted.
     pub(super) fn note(&self, highest: Option<Token>) {
         let highest = highest.map_or(0, Token::get);
         self.highest.fetch_max(highest, Ordering::AcqRel);
     }
 
     async fn share(&self, alone: impl Fn(Option<Token>) -> bool) -> Option<Place> {
-        let guard = self.room.clone().read_owned().await;
+        let guard = self.last.clone().read_owned().await;
         (!alone(self.highest())).then_some(Place::Shared(guard))
     }
 }
 
 impl Place {
-    /// What became of the last numbered write.
+    /// Returns the outcome of the last numbered write.
     pub(super) fn last(&self) -> Option<Recorded> {
         match self {
             Place::Shared(last) => **last,
@@ -146,14 +145,14 @@ impl Place {
         }
     }
 
-    /// Notes what became of a numbered write. It was alone.
+    /// Records the outcome of a numbered write, which has exclusive access.
     pub(super) fn record(&mut self, recorded: Option<Recorded>) {
         if let (Place::Alone(last), Some(recorded)) = (self, recorded) {
             **last = Some(recorded);
         }
     }
 
-    /// Lets others of the same token in.
+    /// Lets other requests with the same token in.
     pub(super) fn shared(self) -> Place {
         match self {
             Place::Alone(guard) => Place::Shared(guard.downgrade()),

@@ -1,4 +1,4 @@
-//! The layer: it judges a request, lets it through and watches for its end.
+//! The layer: it judges a request, passes it on and watches for its end.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -34,7 +34,7 @@ use crate::http::problem::is_grpc;
 use crate::http::relay::{Relay, before};
 use crate::http::{Counts, Marks, Policy, Problem, Resources, Start, TOKEN_HEADER, Tokenless};
 
-/// Puts a fence in front of a service. Clones, and the services made by them, share lanes and counts.
+/// Puts a fence in front of a service. Clones, and the services that they create, share lanes and counts.
 #[derive(Debug)]
 pub struct FenceLayer<M, R>(Arc<Gate<M, R>>);
 
@@ -52,27 +52,27 @@ struct Gate<M, R> {
     policy: Policy,
     lanes: Lanes,
     counters: Arc<Counters>,
-    /// Room for bodies, [`Policy::held_bytes`].
+    /// One permit for each byte of [`Policy::held_bytes`].
     room: Arc<Semaphore>,
 }
 
-/// What becomes of a judged request.
-enum Passage {
+/// The next step for an admitted request.
+enum Admission {
     /// The fence answers it.
     Answer(Response),
-    /// Let it through; no later request waits for it.
+    /// It passes; no later request waits for it.
     Read,
-    /// Let it through, and watch for its end.
+    /// It passes, and later requests may have to wait for its end.
     Write(Flight),
 }
 
 impl<M: Marks, R: Resources> FenceLayer<M, R> {
-    /// A fence that keeps its marks in `marks` and maps requests by `resources`.
+    /// Creates a fence that keeps its marks in `marks` and maps requests by `resources`.
     ///
-    /// There must be one at a time for a store of marks: the order of the writes is kept in memory.
+    /// Only one may use a store of marks at a time, because the order of the writes is kept in memory.
     ///
     /// # Errors
-    /// [`BadPolicy`]: a setting out of its range, or an unclean start outside a Tokio runtime.
+    /// [`BadPolicy`]: a setting is out of its range, or an unclean start outside a Tokio runtime.
     pub fn new(marks: M, resources: R, policy: Policy) -> Result<FenceLayer<M, R>, BadPolicy> {
         policy.check()?;
         let unsettled = (policy.start == Start::Unclean).then_some(policy.settle);
@@ -86,7 +86,7 @@ impl<M: Marks, R: Resources> FenceLayer<M, R> {
         })))
     }
 
-    /// Returns what it has done so far.
+    /// Returns the counts since it was created.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.counters.read()
@@ -140,7 +140,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // This one was polled ready and is used now; its clone is polled next.
+        // This service was polled ready and is used now; the clone has to be polled first.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let gate = self.gate.clone();
@@ -176,9 +176,9 @@ impl<M: Marks, R: Resources> Gate<M, R> {
             Err(problem) => return Ok(self.refused(&head, Some(&asked), problem)),
         };
         match self.judge(&asked, &head, &whole).await {
-            Ok(Passage::Answer(response)) => Ok(response),
-            Ok(Passage::Read) => service(Request::from_parts(head, body)).await,
-            Ok(Passage::Write(flight)) => {
+            Ok(Admission::Answer(response)) => Ok(response),
+            Ok(Admission::Read) => service(Request::from_parts(head, body)).await,
+            Ok(Admission::Write(flight)) => {
                 let request = Request::from_parts(head, Body::from(whole.bytes.clone()));
                 self.carry_out(service, request, whole, flight).await
             }
@@ -187,7 +187,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         }
     }
 
-    /// Notes a request that is refused before it is judged (rule F13), and answers it.
+    /// Records a request that is refused before it is judged (rule F13), and answers it.
     fn refused(&self, head: &Parts, asked: Option<&Asked>, problem: Problem) -> Response {
         let at = format!("{} {}", head.method, head.uri.path());
         let resource = asked.map(|asked| asked.resource.as_str());
@@ -203,7 +203,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         response
     }
 
-    /// Reads the body of a write before any other request can wait for that write. The body of a read is left.
+    /// Reads the body of a write before any other request can wait for that write. The body of a read is not read.
     async fn take_in(&self, asked: &Asked, body: Body) -> Result<(Body, Whole), Problem> {
         if asked.token().is_none() && self.policy.tokenless == Tokenless::Refused {
             return Err(tokenless());
@@ -217,7 +217,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         }
     }
 
-    async fn judge(&self, asked: &Asked, head: &Parts, body: &Whole) -> Result<Passage, Refusal> {
+    async fn judge(&self, asked: &Asked, head: &Parts, body: &Whole) -> Result<Admission, Refusal> {
         let act = match (asked.kind, asked.presented.sequence) {
             (Kind::Write, None) => Act::Write(None),
             (Kind::Write, Some(sequence)) => {
@@ -226,22 +226,24 @@ impl<M: Marks, R: Resources> Gate<M, R> {
             (Kind::Claim | Kind::Read, _) => Act::Claim,
         };
         let lane = self.lanes.lane(&asked.resource);
-        let passage = self.pass(asked, act, &lane, is_grpc(&head.headers)).await;
+        let judged = self
+            .judge_in(&lane, asked, act, is_grpc(&head.headers))
+            .await;
         drop(lane);
-        if passage.is_err() {
+        if judged.is_err() {
             self.lanes.forget(&asked.resource);
         }
-        passage
+        judged
     }
 
-    /// Waits for a place in the lane, and has the operation judged there.
-    async fn pass(
+    /// Waits for a place in the lane and judges the operation there.
+    async fn judge_in(
         &self,
+        lane: &Lane,
         asked: &Asked,
         act: Act,
-        lane: &Lane,
         grpc: bool,
-    ) -> Result<Passage, Refusal> {
+    ) -> Result<Admission, Refusal> {
         let marks = &self.marks;
         if lane.highest().is_none() {
             let mark = marks.highest(&asked.resource).await.map_err(fault)?;
@@ -250,7 +252,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         let alone = matches!(act, Act::Write(Some(_)))
             || asked.kind == Kind::Write && self.policy.one_at_a_time;
         let wants_alone = |highest| match asked.token() {
-            // The judge rejects it.
+            // The marks reject it.
             token if token < highest => false,
             token => alone || token > highest,
         };
@@ -263,8 +265,8 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         };
         lane.note(asked.token());
         match asked.kind {
-            Kind::Claim => Ok(Passage::Answer(answer::claimed(admitted.highest, grpc))),
-            Kind::Read => Ok(Passage::Read),
+            Kind::Claim => Ok(Admission::Answer(answer::claimed(admitted.highest, grpc))),
+            Kind::Read => Ok(Admission::Read),
             Kind::Write => self.start(asked, &admitted, place, alone, grpc),
         }
     }
@@ -276,7 +278,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         place: Place,
         alone: bool,
         grpc: bool,
-    ) -> Result<Passage, Refusal> {
+    ) -> Result<Admission, Refusal> {
         let number = asked.token().zip(asked.presented.sequence);
         if admitted.repeat {
             let last = place
@@ -285,13 +287,13 @@ impl<M: Marks, R: Resources> Gate<M, R> {
             let end = last.and_then(|last| last.end);
             if end != Some(End::NotSent) {
                 return answer::repeated(end, admitted.highest, grpc)
-                    .map(Passage::Answer)
+                    .map(Admission::Answer)
                     .map_err(Refusal::Judged);
             }
         }
         let place = if alone { place } else { place.shared() };
         let (settle, counters) = (self.policy.settle, self.counters.clone());
-        Ok(Passage::Write(Flight::start(
+        Ok(Admission::Write(Flight::start(
             place, number, settle, counters,
         )))
     }
@@ -303,8 +305,8 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         ))
     }
 
-    /// Calls the service in a task of its own, and reads its answer there to the end: a client that goes
-    /// away or does not read must not leave a write half done of which nobody knows (rule F12).
+    /// Calls the service in a task of its own and reads its answer there to the end, so that the end of the write
+    /// is seen even if its client disconnects or does not read (rule F12).
     async fn carry_out<F, E: Send + 'static>(
         &self,
         service: impl FnOnce(Request<Body>) -> F + Send + 'static,
@@ -320,7 +322,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
             let mut over = pin!(sleep(policy.flight));
-            // If the client has gone away, the write goes on all the same.
+            // If the client has disconnected, the write continues.
             let response = match before(over.as_mut(), service(request)).await {
                 Some(Ok(response)) => response,
                 Some(Err(error)) => return drop(answer.send(Err(error))),
@@ -340,22 +342,22 @@ impl<M: Marks, R: Resources> Gate<M, R> {
             if relay.drain(body, over).await {
                 flight.ended(end);
             } else {
-                // Dropped unended, so that it settles.
+                // Its end was not seen: it settles.
                 drop(flight);
             }
             relay.deliver(policy.flight).await;
         });
         answered.await.unwrap_or_else(|_| {
-            let problem = Problem::unknown_outcome("the service broke down over this request")
+            let problem = Problem::unknown_outcome("the service panicked during this request")
                 .with_status(StatusCode::INTERNAL_SERVER_ERROR);
             Ok(problem.answer_as(grpc))
         })
     }
 }
 
-/// Why a request is not let through.
+/// The reason why a request does not pass.
 enum Refusal {
-    /// The marks rejected it, and recorded that.
+    /// The marks rejected it and recorded that.
     Judged(Problem),
     /// It was refused before it was judged, and still has to be recorded.
     Unjudged(Problem),

@@ -1,4 +1,4 @@
-//! Where the marks are kept.
+//! The storage of the marks.
 
 use std::future::Future;
 
@@ -11,16 +11,16 @@ use crate::memory;
 use crate::name::ResourceId;
 use crate::objects::{Ask, Numbered, Request};
 
-/// Keeps the marks of a fence whose data lies elsewhere: [`memory::Store`] for tests,
-/// `palisade_fence::store::Store` where they must survive.
+/// Keeps the marks of a fence whose data is elsewhere: [`memory::Store`] for tests,
+/// `palisade_fence::store::Store` if they must survive a restart.
 pub trait Marks: Clone + Send + Sync + 'static {
-    /// What can go wrong besides a rejection.
+    /// The errors of this store, which are not rejections.
     type Error: Into<Problem> + Send;
 
-    /// Judges one operation by the rule of this store, and keeps the mark.
+    /// Judges one operation by the rule of this store, and records the mark.
     ///
-    /// An answer stands on what is as durable as the store can make it. Admitting the token that the
-    /// mark has already, without a sequence number, changes nothing and needs no sync.
+    /// When it returns, the mark is as durable as the store can make it. Admitting the mark's own token again,
+    /// without a sequence number, changes nothing and needs no sync.
     fn judge(
         &self,
         resource: &ResourceId,
@@ -28,19 +28,19 @@ pub trait Marks: Clone + Send + Sync + 'static {
         act: Act,
     ) -> impl Future<Output = Result<Checked<()>, Self::Error>> + Send;
 
-    /// The mark of a resource.
+    /// Returns the highest token at a resource.
     fn highest(
         &self,
         resource: &ResourceId,
     ) -> impl Future<Output = Result<Option<Token>, Self::Error>> + Send;
 }
 
-/// What a request does to what is behind the fence.
+/// The effect of a request on the service behind the fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Nothing, or a read: it raises the fence.
+    /// No effect, or a read: it raises the fence.
     Claim,
-    /// A write: its number, and the digest of what it says.
+    /// A write, with its number and digest, if it is numbered.
     Write(Option<(Sequence, u64)>),
 }
 

@@ -1,14 +1,14 @@
-//! What could write and yet pass as a read, or reach another address than the one that is judged
-//! (rule F11).
+//! Refuses requests that could write although they look like reads, or that could reach another address than
+//! the one that is judged (rule F11).
 //!
 //! | request | how it would get past the fence |
 //! |---|---|
-//! | GET, HEAD, OPTIONS with a body | a service that does not read it takes it for the next request |
-//! | `X-HTTP-Method-Override` and its kin, `_method` in the query | a GET is carried out as a PUT |
+//! | GET, HEAD, OPTIONS with a body | a service that does not read the body parses it as the next request |
+//! | `X-HTTP-Method-Override` and similar headers, `_method` in the query | a GET is carried out as a PUT |
 //! | `X-Original-URL`, `X-Rewrite-URL` | the service acts on that address instead |
-//! | `Content-Length` with `Transfer-Encoding` | two readers find two ends |
-//! | the same names with `_` for `-` | CGI and WSGI make no difference between them |
-//! | TRACE, CONNECT | nothing that a fence could judge |
+//! | `Content-Length` with `Transfer-Encoding` | two parsers find different ends |
+//! | these names with `_` instead of `-` | CGI and WSGI do not distinguish them |
+//! | TRACE, CONNECT | a fence cannot judge them |
 
 use axum_core::body::Body;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -20,18 +20,18 @@ use percent_encoding::percent_decode_str;
 use crate::http::Problem;
 use crate::http::route::is_safe;
 
-/// Refuses a request that is not what it seems.
+/// Refuses a request that the service could read as another request.
 pub(super) fn refuse(head: &Parts, body: &Body) -> Result<(), Problem> {
     let method = &head.method;
     if matches!(*method, Method::TRACE | Method::CONNECT) {
-        let message = format!("{method} is not let through a fence");
+        let message = format!("{method} does not pass a fence");
         let status = StatusCode::METHOD_NOT_ALLOWED;
         return Err(Problem::new(status, "method_not_allowed", message));
     }
     for name in head.headers.keys() {
         if let Some(what) = overridden(name.as_str()) {
             return Err(Problem::invalid(format!(
-                "{name} is refused: it could change {what} behind the fence's back; leave it out"
+                "{name} is refused: it could change {what} after the fence's check; leave it out"
             )));
         }
     }
@@ -43,19 +43,19 @@ pub(super) fn refuse(head: &Parts, body: &Body) -> Result<(), Problem> {
     }
     if head.uri.query().is_some_and(names_a_method) {
         return Err(Problem::invalid(
-            "_method in the query is refused: it could change the method behind the fence's back; \
+            "_method in the query is refused: it could change the method after the fence's check; \
              send the method itself",
         ));
     }
     if is_safe(method) && !body.is_end_stream() {
         return Err(Problem::invalid(format!(
-            "a {method} with a body is refused: the service could take the body for another request"
+            "a {method} with a body is refused: the service could read the body as another request"
         )));
     }
     Ok(())
 }
 
-/// What a header could change; `None` for all others.
+/// Returns what a header could change; `None` if nothing.
 fn overridden(name: &str) -> Option<&'static str> {
     let dashed = name.replace('_', "-");
     match dashed.as_str() {
@@ -67,7 +67,7 @@ fn overridden(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether a query has the parameter with which forms say their method.
+/// Whether a query has the parameter `_method`, with which HTML forms select their method.
 fn names_a_method(query: &str) -> bool {
     query.split(['&', ';']).any(|parameter| {
         let name = parameter.split('=').next().unwrap_or_default();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_write_does_not_pass_as_a_read() {
+    fn a_request_that_could_write_does_not_pass_as_a_read() {
         for method in [
             "GET", "HEAD", "OPTIONS", "PUT", "POST", "DELETE", "PATCH", "BREW",
         ] {

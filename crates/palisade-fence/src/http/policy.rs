@@ -1,69 +1,70 @@
-//! How a fence in front of a service behaves. Plain values.
+//! The settings of a fence in front of a service.
 
 use std::time::Duration;
 
-/// How a fence in front of a service behaves.
+/// The settings of a fence in front of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How long a request waits for older ones to end; then it is `unavailable` and nothing was raised.
+    /// How long a request waits for older ones to end. Then it is `unavailable`, and nothing was raised.
     pub wait: Duration,
-    /// How long a write may still take effect after its end was not seen. The bound that a promise after
-    /// a time-out or a crash rests on: choose it above all that the service does for one request.
+    /// How long a write may still take effect if its end was not seen. The promise after a time-out or a crash
+    /// depends on this bound: choose it longer than the service ever works on one request.
     pub settle: Duration,
-    /// Whether writes of one token go one at a time. Numbered ones always do.
+    /// Whether writes of one token run one at a time. Numbered writes always do.
     pub one_at_a_time: bool,
-    /// What becomes of writes without a token.
+    /// Whether writes without a token pass.
     pub tokenless: Tokenless,
-    /// What became of the process before this one.
+    /// How the previous process ended.
     pub start: Start,
-    /// Longest body of a write: it is read to its end before the write takes its place, so that nobody waits
-    /// for a client that sends slowly (rule F12). A longer one is `too_large`.
+    /// The largest body of a write; a larger one is `too_large`. The body is read to its end before the write
+    /// enters its lane, so that no request waits for a client that sends slowly (rule F12).
     pub request_bytes: usize,
-    /// How long the body of a write may take to arrive; then it is `request_timeout`.
+    /// How long the body of a write may take to arrive. Then the write is `request_timeout`.
     pub request_time: Duration,
     /// How long a write may take from its admission to the end of the service's answer. Then it is cut off,
-    /// and settles. Afterwards its client has as long again to read the answer.
+    /// and settles. Afterwards its client has the same time again to read the answer.
     pub flight: Duration,
-    /// How much of the answer to a write is kept for a client that does not read it. What the service
-    /// sends beyond waits for the client, up to the end of [`Policy::flight`].
+    /// How much of the answer to a write is kept for a client that does not read it. Beyond that, the service
+    /// waits for the client, until [`Policy::flight`] ends.
     pub answer_bytes: usize,
-    /// How many bytes of bodies are kept for all requests together. A write that finds no room is
-    /// `unavailable`; an answer waits.
+    /// How many bytes of bodies are kept for all requests together. If there is no room, a write is
+    /// `unavailable`, and an answer waits.
     pub held_bytes: usize,
-    /// Whether the service is the one that carries writes out, and no proxy stands before it. By default 408,
-    /// 499, 502, 503, 504 and 520 – 530 do not say that a write has ended: a proxy says so while it goes on.
+    /// Whether every answer comes from the service that carries out the writes, without a proxy in between. By
+    /// default 408, 499, 502, 503, 504 and 520 – 530 do not end a write: a proxy may have sent them while the
+    /// service continues.
     pub answers_for_itself: bool,
 }
 
-/// What becomes of writes without a token.
+/// Whether writes without a token pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokenless {
-    /// Refused, also where nothing was fenced yet: whoever forgot it learns it from the first write.
+    /// They are refused, even before the resource is fenced: a forgotten token shows with the first write.
     Refused,
-    /// Let through until the resource is fenced (rule F9), for services that are moved over bit by bit.
+    /// They pass until the resource is fenced (rule F9), for services that are migrated gradually.
     UntilFenced,
 }
 
-/// What became of the process before this one.
+/// How the previous process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// There was none, or it ended with nothing under way.
+    /// There was none, or it ended with no write in progress.
     Clean,
-    /// It may have ended with writes under way: no mark is raised before [`Policy::settle`] is over.
+    /// It may have ended with writes in progress: no mark is raised before [`Policy::settle`] is over.
     Unclean,
 }
 
 impl Policy {
-    /// Longest of any time.
+    /// The longest of all times.
     pub const MAX: Duration = Duration::from_secs(24 * 3600);
 
-    /// Shortest [`Policy::request_time`] and [`Policy::flight`].
+    /// The shortest [`Policy::request_time`] and [`Policy::flight`].
     pub const MIN: Duration = Duration::from_millis(1);
 
-    /// Largest [`Policy::held_bytes`]; the other two are at most that.
+    /// The largest [`Policy::held_bytes`], which bounds the other two sizes.
     pub const MAX_BYTES: usize = 1 << 40;
 
-    /// Says which setting is out of its range.
+    /// Checks that every setting is in its range.
     ///
     /// # Errors
     /// [`BadPolicy`].
@@ -93,7 +94,7 @@ impl Policy {
 }
 
 impl Default for Policy {
-    /// Waits 10 s, settles in 30 s, same-token writes at once, no write without a token, a clean start.
+    /// Waits 10 s, settles in 30 s, concurrent writes under one token, no write without a token, a clean start.
     /// Bodies of writes up to 16 MiB in 30 s, answers in 2 min, of which 64 MiB are kept; 256 MiB for all.
     fn default() -> Policy {
         Policy {
@@ -112,30 +113,30 @@ impl Default for Policy {
     }
 }
 
-/// A policy that is not taken.
+/// A policy that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPolicy {
-    /// A setting out of its range.
+    /// A time is out of its range.
     #[error("{name} = {given:?} is outside {min} ..= 24h")]
     Range {
-        /// Which.
+        /// The setting.
         name: &'static str,
-        /// What was given.
+        /// The requested value.
         given: Duration,
-        /// The shortest it may be.
+        /// The smallest value.
         min: &'static str,
     },
-    /// A size out of its range.
+    /// A size is out of its range.
     #[error("{name} = {given} is outside 1 ..= {max}")]
     Bytes {
-        /// Which.
+        /// The setting.
         name: &'static str,
-        /// What was given.
+        /// The requested value.
         given: usize,
-        /// The most it may be: nothing is kept beyond what all may keep together.
+        /// The largest value; for the size of one body, [`Policy::held_bytes`].
         max: usize,
     },
-    /// [`Start::Unclean`] was told outside a Tokio runtime, where nobody can wait for it to settle.
-    #[error("an unclean start needs a Tokio runtime to settle in")]
+    /// [`Start::Unclean`] needs a Tokio runtime, in which to wait until the writes have settled.
+    #[error("an unclean start needs a Tokio runtime")]
     NoRuntime,
 }

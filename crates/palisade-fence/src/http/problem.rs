@@ -1,4 +1,4 @@
-//! Every refusal, in one shape: `{"success": false, "error": {"code", "message", …}}`.
+//! The one form of every refusal: `{"success": false, "error": {"code", "message", …}}`.
 
 use axum_core::body::Body;
 use axum_core::response::{IntoResponse, Response};
@@ -11,23 +11,23 @@ use serde_json::{Map, Value, json};
 use crate::name::Invalid;
 use crate::objects::Fault;
 
-/// A request that was not carried out, or of which it is not known.
+/// A request that was not carried out, or whose outcome is not known.
 ///
-/// As JSON it is the answer of an HTTP service; as gRPC it is a status, with the code in the metadata
-/// `palisade-code` and the whole error as JSON in `palisade-error`.
+/// An HTTP caller gets it as JSON; a gRPC caller gets a status, with the code in the metadata `palisade-code`
+/// and the whole error as JSON in `palisade-error`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     status: StatusCode,
     code: &'static str,
     message: String,
-    /// What the holder needs to know, next to the message.
+    /// Further fields for the holder, beside the message.
     more: Map<String, Value>,
-    /// A fence rejected it, and noted that.
+    /// A fence rejected it and recorded that.
     judged: bool,
 }
 
-/// On the response of a [`Problem`] that no fence has judged: what has to be noted (rule F13), see
-/// [`audit::refused`](crate::audit::refused).
+/// An extension of the response to a [`Problem`] that no fence has judged, so that it can be recorded (rule F13)
+/// with [`audit::refused`](crate::audit::refused).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// Its code.
@@ -37,7 +37,7 @@ pub struct Refused {
 }
 
 impl Problem {
-    /// A refusal with a status, a code and a message.
+    /// Creates a refusal with a status, a code and a message.
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Problem {
         Problem {
             status,
@@ -48,7 +48,7 @@ impl Problem {
         }
     }
 
-    /// 400: the request is wrong, nothing happened.
+    /// 400: the request is not valid, and nothing happened.
     pub fn invalid(message: impl Into<String>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, "invalid", message)
     }
@@ -63,26 +63,26 @@ impl Problem {
         Problem::new(StatusCode::GATEWAY_TIMEOUT, "unknown_outcome", message)
     }
 
-    /// The same with another status, for a gateway's 502.
+    /// Returns the same problem with another status, for a gateway's 502.
     #[must_use]
     pub fn with_status(self, status: StatusCode) -> Problem {
         Problem { status, ..self }
     }
 
-    /// The same with one more thing to know.
+    /// Returns the same problem with one more field.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Problem {
         self.more.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Its code on the wire.
+    /// Returns its code on the wire.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.code
     }
 
-    /// What happened and what to do, for people.
+    /// Returns the message for people: what happened, and what to do.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
@@ -96,7 +96,7 @@ impl Problem {
         error.into()
     }
 
-    /// As the answer to a gRPC call: no message, only a status.
+    /// Converts it to the answer to a gRPC call: a status without a message.
     #[must_use]
     pub fn into_grpc(self) -> Response {
         let mut response = Response::new(Body::empty());
@@ -116,7 +116,7 @@ impl Problem {
         response
     }
 
-    /// The status of gRPC that tells a caller to do the same as the HTTP status would.
+    /// The gRPC status that asks the caller to do the same as the HTTP status does.
     fn grpc_status(&self) -> u16 {
         match (self.code, self.status.as_u16()) {
             ("unknown_outcome", _) => 2,
@@ -132,7 +132,7 @@ impl Problem {
         }
     }
 
-    /// As the caller speaks it.
+    /// Converts it to an answer in the caller's protocol.
     pub(super) fn answer(self, called_by: &HeaderMap) -> Response {
         self.answer_as(is_grpc(called_by))
     }
@@ -240,5 +240,5 @@ impl IntoResponse for Problem {
     }
 }
 
-/// What must not stand in a `grpc-message` as it is.
+/// The bytes that a `grpc-message` must encode.
 const NOT_IN_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');

@@ -5,8 +5,8 @@
 //!               its end is the end of the write                                       at any pace
 //! ```
 //!
-//! A client that does not read, or goes away, keeps nobody waiting: what it does not take is kept for it
-//! or, when it has gone, thrown away.
+//! No request waits for a client that does not read or has disconnected: the unread part of the answer is kept
+//! for the client, or discarded once it has disconnected.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -28,10 +28,10 @@ use crate::http::body::permits;
 /// The service's side.
 pub(super) struct Relay {
     shared: Arc<Shared>,
-    /// Room for this answer.
+    /// Memory for this answer.
     own: Arc<Semaphore>,
     own_bytes: usize,
-    /// Room for all bodies together.
+    /// Memory for all bodies together.
     all: Arc<Semaphore>,
 }
 
@@ -44,8 +44,8 @@ struct Kept {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Something was taken out, or the client has gone.
-    moved: Notify,
+    /// The client took a piece, or disconnected.
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -56,16 +56,16 @@ struct Queue {
     waker: Option<Waker>,
 }
 
-/// A piece, and the room that it takes.
+/// A piece, and its share of the memory.
 type Held = (Frame<Bytes>, [Option<OwnedSemaphorePermit>; 2]);
 
-/// The rest of the answer does not come.
+/// The rest of the answer is lost.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the answer broke off or was not read in time")]
 struct Broken;
 
 impl Relay {
-    /// A relay, and the body that the client gets.
+    /// Creates a relay, and the body for the client.
     pub(super) fn new(policy: &Policy, all: Arc<Semaphore>, hint: SizeHint) -> (Relay, Body) {
         let shared = Arc::<Shared>::default();
         let kept = Kept {
@@ -81,7 +81,7 @@ impl Relay {
         (relay, Body::new(kept))
     }
 
-    /// Reads the service's answer; whether its end was seen before the time was over.
+    /// Reads the service's answer; returns whether its end was seen before `over`.
     pub(super) async fn drain(&self, mut body: Body, over: Pin<&mut Sleep>) -> bool {
         let draining = async {
             while let Some(frame) = body.frame().await {
@@ -99,7 +99,7 @@ impl Relay {
         seen
     }
 
-    /// Keeps what the client has not read, for a while.
+    /// Keeps the unread part of the answer for this long.
     pub(super) async fn deliver(self, within: Duration) {
         let delivering = self.until(|queue| queue.client_gone || queue.frames.is_empty());
         if timeout(within, delivering).await.is_err() {
@@ -110,7 +110,7 @@ impl Relay {
         }
     }
 
-    /// Puts a piece into the queue when there is room, or throws it away when its client has gone.
+    /// Puts a piece into the queue when there is room, or discards it if the client has disconnected.
     async fn push(&self, frame: Frame<Bytes>) {
         let bytes = frame.data_ref().map_or(0, Bytes::len).min(self.own_bytes);
         let room = async {
@@ -136,16 +136,16 @@ impl Relay {
 
     async fn until(&self, holds: impl Fn(&Queue) -> bool) {
         loop {
-            let moved = self.shared.moved.notified();
+            let changed = self.shared.changed.notified();
             if holds(&self.shared.queue()) {
                 return;
             }
-            moved.await;
+            changed.await;
         }
     }
 }
 
-/// What comes of some work, if it ends before the time is over.
+/// Returns the output of `work` if it ends before `over`.
 pub(super) async fn before<T>(
     mut over: Pin<&mut Sleep>,
     work: impl Future<Output = T>,
@@ -159,7 +159,7 @@ pub(super) async fn before<T>(
 }
 
 impl Drop for Relay {
-    /// The write's task broke down: its client must not wait.
+    /// If the write's task panicked, its client must not wait.
     fn drop(&mut self) {
         let mut queue = self.shared.queue();
         queue.ended.get_or_insert(Err(Broken));
@@ -193,7 +193,7 @@ impl HttpBody for Kept {
         let mut queue = shared.queue();
         if let Some((frame, _)) = queue.frames.pop_front() {
             drop(queue);
-            shared.moved.notify_waiters();
+            shared.changed.notify_waiters();
             if let (Some(data), Some(left)) = (frame.data_ref(), self.hint.exact()) {
                 self.hint = SizeHint::with_exact(left.saturating_sub(data.len() as u64));
             }
@@ -228,6 +228,6 @@ impl Drop for Kept {
         queue.client_gone = true;
         queue.frames.clear();
         drop(queue);
-        self.shared.moved.notify_waiters();
+        self.shared.changed.notify_waiters();
     }
 }

@@ -1,4 +1,4 @@
-//! From a request to the resource it acts on.
+//! Maps a request to its resource.
 
 use http::Method;
 use http::request::Parts;
@@ -7,14 +7,14 @@ use crate::http::spelling::{Kind, segment, segments};
 use crate::http::{Problem, TOKEN_HEADER};
 use crate::name::ResourceId;
 
-/// Says which resource a request acts on. A function of the request's head is one, and so is a table of
-/// prefixes, [`Routes`].
+/// Maps a request to the resource on which it acts: a function of the request's head, or a table of prefixes,
+/// [`Routes`].
 pub trait Resources: Send + Sync + 'static {
-    /// The resource; `None` where nothing is fenced. A request that carries a token and gets `None` is
-    /// refused, because nobody would check it.
+    /// Returns the resource; `None` if nothing is fenced at this address. A request with a token is then refused,
+    /// because the token would not be checked.
     ///
     /// # Errors
-    /// What to answer to a request that cannot be mapped.
+    /// The answer to a request that cannot be mapped.
     fn target(&self, head: &Parts) -> Result<Option<Target>, Problem>;
 }
 
@@ -27,18 +27,18 @@ where
     }
 }
 
-/// What a request acts on.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The resource.
     pub resource: ResourceId,
-    /// Whether it changes the resource; by the method, unless somebody knows better. Every gRPC call is
-    /// a POST, so its reads must be told apart here.
+    /// Whether the request changes the resource; `None` if the method decides. Every gRPC call is a POST, so
+    /// gRPC reads must be distinguished here.
     pub writes: Option<bool>,
 }
 
 impl Target {
-    /// A resource that the methods speak for.
+    /// Creates a target for which the method decides whether a request writes.
     #[must_use]
     pub const fn new(resource: ResourceId) -> Target {
         Target {
@@ -47,7 +47,7 @@ impl Target {
         }
     }
 
-    /// A call that only reads, whatever its method.
+    /// Returns the same target for a call that only reads, whatever its method.
     #[must_use]
     pub fn reading(self) -> Target {
         Target {
@@ -56,7 +56,7 @@ impl Target {
         }
     }
 
-    /// A call that writes, whatever its method.
+    /// Returns the same target for a call that writes, whatever its method.
     #[must_use]
     pub fn writing(self) -> Target {
         Target {
@@ -66,25 +66,25 @@ impl Target {
     }
 }
 
-/// A table of prefixes: `/accounts/{id:uint}=account:{id}`. The longest that has the shape of a path
-/// counts, and of two equally long ones the one that spells out more.
+/// A table of prefixes: `/accounts/{id:uint}=account:{id}`. The longest prefix that matches a path decides, and
+/// of two equally long ones the one with more literal segments.
 ///
-/// A placeholder has a type, and takes the one spelling in which that type writes a value (rule F11):
+/// A placeholder has a type, and accepts only the canonical spelling of a value of that type (rule F11):
 ///
-/// | placeholder | takes |
+/// | placeholder | accepts |
 /// |---|---|
 /// | `{id:uint}`, `{id:uint64}`, `{id:int}` | integers up to 2^53 − 1, 2^64 − 1, ±(2^53 − 1): no plus, no leading zeros |
-/// | `{id:uuid}` | 8-4-4-4-12 hexadecimal digits in small letters |
-/// | `{id:slug}` | small letters, digits, `-`, `_`, beginning with a letter |
-/// | `{id:name}` | letters, digits, `-`, `_`, `.`, `~`: where the service compares names byte by byte |
+/// | `{id:uuid}` | 8-4-4-4-12 hexadecimal digits in lower case |
+/// | `{id:slug}` | lower-case letters, digits, `-`, `_`, beginning with a letter |
+/// | `{id:name}` | letters, digits, `-`, `_`, `.`, `~`: for services that compare names byte by byte |
 /// | `{id}` | a `uint`, a `uuid`, or a `slug` that cannot be read as either |
 ///
-/// Any other spelling there is refused with the one that is meant; it does not fall through to a shorter
-/// route. So are, in every path that has to be mapped, all that a service may read in more than one way:
-/// `//`, `.`, `..`, `;`, an encoded slash or percent sign, what is encoded without need, spaces at an end,
-/// and words of a route in other letters (`/Accounts`). The path that is sent on is the one that was
-/// compared. Queries, headers and bodies are not looked at: a service that takes the name of what it
-/// changes from there needs a route for all of it, or a function of the whole head.
+/// Any other spelling is refused, with the canonical one in the message; it does not fall through to a shorter
+/// route. In every path that has to be mapped, everything that a service may read in more than one way is
+/// refused, too: `//`, `.`, `..`, `;`, an encoded slash or percent sign, needless encoding, leading or trailing
+/// spaces, and literals of a route in another case (`/Accounts`). The path that is sent on is the path that was
+/// compared. Queries, headers and bodies are not considered: a service that takes the name of the changed object
+/// from there needs one route for everything, or a function of the whole head.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     routes: Vec<Route>,
@@ -106,25 +106,25 @@ enum Segment {
 #[derive(Clone, Debug)]
 enum Piece {
     Text(String),
-    /// What stands at this segment of the path.
+    /// The segment of the path at this index.
     Segment(usize),
 }
 
-/// A route that is none.
+/// A route that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("route {route:?}: {why}")]
 pub struct BadRoute {
-    /// As it was given.
+    /// The given text.
     pub route: String,
-    /// What is wrong with it.
+    /// The problem.
     pub why: String,
 }
 
 impl Routes {
-    /// Reads a table, each line as `PREFIX=RESOURCE`.
+    /// Parses a table, each line as `PREFIX=RESOURCE`.
     ///
     /// # Errors
-    /// [`BadRoute`] names the first that is wrong, or told twice.
+    /// [`BadRoute`] names the first route that is not valid or appears twice.
     pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Routes, BadRoute> {
         let mut routes: Vec<Route> = Vec::new();
         for line in lines {
@@ -134,18 +134,19 @@ impl Routes {
             };
             let route = Route::parse(line).map_err(bad)?;
             if routes.iter().any(|known| known.is_like(&route)) {
-                return Err(bad("this prefix is told twice".to_owned()));
+                return Err(bad("this prefix appears twice".to_owned()));
             }
             routes.push(route);
         }
-        routes.sort_by_key(|route| std::cmp::Reverse(route.weight()));
+        routes.sort_by_key(|route| std::cmp::Reverse(route.precedence()));
         Ok(Routes {
             routes,
             pass_unrouted: false,
         })
     }
 
-    /// The same table, letting writes through that no route maps. They are not fenced.
+    /// Returns the same table with writes that no route maps passed (`true`) or refused. Passed writes are not
+    /// fenced.
     #[must_use]
     pub fn pass_unrouted(self, pass_unrouted: bool) -> Routes {
         Routes {
@@ -193,7 +194,7 @@ impl Route {
     fn parse(line: &str) -> Result<Route, String> {
         let (prefix, name) = line
             .split_once('=')
-            .ok_or("it must be spelled PREFIX=RESOURCE")?;
+            .ok_or("it must have the form PREFIX=RESOURCE")?;
         if !prefix.starts_with('/') {
             return Err("the prefix must start with '/'".to_owned());
         }
@@ -213,8 +214,8 @@ impl Route {
         }
     }
 
-    /// Whether a path is of this route but for the spelling of its segments. Words are compared without
-    /// regard to case here: there are services that do so.
+    /// Whether a path matches this route, except perhaps for the spelling of its segments. Literals are compared
+    /// without regard to case, because some services do so.
     fn is_shape_of(&self, segments: &[String]) -> bool {
         let alike = |(segment, given): (&Segment, &String)| match segment {
             Segment::Literal(text) => text.eq_ignore_ascii_case(given),
@@ -223,7 +224,7 @@ impl Route {
         segments.len() >= self.prefix.len() && self.prefix.iter().zip(segments).all(alike)
     }
 
-    /// Whether each segment is spelled as it must be.
+    /// Checks that each segment has its canonical spelling.
     fn check(&self, segments: &[String]) -> Result<(), Problem> {
         for (segment, given) in self.prefix.iter().zip(segments) {
             match segment {
@@ -247,7 +248,7 @@ impl Route {
         self.name.iter().map(text).collect()
     }
 
-    /// Both have the shape of the same paths.
+    /// Whether both match the same paths.
     fn is_like(&self, other: &Route) -> bool {
         let same = |(a, b): (&Segment, &Segment)| match (a, b) {
             (Segment::Any(..), Segment::Any(..)) => true,
@@ -256,15 +257,15 @@ impl Route {
         self.prefix.len() == other.prefix.len() && self.prefix.iter().zip(&other.prefix).all(same)
     }
 
-    /// Longer first, then what spells out more, then what spells it out earlier.
-    fn weight(&self) -> (usize, usize, Vec<bool>) {
+    /// The precedence: the longer prefix, then more literal segments, then earlier literal segments.
+    fn precedence(&self) -> (usize, usize, Vec<bool>) {
         let literal: Vec<bool> = self
             .prefix
             .iter()
             .map(|segment| matches!(segment, Segment::Literal(_)))
             .collect();
-        let spelled = literal.iter().filter(|literal| **literal).count();
-        (self.prefix.len(), spelled, literal)
+        let literals = literal.iter().filter(|literal| **literal).count();
+        (self.prefix.len(), literals, literal)
     }
 }
 
@@ -278,7 +279,7 @@ impl Segment {
             return match segment(raw) {
                 Ok(text) if literal => Ok(Segment::Literal(text)),
                 _ => Err(format!(
-                    "{raw:?} is no placeholder and no segment of a path: {PLACEHOLDER}"
+                    "{raw:?} is neither a placeholder nor a segment of a path: {PLACEHOLDER}"
                 )),
             };
         };
@@ -288,7 +289,7 @@ impl Segment {
         };
         match kind {
             Some(kind) if is_placeholder(name) => Ok(Segment::Any(name.to_owned(), kind)),
-            _ => Err(format!("{raw:?} is no placeholder: {PLACEHOLDER}")),
+            _ => Err(format!("{raw:?} is not a placeholder: {PLACEHOLDER}")),
         }
     }
 }
@@ -321,8 +322,8 @@ fn is_placeholder(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-const PLACEHOLDER: &str = "a placeholder is a whole segment, {id} or {id:TYPE}, its name of letters, \
-    digits and _, its type one of uint, uint64, int, uuid, slug and name";
+const PLACEHOLDER: &str = "a placeholder is a whole segment, {id} or {id:TYPE}; its name has letters, digits \
+    and _, and its type is one of uint, uint64, int, uuid, slug and name";
 
 #[cfg(test)]
 mod tests {
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_counts() {
+    fn the_longest_prefix_decides() {
         let routes = Routes::parse([
             "/=all",
             "/accounts/{id:uint}=account:{id}",
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_as_another_address_is_refused() {
+    fn an_address_that_could_be_read_as_another_is_refused() {
         let routes = Routes::parse(["/a/{id}={id}", "/a/{id}/x/{n:uint}=n", "/z=z"]).unwrap();
         for path in [
             "/a/07",
@@ -406,23 +407,23 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_route_says_why() {
+    fn a_bad_route_is_refused_with_the_reason() {
         for (lines, why) in [
             (&["/a"][..], "PREFIX=RESOURCE"),
             (&["a=b"], "start with '/'"),
             (&["/a="], "is empty"),
             (&["/a=ä"], "not printable ASCII"),
-            (&["/{id=x"], "no placeholder"),
-            (&["/a{id}=x"], "no placeholder"),
-            (&["/{}=x"], "no placeholder"),
+            (&["/{id=x"], "neither a placeholder"),
+            (&["/a{id}=x"], "neither a placeholder"),
+            (&["/{}=x"], "not a placeholder"),
             (&["/{id}={other}"], "no {other}"),
             (&["/{id}={id"], "without a '}'"),
             (&["/{id}=id}"], "without a '{'"),
-            (&["/a/../b=x"], "no segment"),
-            (&["/{a}=x", "/{b}=y"], "told twice"),
-            (&["/{a:uint}=x", "/{b:slug}=y"], "told twice"),
+            (&["/a/../b=x"], "nor a segment"),
+            (&["/{a}=x", "/{b}=y"], "appears twice"),
+            (&["/{a:uint}=x", "/{b:slug}=y"], "appears twice"),
             (&["/{a:number}=x"], "uint, uint64, int, uuid, slug and name"),
-            (&["/ä=x"], "no segment"),
+            (&["/ä=x"], "nor a segment"),
         ] {
             let refused = Routes::parse(lines.iter().copied())
                 .unwrap_err()

@@ -1,16 +1,16 @@
-//! One spelling for one name (rule F11): what a path may look like, and what a placeholder may stand for.
+//! One spelling for one name (rule F11): the canonical forms of paths and of the values of placeholders.
 //!
 //! ```text
-//!   what came            what some services make of it
+//!   received             how some services read it
 //!   07 +7 7.0 0_7 %207   7            numbers are parsed leniently
 //!   7;v=1                7            parameters of a segment are cut off
 //!   %37 %2537            7            decoded once, decoded twice
 //!   8/../7 //7 %2F7      7            normalised before or after decoding
-//!   F5…  {f5…}  urn:…    f5…          a UUID in any case and dress
+//!   F5…  {f5…}  urn:…    f5…          a UUID in any case and notation
 //! ```
 //!
-//! The fence compares names byte by byte, so all of these are refused. Only the spelling in which a type
-//! writes its values is let through, and it is the one that is sent on.
+//! The fence compares names byte by byte, so all of these are refused. Only the canonical spelling of a value
+//! passes, and it is sent on unchanged.
 
 use std::fmt::Write as _;
 
@@ -19,10 +19,10 @@ use percent_encoding::percent_decode_str;
 
 use crate::http::Problem;
 
-/// The decoded segments of a path that has one reading only; a slash at its end makes no difference.
+/// Returns the decoded segments of an unambiguous path; a slash at its end makes no difference.
 ///
 /// # Errors
-/// [`Problem`] 400 `invalid` names the segment and, where there is one, its plain spelling.
+/// [`Problem`] 400 `invalid` names the segment and, if there is one, its canonical spelling.
 pub(super) fn segments(path: &str) -> Result<Vec<String>, Problem> {
     let path = path.strip_prefix('/').unwrap_or(path);
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -32,7 +32,7 @@ pub(super) fn segments(path: &str) -> Result<Vec<String>, Problem> {
     path.split('/').map(segment).collect()
 }
 
-/// One decoded segment.
+/// Decodes one segment.
 pub(super) fn segment(raw: &str) -> Result<String, Problem> {
     let refused = |why: &str| {
         let shown = shown(raw);
@@ -47,21 +47,21 @@ pub(super) fn segment(raw: &str) -> Result<String, Problem> {
     }
     if text.contains(['/', '\\', ';', '%']) || text.chars().any(char::is_control) {
         return Err(refused(
-            "a slash, a backslash, ';', '%' and control characters must not stand in it, encoded or not",
+            "it must not contain a slash, a backslash, ';', '%' or control characters, encoded or not",
         ));
     }
     if text.trim() != text {
         return Err(refused("it begins or ends with a space"));
     }
-    match plain(&text, raw) {
+    match canonical(&text, raw) {
         Some(()) => Ok(text.into_owned()),
         None => Err(refused(&format!("spell it {}", spelled(&text)))),
     }
 }
 
-/// Whether everything that must be encoded is, in capitals, and nothing that needs no encoding.
-/// Punctuation that has a meaning in some addresses (`:`, `@`, `,` …) may come either way.
-fn plain(text: &str, raw: &str) -> Option<()> {
+/// Whether exactly the bytes that need encoding are encoded, in capitals. Punctuation that has a meaning in some
+/// addresses (`:`, `@`, `,` …) may be encoded or not.
+fn canonical(text: &str, raw: &str) -> Option<()> {
     let mut rest = raw;
     for byte in text.bytes() {
         rest = match rest.strip_prefix('%') {
@@ -74,7 +74,7 @@ fn plain(text: &str, raw: &str) -> Option<()> {
     Some(())
 }
 
-/// A segment as this module wants it.
+/// Returns the canonical spelling of a segment.
 fn spelled(text: &str) -> String {
     let mut spelled = String::new();
     for byte in text.bytes() {
@@ -94,20 +94,20 @@ const fn is_unreserved(byte: u8) -> bool {
 
 const PUNCTUATION: &[u8] = b"!$&'()*+,=:@";
 
-/// What a placeholder stands for; each has one spelling for one value.
+/// The type of a placeholder; each has one spelling for one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `{id}`: a [`Kind::Uint`], a [`Kind::Uuid`], or a [`Kind::Slug`] that cannot be read as either.
     Plain,
     /// `{id:uint}`: 0 ..= 2^53 − 1, decimal, without leading zeros: exact in every language.
     Uint,
-    /// `{id:uint64}`: the same up to 2^64 − 1.
+    /// `{id:uint64}`: likewise, up to 2^64 − 1.
     Uint64,
-    /// `{id:int}`: a [`Kind::Uint`], or one with a minus before it; never −0.
+    /// `{id:int}`: a [`Kind::Uint`], or a minus and a [`Kind::Uint`] except 0.
     Int,
-    /// `{id:uuid}`: 8-4-4-4-12 hexadecimal digits, in small letters.
+    /// `{id:uuid}`: 8-4-4-4-12 hexadecimal digits, in lower case.
     Uuid,
-    /// `{id:slug}`: small letters, digits, `-` and `_`, beginning with a letter.
+    /// `{id:slug}`: lower-case letters, digits, `-` and `_`, beginning with a letter.
     Slug,
     /// `{id:name}`: letters, digits, `-`, `_`, `.` and `~`, neither beginning nor ending with a dot. For
     /// services that compare names byte by byte, and only for them.
@@ -115,7 +115,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Reads what stands behind the colon of a placeholder.
+    /// Parses the name of a type, which follows the colon of a placeholder.
     pub(super) fn named(name: &str) -> Option<Kind> {
         Some(match name {
             "uint" => Kind::Uint,
@@ -170,23 +170,23 @@ impl Kind {
         }
     }
 
-    /// What is wrong with a segment that does not fit, and how it is spelled if that can be told.
+    /// Returns the refusal of a segment that does not fit, with its canonical spelling if there is one.
     pub(super) fn refusal(self, text: &str) -> Problem {
         let shown = shown(text);
         let wanted = match self {
             Kind::Plain => {
-                "a number (no sign, no leading zeros), a UUID (small letters, with hyphens) or \
-                 a name (small letters, digits, '-' and '_', beginning with a letter)"
+                "a number (no sign, no leading zeros), a UUID (lower case, with hyphens) or \
+                 a name (lower-case letters, digits, '-' and '_', beginning with a letter)"
             }
-            Kind::Uint => "an integer in 0 ..= 9007199254740991 without sign and leading zeros",
+            Kind::Uint => "an integer in 0 ..= 9007199254740991 without a sign or leading zeros",
             Kind::Uint64 => {
-                "an integer in 0 ..= 18446744073709551615 without sign and leading zeros"
+                "an integer in 0 ..= 18446744073709551615 without a sign or leading zeros"
             }
             Kind::Int => {
-                "an integer in -9007199254740991 ..= 9007199254740991 without plus and leading zeros"
+                "an integer in -9007199254740991 ..= 9007199254740991 without a plus or leading zeros"
             }
-            Kind::Uuid => "a UUID in small letters, with hyphens",
-            Kind::Slug => "small letters, digits, '-' and '_', beginning with a letter",
+            Kind::Uuid => "a UUID in lower case, with hyphens",
+            Kind::Slug => "lower-case letters, digits, '-' and '_', beginning with a letter",
             Kind::Name => "letters, digits, '-', '_', '.' and '~', with no dot at either end",
         };
         let instead = self.meant(text).map_or_else(String::new, |meant| {
@@ -197,7 +197,7 @@ impl Kind {
         ))
     }
 
-    /// The value of this type that a lenient reader would find in a segment.
+    /// Returns the value of this type that a lenient parser would find in a segment.
     fn meant(self, text: &str) -> Option<String> {
         let text = text.trim().to_ascii_lowercase();
         let bare = text
@@ -220,13 +220,13 @@ impl Kind {
     }
 }
 
-/// 32 hexadecimal digits with hyphens anywhere are a UUID to lenient parsers.
+/// Whether a lenient parser would read this as a UUID: 32 hexadecimal digits, with hyphens anywhere.
 fn is_like_uuid(text: &str) -> bool {
     let digits = text.bytes().filter(|byte| *byte != b'-');
     digits.clone().count() == 32 && digits.into_iter().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The start of what a caller sent, for a message.
+/// Shortens a caller's text for a message.
 fn shown(text: &str) -> &str {
     let end = text.char_indices().nth(40).map_or(text.len(), |(at, _)| at);
     &text[..end]
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_of_a_type_has_one_spelling() {
+    fn a_value_has_one_spelling() {
         let uuid = "f5509a3e-29b4-41d4-a716-446655440000";
         let bare = &uuid.replace('-', "");
         let odd = &format!("{}-{}", &bare[..3], &bare[3..]);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_spelling_that_is_let_through() {
+    fn a_refusal_names_the_canonical_spelling() {
         for (kind, text, meant) in [
             (Kind::Uint, "007", "spell it 7"),
             (Kind::Plain, "+7.0", "spell it 7"),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_can_be_read_twice_is_refused() {
+    fn a_segment_with_two_readings_is_refused() {
         for good in ["7", "a%20b", "%C3%A4", "x:y", "x%3Ay", "a+b", "~"] {
             assert!(segment(good).is_ok(), "{good}");
         }

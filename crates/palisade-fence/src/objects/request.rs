@@ -81,7 +81,7 @@ impl Request {
 
 #[cfg(feature = "store")]
 impl Request {
-    /// An upper bound of the size of its record in a log, and roughly its size in a queue.
+    /// An upper bound on the size of its record in a log, and roughly its size in a queue.
     pub(crate) fn size(&self) -> usize {
         let by = self.by.as_ref().map_or(0, Credentials::size);
         RECORD_BYTES + self.resource.as_str().len() + by + self.ask.size()

@@ -98,7 +98,7 @@ fn the_fence_outlives_the_last_object() {
 }
 
 #[test]
-fn a_repeat_must_say_the_same() {
+fn a_number_is_not_reused_for_another_write() {
     let mut t = table(Limits::DEFAULT);
     assert_eq!(
         run(&mut t, write(1, "/f", append("a"), Some(1))).unwrap(),
@@ -207,9 +207,9 @@ fn lists_by_prefix_in_name_order() {
     assert_eq!(names("c", Some("a")), [""; 0]);
 }
 
-/// As everywhere else: digest and number belong to the highest token, and a newer one forgets both.
+/// Digest and number belong to the highest token; a newer token clears both.
 #[test]
-fn a_newer_token_forgets_the_digest() {
+fn a_newer_token_clears_the_digest() {
     let mut t = table(Limits::DEFAULT);
     let digest = |t: &Table| t.records().find_map(|record| record.fence?.digest);
     for (request, kept) in [

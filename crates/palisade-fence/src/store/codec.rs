@@ -1,4 +1,4 @@
-//! The bytes of a store in its log and its snapshots. Integers are little-endian.
+//! The format of a store's log and snapshots. Integers are little-endian.
 //!
 //! ```text
 //!   first frame   "PALFENCE" │ version u8 = 1 │ mode u8
@@ -13,7 +13,7 @@
 //!           │ u32 length, bytes, if put or append
 //! ```
 //!
-//! The log's checksums find damage before any of this is read. Lengths are not trusted all the same.
+//! The log's checksums find damage before any of this is read. Lengths are still not trusted.
 
 use palisade_core::fence::{FenceRecord, FenceState, Mark, Mode, Sequence, Written};
 use palisade_core::{AuthorityId, LockName, Token};
@@ -24,7 +24,7 @@ use crate::objects::{Alter, Record};
 /// Bytes that no store writes.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
-    /// What is wrong with them.
+    /// The problem.
     #[error("{0}")]
     Content(&'static str),
     /// They could not be read.
@@ -32,7 +32,7 @@ pub enum Damage {
     Io(#[from] std::io::Error),
 }
 
-/// What the first frame says.
+/// Returns the first frame.
 pub(super) fn header(mode: Mode) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(MAGIC);
@@ -46,10 +46,8 @@ pub(super) fn read_header(bytes: &[u8]) -> Result<Mode, Damage> {
         [magic @ .., VERSION, mode] if magic == MAGIC => MODES
             .into_iter()
             .find(|known| mode_tag(*known) == *mode)
-            .ok_or(bad("an unknown mode")),
-        [magic @ .., _, _] if magic == MAGIC => {
-            Err(bad("a version of this format that is not known"))
-        }
+            .ok_or(bad("unknown mode")),
+        [magic @ .., _, _] if magic == MAGIC => Err(bad("unknown version of the format")),
         _ => Err(bad("this is not the directory of a store")),
     }
 }
@@ -60,11 +58,11 @@ pub(super) fn start_frame(frame: &mut Vec<u8>) {
     frame.push(VERSION);
 }
 
-/// Hands out the records of a frame.
+/// Passes every record of a frame to `each`.
 pub(super) fn each_record(frame: &[u8], mut each: impl FnMut(Record)) -> Result<(), Damage> {
     let mut rest = Rest(frame);
     if rest.u8()? != VERSION {
-        return Err(bad("a frame of a version that is not known"));
+        return Err(bad("unknown version of a frame"));
     }
     while !rest.0.is_empty() {
         each(rest.record()?);
@@ -147,13 +145,13 @@ fn write_change(out: &mut Vec<u8>, path: &ObjectPath, alter: &Alter) {
     }
 }
 
-/// A name of at most 255 bytes, by its type.
+/// Writes a name, which has at most 255 bytes by its type.
 fn short(out: &mut Vec<u8>, name: &str) {
     out.push(name.len() as u8);
     out.extend_from_slice(name.as_bytes());
 }
 
-/// What is left to read.
+/// The bytes that are left to read.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -184,7 +182,7 @@ impl<'a> Rest<'a> {
     }
 
     fn text(&mut self, length: usize) -> Result<&'a str, Damage> {
-        std::str::from_utf8(self.take(length)?).map_err(|_| bad("a name that is not text"))
+        std::str::from_utf8(self.take(length)?).map_err(|_| bad("a name is not UTF-8"))
     }
 
     fn short(&mut self) -> Result<&'a str, Damage> {
@@ -193,7 +191,8 @@ impl<'a> Rest<'a> {
     }
 
     fn record(&mut self) -> Result<Record, Damage> {
-        let resource = ResourceId::new(self.short()?).map_err(|_| bad("no name of a resource"))?;
+        let resource =
+            ResourceId::new(self.short()?).map_err(|_| bad("invalid name of a resource"))?;
         let flags = self.u8()?;
         if flags > 3 {
             return Err(bad("unknown flags of a record"));
@@ -229,20 +228,22 @@ impl<'a> Rest<'a> {
     }
 
     fn authority(&mut self) -> Result<AuthorityId, Damage> {
-        AuthorityId::new(self.short()?).map_err(|_| bad("no name of an authority"))
+        AuthorityId::new(self.short()?).map_err(|_| bad("invalid name of an authority"))
     }
 
     fn lock(&mut self) -> Result<LockName, Damage> {
-        LockName::new(self.short()?).map_err(|_| bad("no name of a lock"))
+        LockName::new(self.short()?).map_err(|_| bad("invalid name of a lock"))
     }
 
     fn mark(&mut self) -> Result<Mark, Damage> {
-        let token = Token::new(self.u64()?).map_err(|_| bad("a number that is no token"))?;
+        let token = Token::new(self.u64()?).map_err(|_| bad("invalid token"))?;
         let written = match self.u8()? {
             0 => Written::Nothing,
             1 => Written::Unnumbered,
-            2 => Written::Through(Sequence::new(self.u64()?).ok_or(bad("no sequence number"))?),
-            _ => return Err(bad("an unknown kind of mark")),
+            2 => {
+                Written::Through(Sequence::new(self.u64()?).ok_or(bad("invalid sequence number"))?)
+            }
+            _ => return Err(bad("unknown kind of mark")),
         };
         Ok(Mark { token, written })
     }
@@ -250,12 +251,12 @@ impl<'a> Rest<'a> {
     fn change(&mut self) -> Result<(ObjectPath, Alter), Damage> {
         let kind = self.u8()?;
         let length = u16::from_le_bytes(self.array()?);
-        let path = ObjectPath::new(self.text(length.into())?).map_err(|_| bad("no path"))?;
+        let path = ObjectPath::new(self.text(length.into())?).map_err(|_| bad("invalid path"))?;
         let alter = match kind {
             1 => Alter::Put(self.bytes()?),
             2 => Alter::Append(self.bytes()?),
             3 => Alter::Delete,
-            _ => return Err(bad("an unknown kind of change")),
+            _ => return Err(bad("unknown kind of change")),
         };
         Ok((path, alter))
     }
@@ -354,7 +355,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_frame_says_what_was_written(records in prop::collection::vec(any_record(), 0..5)) {
+        fn a_frame_survives_a_round_trip(records in prop::collection::vec(any_record(), 0..5)) {
             let mut frame = Vec::new();
             start_frame(&mut frame);
             records.iter().for_each(|record| write_record(&mut frame, record));
@@ -364,7 +365,7 @@ mod tests {
         }
 
         #[test]
-        fn every_cut_record_is_refused(record in any_record(), cut in any::<prop::sample::Index>()) {
+        fn every_truncated_record_is_refused(record in any_record(), cut in any::<prop::sample::Index>()) {
             let mut bytes = Vec::new();
             write_record(&mut bytes, &record);
             bytes.truncate(cut.index(bytes.len()));
@@ -372,7 +373,7 @@ mod tests {
         }
 
         #[test]
-        fn noise_is_read_without_harm(noise in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn random_bytes_cause_no_panic(noise in prop::collection::vec(any::<u8>(), 0..400)) {
             let _ = each_record(&noise, |_| ());
             let _ = read_record(&noise);
             let _ = read_header(&noise);
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_says_the_mode() {
+    fn a_header_contains_the_mode() {
         for mode in MODES {
             assert_eq!(read_header(&header(mode)).unwrap(), mode);
         }
@@ -404,9 +405,9 @@ mod tests {
         );
     }
 
-    /// A golden record: what is on disks today must be readable for ever.
+    /// A golden record: today's files must stay readable for ever.
     #[test]
-    fn the_format_stays() {
+    fn the_format_is_unchanged() {
         let mut frame = Vec::new();
         start_frame(&mut frame);
         let state = FenceState {

@@ -1,4 +1,4 @@
-//! Snapshots, made beside the running store.
+//! Snapshots, made while the store runs.
 
 use std::io::{Read, Write};
 use std::sync::mpsc;
@@ -10,7 +10,7 @@ use palisade_wal::{Compactor, Fold, Seq, SnapshotReader, SnapshotWriter};
 use crate::objects::{Limits, Table};
 use crate::store::codec::{self, Damage};
 
-/// A table and the mode its directory was made with, rebuilt from bytes.
+/// A table and the mode of its directory, rebuilt from bytes.
 pub(super) struct Replica {
     pub(super) mode: Option<Mode>,
     pub(super) table: Table,
@@ -24,7 +24,7 @@ impl Replica {
         }
     }
 
-    /// Without limits: what the log holds was admitted under them.
+    /// Creates a replica without limits: the log's records were admitted within them.
     pub(super) const fn of_all() -> Replica {
         let limits = Limits {
             object_bytes: u64::MAX,
@@ -33,7 +33,7 @@ impl Replica {
         Replica::new(Rule::CLAIM, limits)
     }
 
-    /// Takes one frame of the log: the first names the mode, the others hold records.
+    /// Applies one frame of the log: the first contains the mode, the others contain records.
     pub(super) fn frame(&mut self, payload: &[u8]) -> Result<(), Damage> {
         if self.mode.is_none() {
             self.mode = Some(codec::read_header(payload)?);
@@ -60,7 +60,7 @@ impl Replica {
     pub(super) fn write(&self, out: &mut impl Write) -> Result<(), Damage> {
         let mode = self
             .mode
-            .ok_or(Damage::Content("a log without its first frame"))?;
+            .ok_or(Damage::Content("the log has no first frame"))?;
         out.write_all(&codec::header(mode))?;
         let mut bytes = Vec::new();
         for record in self.table.records() {
@@ -73,7 +73,7 @@ impl Replica {
     }
 }
 
-/// The length before the next record; `None` at the end of the snapshot.
+/// Reads the length of the next record; `None` at the end of the snapshot.
 fn length(snapshot: &mut impl Read) -> Result<Option<u64>, Damage> {
     let mut length = Vec::with_capacity(4);
     snapshot.take(4).read_to_end(&mut length)?;
@@ -100,7 +100,7 @@ impl Fold for Replica {
     }
 }
 
-/// A thread that makes snapshots when it is told to, one at a time.
+/// A thread that makes snapshots on request, one at a time.
 pub(super) struct Compaction {
     nudge: Option<mpsc::SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -123,7 +123,7 @@ impl Compaction {
         })
     }
 
-    /// Asks for a snapshot; while one is being made this does nothing.
+    /// Requests a snapshot. It does nothing while one is being made.
     pub(super) fn nudge(&self) {
         if let Some(nudge) = &self.nudge {
             let _ = nudge.try_send(());
@@ -132,7 +132,7 @@ impl Compaction {
 }
 
 impl Drop for Compaction {
-    /// Waits for a snapshot under way: the directory stays locked until it is done.
+    /// Waits for a snapshot in progress: the directory stays locked until it is done.
     fn drop(&mut self) {
         drop(self.nudge.take());
         if let Some(thread) = self.thread.take() {
@@ -142,7 +142,7 @@ impl Drop for Compaction {
 }
 
 fn compact(compactor: &Compactor, rule: Rule) {
-    // No limits: what the log holds was admitted under them.
+    // No limits: the log's records were admitted within them.
     let limits = Limits {
         object_bytes: u64::MAX,
         total_bytes: u64::MAX,
@@ -150,7 +150,9 @@ fn compact(compactor: &Compactor, rule: Rule) {
     match compactor.compact(&mut Replica::new(rule, limits)) {
         Ok(Some(made)) => tracing::info!(seq = made.seq.get(), bytes = made.bytes, "snapshot"),
         Ok(None) => {}
-        // The log goes on and keeps its segments; the next nudge tries again.
-        Err(error) => tracing::warn!(%error, "no snapshot"),
+        // The log continues and keeps its segments; the next request tries again.
+        Err(error) => {
+            tracing::warn!(%error, "no snapshot could be made; the log grows until one can")
+        }
     }
 }

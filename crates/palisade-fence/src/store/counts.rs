@@ -1,4 +1,4 @@
-//! What a store has done: what an operator wants to see first is a rejected zombie.
+//! Counts of a store's operations and rejections.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,13 +11,13 @@ pub struct Counts {
     pub admitted: u64,
     /// Writes that were recognised as repeats.
     pub repeats: u64,
-    /// Rejections, and refusals that [`Store::refused`](super::Store::refused) was told of, by reason.
+    /// Rejections, and requests recorded by [`Store::refused`](super::Store::refused), by reason.
     pub rejected: audit::Counts,
     /// Frames written to the log.
     pub commits: u64,
-    /// What the store holds, by its own reckoning.
+    /// The size of the store, by its own accounting.
     pub bytes: u64,
-    /// How many resources it has.
+    /// The number of resources.
     pub resources: u64,
 }
 

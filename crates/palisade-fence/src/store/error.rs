@@ -1,4 +1,4 @@
-//! What can go wrong besides a rejection.
+//! Errors of a store, which are not rejections.
 
 use palisade_core::fence::Mode;
 
@@ -9,27 +9,27 @@ use crate::store::codec::Damage;
 /// An operation that was neither admitted nor rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The caller's request or the store's limits. Nothing happened.
+    /// The request is not valid, or exceeds the store's limits. Nothing happened.
     #[error(transparent)]
     Fault(#[from] Fault),
     /// The disk is full. Nothing happened; reads under the same token and rejections still work, and
     /// writes work again when there is room.
     #[error("{why}; nothing was written")]
     DiskFull {
-        /// What the log said.
+        /// The log's error.
         why: String,
     },
     /// The store has stopped. Nothing happened.
     #[error("the store has stopped: {why}")]
     Stopped {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The write or sync that carried it failed. It may have happened or not; the store stops. After a
-    /// restart, repeating it under the same sequence number is safe.
+    /// A write or a sync of the log failed, and the store stops. The operation may have happened or not. After
+    /// a restart, repeating it under the same sequence number is safe.
     #[error("it is not known whether this was written: {why}")]
     Unknown {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -55,42 +55,42 @@ impl From<crate::name::Invalid> for StoreError {
 /// A store that was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The log: locked, copied, damaged, not there, not readable.
+    /// The log is locked, copied, damaged, missing or unreadable.
     #[error(transparent)]
     Log(#[from] palisade_wal::OpenError),
-    /// The log could not be read, or holds what no store writes.
+    /// The log could not be read, or contains bytes that no store writes.
     #[error("the store's log cannot be replayed: {0}")]
     Replay(#[from] palisade_wal::ReplayError<Damage>),
-    /// The snapshot could not be read, or holds what no store writes.
+    /// The snapshot could not be read, or contains bytes that no store writes.
     #[error("the store's snapshot cannot be loaded: {0}")]
     Snapshot(Damage),
     /// The first write into a new directory failed.
     #[error(transparent)]
     Commit(#[from] palisade_wal::CommitError),
-    /// A directory is opened as it was made, or not at all.
+    /// The directory was created with another mode.
     #[error(
-        "this store was made with the fence {recorded:?} and cannot be opened with {asked:?}: a fence \
+        "this store was created with the fence {recorded:?} and cannot be opened with {asked:?}: a fence \
          that was off for a while proves nothing; use a new directory"
     )]
     Mode {
-        /// The mode it was made with.
+        /// The mode with which it was created.
         recorded: Mode,
-        /// The mode asked for.
+        /// The requested mode.
         asked: Mode,
     },
-    /// A setting out of its range.
+    /// A setting is out of its range.
     #[error("{name} = {given} is outside {min} ..= {max}")]
     Setting {
-        /// Which.
+        /// The setting.
         name: &'static str,
-        /// What was given.
+        /// The requested value.
         given: u64,
         /// The smallest value.
         min: u64,
         /// The largest value.
         max: u64,
     },
-    /// The system has no thread left.
+    /// The system could not start a thread.
     #[error("the store's thread cannot be started: {0}")]
     Thread(std::io::Error),
 }

@@ -2,20 +2,20 @@
 //! own fence, both in one log (rules F1 and F4).
 //!
 //! ```text
-//!   callers ──► queue ──► writer thread: take all that wait
+//!   callers ──► queue ──► writer thread: take everything that waits
 //!                           │  plan each against the table in memory, apply, encode
 //!                           │  one frame, one fdatasync                       (palisade-wal)
 //!                           └─ answer all of them
 //!   compactor thread: newest snapshot + sealed log ──► next snapshot
 //! ```
 //!
-//! Nothing is answered before what it was decided on is on stable storage, not even a rejection or a
-//! read. A failed write or sync is never retried: the store stops, [`Store::stopped`] says why, and a
-//! restart decides from the disk what is there.
+//! Every answer, even a rejection or a read, waits until the state on which it was decided is on stable
+//! storage. A failed write or sync is never retried: the store stops, [`Store::stopped`] returns the reason,
+//! and a restart recovers the state from the disk.
 //!
-//! The mode is recorded when the directory is made and never changes: a fence that was off for a while
-//! proves nothing. A directory whose log is damaged is refused with file and offset (rule F7); one
-//! whose log is gone altogether has lost its objects with it.
+//! The mode is recorded when the directory is created and never changes: a fence that was off for a while
+//! proves nothing. A directory whose log is damaged is refused with file and offset (rule F7). If the whole
+//! log is gone, the objects are gone with it.
 
 mod codec;
 mod compaction;
@@ -50,17 +50,17 @@ use crate::objects::{Bytes, Request, Table, View};
 use counts::Counters;
 use writer::{Answer, Job, Writer};
 
-/// Begins a new life of the store in its own directory, with the objects and fences that are there: for one whose
-/// files were touched, or replaced by an older copy. Answers with the number of resources.
+/// Gives the directory of a store a new identity and keeps its objects and fences. For a directory whose files
+/// were touched, or replaced by an older copy. Returns the number of resources.
 ///
-/// After an older copy was put back a fence may be lower than it was (rule F7): re-arm those that a later holder
-/// may have raised before the store is opened again. A crash leaves the directory as it was.
+/// In an older copy a fence may be lower than it was (rule F7): before the store is opened again, re-arm every
+/// fence that a later holder may have raised. A crash leaves the directory unchanged.
 ///
 /// # Errors
-/// [`OpenError`]; the directory is as it was.
+/// [`OpenError`]; the directory is unchanged.
 pub fn restore_in_place(dir: &Path) -> Result<usize, OpenError> {
     let in_place = InPlace::begin(dir)?;
-    // Nothing is decided: the rule does not matter, and what the log holds was admitted under its limits.
+    // Nothing is decided here, so the rule does not matter, and the log's records were admitted within the limits.
     let mut replica = compaction::Replica::of_all();
     if let Some(mut snapshot) = in_place.snapshot().map_err(ReplayError::Read)? {
         replica.read(&mut snapshot).map_err(OpenError::Snapshot)?;
@@ -72,7 +72,7 @@ pub fn restore_in_place(dir: &Path) -> Result<usize, OpenError> {
     Ok(replica.table.resources())
 }
 
-/// A durable store of fenced objects. Cloning shares it; the last clone to go closes the log.
+/// A durable store of fenced objects. Clones share it; dropping the last clone closes the log.
 #[derive(Clone, Debug)]
 pub struct Store(Arc<Inner>);
 
@@ -81,9 +81,9 @@ struct Inner {
     mode: Mode,
     identity: Identity,
     recovered: RecoveryReport,
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     queue: Option<mpsc::Sender<Job>>,
-    /// Bounds what waits in the queue, in KiB.
+    /// Bounds the queue, in KiB.
     room: Arc<Semaphore>,
     room_kib: u32,
     counters: Arc<Counters>,
@@ -92,18 +92,16 @@ struct Inner {
 }
 
 impl Store {
-    /// Opens the store in `dir`, or makes one where there is none. What it hands out afterwards is on
-    /// stable storage.
+    /// Opens the store in `dir`, or creates it. Everything that it returns afterwards is on stable storage.
     ///
     /// # Errors
-    /// [`OpenError`] names what stands in the way: another process, damage, another mode, a setting out
-    /// of its range.
+    /// [`OpenError`] names the obstacle: another process, damage, another mode, or a setting out of range.
     pub fn open(dir: &Path, settings: &Settings) -> Result<Store, OpenError> {
         settings.check()?;
         Store::open_on(Arc::new(DirStorage::create(dir)?), settings)
     }
 
-    /// [`open`](Store::open) on any storage; simulations use it.
+    /// Like [`open`](Store::open), on any storage; simulations use it.
     ///
     /// # Errors
     /// As [`open`](Store::open).
@@ -133,15 +131,15 @@ impl Store {
         Ok(Store(Arc::new(inner)))
     }
 
-    /// One resource; it need not exist.
+    /// Returns a handle to one resource, which need not exist.
     ///
     /// # Errors
-    /// [`StoreError::Fault`] if the name is none.
+    /// [`StoreError::Fault`] if the name is not valid.
     pub fn resource(&self, name: &str) -> Result<Resource, StoreError> {
         Ok(Resource::new(self.clone(), ResourceId::new(name)?))
     }
 
-    /// Up to `limit` resources whose names start with `prefix`, in name order, after the name `after`.
+    /// Returns at most `limit` resources whose names start with `prefix`, in name order, after the name `after`.
     ///
     /// # Errors
     /// [`StoreError::Stopped`].
@@ -162,39 +160,39 @@ impl Store {
         .await
     }
 
-    /// What the fences of this store check.
+    /// Returns the mode of all fences in this store.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.0.mode
     }
 
-    /// Who the data directory is.
+    /// Returns the identity of the data directory.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.0.identity
     }
 
-    /// What was found when it was opened.
+    /// Returns what recovery found when the store was opened.
     #[must_use]
     pub fn recovered(&self) -> &RecoveryReport {
         &self.0.recovered
     }
 
-    /// What it has done since it was opened.
+    /// Returns the counts since the store was opened.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.counters.read()
     }
 
-    /// Notes a request that was refused in front of the store, in its counts and in the log (rule F13): as
-    /// [`audit::refused`].
+    /// Records a request that was refused before it reached the store, in the store's counts and as
+    /// [`audit::refused`] does (rule F13).
     pub fn refused(&self, at: &str, resource: Option<&str>, reason: &'static str, why: &str) {
         self.0.counters.rejected.count(reason);
         audit::refused(at, resource, None, reason, why);
     }
 
-    /// Waits until the store has stopped for good, and says why. The process should end then: a restart
-    /// decides from the disk what is there (rule A6).
+    /// Waits until the store has stopped for good, and returns the reason. The process should then end: a
+    /// restart recovers the state from the disk (rule A6).
     pub async fn stopped(&self) -> String {
         let mut stopped = self.0.stopped.clone();
         match stopped.wait_for(Option::is_some).await {
@@ -206,7 +204,7 @@ impl Store {
     /// Puts an operation in the queue and waits for its answer.
     pub(crate) async fn ask(&self, request: Request) -> Result<Checked<Option<Bytes>>, StoreError> {
         let kib = u32::try_from(request.size() / 1024 + 1).unwrap_or(u32::MAX);
-        // One operation larger than the whole queue takes all of it.
+        // An operation larger than the whole queue waits until the queue is empty.
         let permits = self
             .0
             .room
@@ -223,14 +221,14 @@ impl Store {
         answer.await.unwrap_or_else(|_| Err(self.gone()))
     }
 
-    /// Looks at the table between two batches, when all of it is on stable storage.
+    /// Runs `f` on the table between two batches, when all of it is on stable storage.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
         f: impl FnOnce(&Table) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.send(Job::Look(Box::new(move |table| {
-            // Whoever asked may have gone away.
+            // The caller may be gone.
             let _ = reply.send(f(table));
         })))?;
         answer.await.map_err(|_| self.gone())
@@ -241,7 +239,7 @@ impl Store {
         queue.send(job).map_err(|_| self.gone())
     }
 
-    /// Why there is no answer: the writer never took the operation up.
+    /// The error if the writer never took the operation from the queue.
     fn gone(&self) -> StoreError {
         let why = self.0.stopped.borrow().clone();
         StoreError::Stopped {
@@ -251,7 +249,7 @@ impl Store {
 }
 
 impl Drop for Inner {
-    /// Closes the queue and waits until the log is closed, so that the directory is free again.
+    /// Closes the queue and waits until the log is closed, so that the directory can be opened again.
     fn drop(&mut self) {
         drop(self.queue.take());
         let writer = self
@@ -259,10 +257,10 @@ impl Drop for Inner {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(writer) = writer.take() {
-            // A writer that panicked has already left the log as a crash would.
+            // If the writer panicked, the log is as after a crash.
             let _ = writer.join();
         }
     }
 }
 
-const WRITER_GONE: &str = "the store's writer is gone; restart the process";
+const WRITER_GONE: &str = "the store's writer thread has ended; restart the process";

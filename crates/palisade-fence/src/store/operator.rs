@@ -1,4 +1,4 @@
-//! What an operator does with the fences of a store.
+//! Operations for operators on the fences of a store.
 
 use palisade_core::fence::{FenceState, Rearm};
 

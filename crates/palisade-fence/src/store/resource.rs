@@ -1,4 +1,4 @@
-//! One resource of a store, as a fence.
+//! One resource of a store, as a [`Fence`].
 
 use palisade_core::fence::Pass;
 
@@ -8,7 +8,7 @@ use crate::name::{ObjectPath, ResourceId};
 use crate::objects::{Ask, Bytes, Request, View};
 use crate::store::{Store, StoreError};
 
-/// One resource of a [`Store`]. Every answer is given when what it says is on stable storage.
+/// One resource of a [`Store`]. Every answer waits until the state that it reports is on stable storage.
 #[derive(Clone, Debug)]
 pub struct Resource {
     store: Store,
@@ -20,13 +20,13 @@ impl Resource {
         Resource { store, id }
     }
 
-    /// What it is called.
+    /// Returns its name.
     #[must_use]
     pub const fn id(&self) -> &ResourceId {
         &self.id
     }
 
-    /// What is known of it; `None` if nothing was ever admitted here.
+    /// Returns its state; `None` if nothing was ever admitted here.
     ///
     /// # Errors
     /// [`StoreError::Stopped`].

@@ -1,4 +1,4 @@
-//! How a store is run. Plain values.
+//! The settings of a store.
 
 use palisade_core::fence::Rule;
 use palisade_wal::Options;
@@ -6,25 +6,25 @@ use palisade_wal::Options;
 use crate::objects::Limits;
 use crate::store::OpenError;
 
-/// How a store is run.
+/// The settings of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What its fences check. The mode is recorded in the directory and must be the same ever after.
+    /// The rule of its fences. The mode is recorded in the directory and cannot be changed later.
     pub rule: Rule,
-    /// How much it takes; objects up to 32 MiB.
+    /// The limits on its size; objects may have up to 32 MiB.
     pub limits: Limits,
-    /// How much may wait in the queue, in KiB; operations beyond wait outside.
+    /// The size of the queue in KiB. When it is full, callers wait before their operations enter it.
     pub pending_kib: u32,
-    /// How its log is run.
+    /// The settings of its log.
     pub log: Options,
 }
 
 impl Settings {
-    /// Largest value of [`Limits::object_bytes`]: an object fits into one frame of the log with room to
+    /// The largest value of [`Limits::object_bytes`]: an object fits into one frame of the log with room to
     /// spare.
     pub const MAX_OBJECT_BYTES: u64 = 32 << 20;
 
-    /// The same with another rule.
+    /// Returns the same settings with another rule.
     #[must_use]
     pub fn with_rule(self, rule: Rule) -> Settings {
         Settings { rule, ..self }

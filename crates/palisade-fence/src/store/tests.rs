@@ -29,7 +29,7 @@ fn pass(token: u64) -> Pass<'static> {
     Pass::new(Token::new(token).unwrap())
 }
 
-/// The write of one step of the workload; its bytes say which.
+/// Writes the line of one step of the workload, which contains the number of the step.
 async fn write(store: &Store, step: u64) -> Result<Checked<()>, StoreError> {
     let line = format!("{step:04}{}", "x".repeat(96));
     let write = Write::new("/log", Change::Append(line.as_bytes()));
@@ -74,8 +74,8 @@ fn a_restart_keeps_objects_fences_and_the_last_number() {
     });
 }
 
-/// At each storage call of a workload the machine dies, and what was unsynced is lost, kept or torn. Then
-/// every acknowledged write is there, once and in order, and the fence is where it was acknowledged.
+/// The machine dies at each storage call of a workload, and unsynced data is lost, kept or torn. Afterwards every
+/// acknowledged write is there, once and in order, and the fence is at the acknowledged token.
 #[test]
 fn a_crash_at_any_storage_call_loses_nothing_acknowledged() {
     const STEPS: u64 = 160;
@@ -98,7 +98,7 @@ fn a_crash_at_any_storage_call_loses_nothing_acknowledged() {
     assert!(crashes > 2 * calls, "{crashes} crashes in {calls} calls");
 }
 
-/// A sync that fails is not tried again: the store stops, and the restart has what was acknowledged.
+/// A failed sync is not retried: the store stops, and everything acknowledged is there after a restart.
 #[test]
 fn an_error_at_any_storage_call_loses_nothing_acknowledged() {
     const STEPS: u64 = 40;
@@ -110,9 +110,9 @@ fn an_error_at_any_storage_call_loses_nothing_acknowledged() {
     }
 }
 
-/// The control arm: where syncs lie, the same test sees acknowledged writes vanish.
+/// The control arm: if syncs do nothing, acknowledged writes are lost.
 #[test]
-fn a_disk_that_lies_is_caught_by_this_test() {
+fn acknowledged_writes_are_lost_if_syncs_lie() {
     let storage = SimStorage::new(3);
     runtime().block_on(async {
         let store = open(&storage).unwrap();
@@ -125,7 +125,7 @@ fn a_disk_that_lies_is_caught_by_this_test() {
     });
 }
 
-/// Appends until a fault; how many appends were acknowledged.
+/// Appends until a fault; returns the number of acknowledged appends.
 async fn workload(storage: &SimStorage, steps: u64) -> u64 {
     let Ok(store) = open(storage) else { return 0 };
     for step in 0..steps {
@@ -146,7 +146,7 @@ async fn survives(storage: &SimStorage, acknowledged: u64, call: u64) {
         .chunks(100)
         .map(|line| text(&line[..4]).parse().unwrap())
         .collect();
-    // The one write whose answer was lost may be there or not.
+    // The write whose answer was lost may be there or not.
     let expect: Vec<u64> = (0..acknowledged.max(steps.len() as u64)).collect();
     assert_eq!(steps, expect, "call {call}");
     assert!(steps.len() as u64 <= acknowledged + 1, "call {call}");
@@ -166,7 +166,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn a_failed_sync_stops_the_store_and_says_so() {
+fn a_failed_sync_stops_the_store_with_the_reason() {
     let storage = SimStorage::new(9);
     runtime().block_on(async {
         let store = open(&storage).unwrap();
@@ -220,7 +220,7 @@ fn snapshots_bound_the_log_and_keep_everything() {
         let store = open(&storage).unwrap();
         let resource = store.resource("r").unwrap();
         let mut step = 0;
-        // Overwrites: the state stays small, the log would not.
+        // Overwrites keep the state small, while the log grows.
         while !has_snapshot(&storage) {
             step += 1;
             let body = step.to_string().repeat(100);
@@ -246,7 +246,7 @@ fn has_snapshot(storage: &SimStorage) -> bool {
 }
 
 #[test]
-fn damage_is_refused_and_not_skipped() {
+fn a_damaged_log_is_refused() {
     let storage = SimStorage::new(7);
     runtime().block_on(async {
         let store = open(&storage).unwrap();
@@ -266,7 +266,7 @@ fn damage_is_refused_and_not_skipped() {
 }
 
 #[test]
-fn a_log_of_something_else_is_refused() {
+fn a_log_that_is_not_a_stores_is_refused() {
     let storage = SimStorage::new(8);
     let opened = Wal::create_on(
         Arc::new(storage.clone()),
@@ -324,7 +324,7 @@ fn rejections_are_counted_by_reason() {
 }
 
 #[test]
-fn the_same_claim_again_costs_no_sync() {
+fn a_repeated_claim_or_read_costs_no_storage_call() {
     let storage = SimStorage::new(4);
     runtime().block_on(async {
         let store = open(&storage).unwrap();
@@ -340,7 +340,7 @@ fn the_same_claim_again_costs_no_sync() {
 }
 
 #[test]
-fn the_mode_is_part_of_the_directory() {
+fn a_directory_cannot_be_opened_with_another_mode() {
     let storage = SimStorage::new(1);
     drop(open(&storage).unwrap());
     let textbook = settings().with_rule(Rule {

@@ -1,4 +1,4 @@
-//! The one thread that decides and writes.
+//! The thread that decides every operation and writes the log.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use crate::store::{OpenError, Settings, StoreError};
 
 pub(super) type Answer = Result<Checked<Option<Bytes>>, StoreError>;
 
-/// What waits in the queue.
+/// A job in the queue.
 pub(super) enum Job {
     Ask {
         request: Request,
@@ -36,8 +36,8 @@ pub(super) struct Writer {
     wal: Wal,
     compaction: Compaction,
     preparation: PreparationWatch,
-    /// Sealed log beyond this is worth a snapshot.
-    worth: u64,
+    /// Once this many bytes of the log are sealed, a snapshot is made.
+    snapshot_after: u64,
     counters: Arc<Counters>,
     inbox: Receiver<Job>,
     stop: watch::Sender<Option<String>>,
@@ -45,7 +45,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Rebuilds the table from what was on the disk; a new directory gets its first frame.
+    /// Rebuilds the table from the disk; a new directory gets its first frame.
     pub(super) fn recover(
         opened: Opened,
         settings: &Settings,
@@ -72,20 +72,20 @@ impl Writer {
         }
         let preparation = wal.compactor().watch_preparation();
         let compaction = Compaction::start(wal.compactor(), rule).map_err(OpenError::Thread)?;
-        let (worth, table) = (2 * settings.log.segment_bytes, replica.table);
+        let (snapshot_after, table) = (2 * settings.log.segment_bytes, replica.table);
         let frame = Vec::new();
         let writer = Writer {
             table,
             wal,
             compaction,
             preparation,
-            worth,
+            snapshot_after,
             counters,
             inbox,
             stop,
             frame,
         };
-        writer.gauge();
+        writer.update_gauges();
         Ok(writer)
     }
 
@@ -96,7 +96,7 @@ impl Writer {
 
     fn run(mut self) {
         loop {
-            let served = match self.inbox.recv_timeout(LOOK) {
+            let served = match self.inbox.recv_timeout(DIRECTORY_CHECK) {
                 Ok(first) => self.serve(first),
                 Err(RecvTimeoutError::Timeout) => self.check(),
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -106,8 +106,8 @@ impl Writer {
                 let _ = self.stop.send(Some(why));
                 return;
             }
-            self.note_preparation();
-            if self.wal.compactor().sealed_bytes() > self.worth.max(self.table.bytes()) {
+            self.log_preparation();
+            if self.wal.compactor().sealed_bytes() > self.snapshot_after.max(self.table.bytes()) {
                 self.compaction.nudge();
             }
         }
@@ -116,26 +116,26 @@ impl Writer {
         }
     }
 
-    /// Whether the log may still be written to: its directory may be gone.
+    /// Fails if the log has stopped, for example because its directory is gone.
     fn check(&self) -> Result<(), String> {
         self.wal
             .poisoned()
             .map_or(Ok(()), |why| Err(why.to_owned()))
     }
 
-    fn note_preparation(&mut self) {
+    fn log_preparation(&mut self) {
         match self.preparation.change() {
             Some(Err(why)) => tracing::warn!(
                 why,
-                "the next segment of the log cannot be prepared; it is tried again each second, and writes are \
-                 refused once the present one is full"
+                "the next segment of the log cannot be prepared; it is retried every second, and writes are \
+                 refused once the current segment is full"
             ),
             Some(Ok(())) => tracing::warn!("the next segment of the log can be prepared again"),
             None => {}
         }
     }
 
-    /// One batch: decide, make durable, answer.
+    /// Handles one batch: decide, make durable, answer.
     fn serve(&mut self, first: Job) -> Result<(), String> {
         let batch = self.gather(first);
         let wanted = batch.iter().map(Job::size).sum::<usize>();
@@ -160,7 +160,7 @@ impl Writer {
                 Ok(()) => answer,
                 Err(why) => Err(StoreError::Unknown { why: why.clone() }),
             };
-            // Whoever asked may have gone away; what was decided stands.
+            // The caller may be gone; the decision stands.
             let _ = reply.send(answer);
         }
         durable?;
@@ -168,7 +168,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The first operation and those that wait behind it, up to a frame's worth.
+    /// Returns the first job and those that wait behind it, up to the bounds of a batch.
     fn gather(&self, first: Job) -> Vec<Job> {
         let mut size = first.size();
         let mut batch = vec![first];
@@ -187,7 +187,7 @@ impl Writer {
         let asked = Asked::of(&request);
         let repeat = match self.table.plan(request)? {
             Plan::Admit(record) => {
-                self.take(record, full)?;
+                self.apply(record, full)?;
                 false
             }
             Plan::Repeat => true,
@@ -214,7 +214,7 @@ impl Writer {
         }))
     }
 
-    fn take(&mut self, record: Record, full: Option<&Full>) -> Result<(), StoreError> {
+    fn apply(&mut self, record: Record, full: Option<&Full>) -> Result<(), StoreError> {
         match full {
             _ if record.is_empty() => Ok(()),
             Some(full) => Err(StoreError::DiskFull {
@@ -235,13 +235,13 @@ impl Writer {
                 .commit(&self.frame)
                 .map_err(|error| error.to_string())?;
             self.counters.commits.fetch_add(1, Ordering::Relaxed);
-            self.gauge();
+            self.update_gauges();
         }
         self.frame.shrink_to(BATCH_BYTES);
         Ok(())
     }
 
-    fn gauge(&self) {
+    fn update_gauges(&self) {
         self.counters
             .bytes
             .store(self.table.bytes(), Ordering::Relaxed);
@@ -252,7 +252,7 @@ impl Writer {
 }
 
 impl Job {
-    /// An upper bound of its record in the log.
+    /// An upper bound on the size of its record in the log.
     fn size(&self) -> usize {
         match self {
             Job::Ask { request, .. } => request.size(),
@@ -261,7 +261,7 @@ impl Job {
     }
 }
 
-/// What is left of a request while it is decided.
+/// The parts of a request that its answer needs; [`Table::plan`] consumes the rest.
 struct Asked {
     resource: ResourceId,
     by: Option<Credentials>,
@@ -283,9 +283,9 @@ impl Asked {
     }
 }
 
-/// How often an idle store looks whether its directory is still there.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often an idle store checks that its directory still exists.
+const DIRECTORY_CHECK: Duration = Duration::from_millis(500);
 
-/// Where a batch ends, so that one frame stays small and its callers do not wait for ever.
+/// The bounds of a batch: its frame stays small, and its callers do not wait long.
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_JOBS: usize = 4_096;

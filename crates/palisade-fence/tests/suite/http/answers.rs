@@ -113,7 +113,7 @@ async fn a_bad_header_is_named_with_its_range_and_changes_nothing() {
     }
     let five = token("5");
     for (more, named) in [
-        (("x-fencing-token", "6"), "x-fencing-token is told twice"),
+        (("x-fencing-token", "6"), "x-fencing-token appears twice"),
         (("x-fencing-sequence", "-1"), "x-fencing-sequence must be"),
         (
             ("x-fencing-sequence", "9007199254740992"),

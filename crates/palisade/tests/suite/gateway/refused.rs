@@ -45,7 +45,7 @@ fn a_wrong_command_line_names_what_is_wrong() {
         (&["--upstream", good, "--route", "/{id}={other}"], "{other}"),
         (
             &["--upstream", good, "--route", "/a=b", "--route", "/a=c"],
-            "told twice",
+            "appears twice",
         ),
         (&["--upstream", good, "--wait", "10"], "needs a unit"),
         (&["--upstream", good, "--wait", "-1s"], "negative"),
