@@ -156,8 +156,8 @@ fn setting(name: &str, usual: u32) -> u32 {
 
 /// The name of the processor in Linux.
 fn machine() -> String {
-    let told = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = told.lines().find(|line| line.starts_with("model name"));
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find(|line| line.starts_with("model name"));
     let name = model
         .and_then(|line| line.split_once(':'))
         .map(|(_, name)| name.trim());

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a fence rejects ───────────► rejected ─┬─► one tracing event: resource, token, highest, authority,
-//!   refused before it is judged ► refused ─┤                     lock, reason, or what was refused and why
+//!   refused before it is judged ► refused ─┤                     lock, reason, or the refused request and why
 //!                                          └─► Counts, by reason, for the whole process
 //! ```
 //!
@@ -51,7 +51,7 @@ impl Counts {
         found.map(|(_, count)| *count)
     }
 
-    /// How many there were for any reason.
+    /// Returns the number for all reasons together.
     #[must_use]
     pub fn all(&self) -> u64 {
         self.0.iter().map(|(_, count)| count).sum()
@@ -97,7 +97,7 @@ impl Tally {
     }
 }
 
-/// Returns the number of rejections by all fences of this process, and of what was refused before a fence judged it.
+/// Returns the counts of this process: rejections by all its fences, and requests refused before a fence judged them.
 #[must_use]
 pub fn counts() -> Counts {
     REJECTED.read()
@@ -138,8 +138,8 @@ pub(crate) fn reject<T>(resource: &str, pass: Option<Pass<'_>>, reject: Reject) 
     Checked::Rejected(reject)
 }
 
-/// Notes a request that was refused before a fence judged it: where it went, its resource and token if
-/// they are known, one of [`REASONS`], and what the caller was told.
+/// Records a request that was refused before a fence judged it: its address, its resource and token if they are
+/// known, one of [`REASONS`], and the message to the caller.
 pub fn refused(
     at: &str,
     resource: Option<&str>,

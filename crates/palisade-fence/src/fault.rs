@@ -1,4 +1,4 @@
-//! Faults by what their caller must do next.
+//! The kinds of faults, by the caller's next step.
 
 /// What to do about a fault; every fault of a fence has one of these kinds.
 ///
@@ -12,6 +12,6 @@ pub enum FaultKind {
     /// The call cannot succeed as it is: change it. Nothing took effect, except what a script of the user in
     /// Redis wrote before it failed.
     Invalid,
-    /// Nothing took effect, and nothing will until an operator has acted; the message says how.
+    /// Nothing took effect, and nothing will until an operator acts; the message says how.
     Operator,
 }

@@ -4,12 +4,11 @@
 //! ```text
 //!   read ──► Stamped ──► GuardRow::decide ──► stamp: a fresh id ──► replace, if unchanged
 //!                                                                      │ refused, or no answer
-//!                       my id is among the ids: it took effect ◄── read again
+//!                      its id is among the ids: it took effect ◄── read again
 //! ```
 //!
-//! A request may time out after it took effect, and the client's own retry is then told that the condition is
-//! false. A writer that finds its own id knows that its write took effect. The ids are random, so no two
-//! states are equal.
+//! A request may time out after it took effect; the client's own retry then finds the condition false. A writer
+//! that finds its own id knows that its write took effect. The ids are random, so no two states are equal.
 
 use std::collections::VecDeque;
 use std::time::Duration;

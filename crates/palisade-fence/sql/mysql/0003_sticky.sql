@@ -54,7 +54,7 @@ BEGIN
         SET words = CONCAT('fenced, and this write carries no fencing token; the highest is ', IFNULL(highest, 'none'));
         SIGNAL SQLSTATE 'PF002' SET MESSAGE_TEXT = words;
     ELSEIF NOT shown REGEXP '^[1-9][0-9]{0,15}$' THEN
-        SIGNAL SQLSTATE 'PF004' SET MESSAGE_TEXT = 'the fencing token is no integer in 1 ..= 9007199254740991';
+        SIGNAL SQLSTATE 'PF004' SET MESSAGE_TEXT = 'the fencing token is not an integer in 1 ..= 9007199254740991';
     ELSEIF highest IS NULL OR CAST(shown AS SIGNED) > highest THEN
         SIGNAL SQLSTATE 'PF004' SET MESSAGE_TEXT = 'this fencing token was not claimed: claim the resource first';
     ELSEIF CAST(shown AS SIGNED) < highest THEN
@@ -76,7 +76,7 @@ BEGIN
     ELSEIF @palisade_resource IS NULL OR CAST(@palisade_resource AS BINARY) = resource_of_table THEN
         SET shown = @palisade_token;
     END IF;
-    -- The lock makes a claim under way wait for us, or us for it.
+    -- With the lock, a concurrent claim waits for this transaction, or this transaction for the claim.
     SELECT MAX(g.token) INTO highest FROM palisade_fence g WHERE g.resource = resource_of_table LOCK IN SHARE MODE;
     CALL palisade_compare(shown, highest);
 END;

@@ -26,7 +26,7 @@ BEGIN
     IF shown IS NULL AND (named IS NULL OR named = resource_of_table) THEN
         shown := nullif(current_setting('palisade.token', true), '');
     END IF;
-    -- The lock makes a claim under way wait for us, or us for it.
+    -- With the lock, a concurrent claim waits for this transaction, or this transaction for the claim.
     SELECT g.token INTO highest FROM palisade_fence g WHERE g.resource = resource_of_table FOR SHARE;
     IF shown IS NULL THEN
         RAISE EXCEPTION '% is fenced by resource %: the transaction carries no fencing token',
@@ -40,7 +40,7 @@ BEGIN
         RAISE EXCEPTION 'fencing token % was not claimed at resource %', shown, resource_of_table
             USING ERRCODE = 'PF004', HINT = 'claim the resource first, in the same transaction';
     ELSIF shown::bigint < highest THEN
-        RAISE EXCEPTION 'fencing token % is stale at resource %: % has been here', shown, resource_of_table, highest
+        RAISE EXCEPTION 'fencing token % is stale at resource %: the highest is %', shown, resource_of_table, highest
             USING ERRCODE = 'PF001', DETAIL = highest::text;
     END IF;
     RETURN NULL;
@@ -91,7 +91,7 @@ BEGIN
     END IF;
     after := coalesce((to_jsonb(NEW) ->> TG_ARGV[0])::bigint, 0);
     IF after < before THEN
-        RAISE EXCEPTION 'fencing token % is stale in %: % has been here', after, TG_TABLE_NAME, before
+        RAISE EXCEPTION 'fencing token % is stale in %: the highest is %', after, TG_TABLE_NAME, before
             USING ERRCODE = 'PF001', DETAIL = before::text;
     END IF;
     RETURN NEW;

@@ -15,7 +15,7 @@ CREATE TRIGGER {trigger} BEFORE {event} ON {table} BEGIN
     SELECT CASE
         WHEN palisade_token({resource}) IS NULL THEN RAISE(ABORT, 'palisade tokenless: claim the resource first')
         WHEN palisade_token({resource}) < (SELECT token FROM palisade_fence WHERE resource = {resource})
-            THEN RAISE(ABORT, 'palisade stale: a newer token has been here')
+            THEN RAISE(ABORT, 'palisade stale: a newer token was claimed')
         WHEN palisade_token({resource}) IS NOT (SELECT token FROM palisade_fence WHERE resource = {resource})
             THEN RAISE(ABORT, 'palisade unclaimed: claim the resource first, in the same transaction')
     END;

@@ -6,7 +6,7 @@
 CREATE TABLE IF NOT EXISTS palisade_named (note INTEGER PRIMARY KEY CHECK (note = 1));
 DROP TRIGGER IF EXISTS {named};
 CREATE TRIGGER {named} BEFORE UPDATE OF {token} ON {table} BEGIN
-    SELECT RAISE(ABORT, 'palisade stale: a newer token has been here')
+    SELECT RAISE(ABORT, 'palisade stale: the row has a newer token')
     WHERE typeof(NEW.{token}) <> 'integer' OR NEW.{token} < OLD.{token};
     INSERT OR REPLACE INTO palisade_named VALUES (1);
 END;

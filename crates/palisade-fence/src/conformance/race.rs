@@ -56,11 +56,11 @@ pub(super) async fn late_write_once<F: Fence>(r: &Probe<F>, old: u64) -> Result<
 /// Pairs of holders race over one counter, each round under two new tokens. Every acknowledged addition must
 /// be in the counter at the end.
 pub(super) async fn racing_holders<F: Fence>(r: &Probe<F>, rounds: u64) -> Result<(), Failure> {
-    let mut dice = Dice(rounds | 1);
+    let mut random = Xorshift(rounds | 1);
     let mut acknowledged = 0;
     for round in 0..rounds {
         let (a, b) = (2 * round + 1, 2 * round + 2);
-        let turns = both(turn(r, a, dice.roll()), turn(r, b, dice.roll())).await;
+        let turns = both(turn(r, a, random.next()), turn(r, b, random.next())).await;
         acknowledged += u64::from(turns.0?) + u64::from(turns.1?);
     }
     let last = 2 * rounds + 1;
@@ -150,11 +150,11 @@ async fn pause(times: u64) {
 }
 
 /// The pseudo-random source of the pauses; it is the same in every run.
-struct Dice(u64);
+struct Xorshift(u64);
 
-impl Dice {
+impl Xorshift {
     /// Marsaglia 2003, "Xorshift RNGs".
-    fn roll(&mut self) -> u64 {
+    fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

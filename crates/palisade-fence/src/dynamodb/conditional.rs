@@ -14,31 +14,31 @@ use crate::stamped::{ATTEMPTS, Outcome, Stamped, back_off};
 
 /// An operation at a fence.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask<'a> {
+pub(super) struct Operation<'a> {
     /// `None`: a write by code without a token.
     pub(super) pass: Option<Pass<'a>>,
     pub(super) op: Op,
     pub(super) digest: Option<u64>,
 }
 
-impl<'a> Ask<'a> {
-    pub(super) fn claim(pass: Pass<'a>) -> Ask<'a> {
-        Ask {
+impl<'a> Operation<'a> {
+    pub(super) fn claim(pass: Pass<'a>) -> Operation<'a> {
+        Operation {
             pass: Some(pass),
             op: Op::Claim,
             digest: None,
         }
     }
 
-    pub(super) fn read(pass: Pass<'a>) -> Ask<'a> {
-        Ask {
+    pub(super) fn read(pass: Pass<'a>) -> Operation<'a> {
+        Operation {
             op: Op::Read,
-            ..Ask::claim(pass)
+            ..Operation::claim(pass)
         }
     }
 
-    pub(super) fn write(pass: Option<Pass<'a>>, number: Option<Numbered>) -> Ask<'a> {
-        Ask {
+    pub(super) fn write(pass: Option<Pass<'a>>, number: Option<Numbered>) -> Operation<'a> {
+        Operation {
             pass,
             op: Op::Write(number.map(|number| number.sequence)),
             digest: number.map(|number| number.digest),
@@ -66,7 +66,7 @@ pub(super) trait Effect: Sync {
 pub(super) async fn carry_out(
     location: &Location,
     rule: Rule,
-    ask: Ask<'_>,
+    operation: Operation<'_>,
     effect: &impl Effect,
 ) -> Result<Checked<Seen>, Fault> {
     let mut seen = load(location).await?;
@@ -74,9 +74,13 @@ pub(super) async fn carry_out(
     for attempt in 0..ATTEMPTS {
         back_off(attempt).await.map_err(Fault::Random)?;
         let fence = seen.fence.clone().unwrap_or_default();
-        let verdict = fence.guard.decide(rule, ask.pass, ask.op, ask.digest);
+        let verdict = fence
+            .guard
+            .decide(rule, operation.pass, operation.op, operation.digest);
         let next = match location.sound(verdict)? {
-            Verdict::Reject(reject) => return Ok(audit::reject(&location.name, ask.pass, reject)),
+            Verdict::Reject(reject) => {
+                return Ok(audit::reject(&location.name, operation.pass, reject));
+            }
             Verdict::Repeat => {
                 return Ok(Checked::Admitted(Admitted {
                     highest: location.sound(fence.guard.state())?.highest(),
@@ -88,7 +92,7 @@ pub(super) async fn carry_out(
         };
         let guard = next.as_ref().unwrap_or(&fence.guard);
         let highest = location.sound(guard.state())?.highest();
-        if next.is_none() && !matches!(ask.op, Op::Write(_)) {
+        if next.is_none() && !matches!(operation.op, Op::Write(_)) {
             return Ok(Checked::admitted(seen, highest));
         }
         // While the state that was read is still there, an attempt that seemed to fail may still arrive: only
@@ -103,7 +107,13 @@ pub(super) async fn carry_out(
         };
         match effect.put(&seen, &stamped).await? {
             Put::Done => return Ok(Checked::admitted(seen, highest)),
-            Put::Missing => return Ok(audit::reject(&location.name, ask.pass, Reject::Missing)),
+            Put::Missing => {
+                return Ok(audit::reject(
+                    &location.name,
+                    operation.pass,
+                    Reject::Missing,
+                ));
+            }
             Put::Refused => {}
         }
         let now = load(location).await?;

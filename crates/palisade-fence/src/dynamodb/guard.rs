@@ -8,7 +8,7 @@ use aws_sdk_dynamodb::types::{
 use palisade_core::fence::{Op, Pass, Rule, Verdict};
 
 use super::Attributes;
-use super::conditional::{Ask, Effect, Put, carry_out};
+use super::conditional::{Effect, Operation, Put, carry_out};
 use super::error::{Fault, failed};
 use super::location::{Location, Seen, key_name};
 use crate::audit;
@@ -32,7 +32,7 @@ impl Guard {
     /// # Errors
     /// Faults of the database; a stale token is [`Checked::Rejected`].
     pub async fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Checked<()>, Fault> {
-        self.carry_out(Ask::claim(pass.into()), &[]).await
+        self.carry_out(Operation::claim(pass.into()), &[]).await
     }
 
     /// Reads up to 99 items in order to write (rule F3), in one transaction with the fence; a higher token is
@@ -84,7 +84,7 @@ impl Guard {
         items: &[TransactWriteItem],
     ) -> Result<Checked<()>, Fault> {
         in_range(items.len())?;
-        self.carry_out(Ask::write(Some(pass.into()), number), items)
+        self.carry_out(Operation::write(Some(pass.into()), number), items)
             .await
     }
 
@@ -94,17 +94,17 @@ impl Guard {
     /// As [`Guard::write`].
     pub async fn write_tokenless(&self, items: &[TransactWriteItem]) -> Result<Checked<()>, Fault> {
         in_range(items.len())?;
-        self.carry_out(Ask::write(None, None), items).await
+        self.carry_out(Operation::write(None, None), items).await
     }
 
     async fn carry_out(
         &self,
-        ask: Ask<'_>,
+        operation: Operation<'_>,
         items: &[TransactWriteItem],
     ) -> Result<Checked<()>, Fault> {
         let items = items.iter().cloned().map(hitting).collect();
         let effect = Transaction { guard: self, items };
-        let done = carry_out(&self.location, self.rule, ask, &effect).await?;
+        let done = carry_out(&self.location, self.rule, operation, &effect).await?;
         Ok(done.map(|_| ()))
     }
 
@@ -118,11 +118,11 @@ impl Guard {
             .set_key(Some(self.location.key.clone()))
             .build()
             .map_err(failed)?;
-        let mut ask = self.location.client.transact_get_items();
+        let mut request = self.location.client.transact_get_items();
         for get in std::iter::once(&own).chain(gets) {
-            ask = ask.transact_items(TransactGetItem::builder().get(get.clone()).build());
+            request = request.transact_items(TransactGetItem::builder().get(get.clone()).build());
         }
-        let got = match ask.send().await.map_err(Error::from) {
+        let got = match request.send().await.map_err(Error::from) {
             Ok(got) => got,
             Err(Error::TransactionCanceledException(canceled))
                 if conflicts(canceled.cancellation_reasons()) =>
@@ -193,8 +193,8 @@ pub(super) async fn transact(
     items: Vec<TransactWriteItem>,
 ) -> Result<Put, Fault> {
     let deletes: Vec<Option<Delete>> = items.iter().map(|item| item.delete.clone()).collect();
-    let ask = location.client.transact_write_items();
-    let answer = ask.set_transact_items(Some(items)).send().await;
+    let request = location.client.transact_write_items();
+    let answer = request.set_transact_items(Some(items)).send().await;
     let canceled = match answer.map_err(Error::from) {
         Ok(_) => return Ok(Put::Done),
         Err(Error::TransactionCanceledException(canceled)) => canceled,

@@ -82,9 +82,9 @@ impl Guards {
     /// # Errors
     /// The same as [`Guard::claim`]; [`Fault::Argument`] unless 1 to 100 different resources are named.
     pub async fn claim_all(&self, claims: &[(&str, Pass<'_>)]) -> Result<Checked<()>, Fault> {
-        let mut asked = BTreeMap::new();
+        let mut by_name = BTreeMap::new();
         for (resource, pass) in claims {
-            if asked
+            if by_name
                 .insert(*resource, (self.guard(resource)?, *pass))
                 .is_some()
             {
@@ -92,14 +92,18 @@ impl Guards {
                 return Err(Fault::Argument(text));
             }
         }
-        let Some((first, _)) = asked.values().next().filter(|_| asked.len() <= MAX_CLAIMS) else {
-            let text = format!("{} claims; 1 ..= {MAX_CLAIMS} are allowed", asked.len());
+        let Some((first, _)) = by_name
+            .values()
+            .next()
+            .filter(|_| by_name.len() <= MAX_CLAIMS)
+        else {
+            let text = format!("{} claims; 1 ..= {MAX_CLAIMS} are allowed", by_name.len());
             return Err(Fault::Argument(text));
         };
         for attempt in 0..ATTEMPTS {
             back_off(attempt).await.map_err(Fault::Random)?;
             let (mut items, mut raises) = (Vec::new(), false);
-            for (guard, pass) in asked.values() {
+            for (guard, pass) in by_name.values() {
                 let seen = guard.location.load().await?;
                 let mut next = seen.fence.clone().unwrap_or_default();
                 let verdict = next.guard.decide(self.rule, Some(*pass), Op::Claim, None);
@@ -116,7 +120,7 @@ impl Guards {
             }
             let guards = items.len();
             if !raises || matches!(transact(&first.location, guards, items).await?, Put::Done) {
-                let highest = asked.values().map(|(_, pass)| pass.token).max();
+                let highest = by_name.values().map(|(_, pass)| pass.token).max();
                 return Ok(Checked::admitted((), highest));
             }
         }

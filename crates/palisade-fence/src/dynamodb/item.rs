@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use palisade_core::fence::{FenceState, Pass, Rearm, Rule};
 
 use super::Attributes;
-use super::conditional::{Ask, Effect, Put, carry_out};
+use super::conditional::{Effect, Operation, Put, carry_out};
 use super::error::Fault;
 use super::location::{Location, Seen};
 use crate::checked::Checked;
@@ -48,7 +48,9 @@ impl Item {
     /// # Errors
     /// Faults of the database; a stale token is [`Checked::Rejected`].
     pub async fn claim<'p>(&self, pass: impl Into<Pass<'p>>) -> Result<Checked<()>, Fault> {
-        let done = self.carry_out(Ask::claim(pass.into()), |_| true).await?;
+        let done = self
+            .carry_out(Operation::claim(pass.into()), |_| true)
+            .await?;
         Ok(done.map(|_| ()))
     }
 
@@ -60,7 +62,9 @@ impl Item {
         &self,
         pass: impl Into<Pass<'p>>,
     ) -> Result<Checked<Option<Attributes>>, Fault> {
-        let done = self.carry_out(Ask::read(pass.into()), |_| true).await?;
+        let done = self
+            .carry_out(Operation::read(pass.into()), |_| true)
+            .await?;
         Ok(done.map(found))
     }
 
@@ -78,8 +82,8 @@ impl Item {
         number: Option<Numbered>,
         change: impl Fn(&mut Attributes) -> bool + Send + Sync,
     ) -> Result<Checked<()>, Fault> {
-        let ask = Ask::write(Some(pass.into()), number);
-        Ok(self.carry_out(ask, change).await?.map(|_| ()))
+        let operation = Operation::write(Some(pass.into()), number);
+        Ok(self.carry_out(operation, change).await?.map(|_| ()))
     }
 
     /// A write by code without a token: rejected once the item is fenced (rule F9).
@@ -90,8 +94,8 @@ impl Item {
         &self,
         change: impl Fn(&mut Attributes) -> bool + Send + Sync,
     ) -> Result<Checked<()>, Fault> {
-        let ask = Ask::write(None, None);
-        Ok(self.carry_out(ask, change).await?.map(|_| ()))
+        let operation = Operation::write(None, None);
+        Ok(self.carry_out(operation, change).await?.map(|_| ()))
     }
 
     /// A read for observers: consistent and never rejected. A write must not depend on it.
@@ -123,14 +127,14 @@ impl Item {
 
     async fn carry_out(
         &self,
-        ask: Ask<'_>,
+        operation: Operation<'_>,
         change: impl Fn(&mut Attributes) -> bool + Send + Sync,
     ) -> Result<Checked<Seen>, Fault> {
         let effect = Whole {
             location: &self.location,
             change,
         };
-        carry_out(&self.location, self.rule, ask, &effect).await
+        carry_out(&self.location, self.rule, operation, &effect).await
     }
 }
 

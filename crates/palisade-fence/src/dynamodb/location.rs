@@ -115,7 +115,7 @@ impl Location {
 
     /// Sends one put alone.
     pub(super) async fn send(&self, put: types::Put) -> Result<Put, Fault> {
-        let ask = self
+        let request = self
             .client
             .put_item()
             .table_name(put.table_name)
@@ -123,7 +123,7 @@ impl Location {
             .set_condition_expression(put.condition_expression)
             .set_expression_attribute_names(put.expression_attribute_names)
             .set_expression_attribute_values(put.expression_attribute_values);
-        match ask.send().await.map_err(Error::from) {
+        match request.send().await.map_err(Error::from) {
             Ok(_) => Ok(Put::Done),
             Err(error) if is_refusal(&error) => Ok(Put::Refused),
             Err(error) => Err(failed(error)),
@@ -148,20 +148,20 @@ impl Location {
 
     /// Writes the fence and leaves the attributes; returns whether the fence was still the one that was read.
     async fn set_fence(&self, seen: &Seen, next: &Stamped) -> Result<bool, Fault> {
-        let ask = self
+        let request = self
             .client
             .update_item()
             .table_name(&self.table)
             .set_key(Some(self.key.clone()))
             .update_expression(format!("SET {FENCE} = :palisade_next"))
             .expression_attribute_values(":palisade_next", self.encoded(next)?);
-        let ask = match &seen.text {
-            None => ask.condition_expression(format!("attribute_not_exists({FENCE})")),
-            Some(text) => ask
+        let request = match &seen.text {
+            None => request.condition_expression(format!("attribute_not_exists({FENCE})")),
+            Some(text) => request
                 .condition_expression(format!("{FENCE} = {SEEN}"))
                 .expression_attribute_values(SEEN, AttributeValue::S(text.clone())),
         };
-        match ask.send().await.map_err(Error::from) {
+        match request.send().await.map_err(Error::from) {
             Ok(_) => Ok(true),
             Err(error) if is_refusal(&error) => Ok(false),
             Err(error) => Err(failed(error)),

@@ -149,9 +149,9 @@ impl Folder {
         sequence: Option<Sequence>,
     ) -> Result<Checked<()>, Fault> {
         let path = path(key)?;
-        let said = sequence.map(|_| digest(&path, alter));
+        let checksum = sequence.map(|_| digest(&path, alter));
         let mut locked = self.enter()?;
-        let verdict = locked.decide(self.rule, pass, Op::Write(sequence), said);
+        let verdict = locked.decide(self.rule, pass, Op::Write(sequence), checksum);
         self.answer(&mut locked, verdict, pass, |locked, next| {
             locked.write(next, file(&path), alter)
         })

@@ -51,7 +51,8 @@ pub(super) struct Locked<'a> {
 }
 
 impl<'a> Locked<'a> {
-    /// Takes over the lock, finishes what a crash left, and checks that the folder is as the fence left it.
+    /// Takes over the lock, completes a write that a crash interrupted, and checks that the folder is as the fence
+    /// left it.
     pub(super) fn enter(disk: &'a Disk, lock: OwnedFd, folder: &str) -> Result<Locked<'a>, Fault> {
         let held = match load(disk, folder)? {
             Some(sidecar) => sidecar,

@@ -22,9 +22,9 @@ use tower_service::Service;
 use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::http::answer;
-use crate::http::ask::{Asked, Kind};
 use crate::http::body::{Whole, read_whole};
 use crate::http::counts::Counters;
+use crate::http::fenced_request::{FencedRequest, Kind};
 use crate::http::fingerprint::fingerprint;
 use crate::http::flight::{End, Flight};
 use crate::http::lane::{Lane, Lanes, Place};
@@ -163,19 +163,19 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         F: Future<Output = Result<Response, E>> + Send + 'static,
     {
         let (head, body) = request.into_parts();
-        let asked = match Asked::read(&head, &body, &self.resources) {
-            Ok(asked) => asked,
+        let fenced = match FencedRequest::parse(&head, &body, &self.resources) {
+            Ok(fenced) => fenced,
             Err(problem) => return Ok(self.refused(&head, None, problem)),
         };
-        let Some(asked) = asked else {
+        let Some(fenced) = fenced else {
             self.counters.passed.fetch_add(1, Ordering::Relaxed);
             return service(Request::from_parts(head, body)).await;
         };
-        let (body, whole) = match self.take_in(&asked, body).await {
+        let (body, whole) = match self.take_in(&fenced, body).await {
             Ok(taken) => taken,
-            Err(problem) => return Ok(self.refused(&head, Some(&asked), problem)),
+            Err(problem) => return Ok(self.refused(&head, Some(&fenced), problem)),
         };
-        match self.judge(&asked, &head, &whole).await {
+        match self.judge(&fenced, &head, &whole).await {
             Ok(Admission::Answer(response)) => Ok(response),
             Ok(Admission::Read) => service(Request::from_parts(head, body)).await,
             Ok(Admission::Write(flight)) => {
@@ -183,15 +183,15 @@ impl<M: Marks, R: Resources> Gate<M, R> {
                 self.carry_out(service, request, whole, flight).await
             }
             Err(Refusal::Judged(problem)) => Ok(problem.answer(&head.headers)),
-            Err(Refusal::Unjudged(problem)) => Ok(self.refused(&head, Some(&asked), problem)),
+            Err(Refusal::Unjudged(problem)) => Ok(self.refused(&head, Some(&fenced), problem)),
         }
     }
 
     /// Records a request that is refused before it is judged (rule F13), and answers it.
-    fn refused(&self, head: &Parts, asked: Option<&Asked>, problem: Problem) -> Response {
+    fn refused(&self, head: &Parts, fenced: Option<&FencedRequest>, problem: Problem) -> Response {
         let at = format!("{} {}", head.method, head.uri.path());
-        let resource = asked.map(|asked| asked.resource.as_str());
-        let token = asked.and_then(Asked::token);
+        let resource = fenced.map(|fenced| fenced.resource.as_str());
+        let token = fenced.and_then(FencedRequest::token);
         let reason = problem.code();
         self.counters.refused.count(reason);
         audit::refused(&at, resource, token, reason, problem.message());
@@ -204,11 +204,11 @@ impl<M: Marks, R: Resources> Gate<M, R> {
     }
 
     /// Reads the body of a write before any other request can wait for that write. The body of a read is not read.
-    async fn take_in(&self, asked: &Asked, body: Body) -> Result<(Body, Whole), Problem> {
-        if asked.token().is_none() && self.policy.tokenless == Tokenless::Refused {
+    async fn take_in(&self, fenced: &FencedRequest, body: Body) -> Result<(Body, Whole), Problem> {
+        if fenced.token().is_none() && self.policy.tokenless == Tokenless::Refused {
             return Err(tokenless());
         }
-        match asked.kind {
+        match fenced.kind {
             Kind::Write => {
                 let whole = read_whole(body, &self.policy, &self.room).await?;
                 Ok((Body::empty(), whole))
@@ -217,21 +217,26 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         }
     }
 
-    async fn judge(&self, asked: &Asked, head: &Parts, body: &Whole) -> Result<Admission, Refusal> {
-        let act = match (asked.kind, asked.presented.sequence) {
+    async fn judge(
+        &self,
+        fenced: &FencedRequest,
+        head: &Parts,
+        body: &Whole,
+    ) -> Result<Admission, Refusal> {
+        let act = match (fenced.kind, fenced.presented.sequence) {
             (Kind::Write, None) => Act::Write(None),
             (Kind::Write, Some(sequence)) => {
                 Act::Write(Some((sequence, fingerprint(head, &body.bytes))))
             }
             (Kind::Claim | Kind::Read, _) => Act::Claim,
         };
-        let lane = self.lanes.lane(&asked.resource);
+        let lane = self.lanes.lane(&fenced.resource);
         let judged = self
-            .judge_in(&lane, asked, act, is_grpc(&head.headers))
+            .judge_in(&lane, fenced, act, is_grpc(&head.headers))
             .await;
         drop(lane);
         if judged.is_err() {
-            self.lanes.forget(&asked.resource);
+            self.lanes.forget(&fenced.resource);
         }
         judged
     }
@@ -240,46 +245,46 @@ impl<M: Marks, R: Resources> Gate<M, R> {
     async fn judge_in(
         &self,
         lane: &Lane,
-        asked: &Asked,
+        fenced: &FencedRequest,
         act: Act,
         grpc: bool,
     ) -> Result<Admission, Refusal> {
         let marks = &self.marks;
         if lane.highest().is_none() {
-            let mark = marks.highest(&asked.resource).await.map_err(fault)?;
+            let mark = marks.highest(&fenced.resource).await.map_err(fault)?;
             lane.note(mark);
         }
         let alone = matches!(act, Act::Write(Some(_)))
-            || asked.kind == Kind::Write && self.policy.one_at_a_time;
-        let wants_alone = |highest| match asked.token() {
+            || fenced.kind == Kind::Write && self.policy.one_at_a_time;
+        let wants_alone = |highest| match fenced.token() {
             // The marks reject it.
             token if token < highest => false,
             token => alone || token > highest,
         };
         let place = self.lanes.enter(lane, self.policy.wait, wants_alone).await;
         let place = place.map_err(|_| Refusal::Unjudged(self.busy()))?;
-        let judged = marks.judge(&asked.resource, asked.presented.pass(), act);
+        let judged = marks.judge(&fenced.resource, fenced.presented.pass(), act);
         let admitted = match judged.await.map_err(fault)? {
             Checked::Admitted(admitted) => admitted,
             Checked::Rejected(reject) => return Err(Refusal::Judged(reject.into())),
         };
-        lane.note(asked.token());
-        match asked.kind {
+        lane.note(fenced.token());
+        match fenced.kind {
             Kind::Claim => Ok(Admission::Answer(answer::claimed(admitted.highest, grpc))),
             Kind::Read => Ok(Admission::Read),
-            Kind::Write => self.start(asked, &admitted, place, alone, grpc),
+            Kind::Write => self.start(fenced, &admitted, place, alone, grpc),
         }
     }
 
     fn start(
         &self,
-        asked: &Asked,
+        fenced: &FencedRequest,
         admitted: &Admitted<()>,
         place: Place,
         alone: bool,
         grpc: bool,
     ) -> Result<Admission, Refusal> {
-        let number = asked.token().zip(asked.presented.sequence);
+        let number = fenced.token().zip(fenced.presented.sequence);
         if admitted.repeat {
             let last = place
                 .last()

@@ -9,7 +9,7 @@ use crate::checked::Checked;
 use crate::http::Problem;
 use crate::memory;
 use crate::name::ResourceId;
-use crate::objects::{Ask, Numbered, Request};
+use crate::objects::{Numbered, Operation, Request};
 
 /// Keeps the marks of a fence whose data is elsewhere: [`memory::Store`] for tests,
 /// `palisade_fence::store::Store` if they must survive a restart.
@@ -49,9 +49,9 @@ fn request(resource: &ResourceId, pass: Option<Pass<'_>>, act: Act) -> Request {
     Request {
         resource: resource.clone(),
         by: pass.map(Into::into),
-        ask: match act {
-            Act::Claim => Ask::Claim,
-            Act::Write(number) => Ask::Effect(number.map(numbered)),
+        operation: match act {
+            Act::Claim => Operation::Claim,
+            Act::Write(number) => Operation::Effect(number.map(numbered)),
         },
     }
 }
@@ -85,12 +85,12 @@ impl Marks for crate::store::Store {
         pass: Option<Pass<'_>>,
         act: Act,
     ) -> Result<Checked<()>, Self::Error> {
-        let judged = self.ask(request(resource, pass, act)).await?;
+        let judged = self.submit(request(resource, pass, act)).await?;
         Ok(judged.map(|_| ()))
     }
 
     async fn highest(&self, resource: &ResourceId) -> Result<Option<Token>, Self::Error> {
         let resource = resource.clone();
-        self.look(move |table| table.highest(&resource)).await
+        self.inspect(move |table| table.highest(&resource)).await
     }
 }

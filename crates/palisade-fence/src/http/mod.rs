@@ -60,9 +60,9 @@
 //! in flight, the lease recovery of HDFS and the ledger recovery of BookKeeper.
 
 mod answer;
-mod ask;
 mod body;
 mod counts;
+mod fenced_request;
 mod fingerprint;
 mod flight;
 mod headers;

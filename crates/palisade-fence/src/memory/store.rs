@@ -9,7 +9,7 @@ use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::fence::{Change, Fence, Write};
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::{Ask, Bytes, Credentials, Fault, Limits, Plan, Request, Table, View};
+use crate::objects::{Bytes, Credentials, Fault, Limits, Operation, Plan, Request, Table, View};
 
 /// The store of `palisade store` without the disk: resource → path → bytes.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl Store {
     pub(crate) fn carry_out(&self, request: Request) -> Result<Checked<Option<Bytes>>, Fault> {
         let mut table = self.lock();
         let (id, by) = (request.resource.clone(), request.by.clone());
-        let read = request.ask.reads().cloned();
+        let read = request.operation.reads().cloned();
         let repeat = match table.plan(request)? {
             Plan::Admit(record) if record.is_empty() => false,
             Plan::Admit(record) => {
@@ -105,12 +105,16 @@ impl Resource {
         self.store.view(&self.id)
     }
 
-    fn ask(&self, pass: Option<Pass<'_>>, ask: Ask) -> Result<Checked<Option<Bytes>>, Fault> {
+    fn submit(
+        &self,
+        pass: Option<Pass<'_>>,
+        operation: Operation,
+    ) -> Result<Checked<Option<Bytes>>, Fault> {
         let by = pass.map(Into::into);
         self.store.carry_out(Request {
             resource: self.id.clone(),
             by,
-            ask,
+            operation,
         })
     }
 }
@@ -119,23 +123,23 @@ impl Fence for Resource {
     type Error = Fault;
 
     async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
-        Ok(self.ask(Some(pass), Ask::Claim)?.map(|_| ()))
+        Ok(self.submit(Some(pass), Operation::Claim)?.map(|_| ()))
     }
 
     async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let read = self.ask(Some(pass), Ask::Read(ObjectPath::new(key)?))?;
+        let read = self.submit(Some(pass), Operation::Read(ObjectPath::new(key)?))?;
         Ok(read.map(|object| object.map(|bytes| bytes.to_vec())))
     }
 
     async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
         let path = ObjectPath::new(write.key)?;
-        let ask = Ask::write(path, write.change.into(), write.sequence);
-        Ok(self.ask(Some(pass), ask)?.map(|_| ()))
+        let operation = Operation::write(path, write.change.into(), write.sequence);
+        Ok(self.submit(Some(pass), operation)?.map(|_| ()))
     }
 
     async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
-        let ask = Ask::write(ObjectPath::new(key)?, change.into(), None);
-        Ok(self.ask(None, ask)?.map(|_| ()))
+        let operation = Operation::write(ObjectPath::new(key)?, change.into(), None);
+        Ok(self.submit(None, operation)?.map(|_| ()))
     }
 
     async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {

@@ -12,7 +12,7 @@ use super::session::{Shown, in_transaction};
 use crate::checked::Checked;
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
-use crate::sql::{Fault, asked, recordable, rule_on};
+use crate::sql::{Fault, decide_all, in_name_order, recordable};
 
 /// Locks the rows in the order of the list, so that no two transactions wait for each other, and creates
 /// missing rows. Existing rows are not changed: the snapshot must still show the previous holder.
@@ -40,7 +40,8 @@ WHERE resource = ? AND token = ? AND sequence = ?";
 /// a token or a whole [`Pass`]. It costs three round trips, and a fourth when the connection shows a new
 /// token.
 ///
-/// If a newer holder has been here, the answer is [`Checked::Rejected`]: **roll back**, and write nothing more.
+/// If a newer holder has claimed the resource, the answer is [`Checked::Rejected`]: **roll back**, and write
+/// nothing more.
 ///
 /// # Errors
 /// [`Fault::ReadBeforeClaim`]; faults of the database.
@@ -157,19 +158,19 @@ impl Guard {
         op: Op,
         digest: Option<u64>,
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let asked = asked(claims)?;
-        let names: Vec<&str> = asked.keys().copied().collect();
+        let claims = in_name_order(claims)?;
+        let names: Vec<&str> = claims.keys().copied().collect();
         let (rows, mut shown) = take(tx, &names).await?;
-        let (ruled, checked) = rule_on(self.rule, &asked, &rows, op, digest)?;
-        let mut news = false;
-        for (resource, pass) in &asked {
-            news |= shown.set(resource, checked.is_admitted().then_some(pass.token));
+        let (decided, checked) = decide_all(self.rule, &claims, &rows, op, digest)?;
+        let mut changed = false;
+        for (resource, pass) in &claims {
+            changed |= shown.set(resource, checked.is_admitted().then_some(pass.token));
         }
-        for one in &ruled {
+        for one in &decided {
             store(tx, one.resource, &one.row).await?;
         }
-        if news {
-            shown.tell(tx).await?;
+        if changed {
+            shown.send(tx).await?;
         }
         Ok(checked)
     }

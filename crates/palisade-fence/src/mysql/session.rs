@@ -60,7 +60,7 @@ impl Shown {
         true
     }
 
-    pub(super) async fn tell(&self, tx: &mut Transaction<'_>) -> Result<(), Fault> {
+    pub(super) async fn send(&self, tx: &mut Transaction<'_>) -> Result<(), Fault> {
         let lines = self
             .0
             .iter()

@@ -12,7 +12,7 @@ use crate::checked::{Admitted, Checked};
 use crate::fence::{Change, Fence, Write};
 use crate::guard_row::{Corrupt, GuardRow};
 use crate::name::ObjectPath;
-use crate::objects::{Alter, Ask};
+use crate::objects::{Alter, Operation};
 use crate::stamped::{ATTEMPTS, back_off};
 
 const MAX_PARTS: usize = 1_000;
@@ -38,12 +38,12 @@ impl Resource {
     async fn carry_out(
         &self,
         pass: Option<Pass<'_>>,
-        ask: Ask,
+        operation: Operation,
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
         let mut uploaded = None;
         for attempt in 0..ATTEMPTS {
             back_off(attempt).await.map_err(Fault::Random)?;
-            match self.try_once(pass, &ask, &mut uploaded).await? {
+            match self.try_once(pass, &operation, &mut uploaded).await? {
                 Step::Done(answer) => {
                     if let Checked::Rejected(reject) = &answer {
                         audit::rejected(&self.files.name, pass, reject);
@@ -59,16 +59,16 @@ impl Resource {
     async fn try_once(
         &self,
         pass: Option<Pass<'_>>,
-        ask: &Ask,
+        operation: &Operation,
         uploaded: &mut Option<String>,
     ) -> Result<Step, Fault> {
         let Some(seen) = self.files.load().await? else {
             return self.first(pass).await;
         };
-        let digest = ask.numbered().map(|numbered| numbered.digest);
+        let digest = operation.numbered().map(|numbered| numbered.digest);
         let guard = &seen.document.fence.guard;
-        match self.sound(guard.decide(self.rule, pass, ask.op(), digest))? {
-            Verdict::Admit(next) => self.admit(&seen, next, ask, pass, uploaded).await,
+        match self.sound(guard.decide(self.rule, pass, operation.op(), digest))? {
+            Verdict::Admit(next) => self.admit(&seen, next, operation, pass, uploaded).await,
             Verdict::Repeat => Ok(Step::Done(Checked::Admitted(Admitted {
                 value: None,
                 highest: self.sound(guard.state())?.highest(),
@@ -116,7 +116,7 @@ impl Resource {
         &self,
         seen: &Seen,
         next: Option<GuardRow>,
-        ask: &Ask,
+        operation: &Operation,
         pass: Option<Pass<'_>>,
         uploaded: &mut Option<String>,
     ) -> Result<Step, Fault> {
@@ -126,7 +126,7 @@ impl Resource {
             document.fence.guard = next;
         }
         let highest = self.sound(document.fence.guard.state())?.highest();
-        if let Ask::Write { path, alter, .. } = ask {
+        if let Operation::Write { path, alter, .. } = operation {
             if matches!(alter, Alter::Delete) && document.keys.remove(path.as_str()).is_none() {
                 return Ok(Step::Done(Checked::Rejected(Reject::Missing)));
             }
@@ -134,12 +134,12 @@ impl Resource {
             self.place(&mut document, path, alter, token, uploaded)
                 .await?;
         }
-        let writes = matches!(ask, Ask::Write { .. });
+        let writes = matches!(operation, Operation::Write { .. });
         if (writes || raises) && !self.files.replace_manifest(Some(seen), document).await? {
             return Ok(Step::Again);
         }
-        match ask {
-            Ask::Read(path) => match self.fetch(&seen.document, path).await? {
+        match operation {
+            Operation::Read(path) => match self.fetch(&seen.document, path).await? {
                 Some(value) => Ok(Step::Done(Checked::admitted(value, highest))),
                 None => Ok(Step::Again),
             },
@@ -232,23 +232,26 @@ impl Fence for Resource {
     type Error = Fault;
 
     async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
-        Ok(self.carry_out(Some(pass), Ask::Claim).await?.map(|_| ()))
+        Ok(self
+            .carry_out(Some(pass), Operation::Claim)
+            .await?
+            .map(|_| ()))
     }
 
     async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        self.carry_out(Some(pass), Ask::Read(ObjectPath::new(key)?))
+        self.carry_out(Some(pass), Operation::Read(ObjectPath::new(key)?))
             .await
     }
 
     async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
         let path = ObjectPath::new(write.key)?;
-        let ask = Ask::write(path, write.change.into(), write.sequence);
-        Ok(self.carry_out(Some(pass), ask).await?.map(|_| ()))
+        let operation = Operation::write(path, write.change.into(), write.sequence);
+        Ok(self.carry_out(Some(pass), operation).await?.map(|_| ()))
     }
 
     async fn write_tokenless(&self, key: &str, change: Change<'_>) -> Result<Checked<()>, Fault> {
-        let ask = Ask::write(ObjectPath::new(key)?, change.into(), None);
-        Ok(self.carry_out(None, ask).await?.map(|_| ()))
+        let operation = Operation::write(ObjectPath::new(key)?, change.into(), None);
+        Ok(self.carry_out(None, operation).await?.map(|_| ()))
     }
 
     async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {

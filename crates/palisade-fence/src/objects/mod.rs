@@ -27,7 +27,7 @@ pub(crate) use request::Alter;
 pub(crate) use request::Credentials;
 #[cfg(feature = "http")]
 pub(crate) use request::Numbered;
-pub(crate) use request::{Ask, Request};
+pub(crate) use request::{Operation, Request};
 #[cfg(feature = "store")]
 pub(crate) use table::Record;
 pub(crate) use table::{Plan, Table};

@@ -13,7 +13,7 @@ pub(crate) struct Request {
     pub(crate) resource: ResourceId,
     /// `None`: a write by code without a token.
     pub(crate) by: Option<Credentials>,
-    pub(crate) ask: Ask,
+    pub(crate) operation: Operation,
 }
 
 /// A [`Pass`] that owns its names.
@@ -25,7 +25,7 @@ pub(crate) struct Credentials {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Ask {
+pub(crate) enum Operation {
     Claim,
     Read(ObjectPath),
     Write {
@@ -70,7 +70,7 @@ impl Request {
         Request {
             resource,
             by: None,
-            ask: Ask::Rearm {
+            operation: Operation::Rearm {
                 floor,
                 authority: authority.cloned(),
                 lower_from,
@@ -84,7 +84,7 @@ impl Request {
     /// An upper bound on the size of its record in a log, and roughly its size in a queue.
     pub(crate) fn size(&self) -> usize {
         let by = self.by.as_ref().map_or(0, Credentials::size);
-        RECORD_BYTES + self.resource.as_str().len() + by + self.ask.size()
+        RECORD_BYTES + self.resource.as_str().len() + by + self.operation.size()
     }
 }
 
@@ -121,14 +121,14 @@ impl From<Pass<'_>> for Credentials {
     }
 }
 
-impl Ask {
+impl Operation {
     /// Creates a write. Its digest is computed here, by the caller, so that no other request waits for it.
-    pub(crate) fn write(path: ObjectPath, alter: Alter, sequence: Option<Sequence>) -> Ask {
+    pub(crate) fn write(path: ObjectPath, alter: Alter, sequence: Option<Sequence>) -> Operation {
         let numbered = sequence.map(|sequence| Numbered {
             sequence,
             digest: digest(&path, &alter),
         });
-        Ask::Write {
+        Operation::Write {
             path,
             alter,
             numbered,
@@ -138,24 +138,24 @@ impl Ask {
     /// Returns the object that a read with a token requests.
     pub(crate) const fn reads(&self) -> Option<&ObjectPath> {
         match self {
-            Ask::Read(path) => Some(path),
+            Operation::Read(path) => Some(path),
             _ => None,
         }
     }
 
     pub(crate) const fn numbered(&self) -> Option<&Numbered> {
         match self {
-            Ask::Claim | Ask::Read(_) | Ask::Rearm { .. } => None,
-            Ask::Write { numbered, .. } => numbered.as_ref(),
+            Operation::Claim | Operation::Read(_) | Operation::Rearm { .. } => None,
+            Operation::Write { numbered, .. } => numbered.as_ref(),
             #[cfg(feature = "http")]
-            Ask::Effect(numbered) => numbered.as_ref(),
+            Operation::Effect(numbered) => numbered.as_ref(),
         }
     }
 
     pub(crate) const fn op(&self) -> Op {
         match self {
-            Ask::Claim | Ask::Rearm { .. } => Op::Claim,
-            Ask::Read(_) => Op::Read,
+            Operation::Claim | Operation::Rearm { .. } => Op::Claim,
+            Operation::Read(_) => Op::Read,
             _ => match self.numbered() {
                 None => Op::Write(None),
                 Some(numbered) => Op::Write(Some(numbered.sequence)),
@@ -165,14 +165,14 @@ impl Ask {
 }
 
 #[cfg(feature = "store")]
-impl Ask {
+impl Operation {
     fn size(&self) -> usize {
         match self {
-            Ask::Claim | Ask::Rearm { .. } => 0,
+            Operation::Claim | Operation::Rearm { .. } => 0,
             #[cfg(feature = "http")]
-            Ask::Effect(_) => 0,
-            Ask::Read(path) => path.as_str().len(),
-            Ask::Write { path, alter, .. } => path.as_str().len() + alter.bytes().len(),
+            Operation::Effect(_) => 0,
+            Operation::Read(path) => path.as_str().len(),
+            Operation::Write { path, alter, .. } => path.as_str().len() + alter.bytes().len(),
         }
     }
 }

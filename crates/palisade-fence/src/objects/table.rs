@@ -8,7 +8,7 @@ use palisade_core::fence::{FenceRecord, Rearm, Reject, Rule, Verdict};
 
 use crate::admin::Listed;
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::request::{Alter, Ask, Credentials, Request};
+use crate::objects::request::{Alter, Credentials, Operation, Request};
 use crate::objects::{Bytes, Fault, Limits, Resource, View};
 
 /// Every resource of a store.
@@ -58,14 +58,18 @@ impl Table {
 
     /// Decides a request; changes nothing.
     pub(crate) fn plan(&self, request: Request) -> Result<Plan, Fault> {
-        let Request { resource, by, ask } = request;
+        let Request {
+            resource,
+            by,
+            operation,
+        } = request;
         let stored = self.resources.get(&resource);
         let fence = stored.map_or(&FenceRecord::EMPTY, |stored| &stored.fence);
-        if let Ask::Rearm {
+        if let Operation::Rearm {
             floor,
             authority,
             lower_from,
-        } = &ask
+        } = &operation
         {
             let with = Rearm {
                 floor: *floor,
@@ -73,12 +77,12 @@ impl Table {
                 lower_from: *lower_from,
             };
             let armed = fence.state.rearmed(&with)?;
-            return self.admit(resource, Some(armed.into()), ask);
+            return self.admit(resource, Some(armed.into()), operation);
         }
         let pass = by.as_ref().map(Credentials::as_pass);
-        let digest = ask.numbered().map(|numbered| numbered.digest);
-        match fence.decide(self.rule, pass, ask.op(), digest) {
-            Verdict::Admit(next) => self.admit(resource, next, ask),
+        let digest = operation.numbered().map(|numbered| numbered.digest);
+        match fence.decide(self.rule, pass, operation.op(), digest) {
+            Verdict::Admit(next) => self.admit(resource, next, operation),
             Verdict::Repeat => Ok(Plan::Repeat),
             Verdict::Reject(reject) => Ok(Plan::Reject(reject)),
         }
@@ -88,10 +92,10 @@ impl Table {
         &self,
         resource: ResourceId,
         fence: Option<FenceRecord>,
-        ask: Ask,
+        operation: Operation,
     ) -> Result<Plan, Fault> {
-        let change = match ask {
-            Ask::Write { path, alter, .. } => Some((path, alter)),
+        let change = match operation {
+            Operation::Write { path, alter, .. } => Some((path, alter)),
             _ => None,
         };
         let record = Record {

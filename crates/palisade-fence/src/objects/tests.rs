@@ -8,12 +8,12 @@ fn table(limits: Limits) -> Table {
     Table::new(Rule::CLAIM, limits)
 }
 
-fn request(token: u64, ask: Ask) -> Request {
+fn request(token: u64, operation: Operation) -> Request {
     let by = Some(Pass::new(Token::new(token).unwrap()).into());
     Request {
         resource: ResourceId::new("r").unwrap(),
         by,
-        ask,
+        operation,
     }
 }
 
@@ -21,7 +21,7 @@ fn write(token: u64, path: &str, alter: Alter, sequence: Option<u64>) -> Request
     let path = ObjectPath::new(path).unwrap();
     request(
         token,
-        Ask::write(path, alter, sequence.and_then(Sequence::new)),
+        Operation::write(path, alter, sequence.and_then(Sequence::new)),
     )
 }
 
@@ -122,7 +122,7 @@ fn a_number_is_not_reused_for_another_write() {
     );
     assert_eq!(text(&t, "/f").as_deref(), Some("a"));
     // A claim or an unnumbered write in between keeps the digest of the last number.
-    let _ = run(&mut t, request(1, Ask::Claim));
+    let _ = run(&mut t, request(1, Operation::Claim));
     let _ = run(&mut t, write(1, "/h", put("h"), None));
     assert_eq!(
         run(&mut t, write(1, "/f", append("a"), Some(1))).unwrap(),
@@ -175,7 +175,7 @@ fn its_records_reproduce_it() {
     let mut t = table(Limits::DEFAULT);
     let _ = run(&mut t, write(3, "/f", append("a"), Some(1)));
     let _ = run(&mut t, write(3, "/g", put("b"), None));
-    let _ = run(&mut t, request(4, Ask::Claim));
+    let _ = run(&mut t, request(4, Operation::Claim));
     let mut again = table(Limits::DEFAULT);
     t.records().for_each(|record| again.apply(record));
     assert_eq!((&t.resources, t.bytes()), (&again.resources, again.bytes()));
@@ -192,7 +192,7 @@ fn lists_by_prefix_in_name_order() {
             Request {
                 resource,
                 by,
-                ask: Ask::Claim,
+                operation: Operation::Claim,
             },
         );
     }
@@ -215,7 +215,7 @@ fn a_newer_token_clears_the_digest() {
     for (request, kept) in [
         (write(1, "/f", put("a"), Some(7)), true),
         (write(1, "/f", put("b"), None), true),
-        (request(2, Ask::Claim), false),
+        (request(2, Operation::Claim), false),
     ] {
         assert_eq!(run(&mut t, request).unwrap(), "admit");
         assert_eq!(digest(&t).is_some(), kept);

@@ -100,7 +100,7 @@ impl Column {
             int(token.get()),
             int(bound(self.rule)),
         ];
-        let rows = tx.ask(&self.raise, &arguments).await?.len();
+        let rows = tx.run(&self.raise, &arguments).await?.len();
         self.explain(tx, key, token, rows as u64).await
     }
 
@@ -157,7 +157,7 @@ impl Column {
         key: &str,
         token: Token,
     ) -> Result<Option<Reject>, Fault> {
-        let rows = tx.ask(sql, &[Arg::Text(Some(key))]).await?;
+        let rows = tx.run(sql, &[Arg::Text(Some(key))]).await?;
         match rows.first() {
             Some(row) => Ok(judge(self.rule, row.int(0).unwrap_or(0), token)?),
             None => Ok(Some(Reject::Missing)),

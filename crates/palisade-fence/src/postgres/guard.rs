@@ -8,15 +8,15 @@ use palisade_core::fence::{Op, Pass, Rule, Sequence};
 use super::session::{Arg, Row, Session};
 use crate::checked::Checked;
 use crate::guard_row::{GuardRow, Numbered, Recorded};
-use crate::sql::{Fault, asked, recordable, rule_on};
+use crate::sql::{Fault, decide_all, in_name_order, recordable};
 
 /// Locks the rows in name order, so that no two transactions wait for each other; returns none unless all
 /// exist. It **writes** them: see the module's section on isolation. The setting is for the trigger.
-const TAKE: &str = "WITH asked AS MATERIALIZED (
+const TAKE: &str = "WITH claims AS MATERIALIZED (
     SELECT resource FROM palisade_fence WHERE resource = ANY($1)
         AND (SELECT count(*) FROM palisade_fence WHERE resource = ANY($1)) = cardinality($1)
     ORDER BY resource FOR UPDATE)
-UPDATE palisade_fence AS g SET updated_at = clock_timestamp() FROM asked WHERE g.resource = asked.resource
+UPDATE palisade_fence AS g SET updated_at = clock_timestamp() FROM claims WHERE g.resource = claims.resource
 RETURNING g.resource::text, g.authority::text, g.lock::text, g.token, g.written::int::bigint, g.sequence,
     g.digest, g.result, set_config('palisade.tokens',
         (coalesce(nullif(current_setting('palisade.tokens', true), ''), '{}')::jsonb
@@ -41,7 +41,8 @@ const FORGET: &str = "SELECT set_config('palisade.tokens', '', true)";
 /// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
 /// a token or a whole [`Pass`]. It costs one round trip, and a second one when it raises.
 ///
-/// If a newer holder has been here, the answer is [`Checked::Rejected`]: **roll back**, and write nothing more.
+/// If a newer holder has claimed the resource, the answer is [`Checked::Rejected`]: **roll back**, and write
+/// nothing more.
 ///
 /// # Errors
 /// Faults of the database.
@@ -131,7 +132,7 @@ impl Guard {
             int(sequence.get()),
             Arg::Bytes(Some(result)),
         ];
-        match tx.ask(RECORD, &arguments).await?.len() {
+        match tx.run(RECORD, &arguments).await?.len() {
             1 => Ok(()),
             _ => Err(Fault::Argument(format!(
                 "{resource}: the last write there is not number {sequence} of token {token}"
@@ -159,14 +160,14 @@ impl Guard {
         op: Op,
         digest: Option<u64>,
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let asked = asked(claims)?;
-        let rows = take(tx, &asked).await?;
-        let (ruled, checked) = rule_on(self.rule, &asked, &rows, op, digest)?;
-        for one in ruled.iter().filter(|one| one.changed) {
+        let claims = in_name_order(claims)?;
+        let rows = take(tx, &claims).await?;
+        let (decided, checked) = decide_all(self.rule, &claims, &rows, op, digest)?;
+        for one in decided.iter().filter(|one| one.changed) {
             store(tx, one.resource, &one.row).await?;
         }
         if !checked.is_admitted() {
-            tx.ask(FORGET, &[]).await?;
+            tx.run(FORGET, &[]).await?;
         }
         Ok(checked)
     }
@@ -175,17 +176,17 @@ impl Guard {
 /// Locks the rows of these resources until the transaction ends, and creates missing rows.
 async fn take<S: Session>(
     tx: &mut S,
-    asked: &BTreeMap<&str, Pass<'_>>,
+    claims: &BTreeMap<&str, Pass<'_>>,
 ) -> Result<BTreeMap<String, GuardRow>, Fault> {
-    let names: Vec<String> = asked.keys().map(|name| (*name).to_owned()).collect();
-    let tokens = asked.values().map(|pass| pass.token.to_string()).collect();
+    let names: Vec<String> = claims.keys().map(|name| (*name).to_owned()).collect();
+    let tokens = claims.values().map(|pass| pass.token.to_string()).collect();
     let arguments = [Arg::Texts(names.clone()), Arg::Texts(tokens)];
-    let mut rows = tx.ask(TAKE, &arguments).await?;
-    if rows.len() < asked.len() {
-        tx.ask(CREATE, &[Arg::Texts(names)]).await?;
-        rows = tx.ask(TAKE, &arguments).await?;
+    let mut rows = tx.run(TAKE, &arguments).await?;
+    if rows.len() < claims.len() {
+        tx.run(CREATE, &[Arg::Texts(names)]).await?;
+        rows = tx.run(TAKE, &arguments).await?;
     }
-    if rows.len() < asked.len() {
+    if rows.len() < claims.len() {
         let text = "a guard row vanished: is row level security hiding it?";
         return Err(Fault::Argument(text.to_owned()));
     }
@@ -222,7 +223,7 @@ async fn store<S: Session>(tx: &mut S, resource: &str, row: &GuardRow) -> Result
         Arg::Int(row.recorded.digest),
         Arg::Bytes(row.recorded.result.as_deref()),
     ];
-    match tx.ask(STORE, &arguments).await?.len() {
+    match tx.run(STORE, &arguments).await?.len() {
         1 => Ok(()),
         _ => Err(Fault::Argument(format!(
             "{resource}: the guard row could not be written"

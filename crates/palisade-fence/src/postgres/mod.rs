@@ -22,7 +22,7 @@
 //! transaction. The error of a statement that a trigger rejected becomes a rejection with [`Fault::rejected`].
 //!
 //! **Isolation.** At READ COMMITTED (the default) a claim waits for the transaction that has the guard row
-//! and then sees what that one committed, and so does every read after the claim. At REPEATABLE READ and
+//! and then sees that transaction's writes, and so does every read after the claim. At REPEATABLE READ and
 //! SERIALIZABLE the waiting transaction cannot see it, and the database aborts it instead:
 //! it is [`FaultKind::Retry`], nothing happened, begin again. This works because every operation writes
 //! the guard row, even when the mark stays the same: with only a lock, such a transaction would continue with

@@ -53,7 +53,7 @@ impl<S: Session> Admin for Operator<'_, S> {
 
     async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
         ResourceId::new(resource)?;
-        let rows = self.0.ask(SHOW, &[Arg::Text(Some(resource))]).await?;
+        let rows = self.0.run(SHOW, &[Arg::Text(Some(resource))]).await?;
         let state = rows
             .into_iter()
             .next()
@@ -70,7 +70,7 @@ impl<S: Session> Admin for Operator<'_, S> {
         let limit = Arg::Int(Some(i64::from(limit)));
         let arguments = [Arg::Text(Some(prefix)), Arg::Text(after), limit];
         let mut listed = Vec::new();
-        for mut row in self.0.ask(LIST, &arguments).await? {
+        for mut row in self.0.run(LIST, &arguments).await? {
             let resource = row.text(0).unwrap_or_default();
             let state = guard_row(&mut row).state()?;
             listed.push(Listed { resource, state });
@@ -80,7 +80,7 @@ impl<S: Session> Admin for Operator<'_, S> {
 
     async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Fault> {
         ResourceId::new(resource)?;
-        self.0.ask(ALLOW, &[Arg::Text(Some("on"))]).await?;
+        self.0.run(ALLOW, &[Arg::Text(Some("on"))]).await?;
         let number = |token: Token| bigint(token.get());
         let arguments = [
             Arg::Text(Some(resource)),
@@ -88,8 +88,8 @@ impl<S: Session> Admin for Operator<'_, S> {
             Arg::Text(with.authority.map(AuthorityId::as_str)),
             Arg::Int(with.lower_from.map(number)),
         ];
-        let done = self.0.ask(REARM, &arguments).await?;
-        self.0.ask(ALLOW, &[Arg::Text(Some(""))]).await?;
+        let done = self.0.run(REARM, &arguments).await?;
+        self.0.run(ALLOW, &[Arg::Text(Some(""))]).await?;
         if !done.is_empty() {
             return Ok(());
         }

@@ -73,7 +73,7 @@ impl Records {
         match self.strategy {
             Strategy::Optimistic => {
                 let arguments = [Arg::Text(Some(id)), int(token.get()), self.bound()];
-                match tx.ask(CLAIM, &arguments).await?.first_mut() {
+                match tx.run(CLAIM, &arguments).await?.first_mut() {
                     Some(row) => Ok(Checked::admitted(row.text(0), Some(token))),
                     None => self.why(tx, id, token).await,
                 }
@@ -105,7 +105,7 @@ impl Records {
             Strategy::Optimistic => {
                 let (id_, data) = (Arg::Text(Some(id)), Arg::Text(Some(data)));
                 let arguments = [id_, data, int(token.get()), self.bound()];
-                match tx.ask(OPTIMISTIC, &arguments).await?.len() {
+                match tx.run(OPTIMISTIC, &arguments).await?.len() {
                     1 => Ok(Checked::admitted((), Some(token))),
                     _ => self.why(tx, id, token).await,
                 }
@@ -134,7 +134,7 @@ impl Records {
             return Ok(rejected(id, token, reject));
         }
         let arguments = [Arg::Text(Some(id)), int(token.get())];
-        let deleted = tx.ask(DELETE, &arguments).await?.len();
+        let deleted = tx.run(DELETE, &arguments).await?.len();
         Ok(one_row(id, token, deleted))
     }
 
@@ -147,10 +147,10 @@ impl Records {
         token: Token,
     ) -> Result<Result<Option<String>, Reject>, Fault> {
         let arguments = [Arg::Text(Some(id))];
-        let mut rows = tx.ask(LOCK, &arguments).await?;
+        let mut rows = tx.run(LOCK, &arguments).await?;
         if rows.is_empty() {
-            tx.ask(CREATE, &arguments).await?;
-            rows = tx.ask(LOCK, &arguments).await?;
+            tx.run(CREATE, &arguments).await?;
+            rows = tx.run(LOCK, &arguments).await?;
         }
         let Some(row) = rows.first_mut() else {
             return Ok(Err(Reject::Missing));
@@ -167,7 +167,7 @@ impl Records {
         token: Token,
     ) -> Result<Checked<()>, Fault> {
         let arguments = [Arg::Text(Some(id)), Arg::Text(data), int(token.get())];
-        let set = tx.ask(SET, &arguments).await?.len();
+        let set = tx.run(SET, &arguments).await?.len();
         Ok(one_row(id, token, set))
     }
 
@@ -178,7 +178,7 @@ impl Records {
         id: &str,
         token: Token,
     ) -> Result<Checked<T>, Fault> {
-        let rows = tx.ask(LOOK, &[Arg::Text(Some(id))]).await?;
+        let rows = tx.run(LOOK, &[Arg::Text(Some(id))]).await?;
         let highest = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
         let reject = judge(self.rule, highest, token)?;
         Ok(rejected(id, token, reject.unwrap_or(Reject::Missing)))

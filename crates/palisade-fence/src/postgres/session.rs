@@ -20,7 +20,7 @@ pub(crate) mod sealed {
     pub trait Drives {
         /// Runs one statement and returns all its rows.
         #[doc(hidden)]
-        fn ask(
+        fn run(
             &mut self,
             sql: &str,
             arguments: &[Arg<'_>],

@@ -9,7 +9,7 @@ use super::session::{Arg, Row, Value, sealed::Drives};
 use crate::sql::Fault;
 
 impl Drives for PgConnection {
-    async fn ask(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
         if !self.is_in_transaction() {
             return Err(Fault::NoTransaction);
         }
@@ -22,8 +22,8 @@ impl Drives for PgConnection {
 }
 
 impl Drives for Transaction<'_, Postgres> {
-    async fn ask(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
-        PgConnection::ask(self, sql, arguments).await
+    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+        PgConnection::run(self, sql, arguments).await
     }
 }
 

@@ -8,7 +8,7 @@ use super::session::{Arg, Row, Value, sealed::Drives};
 use crate::sql::Fault;
 
 impl Drives for Transaction<'_> {
-    async fn ask(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+    async fn run(&mut self, sql: &str, arguments: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> = arguments.iter().map(typed).collect();
         // The types are given, so the statement is not prepared first, which would cost another round trip.
         let rows = self.query_typed(sql, &typed).await?;

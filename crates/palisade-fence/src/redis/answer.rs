@@ -8,10 +8,10 @@ use super::fault::Fault;
 use crate::checked::{Admitted, Checked};
 
 /// Reads an answer of fence.lua for a resource; `kind` is the kind of its effect.
-pub(super) fn read(resource: &str, kind: &str, said: Value) -> Result<Checked<Value>, Fault> {
+pub(super) fn read(resource: &str, kind: &str, reply: Value) -> Result<Checked<Value>, Fault> {
     let resource = || resource.to_owned();
-    let Value::Array(parts) = said else {
-        return Err(odd(&[said]));
+    let Value::Array(parts) = reply else {
+        return Err(odd(&[reply]));
     };
     let mut words = parts.iter().map_while(word);
     let mut next = || words.next().unwrap_or_default();
@@ -41,8 +41,8 @@ pub(super) fn read(resource: &str, kind: &str, said: Value) -> Result<Checked<Va
     }
 }
 
-fn odd(said: &[Value]) -> Fault {
-    Fault::Answer(format!("{said:?}"))
+fn odd(reply: &[Value]) -> Fault {
+    Fault::Answer(format!("{reply:?}"))
 }
 
 fn reject(code: &str, what: &str, bound: &str) -> Option<Reject> {

@@ -93,14 +93,14 @@ impl<C: ConnectionLike + Send> Admin for Operator<'_, C> {
         let to = with.floor.to_string();
         let authority = with.authority.map_or("", AuthorityId::as_str);
         let arguments = [to.as_bytes(), authority.as_bytes(), from.as_bytes()];
-        let said = REARM.run(self.0, &[&resource.mark], &arguments).await?;
-        if said == Value::Nil {
+        let reply = REARM.run(self.0, &[&resource.mark], &arguments).await?;
+        if reply == Value::Nil {
             return Ok(());
         }
         let floor = with.floor;
-        match answer::word(&said).and_then(answer::token) {
+        match answer::word(&reply).and_then(answer::token) {
             Some(highest) => Err(FloorTooLow { floor, highest }.into()),
-            None => Err(Fault::Answer(format!("{said:?}"))),
+            None => Err(Fault::Answer(format!("{reply:?}"))),
         }
     }
 }

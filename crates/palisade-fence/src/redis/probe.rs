@@ -12,10 +12,10 @@ use super::fault::Fault;
 /// [`Fault::Evicting`] for `maxmemory-policy allkeys-*`, with or without a `maxmemory` at present;
 /// [`Fault::Replica`]; [`Fault::Answer`] if the server does not report its settings; errors of the server.
 pub async fn probe<C: ConnectionLike>(connection: &mut C) -> Result<(), Fault> {
-    if told(connection, "replication", "role").await? != "master" {
+    if info_field(connection, "replication", "role").await? != "master" {
         return Err(Fault::Replica);
     }
-    let policy = told(connection, "memory", "maxmemory_policy").await?;
+    let policy = info_field(connection, "memory", "maxmemory_policy").await?;
     match policy.as_str() {
         "noeviction" => Ok(()),
         policy if policy.starts_with("volatile-") => Ok(()),
@@ -23,7 +23,7 @@ pub async fn probe<C: ConnectionLike>(connection: &mut C) -> Result<(), Fault> {
     }
 }
 
-async fn told<C: ConnectionLike>(
+async fn info_field<C: ConnectionLike>(
     connection: &mut C,
     section: &str,
     field: &str,

@@ -6,7 +6,7 @@ use redis::{FromRedisValue, Value};
 
 use super::answer;
 use super::fault::Fault;
-use super::script::{Ask, Effect, PLAIN, Script};
+use super::script::{Effect, PLAIN, Request, Script};
 use super::slot::slot;
 use crate::audit;
 use crate::checked::Checked;
@@ -93,8 +93,8 @@ impl Resource {
         connection: &mut C,
         pass: impl Into<Pass<'p>>,
     ) -> Result<Checked<()>, Fault> {
-        let asked = self.ask("claim", Some(pass.into()), None, Effect::NONE);
-        Ok(self.send(connection, asked, None).await?.map(|_| ()))
+        let request = self.request("claim", Some(pass.into()), None, Effect::NONE);
+        Ok(self.send(connection, request, None).await?.map(|_| ()))
     }
 
     /// Reads a string in order to write (rule F3).
@@ -173,18 +173,18 @@ impl Resource {
         effect: Effect<'_>,
         script: Option<&Script>,
     ) -> Result<Checked<T>, Fault> {
-        let asked = self.ask("read", Some(pass), None, effect);
-        value(self.send(connection, asked, script).await?)
+        let request = self.request("read", Some(pass), None, effect);
+        value(self.send(connection, request, script).await?)
     }
 
-    const fn ask<'a>(
+    const fn request<'a>(
         &self,
         op: &'static str,
         pass: Option<Pass<'a>>,
         sequence: Option<Sequence>,
         effect: Effect<'a>,
-    ) -> Ask<'a> {
-        Ask {
+    ) -> Request<'a> {
+        Request {
             rule: self.rule,
             pass,
             op,
@@ -196,22 +196,22 @@ impl Resource {
     async fn send<C: ConnectionLike>(
         &self,
         connection: &mut C,
-        ask: Ask<'_>,
+        request: Request<'_>,
         script: Option<&Script>,
     ) -> Result<Checked<Value>, Fault> {
-        self.belong(ask.effect.keys)?;
-        let (given, max) = (ask.effect.arguments.len(), Resource::MAX_ARGUMENTS);
+        self.belong(request.effect.keys)?;
+        let (given, max) = (request.effect.arguments.len(), Resource::MAX_ARGUMENTS);
         if given > max {
             let text = format!("{given} arguments in one command; 0 ..= {max} are allowed");
             return Err(Fault::Argument(text));
         }
         let text = script.map_or(&*PLAIN, |script| &script.0);
-        let said = ask
+        let reply = request
             .send(connection, text, &self.mark, &self.guarded)
             .await?;
-        let checked = answer::read(self.name(), ask.effect.kind, said)?;
+        let checked = answer::read(self.name(), request.effect.kind, reply)?;
         if let Some(reject) = checked.rejected() {
-            audit::rejected(self.name(), ask.pass, reject);
+            audit::rejected(self.name(), request.pass, reject);
         }
         Ok(checked)
     }
@@ -361,8 +361,8 @@ impl Writing<'_> {
         script: Option<&Script>,
     ) -> Result<Checked<Value>, Fault> {
         let op = self.pass.map_or("tokenless", |_| "write");
-        let asked = self.resource.ask(op, self.pass, self.sequence, effect);
-        self.resource.send(connection, asked, script).await
+        let request = self.resource.request(op, self.pass, self.sequence, effect);
+        self.resource.send(connection, request, script).await
     }
 }
 

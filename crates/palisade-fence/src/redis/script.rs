@@ -92,7 +92,7 @@ fn command(name: &str, script: &str, keys: &[&str], arguments: &[&[u8]]) -> Cmd 
 
 /// A request to the fence. The order of `arguments` is that of `ARGV` in fence.lua.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask<'a> {
+pub(super) struct Request<'a> {
     pub(super) rule: Rule,
     /// `None`: a write without a token.
     pub(super) pass: Option<Pass<'a>>,
@@ -136,7 +136,7 @@ impl Effect<'_> {
     }
 }
 
-impl Ask<'_> {
+impl Request<'_> {
     /// Sends the request; `guarded` are keys whose data proves that the resource is not new.
     pub(super) async fn send<C: ConnectionLike>(
         &self,

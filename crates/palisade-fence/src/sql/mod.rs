@@ -1,16 +1,16 @@
-//! The common part of the fences in SQL databases: which rows to lock, and what their content means. It is
+//! The common part of the fences in SQL databases: which rows to lock, and how their content decides. It is
 //! independent of any database and driver.
 //!
 //! ```text
-//!   claims ──► asked ──► the backend takes the rows ──► rule_on ──► Ruled: the rows from now on
-//!              (name order)                             └ rejected: nothing is written
+//!   claims ──► in_name_order ──► the backend locks the rows ──► decide_all ──► DecidedRow: the next rows
+//!                                                                └ rejected: nothing is written
 //! ```
 
 mod column;
+mod decision;
 mod fault;
-mod ruling;
 
 pub(crate) use column::{bound, judge, valid_id, valid_name};
+pub use decision::Strategy;
+pub(crate) use decision::{decide_all, in_name_order, recordable};
 pub use fault::Fault;
-pub use ruling::Strategy;
-pub(crate) use ruling::{asked, recordable, rule_on};

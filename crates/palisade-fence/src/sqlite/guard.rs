@@ -11,7 +11,7 @@ use super::sticky::show_token;
 use crate::checked::Checked;
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
-use crate::sql::{Fault, asked, recordable, rule_on};
+use crate::sql::{Fault, decide_all, in_name_order, recordable};
 
 /// Takes the write lock, whether the row exists or not; only then is the row read.
 const TAKE: &str =
@@ -33,7 +33,8 @@ WHERE resource = ?1 AND token = ?2 AND sequence = ?3";
 /// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
 /// a token or a whole [`Pass`].
 ///
-/// If a newer holder has been here, the answer is [`Checked::Rejected`]: **roll back**, and write nothing more.
+/// If a newer holder has claimed the resource, the answer is [`Checked::Rejected`]: **roll back**, and write
+/// nothing more.
 ///
 /// # Errors
 /// Faults of the database.
@@ -143,17 +144,17 @@ impl Guard {
         op: Op,
         digest: Option<u64>,
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let asked = asked(claims)?;
+        let claims = in_name_order(claims)?;
         in_transaction(tx)?;
         let mut rows = BTreeMap::new();
-        for resource in asked.keys() {
+        for resource in claims.keys() {
             rows.insert((*resource).to_owned(), take(tx, resource)?);
         }
-        let (ruled, checked) = rule_on(self.rule, &asked, &rows, op, digest)?;
-        for one in ruled.iter().filter(|one| one.changed) {
+        let (decided, checked) = decide_all(self.rule, &claims, &rows, op, digest)?;
+        for one in decided.iter().filter(|one| one.changed) {
             store(tx, one.resource, &one.row)?;
         }
-        for (resource, pass) in &asked {
+        for (resource, pass) in &claims {
             show_token(tx, resource, checked.is_admitted().then_some(pass.token))?;
         }
         Ok(checked)

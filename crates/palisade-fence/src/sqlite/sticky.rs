@@ -116,14 +116,14 @@ pub(super) fn show_token(
     token: Option<Token>,
 ) -> Result<(), Fault> {
     let token = token.map(|token| int(token.get()));
-    let told = || {
+    let set_token = || {
         let mut statement = tx.prepare_cached("SELECT palisade_token(?1, ?2)")?;
         statement.query_row(params![resource, token], |_| Ok(()))
     };
-    match told() {
+    match set_token() {
         Err(error) if unregistered(&error.to_string()) => {
             register(tx)?;
-            Ok(told()?)
+            Ok(set_token()?)
         }
         other => Ok(other?),
     }

@@ -150,7 +150,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<(ResourceId, View)>, StoreError> {
         let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
-        self.look(move |table| {
+        self.inspect(move |table| {
             let found = table.list(&prefix, after.as_deref());
             found
                 .take(limit)
@@ -202,7 +202,10 @@ impl Store {
     }
 
     /// Puts an operation in the queue and waits for its answer.
-    pub(crate) async fn ask(&self, request: Request) -> Result<Checked<Option<Bytes>>, StoreError> {
+    pub(crate) async fn submit(
+        &self,
+        request: Request,
+    ) -> Result<Checked<Option<Bytes>>, StoreError> {
         let kib = u32::try_from(request.size() / 1024 + 1).unwrap_or(u32::MAX);
         // An operation larger than the whole queue waits until the queue is empty.
         let permits = self
@@ -213,7 +216,7 @@ impl Store {
             .await;
         let permit = permits.map_err(|_| self.gone())?;
         let (reply, answer) = oneshot::channel::<Answer>();
-        self.send(Job::Ask {
+        self.send(Job::Decide {
             request,
             reply,
             _permit: permit,
@@ -222,12 +225,12 @@ impl Store {
     }
 
     /// Runs `f` on the table between two batches, when all of it is on stable storage.
-    pub(crate) async fn look<T: Send + 'static>(
+    pub(crate) async fn inspect<T: Send + 'static>(
         &self,
         f: impl FnOnce(&Table) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        self.send(Job::Look(Box::new(move |table| {
+        self.send(Job::Inspect(Box::new(move |table| {
             // The caller may be gone.
             let _ = reply.send(f(table));
         })))?;

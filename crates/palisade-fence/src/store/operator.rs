@@ -12,7 +12,7 @@ impl Admin for Store {
 
     async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, StoreError> {
         let resource = ResourceId::new(resource).map_err(Fault::from)?;
-        let view = self.look(move |table| table.view(&resource)).await?;
+        let view = self.inspect(move |table| table.view(&resource)).await?;
         Ok(view.map(|view| view.fence))
     }
 
@@ -23,13 +23,13 @@ impl Admin for Store {
         limit: u32,
     ) -> Result<Vec<Listed>, StoreError> {
         let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
-        self.look(move |table| table.fences(&prefix, after.as_deref(), limit))
+        self.inspect(move |table| table.fences(&prefix, after.as_deref(), limit))
             .await
     }
 
     async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), StoreError> {
         let resource = ResourceId::new(resource).map_err(Fault::from)?;
-        let done = self.ask(Request::rearm(resource, with)).await;
+        let done = self.submit(Request::rearm(resource, with)).await;
         done.map(|_| ())
     }
 }

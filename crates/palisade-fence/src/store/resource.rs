@@ -5,7 +5,7 @@ use palisade_core::fence::Pass;
 use crate::checked::Checked;
 use crate::fence::{Change, Fence, Write};
 use crate::name::{ObjectPath, ResourceId};
-use crate::objects::{Ask, Bytes, Request, View};
+use crate::objects::{Bytes, Operation, Request, View};
 use crate::store::{Store, StoreError};
 
 /// One resource of a [`Store`]. Every answer waits until the state that it reports is on stable storage.
@@ -32,20 +32,20 @@ impl Resource {
     /// [`StoreError::Stopped`].
     pub async fn view(&self) -> Result<Option<View>, StoreError> {
         let id = self.id.clone();
-        self.store.look(move |table| table.view(&id)).await
+        self.store.inspect(move |table| table.view(&id)).await
     }
 
-    async fn ask(
+    async fn submit(
         &self,
         pass: Option<Pass<'_>>,
-        ask: Ask,
+        operation: Operation,
     ) -> Result<Checked<Option<Bytes>>, StoreError> {
         let by = pass.map(Into::into);
         self.store
-            .ask(Request {
+            .submit(Request {
                 resource: self.id.clone(),
                 by,
-                ask,
+                operation,
             })
             .await
     }
@@ -55,7 +55,7 @@ impl Fence for Resource {
     type Error = StoreError;
 
     async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, StoreError> {
-        Ok(self.ask(Some(pass), Ask::Claim).await?.map(|_| ()))
+        Ok(self.submit(Some(pass), Operation::Claim).await?.map(|_| ()))
     }
 
     async fn read(
@@ -64,15 +64,15 @@ impl Fence for Resource {
         key: &str,
     ) -> Result<Checked<Option<Vec<u8>>>, StoreError> {
         let read = self
-            .ask(Some(pass), Ask::Read(ObjectPath::new(key)?))
+            .submit(Some(pass), Operation::Read(ObjectPath::new(key)?))
             .await?;
         Ok(read.map(|object| object.map(|bytes| bytes.to_vec())))
     }
 
     async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, StoreError> {
         let path = ObjectPath::new(write.key)?;
-        let ask = Ask::write(path, write.change.into(), write.sequence);
-        Ok(self.ask(Some(pass), ask).await?.map(|_| ()))
+        let operation = Operation::write(path, write.change.into(), write.sequence);
+        Ok(self.submit(Some(pass), operation).await?.map(|_| ()))
     }
 
     async fn write_tokenless(
@@ -80,15 +80,15 @@ impl Fence for Resource {
         key: &str,
         change: Change<'_>,
     ) -> Result<Checked<()>, StoreError> {
-        let ask = Ask::write(ObjectPath::new(key)?, change.into(), None);
-        Ok(self.ask(None, ask).await?.map(|_| ()))
+        let operation = Operation::write(ObjectPath::new(key)?, change.into(), None);
+        Ok(self.submit(None, operation).await?.map(|_| ()))
     }
 
     async fn observe(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let (id, path) = (self.id.clone(), ObjectPath::new(key)?);
         let object = self
             .store
-            .look(move |table| table.object(&id, &path))
+            .inspect(move |table| table.object(&id, &path))
             .await?;
         Ok(object.map(|bytes| bytes.to_vec()))
     }

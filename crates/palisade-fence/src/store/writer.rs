@@ -23,12 +23,12 @@ pub(super) type Answer = Result<Checked<Option<Bytes>>, StoreError>;
 
 /// A job in the queue.
 pub(super) enum Job {
-    Ask {
+    Decide {
         request: Request,
         reply: oneshot::Sender<Answer>,
         _permit: OwnedSemaphorePermit,
     },
-    Look(Box<dyn FnOnce(&Table) + Send>),
+    Inspect(Box<dyn FnOnce(&Table) + Send>),
 }
 
 pub(super) struct Writer {
@@ -141,17 +141,17 @@ impl Writer {
         let wanted = batch.iter().map(Job::size).sum::<usize>();
         let room = self.wal.reserve(wanted);
         codec::start_frame(&mut self.frame);
-        let (mut replies, mut looks) = (Vec::with_capacity(batch.len()), Vec::new());
+        let (mut replies, mut inspections) = (Vec::with_capacity(batch.len()), Vec::new());
         for job in batch {
             match job {
-                Job::Ask {
+                Job::Decide {
                     request,
                     reply,
                     _permit,
                 } => {
                     replies.push((reply, self.decide(request, room.as_ref().err()), _permit));
                 }
-                Job::Look(look) => looks.push(look),
+                Job::Inspect(inspect) => inspections.push(inspect),
             }
         }
         let durable = self.check().and_then(|()| self.commit());
@@ -164,7 +164,9 @@ impl Writer {
             let _ = reply.send(answer);
         }
         durable?;
-        looks.into_iter().for_each(|look| look(&self.table));
+        inspections
+            .into_iter()
+            .for_each(|inspect| inspect(&self.table));
         Ok(())
     }
 
@@ -184,7 +186,7 @@ impl Writer {
 
     /// Decides one operation against everything before it in the batch, and applies it.
     fn decide(&mut self, request: Request, full: Option<&Full>) -> Answer {
-        let asked = Asked::of(&request);
+        let summary = Summary::of(&request);
         let repeat = match self.table.plan(request)? {
             Plan::Admit(record) => {
                 self.apply(record, full)?;
@@ -193,7 +195,7 @@ impl Writer {
             Plan::Repeat => true,
             Plan::Reject(reject) => {
                 self.counters.rejected.count(reject.code());
-                asked.rejected(&reject);
+                summary.rejected(&reject);
                 return Ok(Checked::Rejected(reject));
             }
         };
@@ -203,10 +205,10 @@ impl Writer {
             &self.counters.admitted
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        let value = asked
+        let value = summary
             .reads
-            .and_then(|path| self.table.object(&asked.resource, &path));
-        let highest = self.table.highest(&asked.resource);
+            .and_then(|path| self.table.object(&summary.resource, &path));
+        let highest = self.table.highest(&summary.resource);
         Ok(Checked::Admitted(Admitted {
             value,
             highest,
@@ -255,25 +257,25 @@ impl Job {
     /// An upper bound on the size of its record in the log.
     fn size(&self) -> usize {
         match self {
-            Job::Ask { request, .. } => request.size(),
-            Job::Look(_) => 0,
+            Job::Decide { request, .. } => request.size(),
+            Job::Inspect(_) => 0,
         }
     }
 }
 
 /// The parts of a request that its answer needs; [`Table::plan`] consumes the rest.
-struct Asked {
+struct Summary {
     resource: ResourceId,
     by: Option<Credentials>,
     reads: Option<ObjectPath>,
 }
 
-impl Asked {
-    fn of(request: &Request) -> Asked {
-        Asked {
+impl Summary {
+    fn of(request: &Request) -> Summary {
+        Summary {
             resource: request.resource.clone(),
             by: request.by.clone(),
-            reads: request.ask.reads().cloned(),
+            reads: request.operation.reads().cloned(),
         }
     }
 

@@ -126,23 +126,23 @@ impl Subscriber for Recorder {
 
 #[test]
 fn a_rejected_holder_is_named_in_the_log_and_counted() {
-    let heard = Recorder::default();
+    let recorder = Recorder::default();
     let before = audit::counts().of("stale").unwrap();
     let (ours, lock) = (
         AuthorityId::new("ours").unwrap(),
         LockName::new("nightly").unwrap(),
     );
-    tracing::subscriber::with_default(heard.clone(), || {
+    tracing::subscriber::with_default(recorder.clone(), || {
         let value = memory::Guarded::new(0_u8);
         let pass = |token| Pass::new(t(token)).by(&ours).of(&lock);
         assert!(value.claim(pass(34)).is_admitted());
         assert!(
-            heard.0.lock().unwrap().is_empty(),
+            recorder.0.lock().unwrap().is_empty(),
             "an admission is not logged"
         );
         assert!(value.claim(pass(33)).rejected().is_some());
     });
-    let said = heard.0.lock().unwrap().clone();
+    let logged = recorder.0.lock().unwrap().clone();
     for field in [
         "resource=\"u8\"",
         "token=33",
@@ -151,7 +151,7 @@ fn a_rejected_holder_is_named_in_the_log_and_counted() {
         "lock=\"nightly\"",
         "reason=\"stale\"",
     ] {
-        assert!(said.contains(field), "{field} is not in: {said}");
+        assert!(logged.contains(field), "{field} is not in: {logged}");
     }
     // Other tests of this process also cause rejections.
     assert!(audit::counts().of("stale").unwrap() > before);

@@ -14,7 +14,7 @@ const KEY: &str = "/counter";
 pub(crate) enum Sent {
     /// Each request has a connection of its own: the relay has accepted one more.
     OnANewConnection,
-    /// The connection is kept: not at all, but nothing comes out of the relay before the new holder has read.
+    /// The connection is kept: it is not known, but nothing leaves the relay before the new holder has read.
     OnTheSameConnection,
 }
 

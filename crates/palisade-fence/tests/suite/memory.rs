@@ -74,14 +74,14 @@ async fn several_are_claimed_before_any_is_read() {
     let [a, b, c] = ["a", "b", "c"].map(|name| store.resource(name).unwrap());
     let pass = |token| Pass::new(Token::new(token).unwrap());
     let _ = b.claim(pass(9)).await.unwrap();
-    let asked = |token| {
+    let claims = |token| {
         [
             ("c", &c, pass(token)),
             ("a", &a, pass(token)),
             ("b", &b, pass(token)),
         ]
     };
-    let late = enter_all(asked(8)).await.unwrap();
+    let late = enter_all(claims(8)).await.unwrap();
     let highest = Token::new(9).unwrap();
     assert_eq!(late.rejected(), Some(&Reject::Stale { highest }));
     assert_eq!(
@@ -90,7 +90,7 @@ async fn several_are_claimed_before_any_is_read() {
         "a precedes b"
     );
     assert!(c.view().is_none(), "c follows b");
-    let all = enter_all(asked(10)).await.unwrap().into_result().unwrap();
+    let all = enter_all(claims(10)).await.unwrap().into_result().unwrap();
     assert_eq!(all.keys().copied().collect::<Vec<_>>(), ["a", "b", "c"]);
     for (resource, claimed) in [(&a, &all["a"]), (&b, &all["b"]), (&c, &all["c"])] {
         let late = resource

@@ -1,4 +1,4 @@
-//! How a user's SQL transaction ends early: with `?`, so that it is rolled back whatever the reason is.
+//! The error with which a user's SQL transaction ends early through `?`, so that it is rolled back.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl Refused {
         }
     }
 
-    /// The answer that the suite wants of a job.
+    /// Converts the result of a job to the answer that the suite expects.
     pub(crate) fn answer<T>(done: Result<Admitted<T>, Refused>) -> Result<Checked<T>, Fault> {
         match done {
             Ok(done) => Ok(Checked::Admitted(done)),
@@ -55,7 +55,7 @@ impl From<Fault> for Refused {
     }
 }
 
-/// What a job may return: a fence's answer, or its own result.
+/// The results that a job may return: a fence's answer, or its own result.
 pub(crate) trait OrRefused {
     type Done;
     fn or_refused(self) -> Result<Self::Done, Refused>;

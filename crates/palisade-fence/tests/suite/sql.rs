@@ -1,4 +1,4 @@
-//! What the tests of PostgreSQL, MySQL and SQLite share: what a user's code is asked to do in one transaction, and
+//! The common part of the tests of PostgreSQL, MySQL and SQLite: an operation in one transaction of a user, and
 //! resources that are lines of one text.
 
 use std::collections::BTreeMap;
@@ -6,20 +6,20 @@ use std::collections::BTreeMap;
 use palisade_core::{AuthorityId, LockName, Token};
 use palisade_fence::{Admitted, Change, Op, Pass, Reject, Sequence};
 
-/// A job in one transaction, with one of the database's forms of the fence.
+/// An operation in one transaction, with one of the database's forms of the fence.
 #[derive(Clone)]
-pub(crate) struct Ask<F> {
+pub(crate) struct Operation<F> {
     pub(crate) form: F,
     pub(crate) resource: String,
     pub(crate) table: String,
     pub(crate) token: Token,
     authority: Option<AuthorityId>,
     lock: Option<LockName>,
-    pub(crate) what: What,
+    pub(crate) action: Action,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum What {
+pub(crate) enum Action {
     Claim,
     Read(String),
     Write(String, Alter, Option<Sequence>),
@@ -45,24 +45,30 @@ impl From<Change<'_>> for Alter {
 
 pub(crate) type Done = Admitted<Option<String>>;
 
-/// What becomes of a text of lines.
+/// The effect of an operation on a text of lines.
 pub(crate) enum Lines {
-    /// It stays; this was read.
-    Stay(Option<String>),
-    Become(String),
-    Vanish,
+    /// The text is unchanged; this was read.
+    Unchanged(Option<String>),
+    Replaced(String),
+    Deleted,
 }
 
-impl<F> Ask<F> {
-    pub(crate) fn new(form: F, resource: &str, table: &str, pass: Pass<'_>, what: What) -> Ask<F> {
-        Ask {
+impl<F> Operation<F> {
+    pub(crate) fn new(
+        form: F,
+        resource: &str,
+        table: &str,
+        pass: Pass<'_>,
+        action: Action,
+    ) -> Operation<F> {
+        Operation {
             form,
             resource: resource.to_owned(),
             table: table.to_owned(),
             token: pass.token,
             authority: pass.authority.cloned(),
             lock: pass.lock.cloned(),
-            what,
+            action,
         }
     }
 
@@ -76,17 +82,17 @@ impl<F> Ask<F> {
 
     /// The operation as a write without a number.
     pub(crate) fn op(&self) -> Op {
-        match self.what {
-            What::Claim => Op::Claim,
-            What::Read(_) => Op::Read,
-            What::Write(..) => Op::Write(None),
+        match self.action {
+            Action::Claim => Op::Claim,
+            Action::Read(_) => Op::Read,
+            Action::Write(..) => Op::Write(None),
         }
     }
 
     /// The number of a numbered write, and its digest.
     pub(crate) fn numbered(&self) -> Option<(Sequence, u64)> {
-        match &self.what {
-            What::Write(key, alter, Some(sequence)) => {
+        match &self.action {
+            Action::Write(key, alter, Some(sequence)) => {
                 Some((*sequence, digest(&format!("{key} {alter:?}"))))
             }
             _ => None,
@@ -101,28 +107,28 @@ impl<F> Ask<F> {
         }
     }
 
-    /// Carries out what is asked on a text whose lines are `key<TAB>text`.
+    /// Carries out the operation on a text whose lines are `key<TAB>text`.
     pub(crate) fn on_lines(&self, text: &str) -> Result<Lines, Reject> {
         let lines = text.lines().filter_map(|line| line.split_once('\t'));
         let mut map: BTreeMap<&str, String> = lines.map(|(k, v)| (k, v.to_owned())).collect();
-        match &self.what {
-            What::Claim => return Ok(Lines::Stay(None)),
-            What::Read(key) => return Ok(Lines::Stay(map.remove(key.as_str()))),
-            What::Write(key, Alter::Put(text), _) => {
+        match &self.action {
+            Action::Claim => return Ok(Lines::Unchanged(None)),
+            Action::Read(key) => return Ok(Lines::Unchanged(map.remove(key.as_str()))),
+            Action::Write(key, Alter::Put(text), _) => {
                 map.insert(key, text.clone());
             }
-            What::Write(key, Alter::Append(text), _) => {
+            Action::Write(key, Alter::Append(text), _) => {
                 map.entry(key).or_default().push_str(text);
             }
-            What::Write(key, Alter::Delete, _) => {
+            Action::Write(key, Alter::Delete, _) => {
                 map.remove(key.as_str()).ok_or(Reject::Missing)?;
             }
         }
         if map.is_empty() {
-            return Ok(Lines::Vanish);
+            return Ok(Lines::Deleted);
         }
         let lines: Vec<String> = map.iter().map(|(k, v)| format!("{k}\t{v}")).collect();
-        Ok(Lines::Become(lines.join("\n")))
+        Ok(Lines::Replaced(lines.join("\n")))
     }
 }
 
@@ -135,8 +141,8 @@ pub(crate) fn on_line(text: &str, key: &str) -> Option<String> {
 /// The number of rounds of late writes, unless `PALISADE_LATE_WRITES` overrides it: 1,000 is the full battery for every
 /// form.
 pub(crate) fn rounds(usual: u64) -> u64 {
-    let told = std::env::var("PALISADE_LATE_WRITES").ok();
-    told.map_or(usual, |text| text.parse().unwrap())
+    let setting = std::env::var("PALISADE_LATE_WRITES").ok();
+    setting.map_or(usual, |text| text.parse().unwrap())
 }
 
 /// FNV-1a, which suffices to distinguish two writes of a test.

@@ -68,7 +68,7 @@ impl Case {
         })
     }
 
-    /// What is stored afterwards.
+    /// The record that is stored afterwards.
     pub(crate) fn after(&self) -> &FenceRecord {
         match &self.verdict {
             Verdict::Admit(Some(next)) => next,
@@ -76,7 +76,7 @@ impl Case {
         }
     }
 
-    /// What a fence with recorded results answers.
+    /// The answer of a fence that records results.
     pub(crate) fn answer(&self) -> Checked<Option<Vec<u8>>> {
         let repeat = matches!(self.verdict, Verdict::Repeat);
         match &self.verdict {

@@ -21,8 +21,8 @@ async fn input_out_of_range_is_refused_with_the_allowed_range() {
             .map(|n| (format!("k{n}"), text("x")))
             .collect();
         let refused = Item::new(client.clone(), "ranges", key, Rule::CLAIM);
-        let said = refused.unwrap_err().to_string();
-        assert!(said.ends_with("1 ..= 2 are allowed"), "{said}");
+        let message = refused.unwrap_err().to_string();
+        assert!(message.ends_with("1 ..= 2 are allowed"), "{message}");
     }
     let guard = guards.guard("r").unwrap();
     let put = Put::builder().table_name("ranges").item("id", text("x"));
@@ -34,8 +34,11 @@ async fn input_out_of_range_is_refused_with_the_allowed_range() {
     for items in [0, 100] {
         let puts = vec![put.clone(); items];
         let refused = guard.write(pass(1), None, &puts).await;
-        let said = refused.unwrap_err().to_string();
-        assert!(said.ends_with("1 ..= 99 are allowed at once"), "{said}");
+        let message = refused.unwrap_err().to_string();
+        assert!(
+            message.ends_with("1 ..= 99 are allowed at once"),
+            "{message}"
+        );
         let refused = guard.read(pass(1), &vec![get.clone(); items]).await;
         assert!(matches!(refused, Err(Fault::Argument(_))), "{refused:?}");
     }
@@ -71,6 +74,6 @@ async fn a_missing_table_is_a_fault_that_names_it() {
     let client = table("there", false).await;
     let guards = Guards::new(client, "elsewhere", "id", Rule::CLAIM);
     let failed = guards.guard("r").unwrap().claim(pass(1)).await;
-    let said = failed.unwrap_err().to_string();
-    assert!(said.contains("ResourceNotFound"), "{said}");
+    let message = failed.unwrap_err().to_string();
+    assert!(message.contains("ResourceNotFound"), "{message}");
 }

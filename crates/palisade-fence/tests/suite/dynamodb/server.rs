@@ -103,7 +103,7 @@ pub(crate) async fn table(name: &str, sort: bool) -> Client {
 /// Creates the table at this server.
 pub(crate) async fn table_at(url: &str, name: &str, sort: bool) -> Client {
     let client = client(url, Sent::default());
-    let mut ask = client
+    let mut request = client
         .create_table()
         .table_name(name)
         .billing_mode(BillingMode::PayPerRequest);
@@ -115,10 +115,10 @@ pub(crate) async fn table_at(url: &str, name: &str, sort: bool) -> Client {
         let definition = AttributeDefinition::builder()
             .attribute_name(attribute)
             .attribute_type(ScalarAttributeType::S);
-        ask = ask
+        request = request
             .key_schema(key.build().unwrap())
             .attribute_definitions(definition.build().unwrap());
     }
-    ask.send().await.unwrap();
+    request.send().await.unwrap();
     client
 }

@@ -211,11 +211,11 @@ fn two_processes_lose_no_acknowledged_addition() {
     for racer in racers {
         let output = racer.wait_with_output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
-        let told = said
+        let count = said
             .split("acknowledged=")
             .nth(1)
             .unwrap_or_else(|| panic!("{said}"));
-        let number = told.split_whitespace().next().unwrap();
+        let number = count.split_whitespace().next().unwrap();
         acknowledged += number.parse::<u64>().unwrap();
     }
     let folder = Folder::open(place.path()).unwrap();

@@ -1,4 +1,4 @@
-//! What the fence answers to one request after another.
+//! The fence's answers to sequences of requests.
 
 use http::HeaderValue;
 use palisade_fence::http::{Policy, Tokenless};
@@ -20,7 +20,7 @@ async fn a_late_write_is_412_with_the_highest_and_never_reaches_the_service() {
 }
 
 #[tokio::test]
-async fn a_read_with_a_token_claims_and_is_refused_when_late() {
+async fn a_read_with_a_token_claims_and_a_stale_one_is_refused() {
     let slow = Slow::quick();
     let service = fenced(slow.clone(), Policy::default());
     assert_eq!(send(&service, "GET", "/r", 2).await.status, 200);
@@ -152,18 +152,18 @@ async fn a_bad_header_is_named_with_its_range_and_changes_nothing() {
     let numbered_read = [five[0], ("x-fencing-sequence", "1")];
     let reply = call(&service, request("GET", "/r", &numbered_read)).await;
     assert_eq!(reply.code(), (400, "invalid".into()));
-    // A token where nobody would check it.
+    // A token at an address where it would not be checked.
     assert_eq!(
         send(&service, "PUT", "/open", 5).await.code(),
         (400, "invalid".into())
     );
     assert!(slow.effects().is_empty());
-    // Nothing was raised by any of it.
+    // None of them raised the fence.
     assert_eq!(send(&service, "PUT", "/r", 1).await.status, 200);
 }
 
 #[tokio::test]
-async fn what_is_not_fenced_passes() {
+async fn a_request_to_an_unfenced_address_passes() {
     let slow = Slow::quick();
     let service = fenced(slow.clone(), Policy::default());
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The suite, over real HTTP: a toy key-value service of axum behind the layer, on a port.
+//! The suite over real HTTP: a small key-value service, written with axum, behind the layer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,8 +22,8 @@ use super::support::{Map, by_segment, marks};
 
 type Table = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
-/// A service that knows of no fence.
-async fn toy(
+/// A key-value service that does not use the fence.
+async fn key_value(
     State(table): State<Table>,
     method: Method,
     Path(key): Path<String>,
@@ -61,7 +61,7 @@ impl Served {
         };
         let layer = FenceLayer::new(marks(rule), by_segment as Map, policy).unwrap();
         let router = Router::new()
-            .route("/{*key}", any(toy))
+            .route("/{*key}", any(key_value))
             .with_state(Table::default())
             .layer(layer);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -83,7 +83,7 @@ impl Subject for Served {
     }
 }
 
-/// One resource, spoken to over HTTP.
+/// One resource, used over HTTP.
 struct Resource {
     url: String,
     client: Client<HttpConnector, Full<Bytes>>,
@@ -158,7 +158,7 @@ impl Resource {
     }
 }
 
-/// What a refusal says, read back.
+/// Parses a refusal.
 fn reject(body: &[u8]) -> Result<Reject, Broken> {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     let error = &value["error"];
@@ -243,17 +243,17 @@ fn change(change: Change<'_>) -> (&'static str, &[u8]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_claim_fence_passes() {
+async fn the_claim_fence_conforms() {
     let served = Served::start(Rule::CLAIM).await;
     conformance::run(&served, Habit::CLAIM)
         .await
         .assert_passed();
 }
 
-/// The mark is set before the service sees the write, so one that the service then refuses was the one
-/// write of its grant: that is what a fence in front of a service cannot take back.
+/// The mark is set before the service sees the write. If the service then refuses it, the grant's one write is
+/// used up: a fence in front of a service cannot undo that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_strict_fence_passes_but_for_a_write_that_the_service_refused() {
+async fn the_strict_fence_conforms_except_for_a_write_that_the_service_refused() {
     let served = Served::start(Rule::STRICT).await;
     let report = conformance::run(&served, Habit::STRICT).await;
     assert_eq!(
@@ -264,7 +264,7 @@ async fn the_strict_fence_passes_but_for_a_write_that_the_service_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_textbook_fence_fails_what_it_should() {
+async fn the_textbook_fence_fails_where_it_must() {
     let rule = Rule {
         mode: Mode::Textbook,
         ..Rule::CLAIM
@@ -279,7 +279,7 @@ async fn the_textbook_fence_fails_what_it_should() {
 
 /// The late write of the old holder between the new holder's read and its write, forced 1,000 times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forced_late_writes_lose_with_the_textbook_fence_only() {
+async fn the_late_write_is_lost_every_time_by_the_textbook_and_never_by_the_claim() {
     let textbook = Rule {
         mode: Mode::Textbook,
         ..Rule::CLAIM

@@ -1,4 +1,4 @@
-//! What waits for what: no older write is under way when a newer claim is answered.
+//! The order of requests: no older write is in progress when a newer claim is answered.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,7 +19,7 @@ use super::support::{
     Fenced, Map, Slow, by_segment, call, fenced, impatient, marks, request, send, until,
 };
 
-/// The textbook's way to put the check in front of a service: judge, then call. The control arm.
+/// The control arm, a check in front of a service without lanes: judge, then call.
 #[derive(Clone)]
 struct Naive {
     marks: memory::Store,
@@ -53,8 +53,7 @@ fn resource() -> ResourceId {
     ResourceId::new("r").unwrap()
 }
 
-/// A write is under way when a newer holder claims; what has taken effect when the claim is answered, and
-/// what in the end.
+/// A write is in progress when a newer holder claims: its effect must precede the answer to the claim.
 #[tokio::test]
 async fn a_newer_claim_is_answered_when_the_older_write_has_ended() {
     let slow = Slow::new();
@@ -82,7 +81,7 @@ async fn a_newer_claim_is_answered_when_the_older_write_has_ended() {
     assert_eq!(slow.effects(), ["PUT /r 1"]);
 }
 
-/// The same without lanes: the write takes effect after the claim was answered.
+/// The control: without lanes the write takes effect after the claim was answered.
 #[tokio::test]
 async fn without_lanes_the_older_write_lands_after_the_claim() {
     let slow = Slow::new();
@@ -103,12 +102,12 @@ async fn without_lanes_the_older_write_lands_after_the_claim() {
     assert_eq!(
         slow.effects(),
         ["PUT /r 1"],
-        "an acknowledged write nobody has read"
+        "an acknowledged write that the newer holder did not read"
     );
 }
 
 #[tokio::test]
-async fn who_waits_in_vain_raises_nothing() {
+async fn a_request_that_waits_in_vain_raises_nothing() {
     let slow = Slow::new();
     let service = fenced(slow.clone(), impatient());
     let older = tokio::spawn({
@@ -130,7 +129,7 @@ async fn who_waits_in_vain_raises_nothing() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_takes_no_write_out_of_the_lane() {
+async fn a_write_stays_in_the_lane_when_its_client_disconnects() {
     let slow = Slow::new();
     let service = fenced(slow.clone(), impatient());
     let older = tokio::spawn({
@@ -148,7 +147,7 @@ async fn a_client_that_goes_away_takes_no_write_out_of_the_lane() {
 }
 
 #[tokio::test]
-async fn writes_of_one_token_go_together_unless_they_are_told_not_to() {
+async fn writes_of_one_token_run_together_unless_numbered_or_one_at_a_time() {
     for (one_at_a_time, sequence, together) in [
         (false, false, true),
         (true, false, false),
@@ -174,7 +173,7 @@ async fn writes_of_one_token_go_together_unless_they_are_told_not_to() {
         if together {
             slow.until_inside(2).await;
         } else {
-            tokio::time::sleep(Duration::from_millis(30)).await; // real time: the second must not come in meanwhile
+            tokio::time::sleep(Duration::from_millis(30)).await; // real time: the second must not enter meanwhile
             assert_eq!(slow.inside.load(std::sync::atomic::Ordering::SeqCst), 1);
         }
         slow.gate.add_permits(2);
@@ -183,7 +182,7 @@ async fn writes_of_one_token_go_together_unless_they_are_told_not_to() {
     }
 }
 
-/// Many first writes of a new token at once: one raises the mark, all go together.
+/// Many first writes of a new token at once: one raises the mark, and all run together.
 #[tokio::test]
 async fn the_first_writes_of_a_token_do_not_wait_for_each_other() {
     let slow = Slow::new();
@@ -202,7 +201,7 @@ async fn the_first_writes_of_a_token_do_not_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn a_write_whose_end_was_not_seen_settles_first() {
+async fn a_write_whose_end_was_not_seen_settles_before_a_higher_token_enters() {
     let slow = Slow::quick();
     let policy = Policy {
         settle: Duration::from_millis(300),
@@ -215,7 +214,7 @@ async fn a_write_whose_end_was_not_seen_settles_first() {
         send(&service, "GET", "/r", 2).await.code(),
         (503, "unavailable".into())
     );
-    // The same holder goes on.
+    // The same holder continues.
     assert_eq!(send(&service, "PUT", "/r", 1).await.status, 200);
     let mut last = 503;
     while last == 503 {
@@ -225,7 +224,7 @@ async fn a_write_whose_end_was_not_seen_settles_first() {
 }
 
 #[tokio::test]
-async fn what_became_of_a_numbered_write_is_not_made_up() {
+async fn the_repeat_of_a_write_with_an_unknown_outcome_is_answered_as_unknown() {
     let policy = Policy {
         settle: Duration::from_millis(1),
         ..Policy::default()
@@ -324,7 +323,7 @@ impl http_body::Body for AfterAll {
 }
 
 #[tokio::test]
-async fn a_write_ends_with_the_body_of_its_answer_whether_somebody_reads_it_or_not() {
+async fn a_write_ends_with_the_body_of_its_answer_even_if_the_client_does_not_read_it() {
     let slow = Slow::new();
     let mut service = fenced(Streaming(slow.clone()), impatient());
     let put = request("PUT", "/r", &[("x-fencing-token", "1")]);

@@ -1,4 +1,4 @@
-//! Refusals as gRPC callers get them, and calls that only read.
+//! Refusals for gRPC callers, and calls that only read.
 
 use palisade_fence::Rule;
 use palisade_fence::http::{FenceLayer, Policy};
@@ -10,7 +10,7 @@ use super::support::{Map, Slow, by_segment, call, fenced, marks, request};
 const GRPC: (&str, &str) = ("content-type", "application/grpc");
 
 #[tokio::test]
-async fn a_refusal_is_a_status_with_the_error_beside_it() {
+async fn a_refusal_is_a_status_with_the_error_in_the_metadata() {
     let slow = Slow::quick();
     let service = fenced(slow.clone(), Policy::default());
     let rpc = |path, token| request("POST", path, &[GRPC, ("x-fencing-token", token)]);
@@ -47,7 +47,7 @@ async fn a_refusal_is_a_status_with_the_error_beside_it() {
 
 /// A service of tonic behind the layer, called by a client of tonic.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tonic_service_is_fenced_and_its_client_is_told_why() {
+async fn a_tonic_service_is_fenced_and_its_client_gets_the_reason() {
     let layer = FenceLayer::new(marks(Rule::CLAIM), by_segment as Map, Policy::default()).unwrap();
     let (_reporter, health) = tonic_health::server::health_reporter();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

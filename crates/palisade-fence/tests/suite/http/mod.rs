@@ -1,4 +1,4 @@
-//! The HTTP fence: what it answers, what waits for what, and the suite through it.
+//! The HTTP fence: its answers, the order of requests, and the conformance suite.
 
 mod answers;
 mod conforms;

@@ -46,7 +46,7 @@ pub(crate) fn fenced<S>(inner: S, policy: Policy) -> Fenced<S> {
     layer.layer(inner)
 }
 
-/// Short waits, for tests that wait for one to end.
+/// A policy with a short wait, for tests in which the wait ends in vain.
 pub(crate) fn impatient() -> Policy {
     Policy {
         wait: Duration::from_millis(50),
@@ -54,7 +54,7 @@ pub(crate) fn impatient() -> Policy {
     }
 }
 
-/// A service whose answers the test lets go, and which notes what takes effect, in order.
+/// A service that answers when the test permits it, and records its effects in order.
 #[derive(Clone)]
 pub(crate) struct Slow {
     pub(crate) gate: Arc<Semaphore>,
@@ -71,7 +71,7 @@ impl Slow {
         }
     }
 
-    /// One that does not wait.
+    /// A service that answers at once.
     pub(crate) fn quick() -> Slow {
         let slow = Slow::new();
         slow.gate.add_permits(Semaphore::MAX_PERMITS / 2);
@@ -104,7 +104,7 @@ impl Service<Request<Body>> for Slow {
         Box::pin(async move {
             let path = request.uri().path().to_owned();
             slow.inside.fetch_add(1, Ordering::SeqCst);
-            assert!(!path.ends_with("/panic"), "as the test wants it");
+            assert!(!path.ends_with("/panic"), "the test requests a panic");
             let passed = slow.gate.acquire().await.unwrap();
             passed.forget();
             let token = request.headers().get("x-fencing-token");
@@ -129,7 +129,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Status, code, and the error with all it says.
+    /// Returns status, code and the whole error.
     pub(crate) fn refusal(&self) -> (u16, String, Value) {
         let body: Value = serde_json::from_str(&self.text).expect(&self.text);
         assert_eq!(body["success"], false, "{body}");
@@ -187,7 +187,7 @@ where
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let waiting = async {
         while !holds() {
-            tokio::time::sleep(Duration::from_millis(1)).await; // real time: other tasks need it to do what is waited for
+            tokio::time::sleep(Duration::from_millis(1)).await; // real time: other tasks need it to fulfil the condition
         }
     };
     let waited = tokio::time::timeout(Duration::from_secs(20), waiting).await;

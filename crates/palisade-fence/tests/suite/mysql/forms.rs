@@ -6,7 +6,7 @@ use palisade_fence::mysql::{Column, Fault, Guard, Numbered, Records, Strategy, s
 use palisade_fence::{Admitted, Reject, Rule};
 
 use crate::refused::{OrRefused as _, Refused};
-use crate::sql::{Alter, Done, Lines, What};
+use crate::sql::{Action, Alter, Done, Lines};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
@@ -17,9 +17,9 @@ pub(crate) enum Form {
     Records(Strategy),
 }
 
-pub(crate) type Ask = crate::sql::Ask<Form>;
+pub(crate) type Operation = crate::sql::Operation<Form>;
 
-impl Ask {
+impl Operation {
     pub(crate) async fn work(&self, tx: &mut Transaction<'_>) -> Result<Done, Refused> {
         match self.form {
             Form::Guard(_) | Form::TwoSteps => {
@@ -57,21 +57,21 @@ impl Ask {
     ) -> Result<Option<String>, Refused> {
         let table = &self.table;
         let upsert = format!("INSERT INTO {table} VALUES (?, ?) ON DUPLICATE KEY UPDATE data =");
-        match &self.what {
-            What::Claim => return Ok(None),
-            What::Read(key) => {
+        match &self.action {
+            Action::Claim => return Ok(None),
+            Action::Read(key) => {
                 let sql = format!("SELECT data FROM {table} WHERE path = ?");
                 return Ok(tx.exec_first(sql, (key,)).await?);
             }
-            What::Write(key, Alter::Put(text), _) => {
+            Action::Write(key, Alter::Put(text), _) => {
                 tx.exec_drop(format!("{upsert} VALUES(data)"), (key, text))
                     .await?;
             }
-            What::Write(key, Alter::Append(text), _) => {
+            Action::Write(key, Alter::Append(text), _) => {
                 let sql = format!("{upsert} CONCAT(data, VALUES(data))");
                 tx.exec_drop(sql, (key, text)).await?;
             }
-            What::Write(key, Alter::Delete, _) => {
+            Action::Write(key, Alter::Delete, _) => {
                 let sql = format!("DELETE FROM {table} WHERE path = ?");
                 tx.exec_drop(sql, (key,)).await?;
                 if tx.affected_rows() == 0 {
@@ -89,19 +89,19 @@ impl Ask {
         if strategy == Strategy::Pessimistic {
             column.lock(tx, id, self.token).await.or_refused()?;
         }
-        let (key, alter) = match &self.what {
-            What::Claim => {
+        let (key, alter) = match &self.action {
+            Action::Claim => {
                 column.claim(tx, id, self.token).await.or_refused()?;
                 return Ok(self.done(None));
             }
-            What::Read(key) => {
+            Action::Read(key) => {
                 column.claim(tx, id, self.token).await.or_refused()?;
                 let sql = "SELECT JSON_VALUE(data, ?) FROM conf_column WHERE id = ?";
                 let read: Option<Option<String>> = tx.exec_first(sql, (path(key), id)).await?;
                 return Ok(self.done(read.flatten()));
             }
-            What::Write(_, _, Some(_)) => return Err(no_numbers()),
-            What::Write(key, alter, None) => (key, alter),
+            Action::Write(_, _, Some(_)) => return Err(no_numbers()),
+            Action::Write(key, alter, None) => (key, alter),
         };
         let (data, more, text) = match alter {
             Alter::Put(text) => ("JSON_SET(data, :key, :text)", "", text.as_str()),
@@ -135,9 +135,9 @@ impl Ask {
         show_token(tx, self.token).await?;
         let claimed = records.claim(tx, id, token).await.or_refused()?;
         let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
-            Lines::Stay(read) => return Ok(self.done(read)),
-            Lines::Become(text) => records.write(tx, id, token, &text).await,
-            Lines::Vanish => records.delete(tx, id, token).await,
+            Lines::Unchanged(read) => return Ok(self.done(read)),
+            Lines::Replaced(text) => records.write(tx, id, token, &text).await,
+            Lines::Deleted => records.delete(tx, id, token).await,
         };
         written.or_refused()?;
         Ok(self.done(None))

@@ -133,7 +133,7 @@ async fn a_repeat_gets_the_recorded_result() {
         .await
         .unwrap();
     let long = vec![0; Guard::MAX_RESULT_BYTES + 1];
-    for (token, result, said) in [
+    for (token, result, message) in [
         (
             3,
             &long[..],
@@ -143,7 +143,7 @@ async fn a_repeat_gets_the_recorded_result() {
     ] {
         let refused = guard.record(&mut tx, "r", t(token), number, result).await;
         let refused = refused.unwrap_err().to_string();
-        assert!(refused.contains(said), "{refused}");
+        assert!(refused.contains(message), "{refused}");
     }
     tx.commit().await.unwrap();
     let mut tx = begin(&mut db).await;
@@ -180,8 +180,8 @@ async fn rearming_does_not_let_a_refused_holder_in_again() {
         let mut tx = begin(&mut db).await;
         let with = rearm(50, None, lower_from);
         let refused = Operator::new(&mut tx).rearm("orders", &with).await;
-        let said = refused.unwrap_err().to_string();
-        assert!(said.contains("stands at 100"), "{said}");
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("stands at 100"), "{message}");
         tx.commit().await.unwrap();
     }
     let zombie = all(&mut db, &[("orders", 60)]).await.unwrap_err();
@@ -275,8 +275,8 @@ async fn zero_rows_are_explained_only_where_hits_are_counted() {
         let explained = things.explain(&mut tx, 1, t(7), hit).await;
         match (counts, explained) {
             (true, Ok(Checked::Admitted(_))) => {}
-            (false, Err(Fault::Argument(said))) => {
-                assert!(said.contains("client_found_rows=true"), "{said}");
+            (false, Err(Fault::Argument(message))) => {
+                assert!(message.contains("client_found_rows=true"), "{message}");
             }
             (_, other) => panic!("{other:?}"),
         }
@@ -307,8 +307,8 @@ async fn bad_input_is_reported_and_nothing_is_written() {
     let mut tx = begin(&mut db).await;
     let key = "x".repeat(101);
     let refused = records.write(&mut tx, &key, t(1), "").await.unwrap_err();
-    let said = refused.to_string();
-    assert!(said.contains("101 characters; 1 ..= 100"), "{said}");
+    let message = refused.to_string();
+    assert!(message.contains("101 characters; 1 ..= 100"), "{message}");
     assert!(names(&mut tx, "", None).await.is_empty());
     tx.rollback().await.unwrap();
 

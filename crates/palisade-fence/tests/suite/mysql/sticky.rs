@@ -146,8 +146,8 @@ async fn a_fenced_row_cannot_be_written_without_its_column() {
     // It announces a write with token 6, but does not write the token column.
     show_token(&mut tx, t(6)).await.unwrap();
     assert!(tx.query_drop(x).await.is_err());
-    let told = "UPDATE orders SET text = 'x', last_fencing_token = 6";
-    tx.query_drop(told).await.unwrap();
+    let announced = "UPDATE orders SET text = 'x', last_fencing_token = 6";
+    tx.query_drop(announced).await.unwrap();
 }
 
 /// As the SQL file's header says: run it in the shell, with another delimiter.

@@ -9,9 +9,9 @@ use palisade_fence::conformance;
 use palisade_fence::mysql::{Fault, MIGRATIONS};
 use palisade_fence::{Admitted, Change, Checked, FaultKind, Fence, Pass, Write};
 
-use super::forms::{Ask, Form, path};
+use super::forms::{Form, Operation, path};
 use crate::refused::Refused;
-use crate::sql::{Done, What, on_line};
+use crate::sql::{Action, Done, on_line};
 
 /// Connects through the port, where a relay can stand; without `found`, changed rows are counted, not matched
 /// ones.
@@ -162,20 +162,20 @@ impl Resource {
         }
     }
 
-    async fn ask(&self, pass: Pass<'_>, what: What) -> Result<Checked<Option<String>>, Fault> {
-        let ask = Ask::new(self.form, &self.name, &self.table, pass, what);
+    async fn run(&self, pass: Pass<'_>, action: Action) -> Result<Checked<Option<String>>, Fault> {
+        let operation = Operation::new(self.form, &self.name, &self.table, pass, action);
         let done = match self.form {
-            Form::TwoSteps => self.in_two_steps(&ask).await,
-            Form::Records(_) => self.until_it_is_no_deadlock(&ask).await,
-            _ => self.in_one_step(&ask).await,
+            Form::TwoSteps => self.in_two_steps(&operation).await,
+            Form::Records(_) => self.until_it_is_no_deadlock(&operation).await,
+            _ => self.in_one_step(&operation).await,
         };
         Refused::answer(done)
     }
 
-    async fn in_one_step(&self, ask: &Ask) -> Result<Done, Refused> {
+    async fn in_one_step(&self, operation: &Operation) -> Result<Done, Refused> {
         let mut db = self.pool.take().await?;
         let mut tx = db.start_transaction(TxOpts::default()).await?;
-        let done = ask.work(&mut tx).await;
+        let done = operation.work(&mut tx).await;
         match &done {
             Ok(_) => tx.commit().await?,
             Err(_) => tx.rollback().await?,
@@ -186,19 +186,19 @@ impl Resource {
 
     /// Retries after a deadlock, as the documentation asks: two transactions may create the same missing row
     /// at once.
-    async fn until_it_is_no_deadlock(&self, ask: &Ask) -> Result<Done, Refused> {
+    async fn until_it_is_no_deadlock(&self, operation: &Operation) -> Result<Done, Refused> {
         loop {
-            match self.in_one_step(ask).await {
+            match self.in_one_step(operation).await {
                 Err(Refused::Fault(fault)) if fault.kind() == FaultKind::Retry => {}
                 other => return other,
             }
         }
     }
 
-    async fn in_two_steps(&self, ask: &Ask) -> Result<Done, Refused> {
+    async fn in_two_steps(&self, operation: &Operation) -> Result<Done, Refused> {
         let mut db = self.pool.take().await?;
         let mut tx = db.start_transaction(TxOpts::default()).await?;
-        let entry = ask.check(&mut tx).await;
+        let entry = operation.check(&mut tx).await;
         match &entry {
             Ok(_) => tx.commit().await?,
             Err(_) => tx.rollback().await?,
@@ -211,9 +211,9 @@ impl Resource {
                     SELECT token FROM palisade_fence WHERE resource = ?)";
                 db.exec_drop(sql, (&self.name,)).await?;
                 let mut tx = db.start_transaction(TxOpts::default()).await?;
-                let done = ask.on_table(&mut tx).await;
+                let done = operation.on_table(&mut tx).await;
                 tx.commit().await?;
-                done.map(|value| ask.done(value))
+                done.map(|value| operation.done(value))
             }
         };
         self.pool.give_back(db);
@@ -225,17 +225,17 @@ impl Fence for Resource {
     type Error = Fault;
 
     async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
-        Ok(self.ask(pass, What::Claim).await?.map(|_| ()))
+        Ok(self.run(pass, Action::Claim).await?.map(|_| ()))
     }
 
     async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let read = self.ask(pass, What::Read(key.to_owned())).await?;
+        let read = self.run(pass, Action::Read(key.to_owned())).await?;
         Ok(read.map(|text| text.map(String::into_bytes)))
     }
 
     async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
-        let what = What::Write(write.key.to_owned(), write.change.into(), write.sequence);
-        Ok(self.ask(pass, what).await?.map(|_| ()))
+        let action = Action::Write(write.key.to_owned(), write.change.into(), write.sequence);
+        Ok(self.run(pass, action).await?.map(|_| ()))
     }
 
     /// A program without a token; the triggers stop it.

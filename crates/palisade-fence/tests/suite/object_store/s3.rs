@@ -14,7 +14,7 @@ use super::{Objects, TEXTBOOK, held, rounds};
 /// Creates a separate bucket.
 pub(crate) async fn bucket(name: &str) -> Arc<dyn ObjectStore> {
     let server = Moto::shared();
-    let ask = format!(
+    let request = format!(
         "PUT /{name} HTTP/1.1\r\nHost: {0}\r\nContent-Length: 0\r\nConnection: close\r\n\
          Authorization: AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request\r\n\r\n",
         server.address()
@@ -23,7 +23,7 @@ pub(crate) async fn bucket(name: &str) -> Arc<dyn ObjectStore> {
         .await
         .unwrap();
     let mut answer = String::new();
-    tokio::io::AsyncWriteExt::write_all(&mut stream, ask.as_bytes())
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes())
         .await
         .unwrap();
     tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer)

@@ -7,7 +7,7 @@ use palisade_fence::{Admitted, Reject, Rule};
 
 use super::drivers::Tx;
 use crate::refused::{OrRefused as _, Refused};
-use crate::sql::{Alter, Done, Lines, What};
+use crate::sql::{Action, Alter, Done, Lines};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
@@ -36,9 +36,9 @@ impl Job for Plain<'_> {
     }
 }
 
-pub(crate) type Ask = crate::sql::Ask<Form>;
+pub(crate) type Operation = crate::sql::Operation<Form>;
 
-impl Job for Ask {
+impl Job for Operation {
     type Done = Done;
     async fn work<T: Tx>(&self, tx: &mut T) -> Result<Done, Refused> {
         match self.form {
@@ -49,7 +49,7 @@ impl Job for Ask {
     }
 }
 
-impl Ask {
+impl Operation {
     async fn guard<T: Tx>(&self, tx: &mut T, guard: Guard) -> Result<Done, Refused> {
         let (name, pass) = (&self.resource, self.pass());
         let checked = match self.numbered() {
@@ -69,13 +69,13 @@ impl Ask {
 
     async fn on_table<T: Tx>(&self, tx: &mut T) -> Result<Option<String>, Refused> {
         let table = &self.table;
-        match &self.what {
-            What::Claim => Ok(None),
-            What::Read(key) => {
+        match &self.action {
+            Action::Claim => Ok(None),
+            Action::Read(key) => {
                 let sql = format!("SELECT data FROM {table} WHERE path = $1");
                 Ok(tx.own(&sql, &[key]).await?.pop().flatten())
             }
-            What::Write(key, alter, _) => {
+            Action::Write(key, alter, _) => {
                 let upsert = format!(
                     "INSERT INTO {table} AS t VALUES ($1, $2) ON CONFLICT (path) DO UPDATE SET data ="
                 );
@@ -107,19 +107,19 @@ impl Ask {
         if strategy == Strategy::Pessimistic {
             column.lock(tx, id, self.token).await.or_refused()?;
         }
-        let (key, alter) = match &self.what {
-            What::Claim => {
+        let (key, alter) = match &self.action {
+            Action::Claim => {
                 column.claim(tx, id, self.token).await.or_refused()?;
                 return Ok(self.done(None));
             }
-            What::Read(key) => {
+            Action::Read(key) => {
                 column.claim(tx, id, self.token).await.or_refused()?;
                 let sql = "SELECT data ->> $2 FROM conf_column WHERE id = $1";
                 let value = tx.own(sql, &[id, key]).await?.pop().flatten();
                 return Ok(self.done(value));
             }
-            What::Write(_, _, Some(_)) => return Err(no_numbers()),
-            What::Write(key, alter, None) => (key, alter),
+            Action::Write(_, _, Some(_)) => return Err(no_numbers()),
+            Action::Write(key, alter, None) => (key, alter),
         };
         // `$4` is in every statement, because all of them get it as an argument.
         let (data, more, text) = match alter {
@@ -146,9 +146,9 @@ impl Ask {
         let (id, token) = (&self.resource, self.token);
         let claimed = records.claim(tx, id, token).await.or_refused()?;
         let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
-            Lines::Stay(read) => return Ok(self.done(read)),
-            Lines::Become(text) => records.write(tx, id, token, &text).await,
-            Lines::Vanish => records.delete(tx, id, token).await,
+            Lines::Unchanged(read) => return Ok(self.done(read)),
+            Lines::Replaced(text) => records.write(tx, id, token, &text).await,
+            Lines::Deleted => records.delete(tx, id, token).await,
         };
         written.or_refused()?;
         Ok(self.done(None))

@@ -208,8 +208,8 @@ async fn rearming_does_not_let_a_refused_holder_in_again() {
         let refused = Operator::new(&mut tx)
             .rearm("orders", &floor(50, lower_from))
             .await;
-        let said = refused.unwrap_err().to_string();
-        assert!(said.contains("stands at 100"), "{said}");
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("stands at 100"), "{message}");
         tx.commit().await.unwrap();
     }
     let mut tx = c.transaction().await.unwrap();

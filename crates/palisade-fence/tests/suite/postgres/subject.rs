@@ -9,9 +9,9 @@ use palisade_fence::{Admitted, Change, Checked, Fence, Pass, Write};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::drivers::Driver;
-use super::forms::{Ask, Form, Job, Plain};
+use super::forms::{Form, Job, Operation, Plain};
 use crate::refused::Refused;
-use crate::sql::{What, on_line};
+use crate::sql::{Action, on_line};
 
 /// Free connections; each job takes one, or opens one.
 pub(crate) struct Pool<D: Driver> {
@@ -135,9 +135,9 @@ impl<D: Driver> Resource<D> {
         }
     }
 
-    async fn ask(&self, pass: Pass<'_>, what: What) -> Result<Checked<Option<String>>, Fault> {
-        let ask = Ask::new(self.form, &self.name, &self.table, pass, what);
-        Refused::answer(self.pool.carry_out(&ask).await)
+    async fn run(&self, pass: Pass<'_>, action: Action) -> Result<Checked<Option<String>>, Fault> {
+        let operation = Operation::new(self.form, &self.name, &self.table, pass, action);
+        Refused::answer(self.pool.carry_out(&operation).await)
     }
 }
 
@@ -145,17 +145,17 @@ impl<D: Driver> Fence for Resource<D> {
     type Error = Fault;
 
     async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
-        Ok(self.ask(pass, What::Claim).await?.map(|_| ()))
+        Ok(self.run(pass, Action::Claim).await?.map(|_| ()))
     }
 
     async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let read = self.ask(pass, What::Read(key.to_owned())).await?;
+        let read = self.run(pass, Action::Read(key.to_owned())).await?;
         Ok(read.map(|text| text.map(String::into_bytes)))
     }
 
     async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
-        let what = What::Write(write.key.to_owned(), write.change.into(), write.sequence);
-        Ok(self.ask(pass, what).await?.map(|_| ()))
+        let action = Action::Write(write.key.to_owned(), write.change.into(), write.sequence);
+        Ok(self.run(pass, action).await?.map(|_| ()))
     }
 
     /// A program without a token; the trigger stops it.

@@ -40,24 +40,24 @@ async fn keys(con: &mut ConnectionManager) -> usize {
 async fn bad_input_is_reported_and_nothing_is_sent() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
-    let said = |fault: Fault| fault.to_string();
-    assert!(said(Resource::new("").unwrap_err()).contains("1 ..= 255 bytes"));
-    assert!(said(Resource::new("a{b").unwrap_err()).contains("brace"));
+    let message = |fault: Fault| fault.to_string();
+    assert!(message(Resource::new("").unwrap_err()).contains("1 ..= 255 bytes"));
+    assert!(message(Resource::new("a{b").unwrap_err()).contains("brace"));
     let resource = Resource::new("r").unwrap();
     let write = resource.write(t(1));
     let foreign = write.set(con, "{other}:x", b"x").await.unwrap_err();
-    assert!(said(foreign).contains("not in the slot of resource r"));
+    assert!(message(foreign).contains("not in the slot of resource r"));
     let own = write.del(con, "palisade:fence:{r}").await.unwrap_err();
-    assert!(said(own).contains("belongs to a fence"));
+    assert!(message(own).contains("belongs to a fence"));
     let many = vec![("f", &b"v"[..]); 2_000];
     let many = write.hset(con, "{r}:h", &many).await.unwrap_err();
-    assert!(said(many).contains("0 ..= 4000 are allowed"));
+    assert!(message(many).contains("0 ..= 4000 are allowed"));
     let most = vec![("f", &b"v"[..]); 1_999];
     assert_eq!(keys(con).await, 0);
     assert!(write.hset(con, "{r}:h", &most).await.unwrap().is_admitted());
     let objects = Objects::new(con.clone(), "o", Rule::CLAIM).unwrap();
     let path = objects.read(Pass::new(t(1)), "no/slash").await.unwrap_err();
-    assert!(said(path).contains("must start with '/'"));
+    assert!(message(path).contains("must start with '/'"));
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn a_server_that_evicts_marks_is_refused() {
             .unwrap();
         match (probe(con).await, good) {
             (Ok(()), true) => {}
-            (Err(Fault::Evicting { policy: told }), false) => assert_eq!(told, policy),
+            (Err(Fault::Evicting { policy: reported }), false) => assert_eq!(reported, policy),
             (other, _) => panic!("{policy}: {other:?}"),
         }
     }
@@ -298,9 +298,9 @@ async fn in_a_cluster_all_keys_of_a_resource_are_in_one_slot() {
         assert!(written.is_admitted(), "{name}");
     }
     let slot = async |con: &mut ConnectionManager, key: &str| -> u16 {
-        let mut ask = cmd("CLUSTER");
-        ask.arg("KEYSLOT").arg(key);
-        ask.query_async(con).await.unwrap()
+        let mut keyslot = cmd("CLUSTER");
+        keyslot.arg("KEYSLOT").arg(key);
+        keyslot.query_async(con).await.unwrap()
     };
     // Every accepted key is in the server's slot, and a refused key is not.
     let resource = Resource::new("r").unwrap();

@@ -15,15 +15,15 @@ const LAST: u64 = Token::MAX.get();
 
 /// The number of operations for each rule, unless `PALISADE_RULE_OPERATIONS` overrides it.
 fn operations() -> u32 {
-    let told = std::env::var("PALISADE_RULE_OPERATIONS").ok();
-    told.map_or(4_000, |text| text.parse().unwrap())
+    let setting = std::env::var("PALISADE_RULE_OPERATIONS").ok();
+    setting.map_or(4_000, |text| text.parse().unwrap())
 }
 
 /// Marsaglia 2003, "Xorshift RNGs".
-struct Dice(u64);
+struct Xorshift(u64);
 
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+impl Xorshift {
+    fn below(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -69,7 +69,7 @@ fn answer<T>(checked: &Checked<T>) -> Answer {
     }
 }
 
-async fn ask(
+async fn run(
     con: &mut ConnectionManager,
     resource: &Resource,
     key: &str,
@@ -113,13 +113,13 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
         AuthorityId::new("o").unwrap(),
     ];
     let locks = [LockName::new("l1").unwrap(), LockName::new("l2").unwrap()];
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut random = Xorshift(0x9e37_79b9_7f4a_7c15);
     let (mut kinds, mut model) = ([0_u32; 3], Model::default());
     let mut fresh = 0;
     let mut resource = Resource::new(&format!("{name}-0")).unwrap().under(rule);
     for turn in 0..operations() {
         // A new resource now and then, because bound resources soon reject everything.
-        if dice.roll(40) == 0 {
+        if random.below(40) == 0 {
             fresh += 1;
             model = Model::default();
             resource = Resource::new(&format!("{name}-{fresh}"))
@@ -128,7 +128,7 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
         }
         let key = resource.key("data");
         let near = model.record.state.highest().map_or(base, Token::get);
-        let token = (near + dice.roll(5)).saturating_sub(2).clamp(1, LAST);
+        let token = (near + random.below(5)).saturating_sub(2).clamp(1, LAST);
         // Mostly the bound names; otherwise the test would see only foreign ones.
         let (authority, lock) = (
             model.record.state.authority.clone(),
@@ -136,36 +136,36 @@ async fn agrees(server: &Redis, name: &str, rule: Rule, base: u64) {
         );
         let pass = Pass {
             token: Token::new(token).unwrap(),
-            authority: match dice.roll(24) {
+            authority: match random.below(24) {
                 at @ (0 | 1) => Some(&authorities[at as usize]),
                 2 => None,
                 _ => authority.as_ref(),
             },
-            lock: match dice.roll(24) {
+            lock: match random.below(24) {
                 at @ (0 | 1) => Some(&locks[at as usize]),
                 2 => None,
                 _ => lock.as_ref(),
             },
         };
         let numbers = [0, 1, 2, 3, LAST - 1, LAST];
-        let op = match dice.roll(6) {
+        let op = match random.below(6) {
             0 => Op::Claim,
             1 => Op::Read,
             2 => Op::Write(None),
             3 => Op::Write(last_number(&model.record.state)),
-            _ => Op::Write(Sequence::new(numbers[dice.roll(6) as usize])),
+            _ => Op::Write(Sequence::new(numbers[random.below(6) as usize])),
         };
-        let bytes = [b"\0one"[..].as_ref(), b"two\r\n"][dice.roll(2) as usize];
+        let bytes = [b"\0one"[..].as_ref(), b"two\r\n"][random.below(2) as usize];
         let expected = model.decide(rule, pass, op, bytes);
-        let (said, read) = ask(con, &resource, &key, pass, op, bytes).await;
+        let (answer, read) = run(con, &resource, &key, pass, op, bytes).await;
         let about = format!("turn {turn} of {name}: {pass:?} {op:?}");
-        assert_eq!(said, expected, "{about}");
+        assert_eq!(answer, expected, "{about}");
         if let Some(read) = read {
             assert_eq!(read, model.data, "{about}");
         }
         let state = seen(show(con, resource.name()).await.unwrap());
         assert_eq!(state, model.record.state, "{about}");
-        kinds[match said {
+        kinds[match answer {
             Answer::Admitted => 0,
             Answer::Repeat => 1,
             Answer::Rejected(_) => 2,

@@ -16,8 +16,8 @@ const CHILD: &str = "PALISADE_SQLITE_CRASH";
 
 /// The number of kills, unless `PALISADE_SQLITE_KILLS` overrides it.
 fn kills() -> u64 {
-    let told = std::env::var("PALISADE_SQLITE_KILLS").ok();
-    told.map_or(60, |text| text.parse().unwrap())
+    let setting = std::env::var("PALISADE_SQLITE_KILLS").ok();
+    setting.map_or(60, |text| text.parse().unwrap())
 }
 
 /// Claims and writes forever, each time under the next token, and reports each acknowledged commit.

@@ -5,7 +5,7 @@ use palisade_fence::{Admitted, Reject, Rule};
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::refused::{OrRefused as _, Refused};
-use crate::sql::{Alter, Done, Lines, What};
+use crate::sql::{Action, Alter, Done, Lines};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
@@ -16,9 +16,9 @@ pub(crate) enum Form {
     Records(Strategy),
 }
 
-pub(crate) type Ask = crate::sql::Ask<Form>;
+pub(crate) type Operation = crate::sql::Operation<Form>;
 
-impl Ask {
+impl Operation {
     pub(crate) fn work(&self, tx: &Connection) -> Result<Done, Refused> {
         match self.form {
             Form::Guard(_) | Form::TwoSteps => {
@@ -54,20 +54,20 @@ impl Ask {
         let table = &self.table;
         let upsert =
             format!("INSERT INTO {table} VALUES (?1, ?2) ON CONFLICT DO UPDATE SET data =");
-        let hit = match &self.what {
-            What::Claim => return Ok(None),
-            What::Read(key) => {
+        let hit = match &self.action {
+            Action::Claim => return Ok(None),
+            Action::Read(key) => {
                 let sql = format!("SELECT data FROM {table} WHERE path = ?1");
                 let read = tx.query_one(&sql, [key], |row| row.get(0));
                 return Ok(read.optional()?);
             }
-            What::Write(key, Alter::Put(text), _) => {
+            Action::Write(key, Alter::Put(text), _) => {
                 tx.execute(&format!("{upsert} ?2"), [key, text])
             }
-            What::Write(key, Alter::Append(text), _) => {
+            Action::Write(key, Alter::Append(text), _) => {
                 tx.execute(&format!("{upsert} data || ?2"), [key, text])
             }
-            What::Write(key, Alter::Delete, _) => {
+            Action::Write(key, Alter::Delete, _) => {
                 tx.execute(&format!("DELETE FROM {table} WHERE path = ?1"), [key])
             }
         };
@@ -87,19 +87,19 @@ impl Ask {
         if strategy == Strategy::Pessimistic {
             column.lock(tx, id, self.token).or_refused()?;
         }
-        let (key, alter) = match &self.what {
-            What::Claim => {
+        let (key, alter) = match &self.action {
+            Action::Claim => {
                 column.claim(tx, id, self.token).or_refused()?;
                 return Ok(self.done(None));
             }
-            What::Read(key) => {
+            Action::Read(key) => {
                 column.claim(tx, id, self.token).or_refused()?;
                 let sql = "SELECT data ->> ?2 FROM conf_column WHERE id = ?1";
                 let read = tx.query_one(sql, params![id, path(key)], |row| row.get(0));
                 return Ok(self.done(read.optional()?.flatten()));
             }
-            What::Write(_, _, Some(_)) => return Err(no_numbers()),
-            What::Write(key, alter, None) => (key, alter),
+            Action::Write(_, _, Some(_)) => return Err(no_numbers()),
+            Action::Write(key, alter, None) => (key, alter),
         };
         let (data, more, text) = match alter {
             Alter::Put(text) => ("json_set(data, ?2, ?4)", "", text.as_str()),
@@ -129,9 +129,9 @@ impl Ask {
         let (id, token) = (&self.resource, self.token);
         let claimed = records.claim(tx, id, token).or_refused()?;
         let written = match self.on_lines(&claimed.value.unwrap_or_default())? {
-            Lines::Stay(read) => return Ok(self.done(read)),
-            Lines::Become(text) => records.write(tx, id, token, &text),
-            Lines::Vanish => records.delete(tx, id, token),
+            Lines::Unchanged(read) => return Ok(self.done(read)),
+            Lines::Replaced(text) => records.write(tx, id, token, &text),
+            Lines::Deleted => records.delete(tx, id, token),
         };
         written.or_refused()?;
         Ok(self.done(None))

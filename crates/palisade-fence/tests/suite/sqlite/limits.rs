@@ -137,8 +137,8 @@ fn a_repeat_gets_the_recorded_result() {
         guard.record(tx, "r", t(3), number, b"receipt 1")?;
         let long = vec![0; Guard::MAX_RESULT_BYTES + 1];
         let refused = guard.record(tx, "r", t(3), number, &long).unwrap_err();
-        let said = "the result has 65537 bytes; 0 ..= 65536 are allowed";
-        assert_eq!(refused.to_string(), said);
+        let message = "the result has 65537 bytes; 0 ..= 65536 are allowed";
+        assert_eq!(refused.to_string(), message);
         let refused = guard.record(tx, "r", t(2), number, b"").unwrap_err();
         assert!(refused.to_string().contains("not number 7 of token 2"));
         Ok::<_, Refused>(())
@@ -257,8 +257,8 @@ fn bad_input_is_reported_and_nothing_is_written() {
     let records = Records::new(Strategy::Optimistic);
     let key = "x".repeat(101);
     let refused = carry_out(&mut db, |tx| records.write(tx, &key, t(1), "")).unwrap_err();
-    let said = refused.to_string();
-    assert!(said.contains("101 characters; 1 ..= 100"), "{said}");
+    let message = refused.to_string();
+    assert!(message.contains("101 characters; 1 ..= 100"), "{message}");
     for name in ["", "a\0b"] {
         assert!(Column::new(name, "id", "token").is_err());
     }

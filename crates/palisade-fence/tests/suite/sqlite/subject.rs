@@ -12,9 +12,9 @@ use palisade_fence::{Admitted, Change, Checked, Fence, Pass, Write};
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use tempfile::TempDir;
 
-use super::forms::{Ask, Form, path};
+use super::forms::{Form, Operation, path};
 use crate::refused::{OrRefused, Refused};
-use crate::sql::{Done, What, on_line};
+use crate::sql::{Action, Done, on_line};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Journal {
@@ -61,8 +61,8 @@ pub(crate) fn open(path: &Path) -> Connection {
 }
 
 /// Completes a future that never waits, because all calls on a file block.
-pub(crate) fn now<T>(asked: impl Future<Output = T>) -> T {
-    match pin!(asked).poll(&mut Context::from_waker(Waker::noop())) {
+pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
         Poll::Pending => panic!("a call on a file must not wait"),
     }
@@ -189,11 +189,14 @@ impl Resource {
         }))
     }
 
-    async fn ask(&self, pass: Pass<'_>, what: What) -> Result<Checked<Option<String>>, Fault> {
-        let ask = Ask::new(self.form, &self.name, &self.table, pass, what);
+    async fn run(&self, pass: Pass<'_>, action: Action) -> Result<Checked<Option<String>>, Fault> {
+        let operation = Operation::new(self.form, &self.name, &self.table, pass, action);
         let done = match self.form {
-            Form::TwoSteps => self.in_two_steps(ask).await?,
-            _ => self.on(move |db| carry_out(db, |tx| ask.work(tx))).await?,
+            Form::TwoSteps => self.in_two_steps(operation).await?,
+            _ => {
+                self.on(move |db| carry_out(db, |tx| operation.work(tx)))
+                    .await?
+            }
         };
         Ok(match done {
             Checked::Admitted(done) => Checked::Admitted(done.value),
@@ -201,8 +204,8 @@ impl Resource {
         })
     }
 
-    async fn in_two_steps(&self, ask: Ask) -> Result<Checked<Done>, Fault> {
-        let first = ask.clone();
+    async fn in_two_steps(&self, operation: Operation) -> Result<Checked<Done>, Fault> {
+        let first = operation.clone();
         let entry = self.on(move |db| carry_out(db, |tx| first.check(tx)));
         match entry.await? {
             Checked::Rejected(reject) => Ok(Checked::Rejected(reject)),
@@ -212,10 +215,10 @@ impl Resource {
             Checked::Admitted(_) => {
                 self.on(move |db| {
                     // Like a user who forgot why the trigger is there.
-                    let tell =
+                    let set_token =
                         "SELECT palisade_token(?1, token) FROM palisade_fence WHERE resource = ?1";
-                    db.query_one(tell, [&ask.resource], |_| Ok(()))?;
-                    carry_out(db, |tx| Ok(ask.done(ask.on_table(tx)?)))
+                    db.query_one(set_token, [&operation.resource], |_| Ok(()))?;
+                    carry_out(db, |tx| Ok(operation.done(operation.on_table(tx)?)))
                 })
                 .await
             }
@@ -227,17 +230,17 @@ impl Fence for Resource {
     type Error = Fault;
 
     async fn claim(&self, pass: Pass<'_>) -> Result<Checked<()>, Fault> {
-        Ok(self.ask(pass, What::Claim).await?.map(|_| ()))
+        Ok(self.run(pass, Action::Claim).await?.map(|_| ()))
     }
 
     async fn read(&self, pass: Pass<'_>, key: &str) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let read = self.ask(pass, What::Read(key.to_owned())).await?;
+        let read = self.run(pass, Action::Read(key.to_owned())).await?;
         Ok(read.map(|text| text.map(String::into_bytes)))
     }
 
     async fn write(&self, pass: Pass<'_>, write: Write<'_>) -> Result<Checked<()>, Fault> {
-        let what = What::Write(write.key.to_owned(), write.change.into(), write.sequence);
-        Ok(self.ask(pass, what).await?.map(|_| ()))
+        let action = Action::Write(write.key.to_owned(), write.change.into(), write.sequence);
+        Ok(self.run(pass, action).await?.map(|_| ()))
     }
 
     /// A program without a token; the triggers stop it.

@@ -21,44 +21,44 @@ pub enum Strategy {
 
 /// A guard row after an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ruled<'a> {
+pub(crate) struct DecidedRow<'a> {
     pub(crate) resource: &'a str,
     pub(crate) row: GuardRow,
     /// Whether it differs from the stored row.
     pub(crate) changed: bool,
 }
 
-/// The rows from now on, and the answer.
-type Ruling<'a> = (Vec<Ruled<'a>>, Checked<Option<Vec<u8>>>);
+/// The next rows, and the answer.
+type Decision<'a> = (Vec<DecidedRow<'a>>, Checked<Option<Vec<u8>>>);
 
 /// Returns the claims in name order, each resource once.
-pub(crate) fn asked<'a, 'p>(
+pub(crate) fn in_name_order<'a, 'p>(
     claims: &[(&'a str, Pass<'p>)],
 ) -> Result<BTreeMap<&'a str, Pass<'p>>, Fault> {
-    let mut asked = BTreeMap::new();
+    let mut in_order = BTreeMap::new();
     for (resource, pass) in claims {
         ResourceId::new(resource)?;
-        if asked.insert(*resource, *pass).is_some() {
+        if in_order.insert(*resource, *pass).is_some() {
             let text = format!("{resource} is claimed twice in one step");
             return Err(Fault::Argument(text));
         }
     }
-    Ok(asked)
+    Ok(in_order)
 }
 
-/// Decides an operation on all these resources: the rows from now on, and the answer. Either all are admitted,
-/// or there are no rows, and the rejection is recorded for the operator. The answer is that of the last
-/// resource; its value is the recorded result of a repeat.
-pub(crate) fn rule_on<'a>(
+/// Decides an operation on all these resources and returns the next rows and the answer. Either all are admitted,
+/// or there are no rows and the rejection is recorded for the operator. The answer is that of the last resource;
+/// its value is the recorded result of a repeat.
+pub(crate) fn decide_all<'a>(
     rule: Rule,
-    asked: &BTreeMap<&'a str, Pass<'_>>,
+    claims: &BTreeMap<&'a str, Pass<'_>>,
     rows: &BTreeMap<String, GuardRow>,
     op: Op,
     digest: Option<u64>,
-) -> Result<Ruling<'a>, Corrupt> {
-    let mut all = Vec::with_capacity(asked.len());
+) -> Result<Decision<'a>, Corrupt> {
+    let mut all = Vec::with_capacity(claims.len());
     let mut answer = Checked::admitted(None, None);
-    for (&resource, pass) in asked {
+    for (&resource, pass) in claims {
         let before = rows.get(resource).cloned().unwrap_or_default();
         let (row, changed, result) = match before.decide(rule, Some(*pass), op, digest)? {
             Verdict::Reject(reject) => {
@@ -77,7 +77,7 @@ pub(crate) fn rule_on<'a>(
             repeat: result.is_some(),
             value: result.flatten(),
         });
-        all.push(Ruled {
+        all.push(DecidedRow {
             resource,
             row,
             changed,

@@ -11,7 +11,7 @@ use crate::name::ResourceId;
 
 /// A request that the fence has to judge.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct FencedRequest {
     pub(super) resource: ResourceId,
     pub(super) presented: Presented,
     pub(super) kind: Kind,
@@ -27,13 +27,13 @@ pub(super) enum Kind {
     Write,
 }
 
-impl Asked {
+impl FencedRequest {
     /// Parses a request; `None` if the fence has nothing to judge, so that it passes.
-    pub(super) fn read(
+    pub(super) fn parse(
         head: &Parts,
         body: &Body,
         resources: &impl Resources,
-    ) -> Result<Option<Asked>, Problem> {
+    ) -> Result<Option<FencedRequest>, Problem> {
         overrides::refuse(head, body)?;
         let presented = Presented::read(&head.headers)?;
         let Some(target) = resources.target(head)? else {
@@ -58,7 +58,7 @@ impl Asked {
                 "x-fencing-sequence is for writes, and this request is not a write",
             ));
         }
-        Ok(Some(Asked {
+        Ok(Some(FencedRequest {
             resource: target.resource,
             presented,
             kind,
