@@ -1,6 +1,6 @@
-//! Axes: values to x.
+//! Axes, which map values to x coordinates.
 
-/// An axis to scale.
+/// A linear axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Linear {
     /// The value at the left end.
@@ -14,14 +14,14 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Where a value is drawn. One outside the axis is drawn at its end.
+    /// Returns the x coordinate of a value. Values outside the axis are drawn at its ends.
     #[must_use]
     pub fn x(&self, value: f64) -> f64 {
         let share = (value - self.from) / (self.to - self.from).max(f64::MIN_POSITIVE);
         self.left + share.clamp(0.0, 1.0) * (self.right - self.left)
     }
 
-    /// Round values: a step of 1, 2 or 5 × 10ⁿ, and at least this many pixels from one to the next.
+    /// Returns round values with a step of 1, 2 or 5 × 10ⁿ, at least this many pixels apart.
     #[must_use]
     pub fn ticks(&self, distance: f64) -> Vec<f64> {
         let scale =
@@ -35,7 +35,7 @@ impl Linear {
     }
 }
 
-/// The smallest of 1, 2, 5 × 10ⁿ that is not below `wanted`.
+/// Returns the smallest of 1, 2, 5 × 10ⁿ that is not below `wanted`.
 fn round_step(wanted: f64) -> f64 {
     let base = 10_f64.powf(wanted.max(1e-6).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * base);
@@ -45,29 +45,29 @@ fn round_step(wanted: f64) -> f64 {
         .unwrap_or(10.0 * base)
 }
 
-/// An axis of steps: moments in order, each as far from the next as what is drawn there needs. It is not to scale, and
-/// a picture that uses it has to say so.
+/// An axis of moments in order, with as much distance between them as the drawing needs. It is not to scale, and a
+/// picture that uses it has to say so.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Steps {
     /// (value, x), both rising.
     knots: Vec<(f64, f64)>,
 }
 
-/// A stretch of a [`Steps`] axis that needs room.
+/// A range of a [`Steps`] axis that needs a minimum width.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Room {
-    /// From this value on.
+    /// The first value.
     pub from: f64,
-    /// Up to this value.
+    /// The last value.
     pub to: f64,
-    /// So many pixels.
+    /// The minimum width in pixels.
     pub width: f64,
 }
 
 impl Steps {
-    /// An axis with these moments as steps, from `left` on and as wide as it has to be, but at least `width`. Moments
-    /// less than `same` apart are one step, others at least `gap` pixels apart. What more room is needed goes to the
-    /// longer times first, by their logarithm, so that moments of one event stay together.
+    /// Creates an axis that starts at `left`, is as wide as necessary, but at least `width`, and has these moments as
+    /// steps. Moments less than `same` apart are one step; others are at least `gap` pixels apart. Additional width is
+    /// distributed by the logarithm of the times between the moments, so that moments of one event stay together.
     #[must_use]
     pub fn new(
         mut moments: Vec<f64>,
@@ -93,7 +93,7 @@ impl Steps {
             .iter()
             .map(|room| (step(room.from), step(room.to), room.width))
             .collect();
-        // Short ones first: what they add also counts for the longer ones around them.
+        // Short ranges first: their additional width also counts for the longer ranges that contain them.
         spans.sort_by_key(|(from, to, _)| to.saturating_sub(*from));
         for (from, to, wanted) in spans {
             let Some(span) = gaps.get_mut(from..to).filter(|span| !span.is_empty()) else {
@@ -115,7 +115,8 @@ impl Steps {
         Steps { knots }
     }
 
-    /// Where a value is drawn: on its step, or between two steps in proportion. One outside is drawn at the end.
+    /// Returns the x coordinate of a value: on its step, or in proportion between two steps. Values outside the axis
+    /// are drawn at its ends.
     #[must_use]
     pub fn x(&self, value: f64) -> f64 {
         let after = self.knots.partition_point(|knot| knot.0 <= value);
@@ -126,14 +127,14 @@ impl Steps {
         }
     }
 
-    /// The steps: value and x.
+    /// Returns the steps, as value and x coordinate.
     #[must_use]
     pub fn steps(&self) -> &[(f64, f64)] {
         &self.knots
     }
 }
 
-/// Widens the gaps of a stretch to this sum, by their weights.
+/// Widens the gaps of a range to this sum, by their weights.
 fn share(gaps: &mut [f64], weights: &[f64], wanted: f64) {
     let (missing, whole) = (
         wanted - gaps.iter().sum::<f64>(),
@@ -144,7 +145,7 @@ fn share(gaps: &mut [f64], weights: &[f64], wanted: f64) {
     }
 }
 
-/// A track for each span, counted from 0, so that no two spans on one track overlap. Spans may touch.
+/// Assigns a track to each span, counted from 0, so that no two spans on one track overlap. Spans may touch.
 #[must_use]
 pub fn tracks(spans: &[(f64, f64)]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..spans.len()).collect();
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_keep_their_order_and_every_stretch_gets_its_room() {
+    fn steps_keep_their_order_and_every_range_has_its_minimum_width() {
         let rooms = [
             Room {
                 from: 1.0,

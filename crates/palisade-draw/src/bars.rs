@@ -1,4 +1,4 @@
-//! Bar charts: a panel has a title, a bar in each row, and an axis that says what the bars are measured in.
+//! Bar charts: a panel has a title, a bar in each row, and an axis with its unit.
 
 use crate::axis::Linear;
 use crate::{Anchor, Canvas, Font, Layer, Rect, width};
@@ -6,30 +6,30 @@ use crate::{Anchor, Canvas, Font, Layer, Rect, width};
 /// A row of a panel.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bar {
-    /// What is measured; may be empty where another panel names the rows.
+    /// The name of the row; empty if another panel names the rows.
     pub name: String,
     /// The figure.
     pub value: f64,
-    /// The figure in words, at the end of the bar.
+    /// The label at the end of the bar.
     pub words: String,
     /// CSS classes of the bar.
     pub class: &'static str,
-    /// The least and the most that were seen, drawn as a line over the bar.
+    /// The lowest and the highest figure, drawn as a line over the bar.
     pub range: Option<(f64, f64)>,
 }
 
 /// A panel.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Panel {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What the figures of the axis are, and which way is better.
+    /// The unit of the axis, and which direction is better.
     pub unit: String,
-    /// The rows. `None` leaves a row free.
+    /// The rows. `None` leaves a row empty.
     pub rows: Vec<Option<Bar>>,
-    /// The figure that the whole width stands for. A longer bar is drawn broken.
+    /// The figure at the end of the axis. A longer bar is drawn broken.
     pub full: f64,
-    /// Room for the names, in pixels; 0 if there are none.
+    /// The width of the names in pixels; 0 if there are none.
     pub names: f64,
 }
 
@@ -37,7 +37,7 @@ pub struct Panel {
 pub const ROW: f64 = 22.0;
 const BAR: f64 = 14.0;
 
-/// The room that these names take.
+/// Returns the width that these names need.
 #[must_use]
 pub fn room<'a>(names: impl IntoIterator<Item = &'a str>) -> f64 {
     let widest = names
@@ -48,13 +48,13 @@ pub fn room<'a>(names: impl IntoIterator<Item = &'a str>) -> f64 {
 }
 
 impl Panel {
-    /// The height that it takes.
+    /// Returns its height.
     #[must_use]
     pub fn height(&self) -> f64 {
         HEAD + ROW * self.rows.len() as f64 + FOOT
     }
 
-    /// Draws it with its left upper corner here.
+    /// Draws the panel with its upper left corner at this point.
     pub fn draw(&self, canvas: &mut Canvas, (x, y): (f64, f64), wide: f64) {
         let words = self.rows.iter().flatten();
         let words = words
@@ -66,7 +66,7 @@ impl Panel {
             left: x + self.names,
             right: (x + wide - words - 10.0).max(x + self.names + 20.0),
         };
-        // Above the bars, unless it is too long for that.
+        // Above the bars, unless it is too long.
         let fits = axis.left + width(&self.title, Font::Strong) <= x + wide;
         let left = if fits { axis.left } else { x };
         canvas.text(
@@ -141,7 +141,7 @@ impl Bar {
     }
 }
 
-/// A figure of an axis: `0`, `0.5`, `12`, `1,500`, `20 k`, `3 M`.
+/// Formats a figure of an axis: `0`, `0.5`, `12`, `1,500`, `20 k`, `3 M`.
 fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 1e6 => format!("{} M", value / 1e6),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_as_long_as_their_figures_and_words_stay_inside() {
+    fn bars_are_proportional_to_their_figures_and_labels_stay_inside() {
         let (_, canvas) = panel(&[10.0, 5.0, 0.0], 20.0);
         assert_eq!(canvas.problems(), Vec::<String>::new());
         let bars = canvas.marks.iter().filter(|mark| mark.class == "bad");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_beyond_the_axis_is_broken_and_the_axis_says_its_unit() {
+    fn a_bar_beyond_the_axis_is_broken_and_the_axis_has_its_unit() {
         let (_, canvas) = panel(&[10.0, 900.0], 20.0);
         assert!(canvas.marks.iter().any(|mark| mark.class == "paper"));
         assert!(canvas.texts.iter().any(|text| text.text == "updates"));

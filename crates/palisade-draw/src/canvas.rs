@@ -1,4 +1,4 @@
-//! Marks and texts with coordinates, and how they are written down as SVG.
+//! Marks and texts with coordinates, and their SVG.
 
 use std::fmt::Write as _;
 
@@ -18,25 +18,25 @@ pub struct Rect {
 }
 
 impl Rect {
-    /// A rectangle by its left upper corner and its size.
+    /// Creates a rectangle from its upper left corner and its size.
     #[must_use]
     pub fn new(x: f64, y: f64, w: f64, h: f64) -> Rect {
         Rect { x, y, w, h }
     }
 
-    /// The right edge.
+    /// Returns the right edge.
     #[must_use]
     pub fn right(&self) -> f64 {
         self.x + self.w
     }
 
-    /// The lower edge.
+    /// Returns the lower edge.
     #[must_use]
     pub fn bottom(&self) -> f64 {
         self.y + self.h
     }
 
-    /// The point in the middle.
+    /// Returns the point in the middle.
     #[must_use]
     pub fn middle(&self) -> (f64, f64) {
         (self.x + self.w / 2.0, self.y + self.h / 2.0)
@@ -53,10 +53,10 @@ impl Rect {
     }
 }
 
-/// Rounding is no overlap.
+/// An overlap below this is a rounding error.
 const SLACK: f64 = 0.1;
 
-/// What lies over what: a later layer covers an earlier one. Text lies over all of them.
+/// The layers: a later layer covers an earlier one, and text covers all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// Backgrounds and grids.
@@ -78,29 +78,30 @@ pub enum Shape {
     Rect(Rect, f64),
     /// A circle: centre and radius.
     Circle((f64, f64), f64),
-    /// SVG path data. It is written as it is and must never come from input.
+    /// SVG path data. It is written unescaped and must never come from input.
     Path(String),
 }
 
-/// A shape and how it looks.
+/// A shape and its style.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
     /// The shape.
     pub shape: Shape,
     /// CSS classes, see [`crate::style`].
     pub class: String,
-    /// What it covers.
+    /// Its layer.
     pub layer: Layer,
-    /// The note that it belongs to.
+    /// The number of its note.
     pub note: Option<usize>,
 }
 
-/// Size and weight of a text. They are attributes of the text and not style, because its width depends on them.
+/// Size and weight of a text. They are attributes of the text and not in the style sheet, because its width depends
+/// on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Font {
     /// The title of a picture.
     Title,
-    /// The title of a part.
+    /// A heading.
     Heading,
     /// Ordinary text.
     Body,
@@ -113,7 +114,7 @@ pub enum Font {
 }
 
 impl Font {
-    /// In pixels.
+    /// Returns the size in pixels.
     #[must_use]
     pub fn size(self) -> f64 {
         match self {
@@ -131,7 +132,7 @@ impl Font {
     }
 }
 
-/// Which end of a text stays where it is when another font is wider.
+/// The end of a text that stays in place if a font is wider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     /// The left end.
@@ -145,24 +146,24 @@ pub enum Anchor {
 /// A line of text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Text {
-    /// The words, not yet escaped.
+    /// The text, not escaped.
     pub text: String,
     /// CSS classes.
     pub class: String,
-    /// The anchored end, at half the height of the line.
+    /// The position of the anchor, at half the height of the line.
     pub at: (f64, f64),
-    /// Which end is anchored.
+    /// The anchored end.
     pub anchor: Anchor,
     /// Size and weight.
     pub font: Font,
-    /// What it must not leave; the canvas if absent.
+    /// The area that it must not leave; `None` for the whole canvas.
     pub band: Option<Rect>,
-    /// The note that it belongs to.
+    /// The number of its note.
     pub note: Option<usize>,
 }
 
 impl Text {
-    /// The area that is reserved for it.
+    /// Returns the area reserved for it.
     #[must_use]
     pub fn area(&self) -> Rect {
         let (w, h) = (width(&self.text, self.font), self.font.size() * 1.2);
@@ -186,16 +187,16 @@ pub struct Canvas {
     pub marks: Vec<Mark>,
     /// All texts.
     pub texts: Vec<Text>,
-    /// Pictures inside this one, and where.
+    /// Pictures inside this one, with their positions.
     pub parts: Vec<(f64, f64, Canvas)>,
-    /// What is shown when a reader points at a mark or text with this note.
+    /// Tooltips of marks and texts.
     notes: Vec<String>,
-    /// The note of what is drawn next.
+    /// The note of the next marks and texts.
     note: Option<usize>,
 }
 
 impl Canvas {
-    /// An empty picture.
+    /// Creates an empty picture.
     #[must_use]
     pub fn new(width: f64, height: f64) -> Canvas {
         Canvas {
@@ -205,13 +206,13 @@ impl Canvas {
         }
     }
 
-    /// Adds a note, counted from 0.
+    /// Adds a note, which readers see as a tooltip; returns its number, counted from 0.
     pub fn note(&mut self, text: impl Into<String>) -> usize {
         self.notes.push(text.into());
         self.notes.len() - 1
     }
 
-    /// What is drawn from now on belongs to this note.
+    /// Selects the note of the marks and texts that are drawn from now on.
     pub fn about(&mut self, note: Option<usize>) {
         self.note = note;
     }
@@ -237,14 +238,14 @@ impl Canvas {
         self.mark(layer, Shape::Line(a, b), class);
     }
 
-    /// Adds diagonal strokes that fill a rectangle. They are no pattern: patterns have ids, which clash in one page.
+    /// Fills a rectangle with diagonal strokes. It is not an SVG pattern, because the ids of patterns clash in a page.
     pub fn hatch(&mut self, layer: Layer, rect: Rect, step: f64, class: impl Into<String>) {
         let (mut path, mut start) = (String::new(), rect.x - rect.h);
         while start < rect.right() {
             let (low, high) = (start.max(rect.x), (start + rect.h).min(rect.right()));
             if high > low {
                 let (from, to) = (rect.bottom() - low + start, rect.bottom() - high + start);
-                // Writing to a String cannot fail; the same holds below.
+                // Writing to a String cannot fail, here and below.
                 let _ = write!(path, "M{low:.1} {from:.1}L{high:.1} {to:.1}");
             }
             start += step;
@@ -252,7 +253,7 @@ impl Canvas {
         self.mark(layer, Shape::Path(path), class);
     }
 
-    /// Adds a line of text whose anchored end is at this point, at half the height of the line.
+    /// Adds a line of text with its anchor at this point, at half the height of the line.
     pub fn text(
         &mut self,
         at: (f64, f64),
@@ -286,7 +287,8 @@ impl Canvas {
         self.parts.push((x, y, part));
     }
 
-    /// What is wrong with the texts: each pair that overlaps, and each that leaves its band or the picture.
+    /// Returns the problems of the layout: each pair of texts that overlap, and each text that leaves its band or the
+    /// picture.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -305,7 +307,7 @@ impl Canvas {
         problems
     }
 
-    /// A file of its own, with this style sheet. The label is what a screen reader says.
+    /// Returns an SVG file with this style sheet. Screen readers read the label.
     #[must_use]
     pub fn to_svg(&self, style: &str, label: &str) -> String {
         let (w, h, label) = (self.width, self.height, escape(label));
@@ -317,7 +319,7 @@ impl Canvas {
         )
     }
 
-    /// An element for a page that has the style sheet. It is hidden from screen readers if it has no label.
+    /// Returns an SVG element for a page that has the style sheet. Without a label, it is hidden from screen readers.
     #[must_use]
     pub fn to_inline(&self, class: &str, label: &str) -> String {
         let (w, h) = (self.width, self.height);

@@ -1,4 +1,4 @@
-//! Legends: a small drawing for each sign, and its meaning.
+//! Legends: a small drawing of each sign, and its meaning.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub struct Entry {
     pub words: &'static str,
 }
 
-/// An entry whose key is these shapes.
+/// Creates an entry whose key has these shapes.
 #[must_use]
 pub fn entry(shapes: impl IntoIterator<Item = (Shape, String)>, words: &'static str) -> Entry {
     let mut key = Canvas::new(KEY.0, KEY.1);
@@ -26,7 +26,7 @@ pub fn entry(shapes: impl IntoIterator<Item = (Shape, String)>, words: &'static 
     Entry { key, words }
 }
 
-/// Draws a legend from `left` to `right`, over as many lines as it needs; returns the height reached.
+/// Draws a legend from `left` to `right`, over as many lines as it needs; returns the y coordinate below it.
 pub fn draw(canvas: &mut Canvas, entries: Vec<Entry>, (left, right): (f64, f64), top: f64) -> f64 {
     let (mut x, mut y) = (left, top);
     for entry in entries {
@@ -42,7 +42,7 @@ pub fn draw(canvas: &mut Canvas, entries: Vec<Entry>, (left, right): (f64, f64),
     y + LINE
 }
 
-/// The same as a list for a page, which wraps on small screens.
+/// Returns the legend as an HTML list, which wraps on small screens.
 #[must_use]
 pub fn list(entries: &[Entry]) -> String {
     let mut html = String::from("<ul class=\"legend\">");
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_legend_takes_the_lines_it_needs_and_stays_inside() {
+    fn a_legend_wraps_and_stays_inside() {
         let entries = vec![entry([], "a meaning of some length"); 7];
         let mut canvas = Canvas::new(500.0, 100.0);
         let reached = draw(&mut canvas, entries.clone(), (10.0, 490.0), 10.0);

@@ -1,18 +1,18 @@
-//! Pictures: shapes and text in, one self-contained SVG or HTML page out.
+//! Pictures: turns shapes and text into one self-contained SVG or HTML page.
 //!
 //! ```text
 //!   axis   (values → x)        ┐
 //!   bars   (figures → a panel) ├─► Canvas: marks and texts with coordinates ─► SVG ─► page
-//!   legend (keys and words)    ┘      │
+//!   legend (keys and labels)   ┘      │
 //!                                     └► Canvas::problems: text that overlaps or leaves its band
 //! ```
 //!
-//! Nothing here reads a clock or a file: equal input gives equal bytes. The files refer to nothing outside
-//! themselves. Colours follow the reader's colour scheme through a media query, see [`style`].
+//! Nothing here reads a clock or a file: equal input gives equal bytes. The output contains no external references.
+//! Colours follow the reader's colour scheme through a media query, see [`style`].
 //!
-//! Every reader's machine has other fonts, so widths are upper estimates ([`width`]), and each text is anchored to the
-//! mark that it belongs to instead of following another text. [`Canvas::problems`] is for tests: it finds texts that
-//! overlap or leave the band they were given.
+//! Readers have different fonts, so widths are upper estimates ([`width`]), and each text is anchored to its mark
+//! instead of following another text. [`Canvas::problems`] is for tests: it finds texts that overlap or leave their
+//! band.
 
 pub mod axis;
 pub mod bars;

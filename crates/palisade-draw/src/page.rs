@@ -1,10 +1,10 @@
-//! The HTML page around pictures: one file, without a script and without anything from elsewhere.
+//! The HTML page around pictures: one file, without scripts or external resources.
 
 use std::fmt::Write as _;
 
 use crate::escape;
 
-/// The page's own style; that of its pictures is added to it.
+/// The page's own style sheet; the style sheet of its pictures is added to it.
 const STYLE: &str = ":root{color-scheme:light dark;--bg:#fff;--ink:#1d2733;--soft:#52606d;--line:#dfe4ea;--good:#00785a;\
     --bad:#c0260f}@media(prefers-color-scheme:dark){:root{--bg:#0f141a;--ink:#e6ebf1;--soft:#9fb0c0;--line:#2a323d;\
     --good:#2bbf96;--bad:#ff7b66}}*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);\
@@ -23,7 +23,7 @@ const STYLE: &str = ":root{color-scheme:light dark;--bg:#fff;--ink:#1d2733;--sof
     td.number,th.number{text-align:right;white-space:nowrap}\
     @media(max-width:700px){main{padding:18px 12px 40px}.legend{gap:5px 16px}}";
 
-/// A whole page. `body` is HTML; `style` is the style sheet of its pictures, and what it needs beyond this one.
+/// Returns a whole page. `body` is HTML; `style` is the style sheet of its pictures and of the body's own classes.
 #[must_use]
 pub fn page(title: &str, style: &str, body: &str) -> String {
     format!(
@@ -34,7 +34,7 @@ pub fn page(title: &str, style: &str, body: &str) -> String {
     )
 }
 
-/// A table. The columns named `"…#"` hold numbers and are aligned at the right. A cell is text and its CSS classes.
+/// Returns a table. Columns named `"…#"` contain numbers and are right-aligned. A cell is text and its CSS classes.
 #[must_use]
 pub fn table(
     columns: &[&str],
@@ -65,7 +65,7 @@ pub fn table(
                 (false, class) => format!(" class=\"{class}\""),
                 (true, class) => format!(" class=\"number {class}\""),
             };
-            // A short row ends with a cell over all columns that are left.
+            // The last cell of a short row spans the remaining columns.
             let missing = columns.len().saturating_sub(number + 1);
             let span = if number == last && missing > 0 {
                 format!(" colspan=\"{}\"", missing + 1)

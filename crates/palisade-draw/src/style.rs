@@ -1,12 +1,12 @@
-//! Colours, once for light and once for dark. Hues after Okabe and Ito, so that colour-blind readers keep them apart.
-//! A picture should show every difference also as a shape, a pattern or a word.
+//! Colours for light and dark schemes. The hues are those of Okabe and Ito, which colour-blind readers can
+//! distinguish. A picture should also show every difference as a shape, a pattern or a word.
 //!
-//! Colours are written out and not CSS variables: not every SVG renderer knows those. One that knows no media queries
+//! Colours are written out, because not every SVG renderer supports CSS variables. A renderer without media queries
 //! draws the light picture.
 
 use std::fmt::Write as _;
 
-/// A colour: in light, and in dark.
+/// A colour in the light and in the dark scheme.
 pub type Colour = (&'static str, &'static str);
 
 /// Selectors (separated by commas), a property, and its colour.
@@ -14,7 +14,7 @@ pub type Rule = (&'static str, &'static str, Colour);
 
 /// Text.
 pub const INK: Colour = ("#1d2733", "#e6ebf1");
-/// Text of less weight.
+/// Secondary text.
 pub const SOFT: Colour = ("#52606d", "#9fb0c0");
 /// The background.
 pub const PAPER: Colour = ("#ffffff", "#0f141a");
@@ -22,24 +22,24 @@ pub const PAPER: Colour = ("#ffffff", "#0f141a");
 pub const LANE: Colour = ("#f4f6f9", "#171d25");
 /// Grid lines.
 pub const GRID: Colour = ("#dfe4ea", "#2a323d");
-/// Something got lost, or is about to.
+/// Data is lost, or about to be.
 pub const BAD: Colour = ("#c0260f", "#ff7b66");
-/// The background of that.
+/// The background for [`BAD`].
 pub const BAD_TINT: Colour = ("#fde7e3", "#451a13");
 /// Data is safe.
 pub const GOOD: Colour = ("#00785a", "#2bbf96");
-/// The background of that.
+/// The background for [`GOOD`].
 pub const GOOD_TINT: Colour = ("#def4ec", "#0f332a");
 /// A warning.
 pub const AMBER: Colour = ("#9a6700", "#f0b429");
-/// The background of that.
+/// The background for [`AMBER`].
 pub const AMBER_TINT: Colour = ("#fff0b8", "#4a3a08");
-/// Something of neither kind.
+/// Neutral.
 pub const GREY: Colour = ("#8592a0", "#77848f");
-/// The background of that.
+/// The background for [`GREY`].
 pub const GREY_TINT: Colour = ("#dfe4e9", "#333d48");
 
-/// One colour for each participant, and its tint: `c0` to `c3`.
+/// The colour and the tint of each participant: `c0` to `c3`.
 pub const SERIES: [(Colour, Colour); 4] = [
     (("#0063a6", "#6db8f0"), ("#cfe5f5", "#12354f")),
     (("#8a3a80", "#e29bd7"), ("#f2dcee", "#47223f")),
@@ -69,15 +69,15 @@ const COMMON: &[Rule] = &[
     (".on-sign", "stroke", PAPER),
 ];
 
-/// What does not depend on the colour scheme.
+/// The styles that do not depend on the colour scheme.
 const SHAPES: &str = ".draw text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif}\
     .draw path,.draw line{fill:none}.draw .good-panel,.draw .bad-panel,.draw .grey-panel{stroke-width:1.5}\
     .draw .on-sign{stroke-width:2;stroke-linecap:round;stroke-linejoin:round}";
 
-/// The style sheet of a picture: the common classes, then these of its own.
+/// Returns the style sheet of a picture: the common classes, then its own rules and shapes.
 ///
-/// `good`, `bad`, `grey` and `c0` to `c3` fill a shape or a text; `line-c0` … are strokes, `tint-c0` … a tint with its
-/// border; `good-panel`, `bad-panel` and `grey-panel` are backgrounds with a border.
+/// `good`, `bad`, `grey` and `c0` to `c3` fill a shape or a text; `line-c0` … are strokes, `tint-c0` … are tints with
+/// a border; `good-panel`, `bad-panel` and `grey-panel` are backgrounds with a border.
 #[must_use]
 pub fn sheet(rules: &[Rule], shapes: &str) -> String {
     let mut css = format!("{SHAPES}{shapes}");
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_is_there_for_light_and_for_dark() {
+    fn every_rule_exists_for_light_and_for_dark() {
         let css = sheet(
             &[("rect.own,path.own", "fill", GOOD)],
             ".draw .own{opacity:.5}",

@@ -1,9 +1,9 @@
-//! Text: its width without a font, its lines, and its markup.
+//! Text: its estimated width, its wrapping and its escaping.
 
 use crate::Font;
 
-/// An upper estimate of the width of `text` in pixels, in any usual sans-serif face. DejaVu Sans, the widest of them,
-/// was measured.
+/// Returns an upper estimate of the width of `text` in pixels, in any common sans-serif font. It was measured with
+/// DejaVu Sans, the widest of them.
 #[must_use]
 pub fn width(text: &str, font: Font) -> f64 {
     let weight = if font.is_bold() { 1.12 } else { 1.0 };
@@ -56,7 +56,7 @@ pub fn shortened(text: &str, limit: f64, font: Font) -> String {
     short + "…"
 }
 
-/// Makes text safe in XML and HTML, in content and in quoted attributes. What XML cannot carry becomes U+FFFD.
+/// Makes text safe in XML and HTML, in content and in quoted attributes. Characters that XML forbids become U+FFFD.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_no_wider_than_asked_and_lose_no_word() {
+    fn lines_stay_within_the_limit_and_keep_every_word() {
         let text = "the fence keeps data safe, and incomprehensibilities short";
         let lines = wrapped(text, 90.0, Font::Body);
         assert!(lines.iter().all(|line| width(line, Font::Body) <= 90.0));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn markup_and_control_characters_are_taken_out() {
+    fn markup_and_control_characters_are_replaced() {
         let safe = "&lt;a b=&quot;&amp;&#39;&gt; \u{fffd}";
         assert_eq!(escape("<a b=\"&'>\n\u{1}"), safe);
     }
