@@ -7,7 +7,7 @@ use std::sync::{Once, OnceLock};
 
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Puts the folders of this process's servers below this folder from now on, not in the system's folder for
+/// From now on, creates the folders of this process's servers in this folder instead of the system's folder for
 /// temporary files: measurements must not depend on whether that folder is on a disk.
 ///
 /// # Panics

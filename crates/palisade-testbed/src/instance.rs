@@ -41,7 +41,7 @@ pub(crate) struct Recipe {
     pub(crate) ready: fn(u16) -> bool,
 }
 
-/// A server that runs, or was killed and may be started again. It stops when this value is dropped.
+/// A server that is running, or was killed and may be started again. It stops when this value is dropped.
 pub struct Instance {
     recipe: Recipe,
     folder: ServerFolder,
@@ -159,7 +159,7 @@ impl Instance {
             self.recipe.install
         );
         let log = self.folder.path().join("log");
-        let child = keeper_spawn(command, File::create(&log).expect("a log file"));
+        let child = spawn_from_lasting_thread(command, File::create(&log).expect("a log file"));
         *self.lock() = Some(child.map_err(|error| format!("{name}: {error}"))?);
         let end = Instant::now() + START;
         loop {
@@ -260,28 +260,28 @@ fn tail(log: &Path) -> String {
 }
 
 /// A command to start, its log file, and the channel for the child.
-type Order = (Vec<String>, File, Sender<std::io::Result<Child>>);
+type SpawnRequest = (Vec<String>, File, Sender<std::io::Result<Child>>);
 
 /// Starts a process whose parent is a thread that lives as long as this process. The parent-death signal is
 /// bound to the parent's thread, and a test's thread ends with its test.
-fn keeper_spawn(command: Vec<String>, log: File) -> std::io::Result<Child> {
-    static KEEPER: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
-    let keeper = KEEPER.get_or_init(|| {
-        let (sender, orders) = channel::<Order>();
+fn spawn_from_lasting_thread(command: Vec<String>, log: File) -> std::io::Result<Child> {
+    static SPAWNER: OnceLock<Mutex<Sender<SpawnRequest>>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (sender, requests) = channel::<SpawnRequest>();
         std::thread::spawn(move || {
-            for (command, log, reply) in orders {
+            for (command, log, reply) in requests {
                 let _ = reply.send(spawn(&command, log));
             }
         });
         Mutex::new(sender)
     });
     let (reply, child) = channel();
-    let keeper = keeper.lock().unwrap_or_else(PoisonError::into_inner);
-    keeper
+    let spawner = spawner.lock().unwrap_or_else(PoisonError::into_inner);
+    spawner
         .send((command, log, reply))
-        .expect("the keeper's thread");
-    drop(keeper);
-    child.recv().expect("the keeper's thread")
+        .expect("the spawning thread");
+    drop(spawner);
+    child.recv().expect("the spawning thread")
 }
 
 fn spawn(command: &[String], log: File) -> std::io::Result<Child> {
@@ -302,21 +302,21 @@ pub fn says(port: u16, question: &[u8], expected: &str) -> bool {
 
 /// Reads a server's answer to `question` until it contains `expected` or ends.
 pub(crate) fn answer(port: u16, question: &[u8], expected: &str) -> String {
-    let (mut heard, mut buffer) = (String::new(), [0; 4096]);
+    let (mut received, mut buffer) = (String::new(), [0; 4096]);
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
-        return heard;
+        return received;
     };
     let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
     if stream.write_all(question).is_err() {
-        return heard;
+        return received;
     }
-    while !heard.contains(expected) {
+    while !received.contains(expected) {
         match stream.read(&mut buffer) {
             Ok(0) | Err(_) => break,
-            Ok(length) => heard.push_str(&String::from_utf8_lossy(&buffer[..length])),
+            Ok(length) => received.push_str(&String::from_utf8_lossy(&buffer[..length])),
         }
     }
-    heard
+    received
 }
 
 /// Runs a preparation command.

@@ -1,9 +1,9 @@
-"""An API of accounts as people write it, three times over: FastAPI, Flask, and http.server with urlparse.
+"""The same accounts API, written in the usual way with FastAPI, Flask, and http.server with urlparse.
 
 PUT /accounts/{id} sets an account, whose id is an int. GET /log lists all writes, [[id, text], ...].
-The one on http.server also keeps connections open, does not read the bodies of requests other than PUT, heeds
-X-HTTP-Method-Override and _method, answers PUT /accounts/{id}/big with 32 MiB, and PUT /accounts/{id}/unread
-without reading the body. None of them knows of a fence.
+The version with http.server also keeps connections open, does not read the bodies of requests other than PUT,
+obeys X-HTTP-Method-Override and _method, answers PUT /accounts/{id}/big with 32 MiB, and answers
+PUT /accounts/{id}/unread without reading the body. None of them uses a fence.
 """
 
 import json

@@ -67,7 +67,7 @@ fn etcd(more: Vec<String>) -> Recipe {
                 format!("--initial-cluster=default={peer}"),
             ]);
             command.extend(owned(&["--logger=zap", "--log-level=error"]));
-            // If an argument is given twice, the last one counts.
+            // If an argument appears twice, etcd uses the last one.
             command.extend(more.clone());
             command
         }),

@@ -9,8 +9,8 @@ use crate::instance::{Instance, Recipe};
 pub struct Program(Instance);
 
 impl Program {
-    /// Starts `program`. `arguments` makes its arguments from its folder and its port. The server is ready
-    /// once `ready` returns true for its port; [`says`](crate::says) helps to find out.
+    /// Starts `program`. `arguments` returns its arguments for its folder and its port. The server is ready
+    /// once `ready` returns true for its port; [`says`](crate::says) helps with that check.
     pub fn start(
         name: &'static str,
         program: &Path,

@@ -44,15 +44,15 @@ impl Connection {
     }
 }
 
-/// The obstacles in one direction.
+/// Delays and holds back the data in one direction.
 #[derive(Default)]
 struct Gate {
-    state: Mutex<Hindrance>,
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Hindrance {
+struct GateState {
     delay: Duration,
     held: bool,
 }
@@ -112,20 +112,20 @@ impl Proxy {
 
     /// Delays each piece of data in this direction.
     pub fn delay(&self, direction: Direction, delay: Duration) {
-        self.gate(direction, |hindrance| hindrance.delay = delay);
+        self.gate(direction, |state| state.delay = delay);
     }
 
     /// Holds back all data in this direction until [`Proxy::let_go`]: nothing is lost, and nothing arrives.
     pub fn hold(&self, direction: Direction) {
-        self.gate(direction, |hindrance| hindrance.held = true);
+        self.gate(direction, |state| state.held = true);
     }
 
     /// Lets the data that was held back through.
     pub fn let_go(&self, direction: Direction) {
-        self.gate(direction, |hindrance| hindrance.held = false);
+        self.gate(direction, |state| state.held = false);
     }
 
-    fn gate(&self, direction: Direction, change: impl FnOnce(&mut Hindrance)) {
+    fn gate(&self, direction: Direction, change: impl FnOnce(&mut GateState)) {
         let gate = &self.shared.gates[direction as usize];
         change(&mut lock(&gate.state));
         gate.changed.notify_all();
@@ -197,14 +197,14 @@ fn pump(mut from: &TcpStream, mut to: &TcpStream, gate: &Gate) -> io::Result<()>
         if !delay.is_zero() {
             std::thread::sleep(delay); // real time: the requested delay
         }
-        let mut hindrance = lock(&gate.state);
-        while hindrance.held {
-            hindrance = gate
+        let mut state = lock(&gate.state);
+        while state.held {
+            state = gate
                 .changed
-                .wait(hindrance)
+                .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        drop(hindrance);
+        drop(state);
         to.write_all(&buffer[..length])?;
     }
 }
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_that_is_over_keeps_no_socket_open() {
+    fn a_closed_connection_keeps_no_socket_open() {
         let server = TcpListener::bind("127.0.0.1:0").expect("a port");
         let relay = Proxy::to(server.local_addr().expect("its address"));
         let mut client = TcpStream::connect(relay.addr()).expect("the relay");

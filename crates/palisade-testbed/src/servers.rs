@@ -131,7 +131,7 @@ fn initdb(dir: &Path) {
     run(&command);
 }
 
-/// The newest installed version.
+/// Returns a program of the newest installed version.
 fn postgres_program(name: &str) -> String {
     let versions = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
@@ -309,20 +309,19 @@ impl Nats {
     }
 }
 
-/// `moto`: S3 and DynamoDB, in memory, one request at a time (`moto_in_turn.py` explains why).
+/// `moto`: S3 and DynamoDB, in memory, one request at a time (`moto_one_at_a_time.py` explains why).
 pub struct Moto(Instance);
 
 impl Moto {
-    /// Starts it with these additional arguments. The program is taken from `PALISADE_MOTO` (the
-    /// `moto_server` of a Python environment), from the place where `cargo xtask test` installs it, or from
-    /// the path.
+    /// Starts it with these additional arguments. The program is `PALISADE_MOTO` (the `moto_server` of a Python
+    /// environment), the one that `cargo xtask test` installed, or the one on `PATH`.
     pub fn start(arguments: &[&str]) -> Moto {
-        Moto::with(include_str!("moto_in_turn.py"), arguments)
+        Moto::with(include_str!("moto_one_at_a_time.py"), arguments)
     }
 
-    /// Starts moto as it starts by itself, but with its threads switched a thousand times as often: two
-    /// conditional writes can both pass their check. For control arms.
-    pub fn out_of_turn() -> Moto {
+    /// Starts moto with its own threads, which switch a thousand times as often as by default: two conditional
+    /// writes can both pass their check. For control arms.
+    pub fn concurrent() -> Moto {
         let program = "import sys, moto.server\n\
             sys.setswitchinterval(1e-5)\n\
             sys.exit(moto.server.main(sys.argv[1:]))";
@@ -344,8 +343,8 @@ impl Moto {
                 command
             }),
             ready: |port| {
-                let ask = b"GET /moto-api/ HTTP/1.1\r\nHost: moto\r\nConnection: close\r\n\r\n";
-                says(port, ask, "200")
+                let request = b"GET /moto-api/ HTTP/1.1\r\nHost: moto\r\nConnection: close\r\n\r\n";
+                says(port, request, "200")
             },
         }))
     }
@@ -356,8 +355,8 @@ impl Moto {
     }
 }
 
-/// The Python interpreter that has moto: the one beside its script, as in every Python environment, or the
-/// one in the script's first line.
+/// Returns the Python interpreter that has moto: the one beside its script, as in every Python environment, or
+/// the one in the script's first line.
 fn python_of_moto() -> String {
     let script = moto_server();
     let beside = script.canonicalize().unwrap_or_default();
@@ -374,18 +373,18 @@ fn moto_server() -> PathBuf {
     tool("PALISADE_MOTO", "moto", "moto_server")
 }
 
-/// A tool that `cargo xtask test` has installed, unless a variable names another one.
+/// Returns the tool that `cargo xtask test` installed, unless an environment variable names another one.
 fn tool(variable: &str, environment: &str, program: &str) -> PathBuf {
     let named = std::env::var_os(variable).map(PathBuf::from);
     named.unwrap_or_else(|| crate::python_tool(environment, program))
 }
 
-/// An API without a fence, as people write it in Python: `lenient_upstreams.py` says what it does.
+/// An HTTP API without a fence, written in the usual way in Python: see `lenient_upstreams.py`.
 pub struct LenientUpstream(Instance);
 
 impl LenientUpstream {
-    /// Starts one of `fastapi`, `flask` and `urlparse`. Found by `PALISADE_UPSTREAMS`, the `python3` of an
-    /// environment that has them, or where `cargo xtask test` put it.
+    /// Starts `fastapi`, `flask` or `urlparse` with `PALISADE_UPSTREAMS` (the `python3` of an environment that
+    /// has these libraries), or with the one that `cargo xtask test` installed.
     pub fn start(kind: &'static str) -> LenientUpstream {
         LenientUpstream(Instance::start(Recipe {
             name: kind,
@@ -399,8 +398,8 @@ impl LenientUpstream {
                 owned(&[&python.display().to_string(), "-c", program, kind, &port])
             }),
             ready: |port| {
-                let ask = b"GET /log HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-                says(port, ask, "200")
+                let request = b"GET /log HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+                says(port, request, "200")
             },
         }))
     }

@@ -1,9 +1,9 @@
-//! Programs of other people that `cargo xtask test` installs beside what is built.
+//! Third-party programs that `cargo xtask test` installs in the target folder.
 
 use std::path::PathBuf;
 
-/// A program of the Python environment called `environment`, where `cargo xtask test` put it, or on the
-/// path; empty if it is nowhere.
+/// Returns the path of a program: in the Python environment `environment` that `cargo xtask test` installed, or
+/// on `PATH`; empty if there is none.
 #[must_use]
 pub fn python_tool(environment: &str, program: &str) -> PathBuf {
     // Tests run from the folder of their crate, and their program lies in the target folder.

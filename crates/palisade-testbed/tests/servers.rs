@@ -15,12 +15,12 @@ use palisade_testbed::{
     Direction, Etcd, Instance, MariaDb, Moto, Nats, Postgres, Proxy, Redis, ZooKeeper,
 };
 
-fn lives_and_dies(server: &Instance) -> (u32, PathBuf) {
+fn restarts_after_a_kill(server: &Instance) -> (u32, PathBuf) {
     let first = server.pid();
     server.kill();
     assert!(
         TcpStream::connect(server.address()).is_err(),
-        "something is left"
+        "the port is still open"
     );
     server.start_again();
     assert_ne!(server.pid(), first);
@@ -28,12 +28,12 @@ fn lives_and_dies(server: &Instance) -> (u32, PathBuf) {
     (server.pid(), server.dir().to_owned())
 }
 
-fn is_gone((pid, dir): (u32, PathBuf)) {
+fn assert_gone((pid, dir): (u32, PathBuf)) {
     assert!(!PathBuf::from(format!("/proc/{pid}")).exists());
     assert!(!dir.exists());
 }
 
-fn ask(redis: std::net::SocketAddr, command: &str) -> std::io::Result<String> {
+fn send(redis: std::net::SocketAddr, command: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(redis)?;
     stream.set_read_timeout(Some(Duration::from_millis(300)))?;
     stream.write_all(format!("{command}\r\n").as_bytes())?;
@@ -45,14 +45,14 @@ fn ask(redis: std::net::SocketAddr, command: &str) -> std::io::Result<String> {
 #[test]
 fn redis_keeps_synced_data_and_stops_when_paused() {
     let redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    assert_eq!(ask(redis.address(), "SET a 7").unwrap(), "+OK\r\n");
+    assert_eq!(send(redis.address(), "SET a 7").unwrap(), "+OK\r\n");
     redis.pause();
-    ask(redis.address(), "GET a").unwrap_err();
+    send(redis.address(), "GET a").unwrap_err();
     redis.resume();
-    let left = lives_and_dies(&redis);
-    assert_eq!(ask(redis.address(), "GET a").unwrap(), "$1\r\n7\r\n");
+    let left = restarts_after_a_kill(&redis);
+    assert_eq!(send(redis.address(), "GET a").unwrap(), "$1\r\n7\r\n");
     drop(redis);
-    is_gone(left);
+    assert_gone(left);
 }
 
 #[test]
@@ -60,9 +60,9 @@ fn every_other_server_starts_and_stops() {
     macro_rules! each {
         ($($server:ident)*) => {$(
             let server = $server::start(&[]);
-            let left = lives_and_dies(&server);
+            let left = restarts_after_a_kill(&server);
             drop(server);
-            is_gone(left);
+            assert_gone(left);
         )*};
     }
     each! { Postgres MariaDb Etcd ZooKeeper Nats Moto }
@@ -99,20 +99,20 @@ fn a_shared_server_is_started_once() {
 fn a_relay_holds_back_cuts_and_heals() {
     let redis = Redis::shared();
     let proxy = Proxy::to(redis.address());
-    assert_eq!(ask(proxy.addr(), "PING").unwrap(), "+PONG\r\n");
+    assert_eq!(send(proxy.addr(), "PING").unwrap(), "+PONG\r\n");
     proxy.hold(Direction::Back);
-    ask(proxy.addr(), "SET held 1").unwrap_err();
-    assert_eq!(ask(redis.address(), "GET held").unwrap(), "$1\r\n1\r\n");
+    send(proxy.addr(), "SET held 1").unwrap_err();
+    assert_eq!(send(redis.address(), "GET held").unwrap(), "$1\r\n1\r\n");
     proxy.let_go(Direction::Back);
     let mut open = TcpStream::connect(proxy.addr()).unwrap();
     proxy.cut();
     assert_eq!(open.read(&mut [0]).unwrap_or(0), 0, "it was cut");
-    let refused = ask(proxy.addr(), "PING");
+    let refused = send(proxy.addr(), "PING");
     assert!(
         refused.is_err() || refused.as_ref().is_ok_and(String::is_empty),
         "{refused:?}"
     );
     proxy.heal();
-    assert_eq!(ask(proxy.addr(), "PING").unwrap(), "+PONG\r\n");
+    assert_eq!(send(proxy.addr(), "PING").unwrap(), "+PONG\r\n");
     assert!(proxy.accepted() >= 4);
 }

@@ -1,5 +1,5 @@
-//! Both forms against DynamoDB as served by `moto`, which really evaluates conditions and transactions
-//! (`server_is_honest`).
+//! Both forms against DynamoDB as served by `moto`, which evaluates conditions and transactions
+//! (`the_server_evaluates_conditions_and_transactions`).
 //!
 //! `PALISADE_DYNAMODB_ROUNDS` sets the rounds of the races and of the late writes (default 100, about half
 //! a minute; 1,000 is the full battery).
@@ -174,22 +174,22 @@ async fn lost_by_the_server(client: &aws_sdk_dynamodb::Client, tries: u64) -> u6
 }
 
 #[tokio::test]
-async fn server_checks_and_changes_in_one_step() {
+async fn the_server_checks_and_writes_in_one_step() {
     let client = table("raced", false).await;
     assert_eq!(lost_by_the_server(&client, 4 * rounds()).await, 0);
 }
 
-/// `moto` as it starts by itself, which is the reason why the testbed serves it one request at a time.
+/// `moto` with its own threads: the reason why the testbed serves it one request at a time.
 #[tokio::test]
-async fn server_of_two_steps_is_found() {
-    let moto = Moto::out_of_turn();
+async fn a_server_that_checks_and_writes_in_two_steps_is_found() {
+    let moto = Moto::concurrent();
     let client = table_at(&moto.url(), "raced", false).await;
     assert_ne!(lost_by_the_server(&client, 40_000).await, 0);
 }
 
 /// The control of all these tests: the server evaluates conditions, and a transaction is all or nothing.
 #[tokio::test]
-async fn server_is_honest() {
+async fn the_server_evaluates_conditions_and_transactions() {
     let client = table("honest", false).await;
     let put = |id: &str, condition: &str| {
         let put = client.put_item().table_name("honest").item("id", text(id));

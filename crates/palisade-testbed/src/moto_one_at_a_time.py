@@ -15,7 +15,7 @@ turn = threading.Lock()
 serve = moto.server.run_simple
 
 
-def serve_in_turn(host, port, app, **options):
+def serve_one_at_a_time(host, port, app, **options):
     def one_at_a_time(environ, start_response):
         body = environ["wsgi.input"]
         length = environ.get("CONTENT_LENGTH")
@@ -33,5 +33,5 @@ def serve_in_turn(host, port, app, **options):
     serve(host, port, one_at_a_time, **options)
 
 
-moto.server.run_simple = serve_in_turn
+moto.server.run_simple = serve_one_at_a_time
 sys.exit(moto.server.main(sys.argv[1:]))
