@@ -17,13 +17,13 @@
 
 mod manifest;
 mod primary;
-mod story;
+mod scenario;
 
 use std::error::Error;
 
 pub use manifest::{Location, Manifest, Swap};
-pub use primary::{Orders, serve};
-pub use story::{Ending, play};
+pub use primary::{PrimaryConfig, serve};
+pub use scenario::{Outcome, run};
 
 /// Whether swaps are fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

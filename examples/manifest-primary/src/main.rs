@@ -1,11 +1,11 @@
 //! `cargo run --release -- serve` in one terminal, any S3 with an empty bucket, and then:
 //!
 //! ```text
-//! S3_URL=http://127.0.0.1:9000 S3_BUCKET=story AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=… \
+//! S3_URL=http://127.0.0.1:9000 S3_BUCKET=manifests AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=… \
 //!     cargo run --release -p manifest-primary
 //! ```
 
-use manifest_primary::{Failure, Location, Mode, Orders, play, serve};
+use manifest_primary::{Failure, Location, Mode, PrimaryConfig, run, serve};
 
 const KEYS: &str = "the credentials for the S3 server";
 
@@ -14,7 +14,7 @@ async fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        [] => story().await,
+        [] => scenario().await,
         [
             "primary",
             authority,
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Failure> {
             entries,
             freezes_at,
         ] => {
-            let orders = Orders {
+            let config = PrimaryConfig {
                 authority: (*authority).to_owned(),
                 location: Location {
                     s3: (*s3).to_owned(),
@@ -38,13 +38,15 @@ async fn main() -> Result<(), Failure> {
                 entries: entries.split(',').map(str::to_owned).collect(),
                 freezes_at: (!freezes_at.is_empty()).then(|| (*freezes_at).to_owned()),
             };
-            serve(&orders).await
+            serve(&config).await
         }
-        _ => Err("run this without arguments; the arguments are for its own processes".into()),
+        _ => {
+            Err("run this without arguments; they are only for the processes that it starts".into())
+        }
     }
 }
 
-async fn story() -> Result<(), Failure> {
+async fn scenario() -> Result<(), Failure> {
     let authority = std::env::var("PALISADE_AUTHORITY");
     let authority = authority.unwrap_or_else(|_| "http://127.0.0.1:7420".to_owned());
     let s3 = set(
@@ -69,10 +71,10 @@ async fn story() -> Result<(), Failure> {
             secret: set("AWS_SECRET_ACCESS_KEY", KEYS)?,
         };
         let program = std::env::current_exe()?;
-        let tell = |line| println!("  {line}");
-        let ending = play(&program, &authority, &location, mode, tell).await?;
-        println!("  In the manifest: {}.", ending.manifest.join(", "));
-        println!("  Acknowledged and lost: {:?}.\n", ending.lost());
+        let log = |line| println!("  {line}");
+        let outcome = run(&program, &authority, &location, mode, log).await?;
+        println!("  In the manifest: {}.", outcome.manifest.join(", "));
+        println!("  Acknowledged and lost: {:?}.\n", outcome.lost());
     }
     Ok(())
 }

@@ -11,9 +11,9 @@ use crate::{Failure, Location, Manifest, Mode, Swap};
 /// itself.
 const TTL: Duration = secs(5);
 
-/// The instructions for a primary.
+/// The configuration of a primary.
 #[derive(Clone)]
-pub struct Orders {
+pub struct PrimaryConfig {
     /// The lock server.
     pub authority: String,
     /// The location of the manifest.
@@ -22,8 +22,8 @@ pub struct Orders {
     pub mode: Mode,
     /// The entries that it appends, one after the other.
     pub entries: Vec<String>,
-    /// Before the swap for this entry the process freezes, right after it checked the lease. Garbage
-    /// collection, a virtual machine or a full disk can do that to any process, at the worst moment.
+    /// The process freezes before the swap for this entry, right after it checked the lease. Garbage collection,
+    /// a virtual machine or a full disk can do that to any process at any moment.
     pub freezes_at: Option<String>,
 }
 
@@ -31,11 +31,11 @@ pub struct Orders {
 ///
 /// # Errors
 /// Errors of the authority and the store, and a lease whose loss was noticed in time.
-pub async fn serve(orders: &Orders) -> Result<(), Failure> {
-    let manifest = Manifest::open(&orders.location, orders.mode).await?;
-    let client = Client::connect(&orders.authority).await?;
+pub async fn serve(config: &PrimaryConfig) -> Result<(), Failure> {
+    let manifest = Manifest::open(&config.location, config.mode).await?;
+    let client = Client::connect(&config.authority).await?;
     let lease = client
-        .lock(&orders.location.folder)
+        .lock(&config.location.folder)
         .ttl(TTL)
         .wait(secs(60))
         .acquire()
@@ -45,10 +45,10 @@ pub async fn serve(orders: &Orders) -> Result<(), Failure> {
         return Err("a newer primary has already taken over".into());
     };
     println!("primary {token}");
-    for entry in &orders.entries {
+    for entry in &config.entries {
         known.push(entry.clone());
         lease.check()?;
-        if orders.freezes_at.as_ref() == Some(entry) {
+        if config.freezes_at.as_ref() == Some(entry) {
             kill_process(getpid(), Signal::STOP)?;
         }
         match manifest.swap(token, &known).await? {

@@ -22,7 +22,7 @@ pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum Outcome {
     /// Every store is in the report.
     Done {
         /// The number of lines that this run wrote.
@@ -45,24 +45,24 @@ pub enum Ending {
 pub fn run(
     report: &mut impl Report,
     sales: impl BufRead,
-    mut tell: impl FnMut(String),
-) -> Result<Ending, Failure> {
+    mut log: impl FnMut(String),
+) -> Result<Outcome, Failure> {
     let mut written = 0;
     let there = match report.start()? {
         Ok(there) => there,
-        Err(reason) => return Ok(Ending::Refused { written, reason }),
+        Err(reason) => return Ok(Outcome::Refused { written, reason }),
     };
-    tell(format!("there are {} lines", there.lines().count()));
+    log(format!("there are {} lines", there.lines().count()));
     for line in sales.lines() {
         let line = line?;
         if there.lines().any(|other| other == line) {
             continue;
         }
         if let Err(reason) = report.append(&line)? {
-            return Ok(Ending::Refused { written, reason });
+            return Ok(Outcome::Refused { written, reason });
         }
         written += 1;
-        tell(format!("wrote {line}"));
+        log(format!("wrote {line}"));
     }
-    Ok(Ending::Done { written })
+    Ok(Outcome::Done { written })
 }

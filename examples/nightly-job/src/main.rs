@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use nightly_job::{Ending, Failure, Fenced, Unfenced, run};
+use nightly_job::{Failure, Fenced, Outcome, Unfenced, run};
 
 /// The exit status of a run that was refused because of a newer one.
 const REFUSED: u8 = 3;
@@ -20,19 +20,19 @@ fn main() -> Result<ExitCode, Failure> {
         return Err("usage: nightly-job [--danger-unfenced] REPORT_FOLDER < sales.csv".into());
     };
     let folder = PathBuf::from(folder);
-    let (sales, tell) = (std::io::stdin().lock(), |line| println!("{line}"));
-    let ending = if unfenced {
-        run(&mut Unfenced::open(&folder), sales, tell)?
+    let (sales, log) = (std::io::stdin().lock(), |line| println!("{line}"));
+    let outcome = if unfenced {
+        run(&mut Unfenced::open(&folder), sales, log)?
     } else {
-        run(&mut Fenced::open(&folder)?, sales, tell)?
+        run(&mut Fenced::open(&folder)?, sales, log)?
     };
-    match ending {
-        Ending::Done { written } => {
+    match outcome {
+        Outcome::Done { written } => {
             println!("done: this run wrote {written} lines");
             Ok(ExitCode::SUCCESS)
         }
-        Ending::Refused { written, reason } => {
-            eprintln!("{reason}. This run had written {written} lines, which stay");
+        Outcome::Refused { written, reason } => {
+            eprintln!("{reason}. This run had written {written} lines, which remain in the report");
             Ok(ExitCode::from(REFUSED))
         }
     }

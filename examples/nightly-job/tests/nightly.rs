@@ -20,7 +20,7 @@ use tempfile::TempDir;
 const FIRST: &str = "store-1,120\nstore-2,80\n";
 const REST: &str = "store-3,45\nstore-4,300\nstore-5,12\n";
 
-/// The program `palisade` of this build, built here if only this crate is tested.
+/// Returns the program `palisade` of this build, and builds it if only this crate is tested.
 fn palisade() -> PathBuf {
     let here = std::env::current_exe().unwrap();
     let binary = here.parent().unwrap().parent().unwrap().join("palisade");
@@ -57,7 +57,7 @@ impl Server {
         }
     }
 
-    /// The job under `palisade run`.
+    /// Starts the job under `palisade run`.
     fn run(&self, reports: &Path, unfenced: bool) -> Child {
         let mut command = Command::new(palisade());
         command
@@ -88,7 +88,7 @@ fn next_line(out: &mut BufReader<ChildStdout>) -> String {
 }
 
 /// All descendants of a process, from /proc: the job and its watchdog processes.
-fn below(parent: u32) -> Vec<u32> {
+fn descendants(parent: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap() {
         let name = entry.unwrap().file_name();
@@ -100,7 +100,7 @@ fn below(parent: u32) -> Vec<u32> {
         let its_parent = rest.split(' ').nth(1).and_then(|field| field.parse().ok());
         if its_parent == Some(parent) {
             found.push(pid);
-            found.extend(below(pid));
+            found.extend(descendants(pid));
         }
     }
     found
@@ -142,26 +142,26 @@ fn await_end(pid: u32) {
     panic!("the job does not end");
 }
 
-struct Story {
+struct Observed {
     report: String,
     first: ExitStatus,
-    first_said: String,
+    first_stderr: String,
     second: Output,
 }
 
-fn play(unfenced: bool) -> Story {
+fn run(unfenced: bool) -> Observed {
     let (server, reports) = (Server::start(), tempfile::tempdir().unwrap());
 
     // The first machine writes two lines and freezes: the job, palisade, and the watchdog processes of both.
     let mut first = server.run(reports.path(), unfenced);
     let mut sales = first.stdin.take().unwrap();
-    let mut said = BufReader::new(first.stdout.take().unwrap());
-    assert_eq!(next_line(&mut said), "there are 0 lines\n");
+    let mut output = BufReader::new(first.stdout.take().unwrap());
+    assert_eq!(next_line(&mut output), "there are 0 lines\n");
     sales.write_all(FIRST.as_bytes()).unwrap();
-    assert_eq!(next_line(&mut said), "wrote store-1,120\n");
-    assert_eq!(next_line(&mut said), "wrote store-2,80\n");
+    assert_eq!(next_line(&mut output), "wrote store-1,120\n");
+    assert_eq!(next_line(&mut output), "wrote store-2,80\n");
     signal(first.id(), Signal::STOP);
-    let frozen = below(first.id());
+    let frozen = descendants(first.id());
     frozen.iter().for_each(|pid| signal(*pid, Signal::STOP));
 
     // Its lease expires; the second machine gets the lock and finishes the report.
@@ -180,30 +180,30 @@ fn play(unfenced: bool) -> Story {
     frozen.iter().for_each(|pid| signal(*pid, Signal::CONT));
     signal(first.id(), Signal::CONT);
     let ended = first.wait_with_output().unwrap();
-    Story {
+    Observed {
         report: fs::read_to_string(reports.path().join("report.csv")).unwrap(),
         first: ended.status,
-        first_said: String::from_utf8(ended.stderr).unwrap(),
+        first_stderr: String::from_utf8(ended.stderr).unwrap(),
         second,
     }
 }
 
 #[test]
 fn without_the_fence_some_stores_are_in_the_report_twice() {
-    let story = play(true);
-    assert!(story.second.status.success());
-    assert_eq!(story.report, format!("{FIRST}{REST}{REST}"));
+    let seen = run(true);
+    assert!(seen.second.status.success());
+    assert_eq!(seen.report, format!("{FIRST}{REST}{REST}"));
 }
 
 #[test]
 fn with_the_fence_the_late_line_is_refused_and_every_store_is_there_once() {
-    let story = play(false);
-    assert!(story.second.status.success(), "{:?}", story.second);
-    assert_eq!(story.report, format!("{FIRST}{REST}"));
-    let said = &story.first_said;
-    assert!(said.contains("a newer holder has been here"), "{said}");
-    assert!(said.contains("This run had written 2 lines"), "{said}");
-    assert!(!story.first.success());
+    let seen = run(false);
+    assert!(seen.second.status.success(), "{:?}", seen.second);
+    assert_eq!(seen.report, format!("{FIRST}{REST}"));
+    let output = &seen.first_stderr;
+    assert!(output.contains("a newer holder has been here"), "{output}");
+    assert!(output.contains("This run had written 2 lines"), "{output}");
+    assert!(!seen.first.success());
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn without_a_token_the_job_explains_how_to_start_it() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("palisade run LOCK"), "{said}");
+    let output = String::from_utf8(output.stderr).unwrap();
+    assert!(output.contains("palisade run LOCK"), "{output}");
     assert_eq!(fs::read_dir(reports.path()).unwrap().count(), 0);
 }

@@ -6,17 +6,17 @@
 //!   Bob                                                  lock ─ claim ─ seat free? ─ pays ─ book ✓
 //! ```
 //!
-//! Alice's process is not wrong to continue: nothing can tell her in time that her lease has ended. Only the
-//! database can refuse her booking, and it does, because Bob's claim raised the fence of the seat. A payment
-//! is an effect outside the database, so it is not rolled back; it is compensated.
+//! Alice's process is not wrong to continue: it cannot know in time that its lease has ended. Only the database
+//! can refuse her booking, and it does, because Bob's claim raised the seat's fence. A payment is an effect
+//! outside the database, so it is not rolled back; it is compensated.
 
 mod desk;
-mod story;
+mod scenario;
 
 use std::error::Error;
 
 pub use desk::{Desk, Ticket};
-pub use story::{Ending, play};
+pub use scenario::{Outcome, run};
 
 /// Whether bookings are fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

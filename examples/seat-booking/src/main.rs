@@ -1,6 +1,6 @@
 //! `DATABASE_URL=postgres://postgres@127.0.0.1/postgres cargo run --release -p seat-booking`
 
-use seat_booking::{Failure, Mode, play};
+use seat_booking::{Failure, Mode, run};
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -13,11 +13,11 @@ async fn main() -> Result<(), Failure> {
         (Mode::Fenced, "The same with a fence"),
     ] {
         println!("{title}");
-        let ending = play(&url, mode, |line| println!("  {line}")).await?;
-        let seated = ending.seated.as_deref().unwrap_or("nobody");
+        let outcome = run(&url, mode, |line| println!("  {line}")).await?;
+        let seated = outcome.seated.as_deref().unwrap_or("nobody");
         println!(
-            "  On the seat: {seated}. Have paid: {}.\n",
-            ending.charged.join(", ")
+            "  Seated: {seated}. Charged: {}.\n",
+            outcome.charged.join(", ")
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The demonstration, with an authority whose clock is manual, so that every run is the same.
+//! The scenario, with an authority whose clock is manual, so that every run is the same.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const LEASE_SECONDS: u64 = 10;
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ending {
+pub struct Outcome {
     /// Alice's outcome.
     pub alice: Ticket,
     /// Bob's outcome.
@@ -26,11 +26,11 @@ pub struct Ending {
     pub charged: Vec<String>,
 }
 
-/// Runs the demonstration once, in its own tables, and reports it line by line.
+/// Runs the scenario once, in its own tables, and reports it line by line.
 ///
 /// # Errors
 /// Errors of the database or the authority.
-pub async fn play(url: &str, mode: Mode, mut tell: impl FnMut(String)) -> Result<Ending, Failure> {
+pub async fn run(url: &str, mode: Mode, mut log: impl FnMut(String)) -> Result<Outcome, Failure> {
     prepare(url).await?;
     let authority = Arc::new(InProcess::with_manual_clock()?);
     let (mut alice, mut bob) = (Desk::open(url, mode).await?, Desk::open(url, mode).await?);
@@ -47,8 +47,8 @@ pub async fn play(url: &str, mode: Mode, mut tell: impl FnMut(String)) -> Result
 
     let hers = request().await?;
     let free = alice.is_free(SEAT, hers.token()).await?;
-    tell(format!(
-        "Alice holds the lock of seat {SEAT}, token {}. Free: {free}. She pays; her bank is slow.",
+    log(format!(
+        "Alice holds the lock on seat {SEAT}, token {}. Free: {free}. She pays; her bank is slow.",
         hers.token()
     ));
 
@@ -56,25 +56,25 @@ pub async fn play(url: &str, mode: Mode, mut tell: impl FnMut(String)) -> Result
     authority
         .advance(Span::from_millis(1_000 * seconds))
         .await?;
-    tell(format!(
+    log(format!(
         "{seconds} s later her lease of {LEASE_SECONDS} s has expired. Her process has not noticed."
     ));
 
     let his = request().await?;
     let free = bob.is_free(SEAT, his.token()).await?;
-    tell(format!(
+    log(format!(
         "Bob holds the lock now, token {}. Free: {free}. He pays at once.",
         his.token()
     ));
     let payment = bob.charge("Bob").await?;
     let bobs = bob.book(SEAT, "Bob", his.token(), payment).await?;
-    tell(format!("Bob gets the answer: {}.", words(bobs)));
+    log(format!("Bob gets the answer: {}.", words(bobs)));
 
     let payment = alice.charge("Alice").await?;
-    tell("Alice's payment has finally gone through. Her process books the seat.".to_owned());
+    log("Alice's payment has finally gone through. Her process books the seat.".to_owned());
     let hers = alice.book(SEAT, "Alice", hers.token(), payment).await?;
-    tell(format!("Alice gets the answer: {}.", words(hers)));
-    ending(url, hers, bobs).await
+    log(format!("Alice gets the answer: {}.", words(hers)));
+    outcome(url, hers, bobs).await
 }
 
 const fn words(ticket: Ticket) -> &'static str {
@@ -84,8 +84,8 @@ const fn words(ticket: Ticket) -> &'static str {
     }
 }
 
-/// Creates the tables, all of them new. Tokens of an authority in memory start at 1 again, so this also
-/// removes the fence of this one seat. A program with a lasting authority must not do that.
+/// Creates new tables. Tokens of an authority in memory start at 1 again, so this also removes the fence of the
+/// seat. A program with a durable authority must not do that.
 async fn prepare(url: &str) -> Result<(), Failure> {
     let (database, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);
@@ -100,7 +100,7 @@ async fn prepare(url: &str) -> Result<(), Failure> {
         .await?)
 }
 
-async fn ending(url: &str, alice: Ticket, bob: Ticket) -> Result<Ending, Failure> {
+async fn outcome(url: &str, alice: Ticket, bob: Ticket) -> Result<Outcome, Failure> {
     let (database, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);
     let seat = database
@@ -108,7 +108,7 @@ async fn ending(url: &str, alice: Ticket, bob: Ticket) -> Result<Ending, Failure
         .await?;
     let sql = "SELECT passenger FROM payments WHERE NOT refunded ORDER BY passenger";
     let charged = database.query(sql, &[]).await?;
-    Ok(Ending {
+    Ok(Outcome {
         alice,
         bob,
         seated: seat.get(0),

@@ -1,4 +1,4 @@
-//! The demonstration: two primaries as processes, and the final manifest.
+//! The scenario: two primaries as processes, and the final manifest.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use crate::{Failure, Location, Manifest, Mode};
 
 /// The result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ending {
+pub struct Outcome {
     /// The acknowledged entries, in that order.
     pub acknowledged: Vec<String>,
     /// The rejected entries.
@@ -20,7 +20,7 @@ pub struct Ending {
     pub manifest: Vec<String>,
 }
 
-impl Ending {
+impl Outcome {
     /// The entries that were acknowledged and are not in the manifest.
     #[must_use]
     pub fn lost(&self) -> Vec<&str> {
@@ -30,17 +30,17 @@ impl Ending {
     }
 }
 
-/// Runs the demonstration once with processes of this `program`, and reports it line by line.
+/// Runs the scenario once with processes of this `program`, and reports it line by line.
 ///
 /// # Errors
 /// Errors of the processes, the authority and the store.
-pub async fn play(
+pub async fn run(
     program: &Path,
     authority: &str,
     location: &Location,
     mode: Mode,
-    mut tell: impl FnMut(String),
-) -> Result<Ending, Failure> {
+    mut log: impl FnMut(String),
+) -> Result<Outcome, Failure> {
     let start = |entries: &str, freezes_at: &str| {
         let child = Command::new(program)
             .args(["primary", authority, &location.s3, &location.bucket])
@@ -52,28 +52,28 @@ pub async fn play(
             .spawn();
         child.map_err(Failure::from).and_then(Primary::of)
     };
-    let mut ending = Ending::default();
+    let mut outcome = Outcome::default();
     let mut old = start("a1,a2", "a2")?;
     for _ in 0..2 {
-        tell(format!("old: {}", old.says(&mut ending).await?));
+        log(format!("old: {}", old.next_line(&mut outcome).await?));
     }
-    old.frozen().await?;
-    tell("old: its lease is valid, and then its process freezes before the next swap.".into());
+    old.wait_until_frozen().await?;
+    log("old: its lease is valid, and then its process freezes before the next swap.".into());
 
     let mut new = start("b1,b2", "")?;
-    while let Ok(line) = new.says(&mut ending).await {
-        tell(format!("new: {line}"));
+    while let Ok(line) = new.next_line(&mut outcome).await {
+        log(format!("new: {line}"));
     }
-    new.ended().await?;
+    new.wait_until_ended().await?;
 
-    old.thaw()?;
-    tell("old: continues where it stopped.".into());
-    while let Ok(line) = old.says(&mut ending).await {
-        tell(format!("old: {line}"));
+    old.resume()?;
+    log("old: continues where it stopped.".into());
+    while let Ok(line) = old.next_line(&mut outcome).await {
+        log(format!("old: {line}"));
     }
-    old.ended().await?;
-    ending.manifest = Manifest::open(location, mode).await?.observe().await?;
-    Ok(ending)
+    old.wait_until_ended().await?;
+    outcome.manifest = Manifest::open(location, mode).await?.observe().await?;
+    Ok(outcome)
 }
 
 /// The process of a primary; it ends when this value is dropped.
@@ -95,32 +95,32 @@ impl Primary {
     }
 
     /// Returns and records its next line.
-    async fn says(&mut self, ending: &mut Ending) -> Result<String, Failure> {
+    async fn next_line(&mut self, outcome: &mut Outcome) -> Result<String, Failure> {
         let line = self
             .lines
             .next_line()
             .await?
             .ok_or("the process wrote no further line")?;
         match line.split_once(' ') {
-            Some(("acknowledged", entry)) => ending.acknowledged.push(entry.to_owned()),
-            Some(("rejected", entry)) => ending.rejected.push(entry.to_owned()),
+            Some(("acknowledged", entry)) => outcome.acknowledged.push(entry.to_owned()),
+            Some(("rejected", entry)) => outcome.rejected.push(entry.to_owned()),
             _ => {}
         }
         Ok(line)
     }
 
     /// Waits until the process is frozen.
-    async fn frozen(&self) -> Result<(), Failure> {
+    async fn wait_until_frozen(&self) -> Result<(), Failure> {
         let which = WaitId::Pid(self.pid);
         tokio::task::spawn_blocking(move || waitid(which, WaitIdOptions::STOPPED)).await??;
         Ok(())
     }
 
-    fn thaw(&self) -> Result<(), Failure> {
+    fn resume(&self) -> Result<(), Failure> {
         Ok(kill_process(self.pid, Signal::CONT)?)
     }
 
-    async fn ended(mut self) -> Result<(), Failure> {
+    async fn wait_until_ended(mut self) -> Result<(), Failure> {
         let status = self.child.wait().await?;
         match status.success() {
             true => Ok(()),

@@ -13,7 +13,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use manifest_primary::{Ending, Location, Mode, play};
+use manifest_primary::{Location, Mode, Outcome, run};
 use palisade_testbed::Moto;
 
 /// `palisade serve` from the same build; it stops when this value is dropped.
@@ -42,10 +42,10 @@ impl Authority {
         let mut line = String::new();
         let mut output = BufReader::new(process.stdout.take().unwrap());
         output.read_line(&mut line).unwrap();
-        let said: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let started: serde_json::Value = serde_json::from_str(&line).unwrap();
         Authority {
             process,
-            url: said["url"].as_str().unwrap().to_owned(),
+            url: started["url"].as_str().unwrap().to_owned(),
             _data: data,
         }
     }
@@ -67,44 +67,44 @@ fn palisade() -> PathBuf {
 fn bucket(name: &str) {
     let server = Moto::shared().address();
     let mut stream = TcpStream::connect(server).unwrap();
-    let ask = format!(
+    let request = format!(
         "PUT /{name} HTTP/1.1\r\nHost: {server}\r\nContent-Length: 0\r\nConnection: close\r\n\
          Authorization: AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request\r\n\r\n"
     );
-    stream.write_all(ask.as_bytes()).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.contains(" 200 "), "{answer}");
 }
 
-async fn end(mode: Mode) -> Ending {
+async fn outcome(mode: Mode) -> Outcome {
     let authority = Authority::start();
     bucket(mode.as_str());
     let location = Location {
         s3: Moto::shared().url(),
         bucket: mode.as_str().to_owned(),
-        folder: "story".to_owned(),
+        folder: "scenario".to_owned(),
         key_id: "test".to_owned(),
         secret: "test".to_owned(),
     };
     let program = Path::new(env!("CARGO_BIN_EXE_manifest-primary"));
-    play(program, &authority.url, &location, mode, |_| {})
+    run(program, &authority.url, &location, mode, |_| {})
         .await
         .unwrap()
 }
 
 #[tokio::test]
 async fn without_the_fence_the_late_swap_loses_the_new_primarys_entries() {
-    let ending = end(Mode::Unfenced).await;
-    assert_eq!(ending.acknowledged, ["a1", "b1", "b2", "a2"]);
-    assert_eq!(ending.manifest, ["a1", "a2"]);
-    assert_eq!(ending.lost(), ["b1", "b2"]);
+    let outcome = outcome(Mode::Unfenced).await;
+    assert_eq!(outcome.acknowledged, ["a1", "b1", "b2", "a2"]);
+    assert_eq!(outcome.manifest, ["a1", "a2"]);
+    assert_eq!(outcome.lost(), ["b1", "b2"]);
 }
 
 #[tokio::test]
 async fn with_the_fence_the_late_swap_is_rejected() {
-    let ending = end(Mode::Fenced).await;
-    assert_eq!(ending.acknowledged, ["a1", "b1", "b2"]);
-    assert_eq!(ending.rejected, ["a2"]);
-    assert_eq!(ending.manifest, ["a1", "b1", "b2"]);
+    let outcome = outcome(Mode::Fenced).await;
+    assert_eq!(outcome.acknowledged, ["a1", "b1", "b2"]);
+    assert_eq!(outcome.rejected, ["a2"]);
+    assert_eq!(outcome.manifest, ["a1", "b1", "b2"]);
 }
