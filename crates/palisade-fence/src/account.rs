@@ -49,7 +49,7 @@ impl Fate {
 /// let mut account = Account::new();
 /// let reserved = seats.write(mine, Write::new("/reserved", Change::Put(b"Alice"))).await;
 /// account.note("reserve", Fate::of(&reserved));
-/// account.note("charge", Fate::Admitted); // at the bank, which knows of no fence
+/// account.note("charge", Fate::Admitted); // at the bank, which has no fence
 /// let _ = seats.claim(newer).await?; // the lease ended meanwhile
 /// let booked = seats.write(mine, Write::new("/passenger", Change::Put(b"Alice"))).await;
 /// assert!(!account.note("book", Fate::of(&booked)));

@@ -1,6 +1,6 @@
 //! The kinds of faults, by the caller's next step.
 
-/// What to do about a fault; every fault of a fence has one of these kinds.
+/// The kind of a fault: what the caller should do next. Every fault of a fence has one.
 ///
 /// A rejection is not a fault: it is a value, [`Checked::Rejected`](crate::Checked::Rejected).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

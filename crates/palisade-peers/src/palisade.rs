@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use palisade_testbed::{Instance, Program, says};
+use palisade_testbed::{Instance, Program, answers_with};
 
 use crate::lane::Error;
 
@@ -24,7 +24,7 @@ impl Server {
                 .map(str::to_owned)
                 .to_vec()
         };
-        let ready = |port| says(port, HEALTH, "200");
+        let ready = |port| answers_with(port, HEALTH, "200");
         Ok(Server(Program::start(
             "palisade", &program, arguments, ready,
         )))

@@ -296,7 +296,7 @@ fn spawn(command: &[String], log: File) -> std::io::Result<Child> {
 }
 
 /// Whether a server's output contains `expected`, either unprompted or in answer to `question`.
-pub fn says(port: u16, question: &[u8], expected: &str) -> bool {
+pub fn answers_with(port: u16, question: &[u8], expected: &str) -> bool {
     answer(port, question, expected).contains(expected)
 }
 

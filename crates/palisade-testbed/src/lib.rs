@@ -34,7 +34,7 @@ mod servers;
 mod tools;
 
 pub use folder::keep_in;
-pub use instance::{Instance, says};
+pub use instance::{Instance, answers_with};
 pub use members::{Etcd, ZooKeeper};
 pub use program::Program;
 pub use proxy::{Direction, Proxy};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::folder::free_port;
-use crate::instance::{Instance, Recipe, answer, says};
+use crate::instance::{Instance, Recipe, answer, answers_with};
 use crate::servers::{data, nothing, owned};
 
 /// etcd, with one member or several.
@@ -71,7 +71,7 @@ fn etcd(more: Vec<String>) -> Recipe {
             command.extend(more.clone());
             command
         }),
-        ready: |port| says(port, ETCD_STATUS, "\"leader\""),
+        ready: |port| answers_with(port, ETCD_STATUS, "\"leader\""),
     }
 }
 
@@ -126,7 +126,7 @@ impl ZooKeeper {
 
     /// Whether it leads its ensemble.
     pub fn leads(&self) -> bool {
-        says(self.port(), b"srvr", "Mode: leader")
+        answers_with(self.port(), b"srvr", "Mode: leader")
     }
 
     /// Its address as a URL.
@@ -164,7 +164,7 @@ fn zookeeper(options: Vec<String>, lines: String, id: usize) -> Recipe {
             command.push(config.display().to_string());
             command
         }),
-        ready: |port| says(port, b"srvr", "Mode:"),
+        ready: |port| answers_with(port, b"srvr", "Mode:"),
     }
 }
 

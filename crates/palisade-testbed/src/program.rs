@@ -10,7 +10,7 @@ pub struct Program(Instance);
 
 impl Program {
     /// Starts `program`. `arguments` returns its arguments for its folder and its port. The server is ready
-    /// once `ready` returns true for its port; [`says`](crate::says) helps with that check.
+    /// once `ready` returns true for its port; [`answers_with`](crate::answers_with) helps with that check.
     pub fn start(
         name: &'static str,
         program: &Path,

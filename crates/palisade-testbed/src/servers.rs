@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::instance::{Instance, Prepare, Recipe, run, says};
+use crate::instance::{Instance, Prepare, Recipe, answers_with, run};
 use crate::members::{Etcd, ZooKeeper};
 
 /// Gives each server the methods of [`Instance`], and a server shared by the whole process.
@@ -56,7 +56,7 @@ impl Redis {
                 command.extend(more.clone());
                 command
             }),
-            ready: |port| says(port, b"PING\r\n", "+PONG"),
+            ready: |port| answers_with(port, b"PING\r\n", "+PONG"),
         }))
     }
 
@@ -167,7 +167,7 @@ fn postgres_is_ready(port: u16) -> bool {
     let mut hello = (user.len() as u32 + 8).to_be_bytes().to_vec();
     hello.extend_from_slice(&196_608_u32.to_be_bytes());
     hello.extend_from_slice(user);
-    says(port, &hello, "server_version")
+    answers_with(port, &hello, "server_version")
 }
 
 /// PgBouncer in front of a PostgreSQL, in transaction mode with two sessions.
@@ -245,7 +245,7 @@ impl MariaDb {
                 command
             }),
             // Its greeting contains its version, and the version contains the name.
-            ready: |port| says(port, b"", "MariaDB"),
+            ready: |port| answers_with(port, b"", "MariaDB"),
         }))
     }
 
@@ -299,7 +299,7 @@ impl Nats {
                 command.extend(more.clone());
                 command
             }),
-            ready: |port| says(port, b"", "INFO"),
+            ready: |port| answers_with(port, b"", "INFO"),
         }))
     }
 
@@ -344,7 +344,7 @@ impl Moto {
             }),
             ready: |port| {
                 let request = b"GET /moto-api/ HTTP/1.1\r\nHost: moto\r\nConnection: close\r\n\r\n";
-                says(port, request, "200")
+                answers_with(port, request, "200")
             },
         }))
     }
@@ -399,7 +399,7 @@ impl LenientUpstream {
             }),
             ready: |port| {
                 let request = b"GET /log HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-                says(port, request, "200")
+                answers_with(port, request, "200")
             },
         }))
     }

@@ -77,13 +77,13 @@ pub(super) async fn carry_out(
         let verdict = fence
             .guard
             .decide(rule, operation.pass, operation.op, operation.digest);
-        let next = match location.sound(verdict)? {
+        let next = match location.or_damaged(verdict)? {
             Verdict::Reject(reject) => {
                 return Ok(audit::reject(&location.name, operation.pass, reject));
             }
             Verdict::Repeat => {
                 return Ok(Checked::Admitted(Admitted {
-                    highest: location.sound(fence.guard.state())?.highest(),
+                    highest: location.or_damaged(fence.guard.state())?.highest(),
                     value: seen,
                     repeat: true,
                 }));
@@ -91,7 +91,7 @@ pub(super) async fn carry_out(
             Verdict::Admit(next) => next,
         };
         let guard = next.as_ref().unwrap_or(&fence.guard);
-        let highest = location.sound(guard.state())?.highest();
+        let highest = location.or_damaged(guard.state())?.highest();
         if next.is_none() && !matches!(operation.op, Op::Write(_)) {
             return Ok(Checked::admitted(seen, highest));
         }

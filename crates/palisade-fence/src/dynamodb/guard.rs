@@ -55,12 +55,12 @@ impl Guard {
             let fence = seen.fence.unwrap_or_default();
             let guard = &fence.guard;
             let verdict = guard.decide(self.rule, Some(pass), Op::Read, None);
-            match self.location.sound(verdict)? {
+            match self.location.or_damaged(verdict)? {
                 Verdict::Reject(reject) => {
                     return Ok(audit::reject(&self.location.name, Some(pass), reject));
                 }
                 Verdict::Admit(None) | Verdict::Repeat => {
-                    let highest = self.location.sound(guard.state())?.highest();
+                    let highest = self.location.or_damaged(guard.state())?.highest();
                     return Ok(Checked::admitted(items, highest));
                 }
                 Verdict::Admit(Some(_)) => match self.claim(pass).await? {
@@ -76,7 +76,7 @@ impl Guard {
     /// the same step. Deleting a missing item is [`Reject::Missing`](crate::Reject::Missing) (rule F8).
     ///
     /// # Errors
-    /// The same as [`Guard::claim`]; [`Fault::Condition`] if one of your conditions was false.
+    /// As [`Guard::claim`]; [`Fault::Condition`] if one of your conditions was false.
     pub async fn write<'p>(
         &self,
         pass: impl Into<Pass<'p>>,
@@ -102,7 +102,7 @@ impl Guard {
         operation: Operation<'_>,
         items: &[TransactWriteItem],
     ) -> Result<Checked<()>, Fault> {
-        let items = items.iter().cloned().map(hitting).collect();
+        let items = items.iter().cloned().map(must_exist).collect();
         let effect = Transaction { guard: self, items };
         let done = carry_out(&self.location, self.rule, operation, &effect).await?;
         Ok(done.map(|_| ()))
@@ -151,7 +151,7 @@ fn in_range(items: usize) -> Result<(), Fault> {
 }
 
 /// Adds the condition that a deletion must delete something.
-fn hitting(mut item: TransactWriteItem) -> TransactWriteItem {
+fn must_exist(mut item: TransactWriteItem) -> TransactWriteItem {
     if let Some(delete) = &mut item.delete {
         let (alias, name) = key_name(&delete.key);
         let exists = format!("attribute_exists({alias})");

@@ -80,7 +80,7 @@ impl Guards {
     /// Claims several resources in one transaction, before any read: all are raised or none is.
     ///
     /// # Errors
-    /// The same as [`Guard::claim`]; [`Fault::Argument`] unless 1 to 100 different resources are named.
+    /// As [`Guard::claim`]; [`Fault::Argument`] unless 1 to 100 different resources are named.
     pub async fn claim_all(&self, claims: &[(&str, Pass<'_>)]) -> Result<Checked<()>, Fault> {
         let mut by_name = BTreeMap::new();
         for (resource, pass) in claims {
@@ -107,7 +107,7 @@ impl Guards {
                 let seen = guard.location.load().await?;
                 let mut next = seen.fence.clone().unwrap_or_default();
                 let verdict = next.guard.decide(self.rule, Some(*pass), Op::Claim, None);
-                match guard.location.sound(verdict)? {
+                match guard.location.or_damaged(verdict)? {
                     Verdict::Reject(reject) => {
                         return Ok(audit::reject(&guard.location.name, Some(*pass), reject));
                     }
@@ -135,7 +135,7 @@ impl Admin for Guards {
     async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Fault> {
         let location = self.guard(resource)?.location;
         let fence = location.load().await?.fence;
-        location.sound(fence.map(|fence| fence.guard.state()).transpose())
+        location.or_damaged(fence.map(|fence| fence.guard.state()).transpose())
     }
 
     async fn list(
@@ -196,6 +196,6 @@ impl Guards {
         let Some(fence) = location.seen(Some(item))?.fence else {
             return Ok(None);
         };
-        Ok(Some((resource, location.sound(fence.guard.state())?)))
+        Ok(Some((resource, location.or_damaged(fence.guard.state())?)))
     }
 }

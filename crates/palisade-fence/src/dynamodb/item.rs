@@ -113,7 +113,7 @@ impl Item {
     pub async fn show(&self) -> Result<Option<FenceState>, Fault> {
         let seen = self.location.load().await?;
         let state = seen.fence.map(|fence| fence.guard.state()).transpose();
-        self.location.sound(state)
+        self.location.or_damaged(state)
     }
 
     /// Re-arms an item whose fence was lost or restored, or which was never fenced (rule F7): tokens below

@@ -136,7 +136,7 @@ impl Location {
             back_off(attempt).await.map_err(Fault::Random)?;
             let seen = self.load().await?;
             let mut next = seen.fence.clone().unwrap_or_default();
-            let state = self.sound(next.guard.state())?.rearmed(with)?;
+            let state = self.or_damaged(next.guard.state())?.rearmed(with)?;
             next.guard = FenceRecord::from(state).into();
             next.stamp().map_err(Fault::Random)?;
             if self.set_fence(&seen, &next).await? {
@@ -168,7 +168,7 @@ impl Location {
         }
     }
 
-    pub(super) fn sound<T>(&self, read: Result<T, Corrupt>) -> Result<T, Fault> {
+    pub(super) fn or_damaged<T>(&self, read: Result<T, Corrupt>) -> Result<T, Fault> {
         read.map_err(|corrupt| self.damaged(corrupt.to_string()))
     }
 

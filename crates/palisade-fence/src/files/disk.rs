@@ -87,7 +87,7 @@ impl Disk {
             }
             Ok(_) => Err(Fault::Name {
                 name: name.to_owned(),
-                problem: "is there, and is not a regular file",
+                problem: "exists and is not a regular file",
             }),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(at("look at", name)(error)),

@@ -126,7 +126,7 @@ impl Column {
     /// ```
     ///
     /// # Errors
-    /// The same as [`Column::claim`]. A row that would have been admitted, but was not matched, counts as
+    /// As [`Column::claim`]. A row that would have been admitted, but was not matched, counts as
     /// missing: another condition of the statement was false.
     pub async fn explain(
         &self,

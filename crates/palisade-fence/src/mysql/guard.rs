@@ -57,7 +57,7 @@ pub async fn claim<'p>(
 /// Claims several resources at once, in name order: all are admitted or none is raised.
 ///
 /// # Errors
-/// The same as [`claim`]; naming a resource twice is a fault.
+/// As [`claim`]; naming a resource twice is a fault.
 pub async fn claim_all(
     tx: &mut Transaction<'_>,
     claims: &[(&str, Pass<'_>)],
@@ -97,7 +97,7 @@ impl Guard {
 
     /// Checks a numbered write: a repeat is recognised, and its value is the recorded result.
     ///
-    /// The same number with another write is rejected.
+    /// Another write under the same number is rejected.
     ///
     /// # Errors
     /// As [`claim`].

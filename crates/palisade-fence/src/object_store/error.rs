@@ -30,7 +30,7 @@ pub enum Fault {
     IgnoresConditions(&'static str),
     /// There is data without its fence (rule F7): an operator must re-arm it with a floor.
     #[error(
-        "the fence of {resource} is lost while data is there: restore it or re-arm it with a floor"
+        "the fence of {resource} is lost, but its data exists: restore it or re-arm it with a floor"
     )]
     FenceLost {
         /// The resource.
@@ -69,7 +69,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// What to do about it.
+    /// Returns what to do about it.
     #[must_use]
     pub const fn kind(&self) -> FaultKind {
         match self {

@@ -1,4 +1,4 @@
-//! The test at start-up whether a store honours conditional puts.
+//! The start-up test that a store honours conditional puts.
 
 use futures_util::future::join_all;
 use object_store::path::Path;
@@ -27,7 +27,7 @@ async fn tries(objects: &dyn ObjectStore, at: &Path) -> Result<(), Fault> {
     let create = || put(objects, at, PutMode::Create);
     if winners(join_all((0..RACERS).map(|_| create())).await)? > 1 {
         return Err(Fault::IgnoresConditions(
-            "racing creations of one object all succeeded",
+            "more than one of the racing creations of an object succeeded",
         ));
     }
     if create().await?.is_some() {

@@ -67,11 +67,11 @@ impl Resource {
         };
         let digest = operation.numbered().map(|numbered| numbered.digest);
         let guard = &seen.document.fence.guard;
-        match self.sound(guard.decide(self.rule, pass, operation.op(), digest))? {
+        match self.or_damaged(guard.decide(self.rule, pass, operation.op(), digest))? {
             Verdict::Admit(next) => self.admit(&seen, next, operation, pass, uploaded).await,
             Verdict::Repeat => Ok(Step::Done(Checked::Admitted(Admitted {
                 value: None,
-                highest: self.sound(guard.state())?.highest(),
+                highest: self.or_damaged(guard.state())?.highest(),
                 repeat: true,
             }))),
             Verdict::Reject(reject) => Ok(Step::Done(Checked::Rejected(reject))),
@@ -80,7 +80,7 @@ impl Resource {
 
     /// Creates the manifest of a resource without one, with the claim in it, before any data is uploaded.
     async fn first(&self, pass: Option<Pass<'_>>) -> Result<Step, Fault> {
-        if self.came_meanwhile().await? {
+        if self.appeared_meanwhile().await? {
             return Ok(Step::Again);
         }
         let mut document = Document::default();
@@ -88,7 +88,7 @@ impl Resource {
             Some(_) => Op::Claim,
             None => Op::Write(None),
         };
-        match self.sound(document.fence.guard.decide(self.rule, pass, op, None))? {
+        match self.or_damaged(document.fence.guard.decide(self.rule, pass, op, None))? {
             Verdict::Reject(reject) => return Ok(Step::Done(Checked::Rejected(reject))),
             Verdict::Admit(Some(claimed)) => document.fence.guard = claimed,
             Verdict::Admit(None) | Verdict::Repeat => {}
@@ -98,7 +98,7 @@ impl Resource {
     }
 
     /// Whether another client has created the manifest meanwhile; a fault if there is data without it.
-    async fn came_meanwhile(&self) -> Result<bool, Fault> {
+    async fn appeared_meanwhile(&self) -> Result<bool, Fault> {
         let data = self.files.data_folder();
         let mut listed = self.files.objects.list(Some(&data));
         if listed.try_next().await?.is_none() {
@@ -125,7 +125,7 @@ impl Resource {
         if let Some(next) = next {
             document.fence.guard = next;
         }
-        let highest = self.sound(document.fence.guard.state())?.highest();
+        let highest = self.or_damaged(document.fence.guard.state())?.highest();
         if let Operation::Write { path, alter, .. } = operation {
             if matches!(alter, Alter::Delete) && document.keys.remove(path.as_str()).is_none() {
                 return Ok(Step::Done(Checked::Rejected(Reject::Missing)));
@@ -220,7 +220,7 @@ impl Resource {
         Ok(None)
     }
 
-    fn sound<T>(&self, read: Result<T, Corrupt>) -> Result<T, Fault> {
+    fn or_damaged<T>(&self, read: Result<T, Corrupt>) -> Result<T, Fault> {
         read.map_err(|corrupt| Fault::Damaged {
             resource: self.files.name.clone(),
             why: corrupt.to_string(),
@@ -258,7 +258,7 @@ impl Fence for Resource {
         let path = ObjectPath::new(key)?;
         for _ in 0..ATTEMPTS {
             let Some(seen) = self.files.load().await? else {
-                match self.came_meanwhile().await? {
+                match self.appeared_meanwhile().await? {
                     true => continue,
                     false => return Ok(None),
                 }

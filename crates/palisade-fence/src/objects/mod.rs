@@ -87,7 +87,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// What to do about it.
+    /// Returns what to do about it.
     #[must_use]
     pub const fn kind(&self) -> FaultKind {
         match self {

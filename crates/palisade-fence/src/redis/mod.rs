@@ -16,7 +16,7 @@
 //! # use palisade_testbed::Redis;
 //!
 //! # async fn add(con: &mut redis::aio::MultiplexedConnection, token: Token) -> Result<Option<u64>, Fault> {
-//! probe(con).await?; // once for a server: may it evict fences?
+//! probe(con).await?; // once for each server: could it evict fences?
 //! let orders = Resource::new("orders")?.guarding(&["{orders}:total"])?;
 //! if let Some(reject) = orders.claim(con, token).await?.rejected() {
 //!     println!("give up: {reject}"); // first: raise the fence

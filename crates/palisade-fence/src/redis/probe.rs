@@ -1,4 +1,4 @@
-//! The check, once for each server, whether it can keep fences.
+//! The check, once for each server, that it can keep fences.
 
 use redis::aio::ConnectionLike;
 use redis::cmd;

@@ -59,7 +59,7 @@ impl Resource {
     /// # Errors
     /// [`Fault::Argument`] for a key in another slot.
     pub fn guarding(mut self, keys: &[&str]) -> Result<Resource, Fault> {
-        self.belong(keys)?;
+        self.check_keys(keys)?;
         self.guarded
             .extend(keys.iter().map(|key| (*key).to_owned()));
         Ok(self)
@@ -100,7 +100,7 @@ impl Resource {
     /// Reads a string in order to write (rule F3).
     ///
     /// # Errors
-    /// The same as [`Resource::claim`]; a key of another type is [`Fault::Command`].
+    /// As [`Resource::claim`]; a key of another type is [`Fault::Command`].
     pub async fn get<'p, C: ConnectionLike>(
         &self,
         connection: &mut C,
@@ -131,7 +131,7 @@ impl Resource {
     /// Reads with a script of the user, in order to write (rule F3).
     ///
     /// # Errors
-    /// The same as [`Resource::claim`]; [`Fault::Script`] if the script fails.
+    /// As [`Resource::claim`]; [`Fault::Script`] if the script fails.
     pub async fn read<'p, C: ConnectionLike, T: FromRedisValue>(
         &self,
         connection: &mut C,
@@ -199,7 +199,7 @@ impl Resource {
         request: Request<'_>,
         script: Option<&Script>,
     ) -> Result<Checked<Value>, Fault> {
-        self.belong(request.effect.keys)?;
+        self.check_keys(request.effect.keys)?;
         let (given, max) = (request.effect.arguments.len(), Resource::MAX_ARGUMENTS);
         if given > max {
             let text = format!("{given} arguments in one command; 0 ..= {max} are allowed");
@@ -216,7 +216,7 @@ impl Resource {
         Ok(checked)
     }
 
-    fn belong(&self, keys: &[&str]) -> Result<(), Fault> {
+    fn check_keys(&self, keys: &[&str]) -> Result<(), Fault> {
         for key in keys {
             let problem = if key.starts_with(MARKS) {
                 format!("key {key:?} belongs to a fence: keys that begin with {MARKS} are not data")
@@ -267,7 +267,7 @@ impl Writing<'_> {
     /// `HSET`: sets these fields of the hash to these bytes.
     ///
     /// # Errors
-    /// The same as [`Resource::get`]; [`Fault::Argument`] beyond [`Resource::MAX_ARGUMENTS`].
+    /// As [`Resource::get`]; [`Fault::Argument`] beyond [`Resource::MAX_ARGUMENTS`].
     pub async fn hset<C: ConnectionLike>(
         self,
         connection: &mut C,
@@ -330,7 +330,7 @@ impl Writing<'_> {
     /// was longer.
     ///
     /// # Errors
-    /// The same as [`Resource::claim`]; [`Fault::Script`] if the script fails.
+    /// As [`Resource::claim`]; [`Fault::Script`] if the script fails.
     pub async fn run<C: ConnectionLike, T: FromRedisValue>(
         self,
         connection: &mut C,

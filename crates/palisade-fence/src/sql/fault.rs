@@ -59,7 +59,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// What to do about it. Retry: roll back and begin the same transaction again, after a serialization
+    /// Returns what to do about it. Retry: roll back and begin the same transaction again, after a serialization
     /// failure, a deadlock, a lock timeout or a busy database.
     #[must_use]
     pub const fn kind(&self) -> FaultKind {

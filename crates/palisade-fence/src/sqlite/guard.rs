@@ -50,7 +50,7 @@ pub fn claim<'p>(
 /// Claims several resources at once, in name order: all are admitted or none is raised.
 ///
 /// # Errors
-/// The same as [`claim`]; naming a resource twice is a fault.
+/// As [`claim`]; naming a resource twice is a fault.
 pub fn claim_all(tx: &Connection, claims: &[(&str, Pass<'_>)]) -> Result<Checked<()>, Fault> {
     Guard::CLAIM.claim_all(tx, claims)
 }
@@ -86,7 +86,7 @@ impl Guard {
 
     /// Checks a numbered write: a repeat is recognised, and its value is the recorded result.
     ///
-    /// The same number with another write is rejected.
+    /// Another write under the same number is rejected.
     ///
     /// # Errors
     /// As [`claim`].

@@ -35,7 +35,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What to do about it.
+    /// Returns what to do about it.
     #[must_use]
     pub const fn kind(&self) -> FaultKind {
         match self {

@@ -48,7 +48,7 @@ async fn it_runs_after_the_check_and_gives_its_value() {
 }
 
 #[tokio::test]
-async fn a_numbered_run_is_answered_again_with_what_it_returned() {
+async fn a_repeated_numbered_run_gets_the_recorded_result() {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
     let resource = Resource::new("r").unwrap();
