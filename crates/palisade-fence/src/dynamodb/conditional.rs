@@ -6,7 +6,7 @@ use std::future::Future;
 use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
 
 use super::error::Fault;
-use super::location::{Location, Seen};
+use super::location::{Loaded, Location};
 use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::guard_row::Numbered;
@@ -47,7 +47,7 @@ impl<'a> Operation<'a> {
 }
 
 /// The outcome of one conditional write.
-pub(super) enum Put {
+pub(super) enum PutOutcome {
     Done,
     /// The condition was false, or another transaction interfered.
     Refused,
@@ -58,7 +58,11 @@ pub(super) enum Put {
 /// The effect of an operation, together with the raise of the fence.
 pub(super) trait Effect: Sync {
     /// Writes the fence and the effect, if the fence is still the one that was read.
-    fn put(&self, seen: &Seen, next: &Stamped) -> impl Future<Output = Result<Put, Fault>> + Send;
+    fn put(
+        &self,
+        seen: &Loaded,
+        next: &Stamped,
+    ) -> impl Future<Output = Result<PutOutcome, Fault>> + Send;
 }
 
 /// Carries an operation out; `effect` is not called if there is neither a raise nor a write. Returns the
@@ -68,7 +72,7 @@ pub(super) async fn carry_out(
     rule: Rule,
     operation: Operation<'_>,
     effect: &impl Effect,
-) -> Result<Checked<Seen>, Fault> {
+) -> Result<Checked<Loaded>, Fault> {
     let mut seen = load(location).await?;
     let mut pending: Option<(String, Stamped)> = None;
     for attempt in 0..ATTEMPTS {
@@ -106,15 +110,15 @@ pub(super) async fn carry_out(
             }
         };
         match effect.put(&seen, &stamped).await? {
-            Put::Done => return Ok(Checked::admitted(seen, highest)),
-            Put::Missing => {
+            PutOutcome::Done => return Ok(Checked::admitted(seen, highest)),
+            PutOutcome::Missing => {
                 return Ok(audit::reject(
                     &location.name,
                     operation.pass,
                     Reject::Missing,
                 ));
             }
-            Put::Refused => {}
+            PutOutcome::Refused => {}
         }
         let now = load(location).await?;
         if now.is_same(&seen) {
@@ -133,7 +137,7 @@ pub(super) async fn carry_out(
     Err(Fault::Contended { attempts: ATTEMPTS })
 }
 
-async fn load(location: &Location) -> Result<Seen, Fault> {
+async fn load(location: &Location) -> Result<Loaded, Fault> {
     let seen = location.load().await?;
     match (&seen.fence, &seen.attributes) {
         (None, Some(_)) => Err(Fault::FenceLost {

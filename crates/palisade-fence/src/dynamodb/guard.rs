@@ -8,9 +8,9 @@ use aws_sdk_dynamodb::types::{
 use palisade_core::fence::{Op, Pass, Rule, Verdict};
 
 use super::Attributes;
-use super::conditional::{Effect, Operation, Put, carry_out};
+use super::conditional::{Effect, Operation, PutOutcome, carry_out};
 use super::error::{Fault, failed};
-use super::location::{Location, Seen, key_name};
+use super::location::{Loaded, Location, key_name};
 use crate::audit;
 use crate::checked::Checked;
 use crate::guard_row::Numbered;
@@ -112,7 +112,7 @@ impl Guard {
     async fn read_items(
         &self,
         gets: &[Get],
-    ) -> Result<Option<(Seen, Vec<Option<Attributes>>)>, Fault> {
+    ) -> Result<Option<(Loaded, Vec<Option<Attributes>>)>, Fault> {
         let own = Get::builder()
             .table_name(&self.location.table)
             .set_key(Some(self.location.key.clone()))
@@ -174,7 +174,7 @@ struct Transaction<'a> {
 }
 
 impl Effect for Transaction<'_> {
-    async fn put(&self, seen: &Seen, next: &Stamped) -> Result<Put, Fault> {
+    async fn put(&self, seen: &Loaded, next: &Stamped) -> Result<PutOutcome, Fault> {
         let location = &self.guard.location;
         let put = location.put(seen, next, Attributes::new())?;
         if self.items.is_empty() {
@@ -191,18 +191,18 @@ pub(super) async fn transact(
     location: &Location,
     guards: usize,
     items: Vec<TransactWriteItem>,
-) -> Result<Put, Fault> {
+) -> Result<PutOutcome, Fault> {
     let deletes: Vec<Option<Delete>> = items.iter().map(|item| item.delete.clone()).collect();
     let request = location.client.transact_write_items();
     let answer = request.set_transact_items(Some(items)).send().await;
     let canceled = match answer.map_err(Error::from) {
-        Ok(_) => return Ok(Put::Done),
+        Ok(_) => return Ok(PutOutcome::Done),
         Err(Error::TransactionCanceledException(canceled)) => canceled,
         Err(error) => return Err(failed(error)),
     };
     let reasons = canceled.cancellation_reasons();
     if reasons.iter().take(guards).any(failed_check) || conflicts(reasons) {
-        return Ok(Put::Refused);
+        return Ok(PutOutcome::Refused);
     }
     let Some(index) = reasons.iter().position(failed_check) else {
         return Err(failed(Error::TransactionCanceledException(canceled)));
@@ -210,7 +210,7 @@ pub(super) async fn transact(
     let deletes = deletes.get(index).is_some_and(Option::is_some);
     let nothing = reasons[index].item().is_none_or(Attributes::is_empty);
     match deletes && nothing {
-        true => Ok(Put::Missing),
+        true => Ok(PutOutcome::Missing),
         false => Err(Fault::Condition {
             index: index - guards,
         }),

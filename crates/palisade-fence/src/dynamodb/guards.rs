@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
 use palisade_core::fence::{FenceState, Op, Pass, Rearm, Rule, Verdict};
 
-use super::conditional::Put;
+use super::conditional::PutOutcome;
 use super::error::{Fault, failed};
 use super::guard::{Guard, transact};
 use super::location::Location;
@@ -119,7 +119,12 @@ impl Guards {
                 items.push(TransactWriteItem::builder().put(put).build());
             }
             let guards = items.len();
-            if !raises || matches!(transact(&first.location, guards, items).await?, Put::Done) {
+            if !raises
+                || matches!(
+                    transact(&first.location, guards, items).await?,
+                    PutOutcome::Done
+                )
+            {
                 let highest = by_name.values().map(|(_, pass)| pass.token).max();
                 return Ok(Checked::admitted((), highest));
             }

@@ -5,9 +5,9 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use palisade_core::fence::{FenceState, Pass, Rearm, Rule};
 
 use super::Attributes;
-use super::conditional::{Effect, Operation, Put, carry_out};
+use super::conditional::{Effect, Operation, PutOutcome, carry_out};
 use super::error::Fault;
-use super::location::{Location, Seen};
+use super::location::{Loaded, Location};
 use crate::checked::Checked;
 use crate::guard_row::Numbered;
 use crate::stamped::Stamped;
@@ -129,7 +129,7 @@ impl Item {
         &self,
         operation: Operation<'_>,
         change: impl Fn(&mut Attributes) -> bool + Send + Sync,
-    ) -> Result<Checked<Seen>, Fault> {
+    ) -> Result<Checked<Loaded>, Fault> {
         let effect = Whole {
             location: &self.location,
             change,
@@ -138,7 +138,7 @@ impl Item {
     }
 }
 
-fn found(seen: Seen) -> Option<Attributes> {
+fn found(seen: Loaded) -> Option<Attributes> {
     seen.attributes.filter(|attributes| !attributes.is_empty())
 }
 
@@ -149,10 +149,10 @@ struct Whole<'a, C> {
 }
 
 impl<C: Fn(&mut Attributes) -> bool + Send + Sync> Effect for Whole<'_, C> {
-    async fn put(&self, seen: &Seen, next: &Stamped) -> Result<Put, Fault> {
+    async fn put(&self, seen: &Loaded, next: &Stamped) -> Result<PutOutcome, Fault> {
         let mut item = seen.attributes.clone().unwrap_or_default();
         if !(self.change)(&mut item) {
-            return Ok(Put::Missing);
+            return Ok(PutOutcome::Missing);
         }
         self.location
             .send(self.location.put(seen, next, item)?)

@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::types::{self, AttributeValue};
 use aws_sdk_dynamodb::{Client, Error};
 use palisade_core::fence::{FenceRecord, Rearm};
 
-use super::conditional::Put;
+use super::conditional::PutOutcome;
 use super::error::{Fault, failed};
 use super::{Attributes, FENCE};
 use crate::guard_row::Corrupt;
@@ -26,7 +26,7 @@ pub(super) struct Location {
 
 /// An item as it was read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Loaded {
     /// The fence as stored, which the condition compares.
     text: Option<String>,
     pub(super) fence: Option<Stamped>,
@@ -34,14 +34,14 @@ pub(super) struct Seen {
     pub(super) attributes: Option<Attributes>,
 }
 
-impl Seen {
-    pub(super) fn is_same(&self, other: &Seen) -> bool {
+impl Loaded {
+    pub(super) fn is_same(&self, other: &Loaded) -> bool {
         self.text == other.text && self.attributes.is_some() == other.attributes.is_some()
     }
 }
 
 impl Location {
-    pub(super) async fn load(&self) -> Result<Seen, Fault> {
+    pub(super) async fn load(&self) -> Result<Loaded, Fault> {
         let got = self
             .client
             .get_item()
@@ -54,9 +54,9 @@ impl Location {
     }
 
     /// Parses an item.
-    pub(super) fn seen(&self, item: Option<Attributes>) -> Result<Seen, Fault> {
+    pub(super) fn seen(&self, item: Option<Attributes>) -> Result<Loaded, Fault> {
         let Some(mut attributes) = item.filter(|item| !item.is_empty()) else {
-            return Ok(Seen::default());
+            return Ok(Loaded::default());
         };
         let text = match attributes.remove(FENCE) {
             None => None,
@@ -73,7 +73,7 @@ impl Location {
             }
         };
         attributes.retain(|name, _| !self.key.contains_key(name));
-        Ok(Seen {
+        Ok(Loaded {
             text,
             fence,
             attributes: Some(attributes),
@@ -90,7 +90,7 @@ impl Location {
     /// still the one that was read, or that there still is no item.
     pub(super) fn put(
         &self,
-        seen: &Seen,
+        seen: &Loaded,
         next: &Stamped,
         attributes: Attributes,
     ) -> Result<types::Put, Fault> {
@@ -114,7 +114,7 @@ impl Location {
     }
 
     /// Sends one put alone.
-    pub(super) async fn send(&self, put: types::Put) -> Result<Put, Fault> {
+    pub(super) async fn send(&self, put: types::Put) -> Result<PutOutcome, Fault> {
         let request = self
             .client
             .put_item()
@@ -124,8 +124,8 @@ impl Location {
             .set_expression_attribute_names(put.expression_attribute_names)
             .set_expression_attribute_values(put.expression_attribute_values);
         match request.send().await.map_err(Error::from) {
-            Ok(_) => Ok(Put::Done),
-            Err(error) if is_refusal(&error) => Ok(Put::Refused),
+            Ok(_) => Ok(PutOutcome::Done),
+            Err(error) if is_refusal(&error) => Ok(PutOutcome::Refused),
             Err(error) => Err(failed(error)),
         }
     }
@@ -147,7 +147,7 @@ impl Location {
     }
 
     /// Writes the fence and leaves the attributes; returns whether the fence was still the one that was read.
-    async fn set_fence(&self, seen: &Seen, next: &Stamped) -> Result<bool, Fault> {
+    async fn set_fence(&self, seen: &Loaded, next: &Stamped) -> Result<bool, Fault> {
         let request = self
             .client
             .update_item()

@@ -17,7 +17,7 @@ use palisade_core::fence::{FenceRecord, FenceState, Op, Pass, Rule, Verdict};
 
 use super::disk::Disk;
 use super::fault::Fault;
-use super::sidecar::{Effect, Left, Pending, Sidecar};
+use super::sidecar::{Effect, LastFile, Pending, Sidecar};
 use crate::objects::Alter;
 
 /// The prefix of the fence's own files.
@@ -141,7 +141,7 @@ impl<'a> Locked<'a> {
             Effect::Append(offset) => offset,
             Effect::Put | Effect::Delete => 0,
         };
-        let left = Left {
+        let left = LastFile {
             length: offset + bytes.len() as u64,
             name: name.to_owned(),
         };
@@ -219,7 +219,7 @@ impl<'a> Locked<'a> {
     }
 
     fn check_unchanged(&self, folder: &str) -> Result<(), Fault> {
-        let Some(Left { length, name }) = &self.held.last else {
+        let Some(LastFile { length, name }) = &self.held.last else {
             return Ok(());
         };
         let found = self.disk.length(name)?;

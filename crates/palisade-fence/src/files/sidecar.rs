@@ -23,7 +23,7 @@ pub(super) struct Sidecar {
     pub(super) revision: u64,
     pub(super) fence: FenceRecord,
     pub(super) pending: Option<Pending>,
-    pub(super) last: Option<Left>,
+    pub(super) last: Option<LastFile>,
 }
 
 /// A write that is decided.
@@ -43,7 +43,7 @@ pub(super) enum Effect {
 
 /// A file and the length with which the fence left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct LastFile {
     pub(super) length: u64,
     pub(super) name: String,
 }
@@ -180,9 +180,9 @@ fn pending(text: &str) -> Option<Pending> {
     })
 }
 
-fn left(text: &str) -> Option<Left> {
+fn left(text: &str) -> Option<LastFile> {
     let (length, name) = text.split_once(' ')?;
-    Some(Left {
+    Some(LastFile {
         length: length.parse().ok()?,
         name: name.to_owned(),
     })
@@ -211,7 +211,7 @@ mod tests {
                 name: "a file 5".to_owned(),
                 effect: Effect::Append(120),
             }),
-            last: Some(Left {
+            last: Some(LastFile {
                 length: 140,
                 name: "sum 1".to_owned(),
             }),

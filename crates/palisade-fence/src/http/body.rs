@@ -19,7 +19,7 @@ use crate::http::{Policy, Problem};
 
 /// The whole body of a write, and its share of [`Policy::held_bytes`]. Empty for a claim or a read.
 #[derive(Debug, Default)]
-pub(super) struct Whole {
+pub(super) struct WriteBody {
     pub(super) bytes: Bytes,
     _room: Option<OwnedSemaphorePermit>,
 }
@@ -30,7 +30,7 @@ pub(super) async fn read_whole(
     body: Body,
     policy: &Policy,
     room: &Arc<Semaphore>,
-) -> Result<Whole, Problem> {
+) -> Result<WriteBody, Problem> {
     let within = policy.request_time;
     let reading = collect(body, policy.request_bytes, room);
     timeout(within, reading).await.unwrap_or_else(|_| {
@@ -40,7 +40,7 @@ pub(super) async fn read_whole(
     })
 }
 
-async fn collect(mut body: Body, most: usize, room: &Arc<Semaphore>) -> Result<Whole, Problem> {
+async fn collect(mut body: Body, most: usize, room: &Arc<Semaphore>) -> Result<WriteBody, Problem> {
     if body.size_hint().lower() > most as u64 {
         return Err(too_large(most));
     }
@@ -68,7 +68,7 @@ async fn collect(mut body: Body, most: usize, room: &Arc<Semaphore>) -> Result<W
         }
         bytes.extend_from_slice(&piece);
     }
-    Ok(Whole {
+    Ok(WriteBody {
         bytes: bytes.freeze(),
         _room: held,
     })

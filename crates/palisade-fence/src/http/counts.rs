@@ -14,7 +14,7 @@ pub struct Counts {
     pub refused: audit::Counts,
     /// Writes whose end was not seen.
     pub unknown: u64,
-    /// Writes that have a place in a lane now: in progress, or settling.
+    /// Writes that have the permit of a lane now: in progress, or settling.
     pub in_flight: u64,
 }
 

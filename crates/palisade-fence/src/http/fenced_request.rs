@@ -14,11 +14,11 @@ use crate::name::ResourceId;
 pub(super) struct FencedRequest {
     pub(super) resource: ResourceId,
     pub(super) presented: Presented,
-    pub(super) kind: Kind,
+    pub(super) kind: RequestKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RequestKind {
     /// Raise the fence and answer.
     Claim,
     /// Raise the fence, then pass the read on.
@@ -46,14 +46,14 @@ impl FencedRequest {
             };
         };
         let kind = match target.writes.unwrap_or(!is_safe(&head.method)) {
-            _ if presented.claim => Kind::Claim,
-            true => Kind::Write,
-            false if presented.token.is_some() => Kind::Read,
+            _ if presented.claim => RequestKind::Claim,
+            true => RequestKind::Write,
+            false if presented.token.is_some() => RequestKind::Read,
             false => return Ok(None),
         };
         // A user's own `Resources` may have looked at only a part of the path.
         spelling::segments(head.uri.path())?;
-        if kind != Kind::Write && presented.sequence.is_some() {
+        if kind != RequestKind::Write && presented.sequence.is_some() {
             return Err(Problem::invalid(
                 "x-fencing-sequence is for writes, and this request is not a write",
             ));

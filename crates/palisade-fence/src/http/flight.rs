@@ -11,7 +11,7 @@ use palisade_core::fence::Sequence;
 use tokio::runtime::Handle;
 
 use crate::http::counts::Counters;
-use crate::http::lane::{Place, Recorded};
+use crate::http::lane::{LanePermit, LastWrite};
 
 /// An inner service that forwards requests puts this into the extensions of a response that it created itself.
 /// A response without it ends the request, unless it has one of the statuses of
@@ -48,11 +48,11 @@ impl End {
     }
 }
 
-/// An admitted write in progress. It keeps its place in the lane until its end is seen or, if that does not
+/// An admitted write in progress. It keeps the permit of its lane until its end is seen or, if that does not
 /// happen, for the settling time after it was given up.
 #[derive(Debug)]
 pub(super) struct Flight {
-    place: Option<Place>,
+    permit: Option<LanePermit>,
     number: Option<(Token, Sequence)>,
     settle: Duration,
     counters: Arc<Counters>,
@@ -60,19 +60,19 @@ pub(super) struct Flight {
 
 impl Flight {
     pub(super) fn start(
-        mut place: Place,
+        mut permit: LanePermit,
         number: Option<(Token, Sequence)>,
         settle: Duration,
         counters: Arc<Counters>,
     ) -> Flight {
-        place.record(number.map(|(token, sequence)| Recorded {
+        permit.record(number.map(|(token, sequence)| LastWrite {
             token,
             sequence,
             end: None,
         }));
         counters.in_flight.fetch_add(1, Ordering::Relaxed);
         Flight {
-            place: Some(place),
+            permit: Some(permit),
             number,
             settle,
             counters,
@@ -81,8 +81,8 @@ impl Flight {
 
     /// Records the end that was seen, and leaves the lane.
     pub(super) fn ended(mut self, end: End) {
-        if let Some(mut place) = self.place.take() {
-            place.record(self.number.map(|(token, sequence)| Recorded {
+        if let Some(mut permit) = self.permit.take() {
+            permit.record(self.number.map(|(token, sequence)| LastWrite {
                 token,
                 sequence,
                 end: Some(end),
@@ -95,20 +95,20 @@ impl Flight {
 impl Drop for Flight {
     /// The end was not seen: the write settles before it leaves the lane.
     fn drop(&mut self) {
-        let Some(place) = self.place.take() else {
+        let Some(permit) = self.permit.take() else {
             return;
         };
         let (settle, counters) = (self.settle, self.counters.clone());
         counters.unknown.fetch_add(1, Ordering::Relaxed);
         let Ok(runtime) = Handle::try_current() else {
             // The process ends and admits nothing more. The next one has an unclean start.
-            std::mem::forget(place);
+            std::mem::forget(permit);
             return;
         };
         runtime.spawn(async move {
             tokio::time::sleep(settle).await;
             counters.in_flight.fetch_sub(1, Ordering::Relaxed);
-            drop(place);
+            drop(permit);
         });
     }
 }

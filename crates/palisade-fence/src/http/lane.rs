@@ -33,23 +33,23 @@ pub(super) struct Lane {
     /// One request at a time waits for exclusive access, so that the others then see the token it has raised.
     turn: tokio::sync::Mutex<()>,
     /// Locked while a write is in progress. The value is the outcome of the last numbered write.
-    last: Arc<RwLock<Option<Recorded>>>,
+    last: Arc<RwLock<Option<LastWrite>>>,
 }
 
 /// The outcome of a numbered write.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Recorded {
+pub(super) struct LastWrite {
     pub(super) token: Token,
     pub(super) sequence: Sequence,
     /// `None` if it is not known.
     pub(super) end: Option<End>,
 }
 
-/// A place in a lane; dropping it leaves the lane.
+/// The permit of a request in a lane; dropping it leaves the lane.
 #[derive(Debug)]
-pub(super) enum Place {
-    Shared(OwnedRwLockReadGuard<Option<Recorded>>),
-    Alone(OwnedRwLockWriteGuard<Option<Recorded>>),
+pub(super) enum LanePermit {
+    Shared(OwnedRwLockReadGuard<Option<LastWrite>>),
+    Alone(OwnedRwLockWriteGuard<Option<LastWrite>>),
 }
 
 /// The older writes did not end in time.
@@ -87,19 +87,19 @@ impl Lanes {
         lane: &Lane,
         wait: Duration,
         alone: impl Fn(Option<Token>) -> bool,
-    ) -> Result<Place, Busy> {
+    ) -> Result<LanePermit, Busy> {
         let entering = async {
-            if let Some(place) = lane.share(&alone).await {
-                return place;
+            if let Some(permit) = lane.share(&alone).await {
+                return permit;
             }
             let _turn = lane.turn.lock().await;
             // The previous request in turn may have raised the mark to this same token.
-            if let Some(place) = lane.share(&alone).await {
-                return place;
+            if let Some(permit) = lane.share(&alone).await {
+                return permit;
             }
             // The task that waits for `unsettled` lives as long as the runtime.
             let _ = self.settled.clone().wait_for(|settled| *settled).await;
-            Place::Alone(lane.last.clone().write_owned().await)
+            LanePermit::Alone(lane.last.clone().write_owned().await)
         };
         timeout(wait, entering).await.map_err(|_| Busy)
     }
@@ -108,7 +108,7 @@ impl Lanes {
     pub(super) fn forget(&self, resource: &ResourceId) {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = |lane: &Arc<Lane>| {
-            // A place keeps this lock, but not the lane.
+            // A permit refers to this lock, but not to the lane.
             Arc::strong_count(lane) == 1
                 && Arc::strong_count(&lane.last) == 1
                 && lane.highest().is_none()
@@ -130,32 +130,32 @@ impl Lane {
         self.highest.fetch_max(highest, Ordering::AcqRel);
     }
 
-    async fn share(&self, alone: impl Fn(Option<Token>) -> bool) -> Option<Place> {
+    async fn share(&self, alone: impl Fn(Option<Token>) -> bool) -> Option<LanePermit> {
         let guard = self.last.clone().read_owned().await;
-        (!alone(self.highest())).then_some(Place::Shared(guard))
+        (!alone(self.highest())).then_some(LanePermit::Shared(guard))
     }
 }
 
-impl Place {
+impl LanePermit {
     /// Returns the outcome of the last numbered write.
-    pub(super) fn last(&self) -> Option<Recorded> {
+    pub(super) fn last(&self) -> Option<LastWrite> {
         match self {
-            Place::Shared(last) => **last,
-            Place::Alone(last) => **last,
+            LanePermit::Shared(last) => **last,
+            LanePermit::Alone(last) => **last,
         }
     }
 
     /// Records the outcome of a numbered write, which has exclusive access.
-    pub(super) fn record(&mut self, recorded: Option<Recorded>) {
-        if let (Place::Alone(last), Some(recorded)) = (self, recorded) {
+    pub(super) fn record(&mut self, recorded: Option<LastWrite>) {
+        if let (LanePermit::Alone(last), Some(recorded)) = (self, recorded) {
             **last = Some(recorded);
         }
     }
 
     /// Lets other requests with the same token in.
-    pub(super) fn shared(self) -> Place {
+    pub(super) fn shared(self) -> LanePermit {
         match self {
-            Place::Alone(guard) => Place::Shared(guard.downgrade()),
+            LanePermit::Alone(guard) => LanePermit::Shared(guard.downgrade()),
             shared => shared,
         }
     }

@@ -22,12 +22,12 @@ use tower_service::Service;
 use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::http::answer;
-use crate::http::body::{Whole, read_whole};
+use crate::http::body::{WriteBody, read_whole};
 use crate::http::counts::Counters;
-use crate::http::fenced_request::{FencedRequest, Kind};
+use crate::http::fenced_request::{FencedRequest, RequestKind};
 use crate::http::fingerprint::fingerprint;
 use crate::http::flight::{End, Flight};
-use crate::http::lane::{Lane, Lanes, Place};
+use crate::http::lane::{Lane, LanePermit, Lanes};
 use crate::http::marks::Act;
 use crate::http::policy::BadPolicy;
 use crate::http::problem::is_grpc;
@@ -204,16 +204,20 @@ impl<M: Marks, R: Resources> Gate<M, R> {
     }
 
     /// Reads the body of a write before any other request can wait for that write. The body of a read is not read.
-    async fn take_in(&self, fenced: &FencedRequest, body: Body) -> Result<(Body, Whole), Problem> {
+    async fn take_in(
+        &self,
+        fenced: &FencedRequest,
+        body: Body,
+    ) -> Result<(Body, WriteBody), Problem> {
         if fenced.token().is_none() && self.policy.tokenless == Tokenless::Refused {
             return Err(tokenless());
         }
         match fenced.kind {
-            Kind::Write => {
+            RequestKind::Write => {
                 let whole = read_whole(body, &self.policy, &self.room).await?;
                 Ok((Body::empty(), whole))
             }
-            Kind::Claim | Kind::Read => Ok((body, Whole::default())),
+            RequestKind::Claim | RequestKind::Read => Ok((body, WriteBody::default())),
         }
     }
 
@@ -221,14 +225,14 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         &self,
         fenced: &FencedRequest,
         head: &Parts,
-        body: &Whole,
+        body: &WriteBody,
     ) -> Result<Admission, Refusal> {
         let act = match (fenced.kind, fenced.presented.sequence) {
-            (Kind::Write, None) => Act::Write(None),
-            (Kind::Write, Some(sequence)) => {
+            (RequestKind::Write, None) => Act::Write(None),
+            (RequestKind::Write, Some(sequence)) => {
                 Act::Write(Some((sequence, fingerprint(head, &body.bytes))))
             }
-            (Kind::Claim | Kind::Read, _) => Act::Claim,
+            (RequestKind::Claim | RequestKind::Read, _) => Act::Claim,
         };
         let lane = self.lanes.lane(&fenced.resource);
         let judged = self
@@ -241,7 +245,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         judged
     }
 
-    /// Waits for a place in the lane and judges the operation there.
+    /// Waits for the permit of the lane, and then judges the operation.
     async fn judge_in(
         &self,
         lane: &Lane,
@@ -255,14 +259,14 @@ impl<M: Marks, R: Resources> Gate<M, R> {
             lane.note(mark);
         }
         let alone = matches!(act, Act::Write(Some(_)))
-            || fenced.kind == Kind::Write && self.policy.one_at_a_time;
+            || fenced.kind == RequestKind::Write && self.policy.one_at_a_time;
         let wants_alone = |highest| match fenced.token() {
             // The marks reject it.
             token if token < highest => false,
             token => alone || token > highest,
         };
-        let place = self.lanes.enter(lane, self.policy.wait, wants_alone).await;
-        let place = place.map_err(|_| Refusal::Unjudged(self.busy()))?;
+        let permit = self.lanes.enter(lane, self.policy.wait, wants_alone).await;
+        let permit = permit.map_err(|_| Refusal::Unjudged(self.busy()))?;
         let judged = marks.judge(&fenced.resource, fenced.presented.pass(), act);
         let admitted = match judged.await.map_err(fault)? {
             Checked::Admitted(admitted) => admitted,
@@ -270,9 +274,9 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         };
         lane.note(fenced.token());
         match fenced.kind {
-            Kind::Claim => Ok(Admission::Answer(answer::claimed(admitted.highest, grpc))),
-            Kind::Read => Ok(Admission::Read),
-            Kind::Write => self.start(fenced, &admitted, place, alone, grpc),
+            RequestKind::Claim => Ok(Admission::Answer(answer::claimed(admitted.highest, grpc))),
+            RequestKind::Read => Ok(Admission::Read),
+            RequestKind::Write => self.start(fenced, &admitted, permit, alone, grpc),
         }
     }
 
@@ -280,13 +284,13 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         &self,
         fenced: &FencedRequest,
         admitted: &Admitted<()>,
-        place: Place,
+        permit: LanePermit,
         alone: bool,
         grpc: bool,
     ) -> Result<Admission, Refusal> {
         let number = fenced.token().zip(fenced.presented.sequence);
         if admitted.repeat {
-            let last = place
+            let last = permit
                 .last()
                 .filter(|last| Some((last.token, last.sequence)) == number);
             let end = last.and_then(|last| last.end);
@@ -296,10 +300,10 @@ impl<M: Marks, R: Resources> Gate<M, R> {
                     .map_err(Refusal::Judged);
             }
         }
-        let place = if alone { place } else { place.shared() };
+        let permit = if alone { permit } else { permit.shared() };
         let (settle, counters) = (self.policy.settle, self.counters.clone());
         Ok(Admission::Write(Flight::start(
-            place, number, settle, counters,
+            permit, number, settle, counters,
         )))
     }
 
@@ -316,7 +320,7 @@ impl<M: Marks, R: Resources> Gate<M, R> {
         &self,
         service: impl FnOnce(Request<Body>) -> F + Send + 'static,
         request: Request<Body>,
-        whole: Whole,
+        whole: WriteBody,
         flight: Flight,
     ) -> Result<Response, E>
     where

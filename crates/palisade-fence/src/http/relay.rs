@@ -1,7 +1,7 @@
 //! The answer to a write, read from the service at the service's own pace (rule F12).
 //!
 //! ```text
-//!   service ──► Relay::drain, in the write's own task ──► queue, up to its bounds ──► Kept ──► client
+//!   service ──► Relay::drain, in the write's own task ──► queue, up to its bounds ──► AnswerBody ──► client
 //!               its end is the end of the write                                       at any pace
 //! ```
 //!
@@ -36,7 +36,7 @@ pub(super) struct Relay {
 }
 
 /// The client's side: a body.
-struct Kept {
+struct AnswerBody {
     shared: Arc<Shared>,
     hint: SizeHint,
 }
@@ -50,14 +50,14 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    frames: VecDeque<Held>,
+    frames: VecDeque<HeldFrame>,
     ended: Option<Result<(), Broken>>,
     client_gone: bool,
     waker: Option<Waker>,
 }
 
 /// A piece, and its share of the memory.
-type Held = (Frame<Bytes>, [Option<OwnedSemaphorePermit>; 2]);
+type HeldFrame = (Frame<Bytes>, [Option<OwnedSemaphorePermit>; 2]);
 
 /// The rest of the answer is lost.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -68,7 +68,7 @@ impl Relay {
     /// Creates a relay, and the body for the client.
     pub(super) fn new(policy: &Policy, all: Arc<Semaphore>, hint: SizeHint) -> (Relay, Body) {
         let shared = Arc::<Shared>::default();
-        let kept = Kept {
+        let kept = AnswerBody {
             shared: shared.clone(),
             hint,
         };
@@ -181,7 +181,7 @@ impl Queue {
     }
 }
 
-impl HttpBody for Kept {
+impl HttpBody for AnswerBody {
     type Data = Bytes;
     type Error = Broken;
 
@@ -222,7 +222,7 @@ impl HttpBody for Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for AnswerBody {
     fn drop(&mut self) {
         let mut queue = self.shared.queue();
         queue.client_gone = true;

@@ -3,7 +3,7 @@
 use http::Method;
 use http::request::Parts;
 
-use crate::http::spelling::{Kind, segment, segments};
+use crate::http::spelling::{PlaceholderType, segment, segments};
 use crate::http::{Problem, TOKEN_HEADER};
 use crate::name::ResourceId;
 
@@ -100,7 +100,7 @@ struct Route {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
     Literal(String),
-    Any(String, Kind),
+    Any(String, PlaceholderType),
 }
 
 #[derive(Clone, Debug)]
@@ -284,8 +284,8 @@ impl Segment {
             };
         };
         let (name, kind) = match inner.split_once(':') {
-            Some((name, kind)) => (name, Kind::named(kind)),
-            None => (inner, Some(Kind::Plain)),
+            Some((name, kind)) => (name, PlaceholderType::named(kind)),
+            None => (inner, Some(PlaceholderType::Plain)),
         };
         match kind {
             Some(kind) if is_placeholder(name) => Ok(Segment::Any(name.to_owned(), kind)),

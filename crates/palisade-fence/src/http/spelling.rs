@@ -96,14 +96,14 @@ const PUNCTUATION: &[u8] = b"!$&'()*+,=:@";
 
 /// The type of a placeholder; each has one spelling for one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// `{id}`: a [`Kind::Uint`], a [`Kind::Uuid`], or a [`Kind::Slug`] that cannot be read as either.
+pub(super) enum PlaceholderType {
+    /// `{id}`: a [`PlaceholderType::Uint`], a [`PlaceholderType::Uuid`], or a [`PlaceholderType::Slug`] that cannot be read as either.
     Plain,
     /// `{id:uint}`: 0 ..= 2^53 − 1, decimal, without leading zeros: exact in every language.
     Uint,
     /// `{id:uint64}`: likewise, up to 2^64 − 1.
     Uint64,
-    /// `{id:int}`: a [`Kind::Uint`], or a minus and a [`Kind::Uint`] except 0.
+    /// `{id:int}`: a [`PlaceholderType::Uint`], or a minus and a [`PlaceholderType::Uint`] except 0.
     Int,
     /// `{id:uuid}`: 8-4-4-4-12 hexadecimal digits, in lower case.
     Uuid,
@@ -114,16 +114,16 @@ pub(super) enum Kind {
     Name,
 }
 
-impl Kind {
+impl PlaceholderType {
     /// Parses the name of a type, which follows the colon of a placeholder.
-    pub(super) fn named(name: &str) -> Option<Kind> {
+    pub(super) fn named(name: &str) -> Option<PlaceholderType> {
         Some(match name {
-            "uint" => Kind::Uint,
-            "uint64" => Kind::Uint64,
-            "int" => Kind::Int,
-            "uuid" => Kind::Uuid,
-            "slug" => Kind::Slug,
-            "name" => Kind::Name,
+            "uint" => PlaceholderType::Uint,
+            "uint64" => PlaceholderType::Uint64,
+            "int" => PlaceholderType::Int,
+            "uuid" => PlaceholderType::Uuid,
+            "slug" => PlaceholderType::Slug,
+            "name" => PlaceholderType::Name,
             _ => return None,
         })
     }
@@ -136,17 +136,17 @@ impl Kind {
         };
         let most = Token::MAX.get();
         match self {
-            Kind::Plain => {
-                let is_slug = Kind::Slug.fits(text) && !is_like_uuid(text);
-                is_slug || uint(text, most) || Kind::Uuid.fits(text)
+            PlaceholderType::Plain => {
+                let is_slug = PlaceholderType::Slug.fits(text) && !is_like_uuid(text);
+                is_slug || uint(text, most) || PlaceholderType::Uuid.fits(text)
             }
-            Kind::Uint => uint(text, most),
-            Kind::Uint64 => uint(text, u64::MAX),
-            Kind::Int => match text.strip_prefix('-') {
+            PlaceholderType::Uint => uint(text, most),
+            PlaceholderType::Uint64 => uint(text, u64::MAX),
+            PlaceholderType::Int => match text.strip_prefix('-') {
                 Some(number) => number != "0" && uint(number, most),
                 None => uint(text, most),
             },
-            Kind::Uuid => {
+            PlaceholderType::Uuid => {
                 let digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
                 text.len() == 36
                     && text.bytes().enumerate().all(|(at, byte)| match at {
@@ -154,14 +154,14 @@ impl Kind {
                         _ => digit(byte),
                     })
             }
-            Kind::Slug => {
+            PlaceholderType::Slug => {
                 let inner = |byte: u8| {
                     byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte)
                 };
                 text.starts_with(|first: char| first.is_ascii_lowercase())
                     && text.bytes().all(inner)
             }
-            Kind::Name => {
+            PlaceholderType::Name => {
                 !text.is_empty()
                     && !text.starts_with('.')
                     && !text.ends_with('.')
@@ -174,20 +174,26 @@ impl Kind {
     pub(super) fn refusal(self, text: &str) -> Problem {
         let shown = shown(text);
         let wanted = match self {
-            Kind::Plain => {
+            PlaceholderType::Plain => {
                 "a number (no sign, no leading zeros), a UUID (lower case, with hyphens) or \
                  a name (lower-case letters, digits, '-' and '_', beginning with a letter)"
             }
-            Kind::Uint => "an integer in 0 ..= 9007199254740991 without a sign or leading zeros",
-            Kind::Uint64 => {
+            PlaceholderType::Uint => {
+                "an integer in 0 ..= 9007199254740991 without a sign or leading zeros"
+            }
+            PlaceholderType::Uint64 => {
                 "an integer in 0 ..= 18446744073709551615 without a sign or leading zeros"
             }
-            Kind::Int => {
+            PlaceholderType::Int => {
                 "an integer in -9007199254740991 ..= 9007199254740991 without a plus or leading zeros"
             }
-            Kind::Uuid => "a UUID in lower case, with hyphens",
-            Kind::Slug => "lower-case letters, digits, '-' and '_', beginning with a letter",
-            Kind::Name => "letters, digits, '-', '_', '.' and '~', with no dot at either end",
+            PlaceholderType::Uuid => "a UUID in lower case, with hyphens",
+            PlaceholderType::Slug => {
+                "lower-case letters, digits, '-' and '_', beginning with a letter"
+            }
+            PlaceholderType::Name => {
+                "letters, digits, '-', '_', '.' and '~', with no dot at either end"
+            }
         };
         let instead = self.meant(text).map_or_else(String::new, |meant| {
             format!("; if you mean {meant}, spell it {meant}")
@@ -244,7 +250,7 @@ mod tests {
         let capitals = &uuid.to_uppercase();
         for (kind, good, bad) in [
             (
-                Kind::Uint,
+                PlaceholderType::Uint,
                 &["0", "7", "9007199254740991"][..],
                 &[
                     "",
@@ -262,32 +268,32 @@ mod tests {
                 ][..],
             ),
             (
-                Kind::Uint64,
+                PlaceholderType::Uint64,
                 &["18446744073709551615"],
                 &["18446744073709551616", "00"],
             ),
             (
-                Kind::Int,
+                PlaceholderType::Int,
                 &["-7", "0", "7"],
                 &["-0", "-07", "+7", "--7", "-", "−7"],
             ),
             (
-                Kind::Uuid,
+                PlaceholderType::Uuid,
                 &[uuid],
                 &[capitals, bare, odd, "{f5}", "urn:uuid:"],
             ),
             (
-                Kind::Slug,
+                PlaceholderType::Slug,
                 &["a", "a-b_1"],
                 &["", "A", "1a", "-a", "a.b", "a b", "ä", "a~"],
             ),
             (
-                Kind::Name,
+                PlaceholderType::Name,
                 &["a.B~c-_1", "07"],
                 &["", ".a", "a.", "a b", "a:b", "ä"],
             ),
             (
-                Kind::Plain,
+                PlaceholderType::Plain,
                 &["7", "a-b", uuid, "f5"],
                 &["07", "7a", "Alice", bare, odd, capitals, "a.json", "_a"],
             ),
@@ -304,12 +310,12 @@ mod tests {
     #[test]
     fn a_refusal_names_the_canonical_spelling() {
         for (kind, text, meant) in [
-            (Kind::Uint, "007", "spell it 7"),
-            (Kind::Plain, "+7.0", "spell it 7"),
-            (Kind::Uint, "0_0", "spell it 0"),
-            (Kind::Slug, "Alice", "spell it alice"),
+            (PlaceholderType::Uint, "007", "spell it 7"),
+            (PlaceholderType::Plain, "+7.0", "spell it 7"),
+            (PlaceholderType::Uint, "0_0", "spell it 0"),
+            (PlaceholderType::Slug, "Alice", "spell it alice"),
             (
-                Kind::Uuid,
+                PlaceholderType::Uuid,
                 "{F5509A3E-29B4-41D4-A716-446655440000}",
                 "spell it f5509a3e-29b4",
             ),
@@ -317,7 +323,7 @@ mod tests {
             let refusal = format!("{:?}", kind.refusal(text));
             assert!(refusal.contains(meant), "{refusal}");
         }
-        let refusal = format!("{:?}", Kind::Uint.refusal("seven"));
+        let refusal = format!("{:?}", PlaceholderType::Uint.refusal("seven"));
         assert!(!refusal.contains("spell it"), "{refusal}");
     }
 

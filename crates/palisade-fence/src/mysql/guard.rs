@@ -8,7 +8,7 @@ use palisade_core::Token;
 use palisade_core::fence::{Op, Pass, Rule, Sequence};
 
 use super::rows::{bytes, int, number, text};
-use super::session::{Shown, in_transaction};
+use super::session::{ShownTokens, in_transaction};
 use crate::checked::Checked;
 use crate::guard_row::{GuardRow, Numbered, Recorded};
 use crate::name::ResourceId;
@@ -180,9 +180,9 @@ impl Guard {
 pub(super) async fn take(
     tx: &mut Transaction<'_>,
     names: &[&str],
-) -> Result<(BTreeMap<String, GuardRow>, Shown), Fault> {
+) -> Result<(BTreeMap<String, GuardRow>, ShownTokens), Fault> {
     let mut rows = BTreeMap::new();
-    let mut shown = Shown::default();
+    let mut shown = ShownTokens::default();
     let Some(more) = names.len().checked_sub(1) else {
         return Ok((rows, shown));
     };
@@ -196,7 +196,7 @@ pub(super) async fn take(
         if number(&mut row, 8) != number(&mut row, 9) {
             return Err(Fault::ReadBeforeClaim(resource));
         }
-        shown = Shown::parse(&text(&mut row, 10).unwrap_or_default());
+        shown = ShownTokens::parse(&text(&mut row, 10).unwrap_or_default());
         rows.insert(resource, guard_row(&mut row));
     }
     Ok((rows, shown))

@@ -38,13 +38,13 @@ pub async fn show_token(tx: &mut Transaction<'_>, token: Token) -> Result<(), Fa
 
 /// The tokens that this connection shows, by resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shown(BTreeMap<String, String>);
+pub(super) struct ShownTokens(BTreeMap<String, String>);
 
-impl Shown {
+impl ShownTokens {
     /// Parses lines of a name, a tab and a token.
-    pub(super) fn parse(text: &str) -> Shown {
+    pub(super) fn parse(text: &str) -> ShownTokens {
         let lines = text.lines().filter_map(|line| line.split_once('\t'));
-        Shown(lines.map(|(a, b)| (a.to_owned(), b.to_owned())).collect())
+        ShownTokens(lines.map(|(a, b)| (a.to_owned(), b.to_owned())).collect())
     }
 
     /// Sets or removes the token of a resource; returns whether that changed anything.

@@ -25,7 +25,7 @@ pub(super) struct Files {
 
 /// A manifest as it was read; the next put replaces exactly this version.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct Loaded {
     pub(super) document: Document,
     version: UpdateVersion,
 }
@@ -51,7 +51,7 @@ impl Files {
         self.folder.clone().join(MANIFEST)
     }
 
-    pub(super) async fn load(&self) -> Result<Option<Seen>, Fault> {
+    pub(super) async fn load(&self) -> Result<Option<Loaded>, Fault> {
         let got = match self.objects.get(&self.manifest()).await {
             Err(Error::NotFound { .. }) => return Ok(None),
             other => other?,
@@ -64,13 +64,13 @@ impl Files {
             resource: self.name.clone(),
             why,
         })?;
-        Ok(Some(Seen { document, version }))
+        Ok(Some(Loaded { document, version }))
     }
 
     /// Replaces the manifest that was read; returns whether that took effect.
     pub(super) async fn replace_manifest(
         &self,
-        seen: Option<&Seen>,
+        seen: Option<&Loaded>,
         mut next: Document,
     ) -> Result<bool, Fault> {
         let id = next.fence.stamp().map_err(Fault::Random)?;

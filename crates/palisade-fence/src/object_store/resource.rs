@@ -6,7 +6,7 @@ use palisade_core::fence::{Op, Pass, Reject, Rule, Verdict};
 
 use super::document::Document;
 use super::error::Fault;
-use super::files::{Files, Seen};
+use super::files::{Files, Loaded};
 use crate::audit;
 use crate::checked::{Admitted, Checked};
 use crate::fence::{Change, Fence, Write};
@@ -25,7 +25,7 @@ pub struct Resource {
 }
 
 /// The outcome of one read of the manifest.
-enum Step {
+enum Attempt {
     Done(Checked<Option<Vec<u8>>>),
     Again,
 }
@@ -44,13 +44,13 @@ impl Resource {
         for attempt in 0..ATTEMPTS {
             back_off(attempt).await.map_err(Fault::Random)?;
             match self.try_once(pass, &operation, &mut uploaded).await? {
-                Step::Done(answer) => {
+                Attempt::Done(answer) => {
                     if let Checked::Rejected(reject) = &answer {
                         audit::rejected(&self.files.name, pass, reject);
                     }
                     return Ok(answer);
                 }
-                Step::Again => {}
+                Attempt::Again => {}
             }
         }
         Err(Fault::Contended { attempts: ATTEMPTS })
@@ -61,7 +61,7 @@ impl Resource {
         pass: Option<Pass<'_>>,
         operation: &Operation,
         uploaded: &mut Option<String>,
-    ) -> Result<Step, Fault> {
+    ) -> Result<Attempt, Fault> {
         let Some(seen) = self.files.load().await? else {
             return self.first(pass).await;
         };
@@ -69,19 +69,19 @@ impl Resource {
         let guard = &seen.document.fence.guard;
         match self.or_damaged(guard.decide(self.rule, pass, operation.op(), digest))? {
             Verdict::Admit(next) => self.admit(&seen, next, operation, pass, uploaded).await,
-            Verdict::Repeat => Ok(Step::Done(Checked::Admitted(Admitted {
+            Verdict::Repeat => Ok(Attempt::Done(Checked::Admitted(Admitted {
                 value: None,
                 highest: self.or_damaged(guard.state())?.highest(),
                 repeat: true,
             }))),
-            Verdict::Reject(reject) => Ok(Step::Done(Checked::Rejected(reject))),
+            Verdict::Reject(reject) => Ok(Attempt::Done(Checked::Rejected(reject))),
         }
     }
 
     /// Creates the manifest of a resource without one, with the claim in it, before any data is uploaded.
-    async fn first(&self, pass: Option<Pass<'_>>) -> Result<Step, Fault> {
+    async fn first(&self, pass: Option<Pass<'_>>) -> Result<Attempt, Fault> {
         if self.appeared_meanwhile().await? {
-            return Ok(Step::Again);
+            return Ok(Attempt::Again);
         }
         let mut document = Document::default();
         let op = match pass {
@@ -89,12 +89,12 @@ impl Resource {
             None => Op::Write(None),
         };
         match self.or_damaged(document.fence.guard.decide(self.rule, pass, op, None))? {
-            Verdict::Reject(reject) => return Ok(Step::Done(Checked::Rejected(reject))),
+            Verdict::Reject(reject) => return Ok(Attempt::Done(Checked::Rejected(reject))),
             Verdict::Admit(Some(claimed)) => document.fence.guard = claimed,
             Verdict::Admit(None) | Verdict::Repeat => {}
         }
         self.files.replace_manifest(None, document).await?;
-        Ok(Step::Again)
+        Ok(Attempt::Again)
     }
 
     /// Whether another client has created the manifest meanwhile; a fault if there is data without it.
@@ -114,12 +114,12 @@ impl Resource {
 
     async fn admit(
         &self,
-        seen: &Seen,
+        seen: &Loaded,
         next: Option<GuardRow>,
         operation: &Operation,
         pass: Option<Pass<'_>>,
         uploaded: &mut Option<String>,
-    ) -> Result<Step, Fault> {
+    ) -> Result<Attempt, Fault> {
         let mut document = seen.document.clone();
         let raises = next.is_some();
         if let Some(next) = next {
@@ -128,7 +128,7 @@ impl Resource {
         let highest = self.or_damaged(document.fence.guard.state())?.highest();
         if let Operation::Write { path, alter, .. } = operation {
             if matches!(alter, Alter::Delete) && document.keys.remove(path.as_str()).is_none() {
-                return Ok(Step::Done(Checked::Rejected(Reject::Missing)));
+                return Ok(Attempt::Done(Checked::Rejected(Reject::Missing)));
             }
             let token = pass.map_or(0, |pass| pass.token.get());
             self.place(&mut document, path, alter, token, uploaded)
@@ -136,14 +136,14 @@ impl Resource {
         }
         let writes = matches!(operation, Operation::Write { .. });
         if (writes || raises) && !self.files.replace_manifest(Some(seen), document).await? {
-            return Ok(Step::Again);
+            return Ok(Attempt::Again);
         }
         match operation {
             Operation::Read(path) => match self.fetch(&seen.document, path).await? {
-                Some(value) => Ok(Step::Done(Checked::admitted(value, highest))),
-                None => Ok(Step::Again),
+                Some(value) => Ok(Attempt::Done(Checked::admitted(value, highest))),
+                None => Ok(Attempt::Again),
             },
-            _ => Ok(Step::Done(Checked::admitted(None, highest))),
+            _ => Ok(Attempt::Done(Checked::admitted(None, highest))),
         }
     }
 

@@ -112,7 +112,7 @@ pub struct View {
 
 /// The record of one resource. It outlives its last object: a fence is never collected (rule F4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Resource {
+pub(crate) struct StoredResource {
     pub(crate) fence: FenceRecord,
     pub(crate) objects: BTreeMap<ObjectPath, Bytes>,
     /// The total number of bytes of the objects.

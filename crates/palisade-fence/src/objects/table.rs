@@ -9,14 +9,14 @@ use palisade_core::fence::{FenceRecord, Rearm, Reject, Rule, Verdict};
 use crate::admin::Listed;
 use crate::name::{ObjectPath, ResourceId};
 use crate::objects::request::{Alter, Credentials, Operation, Request};
-use crate::objects::{Bytes, Fault, Limits, Resource, View};
+use crate::objects::{Bytes, Fault, Limits, StoredResource, View};
 
 /// Every resource of a store.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     rule: Rule,
     limits: Limits,
-    pub(super) resources: BTreeMap<ResourceId, Resource>,
+    pub(super) resources: BTreeMap<ResourceId, StoredResource>,
     bytes: u64,
 }
 
@@ -187,7 +187,7 @@ impl Table {
 
     /// Returns the state of a resource; `None` if nothing was ever admitted there.
     pub(crate) fn view(&self, resource: &ResourceId) -> Option<View> {
-        self.resources.get(resource).map(Resource::view)
+        self.resources.get(resource).map(StoredResource::view)
     }
 }
 
@@ -250,7 +250,7 @@ impl Table {
     }
 }
 
-impl Resource {
+impl StoredResource {
     fn view(&self) -> View {
         View {
             fence: self.fence.state.clone(),
