@@ -133,7 +133,7 @@ pub const TABLE: [Row; 33] = [
         409,
         Grpc::Ok,
         Retry::Later,
-        "Somebody else has the lock, or the wait ended before it was free. `holder` says who and for how long; `retry_after_ms` is what is left of its lease.",
+        "Another client has the lock, or the wait ended before the lock was free. `holder` names the client and its remaining time; `retry_after_ms` is the rest of its lease.",
     ),
     row(
         Code::NotHeld,
@@ -141,7 +141,7 @@ pub const TABLE: [Row; 33] = [
         409,
         Grpc::Ok,
         Retry::No,
-        "The caller does not hold this lock: the `lock_token` is unknown, belongs to another lock, or was released. 409 and not 404, because every name is a lock and the path is right; it is the state that does not fit.",
+        "The caller does not hold this lock: the `lock_token` is unknown, belongs to another lock, or was released. The status is 409, not 404, because every name is a lock: the path is right, only the state does not match.",
     ),
     row(
         Code::Expired,
@@ -149,7 +149,7 @@ pub const TABLE: [Row; 33] = [
         410,
         Grpc::Ok,
         Retry::No,
-        "The lease ran out before the request was ordered. It is never revived: stop the work, and acquire again for a new, higher token.",
+        "The lease ran out before the request was ordered. It is never revived: stop the work, and acquire the lock again, with a new, higher token.",
     ),
     row(
         Code::Revoked,
@@ -157,7 +157,7 @@ pub const TABLE: [Row; 33] = [
         410,
         Grpc::Ok,
         Retry::No,
-        "An operator took the lock away (`palisade break`). Stop the work.",
+        "An operator revoked the grant (`palisade break`). Stop the work.",
     ),
     row(
         Code::Superseded,
@@ -165,7 +165,7 @@ pub const TABLE: [Row; 33] = [
         410,
         Grpc::Ok,
         Retry::No,
-        "The same `client_id` acquired the lock again under a new lease, with a higher token: this is its former life. Stop the work.",
+        "The same `client_id` acquired the lock again under a new lease, with a higher token. This is its earlier grant: stop the work.",
     ),
     row(
         Code::Stale,
@@ -173,7 +173,7 @@ pub const TABLE: [Row; 33] = [
         412,
         Grpc::Ok,
         Retry::No,
-        "Server: the lock is held with another fencing token than the one given; `highest` is the one it is held with. Fence: a newer holder, with the token `highest`, has been at this resource. Give up: stop the work.",
+        "Server: the lock is held with another fencing token than the given one; `highest` is the current one. Fence: a newer holder, with the token `highest`, has claimed this resource. Stop the work.",
     ),
     row(
         Code::Abandoned,
@@ -181,7 +181,7 @@ pub const TABLE: [Row; 33] = [
         409,
         Grpc::Ok,
         Retry::No,
-        "This `request_id` was given up by its caller and never takes effect. Choose a new one.",
+        "The caller gave this `request_id` up, and it never takes effect. Choose a new one.",
     ),
     row(
         Code::Invalid,
@@ -189,7 +189,7 @@ pub const TABLE: [Row; 33] = [
         400,
         Grpc::InvalidArgument,
         Retry::No,
-        "The request is malformed or out of range, or cannot be decoded at all. The message names the field and the range; nothing changed.",
+        "The request is malformed, out of range, or cannot be decoded. The message names the field and the range. Nothing changed.",
     ),
     row(
         Code::Refused,
@@ -197,7 +197,7 @@ pub const TABLE: [Row; 33] = [
         409,
         Grpc::FailedPrecondition,
         Retry::No,
-        "Well-formed, but this authority is not set up for it, for example advancing a clock without `--clock manual`. Nothing changed.",
+        "The request is well-formed, but this authority is not configured for it: for example, advancing a clock without `--clock manual`. Nothing changed.",
     ),
     row(
         Code::QueueFull,
@@ -205,7 +205,7 @@ pub const TABLE: [Row; 33] = [
         429,
         Grpc::Ok,
         Retry::Later,
-        "As many requests wait, for this lock or of this client, as may wait. Nothing changed.",
+        "The queue for this lock, or for this client, is full. Nothing changed.",
     ),
     row(
         Code::TooManyLocks,
@@ -213,7 +213,7 @@ pub const TABLE: [Row; 33] = [
         429,
         Grpc::Ok,
         Retry::Later,
-        "The authority holds as many locks as its settings allow. Nothing changed.",
+        "The authority has as many locks as its settings allow. Nothing changed.",
     ),
     row(
         Code::TokensExhausted,
@@ -221,7 +221,7 @@ pub const TABLE: [Row; 33] = [
         507,
         Grpc::Ok,
         Retry::No,
-        "The last fencing token is out (2^53 - 1). The authority never grants again; call an operator.",
+        "The last fencing token (2^53 - 1) was issued. The authority never grants again; call an operator.",
     ),
     row(
         Code::Unavailable,
@@ -245,7 +245,7 @@ pub const TABLE: [Row; 33] = [
         404,
         Grpc::Unimplemented,
         Retry::No,
-        "There is nothing at this path. A lock that nobody holds is not an error.",
+        "This path does not exist. (A lock without a holder is not an error.)",
     ),
     row(
         Code::MethodNotAllowed,
@@ -253,7 +253,7 @@ pub const TABLE: [Row; 33] = [
         405,
         Grpc::Unimplemented,
         Retry::No,
-        "The path exists, but not with this method; the `Allow` header lists what it takes.",
+        "The path exists, but not with this method; the `Allow` header lists the allowed methods.",
     ),
     row(
         Code::RequestTimeout,
@@ -269,7 +269,7 @@ pub const TABLE: [Row; 33] = [
         413,
         Grpc::OutOfRange,
         Retry::No,
-        "The body, or the gRPC message, is larger than allowed. Nothing changed.",
+        "The body or the gRPC message is larger than allowed. Nothing changed.",
     ),
     row(
         Code::UnsupportedMediaType,
@@ -277,7 +277,7 @@ pub const TABLE: [Row; 33] = [
         415,
         Grpc::Unimplemented,
         Retry::No,
-        "The body is declared as something other than JSON. No `Content-Type`, and the form type that curl sends by itself, are taken as JSON, except from a web page (a request with `Origin`). Nothing changed.",
+        "The body's type is not JSON. A body without `Content-Type`, or with the form type that curl sends by default, is read as JSON, except from a web page (a request with `Origin`). Nothing changed.",
     ),
     row(
         Code::Misdirected,
@@ -285,7 +285,7 @@ pub const TABLE: [Row; 33] = [
         421,
         Grpc::PermissionDenied,
         Retry::No,
-        "The request calls the server by a name that it does not go by (`Host`, `:authority`). Use its address, or start it with `--allow-host NAME`; without this check a web page whose name points at the server could use it. Nothing changed.",
+        "The request addresses the server by a name that is not one of its own (`Host`, `:authority`). Use its address, or start it with `--allow-host NAME`; without this check, a web page whose host name resolves to the server could use it. Nothing changed.",
     ),
     row(
         Code::CrossOrigin,
@@ -293,7 +293,7 @@ pub const TABLE: [Row; 33] = [
         403,
         Grpc::PermissionDenied,
         Retry::No,
-        "A web page of another host (`Origin`) wants to change something. Start the server with `--allow-host NAME` if it should. Nothing changed.",
+        "A web page of another host (`Origin`) requested a change. To allow it, start the server with `--allow-host NAME`. Nothing changed.",
     ),
     row(
         Code::HttpVersion,
@@ -301,7 +301,7 @@ pub const TABLE: [Row; 33] = [
         505,
         Grpc::Unimplemented,
         Retry::No,
-        "A gRPC call came over HTTP/1.1. Nothing changed.",
+        "A gRPC call used HTTP/1.1. Nothing changed.",
     ),
     row(
         Code::Internal,
@@ -317,7 +317,7 @@ pub const TABLE: [Row; 33] = [
         412,
         Grpc::FailedPrecondition,
         Retry::No,
-        "Fence: a later write of this very grant was carried out; this one is a late duplicate. Nothing changed.",
+        "Fence: a later write of this grant was already carried out; this one is a late duplicate. Nothing changed.",
     ),
     row(
         Code::AlreadyWritten,
@@ -325,7 +325,7 @@ pub const TABLE: [Row; 33] = [
         409,
         Grpc::FailedPrecondition,
         Retry::No,
-        "Fence with one write for each grant: something was written under this token, perhaps by an earlier attempt. Read before anything else. Nothing changed.",
+        "Fence with one write for each grant: there was already a write under this token, perhaps an earlier attempt of this one. Read before you do anything else. Nothing changed.",
     ),
     row(
         Code::SequenceReused,
@@ -341,7 +341,7 @@ pub const TABLE: [Row; 33] = [
         409,
         Grpc::FailedPrecondition,
         Retry::No,
-        "Fence: tokens of another authority count here, and the request names none or a different one. Tokens of two authorities are never compared. Nothing changed.",
+        "Fence: the resource is bound to another authority than the request names, or the request names none. Tokens of two authorities are never compared. Nothing changed.",
     ),
     row(
         Code::WrongLock,
@@ -349,7 +349,7 @@ pub const TABLE: [Row; 33] = [
         409,
         Grpc::FailedPrecondition,
         Retry::No,
-        "Fence: tokens of another lock count here, and the request names none or a different one. Nothing changed.",
+        "Fence: the resource is bound to another lock than the request names, or the request names none. Nothing changed.",
     ),
     row(
         Code::Jump,
@@ -357,7 +357,7 @@ pub const TABLE: [Row; 33] = [
         409,
         Grpc::FailedPrecondition,
         Retry::No,
-        "Fence: the token is farther above `highest` than an unsigned token is believed (`bound`, the flag `--max-jump`). If the lock server was restored several times since, call an operator. Nothing changed.",
+        "Fence: the token is more than `bound` (`--max-jump`) above `highest`. If the lock server was restored several times since the last claim, call an operator. Nothing changed.",
     ),
     row(
         Code::Tokenless,
@@ -381,7 +381,7 @@ pub const TABLE: [Row; 33] = [
         507,
         Grpc::ResourceExhausted,
         Retry::Later,
-        "Store: a limit of the store, or its disk, is full. Nothing changed.",
+        "Store: the store has reached a limit, or its disk is full. Nothing changed.",
     ),
     row(
         Code::NoRoute,
@@ -389,7 +389,7 @@ pub const TABLE: [Row; 33] = [
         404,
         Grpc::NotFound,
         Retry::No,
-        "Gateway: no `--route` says which resource a write to this path changes, so it would not be fenced. Nothing was sent on.",
+        "Gateway: no `--route` maps this path to a resource, so the write would not be fenced. Nothing was forwarded.",
     ),
 ];
 
@@ -484,10 +484,10 @@ const INTRODUCTION: &str = "\
 
 <!-- Written by palisade_proto::codes::markdown; a test keeps this file equal to it. -->
 
-A denial is an answer, not a failure: over gRPC it comes in the reply of a call that went well (in
-the reply's `error`, or as `held` and `ended`), and a call fails only where this table names a gRPC
-code. A failed gRPC call carries the code's name in the metadata `palisade-code`. Inside a session
-every code comes in the reply of its own operation, and the stream goes on.
+A denial is an answer, not a failure: over gRPC it is in the reply of a successful call (in the reply's
+`error`, or as `held` and `ended`), and a call fails only if this table names a gRPC code. A failed gRPC
+call has the code's name in the metadata `palisade-code`. In a session every code is in the reply of its
+own operation, and the stream continues.
 
 Over HTTP every error has the same body, and a refused request changes nothing unless the table says
 otherwise:
@@ -496,11 +496,11 @@ otherwise:
 {\"error\": {\"code\": \"invalid\", \"message\": \"lease_duration_ms must be an integer in 100 ..= 86400000\"}}
 ```
 
-A refused acquire has `resource_id`, `lock_acquired` and, where somebody has the lock, `holder` beside
-`error`. Only a request that is not HTTP at all, or whose head is larger than 8 KiB, is answered
-without a body (400 or 431).
+A refused acquire has `resource_id`, `lock_acquired` and, if another client has the lock, `holder` beside
+`error`. Only a request that is not HTTP, or whose head is larger than 8 KiB, gets an answer without a
+body (400 or 431).
 
-| code | HTTP | gRPC | ask again? | meaning |
+| code | HTTP | gRPC | retry? | meaning |
 |---|---|---|---|---|
 ";
 
