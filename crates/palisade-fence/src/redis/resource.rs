@@ -29,7 +29,7 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// The longest list of arguments to one command: Lua has no room for more.
+    /// The largest number of arguments to one command; Lua's stack has no room for more.
     pub const MAX_ARGUMENTS: usize = 4_000;
 
     /// Creates a resource under the claim fence.
@@ -52,9 +52,8 @@ impl Resource {
         })
     }
 
-    /// Adds keys of the resource's data to look for if there is no mark: if one of them has data, the fence
-    /// state was lost, and nothing is admitted (rule F7). The keys of an operation are checked in any case; a
-    /// claim has only these.
+    /// Adds keys that are checked if there is no mark: if one of them has data, the fence state was lost, and
+    /// nothing is admitted (rule F7). An operation always checks its own keys; a claim has none of its own.
     ///
     /// # Errors
     /// [`Fault::Argument`] for a key in another slot.
@@ -71,7 +70,7 @@ impl Resource {
         Resource { rule, ..self }
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_str()

@@ -96,7 +96,7 @@ async fn a_directory_is_opened_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn racing_tasks_lose_no_acknowledged_append_and_share_syncs() {
+async fn racing_tasks_lose_no_acknowledged_append() {
     use palisade_fence::{Change, Fence, Pass, Write};
 
     let OnDisk { store, dir: _dir } = OnDisk::new(Mode::Claim);
