@@ -1,5 +1,5 @@
-//! `palisade-lab attack` against the release binary, with the amounts of a test: no attack succeeds, and where the
-//! program lets one through, the lab says so.
+//! `palisade-lab attack` against the release binary, with the amounts of a test: no attack succeeds, and if the program
+//! lets one succeed, the lab reports it.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -38,9 +38,9 @@ fn every_attack_is_held_off() {
     assert!(held > 20, "{}", told(&output));
 }
 
-/// The control: a store without its fence lets any token leap.
+/// Control: a store without its fence admits any token.
 #[test]
-fn an_attack_that_succeeds_is_said_and_fails() {
+fn an_attack_that_succeeds_is_reported_and_fails() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("palisade");
     let real = binary();
@@ -60,10 +60,10 @@ fn an_attack_that_succeeds_is_said_and_fails() {
 }
 
 #[test]
-fn an_attack_that_this_machine_does_not_allow_is_no_success() {
+fn an_attack_that_this_machine_does_not_allow_does_not_count() {
     binary();
     let folder = tempfile::tempdir().unwrap();
-    // All but Python.
+    // Everything but Python.
     symlink("/usr/bin/setpriv", folder.path().join("setpriv")).unwrap();
     let mut command = attack(&["gateway-spellings"]);
     let output = command.env("PATH", folder.path()).output().unwrap();
@@ -77,7 +77,7 @@ fn an_attack_that_this_machine_does_not_allow_is_no_success() {
 }
 
 #[test]
-fn a_name_that_is_none_is_refused_before_anything_is_attacked() {
+fn an_unknown_attack_is_refused_before_any_attack() {
     let output = attack(&["lock-file-renamed", "x"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(told(&output).contains("attack --list"), "{}", told(&output));

@@ -19,7 +19,7 @@ pub(super) struct Activity {
     ended: AtomicU64,
     /// Whether bytes arrived since the last request began or ended: the start of a head.
     reading: AtomicBool,
-    /// Whether bytes bytes_moved in either direction since the last check.
+    /// Whether bytes moved in either direction since the last check.
     bytes_moved: AtomicBool,
     /// Unsent answers, by the period in which they began: even or odd.
     answers: [AtomicU64; 2],
@@ -53,7 +53,7 @@ impl Activity {
         self.bytes_moved.store(true, Relaxed);
     }
 
-    /// Whether no request is in flight and no byte bytes_moved in either direction since the last call.
+    /// Whether no request is in flight and no byte moved in either direction since the last call.
     pub(super) fn is_quiet(&self) -> bool {
         let bytes_moved = self.bytes_moved.swap(false, Relaxed);
         !bytes_moved && self.begun.load(Relaxed) == self.ended.load(Relaxed)

@@ -1,4 +1,4 @@
-//! Every bound of a shell in one slot.
+//! Every bound of a shell in one place.
 
 use std::time::Duration;
 

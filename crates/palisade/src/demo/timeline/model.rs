@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Act {
     pub(crate) name: ActName,
     pub(crate) title: String,
-    /// Two sentences that say what to style for.
+    /// Two sentences that say what to look for.
     pub(crate) explanation: String,
     /// What happened, in any order.
     pub(crate) events: Vec<Event>,
