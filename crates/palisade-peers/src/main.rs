@@ -91,8 +91,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// One job over each strategy: no fence, textbook, claim, several locks, none. Then the gatekeeper:
-    /// a crowd after one row.
+    /// The same job with each strategy: no fence, textbook, claim, several locks, none. Then contention: many
+    /// workers on one row.
     Strategies {
         /// Workers.
         #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
@@ -100,10 +100,10 @@ enum Command {
         /// Additions of each worker.
         #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         adds: u32,
-        /// Workers of the crowd.
+        /// Workers that contend for one row.
         #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(2..=1_024))]
         crowd: u32,
-        /// Draw the table into this SVG file.
+        /// Also draw the table as this SVG file.
         #[arg(long)]
         picture: Option<PathBuf>,
         /// Print JSON.
