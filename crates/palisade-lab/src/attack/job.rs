@@ -134,11 +134,11 @@ fn password_in_environment(harness: &Harness) -> Result<Outcome, String> {
         ));
     };
     let url = format!("redis://:{PASSWORD}@127.0.0.1:{port}");
-    let (tell, lines) = channel();
+    let (sender, lines) = channel();
     let binary = harness.binary.display().to_string();
     let run = words(&[&binary, "run", "job", "--ttl", "10s", "--", "env"]);
     let mut run = harness.other(&run, &[("PALISADE_AUTHORITY", &url)], move |line| {
-        drop(tell.send(line));
+        drop(sender.send(line));
     })?;
     if !until(Duration::from_secs(20), || run.is_over()) {
         return Err("palisade run did not end".to_owned());

@@ -118,8 +118,8 @@ fn vanished_waiter(harness: &Harness) -> Result<Outcome, String> {
     let inside = |namespace: usize, words: &[&str]| {
         let mut all = namespaces.prefix(namespace).unwrap_or_default();
         all.extend(words.iter().map(|word| (*word).to_owned()));
-        let (tell, _) = channel();
-        harness.other(&all, &[], move |line| drop(tell.send(line)))
+        let (sender, _) = channel();
+        harness.other(&all, &[], move |line| drop(sender.send(line)))
     };
     let binary = harness.binary.display().to_string();
     let url = server.url();

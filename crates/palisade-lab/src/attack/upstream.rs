@@ -18,8 +18,8 @@ impl Upstream {
     /// Starts it; `None` without Python.
     pub(super) fn start(harness: &Harness) -> Result<Option<Upstream>, String> {
         let words = ["python3", "-c", include_str!("upstream.py")].map(str::to_owned);
-        let (tell, lines) = channel();
-        let process = harness.other(&words, &[], move |line| drop(tell.send(line)))?;
+        let (sender, lines) = channel();
+        let process = harness.other(&words, &[], move |line| drop(sender.send(line)))?;
         let port = lines.recv_timeout(Duration::from_secs(20)).ok().flatten();
         let port: Option<u16> = port.and_then(|line| line.parse().ok());
         Ok(port.map(|port| Upstream {

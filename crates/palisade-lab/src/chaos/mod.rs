@@ -96,12 +96,12 @@ impl Chaos {
     /// Runs to the end and writes the report. The help lists the exit statuses.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let told = run::all(self).and_then(|report| {
+        let exit = run::all(self).and_then(|report| {
             report.write(&self.report)?;
             println!("{}", report.summary());
             Ok(report.exit())
         });
-        told.unwrap_or_else(|why| {
+        exit.unwrap_or_else(|why| {
             eprintln!("palisade-lab: {why}");
             ExitCode::from(4)
         })

@@ -108,7 +108,7 @@ type Order = (Command, Sender<io::Result<Child>>);
 /// The parent-death signal belongs to the thread that started the child.
 fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
-    let nursery = SPAWNER.get_or_init(|| {
+    let spawner = SPAWNER.get_or_init(|| {
         let (sender, orders) = channel::<Order>();
         thread::spawn(move || {
             for (mut command, reply) in orders {
@@ -118,7 +118,7 @@ fn spawn(command: Command) -> io::Result<Child> {
         Mutex::new(sender)
     });
     let (reply, child) = channel();
-    let order = nursery
+    let order = spawner
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .send((command, reply));

@@ -111,7 +111,7 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
     for world in worlds {
         let word = world.arm.word();
         match world.end() {
-            Ok(remains) => reports.push(ArmReport::of(remains, nemesis != Nemesis::ClockRate)),
+            Ok(results) => reports.push(ArmReport::of(results, nemesis != Nemesis::ClockRate)),
             Err(why) => problems.push(format!("{word}: {why}")),
         }
     }

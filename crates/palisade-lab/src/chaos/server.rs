@@ -134,10 +134,10 @@ impl Victim for Server {
 
 /// Starts it and waits for its first line, JSON with its address.
 pub(crate) fn launch(line: &Line, log: &Path) -> Result<(Process, Value), String> {
-    let (tell, lines) = channel();
+    let (sender, lines) = channel();
     let process = Process::start(line, log, move |line| {
         // Nobody reads later lines, and nobody needs them.
-        let _ = tell.send(line);
+        let _ = sender.send(line);
     });
     let what = line.words.join(" ");
     let process = process.map_err(|error| format!("{what}: {error}"))?;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::arm::Arm;
 use super::event::{Event, Fault, Operation, Target, WorkerStep};
-use super::world::Remains;
+use super::world::WorldResults;
 
 /// One arm of one run.
 #[derive(Debug, Serialize)]
@@ -73,13 +73,13 @@ pub(super) struct Repeated {
 
 impl ArmReport {
     /// `clocks` says whether the workers' clocks are right.
-    pub(super) fn of(remains: Remains, clocks: bool) -> ArmReport {
-        let Remains {
+    pub(super) fn of(results: WorldResults, clocks: bool) -> ArmReport {
+        let WorldResults {
             arm,
             state,
             sets,
             seconds,
-        } = remains;
+        } = results;
         let kept: BTreeMap<usize, BTreeSet<String>> = sets
             .into_iter()
             .map(|(lane, set)| (lane, set.into_iter().collect()))
@@ -228,13 +228,13 @@ mod tests {
         let mut state = State::default();
         state.events = events;
         let set = kept.iter().map(|name| (*name).to_owned()).collect();
-        let remains = Remains {
+        let results = WorldResults {
             arm: Arm::Claim,
             state,
             sets: BTreeMap::from([(0, set)]),
             seconds: 1.0,
         };
-        ArmReport::of(remains, true)
+        ArmReport::of(results, true)
     }
 
     fn acknowledged(name: &str) -> WorkerStep {

@@ -19,7 +19,7 @@ use super::fixture::Fixture;
 use super::process::{Line, Process};
 use super::server::{Server, Setup, Victim, lock};
 use super::stop::Stop;
-use super::worker::{self, Part};
+use super::worker::{self, Assignment};
 
 /// The settings of a world; the same for all arms.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ struct Worker {
 }
 
 /// The results of a world.
-pub(super) struct Remains {
+pub(super) struct WorldResults {
     pub(super) arm: Arm,
     pub(super) state: State,
     /// The final set of each lane.
@@ -137,7 +137,7 @@ impl World {
         let mut worker = lock(&self.workers[index]);
         let team = index / plan.workers;
         let millis = |ttls: f64| (plan.ttl.as_secs_f64() * 1_000.0 * ttls) as u64;
-        let part = Part {
+        let part = Assignment {
             name: format!("w{index}.{}", worker.lives),
             authority: self.fixture.authority_for(index, &self.authority.url()),
             store: self.fixture.resource_for(index, self.store.address()),
@@ -190,7 +190,7 @@ impl World {
     }
 
     /// Lets all workers finish, and reads the resource's final sets.
-    pub(super) fn end(mut self) -> Result<Remains, String> {
+    pub(super) fn end(mut self) -> Result<WorldResults, String> {
         let seconds = self.event_log.now_ms() / 1e3;
         for worker in &self.workers {
             lock(worker)
@@ -207,7 +207,7 @@ impl World {
         }
         let sets = worker::final_sets(&self.store.address().to_string(), self.plan.all_lanes())?;
         self.workers.clear();
-        Ok(Remains {
+        Ok(WorldResults {
             arm: self.arm,
             state: self.event_log.take(),
             sets,

@@ -106,11 +106,11 @@ pub(super) fn json(bytes: &[u8]) -> bool {
 
 fn body<T: DeserializeOwned + std::fmt::Debug>(bytes: &[u8]) -> bool {
     let read = serde_json::from_slice::<T>(bytes);
-    let told = match &read {
+    let text = match &read {
         Ok(body) => format!("{body:?}"),
         Err(error) => error.to_string(),
     };
-    assert!(!told.is_empty());
+    assert!(!text.is_empty());
     read.is_ok()
 }
 

@@ -360,20 +360,20 @@ impl World {
             ResourceOp::Write(message.number),
         );
         let client = &mut next.clients[usize::from(message.client)];
-        let told = heard && awaits(client, message);
+        let awaited = heard && awaits(client, message);
         match decision {
             Decision::Admit(kept) => {
                 (next.fence, next.value) = (Some(kept), message.value);
             }
             Decision::Repeat => {}
             // Late duplicates are rightly rejected; a write whose client waits for the answer is not a duplicate.
-            Decision::Reject if told => {
+            Decision::Reject if awaited => {
                 (client.phase, client.token) = (Phase::Idle, None);
                 return refused(next, message.token);
             }
             Decision::Reject => return None,
         }
-        if told {
+        if awaited {
             client.phase = Phase::Read;
             client.known = message.value;
             client.written += 1;

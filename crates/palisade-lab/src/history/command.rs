@@ -47,7 +47,7 @@ fn check_file(file: &Path, json: bool) -> u8 {
         Err(error) => return unreadable(file, &error, json),
     };
     match History::parse(&text) {
-        Ok(history) => tell(&check(&history), json),
+        Ok(history) => print_report(&check(&history), json),
         Err(error) => unreadable(file, &error, json),
     }
 }
@@ -67,7 +67,7 @@ fn say(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-fn tell(report: &Report, json: bool) -> u8 {
+fn print_report(report: &Report, json: bool) -> u8 {
     if json {
         say(&(serde_json::to_string(report).unwrap_or_default() + "\n"));
     } else {

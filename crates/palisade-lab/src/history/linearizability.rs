@@ -76,7 +76,7 @@ impl<'w, 'h> Walk<'w, 'h> {
             let held_to = self.held_to(lifetime, begin, due);
             let next = lifetimes.get(n + 1).copied();
             let end = self.end(lifetime, held_to, due, next);
-            self.told(lifetime, held_to, due, end, next);
+            self.check_reported_ends(lifetime, held_to, due, end, next);
             if let Some(next) = next
                 && end.at > by[n + 1]
             {
@@ -219,7 +219,7 @@ impl<'w, 'h> Walk<'w, 'h> {
     }
 
     /// Reported ends must have been possible by the time of the report.
-    fn told(
+    fn check_reported_ends(
         &mut self,
         lifetime: &Lifetime<'h>,
         held_to: Timestamp,
@@ -227,8 +227,8 @@ impl<'w, 'h> Walk<'w, 'h> {
         end: Earliest,
         next: Option<&Lifetime<'h>>,
     ) {
-        for told in &lifetime.reported_ends {
-            let by_kind = match told.how {
+        for report in &lifetime.reported_ends {
+            let by_kind = match report.how {
                 Some(Ending::Expired) => Some(held_to.max(due.earliest)),
                 Some(Ending::Superseded) => {
                     let known = next.filter(|next| next.client == lifetime.client);
@@ -246,8 +246,8 @@ impl<'w, 'h> Walk<'w, 'h> {
                 Some(possible) => possible,
                 None => NEVER,
             };
-            if possible > told.back {
-                let how = told
+            if possible > report.back {
+                let how = report
                     .how
                     .map_or("over".to_owned(), |how| format!("{how:?}").to_lowercase());
                 let earliest = match by_kind {
@@ -257,7 +257,7 @@ impl<'w, 'h> Walk<'w, 'h> {
                 self.report(
                     Broken::EarlyEnd,
                     &[lifetime.token],
-                    format!("reported as {how} by {}, but {earliest}", at(told.back)),
+                    format!("reported as {how} by {}, but {earliest}", at(report.back)),
                 );
             }
         }

@@ -10,7 +10,7 @@ use super::{Report, check};
 
 /// The result of a test.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct Trial {
+pub struct SelfTest {
     /// Clean histories checked.
     pub clean: u64,
     /// Seeds of clean histories that were reported as illegal.
@@ -21,7 +21,7 @@ pub struct Trial {
     pub missed: Vec<(&'static str, u64)>,
 }
 
-impl Trial {
+impl SelfTest {
     /// The number of illegal histories checked.
     #[must_use]
     pub fn tried(&self) -> u64 {
@@ -44,8 +44,8 @@ pub const SHAPE: Shape = Shape {
 
 /// Checks `rounds` clean histories from seed `from` on, and an illegal mutation of each.
 #[must_use]
-pub fn run(from: u64, rounds: u64) -> Trial {
-    let mut trial = Trial::default();
+pub fn run(from: u64, rounds: u64) -> SelfTest {
+    let mut trial = SelfTest::default();
     for seed in from..from.saturating_add(rounds) {
         let events = clean(seed, SHAPE);
         trial.clean += 1;

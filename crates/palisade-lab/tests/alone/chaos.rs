@@ -34,7 +34,7 @@ fn chaos(arguments: &[&str]) -> Ran {
 }
 
 impl Ran {
-    fn told(&self) -> String {
+    fn output_text(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         text(&self.output.stdout) + &text(&self.output.stderr)
     }
@@ -42,7 +42,7 @@ impl Ran {
     fn arm(&self, run: usize, arm: &str) -> &Value {
         let arms = self.report["runs"][run]["arms"].as_array();
         let found = arms.into_iter().flatten().find(|found| found["arm"] == arm);
-        found.unwrap_or_else(|| panic!("no arm {arm} in {}", self.told()))
+        found.unwrap_or_else(|| panic!("no arm {arm} in {}", self.output_text()))
     }
 
     fn lost(&self, run: usize, arm: &str) -> usize {
@@ -50,7 +50,12 @@ impl Ran {
     }
 
     fn expect(&self, code: i32) -> &Ran {
-        assert_eq!(self.output.status.code(), Some(code), "{}", self.told());
+        assert_eq!(
+            self.output.status.code(),
+            Some(code),
+            "{}",
+            self.output_text()
+        );
         self
     }
 }
@@ -109,7 +114,11 @@ fn a_broken_authority_loses_nothing_behind_the_claim_fence_and_a_repeated_token_
     ran.expect(1);
     let repeated = ran.arm(0, "claim")["repeated_tokens"].as_array().unwrap();
     assert_eq!(repeated.len(), 1);
-    assert!(ran.told().contains("was granted twice"), "{}", ran.told());
+    assert!(
+        ran.output_text().contains("was granted twice"),
+        "{}",
+        ran.output_text()
+    );
 }
 
 /// Another system's lock, Debian's etcd: its holder is paused, and only the claim fence keeps all data.

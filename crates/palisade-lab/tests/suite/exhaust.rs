@@ -105,14 +105,14 @@ fn the_command_prints_both_and_succeeds() {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let lines = String::from_utf8(output.stdout).unwrap();
-    let told: Vec<serde_json::Value> = lines
+    let results: Vec<serde_json::Value> = lines
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert_eq!(told.len(), 1 + Weakness::ALL.len());
-    assert_eq!(told[0]["losing"], 0);
+    assert_eq!(results.len(), 1 + Weakness::ALL.len());
+    assert_eq!(results[0]["losing"], 0);
     assert!(
-        told[1..].iter().all(|arm| arm["wrong"] == "lost"),
+        results[1..].iter().all(|arm| arm["wrong"] == "lost"),
         "{lines}"
     );
 }

@@ -214,13 +214,13 @@ fn the_exit_status_distinguishes_clean_violated_and_unreadable() {
 #[test]
 fn json_names_the_broken_promise() {
     let output = run(&format!("{HEADER}{GRANT}{}", next_at(4000)), &["--json"]);
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["grants"], 2);
-    let broken = told["violations"].as_array().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["grants"], 2);
+    let broken = report["violations"].as_array().unwrap();
     assert!(
         broken
             .iter()
             .any(|violation| violation["broken"] == "early_grant"),
-        "{told}"
+        "{report}"
     );
 }

@@ -61,11 +61,11 @@ fn equal_seeds_end_in_equal_hashes_on_any_thread() {
 
 #[test]
 fn a_traced_run_equals_the_untraced_one() {
-    let (silent, told) = (run(Plan::of(7), None, false), run(Plan::of(7), None, true));
-    assert_eq!(silent.hash, told.hash);
+    let (silent, traced) = (run(Plan::of(7), None, false), run(Plan::of(7), None, true));
+    assert_eq!(silent.hash, traced.hash);
     assert!(silent.trace.is_empty());
-    assert_eq!(told.trace.len() as u64, told.counts.facts);
-    assert!(matches!(told.trace.last(), Some((_, Fact::Ended))));
+    assert_eq!(traced.trace.len() as u64, traced.counts.facts);
+    assert!(matches!(traced.trace.last(), Some((_, Fact::Ended))));
 }
 
 /// Control for the whole simulation: each checker finds its violation.

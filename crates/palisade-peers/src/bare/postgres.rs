@@ -49,11 +49,11 @@ pub(crate) async fn prepare(url: &str) -> Result<(), Error> {
 impl Lane {
     pub(crate) async fn connect(url: &str, lock: &str) -> Result<Lane, Error> {
         let (client, mut connection) = tokio_postgres::connect(url, NoTls).await?;
-        let (tell, notified) = unbounded_channel();
+        let (sender, notified) = unbounded_channel();
         tokio::spawn(async move {
             let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
             while let Some(Ok(message)) = messages.next().await {
-                if matches!(message, AsyncMessage::Notification(_)) && tell.send(()).is_err() {
+                if matches!(message, AsyncMessage::Notification(_)) && sender.send(()).is_err() {
                     return;
                 }
             }

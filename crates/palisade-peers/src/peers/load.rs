@@ -358,7 +358,7 @@ mod tests {
     #[tokio::test]
     async fn a_token_that_does_not_rise_ends_the_run() {
         assert!(measure(Repeats(0, u64::MAX)).await.is_ok());
-        let told = measure(Repeats(0, 10)).await.unwrap_err().to_string();
-        assert_eq!(told, "token 9 was granted after 9");
+        let error = measure(Repeats(0, 10)).await.unwrap_err().to_string();
+        assert_eq!(error, "token 9 was granted after 9");
     }
 }

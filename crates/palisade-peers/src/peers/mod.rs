@@ -54,7 +54,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Palisade checks every half second whether there were requests, and makes a snapshot if there were none. Before that
 /// the machine looks idle for a moment only, and the next measurement would pay for the snapshot.
-const TIDIES_WITHIN: Duration = Duration::from_millis(1_200);
+const SNAPSHOT_DELAY: Duration = Duration::from_millis(1_200);
 
 pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -165,7 +165,7 @@ async fn rates(plan: &Plan, report: &mut Report) -> Result<(), Error> {
                 Err(error) => row.failed = Some(error.to_string()),
             }
             if row.profile.system == System::Palisade {
-                tokio::time::sleep(TIDIES_WITHIN).await;
+                tokio::time::sleep(SNAPSHOT_DELAY).await;
             }
         }
         report.save(&plan.report)?;
@@ -223,10 +223,10 @@ mod tests {
             ids(&["always", "pal"]).unwrap(),
             ["palisade", "redis-always"]
         );
-        let told = ids(&["oracle"]).unwrap_err().to_string();
+        let error = ids(&["oracle"]).unwrap_err().to_string();
         assert!(
-            told.contains("`oracle`") && told.contains("zookeeper"),
-            "{told}"
+            error.contains("`oracle`") && error.contains("zookeeper"),
+            "{error}"
         );
     }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::output::shell_word;
 
-/// The lock was lost, or is not held under the given token and secret.
+/// The lock was lost, or is not held by the named grant.
 pub(crate) const LOST: u8 = 123;
 /// The lock was not acquired in time.
 pub(crate) const NOT_ACQUIRED: u8 = 124;

@@ -63,8 +63,8 @@ pub(crate) struct GatewayArgs {
     /// this long after a time-out, after an answer that may come from a proxy, and after a crash of this gateway.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration, allow_hyphen_values = true)]
     settle: Duration,
-    /// Requests reach the upstream directly, with no proxy in between: its 408, 499, 502, 503, 504 and 520 to
-    /// 530 then also mean that a write has ended.
+    /// The upstream executes writes itself, and no proxy is in front of it: its 408, 499, 502, 503, 504 and
+    /// 520 to 530 then also mean that a write has ended.
     #[arg(long)]
     upstream_answers_for_itself: bool,
     /// How long the body of a write may take to arrive. A write is forwarded only when it is complete.

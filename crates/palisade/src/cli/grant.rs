@@ -222,7 +222,7 @@ pub(super) fn not_held(lock: &str) -> Failure {
     Failure::new(
         LOST,
         Code::NotHeld.name(),
-        format!("{lock} is not held with this token and secret"),
+        format!("{lock} is not held by the named grant"),
     )
     .hint(hint)
 }

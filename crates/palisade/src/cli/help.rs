@@ -20,7 +20,7 @@ Examples:
 Exit status:
   0          it worked
   2          the command line is wrong (125 for `run`)
-  123        the lock was lost, or is not held with this token and secret
+  123        the lock was lost, or is not held by the named grant
   124        the lock was not acquired in time
   125        palisade failed: no server, no answer, a defect
   126, 127   `run` could not execute, or not find, the command

@@ -168,10 +168,10 @@ impl Server {
         let log = folder.join(format!("{role}.log"));
         let mut arguments = vec![role, "--json", "--listen", "127.0.0.1:0", "--data", &data];
         arguments.extend(more);
-        let (tell, mut lines) = mpsc::unbounded_channel();
+        let (sender, mut lines) = mpsc::unbounded_channel();
         let process = Process::start(&arguments, &log, move |line| {
             // Only the first line is read.
-            let _ = tell.send(line);
+            let _ = sender.send(line);
         });
         let process = process.map_err(|error| Error::start(role, &error.to_string()))?;
         let first = tokio::time::timeout(PATIENCE, lines.recv()).await;

@@ -54,7 +54,7 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => new,
             Err(error) => return Err(error.into()),
         };
-        // From here on, a crash leaves no file that says otherwise.
+        // Durable before the first write: from here on, the next start notices a crash.
         File::open(dir)?.sync_all()?;
         let start = if clean { Start::Clean } else { Start::Unclean };
         Ok(Directory {

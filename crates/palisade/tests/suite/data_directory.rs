@@ -18,11 +18,11 @@ struct Serving {
 }
 
 /// A folder with a data directory and the servers' output.
-struct Place(tempfile::TempDir);
+struct TestDirectory(tempfile::TempDir);
 
-impl Place {
-    fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
+impl TestDirectory {
+    fn new() -> TestDirectory {
+        TestDirectory(tempfile::tempdir().unwrap())
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -138,7 +138,7 @@ impl Drop for Serving {
 
 #[test]
 fn a_second_server_is_refused_whatever_happens_to_the_lock_file() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let server = place.serve();
     for way in [
         "true",
@@ -176,7 +176,7 @@ fn an_older_copy_put_back_in_place_is_refused_until_it_is_restored_in_place() {
     for way in WAYS {
         // The copy is of a stopped server that was started again, or of a running server that was killed.
         for same_run in [false, true] {
-            let place = Place::new();
+            let place = TestDirectory::new();
             let mut server = place.serve();
             assert_eq!(server.grant("first"), 1);
             if !same_run {
@@ -214,7 +214,7 @@ fn an_older_copy_put_back_in_place_is_refused_until_it_is_restored_in_place() {
 
 #[test]
 fn a_moved_directory_opens_and_a_touched_one_says_what_to_type() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let server = place.serve();
     server.grant("a");
     server.stop(Signal::KILL);
@@ -242,7 +242,7 @@ fn a_directory_that_vanishes_stops_its_server() {
         "rm -f data/identity",
         "rm -f data/*",
     ] {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let mut server = place.serve();
         server.grant("a");
         place.shell(way);
@@ -258,7 +258,7 @@ fn a_directory_that_vanishes_stops_its_server() {
 /// The store uses the same log.
 #[test]
 fn a_store_refuses_what_the_server_refuses_and_stops_when_its_directory_vanishes() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let store = place.try_start("store", &[]).unwrap();
     let said = place.try_start("store", &[]).err().expect("a second one");
     assert!(said.contains("in use"), "{said}");
@@ -267,9 +267,9 @@ fn a_store_refuses_what_the_server_refuses_and_stops_when_its_directory_vanishes
     let said = place.try_start("store", &[]).err().expect("put back");
     assert!(said.contains("palisade restore --in-place"), "{said}");
     let output = place.palisade(&["restore", "--in-place", "data"]);
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        output.status.success() && told.contains("fence rearm"),
+        output.status.success() && printed.contains("fence rearm"),
         "{output:?}"
     );
     let mut store = place.try_start("store", &[]).unwrap();
@@ -285,7 +285,7 @@ fn a_store_refuses_what_the_server_refuses_and_stops_when_its_directory_vanishes
 #[test]
 fn a_backup_contains_what_was_acknowledged_before_it() {
     for signal in [None, Some(Signal::KILL)] {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let server = place.serve();
         for round in 0..8 {
             let lock = format!("lock-{round}");
@@ -311,7 +311,7 @@ fn a_backup_contains_what_was_acknowledged_before_it() {
 
 #[test]
 fn a_cut_off_log_end_is_reported_without_guessing() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let server = place.serve();
     server.grant("a");
     server.stop(Signal::KILL);
@@ -333,7 +333,7 @@ fn a_cut_off_log_end_is_reported_without_guessing() {
 
 #[test]
 fn a_limit_on_the_size_of_files_is_reported() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let said = place.try_serve(&["-f", "100"]).err().expect("too small");
     assert!(said.contains("File too large"), "{said}");
     // Created without the limit, then run under one that leaves no room for the next segment.
@@ -343,16 +343,16 @@ fn a_limit_on_the_size_of_files_is_reported() {
         server.said().contains("ulimit -f")
     });
     let refused = server.acquire("a");
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && told.contains("ulimit -f"),
-        "{told}"
+        !refused.status.success() && printed.contains("ulimit -f"),
+        "{printed}"
     );
 }
 
 #[test]
 fn the_data_directory_is_private() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let server = place.serve();
     let mode = fs::metadata(place.path("data"))
         .unwrap()

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::Stdio;
 
 use crate::common::{
-    Run, STUBBORN, STUBBORN_PIDS, Server, WHO_LIVES, is_alive, living, status, text, until,
+    PRINT_LIVE_PIDS, Run, STUBBORN, STUBBORN_PIDS, Server, is_alive, living, status, text, until,
 };
 use rustix::process::Signal;
 
@@ -157,7 +157,7 @@ fn leftover_processes_are_dead_before_the_lock_is_released() {
     );
     let first = server.run(&["job", "--grace", "300ms", "--", "sh", "-c", &leaving]);
     let pids = server.pids("pids", STUBBORN_PIDS);
-    let second = server.run(&["job", "--", "sh", "-c", WHO_LIVES]);
+    let second = server.run(&["job", "--", "sh", "-c", PRINT_LIVE_PIDS]);
     until("the second to wait", || server.show("job")["waiters"] == 1);
     assert_eq!(
         living(&pids).len(),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::common::proxy::Proxy;
 use crate::common::{
-    Run, STUBBORN, STUBBORN_PIDS, Server, WHO_LIVES, exists, is_alive, living, now, send, status,
-    stop, text, until, until_dead, until_time,
+    PRINT_LIVE_PIDS, Run, STUBBORN, STUBBORN_PIDS, Server, exists, is_alive, living, now, send,
+    status, stop, text, until, until_dead, until_time,
 };
 use palisade_core::Timestamp;
 use rustix::process::Signal;
@@ -36,7 +36,7 @@ fn stubborn(server: &Server, url: &str) -> (Run, Vec<i32>) {
 
 /// Another client in the queue; its command prints which processes of the first job are alive when it is granted.
 fn next_holder(server: &Server) -> Run {
-    let next = server.run(&["job", "--wait", "1m", "--", "sh", "-c", WHO_LIVES]);
+    let next = server.run(&["job", "--wait", "1m", "--", "sh", "-c", PRINT_LIVE_PIDS]);
     until("the next to wait", || server.show("job")["waiters"] == 1);
     next
 }

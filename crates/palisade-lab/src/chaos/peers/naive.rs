@@ -52,7 +52,7 @@ impl Naive {
             .arg(millis(ttl));
         let won: Option<String> = set.query_async(&mut connection).await.map_err(words)?;
         if won.is_none() {
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
             return Ok(None);
         }
         Ok(Some(Hold {
@@ -89,4 +89,4 @@ fn words(error: redis::RedisError) -> String {
 }
 
 /// The pause between two tries.
-const AGAIN: Duration = Duration::from_millis(3);
+const RETRY_PAUSE: Duration = Duration::from_millis(3);

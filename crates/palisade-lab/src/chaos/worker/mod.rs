@@ -26,7 +26,7 @@ use resource::{Answer, Resource};
 
 /// A worker's task; its process gets it as one argument, in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct Assignment {
     /// Unique in its world; elements begin with it.
     pub(super) name: String,
     /// The authority's URL.
@@ -66,13 +66,13 @@ pub(super) fn elements(bytes: &[u8]) -> Vec<String> {
 /// # Errors
 /// If the task cannot be parsed, or the runtime does not start.
 pub fn work(part: &str) -> io::Result<()> {
-    let part: Part = serde_json::from_str(part)?;
+    let part: Assignment = serde_json::from_str(part)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build()?.block_on(all_lanes(part));
     Ok(())
 }
 
-async fn all_lanes(part: Part) {
+async fn all_lanes(part: Assignment) {
     let (end, mut ended) = watch::channel(false);
     std::thread::spawn(move || {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
@@ -85,7 +85,7 @@ async fn all_lanes(part: Part) {
                 Ok(locks) => return Arc::new(locks),
                 Err(why) => {
                     say(0, None, WorkerStep::Fault { why });
-                    tokio::time::sleep(BREATH).await;
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
             }
         }
@@ -115,12 +115,12 @@ struct Lane {
     resource: Resource,
     locks: Arc<Locks>,
     random: fastrand::Rng,
-    part: Arc<Part>,
+    part: Arc<Assignment>,
     added: u64,
 }
 
 /// The grant cannot be used further; the reason was already reported.
-struct Over;
+struct GrantEnded;
 
 impl Lane {
     async fn run(mut self, mut ended: watch::Receiver<bool>) {
@@ -142,13 +142,13 @@ impl Lane {
                     grant.release().await;
                     say(self.lane, token, WorkerStep::Released);
                     if used.is_err() {
-                        tokio::time::sleep(BREATH).await;
+                        tokio::time::sleep(RETRY_PAUSE).await;
                     }
                 }
                 Ok(None) => {}
                 Err(why) => {
                     say(self.lane, None, WorkerStep::Fault { why });
-                    tokio::time::sleep(BREATH).await;
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
             }
             if *ended.borrow() {
@@ -157,7 +157,7 @@ impl Lane {
         }
     }
 
-    async fn use_up(&mut self, grant: &Grant) -> Result<(), Over> {
+    async fn use_up(&mut self, grant: &Grant) -> Result<(), GrantEnded> {
         let token = grant.token;
         if self.part.claims {
             let claimed = self.resource.claim(grant).await;
@@ -170,7 +170,7 @@ impl Lane {
             let mut set = self.admitted(token, Operation::Read, read)?;
             if !grant.believes() {
                 say(self.lane, token, WorkerStep::Lost);
-                return Err(Over);
+                return Err(GrantEnded);
             }
             say(self.lane, token, WorkerStep::Read);
             let (least, most) = self.part.think_ms;
@@ -200,14 +200,14 @@ impl Lane {
         token: Option<u64>,
         step: Operation,
         answer: Answer<T>,
-    ) -> Result<T, Over> {
+    ) -> Result<T, GrantEnded> {
         let what = match answer {
             Answer::Admitted(value) => return Ok(value),
             Answer::Rejected { highest } => WorkerStep::Rejected { step, highest },
             Answer::Unknown(why) => WorkerStep::Unknown { step, why },
         };
         say(self.lane, token, what);
-        Err(Over)
+        Err(GrantEnded)
     }
 }
 
@@ -230,7 +230,7 @@ fn say(lane: usize, token: Option<u64>, what: WorkerStep) {
 }
 
 /// The pause after a failure.
-const BREATH: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The final content of the resource, on every lane.
 ///

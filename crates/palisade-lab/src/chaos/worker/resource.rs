@@ -130,11 +130,11 @@ struct Reply {
 }
 
 /// Turns an answer into an outcome.
-trait Meaning {
+trait IntoAnswer {
     fn of<T>(self, value: impl FnOnce(&[u8]) -> Option<T>) -> Answer<T>;
 }
 
-impl Meaning for Result<Reply, String> {
+impl IntoAnswer for Result<Reply, String> {
     fn of<T>(self, value: impl FnOnce(&[u8]) -> Option<T>) -> Answer<T> {
         let reply = match self {
             Ok(reply) => reply,

@@ -139,7 +139,7 @@ impl Wish {
             Wish::Revoke { lock, token } => Command::Revoke {
                 lock: lock.clone(),
                 token: *token,
-                reason: "the operator needs it".into(),
+                reason: "the operator wants it".into(),
             },
             Wish::Show(_) => return None,
         })
@@ -234,7 +234,7 @@ impl Client {
     }
 
     /// Handles an answer; returns the time until the next step.
-    pub(super) fn told(
+    pub(super) fn handle_answer(
         &mut self,
         rng: &mut Rng,
         wish: &Wish,

@@ -203,7 +203,7 @@ impl Simulation {
             (Outcome::Queued, Some(request)) => {
                 self.waiting.insert(request, op);
             }
-            (outcome, _) => self.tell(op, outcome),
+            (outcome, _) => self.report(op, outcome),
         }
     }
 
@@ -233,13 +233,13 @@ impl Simulation {
             if let Effect::Settled { request, outcome } = effect
                 && let Some(op) = self.waiting.remove(&request)
             {
-                self.tell(op, outcome);
+                self.report(op, outcome);
             }
         }
         outcome
     }
 
-    fn tell(&mut self, op: usize, outcome: Outcome) {
+    fn report(&mut self, op: usize, outcome: Outcome) {
         let (answer, granted) = match outcome {
             Outcome::Granted(granted) => {
                 let answer = Answer::Granted {
@@ -300,7 +300,7 @@ impl Simulation {
         });
         let client = pending.client;
         let wish = pending.wish.clone();
-        let nap = self.clients[client].told(&mut self.rng, &wish, &answer, granted);
+        let nap = self.clients[client].handle_answer(&mut self.rng, &wish, &answer, granted);
         self.plan(nap, ScheduledEvent::Wake { client });
     }
 

@@ -193,8 +193,8 @@ impl<'h> Gathered<'h> {
                 back: None,
                 how: Ending::Released,
             });
-            let told = back.map(|back| ReportedEnd { back, how: None });
-            lifetime.reported_ends.extend(told);
+            let report = back.map(|back| ReportedEnd { back, how: None });
+            lifetime.reported_ends.extend(report);
         }
         self.grant(lock, lifetime, found);
     }

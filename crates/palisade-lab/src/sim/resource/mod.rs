@@ -57,12 +57,12 @@ struct Process {
     wal: Wal,
     objects: Vec<Object>,
     inbox: VecDeque<Job>,
-    under_way: Option<UnderWay>,
+    under_way: Option<PendingOperation>,
     /// For a mutant: checked but not yet executed.
     late: VecDeque<Effect>,
 }
 
-struct UnderWay {
+struct PendingOperation {
     frame: Vec<u8>,
     to: ReplyTo,
     reply: Option<Reply>,
@@ -315,7 +315,7 @@ impl Resource {
             ),
             _ => write(ask.lock, object),
         };
-        process.under_way = Some(UnderWay {
+        process.under_way = Some(PendingOperation {
             frame,
             to,
             reply,

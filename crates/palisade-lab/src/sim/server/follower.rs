@@ -27,7 +27,7 @@ pub(super) struct Follower {
 }
 
 /// The caller of the followed request, and how long it is willing to wait in nanoseconds.
-pub(super) type Asked = (ReplyTo, u64);
+pub(super) type CallerAndWait = (ReplyTo, u64);
 
 impl Follower {
     pub(super) fn new(machine: Machine, mutant: Option<Mutant>) -> Follower {
@@ -64,7 +64,7 @@ impl Follower {
     pub(super) fn follow(
         &mut self,
         orderer: &Orderer<Caller>,
-        asked: Option<Asked>,
+        asked: Option<CallerAndWait>,
         ids: &mut IdMap,
         facts: &mut Vec<Fact>,
     ) {
@@ -91,7 +91,7 @@ impl Follower {
     fn apply(
         &mut self,
         entry: Entry,
-        asked: Option<Asked>,
+        asked: Option<CallerAndWait>,
         ids: &mut IdMap,
         facts: &mut Vec<Fact>,
     ) {
@@ -129,7 +129,7 @@ impl Follower {
         at: u64,
         (request, lock, client): (RequestId, u8, u8),
         outcome: &Outcome,
-        asked: Option<Asked>,
+        asked: Option<CallerAndWait>,
         ids: &mut IdMap,
     ) -> Option<Fact> {
         if !matches!(outcome, Outcome::Queued) {

@@ -256,7 +256,7 @@ impl Authority {
     }
 
     /// Reports what was added to the batch.
-    fn follow(&mut self, asked: Option<follower::Asked>) {
+    fn follow(&mut self, asked: Option<follower::CallerAndWait>) {
         if let Some(process) = &mut self.process {
             let (ids, facts) = (&mut self.ids, &mut self.facts);
             let follower = &mut process.follower;
@@ -322,9 +322,9 @@ impl Authority {
             return self.let_out();
         }
         if let Some(process) = &mut self.process {
-            let told = process.orderer.failed();
+            let answers = process.orderer.failed();
             self.out
-                .extend(told.map(|(caller, answer)| (caller.to, answer)));
+                .extend(answers.map(|(caller, answer)| (caller.to, answer)));
         }
     }
 

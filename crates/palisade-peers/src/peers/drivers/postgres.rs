@@ -31,7 +31,7 @@ struct Lane {
     lock: String,
     holder: i64,
     channel: String,
-    told: Option<Arc<Notify>>,
+    notify: Option<Arc<Notify>>,
 }
 
 /// With free space in each page, so that an update stays in it and touches no index.
@@ -107,7 +107,7 @@ impl Any for Connection {
     fn lane<'a>(&'a self, lock: &'a str) -> LaneFuture<'a, Box<dyn Renewing>> {
         Box::pin(async move {
             let channel = format!("peers_{}", lock.replace(['/', '-'], "_"));
-            let told = match &self.shared.notifications {
+            let notify = match &self.shared.notifications {
                 Some(notifications) => {
                     self.shared.client.execute(FIRST, &[&lock]).await?;
                     Some(notifications.subscribe(&channel).await?)
@@ -119,7 +119,7 @@ impl Any for Connection {
                 lock: lock.to_owned(),
                 holder: i64::from_le_bytes(random()?[..8].try_into()?),
                 channel,
-                told,
+                notify,
             };
             Ok(Box::new(lane) as Box<dyn Renewing>)
         })
@@ -136,9 +136,9 @@ impl crate::lane::Lane for Lane {
                 let row = client
                     .query_opt(take, &[&self.lock, &self.holder, ttl])
                     .await?;
-                match (row, &self.told) {
+                match (row, &self.notify) {
                     (Some(row), _) => return Ok(row.try_get::<_, i64>(0)?.unsigned_abs()),
-                    (None, Some(told)) => told.notified().await,
+                    (None, Some(notify)) => notify.notified().await,
                     (None, None) => return Err("a lane's own lock is held".into()),
                 }
             }
@@ -149,7 +149,7 @@ impl crate::lane::Lane for Lane {
         Box::pin(async move {
             let Shared { client, give, .. } = &*self.shared;
             let (lock, holder) = (&self.lock, &self.holder);
-            one(match self.told {
+            one(match self.notify {
                 Some(_) => client.execute(give, &[lock, holder, &self.channel]).await?,
                 None => client.execute(give, &[lock, holder]).await?,
             })
@@ -187,13 +187,13 @@ impl Notifications {
     async fn open(url: &str) -> Result<Notifications, Error> {
         let (client, mut connection) = tokio_postgres::connect(url, NoTls).await?;
         let subscribers = Subscribers::default();
-        let told = Arc::clone(&subscribers);
+        let shared = Arc::clone(&subscribers);
         tokio::spawn(async move {
             let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
             while let Some(Ok(message)) = messages.next().await {
-                if let AsyncMessage::Notification(heard) = message {
-                    let subscribers = told.lock().unwrap_or_else(PoisonError::into_inner);
-                    for notify in subscribers.get(heard.channel()).into_iter().flatten() {
+                if let AsyncMessage::Notification(received) = message {
+                    let subscribers = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                    for notify in subscribers.get(received.channel()).into_iter().flatten() {
                         notify.notify_one();
                     }
                 }

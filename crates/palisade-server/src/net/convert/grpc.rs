@@ -383,7 +383,7 @@ mod tests {
             acquired_at: WallTime(77),
         };
         let reply = reply(5, Answer::Outcome(Outcome::Granted(granted)), &identity());
-        let told = v1::Granted {
+        let granted = v1::Granted {
             fencing_token: 34,
             lock_token: vec![9; 16],
             lease_id: 30,
@@ -396,7 +396,7 @@ mod tests {
             reply,
             v1::Reply {
                 id: 5,
-                outcome: Some(Say::Granted(told))
+                outcome: Some(Say::Granted(granted))
             }
         );
     }

@@ -122,12 +122,12 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Input<T> {
         let said: &[u8] = if body.is_empty() { b"{}" } else { &body };
         serde_json::from_slice(said)
             .map(|Object(input)| Input(input))
-            .map_err(|error| Refusal::invalid(complaint(&error, &body)).into())
+            .map_err(|error| Refusal::invalid(describe_error(&error, &body)).into())
     }
 }
 
 /// What is wrong with a body, for people.
-fn complaint(error: &serde_json::Error, body: &[u8]) -> String {
+fn describe_error(error: &serde_json::Error, body: &[u8]) -> String {
     if body.is_empty() {
         return "the body is empty; a JSON object is needed".to_owned();
     }

@@ -65,8 +65,8 @@ pub(super) async fn watch(
     let mut quiet = tokio::time::interval(KEEP_ALIVE);
     // The first tick comes after one period, not at once.
     quiet.reset();
-    let bytes = batches.timeout_repeating(quiet).map(|told| {
-        Ok::<_, Infallible>(match told {
+    let bytes = batches.timeout_repeating(quiet).map(|batch| {
+        Ok::<_, Infallible>(match batch {
             Ok(batch) => batch.encoded(encode),
             Err(_) => Bytes::from_static(b":\n\n"),
         })

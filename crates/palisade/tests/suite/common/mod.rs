@@ -300,7 +300,7 @@ pub(crate) const STUBBORN: &str = r#"
 pub(crate) const STUBBORN_PIDS: usize = 4;
 
 /// Prints the processes of the file `pids` that are alive.
-pub(crate) const WHO_LIVES: &str = r#"
+pub(crate) const PRINT_LIVE_PIDS: &str = r#"
     for pid in $(cat pids); do
         grep -q '^State:[[:space:]][^ZX]' /proc/$pid/status 2>/dev/null && echo $pid
     done; true

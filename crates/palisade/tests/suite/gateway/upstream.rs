@@ -104,8 +104,8 @@ async fn headers(headers: HeaderMap) -> impl IntoResponse {
     for (name, value) in &headers {
         text.push_str(&format!("{name}: {}\n", value.to_str().unwrap()));
     }
-    let of_the_hop = [("keep-alive", "timeout=5"), ("x-upstream", "yes")];
-    (of_the_hop, text)
+    let hop_by_hop = [("keep-alive", "timeout=5"), ("x-upstream", "yes")];
+    (hop_by_hop, text)
 }
 
 /// The number of bytes and of pieces in the body.
