@@ -34,7 +34,7 @@ pub enum ServeError {
 /// Serves gRPC, HTTP and plain sessions on `listener` until `shutdown` completes or the pipeline stops.
 ///
 /// Then the port is closed, requests in flight finish (waits in a queue, watches and sessions end at once), and the
-/// rest is cut after [`shell::Settings::drain_timeout`]. The pipeline keeps running.
+/// rest is cut after [`shell::Settings::drain_timeout`]. This does not stop the pipeline.
 ///
 /// # Errors
 /// [`ServeError::LogFailed`] if the pipeline stopped because its log failed; the others occur before anything is

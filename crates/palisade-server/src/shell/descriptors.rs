@@ -23,7 +23,7 @@ pub(super) fn connections(settings: &Settings) -> Result<u32, Error> {
     if fit < settings.connections {
         tracing::warn!(
             "{} connections do not fit: this process may open {limit} files, {open} are open and {} are \
-             kept for the log; at most {fit} connections are accepted. To raise the limit: \
+             reserved for the log and other files; at most {fit} connections are accepted. To raise the limit: \
              `ulimit -n {}`, or LimitNOFILE= of the unit",
             settings.connections,
             settings.reserved_files,

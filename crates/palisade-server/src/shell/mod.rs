@@ -70,7 +70,7 @@ pub enum Error {
     Settings(#[from] OutOfRange),
     /// The limit of open files leaves no room for connections.
     #[error(
-        "this process may open {limit} files: {open} are open and {reserve} are kept for the log, \
+        "this process may open {limit} files: {open} are open and {reserve} are reserved for the log and other files, \
          so there is no room for connections; raise the limit (`ulimit -n 4096`, or LimitNOFILE= of the unit)"
     )]
     Descriptors {

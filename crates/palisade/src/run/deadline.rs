@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The deadline is the guard's: counted from before the last acknowledged renewal was sent. Here it only
-//! moves forward, and it stays known when the guard is lost: nobody else can be granted the lock before it,
-//! unless an operator breaks the lock, and then only the fence helps.
+//! moves forward, and it stays known when the guard is lost: nobody else can be granted the lock before the
+//! deadline, unless an operator breaks the lock, and then only the fence helps.
 //!
 //! A lost lock stays lost. A deadline that has passed never moves on, not even after a renewal that was
 //! acknowledged before it: the watchdog knew only the old deadline, and has killed the job.
