@@ -12,7 +12,7 @@ use super::{help, value};
 /// Which authority to use.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connection {
-    /// What grants the locks: a lock server (palisade://host, http://host:port) or another system
+    /// The authority that grants the locks: a lock server (palisade://host, http://host:port) or another system
     /// (etcd://host, zookeeper://host, postgres://user@host/database). Put a URL with a password into the
     /// environment variable, because other users can see command lines.
     #[arg(
@@ -69,14 +69,14 @@ impl LockArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) lock_args: LockArgs,
-    /// How long before the deadline the job gets SIGTERM; shorter than the ttl [default: 2s, at most
-    /// a fifth of the ttl].
+    /// How long before the deadline the job gets SIGTERM: at most half of the ttl [default: 2s, or a fifth of
+    /// the ttl if that is shorter].
     #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
     /// Run this with `sh -c` if the lock was lost, after the job is dead.
     #[arg(long, value_name = "CMD", value_hint = ValueHint::CommandString)]
     pub(crate) on_lost: Option<OsString>,
-    /// End the command after this time as if the lock were lost: SIGTERM, and SIGKILL after the grace.
+    /// End the command after this time: SIGTERM, and SIGKILL after the grace.
     #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
     /// The exit status when the lock was not acquired in time: 0 – 255.

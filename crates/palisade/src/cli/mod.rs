@@ -47,10 +47,10 @@ pub(crate) use output::{Out, millis, wall};
     max_term_width = 100
 )]
 pub(crate) struct Cli {
-    /// Print JSON, one value a line; errors too, on standard error.
+    /// Print JSON, one value per line; errors too, on standard error.
     #[arg(long, global = true)]
     json: bool,
-    /// Log more, to standard error; twice for even more.
+    /// Log more to standard error; repeat for even more.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
     #[command(subcommand)]
@@ -81,7 +81,7 @@ enum Command {
     /// Take a lock from its holder
     #[command(long_about = help::BREAK)]
     Break(args::BreakArgs),
-    /// Install, look at and re-arm the fences of resources
+    /// Install, inspect and re-arm the fences of resources
     #[command(subcommand)]
     Fence(fence::FenceCommand),
     /// Run the fenced store
@@ -95,9 +95,9 @@ enum Command {
     Worker(demo::WorkerArgs),
     /// Measure a lock server
     Bench(Box<bench::BenchArgs>),
-    /// Copy an authority's directory, whether its server runs or not
+    /// Copy an authority's directory, whether or not its server is running
     Backup(operator::BackupArgs),
-    /// Make a new authority directory from a backup
+    /// Create a new authority directory from a backup
     #[command(long_about = help::RESTORE)]
     Restore(operator::RestoreArgs),
     /// Print completions for a shell

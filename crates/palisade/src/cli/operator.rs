@@ -51,7 +51,7 @@ pub(crate) struct BackupArgs {
     /// The new directory to create.
     #[arg(value_name = "TO", value_hint = ValueHint::DirPath)]
     to: PathBuf,
-    /// The directory of the authority, whether its server runs or not.
+    /// The directory of the authority, whether or not its server is running.
     #[arg(long, value_name = "DIR", default_value = "./palisade-data", value_hint = ValueHint::DirPath)]
     data: PathBuf,
 }

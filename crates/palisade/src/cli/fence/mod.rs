@@ -39,11 +39,11 @@ pub(crate) enum FenceCommand {
 /// How many fences one request asks for.
 const PAGE: u32 = 500;
 
-/// Location the resources are.
+/// Where the resources are.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 struct Location {
-    /// Location the fences are: postgres://USER@HOST:PORT/DATABASE, redis://HOST:PORT or file:///FOLDER, the
+    /// Where the fences are: postgres://USER@HOST:PORT/DATABASE, redis://HOST:PORT or file:///FOLDER, the
     /// parent of the fenced folders. Put a URL with a password into PALISADE_FENCE_URL (PostgreSQL also reads
     /// PGPASSWORD), because other users can see command lines. The connection is not encrypted: use a
     /// socket, this machine or a tunnel.
@@ -110,7 +110,7 @@ pub(crate) struct RearmArgs {
     /// The lowest token that is admitted again: one that the authority issued for this, not a holder's.
     #[arg(long, value_name = "N", value_parser = value::token)]
     floor: Token,
-    /// Lower a poisoned fence: give the token where it stands, which no authority issued.
+    /// Lower a poisoned fence: its current token, which no authority issued.
     #[arg(long, value_name = "N", value_parser = value::token)]
     lower_from: Option<Token>,
     /// The authority whose tokens count from now on [default: the first one that a holder names].
