@@ -34,7 +34,7 @@ fn chaos(arguments: &[&str]) -> Ran {
 }
 
 impl Ran {
-    fn output_text(&self) -> String {
+    fn printed(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         text(&self.output.stdout) + &text(&self.output.stderr)
     }
@@ -42,7 +42,7 @@ impl Ran {
     fn arm(&self, run: usize, arm: &str) -> &Value {
         let arms = self.report["runs"][run]["arms"].as_array();
         let found = arms.into_iter().flatten().find(|found| found["arm"] == arm);
-        found.unwrap_or_else(|| panic!("no arm {arm} in {}", self.output_text()))
+        found.unwrap_or_else(|| panic!("no arm {arm} in {}", self.printed()))
     }
 
     fn lost(&self, run: usize, arm: &str) -> usize {
@@ -50,12 +50,7 @@ impl Ran {
     }
 
     fn expect(&self, code: i32) -> &Ran {
-        assert_eq!(
-            self.output.status.code(),
-            Some(code),
-            "{}",
-            self.output_text()
-        );
+        assert_eq!(self.output.status.code(), Some(code), "{}", self.printed());
         self
     }
 }
@@ -115,9 +110,9 @@ fn a_broken_authority_loses_nothing_behind_the_claim_fence_and_a_repeated_token_
     let repeated = ran.arm(0, "claim")["repeated_tokens"].as_array().unwrap();
     assert_eq!(repeated.len(), 1);
     assert!(
-        ran.output_text().contains("was granted twice"),
+        ran.printed().contains("was granted twice"),
         "{}",
-        ran.output_text()
+        ran.printed()
     );
 }
 

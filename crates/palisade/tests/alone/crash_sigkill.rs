@@ -1,5 +1,5 @@
 //! A real server on a real disk, killed 300 times under load: nothing acknowledged is lost, no token is issued
-//! twice, and every run_under_load lease gets its full time again.
+//! twice, and every live lease gets its full time again.
 //!
 //! `PALISADE_SEED` replays the kill points; `PALISADE_KILLS` sets their number.
 
@@ -135,18 +135,18 @@ fn token(grant: &GrantRef) -> u64 {
 async fn work(
     service: Arc<dyn LockService>,
     name: String,
-    run_number: usize,
+    run: usize,
     facts: UnboundedSender<Fact>,
 ) {
     for step in 0.. {
         // Every fourth time all loops want the same lock; a loop keeps every fifth of its own.
         let contended = step % 4 == 0;
         let lock = if contended {
-            format!("all/{run_number}")
+            format!("all/{run}")
         } else {
-            format!("own/{run_number}/{name}/{step}")
+            format!("own/{run}/{name}/{step}")
         };
-        let client = format!("{name}/{run_number}");
+        let client = format!("{name}/{run}");
         let wait = contended.then_some(Duration::from_secs(60));
         let Ok(outcome) = service.acquire(asking(&lock, &client, TTL, wait)).await else {
             return;
@@ -209,8 +209,8 @@ async fn tidy_up(client: &Client, oracle: &mut Oracle) {
 }
 
 /// Runs the server under load until this many facts are known; then sends the signal.
-async fn run_under_load(
-    run_number: usize,
+async fn load(
+    run: usize,
     server: &mut ServerProcess,
     oracle: &mut Oracle,
     facts: usize,
@@ -229,12 +229,7 @@ async fn run_under_load(
     let (sender, mut receiver) = unbounded_channel();
     let loops = (0..8).map(|at| {
         let service = Arc::clone(clients[at % 2].service());
-        tokio::spawn(work(
-            service,
-            format!("loop-{at}"),
-            run_number,
-            sender.clone(),
-        ))
+        tokio::spawn(work(service, format!("loop-{at}"), run, sender.clone()))
     });
     let loops: Vec<_> = loops.collect();
     drop(sender);
@@ -266,7 +261,7 @@ async fn three_hundred_sigkills_under_load_lose_nothing_acknowledged() {
     let data = dir.path().join("data");
     let mut oracle = Oracle::default();
     let mut killed = 0;
-    for run_number in 0.. {
+    for run in 0.. {
         if killed == kills {
             break;
         }
@@ -282,8 +277,8 @@ async fn three_hundred_sigkills_under_load_lose_nothing_acknowledged() {
             Signal::KILL
         };
         let facts = random.below(300) as usize;
-        run_under_load(
-            run_number,
+        load(
+            run,
             &mut ServerProcess::begin(&data),
             &mut oracle,
             facts,
