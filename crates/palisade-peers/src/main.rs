@@ -181,7 +181,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder that holds what was built.
+/// The target folder of the build.
 fn built_in() -> Result<PathBuf, lane::Error> {
     let program = std::env::current_exe()?;
     let target = program.ancestors().nth(2).ok_or("no target folder")?;

@@ -1,4 +1,4 @@
-//! HTTP/1.1 as an attacker writes it: every byte of the request is the caller's, nothing is made canonical.
+//! HTTP/1.1 for attacks: the caller determines every byte of a request, and nothing is made canonical.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// The body as JSON; null where it is none.
+    /// The body as JSON; null if it is not JSON.
     pub(super) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_default()
     }

@@ -165,7 +165,7 @@ fn describe(plan: &Plan) -> String {
         .map(|(at, fault)| format!("{at} ms {fault:?}"))
         .collect();
     format!(
-        "{} clients, {} locks, {} clocks, leases {:?} ms, lost {} ‰, doubled {} ‰, late {} ‰; faults: {}",
+        "{} clients, {} locks, {} clocks, leases {:?} ms, lost {} ‰, duplicated {} ‰, late {} ‰; faults: {}",
         plan.clients,
         plan.locks,
         if plan.tame { "tame" } else { "wild" },
@@ -197,7 +197,7 @@ fn threads(asked: Option<usize>) -> usize {
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// A reader that went away ends the printing, not the run.
+/// Prints a line; a closed pipe does not end the run.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -55,8 +55,8 @@ fn figure(workload: &Workload, row: &Row) -> Spread {
 fn panel(workload: &Workload, rows: &[&Row]) -> Panel {
     let spreads: Vec<Spread> = rows.iter().map(|row| figure(workload, row)).collect();
     let unit = match workload.is_about_time() {
-        true => "median µs, shorter is better; line: minimum to maximum",
-        false => "per second, longer is better; line: minimum to maximum",
+        true => "median µs, shorter is better; line: min to max",
+        false => "per second, longer is better; line: min to max",
     };
     let bars = rows.iter().zip(&spreads).map(|(row, spread)| Bar {
         name: row.profile.name.to_owned(),
