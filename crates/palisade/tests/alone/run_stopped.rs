@@ -41,7 +41,7 @@ fn stopped_at_the_first_renewal(server: &Server, lock: &str) {
 }
 
 #[test]
-fn what_the_watchdog_kills_is_never_reported_as_the_jobs_own_end() {
+fn a_kill_by_the_watchdog_is_never_reported_as_the_jobs_own_end() {
     let server = Server::start();
     std::thread::scope(|scope| {
         for lane in 0..4 {
