@@ -1,4 +1,4 @@
-//! A bare etcd client, from the same description of its interface as the adapter's.
+//! Generates a bare etcd client from the same interface description that the adapter uses.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let protos = "../palisade-client/proto";

@@ -1,6 +1,6 @@
-//! The lab: where a sceptical expert comes to break Palisade.
+//! The lab: tools that try to break Palisade.
 //!
-//! Each part is a module and a command of the binary of the same name.
+//! Each module is a command of the binary with the same name.
 
 pub mod attack;
 pub mod chaos;

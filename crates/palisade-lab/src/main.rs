@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use palisade_lab::{attack, chaos, exhaust, history, sim};
 
-/// Breaks Palisade on purpose, and shows that the proof can fail.
+/// Breaks Palisade on purpose, and shows that the tests can fail.
 #[derive(Debug, Parser)]
 #[command(name = "palisade-lab", version, arg_required_else_help = true)]
 struct Cli {
@@ -26,7 +26,7 @@ enum Command {
     /// A worker of `chaos`
     #[command(hide = true)]
     ChaosWorker {
-        /// What it is to do, in JSON.
+        /// Its task, in JSON.
         part: String,
     },
     /// The wall clock, for the check of the preload shim

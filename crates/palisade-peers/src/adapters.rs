@@ -1,5 +1,5 @@
-//! What an authority costs behind palisade-client, against a bare client of the same system that
-//! carries out the same recipe by hand.
+//! What an authority costs behind palisade-client, compared with a bare client of the same system that follows the same
+//! recipe by hand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ pub(crate) struct Plan {
     pub(crate) rounds: u32,
     pub(crate) duration: Duration,
     pub(crate) hand_overs: u32,
-    /// All systems, if it is empty.
+    /// All systems if empty.
     pub(crate) only: Vec<System>,
     pub(crate) json: bool,
 }
 
-/// A system and where it runs.
+/// A system under test.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum System {
     Redis,
@@ -35,7 +35,7 @@ pub(crate) enum System {
     Postgres,
 }
 
-/// The servers, durable as far as each can be by its settings.
+/// The servers, each as durable as its settings allow.
 struct Servers {
     redis: Redis,
     etcd: Etcd,
@@ -43,7 +43,7 @@ struct Servers {
     postgres: Postgres,
 }
 
-/// What one system reached, round by round.
+/// The results of one system, round by round.
 #[derive(Default)]
 struct Reached {
     pairs: Vec<f64>,
@@ -76,7 +76,7 @@ impl Servers {
         }
     }
 
-    /// A lane of its own connection, through the adapter or bare.
+    /// A lane with its own connection, through the adapter or bare.
     async fn lane(
         &self,
         system: System,
@@ -119,7 +119,7 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
-/// For each system what the adapter and the bare client reached.
+/// For each system, the results of the adapter and of the bare client.
 type Table = Vec<((System, &'static str), [Reached; 2])>;
 
 async fn measure(plan: &Plan, servers: &Servers) -> Result<Table, Error> {
@@ -130,7 +130,7 @@ async fn measure(plan: &Plan, servers: &Servers) -> Result<Table, Error> {
     for round in 0..plan.rounds {
         eprintln!("round {} of {}", round + 1, plan.rounds);
         for ((system, _), row) in &mut table {
-            // In turns, so that what changes on the machine hits both.
+            // In turns, so that changes on the machine affect both.
             let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
             for which in order {
                 let adapter = which == 0;
@@ -174,7 +174,7 @@ fn as_text(plan: &Plan, machine: &str, table: &Table) -> String {
     text
 }
 
-/// Round by round, because what else the machine does changes from round to round.
+/// Computed for each round, because the machine's other load changes from round to round.
 fn ratio(adapter: &[f64], bare: &[f64]) -> f64 {
     median(
         adapter

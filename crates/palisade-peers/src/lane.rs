@@ -6,35 +6,35 @@ use std::sync::Arc;
 use palisade_client::service::{AcquireRequest, Acquired, LockService, Released, Renewal, Under};
 use palisade_core::{ClientId, GrantRef, LockName, RequestId, Span, Ttl};
 
-/// Whatever goes wrong here ends the run.
+/// An error ends the run.
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
-pub(crate) type Step<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+pub(crate) type LaneFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// Takes its lock, waiting for it as long as it takes, and gives it up.
+/// Acquires its lock, however long that takes, and releases it.
 pub(crate) trait Lane: Send {
     /// The token of the grant.
-    fn acquire(&mut self) -> Step<'_, u64>;
+    fn acquire(&mut self) -> LaneFuture<'_, u64>;
 
-    fn release(&mut self) -> Step<'_, ()>;
+    fn release(&mut self) -> LaneFuture<'_, ()>;
 }
 
-/// A lane whose lease can be made to last longer.
+/// A lane whose lease can be renewed.
 pub(crate) trait Renewing: Lane {
-    /// Makes the lease of what is held last its full time again.
-    fn renew(&mut self) -> Step<'_, ()>;
+    /// Renews the current lease for its full time.
+    fn renew(&mut self) -> LaneFuture<'_, ()>;
 }
 
-/// How long a lease would last, were it not released.
+/// The time to live of leases.
 pub(crate) const TTL_MS: u64 = 10_000;
 
-/// A lane through palisade-client: one attempt a call, no guard, as the bare ones.
+/// A lane through palisade-client: one attempt per call, no guard, like the bare lanes.
 pub(crate) struct Adapter {
     service: Arc<dyn LockService>,
     lock: LockName,
     client: ClientId,
     ttl: Ttl,
-    /// The next request's id: random only in its beginning, as clients make them.
+    /// The next request's id: only its beginning is random, as in real clients.
     request: u128,
     grant: Option<GrantRef>,
 }
@@ -55,7 +55,7 @@ impl Adapter {
         })
     }
 
-    /// The same with leases that last this long.
+    /// Sets the time to live of its leases.
     pub(crate) fn lasting(self, ttl_ms: u64) -> Result<Adapter, Error> {
         let ttl = Ttl::from_millis(ttl_ms)?;
         Ok(Adapter { ttl, ..self })
@@ -63,7 +63,7 @@ impl Adapter {
 }
 
 impl Lane for Adapter {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         Box::pin(async move {
             self.request = self.request.wrapping_add(1);
             let request = AcquireRequest {
@@ -88,7 +88,7 @@ impl Lane for Adapter {
         })
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             let grant = self.grant.take().ok_or("nothing is held")?;
             match self.service.release(grant).await? {
@@ -100,7 +100,7 @@ impl Lane for Adapter {
 }
 
 impl Renewing for Adapter {
-    fn renew(&mut self) -> Step<'_, ()> {
+    fn renew(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             let grant = self.grant.clone().ok_or("nothing is held")?;
             match self.service.renew(grant, None).await? {
@@ -111,7 +111,7 @@ impl Renewing for Adapter {
     }
 }
 
-/// Another client than all others.
+/// A new client id.
 pub(crate) fn new_client() -> Result<ClientId, Error> {
     let random = RequestId::from_bytes(random()?).to_hex();
     Ok(ClientId::new(&format!("lane-{random}"))?)

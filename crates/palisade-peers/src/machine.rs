@@ -1,4 +1,4 @@
-//! Where it was measured.
+//! A description of the machine, and its load.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -14,13 +14,15 @@ pub(crate) fn line() -> Result<String, Error> {
     line_for(&std::env::temp_dir())
 }
 
-/// The same, with the disk that this folder is on.
+/// The same, with the disk of this folder.
 pub(crate) fn line_for(folder: &Path) -> Result<String, Error> {
     let cpus = std::fs::read_to_string("/proc/cpuinfo")?;
     let model = cpus
         .lines()
         .find_map(|line| line.strip_prefix("model name"))
-        .map_or("", |rest| rest.trim_start_matches([' ', '\t', ':']));
+        .map_or("", |wait_until_idle| {
+            wait_until_idle.trim_start_matches([' ', '\t', ':'])
+        });
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let cores = std::thread::available_parallelism()?;
     Ok(format!(
@@ -30,7 +32,7 @@ pub(crate) fn line_for(folder: &Path) -> Result<String, Error> {
     ))
 }
 
-/// Microseconds for a plain write and fdatasync of 4 KiB on a file that is already as long; the median.
+/// The median time in microseconds of a write and fdatasync of 4 KiB that does not extend the file.
 fn fdatasync(folder: &Path) -> Result<f64, Error> {
     let path = folder.join(format!("palisade-peers-{}", std::process::id()));
     let mut file = File::create(&path)?;
@@ -47,18 +49,18 @@ fn fdatasync(folder: &Path) -> Result<f64, Error> {
     Ok(median(took))
 }
 
-/// How often the machine is looked at, and how many times at most.
-const LOOK: Duration = Duration::from_millis(200);
-const LOOKS: u32 = 25;
+/// How often to check the machine, and how many times at most.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+const MAX_CHECKS: u32 = 25;
 
-/// Waits until the machine does hardly anything, [`LOOKS`] times [`LOOK`] at most: what a server tidies up after one
-/// measurement must not slow down the next, which may be of another. Whether it came to rest.
-pub(crate) async fn rest() -> Result<bool, Error> {
+/// Waits until the machine is almost idle, [`MAX_CHECKS`] times [`CHECK_INTERVAL`] at most, so that cleanup after one
+/// measurement does not slow down the next, which may be of another system. Returns whether it became idle.
+pub(crate) async fn wait_until_idle() -> Result<bool, Error> {
     let mut before = times()?;
-    for _ in 0..LOOKS {
-        tokio::time::sleep(LOOK).await;
+    for _ in 0..MAX_CHECKS {
+        tokio::time::sleep(CHECK_INTERVAL).await;
         let after = times()?;
-        // The kernel's count of waiting for the disk may go back.
+        // The kernel's count of waits for the disk may decrease.
         let busy = after.0.saturating_sub(before.0);
         let all = after.1.saturating_sub(before.1);
         if busy * 20 < all {
@@ -69,8 +71,8 @@ pub(crate) async fn rest() -> Result<bool, Error> {
     Ok(false)
 }
 
-/// Ticks of all processors in which they worked here or waited for the disk, and all ticks; those that went to
-/// other guests of the host are no work here.
+/// The ticks in which processors worked here or waited for the disk, and all ticks; ticks stolen by other guests of the
+/// host do not count as work.
 fn times() -> Result<(u64, u64), Error> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().unwrap_or_default();
@@ -92,14 +94,14 @@ mod tests {
     use std::sync::Arc;
 
     #[tokio::test]
-    async fn a_machine_at_work_is_not_at_rest() {
+    async fn a_busy_machine_is_not_idle() {
         let cores = std::thread::available_parallelism().unwrap().get();
         let wanted = Arc::new(());
         for _ in 0..cores {
             let work = Arc::downgrade(&wanted);
             std::thread::spawn(move || while work.strong_count() > 0 {});
         }
-        assert!(!rest().await.unwrap());
+        assert!(!wait_until_idle().await.unwrap());
         drop(wanted);
     }
 }

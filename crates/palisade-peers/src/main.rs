@@ -1,4 +1,4 @@
-//! Palisade beside other systems: the same work, on the same machine, in one run.
+//! Palisade compared with other systems: the same work, on the same machine, in one run.
 //!
 //! ```text
 //!   testbed ─► real servers ─┬─► bare lanes     each system's own client, its recipe by hand
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-/// Palisade beside other systems, measured in one run. Starts Debian's servers itself.
+/// Palisade compared with other systems, measured in one run. Starts Debian's servers itself.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -34,21 +34,21 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// What an authority costs behind palisade-client, against a bare client of the same system.
+    /// What an authority costs behind palisade-client, compared with a bare client of the same system.
     Adapters {
-        /// Lanes, one operation each at a time.
+        /// Lanes, with one operation at a time each.
         #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_024))]
         lanes: u32,
-        /// Rounds; each measures everything once, the medians are printed.
+        /// Rounds; each measures everything once, and the medians are printed.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
         rounds: u32,
-        /// Seconds each measurement of a rate takes.
+        /// Seconds of each rate measurement.
         #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
         seconds: u64,
         /// Hand-overs of one contended lock in each measurement.
         #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
         hand_overs: u32,
-        /// Measure this system alone; several times for several.
+        /// Measure only this system; may be repeated.
         #[arg(long, value_enum)]
         only: Vec<adapters::System>,
         /// Print JSON.
@@ -60,39 +60,39 @@ enum Command {
         /// Rounds; each measures everything once, in shuffled order.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         rounds: u32,
-        /// Milliseconds each measurement takes.
+        /// Milliseconds of each measurement.
         #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(20..=600_000))]
         millis: u64,
-        /// Milliseconds before it that do not count.
+        /// Milliseconds of warm-up before it.
         #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=60_000))]
         warm_up: u64,
-        /// Only systems with this in their id; may be given several times.
+        /// Only systems with this in their id; may be repeated.
         #[arg(long, value_name = "PART", value_delimiter = ',')]
         systems: Vec<String>,
-        /// Only workloads with this in their id; may be given several times.
+        /// Only workloads with this in their id; may be repeated.
         #[arg(long, value_name = "PART", value_delimiter = ',')]
         workloads: Vec<String>,
         /// Also hold many locks: memory, renewals, restart.
         #[arg(long)]
         million: bool,
-        /// How many with --million.
+        /// The number of locks for --million.
         #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
         locks: u32,
-        /// Hold many locks, and measure no rates.
+        /// Hold many locks, without measuring rates.
         #[arg(long, requires = "million")]
         no_rates: bool,
-        /// Where the servers keep their data, all on one disk [default: target/peers/data].
+        /// The folder for the servers' data, all on one disk [default: target/peers/data].
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
-        /// Where peers.md, peers.json and peers.svg go [default: target/peers].
+        /// The folder for peers.md, peers.json and peers.svg [default: target/peers].
         #[arg(long, value_name = "FOLDER")]
         report: Option<PathBuf>,
         /// Print the JSON instead of the page.
         #[arg(long)]
         json: bool,
     },
-    /// One job over each strategy: no fence, textbook, claim, several locks, none. Then the gatekeeper:
-    /// a crowd after one row.
+    /// The same job with each strategy: no fence, textbook, claim, several locks, none. Then contention: many
+    /// workers on one row.
     Strategies {
         /// Workers.
         #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
@@ -100,10 +100,10 @@ enum Command {
         /// Additions of each worker.
         #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=100_000))]
         adds: u32,
-        /// Workers of the crowd.
+        /// Workers that contend for one row.
         #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(2..=1_024))]
         crowd: u32,
-        /// Draw the table into this SVG file.
+        /// Also draw the table as this SVG file.
         #[arg(long)]
         picture: Option<PathBuf>,
         /// Print JSON.
@@ -181,7 +181,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder that holds what was built.
+/// The target folder of the build.
 fn built_in() -> Result<PathBuf, lane::Error> {
     let program = std::env::current_exe()?;
     let target = program.ancestors().nth(2).ok_or("no target folder")?;

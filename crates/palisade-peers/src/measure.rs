@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::lane::{Error, Lane};
 
-/// Pairs of acquire and release per second, over all lanes; each lane has a lock of its own.
+/// Pairs of acquire and release per second over all lanes; each lane has its own lock.
 pub(crate) async fn pairs(lanes: Vec<Box<dyn Lane>>, duration: Duration) -> Result<f64, Error> {
     let over = Arc::new(AtomicBool::new(false));
     let begin = now();
@@ -45,8 +45,8 @@ pub(crate) async fn pairs(lanes: Vec<Box<dyn Lane>>, duration: Duration) -> Resu
     Ok(count as f64 / (elapsed as f64 / 1e9))
 }
 
-/// Microseconds from the call of a release to the next holder's grant, of two lanes that take turns at
-/// one lock; the median.
+/// The median time in microseconds from the call of a release to the next holder's grant, for two lanes that alternate
+/// on one lock.
 pub(crate) async fn hand_off(lanes: [Box<dyn Lane>; 2], hand_overs: u32) -> Result<f64, Error> {
     let shared = Arc::new(Turns {
         left: AtomicU64::new(u64::from(hand_overs)),
@@ -62,7 +62,7 @@ pub(crate) async fn hand_off(lanes: [Box<dyn Lane>; 2], hand_overs: u32) -> Resu
         all.extend(done??);
     }
     all.sort_unstable();
-    let middle = all.get(all.len() / 2).ok_or("nothing was handed over")?;
+    let middle = all.get(all.len() / 2).ok_or("no lock was handed over")?;
     Ok(*middle as f64 / 1e3)
 }
 
@@ -72,7 +72,7 @@ struct Turns {
     released_at: AtomicU64,
 }
 
-/// Holds until the other waits, for some of the time it takes to get into the queue.
+/// Holds the lock for a while, so that the other lane can queue.
 async fn take_turns(mut lane: Box<dyn Lane>, turns: Arc<Turns>) -> Result<Vec<u64>, Error> {
     let mut took = Vec::new();
     while turns.left.load(Ordering::SeqCst) > 0 {
@@ -97,7 +97,7 @@ async fn take_turns(mut lane: Box<dyn Lane>, turns: Arc<Turns>) -> Result<Vec<u6
     Ok(took)
 }
 
-/// Long enough for the other to be in the queue.
+/// Long enough for the other lane to queue.
 const HOLD: Duration = Duration::from_millis(5);
 
 pub(crate) fn now() -> u64 {
@@ -105,7 +105,7 @@ pub(crate) fn now() -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// Of an even number the lower one.
+/// The lower median for an even number of figures.
 pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     let middle = figures.len().saturating_sub(1) / 2;

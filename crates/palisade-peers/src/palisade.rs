@@ -1,4 +1,4 @@
-//! The Palisade server that was built beside this program.
+//! The Palisade server that was built with this program.
 
 use std::ops::Deref;
 
@@ -8,7 +8,7 @@ use crate::lane::Error;
 
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-/// It ends with its value.
+/// A running server; dropping it ends it.
 pub(crate) struct Server(Program);
 
 impl Server {

@@ -1,5 +1,5 @@
-//! The comparison on a tiny scale, with every real server: the report has its shape, every token was
-//! checked, nothing failed. How fast anything was decides nothing here.
+//! The comparison on a tiny scale with every real server: the report has its form, every token was checked, nothing
+//! failed. Speeds do not matter here.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -31,7 +31,7 @@ const SYSTEMS: [&str; 8] = [
     "nats",
 ];
 
-/// Where this test's servers and reports are.
+/// The folder for this test's servers and reports.
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
@@ -103,7 +103,7 @@ fn every_workload_on_every_system_is_in_the_report() {
 }
 
 #[test]
-fn held_locks_are_weighed_and_survive() {
+fn held_locks_are_measured_and_survive() {
     let folder = folder("held");
     let systems = "palisade,redis-always,postgres";
     let few = [
@@ -129,7 +129,7 @@ fn held_locks_are_weighed_and_survive() {
         ] {
             assert!(row[figure].as_f64() > Some(0.0), "{row}");
         }
-        // PostgreSQL counts for each lock, so another lock's first token says nothing.
+        // PostgreSQL counts per lock, so another lock's first token says nothing.
         assert!(
             row["system"] == "postgres" || row["token_rose"] == true,
             "{row}"
@@ -138,7 +138,7 @@ fn held_locks_are_weighed_and_survive() {
 }
 
 #[test]
-fn what_does_not_exist_is_named() {
+fn an_unknown_name_is_reported() {
     let output = peers(&folder("none"), &["--systems", "oracle"]);
     assert!(!output.status.success());
     assert!(said(&output).contains("`oracle`"), "{}", said(&output));

@@ -1,13 +1,13 @@
-//! What `palisade gateway` adds to a request: the same requests straight to a service and through a
-//! gateway in front of it, in turn, in one run.
+//! What `palisade gateway` adds to a request: the same requests, alternately straight to a service and through
+//! a gateway in front of it.
 //!
 //! ```text
 //! cargo build --release -p palisade && cargo run --release -p palisade --example gateway_cost [ROUNDS]
 //! ```
 //!
-//! One caller, one request at a time, on loopback; the gateway is a process of its own, its marks are on
-//! the disk under the temporary folder (`TMPDIR`). Printed are the median and the 99th percentile in
-//! microseconds, and how much more the median is than that of the same request without a gateway.
+//! One caller sends one request at a time on loopback. The gateway is a separate process with its marks on the disk
+//! of the temporary folder (`TMPDIR`). The output has the median and the 99th percentile in microseconds, and the
+//! difference between the medians with and without a gateway.
 
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -38,9 +38,9 @@ struct Arm {
 #[derive(Clone, Copy)]
 enum Token {
     None,
-    /// The one the resource has already.
+    /// The resource's current token.
     Same,
-    /// A higher one every time.
+    /// A higher token every time.
     New,
 }
 
@@ -67,7 +67,9 @@ impl Drop for Gateway {
 fn gateway(upstream: &str, dir: &std::path::Path) -> Result<(Gateway, String)> {
     let here = std::env::current_exe()?;
     let built = here.parent().and_then(|examples| examples.parent());
-    let binary = built.ok_or("where is this?")?.join("palisade");
+    let binary = built
+        .ok_or("the executable has no parent folder")?
+        .join("palisade");
     let mut command = Command::new(&binary);
     command
         .args(["gateway", "--json", "--listen", "127.0.0.1:0"])
@@ -88,7 +90,7 @@ fn gateway(upstream: &str, dir: &std::path::Path) -> Result<(Gateway, String)> {
     Ok((gateway, url))
 }
 
-/// A service in a thread of its own.
+/// A service on its own thread.
 fn upstream() -> Result<String> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
@@ -143,7 +145,7 @@ fn main() -> Result<()> {
     let (_gateway, fenced) = gateway(&direct, dir.path())?;
     let mut arms = [
         arm("GET straight", "GET", false, Token::None)?,
-        arm("GET, an observer's", "GET", true, Token::None)?,
+        arm("GET without a token", "GET", true, Token::None)?,
         arm("GET with a token", "GET", true, Token::Same)?,
         arm("PUT straight", "PUT", false, Token::None)?,
         arm("PUT, same token", "PUT", true, Token::Same)?,

@@ -1,4 +1,4 @@
-//! What a server says at its start about who else can reach it.
+//! Warnings at start about who else can reach the server or its files.
 
 use std::fs;
 use std::io;
@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Makes the directory of a server, for its owner alone, unless it is there.
+/// Creates a server's directory, accessible to its owner only, unless it exists.
 ///
 /// # Errors
-/// What the system said.
+/// The operating system's error.
 pub(crate) fn private_directory(dir: &Path) -> io::Result<()> {
     if dir.exists() {
         return Ok(());
@@ -23,20 +23,20 @@ pub(crate) fn private_directory(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Warns of an address that other machines can reach: there is no access control yet. `anybody` says what
-/// somebody who reaches it may do.
+/// Warns of an address that other machines can reach: there is no access control yet. `anybody` says what a
+/// client can do there.
 pub(crate) fn warn_of_address(flag: &str, at: SocketAddr, anybody: &str) {
     if !at.ip().to_canonical().is_loopback() {
         tracing::warn!(
-            "{flag} {at}: other machines reach this port, and whoever does may {anybody}; there is no access \
+            "{flag} {at}: other machines can reach this port and {anybody}; there is no access \
              control. Keep it on a trusted network, or use {flag} 127.0.0.1:{}",
             at.port()
         );
     }
 }
 
-/// Warns of a directory that others may read or write: with its files go keys of leases, and whoever writes
-/// there decides which tokens come next.
+/// Warns of a directory that others can read or write: its files contain the keys of leases, and a writer
+/// decides which tokens come next.
 pub(crate) fn warn_of_directory(dir: &Path) {
     let Ok(metadata) = fs::metadata(dir) else {
         return;

@@ -11,21 +11,21 @@ mod store;
 
 use std::process::ExitCode;
 
-/// Most of what a server allocates is freed by another thread; measured in `docs/performance.md`.
+/// Another thread frees most of what a server allocates; `docs/performance.md` has measurements.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Gives back to the machine what was freed. Left alone, the allocator does so when it is next asked for much,
-/// which may be never.
+/// Returns freed memory to the operating system. By itself the allocator does so only at its next large
+/// allocation, which may never come.
 fn give_memory_back() {
     // SAFETY: it takes no pointer, and any thread may call it at any time.
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
-/// For processes that only serve: memory in small pages. Huge ones hold a fifth more for a million locks, and
-/// to get one can stop a thread for a tenth of a second. Children inherit it, so never for `palisade run`.
+/// Uses small memory pages, for processes that only serve. Huge pages take a fifth more memory for a million locks,
+/// and allocating one can stop a thread for a tenth of a second. Children inherit this, so never for `palisade run`.
 fn small_pages() {
-    // Only a help; an older kernel does not know it.
+    // An optimisation only: older kernels do not support it.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 

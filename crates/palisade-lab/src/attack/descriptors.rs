@@ -1,13 +1,13 @@
-//! Rows 8 and 14: limits of the kernel that a server runs into.
+//! Rows 8 and 14: limits of the kernel that a server reaches.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use serde_json::json;
 
+use super::harness::{Harness, Start, until};
 use super::http::{Connection, JSON};
 use super::plain::{Session, acquire};
-use super::scene::{Scene, Start, until};
 use super::{Attack, Outcome};
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -21,14 +21,14 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "one-peer-takes-all",
         row: 12,
-        does: "one address holds all connections that there are at ulimit -n 1024; another one asks",
+        does: "one address holds all connections that ulimit -n 1024 allows; another address sends a request",
         bounds: "10 s, 1,100 connections",
         run: one_peer_takes_all,
     },
     Attack {
         name: "file-size-limit",
         row: 14,
-        does: "the log runs into ulimit -f: the server is not to be killed without a word",
+        does: "the log reaches ulimit -f: the server must not be killed without a message",
         bounds: "20 s",
         run: file_size_limit,
     },
@@ -36,7 +36,7 @@ pub(super) const ATTACKS: &[Attack] = &[
 
 const DESCRIPTORS: &str = "--nofile=1024:1024";
 
-/// Connections that have had an answer and say nothing more, and on top of them some that wait to be taken in.
+/// Connections that have had an answer and stay silent, and some more that wait to be accepted.
 fn idle(address: std::net::SocketAddr) -> Vec<Connection> {
     let mut open = Vec::new();
     let mut unanswered = 0;
@@ -45,7 +45,7 @@ fn idle(address: std::net::SocketAddr) -> Vec<Connection> {
             break;
         };
         let asked = connection.send("GET", "/healthz", &[], "");
-        // A server without descriptors does not answer any more: some such are enough.
+        // A server without descriptors no longer answers: a few such connections are enough.
         unanswered += u32::from(asked.is_err() || connection.line(Duration::from_secs(1)).is_err());
         open.push(connection);
         if unanswered == 5 {
@@ -55,7 +55,7 @@ fn idle(address: std::net::SocketAddr) -> Vec<Connection> {
     open
 }
 
-/// Locks taken again and again, each with 350 bytes in the log, until 40 MiB are full or the server gives in.
+/// Acquires locks again and again, each with 350 bytes in the log, until 40 MiB are full or the server fails.
 fn fill_log(session: &mut Session) -> Result<(), String> {
     let metadata = "x".repeat(256);
     for _ in 0..60 {
@@ -65,36 +65,36 @@ fn fill_log(session: &mut Session) -> Result<(), String> {
     Ok(())
 }
 
-fn descriptors_exhausted(scene: &Scene) -> Result<Outcome, String> {
-    let server = Start::new("serve", &scene.path("data")).limited(DESCRIPTORS);
-    let mut server = scene.start(&server)?;
+fn descriptors_exhausted(harness: &Harness) -> Result<Outcome, String> {
+    let server = Start::new("serve", &harness.path("data")).limited(DESCRIPTORS);
+    let mut server = harness.start(&server)?;
     let mut session = Session::to(server.address)?;
     session.all(vec![acquire("first".to_owned(), "c", "")])?;
     let connections = idle(server.address);
     let worked = fill_log(&mut session);
-    let (server_works, server_told) = told(worked, server.process.is_over());
+    let (server_works, server_figure) = still_works(worked, server.process.is_over());
     drop(connections);
 
-    let store = Start::new("store", &scene.path("stored")).limited(DESCRIPTORS);
-    let mut store = scene.start(&store)?;
+    let store = Start::new("store", &harness.path("stored")).limited(DESCRIPTORS);
+    let mut store = harness.start(&store)?;
     let mut writer = Connection::to(store.address)?;
     write(&mut writer, 0)?;
     let connections = idle(store.address);
     let worked = (1..=60).try_for_each(|at| write(&mut writer, at));
-    let (store_works, store_told) = told(worked, store.process.is_over());
+    let (store_works, store_figure) = still_works(worked, store.process.is_over());
     drop(connections);
     Ok(Outcome::measured(
         server_works && store_works,
-        format!("the server {server_told}, the store {store_told}"),
-        "both work on",
+        format!("the server {server_figure}, the store {store_figure}"),
+        "both still work",
     ))
 }
 
-fn told(worked: Result<(), String>, is_over: bool) -> (bool, String) {
+fn still_works(worked: Result<(), String>, is_over: bool) -> (bool, String) {
     match (worked, is_over) {
         (_, true) => (false, "is gone".to_owned()),
-        (Ok(()), false) => (true, "works on".to_owned()),
-        (Err(why), false) => (false, format!("does not work on: {why}")),
+        (Ok(()), false) => (true, "still works".to_owned()),
+        (Err(why), false) => (false, format!("no longer works: {why}")),
     }
 }
 
@@ -108,13 +108,13 @@ fn write(store: &mut Connection, at: u32) -> Result<(), String> {
     let reply = store.ask("POST", "/v1/storage/write", &JSON, &body.to_string())?;
     match reply.status {
         200 => Ok(()),
-        other => Err(format!("a write was answered {other}: {}", reply.body)),
+        other => Err(format!("a write got {other}: {}", reply.body)),
     }
 }
 
-fn one_peer_takes_all(scene: &Scene) -> Result<Outcome, String> {
-    let server = Start::new("serve", &scene.path("data")).limited(DESCRIPTORS);
-    let server = scene.start(&server)?;
+fn one_peer_takes_all(harness: &Harness) -> Result<Outcome, String> {
+    let server = Start::new("serve", &harness.path("data")).limited(DESCRIPTORS);
+    let server = harness.start(&server)?;
     let connections = idle(server.address);
     let held = connections.len();
     let mut other = Connection::from(Ipv4Addr::new(127, 0, 0, 2), server.address)?;
@@ -123,15 +123,17 @@ fn one_peer_takes_all(scene: &Scene) -> Result<Outcome, String> {
     drop(connections);
     Ok(Outcome::measured(
         answered,
-        format!("beside {held} connections of one address, another one is answered: {answered}"),
-        "it is answered",
+        format!(
+            "besides {held} connections of one address, another one gets an answer: {answered}"
+        ),
+        "it gets an answer",
     ))
 }
 
-fn file_size_limit(scene: &Scene) -> Result<Outcome, String> {
+fn file_size_limit(harness: &Harness) -> Result<Outcome, String> {
     // The first segment has 1 MiB, the next 16.
-    let server = Start::new("serve", &scene.path("data")).limited("--fsize=4194304");
-    let mut server = scene.start(&server)?;
+    let server = Start::new("serve", &harness.path("data")).limited("--fsize=4194304");
+    let mut server = harness.start(&server)?;
     let mut session = Session::to(server.address)?;
     let metadata = "x".repeat(256);
     let again = |at| acquire(format!("again-{at}"), "filler", &metadata);

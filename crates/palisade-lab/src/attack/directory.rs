@@ -1,4 +1,4 @@
-//! Rows 1 – 5: what becomes of tokens when somebody handles the data directory.
+//! Rows 1 – 5: what happens to tokens when somebody tampers with the data directory.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::scene::{Program, Scene, Start, text, until};
+use super::harness::{Harness, Program, Start, text, until};
 use super::{Attack, Outcome, http};
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -22,7 +22,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "old-copy-put-back",
         row: 2,
-        does: "an older copy of the directory takes its place, in six ways, copied at rest and at work",
+        does: "an older copy replaces the directory, in six ways, copied from an idle and from a busy server",
         bounds: "60 rounds (short: 12)",
         run: old_copy_put_back,
     },
@@ -41,11 +41,11 @@ pub(super) const ATTACKS: &[Attack] = &[
         run: backup_too_early,
     },
     Attack {
-        name: "torn-tail-told-wrong",
+        name: "torn-tail-misreported",
         row: 5,
-        does: "the last frame, acknowledged before a SIGKILL, is damaged; the next start says what it cut off",
+        does: "the last frame, acknowledged before a SIGKILL, is damaged; the next start reports what it cut off",
         bounds: "1 round",
-        run: torn_tail_told_wrong,
+        run: torn_tail_misreported,
     },
     Attack {
         name: "open-to-everybody",
@@ -56,15 +56,15 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
 ];
 
-fn open_to_everybody(scene: &Scene) -> Result<Outcome, String> {
-    let mut start = Start::new("serve", &scene.path("anywhere"));
+fn open_to_everybody(harness: &Harness) -> Result<Outcome, String> {
+    let mut start = Start::new("serve", &harness.path("anywhere"));
     start.listen = SocketAddr::from(([0, 0, 0, 0], 0));
-    scene.shell("mkdir open && chmod 0777 open")?;
-    let open = Start::new("serve", &scene.path("open"));
+    harness.shell("mkdir open && chmod 0777 open")?;
+    let open = Start::new("serve", &harness.path("open"));
     let mut silent = Vec::new();
     for (name, start) in [("0.0.0.0", &start), ("mode 0777", &open)] {
-        // A refusal says more than a warning.
-        if let Ok(server) = scene.start(start)
+        // A refusal is better than a warning.
+        if let Ok(server) = harness.start(start)
             && !server.log().contains("WARN")
         {
             silent.push(name);
@@ -74,27 +74,27 @@ fn open_to_everybody(scene: &Scene) -> Result<Outcome, String> {
         silent.is_empty(),
         match silent.is_empty() {
             true => "a warning or a refusal for each".to_owned(),
-            false => format!("taken without a word: {}", silent.join(", ")),
+            false => format!("accepted without a warning: {}", silent.join(", ")),
         },
         "a warning or a refusal for each",
     ))
 }
 
-fn lock_file_renamed(scene: &Scene) -> Result<Outcome, String> {
+fn lock_file_renamed(harness: &Harness) -> Result<Outcome, String> {
     let (mut second_servers, mut twice) = (0, 0);
     for how in ["mv LOCK LOCK.old", "rm -f LOCK"] {
         let data = format!("data-{}", &how[..2]);
-        let first = scene.serve(&data)?;
+        let first = harness.serve(&data)?;
         let mut tokens = tokens(&first, "first", 10)?;
-        if scene.path(&data).join("LOCK").exists() {
-            scene.shell(&format!("cd {data} && {how}"))?;
+        if harness.path(&data).join("LOCK").exists() {
+            harness.shell(&format!("cd {data} && {how}"))?;
         }
-        // A refusal is what should come.
-        let Ok(second) = scene.serve(&data) else {
+        // A refusal is the expected result.
+        let Ok(second) = harness.serve(&data) else {
             continue;
         };
         second_servers += 1;
-        // Either of them may have stopped by now.
+        // Either server may have stopped by now.
         let later = [
             self::tokens(&second, "second", 10),
             self::tokens(&first, "third", 10),
@@ -110,14 +110,13 @@ fn lock_file_renamed(scene: &Scene) -> Result<Outcome, String> {
     ))
 }
 
-/// Tokens of fresh grants.
+/// Tokens of new grants.
 fn tokens(server: &Program, label: &str, count: usize) -> Result<BTreeSet<u64>, String> {
     let grant = |at| http::grant(server.address, &format!("{label}-{at}"), label, 3_600_000);
     (0..count).map(grant).collect()
 }
 
-/// How the older copy OLD takes the place of DATA. The last two do what rsync does, which leaves alone what has the
-/// same size and time.
+/// How the older copy OLD replaces DATA. The last two work like rsync, which skips files of the same size and time.
 const WAYS: [(&str, &str); 6] = [
     ("rm -rf, cp -a", "rm -rf DATA; cp -a OLD DATA"),
     ("rm files, cp -a", "rm -rf DATA/*; cp -a OLD/. DATA/"),
@@ -135,56 +134,61 @@ const WAYS: [(&str, &str); 6] = [
     ),
 ];
 
-/// Whether two files look the same to rsync.
+/// Whether rsync considers two files equal.
 const SAME: &str =
     "same() { [ -d $1 ] || [ \"$(stat -c %s%y $1)\" = \"$(stat -c %s%y $2 2>/dev/null)\" ]; }";
 
-fn old_copy_put_back(scene: &Scene) -> Result<Outcome, String> {
-    let rounds = scene.amount(10, 2);
+fn old_copy_put_back(harness: &Harness) -> Result<Outcome, String> {
+    let rounds = harness.amount(10, 2);
     let (mut accepted, mut twice) = ([0; WAYS.len()], 0);
     for round in 0..rounds {
         for (way, (_, line)) in WAYS.iter().enumerate() {
-            let repeated = put_back(scene, &format!("{way}-{round}"), line, round % 2 == 0)?;
+            let repeated = put_back(harness, &format!("{way}-{round}"), line, round % 2 == 0)?;
             if let Some(repeated) = repeated {
                 accepted[way] += 1;
                 twice += usize::from(repeated);
             }
         }
     }
-    let told = WAYS.iter().zip(accepted);
-    let told: Vec<_> = told
+    let figures = WAYS.iter().zip(accepted);
+    let figures: Vec<_> = figures
         .map(|((name, _), count)| format!("{name} {count}"))
         .collect();
     Ok(Outcome::measured(
         accepted.iter().all(|count| *count == 0),
         format!(
             "accepted of {rounds} each: {}; a token repeated {twice} times",
-            told.join(", ")
+            figures.join(", ")
         ),
         "0 each",
     ))
 }
 
-/// One round: `None` if the older copy was refused, otherwise whether its next token had been issued.
-fn put_back(scene: &Scene, name: &str, way: &str, at_rest: bool) -> Result<Option<bool>, String> {
+/// One round: `None` if the older copy was refused, otherwise whether its next token had already been issued.
+fn put_back(
+    harness: &Harness,
+    name: &str,
+    way: &str,
+    at_rest: bool,
+) -> Result<Option<bool>, String> {
     let (data, old) = (format!("data-{name}"), format!("old-{name}"));
     let copy = format!("cp -a {data} {old}");
-    let server = scene.serve(&data)?;
+    let server = harness.serve(&data)?;
     let mut issued = tokens(&server, "before", 3)?;
     if at_rest {
         server.terminate()?;
-        scene.shell(&copy)?;
-        let server = scene.serve(&data)?;
+        harness.shell(&copy)?;
+        let server = harness.serve(&data)?;
         issued.extend(tokens(&server, "after", 5)?);
         server.terminate()?;
     } else {
-        scene.shell(&copy)?;
+        harness.shell(&copy)?;
         issued.extend(tokens(&server, "after", 5)?);
         // Dropped: killed.
     }
     let way = way.replace("DATA", &data).replace("OLD", &old);
-    scene.shell(&format!("{SAME}; {way}"))?;
-    let Ok(server) = scene.serve(&data) else {
+    harness.shell(&format!("{SAME}; {way}"))?;
+    let Ok(server) = harness.serve(&data) else {
         return Ok(None);
     };
     let repeats = tokens(&server, "again", 1)?
@@ -193,10 +197,10 @@ fn put_back(scene: &Scene, name: &str, way: &str, at_rest: bool) -> Result<Optio
     Ok(Some(repeats))
 }
 
-fn directory_deleted(scene: &Scene) -> Result<Outcome, String> {
-    let mut server = scene.serve("data")?;
+fn directory_deleted(harness: &Harness) -> Result<Outcome, String> {
+    let mut server = harness.serve("data")?;
     let issued = tokens(&server, "before", 3)?;
-    std::fs::remove_dir_all(scene.path("data")).map_err(text)?;
+    std::fs::remove_dir_all(harness.path("data")).map_err(text)?;
     let mut after = 0;
     let stopped = until(Duration::from_secs(20), || {
         let lock = format!("after-{after}");
@@ -206,10 +210,10 @@ fn directory_deleted(scene: &Scene) -> Result<Outcome, String> {
     let says = if stopped {
         "stopped by itself"
     } else {
-        "runs on and says that it serves"
+        "keeps running and reports that it serves"
     };
     drop(server);
-    let again = tokens(&scene.serve("data")?, "again", 1)?;
+    let again = tokens(&harness.serve("data")?, "again", 1)?;
     let repeated = again.intersection(&issued).count();
     Ok(Outcome::measured(
         stopped,
@@ -220,59 +224,59 @@ fn directory_deleted(scene: &Scene) -> Result<Outcome, String> {
     ))
 }
 
-fn backup_too_early(scene: &Scene) -> Result<Outcome, String> {
-    let rounds = scene.amount(12, 3);
+fn backup_too_early(harness: &Harness) -> Result<Outcome, String> {
+    let rounds = harness.amount(12, 3);
     let mut missing = 0;
     for round in 0..rounds {
         let data = format!("data-{round}");
-        let server = scene.serve(&data)?;
+        let server = harness.serve(&data)?;
         http::grant(server.address, "first", "c", 3_600_000)?;
-        missing += usize::from(locks_in_backup(scene, &data, &format!("live-{round}"))? < 1);
+        missing += usize::from(locks_in_backup(harness, &data, &format!("live-{round}"))? < 1);
         http::grant(server.address, "second", "c", 3_600_000)?;
         drop(server);
-        missing += usize::from(locks_in_backup(scene, &data, &format!("killed-{round}"))? < 2);
+        missing += usize::from(locks_in_backup(harness, &data, &format!("killed-{round}"))? < 2);
     }
     Ok(Outcome::measured(
         missing == 0,
         format!(
-            "{missing} of {} backups without the grant acknowledged before",
+            "{missing} of {} backups lack the grant acknowledged before them",
             2 * rounds
         ),
         "0",
     ))
 }
 
-/// Takes a backup, restores it, and says how many locks are held in it.
-fn locks_in_backup(scene: &Scene, data: &str, name: &str) -> Result<u64, String> {
-    let path = |name: &str| scene.path(name).display().to_string();
+/// Takes a backup, restores it, and returns how many locks are held in it.
+fn locks_in_backup(harness: &Harness, data: &str, name: &str) -> Result<u64, String> {
+    let path = |name: &str| harness.path(name).display().to_string();
     let (backup, restored) = (
         path(&format!("{name}-backup")),
         path(&format!("{name}-new")),
     );
-    let output = scene.run(&["backup", &backup, "--data", &path(data), "--json"])?;
+    let output = harness.run(&["backup", &backup, "--data", &path(data), "--json"])?;
     if !output.status.success() {
         return Err(format!(
             "no backup: {}",
             String::from_utf8_lossy(&output.stderr)
         ));
     }
-    let output = scene.run(&["restore", &backup, "--data", &restored, "--json"])?;
+    let output = harness.run(&["restore", &backup, "--data", &restored, "--json"])?;
     let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let locks = said["locks"].as_u64();
     locks.ok_or_else(|| format!("no restore: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-fn torn_tail_told_wrong(scene: &Scene) -> Result<Outcome, String> {
-    let server = scene.serve("data")?;
+fn torn_tail_misreported(harness: &Harness) -> Result<Outcome, String> {
+    let server = harness.serve("data")?;
     let mut connection = http::Connection::to(server.address)?;
     for lock in ["a", "b", "c"] {
         connection.acquire(lock, "c", 3_600_000)?;
     }
     server.process.send(Signal::KILL);
     drop(server);
-    damage_last_frame(&scene.path("data"))?;
-    let data = scene.path("data");
-    let (figure, held) = match scene.start(&Start::new("serve", &data)) {
+    damage_last_frame(&harness.path("data"))?;
+    let data = harness.path("data");
+    let (figure, held) = match harness.start(&Start::new("serve", &data)) {
         Err(why) => (format!("refused: {why}"), true),
         Ok(server) => {
             let log = server.log();

@@ -1,11 +1,11 @@
-//! Rows 19 and 20: tokens that leap, and rejections that nobody sees.
+//! Rows 19 and 20: tokens that jump, and rejections that nobody sees.
 
 use std::net::SocketAddr;
 
 use serde_json::json;
 
+use super::harness::Harness;
 use super::http::{self, JSON, Reply};
-use super::scene::Scene;
 use super::upstream::Upstream;
 use super::{Attack, Outcome};
 
@@ -13,7 +13,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "jump-poisons-fence",
         row: 19,
-        does: "one claim leaps as far as the store admits; how many use up the range",
+        does: "one claim jumps as far as the store admits; how many claims exhaust the range",
         bounds: "24 claims",
         run: jump,
     },
@@ -31,13 +31,13 @@ fn claim(to: SocketAddr, resource: &str, token: u64) -> Result<Reply, String> {
     http::ask(to, "POST", "/v1/storage/claim", &JSON, &body)
 }
 
-fn jump(scene: &Scene) -> Result<Outcome, String> {
-    let store = scene.store("store")?;
+fn jump(harness: &Harness) -> Result<Outcome, String> {
+    let store = harness.store("store")?;
     for bits in (30..53).rev() {
         let resource = format!("r{bits}");
         let first = claim(store.address, &resource, 1)?;
         if first.status != 200 {
-            return Err(format!("the first claim was answered {}", first.status));
+            return Err(format!("the first claim got {}", first.status));
         }
         if claim(store.address, &resource, 1 + (1 << bits))?.status != 200 {
             continue;
@@ -59,11 +59,11 @@ fn jump(scene: &Scene) -> Result<Outcome, String> {
     ))
 }
 
-/// A restore leaps by up to 2^46 (`palisade_core::limits::restore_leap`); more than that is a gift.
+/// A restore leaps by up to 2^46 (`palisade_core::limits::restore_leap`); a fence must not admit much more.
 const LEAST: u64 = 128;
 
-fn uncounted(scene: &Scene) -> Result<Outcome, String> {
-    let store = scene.store("store")?;
+fn uncounted(harness: &Harness) -> Result<Outcome, String> {
+    let store = harness.store("store")?;
     claim(store.address, "r", 3)?;
     let body = json!({"resource_id": "r",
         "write_payload": {"mutation_type": "PUT", "file_path": "/f", "bytes": "QUFB"}});
@@ -77,7 +77,7 @@ fn uncounted(scene: &Scene) -> Result<Outcome, String> {
         )
     };
     let (at_store, logged_store) = count(store.address, || store.log(), write)?;
-    let upstream = match Upstream::start(scene)? {
+    let upstream = match Upstream::start(harness)? {
         Some(upstream) => upstream,
         None => {
             return Ok(Outcome::not_run(
@@ -85,12 +85,12 @@ fn uncounted(scene: &Scene) -> Result<Outcome, String> {
             ));
         }
     };
-    let gateway = upstream.gateway(scene, "gateway", &[])?;
+    let gateway = upstream.gateway(harness, "gateway", &[])?;
     let token = [("x-fencing-token", "3")];
     http::ask(gateway.address, "PUT", "/accounts/7", &token, "x")?;
     let admin = gateway.said["admin"].as_str().unwrap_or_default();
     let admin = admin.trim_start_matches("http://").parse();
-    let admin: SocketAddr = admin.map_err(|_| "the gateway did not say where its admin port is")?;
+    let admin: SocketAddr = admin.map_err(|_| "the gateway did not print its admin port")?;
     let write = || http::ask(gateway.address, "PUT", "/accounts/7", &[], "x");
     let (at_gateway, logged_gateway) = count(admin, || gateway.log(), write)?;
     Ok(Outcome::measured(
@@ -103,7 +103,7 @@ fn uncounted(scene: &Scene) -> Result<Outcome, String> {
     ))
 }
 
-/// Six times a write without a token: by how much the counters of rejections grew, and how many lines the log got.
+/// Sends six writes without a token: by how much the rejection counters grew, and how many lines the log got.
 fn count(
     metrics: SocketAddr,
     log: impl Fn() -> String,
@@ -121,10 +121,7 @@ fn count(
     for _ in 0..6 {
         let reply = write()?;
         if reply.status != 428 {
-            return Err(format!(
-                "a write without a token was answered {}",
-                reply.status
-            ));
+            return Err(format!("a write without a token got {}", reply.status));
         }
     }
     let logged = (log().lines().count() - lines) as u64;

@@ -1,10 +1,10 @@
-//! Rows 15 – 18: the fence in front of an HTTP API, gone round.
+//! Rows 15 – 18: ways around the fence in front of an HTTP API.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::harness::{Harness, Program, elapsed, now, pause, until};
 use super::http::{self, Connection, Reply};
-use super::scene::{Program, Scene, elapsed, now, pause, until};
 use super::upstream::Upstream;
 use super::{Attack, Outcome, named};
 
@@ -12,7 +12,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "gateway-spellings",
         row: 15,
-        does: "a stale token writes to an account under names that the upstream reads as the same",
+        does: "a stale token writes to an account under names that the upstream treats as equal",
         bounds: "14 spellings",
         run: spellings,
     },
@@ -33,21 +33,21 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "gateway-503",
         row: 18,
-        does: "the upstream answers 503 and carries the write out 1.5 s later, when a successor has claimed",
+        does: "the upstream answers 503 and executes the write 1.5 s later, after a successor has claimed",
         bounds: "30 s",
         run: early_503,
     },
 ];
 
-/// An upstream with a gateway in front, or why there is none.
+/// An upstream with a gateway in front, or the reason why it cannot run.
 fn fenced(
-    scene: &Scene,
+    harness: &Harness,
     settings: &[&str],
 ) -> Result<Result<(Upstream, Program), Outcome>, String> {
-    match Upstream::start(scene)? {
+    match Upstream::start(harness)? {
         None => Ok(Err(Outcome::not_run(NO_UPSTREAM))),
         Some(upstream) => {
-            let gateway = upstream.gateway(scene, "gateway", settings)?;
+            let gateway = upstream.gateway(harness, "gateway", settings)?;
             Ok(Ok((upstream, gateway)))
         }
     }
@@ -64,19 +64,16 @@ fn tokened(
     http::ask(to, method, path, &[("x-fencing-token", &token)], body)
 }
 
-/// Fails where the way that is meant to be taken does not work: then an attack that fails shows nothing.
+/// Fails if the legitimate request does not work: otherwise a failed attack would prove nothing.
 fn control(reply: &Reply, expected: u16) -> Result<(), String> {
     match reply.status == expected {
         true => Ok(()),
-        false => Err(format!(
-            "a control was answered {}: {}",
-            reply.status, reply.body
-        )),
+        false => Err(format!("a control got {}: {}", reply.status, reply.body)),
     }
 }
 
-fn spellings(scene: &Scene) -> Result<Outcome, String> {
-    let (upstream, gateway) = match fenced(scene, &[])? {
+fn spellings(harness: &Harness) -> Result<Outcome, String> {
+    let (upstream, gateway) = match fenced(harness, &[])? {
         Ok(fenced) => fenced,
         Err(outcome) => return Ok(outcome),
     };
@@ -89,7 +86,7 @@ fn spellings(scene: &Scene) -> Result<Outcome, String> {
     ];
     let mut overwritten = Vec::new();
     for spelling in all {
-        // A refusal may also be a closed connection.
+        // A closed connection also counts as a refusal.
         let _ = tokened(to, "PUT", &format!("/accounts/{spelling}"), 5, "stale");
         if upstream.value(7)? != "current" {
             overwritten.push(spelling);
@@ -108,9 +105,9 @@ fn spellings(scene: &Scene) -> Result<Outcome, String> {
     ))
 }
 
-fn hidden_writes(scene: &Scene) -> Result<Outcome, String> {
+fn hidden_writes(harness: &Harness) -> Result<Outcome, String> {
     let hidden = "PUT /accounts/7 HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nstale";
-    let Some(upstream) = Upstream::start(scene)? else {
+    let Some(upstream) = Upstream::start(harness)? else {
         return Ok(Outcome::not_run(NO_UPSTREAM));
     };
     let body = |method: &'static str| (method, None, hidden);
@@ -128,8 +125,8 @@ fn hidden_writes(scene: &Scene) -> Result<Outcome, String> {
     .into_iter()
     .enumerate()
     {
-        // A gateway of its own for each: one that let a request through that it did not see answers out of step.
-        let gateway = upstream.gateway(scene, &format!("gateway-{at}"), &[])?;
+        // A new gateway for each attack: after a request that it did not see, a gateway's answers are out of step.
+        let gateway = upstream.gateway(harness, &format!("gateway-{at}"), &[])?;
         let to = gateway.address;
         control(&tokened(to, "PUT", "/accounts/7", 10, "current")?, 200)?;
         control(&http::ask(to, "PUT", "/accounts/7", &[], "x")?, 428)?;
@@ -141,7 +138,7 @@ fn hidden_writes(scene: &Scene) -> Result<Outcome, String> {
         {
             let _ = connection.head();
         }
-        // The upstream reads it as its next request, after it has answered the first.
+        // The upstream reads the body as its next request, after it has answered the first.
         let overwritten = || upstream.value(7).is_ok_and(|value| value != "current");
         if until(Duration::from_millis(500), overwritten) {
             written.push(header.map_or(method, |(name, _)| name));
@@ -160,7 +157,7 @@ fn hidden_writes(scene: &Scene) -> Result<Outcome, String> {
 
 const NO_UPSTREAM: &str = "python3 is not installed: an upstream is needed";
 
-/// Every time-out of the gateway at 3 s or less.
+/// Sets every time-out of the gateway to 3 s or less.
 const TIMES: [&str; 10] = [
     "--wait",
     "1s",
@@ -174,8 +171,8 @@ const TIMES: [&str; 10] = [
     "3s",
 ];
 
-fn stopped_client(scene: &Scene) -> Result<Outcome, String> {
-    let (_upstream, gateway) = match fenced(scene, &TIMES)? {
+fn stopped_client(harness: &Harness) -> Result<Outcome, String> {
+    let (_upstream, gateway) = match fenced(harness, &TIMES)? {
         Ok(fenced) => fenced,
         Err(outcome) => return Ok(outcome),
     };
@@ -193,12 +190,12 @@ fn stopped_client(scene: &Scene) -> Result<Outcome, String> {
     let (second, refused_second) = successor(to, "/accounts/8", || {
         if elapsed(last) > Duration::from_secs(2) {
             last = now();
-            // It may have been cut off by now, as it should.
+            // The connection may have been cut by now, as intended.
             let _ = slow.send_raw(b"x");
         }
         Ok(())
     })?;
-    let told = |time: Option<Duration>, refused: u32| match time {
+    let describe = |time: Option<Duration>, refused: u32| match time {
         Some(time) => format!(
             "admitted after {:.0} s and {refused} refusals",
             time.as_secs_f64()
@@ -212,8 +209,8 @@ fn stopped_client(scene: &Scene) -> Result<Outcome, String> {
         first.is_some() && second.is_some(),
         format!(
             "unread answer: {}; slow request: {}",
-            told(first, refused_first),
-            told(second, refused_second)
+            describe(first, refused_first),
+            describe(second, refused_second)
         ),
         format!(
             "admitted within {} s, with all time-outs at 3 s",
@@ -224,7 +221,7 @@ fn stopped_client(scene: &Scene) -> Result<Outcome, String> {
 
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// A successor that claims until it is admitted: when that was, and how often it was refused before.
+/// A successor that claims until it is admitted: after what time, and after how many refusals.
 fn successor(
     to: SocketAddr,
     path: &str,
@@ -243,8 +240,8 @@ fn successor(
     Ok((None, refused))
 }
 
-fn early_503(scene: &Scene) -> Result<Outcome, String> {
-    let (upstream, gateway) = match fenced(scene, &["--settle", "4s", "--wait", "8s"])? {
+fn early_503(harness: &Harness) -> Result<Outcome, String> {
+    let (upstream, gateway) = match fenced(harness, &["--settle", "4s", "--wait", "8s"])? {
         Ok(fenced) => fenced,
         Err(outcome) => return Ok(outcome),
     };
@@ -262,13 +259,13 @@ fn early_503(scene: &Scene) -> Result<Outcome, String> {
         return Err("the successor was never admitted".to_owned());
     }
     let after = elapsed(begun);
-    // What was answered 503 takes effect 1.5 s after it was sent.
+    // A write that got 503 takes effect 1.5 s after it was sent.
     pause(Duration::from_secs(2));
     let value = upstream.value(7)?;
     Ok(Outcome::measured(
         value == "current",
         format!(
-            "after {}, the successor was admitted after {:.1} s; the account is {value:?} in the end",
+            "after {}, the successor was admitted after {:.1} s; the account ends as {value:?}",
             early.status,
             after.as_secs_f64()
         ),

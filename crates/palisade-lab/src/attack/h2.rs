@@ -1,24 +1,24 @@
-//! HTTP/2 as an attacker writes it: frames, with headers that are spelled out.
+//! HTTP/2 for attacks: raw frames and uncompressed headers.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::scene::text;
+use super::harness::text;
 
-/// A connection that speaks just enough of HTTP/2.
+/// A connection that speaks the necessary minimum of HTTP/2.
 pub(super) struct Connection {
     stream: TcpStream,
     host: String,
     next: u32,
-    /// What the other side lets through on the connection, and at first on a stream.
+    /// How many bytes the peer accepts on the connection, and initially on each stream.
     window: i64,
     stream_window: i64,
-    /// What came and is not a whole frame yet.
+    /// Received bytes that are not a whole frame yet.
     pending: Vec<u8>,
 }
 
-/// A frame that came.
+/// A received frame.
 pub(super) struct Frame {
     pub(super) kind: u8,
     pub(super) flags: u8,
@@ -38,7 +38,7 @@ const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 
 impl Connection {
-    /// Opens it and says how much of an answer this side takes unread on each stream.
+    /// Opens a connection and announces how many unread bytes this side accepts on each stream.
     pub(super) fn to(address: SocketAddr, takes: u32) -> Result<Connection, String> {
         let mut stream = TcpStream::connect(address).map_err(text)?;
         stream
@@ -56,13 +56,13 @@ impl Connection {
             stream_window: 65_535,
             pending: Vec::new(),
         };
-        // SETTINGS_INITIAL_WINDOW_SIZE is 4.
+        // 4 is SETTINGS_INITIAL_WINDOW_SIZE.
         let settings = [&[0, 4][..], &takes.to_be_bytes()].concat();
         connection.frame(SETTINGS, 0, 0, &settings)?;
         Ok(connection)
     }
 
-    /// Opens a call of gRPC and leaves its body open.
+    /// Starts a gRPC call and leaves its body open.
     pub(super) fn call(&mut self, path: &str) -> Result<u32, String> {
         let host = self.host.clone();
         let mut block = Vec::new();
@@ -74,7 +74,7 @@ impl Connection {
             ("content-type", "application/grpc"),
             ("te", "trailers"),
         ] {
-            // A literal without an index, its name spelled out, neither of them compressed.
+            // A literal without an index, with its name in full; nothing is compressed.
             block.push(0);
             for part in [name, value] {
                 block.push(u8::try_from(part.len()).unwrap_or(0x7e) & 0x7f);
@@ -92,7 +92,7 @@ impl Connection {
         self.frame(DATA, u8::from(end), stream, bytes)
     }
 
-    /// A whole gRPC message as the last of the body.
+    /// Sends a whole gRPC message as the end of the body.
     pub(super) fn message(&mut self, stream: u32, message: &[u8]) -> Result<(), String> {
         let length = u32::try_from(message.len()).map_err(text)?;
         let body = [&[0][..], &length.to_be_bytes(), message].concat();
@@ -107,9 +107,9 @@ impl Connection {
             .map_err(text)
     }
 
-    /// The frames that have come until now, or within this time. An error when the connection is over.
+    /// The frames that have arrived or arrive within this time. An error if the connection is over.
     pub(super) fn frames(&mut self, within: Duration) -> Result<Vec<Frame>, String> {
-        // A time-out of none would be for ever.
+        // A time-out of zero would wait for ever.
         let within = within.max(Duration::from_millis(1));
         self.stream.set_read_timeout(Some(within)).map_err(text)?;
         let mut bytes = vec![0; 64 << 10];
@@ -145,7 +145,7 @@ impl Connection {
         })
     }
 
-    /// Does what the protocol asks for.
+    /// Reacts as the protocol requires.
     fn note(&mut self, frame: &Frame) -> Result<(), String> {
         let number = |at: usize| {
             let bytes = frame.payload.get(at..at + 4)?;

@@ -1,4 +1,4 @@
-//! HTTP/1.1 as an attacker writes it: every byte of the request is the caller's, nothing is made canonical.
+//! HTTP/1.1 for attacks: the caller determines every byte of a request, and nothing is made canonical.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use serde_json::{Value, json};
 
-use super::scene::text;
+use super::harness::text;
 
 /// An answer, read to its end.
 #[derive(Debug)]
@@ -17,16 +17,16 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// The body as JSON; null where it is none.
+    /// The body as JSON; null if it is not JSON.
     pub(super) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_default()
     }
 }
 
-/// How long an answer may take that should come at once.
+/// The time limit of an answer that should come at once.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A connection on which one request follows the other.
+/// A connection for one request after the other.
 pub(super) struct Connection {
     stream: BufReader<TcpStream>,
     host: String,
@@ -38,7 +38,7 @@ impl Connection {
         Connection::over(stream, address)
     }
 
-    /// From another address of this machine.
+    /// Connects from another address of this machine.
     pub(super) fn from(source: Ipv4Addr, address: SocketAddr) -> Result<Connection, String> {
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None).map_err(text)?;
         bind(&socket, &SocketAddr::from((source, 0))).map_err(text)?;
@@ -56,7 +56,7 @@ impl Connection {
         })
     }
 
-    /// Sends a request with a length where there is a body, and with the right `Host` where none is given.
+    /// Sends a request; adds the length of a body, and the right `Host` if none is given.
     pub(super) fn send(
         &mut self,
         method: &str,
@@ -84,12 +84,12 @@ impl Connection {
         stream.write_all(request.as_bytes()).map_err(text)
     }
 
-    /// Bytes as they are.
+    /// Sends raw bytes.
     pub(super) fn send_raw(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.stream.get_mut().write_all(bytes).map_err(text)
     }
 
-    /// Reads one answer. That to a HEAD request is not understood.
+    /// Reads one answer. It cannot parse the answer to a HEAD request.
     pub(super) fn receive(&mut self) -> Result<Reply, String> {
         let headers = self.head()?;
         let status = headers.split(' ').nth(1).and_then(|word| word.parse().ok());
@@ -128,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// One line, without its end, that comes within this time.
+    /// One line, without its end, that arrives within this time.
     pub(super) fn line(&mut self, within: Duration) -> Result<String, String> {
         let stream = self.stream.get_ref();
         stream.set_read_timeout(Some(within)).map_err(text)?;
@@ -177,7 +177,7 @@ impl Connection {
     }
 }
 
-/// The value of a header in a head in lower case.
+/// The value of a header in a lower-case head.
 pub(super) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| {
         let (found, value) = line.split_once(':')?;
@@ -187,7 +187,7 @@ pub(super) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
 
 pub(super) const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
 
-/// One request on a connection of its own.
+/// One request on its own connection.
 pub(super) fn ask(
     to: SocketAddr,
     method: &str,
@@ -202,7 +202,7 @@ pub(super) fn get(to: SocketAddr, target: &str) -> Result<Reply, String> {
     ask(to, "GET", target, &[], "")
 }
 
-/// Acquires a lock that is free; its token.
+/// Acquires a free lock and returns the token.
 pub(super) fn grant(to: SocketAddr, lock: &str, client: &str, ttl_ms: u64) -> Result<u64, String> {
     let reply = Connection::to(to)?.acquire(lock, client, ttl_ms)?;
     let token = reply.json()["fencing_token"].as_u64();

@@ -1,12 +1,12 @@
-//! Rows 22 and 23: `palisade run` under signals, and what its job gets to see.
+//! Rows 22 and 23: `palisade run` under signals, and what its job can see.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use super::harness::{Harness, elapsed, now, pause, text, until};
 use super::http;
-use super::scene::{Scene, elapsed, now, pause, text, until};
 use super::{Attack, Outcome};
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -30,16 +30,16 @@ fn words(parts: &[&str]) -> Vec<String> {
     parts.iter().map(|part| (*part).to_owned()).collect()
 }
 
-fn run_stopped_at_renewal(scene: &Scene) -> Result<Outcome, String> {
-    let server = scene.serve("data")?;
-    let rounds = scene.amount(10, 3);
-    let (mut wrong, mut told) = (0, Vec::new());
+fn run_stopped_at_renewal(harness: &Harness) -> Result<Outcome, String> {
+    let server = harness.serve("data")?;
+    let rounds = harness.amount(10, 3);
+    let (mut wrong, mut endings) = (0, Vec::new());
     for round in 0..rounds {
         let lock = format!("job-{round}");
-        let lost = scene.path(&format!("lost-{round}"));
+        let lost = harness.path(&format!("lost-{round}"));
         let hook = format!("touch {}", lost.display());
         let url = server.url();
-        let binary = scene.binary.display().to_string();
+        let binary = harness.binary.display().to_string();
         let line = [
             &binary,
             "run",
@@ -56,7 +56,7 @@ fn run_stopped_at_renewal(scene: &Scene) -> Result<Outcome, String> {
             "sleep",
             "600",
         ];
-        let mut run = scene.other(&words(&line), &[], |_| {})?;
+        let mut run = harness.other(&words(&line), &[], |_| {})?;
         let mut last = u64::MAX;
         let mut watch = http::Connection::to(server.address)?;
         let mut remaining = || {
@@ -65,7 +65,7 @@ fn run_stopped_at_renewal(scene: &Scene) -> Result<Outcome, String> {
         };
         let granted = until(Duration::from_secs(20), || remaining().is_some());
         let begun = now();
-        // The renewal comes at a third of the lease, and makes what is left larger.
+        // The renewal comes at a third of the lease and increases the remaining time.
         let mut renewed = false;
         while granted && !renewed && elapsed(begun) < Duration::from_secs(5) {
             let left = remaining().unwrap_or(0);
@@ -74,27 +74,27 @@ fn run_stopped_at_renewal(scene: &Scene) -> Result<Outcome, String> {
         if !renewed {
             return Err(format!(
                 "no renewal was seen: {}",
-                scene.others_last_words()
+                harness.others_last_words()
             ));
         }
-        // It has the acknowledgement then, or is about to, and its watchdog does not know of it yet.
+        // It has the acknowledgement now, or soon will, and its watchdog does not know about it yet.
         run.stop();
-        // Old deadline: 4 s after the grant; new one: a third of that later.
+        // The old deadline is 4 s after the grant; the new one is a third of that later.
         pause(Duration::from_millis(4_600).saturating_sub(elapsed(begun)));
-        run.go_on();
-        // Either the job goes on, or it is said to be lost.
+        run.resume();
+        // Either the job continues, or it is reported as lost.
         until(Duration::from_secs(3), || run.is_over());
         let status = run.status().and_then(|status| status.code());
         let word = match (status, lost.exists()) {
-            (None, _) => "the job goes on".to_owned(),
+            (None, _) => "the job continues".to_owned(),
             (Some(123), true) => "lost (123, with the hook)".to_owned(),
             (Some(code), hook) => {
                 wrong += 1;
                 format!("{code}, hook {}", if hook { "run" } else { "not run" })
             }
         };
-        if !told.contains(&word) {
-            told.push(word);
+        if !endings.contains(&word) {
+            endings.push(word);
         }
         run.send(Signal::TERM);
         until(Duration::from_secs(10), || run.is_over());
@@ -102,14 +102,14 @@ fn run_stopped_at_renewal(scene: &Scene) -> Result<Outcome, String> {
     Ok(Outcome::measured(
         wrong == 0,
         format!(
-            "{wrong} of {rounds} took its own kill for the job's end: {}",
-            told.join("; ")
+            "{wrong} of {rounds} mistook their own kill for the job's end: {}",
+            endings.join("; ")
         ),
-        "the job goes on, or 123 and the hook",
+        "the job continues, or 123 and the hook",
     ))
 }
 
-fn password_in_environment(scene: &Scene) -> Result<Outcome, String> {
+fn password_in_environment(harness: &Harness) -> Result<Outcome, String> {
     const PASSWORD: &str = "correct-horse";
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
     let port = port.map_err(text)?.port().to_string();
@@ -124,7 +124,7 @@ fn password_in_environment(scene: &Scene) -> Result<Outcome, String> {
         "--save",
         "",
     ];
-    let redis = scene.other(&words(&line), &[], |_| {});
+    let redis = harness.other(&words(&line), &[], |_| {});
     let there = until(Duration::from_secs(10), || {
         std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_ok()
     });
@@ -134,11 +134,11 @@ fn password_in_environment(scene: &Scene) -> Result<Outcome, String> {
         ));
     };
     let url = format!("redis://:{PASSWORD}@127.0.0.1:{port}");
-    let (tell, lines) = channel();
-    let binary = scene.binary.display().to_string();
+    let (sender, lines) = channel();
+    let binary = harness.binary.display().to_string();
     let run = words(&[&binary, "run", "job", "--ttl", "10s", "--", "env"]);
-    let mut run = scene.other(&run, &[("PALISADE_AUTHORITY", &url)], move |line| {
-        drop(tell.send(line));
+    let mut run = harness.other(&run, &[("PALISADE_AUTHORITY", &url)], move |line| {
+        drop(sender.send(line));
     })?;
     if !until(Duration::from_secs(20), || run.is_over()) {
         return Err("palisade run did not end".to_owned());
@@ -150,7 +150,7 @@ fn password_in_environment(scene: &Scene) -> Result<Outcome, String> {
     {
         return Err(format!(
             "the job did not run: {}",
-            scene.others_last_words()
+            harness.others_last_words()
         ));
     }
     let found: Vec<_> = seen.iter().filter(|line| line.contains(PASSWORD)).collect();
@@ -161,7 +161,7 @@ fn password_in_environment(scene: &Scene) -> Result<Outcome, String> {
     Ok(Outcome::measured(
         found.is_empty(),
         match names.is_empty() {
-            true => "the password is in no variable of the job".to_owned(),
+            true => "no variable of the job has the password".to_owned(),
             false => format!("the password is in {}", names.join(", ")),
         },
         "in none",

@@ -4,29 +4,29 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
+use super::harness::Harness;
 use super::http::{self, JSON};
-use super::scene::Scene;
 use super::{Attack, Outcome, h2, named};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "dns-rebinding",
         row: 23,
-        does: "a page of another host, whose name leads here, breaks a lock through a visitor's browser",
+        does: "a page of another host, whose name points here, breaks a lock through a visitor's browser",
         bounds: "4 requests",
         run: dns_rebinding,
     },
     Attack {
         name: "json-oddities",
         row: 24,
-        does: "arrays as bodies, doubled members, %zz, 1000.0, unknown parameters; what a grant says of its time",
+        does: "arrays as bodies, duplicate members, %zz, 1000.0, unknown parameters; what a grant says about its time",
         bounds: "14 requests",
         run: json_oddities,
     },
 ];
 
-fn dns_rebinding(scene: &Scene) -> Result<Outcome, String> {
-    let server = scene.serve("data")?;
+fn dns_rebinding(harness: &Harness) -> Result<Outcome, String> {
+    let server = harness.serve("data")?;
     let mut broken = Vec::new();
     let strangers = ["evil.example", "evil.example:7420"];
     for (at, host) in strangers.into_iter().enumerate() {
@@ -39,7 +39,7 @@ fn dns_rebinding(scene: &Scene) -> Result<Outcome, String> {
         if http::ask(server.address, "POST", &target, &headers, &body)?.status == 200 {
             broken.push(host);
         } else if http::ask(server.address, "POST", &target, &JSON, &body)?.status != 200 {
-            return Err("the control, with the server's own name, was refused as well".to_owned());
+            return Err("the control, with the server's own name, was refused too".to_owned());
         }
     }
     Ok(Outcome::measured(
@@ -54,9 +54,9 @@ fn dns_rebinding(scene: &Scene) -> Result<Outcome, String> {
     ))
 }
 
-fn json_oddities(scene: &Scene) -> Result<Outcome, String> {
-    let server = scene.serve("data")?;
-    let store = scene.store("store")?;
+fn json_oddities(harness: &Harness) -> Result<Outcome, String> {
+    let server = harness.serve("data")?;
+    let store = harness.store("store")?;
     let mut wrong = Vec::new();
     let mut count = 0;
     let mut expect =
@@ -65,7 +65,7 @@ fn json_oddities(scene: &Scene) -> Result<Outcome, String> {
             let answered = http::ask(to, method, target, &JSON, body);
             let answered = answered.map_or(0, |reply| reply.status);
             if answered != status {
-                wrong.push(format!("{name} is answered {answered}, not {status}"));
+                wrong.push(format!("{name} gets {answered}, not {status}"));
             }
         };
     let acquire = |lock: &str| format!("/v1/locks/{lock}/acquire");
@@ -80,7 +80,7 @@ fn json_oddities(scene: &Scene) -> Result<Outcome, String> {
         400,
     );
     let doubled = r#"{"client_id":"c","client_id":"d","lease_duration_ms":1000}"#;
-    expect(s, "a doubled member", "POST", &acquire("b"), doubled, 400);
+    expect(s, "a duplicate member", "POST", &acquire("b"), doubled, 400);
     let float = r#"{"client_id":"c","lease_duration_ms":60000.0}"#;
     expect(
         s,
@@ -129,7 +129,7 @@ fn json_oddities(scene: &Scene) -> Result<Outcome, String> {
     let doubled = put(r#","fencing_token":2"#);
     expect(
         t,
-        "a doubled member at the store",
+        "a duplicate member at the store",
         "POST",
         "/v1/storage/claim",
         &doubled,
@@ -154,21 +154,19 @@ fn json_oddities(scene: &Scene) -> Result<Outcome, String> {
     count += 1;
     let status = undecodable(s)?;
     if status != "3" {
-        wrong.push(format!(
-            "an undecodable protobuf is answered {status}, not 3"
-        ));
+        wrong.push(format!("an undecodable protobuf gets {status}, not 3"));
     }
     Ok(Outcome::measured(
         wrong.is_empty(),
         match wrong.is_empty() {
-            true => format!("{count} of {count} as they should be"),
+            true => format!("{count} of {count} correct"),
             false => format!("{} of {count} wrong: {}", wrong.len(), wrong.join("; ")),
         },
         "none wrong",
     ))
 }
 
-/// The status of gRPC for a message that is none.
+/// The gRPC status for bytes that are not a message.
 fn undecodable(to: SocketAddr) -> Result<String, String> {
     let mut connection = h2::Connection::to(to, 65_535)?;
     let stream = connection.call("/palisade.v1.Locks/Acquire")?;
@@ -181,15 +179,15 @@ fn undecodable(to: SocketAddr) -> Result<String, String> {
             }
         }
     }
-    Err("a message that is none was not answered".to_owned())
+    Err("bytes that are not a message got no answer".to_owned())
 }
 
-/// The value of `grpc-status` in a block of headers that is compressed only by the code of letters: every status is
-/// one or two digits after the name, be they plain or coded.
+/// The value of `grpc-status` in a header block whose only compression is the Huffman code: every status is one or two
+/// digits after the name, both plain or coded.
 fn grpc_status(block: &[u8]) -> String {
-    // `grpc-status` in the code of letters of RFC 7541, which has no entry for it in the static table.
+    // `grpc-status` in the Huffman code of RFC 7541, whose static table has no entry for it.
     const CODED: [u8; 8] = [0x9a, 0xca, 0xc8, 0xb2, 0x12, 0x34, 0xda, 0x8f];
-    // Digits 0 – 9 alone, padded to a byte: five bits for 0, 1 and 2, six for the others.
+    // Only digits, padded to a byte: five bits for 0, 1 and 2, six for the others.
     let coded = |byte: u8| match byte {
         0x07 => "0",
         0x0f => "1",

@@ -1,11 +1,11 @@
-//! Rows 6 and 12: memory that one stranger can make the server take.
+//! Rows 6 and 12: memory that one stranger can make the server use.
 
 use std::time::Duration;
 
 use palisade_proto::v1;
 use prost::Message as _;
 
-use super::scene::{Program, Scene, pause};
+use super::harness::{Harness, Program, pause};
 use super::{Attack, Outcome, h2, http, plain};
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -25,24 +25,24 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Where an attack stops, so that it does not fell this machine too.
+/// Where an attack stops, so that it does not exhaust this machine's memory.
 const ENOUGH_MIB: u64 = 1_536;
 
-/// What one stranger may cost. A page of the listing that is used here has about 250 KB.
+/// How much memory one stranger may cost. A page of this listing has about 250 KB.
 const LIMIT_MIB: u64 = 256;
 
-/// A server that holds a thousand locks, and its memory then.
-fn filled(scene: &Scene, data: &str) -> Result<(Program, u64), String> {
-    let server = scene.serve(data)?;
+/// A server that holds a thousand locks, and its memory at that point.
+fn filled(harness: &Harness, data: &str) -> Result<(Program, u64), String> {
+    let server = harness.serve(data)?;
     plain::fill(server.address)?;
-    // The first listing takes what every later one needs as well.
+    // The first listing allocates what every later one needs too.
     http::get(server.address, "/v1/locks?limit=1000")?;
     let memory = server.memory_mib();
     Ok((server, memory))
 }
 
-fn listing_bomb(scene: &Scene) -> Result<Outcome, String> {
-    let time = Duration::from_secs(scene.amount(8, 4));
+fn listing_bomb(harness: &Harness) -> Result<Outcome, String> {
+    let time = Duration::from_secs(harness.amount(8, 4));
     let listings = |count| plain::frame((0..count).map(|_| plain::listing()).collect());
     let mut figures = Vec::new();
     let mut held = true;
@@ -52,17 +52,17 @@ fn listing_bomb(scene: &Scene) -> Result<Outcome, String> {
         ("4 MiB of empty requests", vec![[0x0a, 0].repeat(2 << 20)]),
     ];
     for (at, (name, frames)) in shapes.iter().enumerate() {
-        let (mut server, before) = filled(scene, &format!("data-{at}"))?;
+        let (mut server, before) = filled(harness, &format!("data-{at}"))?;
         let mut session = plain::Session::to(server.address)?;
         for frame in frames {
-            // A session that was ended for it cannot be written to.
+            // The server may have ended the session; then writing to it fails.
             if session.send(frame).is_err() {
                 break;
             }
         }
         let growth = server.growth_mib(before, ENOUGH_MIB, time);
         let alive = !server.process.is_over();
-        // The memory may be too much already: then nobody waits for the answer.
+        // If the memory is already too much, nobody waits for the answer.
         let serves = growth <= ENOUGH_MIB && server.serves();
         held &= growth <= LIMIT_MIB && serves;
         figures.push(format!(
@@ -75,19 +75,19 @@ fn listing_bomb(scene: &Scene) -> Result<Outcome, String> {
             }
         ));
     }
-    let limit = format!("{LIMIT_MIB} MiB each, and the server serves");
+    let limit = format!("{LIMIT_MIB} MiB each, and the server still serves");
     Ok(Outcome::measured(held, figures.join("; "), limit))
 }
 
-fn unread_answers(scene: &Scene) -> Result<Outcome, String> {
-    let time = Duration::from_secs(scene.amount(8, 4));
+fn unread_answers(harness: &Harness) -> Result<Outcome, String> {
+    let time = Duration::from_secs(harness.amount(8, 4));
     let listing = v1::ListRequest {
         limit: 1_000,
         ..v1::ListRequest::default()
     };
-    let (mut server, before) = filled(scene, "data-h2")?;
+    let (mut server, before) = filled(harness, "data-h2")?;
     let mut connection = h2::Connection::to(server.address, 0)?;
-    let streams = scene.amount(4_000, 2_000);
+    let streams = harness.amount(4_000, 2_000);
     for _ in 0..streams {
         let Ok(stream) = connection.call("/palisade.v1.Locks/List") else {
             break;
@@ -103,7 +103,7 @@ fn unread_answers(scene: &Scene) -> Result<Outcome, String> {
     let streamed = server.growth_mib(before, ENOUGH_MIB, time);
     drop(connection);
     drop(server);
-    let (mut server_1, before) = filled(scene, "data-h1")?;
+    let (mut server_1, before) = filled(harness, "data-h1")?;
     let mut connections = Vec::new();
     let request = "GET /v1/locks?limit=1000 HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
     for _ in 0..200 {
@@ -119,6 +119,6 @@ fn unread_answers(scene: &Scene) -> Result<Outcome, String> {
         format!(
             "{streams} streams of one connection: +{streamed} MiB; 200 connections: +{pipelined} MiB"
         ),
-        format!("{LIMIT_MIB} MiB each, and the server serves"),
+        format!("{LIMIT_MIB} MiB each, and the server still serves"),
     ))
 }

@@ -1,27 +1,27 @@
-//! The attacks from outside: each is a program against the release binary, with a figure and a limit.
+//! Attacks from outside: each is a program against the release binary, with a measured figure and a limit.
 //!
 //! ```text
-//!   attack ──► palisade serve · store · gateway · run      as processes, on ports and folders of their own
+//!   attack ──► palisade serve · store · gateway · run      as processes, with their own ports and folders
 //!      │                    │
-//!      └── a figure ◄───────┘  memory, descriptors, exit status, tokens that came twice, ratios to a control
+//!      └── a figure ◄───────┘  memory, descriptors, exit status, repeated tokens, ratios to a control
 //!            │
-//!            └► held · BROKEN · not run, because …
+//!            └► held · BROKEN · not run (and why)
 //! ```
 //!
-//! An attack takes no side: it says what it measured and what the limit is. No limit is an absolute time of
-//! something that should be fast. Each is bounded in time and in amount, and ends what it started.
+//! An attack only reports its measurement and the limit. No limit is an absolute time for something that should be
+//! fast. Each attack is bounded in time and in amount, and ends what it started.
 
 mod descriptors;
 mod directory;
 mod fence;
 mod gateway;
 mod h2;
+mod harness;
 mod http;
 mod job;
 mod json;
 mod memory;
 mod plain;
-mod scene;
 mod streams;
 mod time;
 mod upstream;
@@ -33,18 +33,18 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 
-use scene::{Scene, elapsed, now};
+use harness::{Harness, elapsed, now};
 
 /// One attack.
 struct Attack {
     name: &'static str,
-    /// The row of the list of holes that it came from (docs/lab.md).
+    /// Its row in the list of holes (docs/lab.md).
     row: u8,
     /// What it does, in one line.
     does: &'static str,
-    /// The least and the most that it takes, in words.
+    /// Its bounds in time and amount, in words.
     bounds: &'static str,
-    run: fn(&Scene) -> Result<Outcome, String>,
+    run: fn(&Harness) -> Result<Outcome, String>,
 }
 
 /// How an attack ended.
@@ -55,7 +55,7 @@ enum Outcome {
         limit: String,
         held: bool,
     },
-    /// This machine does not allow it. It proves nothing.
+    /// This machine does not allow the attack, so it proves nothing.
     NotRun { because: String },
 }
 
@@ -75,7 +75,7 @@ impl Outcome {
     }
 }
 
-/// What comes after a count: the names, if there are any.
+/// The names after a count, if there are any.
 fn named(names: &[&str]) -> String {
     match names {
         [] => String::new(),
@@ -102,20 +102,20 @@ fn all() -> impl Iterator<Item = &'static Attack> {
     attacks.into_iter()
 }
 
-/// Attacks the release binary from outside, and says what each attack achieved
+/// Attacks the release binary from outside and reports what each attack achieved
 #[derive(Debug, Args)]
 #[command(after_help = EXITS)]
 pub struct AttackArgs {
-    /// Which attacks; without a name all of them, one after the other
+    /// Which attacks to run; all of them by default, one after the other
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Say which there are, and stop
+    /// List the attacks and exit
     #[arg(long)]
     list: bool,
-    /// The amounts of a test, not those of the full run
+    /// Use the smaller amounts of a test
     #[arg(long)]
     short: bool,
-    /// The program under test. Without it the one beside this program
+    /// The program under test [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
     /// Print one line of JSON for each attack
@@ -123,11 +123,11 @@ pub struct AttackArgs {
     json: bool,
 }
 
-const EXITS: &str = "Exit status: 0 every attack that was run was held off; 1 one succeeded; 2 usage; 4 one could not \
-    be carried through. An attack that this machine does not allow is named as not run, and is no success.";
+const EXITS: &str = "Exit status: 0 every attack that ran was held off; 1 an attack succeeded; 2 usage; 4 an attack could not \
+    be completed. An attack that this machine does not allow is reported as not run and does not count as a success.";
 
 impl AttackArgs {
-    /// Runs them. The exit status is the one that the help tells.
+    /// Runs the attacks. The help lists the exit statuses.
     #[must_use]
     pub fn run(&self) -> ExitCode {
         if let Some(unknown) = self.names.iter().find(|name| !is_known(name)) {
@@ -165,7 +165,8 @@ impl AttackArgs {
                 println!("{} …", attack.name);
             }
             let begun = now();
-            let outcome = Scene::new(binary, self.short).and_then(|scene| (attack.run)(&scene));
+            let outcome =
+                Harness::new(binary, self.short).and_then(|harness| (attack.run)(&harness));
             let line = Line::of(attack, outcome, elapsed(begun).as_secs_f64());
             if self.json {
                 println!("{}", line.json());
@@ -250,7 +251,7 @@ fn table(lines: &[Line]) -> String {
     }
     let count = |word| lines.iter().filter(|line| line.word == word).count();
     text.push_str(&format!(
-        "attack: {} held off, {} succeeded, {} not run, {} could not be carried through\n",
+        "attack: {} held off, {} succeeded, {} not run, {} could not be completed\n",
         count(HELD),
         count(BROKEN),
         count(NOT_RUN),
@@ -264,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_there_once() {
+    fn every_name_is_unique() {
         let mut names: Vec<_> = all().map(|attack| attack.name).collect();
         names.sort_unstable();
         let count = names.len();

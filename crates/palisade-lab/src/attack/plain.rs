@@ -1,4 +1,4 @@
-//! The plain session as an attacker writes it.
+//! The plain session for attacks.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,9 +8,9 @@ use palisade_proto::frames::{HEADER, PREFACE};
 use palisade_proto::v1::{self, request::Operation};
 use prost::Message as _;
 
-use super::scene::text;
+use super::harness::text;
 
-/// A session that sends frames and reads answers only when told.
+/// A session that sends frames and reads answers only on request.
 pub(super) struct Session {
     pub(super) stream: TcpStream,
 }
@@ -26,14 +26,14 @@ impl Session {
         Ok(Session { stream })
     }
 
-    /// A frame of these bytes, be they a message or not.
+    /// Sends a frame of these bytes, valid or not.
     pub(super) fn send(&mut self, message: &[u8]) -> Result<(), String> {
         let length = u32::try_from(message.len()).map_err(text)?;
         self.stream.write_all(&length.to_be_bytes()).map_err(text)?;
         self.stream.write_all(message).map_err(text)
     }
 
-    /// One frame of answers.
+    /// Reads one frame of answers.
     pub(super) fn receive(&mut self) -> Result<Vec<v1::Reply>, String> {
         let mut header = [0; HEADER];
         self.stream.read_exact(&mut header).map_err(text)?;
@@ -43,7 +43,7 @@ impl Session {
         Ok(replies.replies)
     }
 
-    /// Sends operations and reads until as many answers have come; those that were granted.
+    /// Sends operations and reads all answers; returns how many were granted.
     pub(super) fn all(&mut self, operations: Vec<Operation>) -> Result<usize, String> {
         let count = operations.len();
         self.send(&frame(operations))?;
@@ -58,7 +58,7 @@ impl Session {
         Ok(granted)
     }
 
-    /// Reads and forgets, on a thread of its own, until the connection ends.
+    /// Reads and discards, on its own thread, until the connection ends.
     pub(super) fn discard(&self) -> Result<(), String> {
         let mut stream = self.stream.try_clone().map_err(text)?;
         std::thread::spawn(move || {
@@ -69,7 +69,7 @@ impl Session {
     }
 }
 
-/// The message of these operations, numbered from 1.
+/// The message with these operations, numbered from 1.
 pub(super) fn frame(operations: Vec<Operation>) -> Vec<u8> {
     let requests = operations
         .into_iter()
@@ -92,7 +92,7 @@ pub(super) fn acquire(lock: String, client: &str, metadata: &str) -> Operation {
     })
 }
 
-/// A listing that is as large as one can be.
+/// A listing of the maximum size.
 pub(super) fn listing() -> Operation {
     Operation::List(v1::ListRequest {
         limit: 1_000,

@@ -1,24 +1,24 @@
-//! Rows 9 and 14: calls of gRPC that never end.
+//! Rows 9 and 14: gRPC calls that never end.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::h2::{Connection, END_STREAM, Frame, GOAWAY, RST_STREAM};
-use super::scene::{Scene, elapsed, now, until};
+use super::harness::{Harness, elapsed, now, until};
 use super::{Attack, Outcome, http};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "endless-grpc-bodies",
         row: 9,
-        does: "bodies that begin a message and never end it: over HTTP/2, over HTTP/1.1, and many on one connection",
+        does: "bodies that begin a message and never finish it: over HTTP/2, over HTTP/1.1, and many on one connection",
         bounds: "75 s, 1,000 connections (short: 100)",
         run: endless_grpc_bodies,
     },
     Attack {
         name: "health-watch-delays-stop",
         row: 14,
-        does: "a watch of gRPC's health service is open when SIGTERM comes",
+        does: "a watch of gRPC's health service is open when SIGTERM arrives",
         bounds: "10 s",
         run: health_watch_delays_stop,
     },
@@ -26,7 +26,7 @@ pub(super) const ATTACKS: &[Attack] = &[
 
 const CALL: &str = "/palisade.v1.Locks/Acquire";
 
-/// A message of 1 MiB is announced, and a few bytes of it come.
+/// Announces a message of 1 MiB, of which only a few bytes arrive.
 const BEGINNING: &[u8] = &[0, 0, 16, 0, 0, 10, 3, b'a', b'b'];
 
 /// Longer than any time-out of the server should be.
@@ -36,9 +36,9 @@ fn ends(frame: &Frame) -> bool {
     matches!(frame.kind, RST_STREAM | GOAWAY) || frame.stream > 0 && frame.flags & END_STREAM > 0
 }
 
-fn endless_grpc_bodies(scene: &Scene) -> Result<Outcome, String> {
-    let server = scene.serve("data")?;
-    let count = scene.amount(500, 50);
+fn endless_grpc_bodies(harness: &Harness) -> Result<Outcome, String> {
+    let server = harness.serve("data")?;
+    let count = harness.amount(500, 50);
     let mut open = Vec::new();
     let mut old = Vec::new();
     for _ in 0..count {
@@ -62,7 +62,7 @@ fn endless_grpc_bodies(scene: &Scene) -> Result<Outcome, String> {
             Ok(frames) => !frames.iter().any(ends),
             Err(_) => false,
         });
-        // Also an answer that refuses is an end.
+        // A refusal ends the call too.
         old.retain_mut(|connection| {
             connection
                 .line(milli)
@@ -72,12 +72,12 @@ fn endless_grpc_bodies(scene: &Scene) -> Result<Outcome, String> {
     });
     let (open_2, open_1, seconds) = (open.len(), old.len(), elapsed(begun).as_secs());
     drop((open, old));
-    let (sent, grown) = one_connection(scene)?;
+    let (sent, grown) = one_connection(harness)?;
     Ok(Outcome::measured(
         open_2 + open_1 == 0 && grown <= LIMIT_MIB,
         format!(
             "{open_2} of {count} open over HTTP/2 and {open_1} of {count} over HTTP/1.1 after {seconds} s; \
-             {sent} MiB taken in over one connection, memory +{grown} MiB"
+             {sent} MiB accepted over one connection, memory +{grown} MiB"
         ),
         format!("none open after {} s, {LIMIT_MIB} MiB", PATIENCE.as_secs()),
     ))
@@ -86,10 +86,10 @@ fn endless_grpc_bodies(scene: &Scene) -> Result<Outcome, String> {
 /// What one connection may cost in memory.
 const LIMIT_MIB: u64 = 128;
 
-/// Messages of almost 4 MiB, all but their last byte, on as many streams of one connection as there may be: the
-/// bytes that were taken in, and the memory that they cost, in MiB.
-fn one_connection(scene: &Scene) -> Result<(usize, u64), String> {
-    let mut server = scene.serve("one")?;
+/// Sends messages of almost 4 MiB without their last byte, on as many streams of one connection as allowed. Returns how
+/// many MiB the server accepted, and its memory growth in MiB.
+fn one_connection(harness: &Harness) -> Result<(usize, u64), String> {
+    let mut server = harness.serve("one")?;
     let before = server.memory_mib();
     let address: SocketAddr = server.address;
     let mut connection = Connection::to(address, 65_535)?;
@@ -97,19 +97,19 @@ fn one_connection(scene: &Scene) -> Result<(usize, u64), String> {
     let piece = vec![0x0a; 16_000];
     let mut streams = Vec::new();
     let begun = now();
-    let most = Duration::from_secs(scene.amount(20, 8));
+    let most = Duration::from_secs(harness.amount(20, 8));
     'sending: while elapsed(begun) < most && streams.len() < 200 {
         let Ok(stream) = connection.call(CALL) else {
             break;
         };
         streams.push(stream);
-        // 3.9 MiB are announced.
+        // Announces 3.9 MiB.
         let announced = (39 << 20) / 10_u32;
         let head = [&[0][..], &announced.to_be_bytes()].concat();
         if connection.data(stream, &head, false).is_err() {
             break;
         }
-        // What the window of a stream lets through at first, and no more: that the server takes it in is its choice.
+        // Sends only the initial window of each stream: more is up to the server.
         let mut left = connection.windows().1.min(i64::from(announced) - 1) - 5;
         while left >= 16_000 {
             while connection.windows().0 < 16_000 {
@@ -131,9 +131,9 @@ fn one_connection(scene: &Scene) -> Result<(usize, u64), String> {
     Ok((sent >> 20, grown))
 }
 
-fn health_watch_delays_stop(scene: &Scene) -> Result<Outcome, String> {
-    let quiet = scene.serve("quiet")?.terminate()?;
-    let server = scene.serve("data")?;
+fn health_watch_delays_stop(harness: &Harness) -> Result<Outcome, String> {
+    let quiet = harness.serve("quiet")?.terminate()?;
+    let server = harness.serve("data")?;
     let mut connection = Connection::to(server.address, 65_535)?;
     let stream = connection.call("/grpc.health.v1.Health/Watch")?;
     connection.message(stream, &[])?;
@@ -146,7 +146,7 @@ fn health_watch_delays_stop(scene: &Scene) -> Result<Outcome, String> {
         return Err("the health service did not answer".to_owned());
     }
     let watched = server.terminate()?;
-    // Without the watch it takes some milliseconds; with the fault it takes the whole drain time of 5 s.
+    // Without the watch a stop takes some milliseconds; with the fault it takes the whole drain time of 5 s.
     let limit = quiet * 2 + Duration::from_secs(2);
     Ok(Outcome::measured(
         watched < limit,
@@ -155,6 +155,6 @@ fn health_watch_delays_stop(scene: &Scene) -> Result<Outcome, String> {
             watched.as_secs_f64(),
             quiet.as_secs_f64()
         ),
-        "2 s more than twice that without",
+        "twice the time without, plus 2 s",
     ))
 }

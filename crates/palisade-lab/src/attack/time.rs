@@ -6,17 +6,17 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::json;
 
+use super::harness::{Harness, Program, Start, elapsed, now, pause, text, until};
 use super::http::{self, Connection, JSON};
 use super::plain::{self, Session};
-use super::scene::{Program, Scene, Start, elapsed, now, pause, text, until};
 use super::{Attack, Outcome};
-use crate::chaos::stage::{Cut, Namespaces};
+use crate::chaos::fixture::{Cut, Namespaces};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "busy-server-keeps-dead-lease",
         row: 7,
-        does: "a session asks for 40 KB of listings each 1.3 s, so that a dead holder's lease is given grace again and again",
+        does: "a session requests 40 KB of listings every 1.3 s, so that a dead holder's lease gets grace again and again",
         bounds: "3 s for the control, 20 s under attack",
         run: busy_server,
     },
@@ -30,18 +30,18 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "short-leases-under-stall",
         row: 13,
-        does: "the server is stopped for 0.3 to 0.6 s under leases of 200 ms whose renewals lie in its socket",
+        does: "the server is stopped for 0.3 to 0.6 s under leases of 200 ms whose renewals wait in its socket",
         bounds: "8 rounds",
         run: short_leases,
     },
 ];
 
-fn busy_server(scene: &Scene) -> Result<Outcome, String> {
-    let server = scene.serve("data")?;
+fn busy_server(harness: &Harness) -> Result<Outcome, String> {
+    let server = harness.serve("data")?;
     plain::fill(server.address)?;
     let control = until_free(&server, "control", || Ok(()))?;
     let control = control.ok_or("the control's lease never ended")?;
-    // On a server without other sessions this one is served by the ordering thread itself.
+    // On a server without other sessions, the ordering thread itself serves this one.
     let mut session = Session::to(server.address)?;
     session.discard()?;
     let frame = plain::frame((0..3_800).map(|_| plain::listing()).collect());
@@ -49,7 +49,7 @@ fn busy_server(scene: &Scene) -> Result<Outcome, String> {
     let attacked = until_free(&server, "attacked", || {
         if last.is_none_or(|last| elapsed(last) > Duration::from_millis(1_300)) {
             last = Some(now());
-            // A session that was ended for it is opened again.
+            // Opens the session again if the server ended it.
             if session.send(&frame).is_err() {
                 session = Session::to(server.address)?;
                 session.discard()?;
@@ -58,24 +58,24 @@ fn busy_server(scene: &Scene) -> Result<Outcome, String> {
         Ok(())
     })?;
     let limit = control * 3;
-    let told = match attacked {
+    let end = match attacked {
         Some(time) => format!("ended after {:.1} s", time.as_secs_f64()),
         None => format!("did not end within {} s", PATIENCE.as_secs()),
     };
     Ok(Outcome::measured(
         attacked.is_some_and(|time| time <= limit),
         format!(
-            "a lease of {LEASE_MS} ms {told}, without the attack after {:.1} s",
+            "a lease of {LEASE_MS} ms {end}; without the attack after {:.1} s",
             control.as_secs_f64()
         ),
-        "3 times that without",
+        "3 times the time without",
     ))
 }
 
 const LEASE_MS: u64 = 2_000;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a lock stays taken whose holder does nothing, while something else is done.
+/// How long the lock of an idle holder stays taken while something else runs.
 fn until_free(
     server: &Program,
     lock: &str,
@@ -101,8 +101,8 @@ fn until_free(
     }
 }
 
-fn vanished_waiter(scene: &Scene) -> Result<Outcome, String> {
-    let namespaces = match Namespaces::build(&scene.path("")) {
+fn vanished_waiter(harness: &Harness) -> Result<Outcome, String> {
+    let namespaces = match Namespaces::build(&harness.path("")) {
         Ok(namespaces) => namespaces,
         Err(why) => {
             return Ok(Outcome::not_run(format!(
@@ -110,18 +110,18 @@ fn vanished_waiter(scene: &Scene) -> Result<Outcome, String> {
             )));
         }
     };
-    let mut start = Start::new("serve", &scene.path("data"));
+    let mut start = Start::new("serve", &harness.path("data"));
     start.listen = namespaces.authority();
-    let server = scene.start(&start)?;
+    let server = harness.start(&start)?;
     http::grant(server.address, "job", "holder", 3_600_000)?;
-    // One of each protocol, each in a network of its own.
+    // One waiter for each protocol, each in its own network.
     let inside = |namespace: usize, words: &[&str]| {
         let mut all = namespaces.prefix(namespace).unwrap_or_default();
         all.extend(words.iter().map(|word| (*word).to_owned()));
-        let (tell, _) = channel();
-        scene.other(&all, &[], move |line| drop(tell.send(line)))
+        let (sender, _) = channel();
+        harness.other(&all, &[], move |line| drop(sender.send(line)))
     };
-    let binary = scene.binary.display().to_string();
+    let binary = harness.binary.display().to_string();
     let url = server.url();
     let _session = inside(
         0,
@@ -149,7 +149,11 @@ fn vanished_waiter(scene: &Scene) -> Result<Outcome, String> {
         shown.ok().and_then(|shown| shown["waiters"].as_u64())
     };
     if !until(Duration::from_secs(20), || waiters() == Some(2)) {
-        let why = format!("{:?} of 2 wait: {}", waiters(), scene.others_last_words());
+        let why = format!(
+            "{:?} of 2 are waiting: {}",
+            waiters(),
+            harness.others_last_words()
+        );
         return Err(why);
     }
     namespaces.cut(0, Cut::Both)?;
@@ -167,9 +171,9 @@ fn vanished_waiter(scene: &Scene) -> Result<Outcome, String> {
     ))
 }
 
-fn short_leases(scene: &Scene) -> Result<Outcome, String> {
+fn short_leases(harness: &Harness) -> Result<Outcome, String> {
     const TTL_MS: u64 = 200;
-    let server = scene.serve("data")?;
+    let server = harness.serve("data")?;
     let (mut ended, mut rounds) = (0, 0);
     for stall_ms in [300, 350, 400, 450, 500, 550, 600, 300] {
         let mut holder = Connection::to(server.address)?;
@@ -183,7 +187,7 @@ fn short_leases(scene: &Scene) -> Result<Outcome, String> {
         let body = json!({"lock_token": reply.json()["lock_token"]}).to_string();
         server.process.stop();
         let stopped = is_stopped(server.process.id());
-        // Where this machine took too long, the lease was over before the stall, and rightly.
+        // If this machine was too slow, the lease rightly ended before the stall.
         let counts = stopped && elapsed(begun) < Duration::from_millis(TTL_MS / 2);
         holder.send("POST", &format!("/v1/locks/{lock}/renew"), &JSON, &body)?;
         pause(Duration::from_millis(stall_ms));

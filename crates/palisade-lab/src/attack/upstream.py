@@ -1,9 +1,9 @@
-"""An upstream as people write it: http.server with urlparse, reading ids as int() and pydantic do.
+"""A typical upstream: http.server with urlparse, parsing ids as int() and pydantic do.
 
 GET  /accounts/N   the value of account N
 PUT  /accounts/N   sets it
 PUT  /answers/N    sets it and answers 32 MiB
-PUT  /late/N       answers 503 as a proxy before it would, and sets it 1.5 s later
+PUT  /late/N       answers 503 like a proxy in front of it, and sets it 1.5 s later
 """
 
 import http.server
@@ -68,7 +68,7 @@ class Upstream(http.server.BaseHTTPRequestHandler):
         values[account] = value
         self.answer(200, b"x" * (32 << 20) if kind == "answers" else b"")
 
-    # Bodies of these are not read, as http.server never does: what is left is the next request.
+    # http.server does not read the bodies of these methods, so they become the next request.
     def do_GET(self):
         for name in ("x-http-method-override", "x-http-method", "x-method-override"):
             if self.headers.get(name) == "PUT":

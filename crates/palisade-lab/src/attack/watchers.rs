@@ -1,11 +1,11 @@
-//! Rows 10 and 21: watchers that do not read, and watchers that come back.
+//! Rows 10 and 21: watchers that do not read, and watchers that reconnect.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::harness::{Harness, Program, elapsed, now};
 use super::http::{self, Connection};
-use super::scene::{Program, Scene, elapsed, now};
 use super::{Attack, Outcome};
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -19,15 +19,15 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack {
         name: "watcher-resume",
         row: 21,
-        does: "a watcher comes back to a quiet server with the last id it saw, with nonsense, and with an id of the future",
+        does: "a watcher reconnects to an idle server with the last id it saw, with nonsense, and with an id of the future",
         bounds: "3 watches of 5 s",
         run: watcher_resume,
     },
 ];
 
-fn deaf_watchers(scene: &Scene) -> Result<Outcome, String> {
-    let server = scene.serve("data")?;
-    let before = measure(scene, &server)?;
+fn deaf_watchers(harness: &Harness) -> Result<Outcome, String> {
+    let server = harness.serve("data")?;
+    let before = measure(harness, &server)?;
     let mut watchers = Vec::new();
     for _ in 0..500 {
         let mut watcher = Connection::to(server.address)?;
@@ -35,43 +35,43 @@ fn deaf_watchers(scene: &Scene) -> Result<Outcome, String> {
         watcher.head()?;
         watchers.push(watcher);
     }
-    let watched = measure(scene, &server)?;
+    let watched = measure(harness, &server)?;
     drop(watchers);
-    let after = measure(scene, &server)?;
+    let after = measure(harness, &server)?;
     let quiet = f64::midpoint(before.cost, after.cost);
     let times = watched.cost / quiet;
     Ok(Outcome::measured(
         times <= MOST_TIMES,
         format!(
-            "{:.0} pairs/s beside {:.0} before and {:.0} after; a pair costs the server {:.0} us of CPU, {times:.1} \
-             times as much as without",
+            "{:.0} pairs/s, {:.0} before and {:.0} after; a pair costs the server {:.0} us of CPU, {times:.1} \
+             times the cost without watchers",
             watched.rate, before.rate, after.rate, watched.cost
         ),
         format!("{MOST_TIMES:.1} times"),
     ))
 }
 
-/// With the fault it was six times and more. CPU of the server alone decides: the rate depends on who else works
-/// on this machine.
+/// With the fault it was six times and more. Only the server's CPU time decides: the rate depends on what else runs on
+/// this machine.
 const MOST_TIMES: f64 = 2.5;
 
 /// Pairs of acquire and release.
 struct Measure {
-    /// In a second.
+    /// Pairs per second.
     rate: f64,
-    /// The server's CPU for one, in microseconds.
+    /// The server's CPU time for one pair, in microseconds.
     cost: f64,
 }
 
-fn measure(scene: &Scene, server: &Program) -> Result<Measure, String> {
-    let (time, url) = (scene.amount("4s", "1s"), server.url());
+fn measure(harness: &Harness, server: &Program) -> Result<Measure, String> {
+    let (time, url) = (harness.amount("4s", "1s"), server.url());
     let words = "bench --mode own --clients 8 --in-flight 16 --warmup 0 --json --duration";
     let words: Vec<&str> = words
         .split(' ')
         .chain([time, "--authority", &url])
         .collect();
     let before = server.cpu_seconds();
-    let output = scene.run(&words)?;
+    let output = harness.run(&words)?;
     let used = server.cpu_seconds() - before;
     let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let (rate, seconds) = (said["per_second"].as_f64(), said["seconds"].as_f64());
@@ -87,13 +87,13 @@ fn measure(scene: &Scene, server: &Program) -> Result<Measure, String> {
     }
 }
 
-fn watcher_resume(scene: &Scene) -> Result<Outcome, String> {
-    let server = scene.serve("data")?;
+fn watcher_resume(harness: &Harness) -> Result<Outcome, String> {
+    let server = harness.serve("data")?;
     let mut watcher = Connection::to(server.address)?;
     watcher.send("GET", "/v1/watch", &[], "")?;
     watcher.head()?;
     http::grant(server.address, "seen", "c", 3_600_000)?;
-    let seen = next_id(&mut watcher)?.ok_or("a watcher was not told of a grant")?;
+    let seen = next_id(&mut watcher)?.ok_or("a watcher did not get a grant event")?;
     drop(watcher);
     for lock in ["missed-1", "missed-2", "missed-3"] {
         http::grant(server.address, lock, "c", 3_600_000)?;
@@ -110,29 +110,29 @@ fn watcher_resume(scene: &Scene) -> Result<Outcome, String> {
         let mut watcher = Connection::to(server.address)?;
         watcher.send("GET", "/v1/watch", &[("last-event-id", id)], "")?;
         let head = watcher.head()?;
-        let told = match head.starts_with("http/1.1 4") {
+        let event = match head.starts_with("http/1.1 4") {
             true => Some("is refused".to_owned()),
-            false => next_id(&mut watcher)?.map(|id| format!("is told of {id}")),
+            false => next_id(&mut watcher)?.map(|id| format!("gets {id}")),
         };
-        held &= told.is_some();
-        let told = told.unwrap_or_else(|| "is told nothing".to_owned());
+        held &= event.is_some();
+        let event = event.unwrap_or_else(|| "gets nothing".to_owned());
         figures.push(format!(
-            "{name}: {told} after {:.1} s",
+            "{name}: {event} after {:.1} s",
             elapsed(begun).as_secs_f64()
         ));
     }
     Ok(Outcome::measured(
         held,
         figures.join("; "),
-        "each is answered although nothing else changes",
+        "each gets an answer although nothing else changes",
     ))
 }
 
-/// The id of the next event that comes within 5 s.
+/// The id of the next event within 5 s.
 fn next_id(watcher: &mut Connection) -> Result<Option<u64>, String> {
     let begun = now();
     while let Some(left) = Duration::from_secs(5).checked_sub(elapsed(begun)) {
-        // Below a millisecond it would be none, which is for ever.
+        // Below a millisecond it would round to zero, which waits for ever.
         match watcher.line(left.max(Duration::from_millis(1))) {
             Ok(line) => {
                 if let Some(id) = line.strip_prefix("id:") {

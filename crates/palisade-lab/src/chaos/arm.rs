@@ -7,19 +7,19 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Arm {
-    /// No check at all: the lock is trusted.
+    /// No check: the lock alone is trusted.
     Unfenced,
-    /// A write with a token below the highest one written is refused.
+    /// A write is rejected if its token is below the highest token of any write.
     Textbook,
     /// The holder raises the fence before its first read, and reads with its token.
     Claim,
 }
 
 impl Arm {
-    /// All of them, from the worst to the best.
+    /// All arms, from the worst to the best.
     pub(crate) const ALL: [Arm; 3] = [Arm::Unfenced, Arm::Textbook, Arm::Claim];
 
-    /// What `palisade store` is started with.
+    /// The arguments of `palisade store`.
     pub(super) fn store_arguments(self) -> &'static [&'static str] {
         match self {
             Arm::Unfenced => &["--danger-unfenced"],

@@ -1,68 +1,71 @@
-//! What a worker tells, and what was done to whom.
+//! What workers report, and which faults were made.
 //!
-//! A worker prints one line of JSON for each step, before it takes the next one: what it was told is out of its
-//! hands when it is stopped or killed. Times are the director's, on one clock, when the line reached it: faults
-//! of the workers' clocks do not reach the record.
+//! A worker prints one line of JSON for each step before it takes the next one, so a record survives when the worker is
+//! stopped or killed. Times are the director's, on one clock, when the line arrived: faults of the workers' clocks do
+//! not affect the record.
 
 use serde::{Deserialize, Serialize};
 
 /// One line of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Said {
-    /// Which of the world's locks, each with a set of its own at the resource.
+pub(super) struct WorkerLine {
+    /// The index of the lock; each has its own set at the resource.
     pub(super) lane: usize,
-    /// Nanoseconds on the worker's own clock, which a nemesis may have set wrong.
+    /// Nanoseconds on the worker's own clock, which a nemesis may have changed.
     pub(super) own_ns: u64,
-    /// The fencing token of the grant, where the lock has one.
+    /// The fencing token of the grant, if the lock has one.
     pub(super) token: Option<u64>,
     /// The step.
     #[serde(flatten)]
-    pub(super) what: What,
+    pub(super) what: WorkerStep,
 }
 
 /// A step of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub(super) enum What {
-    /// The lock is its own, it believes.
+pub(super) enum WorkerStep {
+    /// It believes that it holds the lock.
     Granted,
-    /// The resource's fence stands at its token.
+    /// It has claimed: the resource's fence is at its token.
     Claimed,
     /// It has read the set, still believes in its lock, and begins to think.
     Read,
     /// It has thought, and sends the set with this element added.
     Sent { element: String },
-    /// The resource says that the set with this element is durable.
+    /// The resource acknowledged the set with this element as durable.
     Acknowledged { element: String },
-    /// The resource refused the token.
-    Rejected { step: Step, highest: Option<u64> },
-    /// No answer: it may have happened.
-    Unknown { step: Step, why: String },
-    /// The lease was over when it looked; it does not write.
+    /// The resource rejected the token.
+    Rejected {
+        step: Operation,
+        highest: Option<u64>,
+    },
+    /// No answer: the operation may have happened.
+    Unknown { step: Operation, why: String },
+    /// The lease was over at its check, so it does not write.
     Lost,
-    /// The lock is given up.
+    /// It has released the lock.
     Released,
-    /// The authority did not answer, or not with a grant.
+    /// The authority did not answer, or did not grant.
     Fault { why: String },
 }
 
 /// An operation at the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Step {
+pub(super) enum Operation {
     Claim,
     Read,
     Write,
 }
 
-/// What a worker said, and when it was heard.
+/// A worker's line, and when it arrived.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Event {
     /// Milliseconds since the world began.
     pub(super) at_ms: f64,
     pub(super) worker: usize,
     #[serde(flatten)]
-    pub(super) said: Said,
+    pub(super) line: WorkerLine,
 }
 
 /// A fault that was made.
@@ -71,11 +74,11 @@ pub(super) struct Fault {
     pub(super) from_ms: f64,
     pub(super) to_ms: f64,
     pub(super) target: Target,
-    /// In words.
+    /// A description.
     pub(super) what: String,
 }
 
-/// Who it was done to.
+/// The target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Target {

@@ -8,25 +8,25 @@
 //!   workers: lock, read,     …                           workers: lock, claim,
 //!   think, write the set                                 read, think, write
 //!                              │ every step, one line each
-//!                              ▼
-//!        ledger ─► verdict: acknowledged − final set = lost; rejects; tokens that came twice
+//!                              │ one line for each step
+//!        event log ─► verdict: acknowledged − final set = lost; rejects; repeated tokens
 //!                              ▼
 //!                     chaos.json · chaos.html
 //! ```
 //!
-//! A run proves something only if the control arms lose: where the textbook fence loses less than
-//! 5 % of its acknowledged adds although holders were paused, the run is void.
+//! A run proves something only if the control arms lose data: if holders were paused and the textbook fence loses less
+//! than 5 % of its acknowledged adds, the run is void.
 
 mod arm;
 mod event;
-mod ledger;
+mod event_log;
+pub(crate) mod fixture;
 mod nemesis;
 mod peers;
 pub(crate) mod process;
 mod report;
 mod run;
 pub(crate) mod server;
-pub(crate) mod stage;
 mod stop;
 mod verdict;
 mod worker;
@@ -39,69 +39,69 @@ use std::time::Duration;
 use clap::Args;
 
 use arm::Arm;
+pub use fixture::shim::wall_seconds;
 use nemesis::Nemesis;
 use peers::Authority;
-pub use stage::shim::wall_seconds;
 pub use worker::work;
 
-/// What the textbook fence must lose under the holder nemesis for a run to count.
+/// The fraction that the textbook fence must lose under the holder nemesis.
 const VOID_BELOW: f64 = 0.05;
 
-/// Runs real servers and workers under faults, and says what each kind of fence lost
+/// Runs real servers and workers under faults and reports what each kind of fence lost
 #[derive(Debug, Args)]
 #[command(after_help = EXITS)]
 pub struct Chaos {
-    /// Which faults; may be given more than once. Without it all of them, one after the other
+    /// Which faults; may be repeated [default: all, one after the other]
     #[arg(long, value_enum, value_name = "NAME")]
     nemesis: Vec<Nemesis>,
     /// Who grants the lock
     #[arg(long, value_enum, value_name = "NAME", default_value = "palisade")]
     authority: Authority,
-    /// Which fences, side by side; may be given more than once. Without it all of them
+    /// Which fences, side by side; may be repeated [default: all]
     #[arg(long, value_enum, value_name = "NAME")]
     arm: Vec<Arm>,
-    /// Go on until each arm has this many acknowledged adds, under each nemesis
+    /// Run until each arm has this many acknowledged adds, under each nemesis
     #[arg(long, env = "PALISADE_CHAOS_ADDS", default_value_t = 300)]
     adds: u64,
-    /// Seconds after which a nemesis has to be through with that, or is void
+    /// After how many seconds a nemesis that has not finished is void
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
     /// How long a lease lasts without renewal, in milliseconds: 100 ..= 60000
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(100..=60_000))]
     ttl: Option<u64>,
-    /// What all draws come from; printed, drawn from the clock unless given
+    /// The seed of all random choices; printed [default: from the clock]
     #[arg(long)]
     seed: Option<u64>,
     /// Teams in each world: 1 ..= 64
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=64))]
     teams: u64,
-    /// Workers in each team, a process each: 1 ..= 16
+    /// Workers in each team, one process each: 1 ..= 16
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=16))]
     workers: u64,
-    /// Locks, with a set each, that the workers of a team contend for: 1 ..= 256
+    /// Locks, each with its own set, that the workers of a team contend for: 1 ..= 256
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
     lanes: u64,
-    /// The folder that the report goes to
+    /// The folder for the report
     #[arg(long, value_name = "DIR", default_value = "./palisade-chaos")]
     report: PathBuf,
-    /// The program under test. Without it the one beside this program
+    /// The program under test [default: the one beside this program]
     #[arg(long, value_name = "FILE")]
     palisade: Option<PathBuf>,
 }
 
-const EXITS: &str = "Exit status: 0 nothing was lost behind the claim fence, and the control arms lost what they \
-    must; 1 something was lost, or a token came twice; 2 usage; 3 void: the run proves nothing; 4 it could not be run.";
+const EXITS: &str = "Exit status: 0 nothing was lost behind the claim fence, and the control arms lost as much as they \
+    must; 1 something was lost, or a token was issued twice; 2 usage; 3 void: the run proves nothing; 4 the run failed.";
 
 impl Chaos {
-    /// Runs it to its end and writes the report. The exit status is the one that the help tells.
+    /// Runs to the end and writes the report. The help lists the exit statuses.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        let told = run::all(self).and_then(|report| {
+        let exit = run::all(self).and_then(|report| {
             report.write(&self.report)?;
             println!("{}", report.summary());
             Ok(report.exit())
         });
-        told.unwrap_or_else(|why| {
+        exit.unwrap_or_else(|why| {
             eprintln!("palisade-lab: {why}");
             ExitCode::from(4)
         })
@@ -112,7 +112,7 @@ impl Chaos {
     }
 }
 
-/// The program under test: the one named, or the one beside this program. `flag` names another.
+/// The program under test: the given one, or the one beside this program. `flag` selects another.
 pub(crate) fn program(named: Option<&PathBuf>, flag: &str) -> Result<PathBuf, String> {
     let beside = || {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -124,6 +124,6 @@ pub(crate) fn program(named: Option<&PathBuf>, flag: &str) -> Result<PathBuf, St
     }
     let program = program.display();
     Err(format!(
-        "{program} is missing: build it with cargo build --release -p palisade, or name another with {flag}"
+        "{program} is missing: build it with cargo build --release -p palisade, or select another with {flag}"
     ))
 }

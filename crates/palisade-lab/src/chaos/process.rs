@@ -1,4 +1,4 @@
-//! Children: started by a thread that lives as long as the lab, so that they die with it however it ends.
+//! Child processes. A thread that lives as long as the lab starts them, so that they die with the lab however it ends.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
@@ -18,24 +18,24 @@ pub(crate) struct Process {
     stdin: Option<ChildStdin>,
 }
 
-/// What to start.
+/// A command to start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Line {
     /// The program and its arguments.
     pub(crate) words: Vec<String>,
     pub(crate) environment: Vec<(String, String)>,
-    /// What the command begins with: a program that starts it somewhere else.
-    pub(crate) way: Vec<String>,
+    /// The words in front of its command, for example a program that starts it elsewhere.
+    pub(crate) prefix: Vec<String>,
 }
 
 impl Process {
-    /// Starts it. Each line that it prints goes to `heard`, and then `None`; its standard error goes to `log`.
+    /// Starts it. `heard` gets each line that it prints, and then `None`; its standard error goes to `log`.
     pub(crate) fn start(
         line: &Line,
         log: &Path,
         mut heard: impl FnMut(Option<String>) + Send + 'static,
     ) -> io::Result<Process> {
-        let mut words: Vec<&str> = line.way.iter().map(String::as_str).collect();
+        let mut words: Vec<&str> = line.prefix.iter().map(String::as_str).collect();
         words.extend(["setpriv", "--pdeathsig", "KILL"]);
         words.extend(line.words.iter().map(String::as_str));
         let mut command = Command::new(words.remove(0));
@@ -68,12 +68,12 @@ impl Process {
         self.send(Signal::STOP);
     }
 
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn resume(&self) {
         self.send(Signal::CONT);
     }
 
-    /// Closes its standard input: a worker ends by itself then.
-    pub(crate) fn dismiss(&mut self) {
+    /// Closes its standard input, which ends a worker.
+    pub(crate) fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
@@ -81,13 +81,13 @@ impl Process {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// How it ended, once it has.
+    /// Its exit status, once it has ended.
     pub(crate) fn status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
     pub(crate) fn send(&self, signal: Signal) {
-        // Not reaped before the drop, so the id cannot have become somebody else's.
+        // The child is not reaped before the drop, so its id cannot be reused.
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
             let _ = kill_process(pid, signal);
         }
@@ -96,19 +96,19 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Also a stopped process dies of this at once.
+        // SIGKILL also ends a stopped process at once.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A command to start, and where the child goes.
+/// A command to start, and where to send the child.
 type Order = (Command, Sender<io::Result<Child>>);
 
-/// The signal for a parent's death goes by thread.
+/// The parent-death signal belongs to the thread that started the child.
 fn spawn(command: Command) -> io::Result<Child> {
-    static NURSERY: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
-    let nursery = NURSERY.get_or_init(|| {
+    static SPAWNER: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
         let (sender, orders) = channel::<Order>();
         thread::spawn(move || {
             for (mut command, reply) in orders {
@@ -118,7 +118,7 @@ fn spawn(command: Command) -> io::Result<Child> {
         Mutex::new(sender)
     });
     let (reply, child) = channel();
-    let order = nursery
+    let order = spawner
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .send((command, reply));

@@ -1,4 +1,4 @@
-//! One nemesis after the other; for each, all arms at once.
+//! Runs one nemesis after the other; for each, all arms at once.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use super::Chaos;
 use super::arm::Arm;
+use super::fixture::Fixture;
 use super::nemesis::Nemesis;
 use super::report::{Outcome, Report, Run};
 use super::server::lock;
-use super::stage::Stage;
 use super::stop::Stop;
 use super::verdict::ArmReport;
 use super::world::{Plan, World};
 
-/// Everything that was asked for.
+/// Runs everything that was requested.
 ///
 /// # Errors
-/// What is missing, or what could not be started.
+/// What is missing or could not be started.
 pub(super) fn all(chaos: &Chaos) -> Result<Report, String> {
     let program = super::program(chaos.palisade.as_ref(), "--palisade")?;
     let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(1..1 << 32));
@@ -36,9 +36,9 @@ pub(super) fn all(chaos: &Chaos) -> Result<Report, String> {
 }
 
 fn plan(chaos: &Chaos, nemesis: Nemesis, program: &Path, seed: u64) -> Plan {
-    // Without faults not one reject may come, so a machine that is busy elsewhere must not end a lease.
+    // Without faults no write may be rejected, so a busy machine must not end a lease.
     let ttl = match nemesis {
-        Nemesis::None => chaos.ttl().max(CALM),
+        Nemesis::None => chaos.ttl().max(MIN_TTL_WITHOUT_FAULTS),
         _ => chaos.ttl(),
     };
     Plan {
@@ -55,7 +55,7 @@ fn plan(chaos: &Chaos, nemesis: Nemesis, program: &Path, seed: u64) -> Plan {
     }
 }
 
-/// One nemesis: a world for each arm, until each has its adds.
+/// One nemesis: one world per arm, until each has its adds.
 fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run, String> {
     let folder = tempfile::Builder::new().prefix("palisade-chaos-").tempdir();
     let folder = folder.map_err(|error| error.to_string())?;
@@ -63,12 +63,12 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
     for arm in arms {
         let place: PathBuf = folder.path().join(format!("{arm:?}").to_lowercase());
         std::fs::create_dir(&place).map_err(|error| error.to_string())?;
-        let stage = match Stage::set(nemesis, &place) {
-            Ok(stage) => stage,
+        let fixture = match Fixture::set(nemesis, &place) {
+            Ok(fixture) => fixture,
             Err(why) => return Ok(Run::impossible(nemesis, plan, why)),
         };
         let authority = chaos.authority.start(&place)?;
-        worlds.push(World::start(*arm, plan, &place, authority, stage)?);
+        worlds.push(World::start(*arm, plan, &place, authority, fixture)?);
     }
     let problems = Mutex::new(Vec::new());
     let stop = Stop::default();
@@ -86,16 +86,16 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
         }
         let enough = || {
             worlds.iter().all(|world| {
-                world.ledger.acknowledged() >= chaos.adds && world.covered.load(Ordering::SeqCst)
+                world.event_log.acknowledged() >= chaos.adds && world.covered.load(Ordering::SeqCst)
             })
         };
-        let begun = worlds.first().map_or(0.0, |world| world.ledger.now_ms());
+        let begun = worlds.first().map_or(0.0, |world| world.event_log.now_ms());
         let late = || {
-            let now = worlds.first().map_or(0.0, |world| world.ledger.now_ms());
+            let now = worlds.first().map_or(0.0, |world| world.event_log.now_ms());
             now - begun > chaos.limit as f64 * 1e3
         };
         while !enough() && !late() && lock(&problems).is_empty() {
-            stop.comes_within(GLANCE);
+            stop.comes_within(POLL_INTERVAL);
         }
         stop.set();
         for world in worlds
@@ -103,7 +103,7 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
             .filter(|world| !world.covered.load(Ordering::SeqCst))
         {
             let word = world.arm.word();
-            lock(&problems).push(format!("{word}: the nemesis was not through in time"));
+            lock(&problems).push(format!("{word}: the nemesis did not finish in time"));
         }
     });
     let mut reports = Vec::new();
@@ -111,7 +111,7 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
     for world in worlds {
         let word = world.arm.word();
         match world.end() {
-            Ok(remains) => reports.push(ArmReport::of(remains, nemesis != Nemesis::ClockRate)),
+            Ok(results) => reports.push(ArmReport::of(results, nemesis != Nemesis::ClockRate)),
             Err(why) => problems.push(format!("{word}: {why}")),
         }
     }
@@ -124,5 +124,5 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
     })
 }
 
-const GLANCE: Duration = Duration::from_millis(20);
-const CALM: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const MIN_TTL_WITHOUT_FAULTS: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! `palisade serve` and `palisade store` as processes that are paused, killed and started again where they were.
+//! `palisade serve` and `palisade store` as processes that can be paused, killed and restarted at the same address.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,24 +10,24 @@ use serde_json::Value;
 
 use super::process::{Line, Process};
 
-/// Something that can be got at from outside. Locks are asked for at its URL.
+/// A server that faults can target. Its URL grants locks.
 pub(super) trait Victim: Send + Sync {
     fn url(&self) -> String;
     fn pause(&self);
     fn resume(&self);
     fn kill(&self);
-    /// Whether its process is there, be it paused.
+    /// Whether its process exists, even if paused.
     fn lives(&self) -> bool;
-    /// Sets a variable of its environment for the next start, or takes it away.
+    /// Sets or removes an environment variable for the next start.
     fn set(&self, _name: &str, _value: Option<String>) {}
-    /// Moves the one clock that can be moved to so many seconds beside the right time.
+    /// Moves its movable clock to this many seconds off the right time.
     ///
     /// # Errors
-    /// If there is none.
+    /// If it has no such clock.
     fn jump(&self, _seconds: i64) -> Result<(), String> {
         Err("this authority has no clock that can be moved".to_owned())
     }
-    /// On the same data and address.
+    /// Starts it again with the same data and address.
     ///
     /// # Errors
     /// Why it does not serve.
@@ -43,7 +43,7 @@ pub(super) struct Server {
     process: Mutex<Option<Process>>,
 }
 
-/// Where and how a server is started for the first time.
+/// Where and how to start a server for the first time.
 #[derive(Clone, Debug)]
 pub(super) struct Setup<'a> {
     pub(super) program: &'a Path,
@@ -51,11 +51,11 @@ pub(super) struct Setup<'a> {
     pub(super) role: &'a str,
     pub(super) arguments: &'a [&'a str],
     pub(super) environment: Vec<(String, String)>,
-    /// Where its folder and its log go.
+    /// The folder for its data and its log.
     pub(super) folder: &'a Path,
-    /// Its own folder, if not one there.
+    /// Its data folder, if it is elsewhere.
     pub(super) data: Option<PathBuf>,
-    /// The address to listen at, with port 0.
+    /// The address to listen on, with port 0.
     pub(super) listen: SocketAddr,
 }
 
@@ -74,7 +74,7 @@ impl Server {
         let mut line = Line {
             words: words(setup.listen),
             environment: setup.environment.clone(),
-            way: Vec::new(),
+            prefix: Vec::new(),
         };
         let log = setup.folder.join(format!("{}.log", setup.role));
         let (process, said) = launch(&line, &log)?;
@@ -104,7 +104,7 @@ impl Victim for Server {
     }
 
     fn resume(&self) {
-        lock(&self.process).iter().for_each(Process::go_on);
+        lock(&self.process).iter().for_each(Process::resume);
     }
 
     fn kill(&self) {
@@ -132,12 +132,12 @@ impl Victim for Server {
     }
 }
 
-/// Starts it and waits until it says where it listens: its first line, in JSON.
+/// Starts it and waits for its first line, JSON with its address.
 pub(crate) fn launch(line: &Line, log: &Path) -> Result<(Process, Value), String> {
-    let (tell, lines) = channel();
+    let (sender, lines) = channel();
     let process = Process::start(line, log, move |line| {
-        // Later lines have no reader, and need none.
-        let _ = tell.send(line);
+        // Nobody reads later lines, and nobody needs them.
+        let _ = sender.send(line);
     });
     let what = line.words.join(" ");
     let process = process.map_err(|error| format!("{what}: {error}"))?;
@@ -149,16 +149,16 @@ pub(crate) fn launch(line: &Line, log: &Path) -> Result<(Process, Value), String
     }
 }
 
-/// The end of a log, for a message.
+/// The last line of a log, for a message.
 pub(crate) fn last_words(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let last = text.lines().rfind(|line| !line.trim().is_empty());
-    last.unwrap_or("it said nothing").to_owned()
+    last.unwrap_or("its log is empty").to_owned()
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a server may take until it serves.
+/// How long a server may take to start.
 const START: Duration = Duration::from_secs(60);

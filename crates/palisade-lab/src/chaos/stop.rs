@@ -1,4 +1,4 @@
-//! The end of a run, and how its threads wait without missing it.
+//! The stop signal of a run, and how its threads wait for it.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ impl Stop {
         self.changed.notify_all();
     }
 
-    /// Waits this long; `true` if the end came before.
+    /// Waits this long; `true` if the stop came earlier.
     pub(super) fn comes_within(&self, time: Duration) -> bool {
         let set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(set, time, |set| !*set);

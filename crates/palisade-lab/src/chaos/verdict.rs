@@ -1,12 +1,12 @@
-//! What an arm's record says: what was lost, what was refused, which token came twice.
+//! The verdict on an arm's record: lost adds, rejects, repeated tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::arm::Arm;
-use super::event::{Event, Fault, Step, Target, What};
-use super::world::Remains;
+use super::event::{Event, Fault, Operation, Target, WorkerStep};
+use super::world::WorldResults;
 
 /// One arm of one run.
 #[derive(Debug, Serialize)]
@@ -16,32 +16,32 @@ pub(super) struct ArmReport {
     pub(super) grants: u64,
     /// Adds that the resource acknowledged.
     pub(super) acknowledged: u64,
-    /// Those of them that are not in the final set.
+    /// The acknowledged adds that are missing from the final set.
     pub(super) lost: Vec<LostAdd>,
     pub(super) rejects: Vec<Reject>,
     /// Operations without an answer.
     pub(super) unknown: u64,
-    /// Calls of the authority without a grant or a denial.
+    /// Calls to the authority that ended without a grant or a denial.
     pub(super) faults: u64,
-    /// Grants with a token below that of an earlier grant of the same lock, on the workers' clocks: each is a live
-    /// holder whom a fence refuses. Nothing where those clocks are wrong on purpose.
+    /// Grants with a token below that of an earlier grant of the same lock, by the workers' clocks: each is a live
+    /// holder whom a fence rejects. `None` if those clocks are wrong on purpose.
     pub(super) inverted_grants: Option<u64>,
     /// Tokens that were granted more than once for the same lock.
     pub(super) repeated_tokens: Vec<Repeated>,
-    /// Faults that were made, each kind with how many; figures in their names are left out.
+    /// The number of faults of each kind; figures in their descriptions are left out.
     pub(super) interventions: BTreeMap<String, u64>,
     #[serde(skip)]
     pub(super) record: Record,
 }
 
-/// Everything that was heard, for the timeline.
+/// All events, for the timeline.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     pub(super) events: Vec<Event>,
     pub(super) faults: Vec<Fault>,
 }
 
-/// An acknowledged add that is gone.
+/// An acknowledged add that is missing.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct LostAdd {
     pub(super) at_ms: f64,
@@ -51,7 +51,7 @@ pub(super) struct LostAdd {
     pub(super) element: String,
 }
 
-/// An operation that the fence refused.
+/// An operation that the fence rejected.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Reject {
     pub(super) at_ms: f64,
@@ -59,10 +59,10 @@ pub(super) struct Reject {
     pub(super) worker: usize,
     pub(super) token: Option<u64>,
     pub(super) highest: Option<u64>,
-    pub(super) step: Step,
+    pub(super) step: Operation,
 }
 
-/// A token that came twice.
+/// A token that was granted twice.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Repeated {
     pub(super) lane: usize,
@@ -72,14 +72,14 @@ pub(super) struct Repeated {
 }
 
 impl ArmReport {
-    /// `clocks` says whether the workers' are right.
-    pub(super) fn of(remains: Remains, clocks: bool) -> ArmReport {
-        let Remains {
+    /// `clocks` says whether the workers' clocks are right.
+    pub(super) fn of(results: WorldResults, clocks: bool) -> ArmReport {
+        let WorldResults {
             arm,
             state,
             sets,
             seconds,
-        } = remains;
+        } = results;
         let kept: BTreeMap<usize, BTreeSet<String>> = sets
             .into_iter()
             .map(|(lane, set)| (lane, set.into_iter().collect()))
@@ -111,10 +111,10 @@ impl ArmReport {
     }
 
     fn grant(&mut self, event: &Event, granted: &mut BTreeMap<(usize, u64), (usize, f64)>) {
-        let (What::Granted, Some(token)) = (&event.said.what, event.said.token) else {
+        let (WorkerStep::Granted, Some(token)) = (&event.line.what, event.line.token) else {
             return;
         };
-        let (lane, worker, at_ms) = (event.said.lane, event.worker, event.at_ms);
+        let (lane, worker, at_ms) = (event.line.lane, event.worker, event.at_ms);
         if let Some((other, when)) = granted.insert((lane, token), (worker, at_ms)) {
             self.repeated_tokens.push(Repeated {
                 lane,
@@ -127,10 +127,10 @@ impl ArmReport {
 
     fn take(&mut self, event: &Event, kept: &BTreeMap<usize, BTreeSet<String>>) {
         let (at_ms, worker) = (event.at_ms, event.worker);
-        let (lane, token) = (event.said.lane, event.said.token);
-        match &event.said.what {
-            What::Granted => self.grants += 1,
-            What::Acknowledged { element } => {
+        let (lane, token) = (event.line.lane, event.line.token);
+        match &event.line.what {
+            WorkerStep::Granted => self.grants += 1,
+            WorkerStep::Acknowledged { element } => {
                 self.acknowledged += 1;
                 if !kept.get(&lane).is_some_and(|set| set.contains(element)) {
                     self.lost.push(LostAdd {
@@ -142,7 +142,7 @@ impl ArmReport {
                     });
                 }
             }
-            What::Rejected { step, highest } => self.rejects.push(Reject {
+            WorkerStep::Rejected { step, highest } => self.rejects.push(Reject {
                 at_ms,
                 lane,
                 worker,
@@ -150,13 +150,13 @@ impl ArmReport {
                 highest: *highest,
                 step: *step,
             }),
-            What::Unknown { .. } => self.unknown += 1,
-            What::Fault { .. } => self.faults += 1,
+            WorkerStep::Unknown { .. } => self.unknown += 1,
+            WorkerStep::Fault { .. } => self.faults += 1,
             _ => {}
         }
     }
 
-    /// Lost of acknowledged, from 0 to 1.
+    /// The fraction of acknowledged adds that are lost.
     pub(super) fn share_lost(&self) -> f64 {
         if self.acknowledged == 0 {
             return 0.0;
@@ -190,9 +190,9 @@ fn kinds(faults: &[Fault]) -> BTreeMap<String, u64> {
 fn inverted(events: &[Event]) -> u64 {
     let grants = events
         .iter()
-        .filter(|event| event.said.what == What::Granted);
+        .filter(|event| event.line.what == WorkerStep::Granted);
     let mut grants: Vec<_> = grants
-        .filter_map(|event| Some((event.said.lane, event.said.own_ns, event.said.token?)))
+        .filter_map(|event| Some((event.line.lane, event.line.own_ns, event.line.token?)))
         .collect();
     grants.sort_unstable();
     let mut highest = BTreeMap::new();
@@ -207,11 +207,11 @@ fn inverted(events: &[Event]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chaos::event::Said;
-    use crate::chaos::ledger::State;
+    use crate::chaos::event::WorkerLine;
+    use crate::chaos::event_log::State;
 
-    fn event(worker: usize, own_ns: u64, token: u64, what: What) -> Event {
-        let said = Said {
+    fn event(worker: usize, own_ns: u64, token: u64, what: WorkerStep) -> Event {
+        let line = WorkerLine {
             lane: 0,
             own_ns,
             token: Some(token),
@@ -220,26 +220,26 @@ mod tests {
         Event {
             at_ms: own_ns as f64,
             worker,
-            said,
+            line,
         }
     }
 
-    fn judged(events: Vec<Event>, kept: &[&str]) -> ArmReport {
+    fn report(events: Vec<Event>, kept: &[&str]) -> ArmReport {
         let mut state = State::default();
         state.events = events;
         let set = kept.iter().map(|name| (*name).to_owned()).collect();
-        let remains = Remains {
+        let results = WorldResults {
             arm: Arm::Claim,
             state,
             sets: BTreeMap::from([(0, set)]),
             seconds: 1.0,
         };
-        ArmReport::of(remains, true)
+        ArmReport::of(results, true)
     }
 
-    fn acknowledged(name: &str) -> What {
+    fn acknowledged(name: &str) -> WorkerStep {
         let element = name.to_owned();
-        What::Acknowledged { element }
+        WorkerStep::Acknowledged { element }
     }
 
     #[test]
@@ -248,21 +248,21 @@ mod tests {
             event(0, 1, 1, acknowledged("a")),
             event(1, 2, 2, acknowledged("b")),
         ];
-        let report = judged(events, &["b", "never acknowledged"]);
+        let report = report(events, &["b", "never acknowledged"]);
         let lost: Vec<_> = report.lost.iter().map(|lost| &*lost.element).collect();
         assert_eq!((report.acknowledged, lost), (2, vec!["a"]));
     }
 
     #[test]
-    fn a_token_that_two_have_is_repeated_and_one_below_an_earlier_is_inverted() {
-        let granted = |worker, own_ns, token| event(worker, own_ns, token, What::Granted);
-        let fine = judged(vec![granted(0, 1, 1), granted(1, 2, 2)], &[]);
+    fn shared_tokens_are_repeated_and_lower_later_tokens_are_inverted() {
+        let granted = |worker, own_ns, token| event(worker, own_ns, token, WorkerStep::Granted);
+        let fine = report(vec![granted(0, 1, 1), granted(1, 2, 2)], &[]);
         assert_eq!(fine.inverted_grants, Some(0));
         assert!(fine.repeated_tokens.is_empty());
-        // Heard late, but not granted late.
-        let heard_late = judged(vec![granted(0, 2, 2), granted(1, 1, 1)], &[]);
+        // It arrived late, but was not granted late.
+        let heard_late = report(vec![granted(0, 2, 2), granted(1, 1, 1)], &[]);
         assert_eq!(heard_late.inverted_grants, Some(0));
-        let wrong = judged(
+        let wrong = report(
             vec![granted(0, 1, 2), granted(1, 2, 1), granted(2, 3, 2)],
             &[],
         );

@@ -1,7 +1,7 @@
-//! One arm's world: an authority, a resource and workers, each a process of its own.
+//! One arm's world: an authority, a resource and workers, each in its own process.
 //!
 //! ```text
-//!   team: W workers ──┬─ L lanes, each a lock and a set; every worker of the team wants all of them
+//!   team: W workers ──┬─ L lanes, each a lock and a set; every worker of the team contends for all of them
 //!                     ├──► authority      (one in each world)
 //!                     └──► resource       (one in each world, with the arm's fence)
 //! ```
@@ -14,20 +14,20 @@ use std::time::Duration;
 
 use super::arm::Arm;
 use super::event::Target;
-use super::ledger::{Ledger, State};
+use super::event_log::{EventLog, State};
+use super::fixture::Fixture;
 use super::process::{Line, Process};
 use super::server::{Server, Setup, Victim, lock};
-use super::stage::Stage;
 use super::stop::Stop;
-use super::worker::{self, Part};
+use super::worker::{self, Assignment};
 
-/// What a world is like; the same for all arms.
+/// The settings of a world; the same for all arms.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// The program under test.
     pub(super) program: PathBuf,
     pub(super) ttl: Duration,
-    /// How long a worker thinks, at least and at most, in time to lives.
+    /// The shortest and the longest thinking time, in leases.
     pub(super) think: (f64, f64),
     pub(super) teams: usize,
     /// Workers in a team.
@@ -35,9 +35,9 @@ pub(super) struct Plan {
     /// Lanes of a team.
     pub(super) lanes: usize,
     pub(super) adds_per_grant: u64,
-    /// Bytes that each element has beside its name.
+    /// The extra bytes of each element.
     pub(super) padding: usize,
-    /// Acknowledged adds that the run goes for.
+    /// How many acknowledged adds the run needs.
     pub(super) adds: u64,
     pub(super) seed: u64,
 }
@@ -52,15 +52,15 @@ impl Plan {
     }
 }
 
-/// Everything of one arm that lives. Dropping it ends all processes.
+/// The running processes of one arm. Dropping it ends them all.
 pub(super) struct World {
     pub(super) arm: Arm,
     pub(super) plan: Plan,
-    pub(super) ledger: Arc<Ledger>,
+    pub(super) event_log: Arc<EventLog>,
     pub(super) authority: Arc<dyn Victim>,
     pub(super) store: Server,
-    pub(super) stage: Stage,
-    /// Whether the nemesis has done all that it has to do at least once.
+    pub(super) fixture: Fixture,
+    /// Whether the nemesis has made all its faults at least once.
     pub(super) covered: AtomicBool,
     workers: Vec<Mutex<Worker>>,
     folder: PathBuf,
@@ -69,12 +69,12 @@ pub(super) struct World {
 #[derive(Debug, Default)]
 struct Worker {
     process: Option<Process>,
-    /// Processes started so far.
+    /// The number of processes started so far.
     lives: u32,
 }
 
-/// What is left of a world.
-pub(super) struct Remains {
+/// The results of a world.
+pub(super) struct WorldResults {
     pub(super) arm: Arm,
     pub(super) state: State,
     /// The final set of each lane.
@@ -83,13 +83,13 @@ pub(super) struct Remains {
 }
 
 impl World {
-    /// Starts everything in this folder.
+    /// Starts all processes, with their files in this folder.
     pub(super) fn start(
         arm: Arm,
         plan: &Plan,
         folder: &Path,
         authority: Option<Arc<dyn Victim>>,
-        mut stage: Stage,
+        mut fixture: Fixture,
     ) -> Result<World, String> {
         let authority: Arc<dyn Victim> = match authority {
             Some(authority) => authority,
@@ -97,30 +97,30 @@ impl World {
                 program: &plan.program,
                 role: "serve",
                 arguments: &[],
-                environment: stage.authority_environment(),
+                environment: fixture.authority_environment(),
                 folder,
-                data: stage.authority_data(),
-                listen: stage.authority_listen(),
+                data: fixture.authority_data(),
+                listen: fixture.authority_listen(),
             })?),
         };
         let store = Server::start(&Setup {
             program: &plan.program,
             role: "store",
             arguments: arm.store_arguments(),
-            environment: stage.resource_environment(),
+            environment: fixture.resource_environment(),
             folder,
-            data: stage.resource_data(),
-            listen: stage.resource_listen(),
+            data: fixture.resource_data(),
+            listen: fixture.resource_listen(),
         })?;
-        let ledger = Arc::new(Ledger::new());
-        stage.connect(&authority.url(), store.address(), plan, &ledger)?;
+        let event_log = Arc::new(EventLog::new());
+        fixture.connect(&authority.url(), store.address(), plan, &event_log)?;
         let world = World {
             arm,
             plan: plan.clone(),
-            ledger,
+            event_log,
             authority,
             store,
-            stage,
+            fixture,
             covered: AtomicBool::new(true),
             workers: plan.all_workers().map(|_| Mutex::default()).collect(),
             folder: folder.to_owned(),
@@ -131,16 +131,16 @@ impl World {
         Ok(world)
     }
 
-    /// Starts a worker's process, the first or the next.
+    /// Starts a worker's process, the first or a replacement.
     pub(super) fn revive(&self, index: usize) -> Result<(), String> {
         let plan = &self.plan;
         let mut worker = lock(&self.workers[index]);
         let team = index / plan.workers;
         let millis = |ttls: f64| (plan.ttl.as_secs_f64() * 1_000.0 * ttls) as u64;
-        let part = Part {
+        let part = Assignment {
             name: format!("w{index}.{}", worker.lives),
-            authority: self.stage.authority_for(index, &self.authority.url()),
-            store: self.stage.resource_for(index, self.store.address()),
+            authority: self.fixture.authority_for(index, &self.authority.url()),
+            store: self.fixture.resource_for(index, self.store.address()),
             ttl_ms: millis(1.0),
             think_ms: (millis(plan.think.0), millis(plan.think.1)),
             lanes: (team * plan.lanes..(team + 1) * plan.lanes).collect(),
@@ -153,11 +153,11 @@ impl World {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let line = Line {
             words: vec![own.display().to_string(), "chaos-worker".to_owned(), part],
-            environment: self.stage.worker_environment(index),
-            way: self.stage.worker_way(index),
+            environment: self.fixture.worker_environment(index),
+            prefix: self.fixture.worker_prefix(index),
         };
-        let ledger = Arc::clone(&self.ledger);
-        let heard = move |line: Option<String>| ledger.hear(index, line.as_deref());
+        let event_log = Arc::clone(&self.event_log);
+        let heard = move |line: Option<String>| event_log.receive(index, line.as_deref());
         let process = Process::start(&line, &self.folder.join("workers.log"), heard);
         worker.process = Some(process.map_err(|error| format!("a worker: {error}"))?);
         worker.lives += 1;
@@ -171,42 +171,45 @@ impl World {
 
     /// Stops a worker for a while.
     pub(super) fn pause_worker(&self, index: usize, time: Duration, stop: &Stop) {
-        let from_ms = self.ledger.now_ms();
+        let from_ms = self.event_log.now_ms();
         let each = |act: fn(&Process)| lock(&self.workers[index]).process.iter().for_each(act);
         each(Process::stop);
         stop.comes_within(time);
-        each(Process::go_on);
+        each(Process::resume);
         let what = format!("SIGSTOP for {:.0} ms", time.as_secs_f64() * 1e3);
-        self.ledger.note(from_ms, Target::Worker(index), what);
+        self.event_log.note(from_ms, Target::Worker(index), what);
     }
 
-    /// Kills a worker, and starts another in its place.
+    /// Kills a worker and starts a replacement.
     pub(super) fn kill_worker(&self, index: usize) -> Result<(), String> {
-        let from_ms = self.ledger.now_ms();
+        let from_ms = self.event_log.now_ms();
         lock(&self.workers[index]).process.take();
         let what = "SIGKILL and a new process".to_owned();
-        self.ledger.note(from_ms, Target::Worker(index), what);
+        self.event_log.note(from_ms, Target::Worker(index), what);
         self.revive(index)
     }
 
-    /// Lets everybody come to an end, and looks at what the resource has kept.
-    pub(super) fn end(mut self) -> Result<Remains, String> {
-        let seconds = self.ledger.now_ms() / 1e3;
+    /// Lets all workers finish, and reads the resource's final sets.
+    pub(super) fn end(mut self) -> Result<WorldResults, String> {
+        let seconds = self.event_log.now_ms() / 1e3;
         for worker in &self.workers {
-            lock(worker).process.iter_mut().for_each(Process::dismiss);
+            lock(worker)
+                .process
+                .iter_mut()
+                .for_each(Process::close_stdin);
         }
         for (index, worker) in self.workers.iter().enumerate() {
             let lives = lock(worker).lives;
-            self.ledger.ended(index, lives, LAST_STEPS);
+            self.event_log.ended(index, lives, LAST_STEPS);
             lock(worker).process.take();
-            // Its last lines are heard before the end of its output is.
-            self.ledger.ended(index, lives, LAST_STEPS);
+            // Its last lines arrive before the end of its output.
+            self.event_log.ended(index, lives, LAST_STEPS);
         }
         let sets = worker::final_sets(&self.store.address().to_string(), self.plan.all_lanes())?;
         self.workers.clear();
-        Ok(Remains {
+        Ok(WorldResults {
             arm: self.arm,
-            state: self.ledger.take(),
+            state: self.event_log.take(),
             sets,
             seconds,
         })

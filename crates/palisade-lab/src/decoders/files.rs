@@ -9,7 +9,7 @@ use palisade_wal::{
     CreateOptions, Fold, Id, Options, Seq, SnapshotReader, SnapshotWriter, Storage as _, Wal,
 };
 
-/// A directory with frames on both sides of a snapshot; each use gets its own copy.
+/// A directory with frames before and after a snapshot; each use gets its own copy.
 fn directory() -> Option<SimStorage> {
     static MADE: LazyLock<Option<SimStorage>> = LazyLock::new(make);
     MADE.as_ref().map(SimStorage::restart)
@@ -37,7 +37,7 @@ fn options() -> Options {
     Options::small(4096)
 }
 
-/// All frames, one behind the other.
+/// All frames, one after the other.
 #[derive(Default)]
 struct Frames(Vec<u8>);
 
@@ -58,7 +58,7 @@ impl Fold for Frames {
     }
 }
 
-/// Opens the directory with this file in place of its own; what opens must be read and written to.
+/// Opens the directory with this file in place of its own; a directory that opens must be readable and writable.
 fn open_with(name: Option<String>, bytes: &[u8]) -> bool {
     let (Some(storage), Some(name)) = (directory(), name) else {
         unreachable!("a directory on a good disk has all its files");
@@ -79,7 +79,7 @@ fn open_with(name: Option<String>, bytes: &[u8]) -> bool {
                 Ok::<(), Infallible>(())
             });
             let mut wal = opened.into_wal();
-            assert!(wal.commit(b"goes on").is_ok());
+            assert!(wal.commit(b"after the open").is_ok());
             true
         }
     }

@@ -1,4 +1,4 @@
-//! What the log and the snapshots carry: entries and records of the machine.
+//! The contents of the log and of snapshots: entries and records of the machine.
 
 use palisade_core::machine::Record;
 use palisade_core::{Machine, invariants};
@@ -7,7 +7,7 @@ use palisade_server::pipeline::replay::{Replay, ReplayError};
 
 use crate::history::generate::{self, Shape};
 
-/// A machine that was built from any bytes keeps its invariants, and comes back from its own snapshot.
+/// A machine built from any bytes must keep its invariants and survive its own snapshot.
 fn sound(replay: Replay) {
     let bytes = snapshot_of(&replay);
     let machine = replay.finish();
@@ -24,21 +24,21 @@ fn records(machine: &Machine) -> Vec<Record> {
     machine.records().collect()
 }
 
-/// A batch of the log, upon a machine that has nothing.
+/// A batch of the log, applied to an empty machine.
 pub(super) fn log(bytes: &[u8]) -> bool {
     let mut replay = Replay::from_nothing(1);
     let read = replay.batch(bytes);
-    // Nothing of a batch that cannot be read was applied.
+    // Nothing of an unreadable batch was applied.
     sound(replay);
-    told(read)
+    is_valid(read)
 }
 
 /// A snapshot.
 pub(super) fn snapshot(bytes: &[u8]) -> bool {
-    told(Replay::from_snapshot(1, bytes).map(sound))
+    is_valid(Replay::from_snapshot(1, bytes).map(sound))
 }
 
-fn told(read: Result<(), ReplayError>) -> bool {
+fn is_valid(read: Result<(), ReplayError>) -> bool {
     match read {
         Ok(()) => true,
         Err(error) => {
@@ -56,7 +56,7 @@ const SHAPE: Shape = Shape {
 
 /// The first entries of generated histories, all in one batch.
 pub(super) fn log_seeds() -> Vec<(&'static str, Vec<u8>)> {
-    // `first`, `second` and `third` in the corpus are of version 1, which is read for ever.
+    // `first`, `second` and `third` in the corpus are of version 1, which stays readable for ever.
     ["first-2", "second-2", "third-2"]
         .into_iter()
         .zip(1..)
@@ -76,7 +76,7 @@ fn batch(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// What machines know in the middle of generated histories.
+/// Snapshots of machines in the middle of generated histories.
 pub(super) fn snapshot_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let names = ["early", "middle", "late"];
     let cuts = names.into_iter().zip([12, 24, 36]);

@@ -6,9 +6,8 @@
 //!     committed corpus, and mutations of it                      └─► history · words
 //! ```
 //!
-//! libFuzzer and the gate's smoke run share the bodies and the corpus. A target asserts more than that
-//! nothing panics: what was decoded encodes to the same again, and a machine that was built from bytes
-//! keeps its invariants.
+//! libFuzzer and the gate's smoke run share the targets and the corpus. A target asserts more than the absence of
+//! panics: decoded values encode to the same bytes again, and a machine built from bytes keeps its invariants.
 
 mod files;
 mod machine;
@@ -21,16 +20,15 @@ pub use mutate::Mutator;
 /// One decoder under test.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name: of the fuzz target, and of its folder in the corpus.
+    /// The name of the fuzz target and of its folder in the corpus.
     pub name: &'static str,
-    /// What is done with the bytes, and whether they were good for anything. A panic is a bug, in the
-    /// decoder or in what it let through.
+    /// Decodes the bytes and returns whether they were valid. A panic is a bug, in the decoder or in what it accepted.
     pub run: fn(&[u8]) -> bool,
-    /// Inputs that mean something, by name, as the product's own encoders write them.
+    /// Valid inputs by name, as the product's own encoders write them.
     pub seeds: fn() -> Vec<(&'static str, Vec<u8>)>,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "wire",
@@ -85,7 +83,7 @@ pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// Runs one target; what the harness of libFuzzer calls.
+/// Runs one target, for the libFuzzer harness.
 pub fn run(name: &str, bytes: &[u8]) {
     if let Some(target) = target(name) {
         (target.run)(bytes);

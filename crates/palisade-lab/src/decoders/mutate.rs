@@ -1,14 +1,14 @@
-//! Mutations of known inputs, decided by a seed alone.
+//! Mutations of known inputs, determined by a seed alone.
 
 use fastrand::Rng;
 
-/// Makes new inputs out of a corpus.
+/// Makes new inputs from a corpus.
 pub struct Mutator {
     rng: Rng,
     corpus: Vec<Vec<u8>>,
 }
 
-/// Numbers at which decoders tend to break: ends of ranges, and one beyond.
+/// Numbers where decoders tend to fail: the ends of ranges, and one beyond.
 const EDGES: [u64; 12] = [
     0,
     1,
@@ -24,7 +24,7 @@ const EDGES: [u64; 12] = [
     u64::MAX,
 ];
 
-/// Inputs do not grow beyond this.
+/// The maximum length of an input.
 const LONGEST: usize = 1 << 16;
 
 impl Mutator {
@@ -73,7 +73,7 @@ impl Mutator {
         }
     }
 
-    /// Goes on as another member does from some place on.
+    /// Continues with another member of the corpus from some position on.
     fn splice(&mut self, bytes: &mut Vec<u8>, at: usize) {
         let Some(other) = self.rng.choice(&self.corpus) else {
             return;
@@ -83,7 +83,7 @@ impl Mutator {
         bytes.extend_from_slice(&other[from..]);
     }
 
-    /// Writes a number of one to eight bytes over what is there, in either order.
+    /// Overwrites one to eight bytes with a number, in either byte order.
     fn edge(&mut self, bytes: &mut [u8], at: usize) {
         let number = self.rng.choice(EDGES).unwrap_or_default();
         let width = self.rng.usize(1..=8);

@@ -7,7 +7,7 @@ use palisade_wal::Id;
 
 use crate::history::{History, check, generate};
 
-/// A history file: read, checked, and told about.
+/// A history file: parsed, checked, and reported.
 pub(super) fn history(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return false;
@@ -37,7 +37,7 @@ pub(super) fn history_seeds() -> Vec<(&'static str, Vec<u8>)> {
         .collect()
 }
 
-/// Every line as each kind of word.
+/// Every line, parsed as each kind of word.
 pub(super) fn words(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     for line in text.lines() {
@@ -59,7 +59,7 @@ pub(super) fn words(bytes: &[u8]) -> bool {
     }
 }
 
-/// A name is what was given, or refused with a reason.
+/// A name is either accepted unchanged or refused with a reason.
 fn name(line: &str) {
     let good =
         (1..=255).contains(&line.len()) && line.bytes().all(|byte| (b' '..=b'~').contains(&byte));

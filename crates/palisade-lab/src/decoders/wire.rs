@@ -1,4 +1,4 @@
-//! What comes over the network: frames, messages, JSON bodies.
+//! Network input: frames, messages, JSON bodies.
 
 use palisade_proto::json::{
     AcquireBody, AcquireReply, AdvanceBody, BreakBody, BreakReply, ErrorReply, EventBody,
@@ -8,7 +8,7 @@ use palisade_proto::{frames, v1};
 use prost::Message;
 use serde::de::DeserializeOwned;
 
-/// The longest frame taken here.
+/// The longest frame accepted here.
 const MOST: usize = 1 << 16;
 
 /// A stream of frames in either direction: requests, replies, events.
@@ -24,7 +24,7 @@ pub(super) fn frames(bytes: &[u8]) -> bool {
     good
 }
 
-/// Reads a message; what was read must be written and read as the same again.
+/// Decodes a message; a decoded message must encode and decode to the same again.
 fn message<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
     let Ok(message) = M::decode(bytes) else {
         return false;
@@ -83,7 +83,7 @@ fn framed(message: &impl Message) -> Vec<u8> {
     [&length.to_be_bytes(), bytes.as_slice()].concat()
 }
 
-/// The bodies of the HTTP interface, as the server and the clients read them.
+/// The bodies of the HTTP interface, as the server and the clients parse them.
 pub(super) fn json(bytes: &[u8]) -> bool {
     let read = [
         body::<AcquireBody>(bytes),
@@ -106,11 +106,11 @@ pub(super) fn json(bytes: &[u8]) -> bool {
 
 fn body<T: DeserializeOwned + std::fmt::Debug>(bytes: &[u8]) -> bool {
     let read = serde_json::from_slice::<T>(bytes);
-    let told = match &read {
+    let text = match &read {
         Ok(body) => format!("{body:?}"),
         Err(error) => error.to_string(),
     };
-    assert!(!told.is_empty());
+    assert!(!text.is_empty());
     read.is_ok()
 }
 

@@ -1,4 +1,4 @@
-//! The real machine, each of its states kept once and each step from it taken once.
+//! The real machine: each of its states is kept once, and each step from it is computed once.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,13 @@ use palisade_core::{
     Outcome, RequestId, Timestamp, Token, Ttl, Under, WallTime, invariants,
 };
 
-/// Names one state of the machine.
+/// Identifies one state of the machine.
 pub(super) type MachineId = u32;
 
 /// One step of the authority.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Step {
-    /// The wish number `ask` of a client, for the first time or again.
+    /// A client requests its wish number `ask`, for the first time or again.
     Acquire {
         client: u8,
         ask: u8,
@@ -27,25 +27,25 @@ pub(super) enum Step {
     },
     /// Time passes until the holder's lease is over.
     Expire,
-    /// The operator draws a token, by taking a lock of its own for a moment.
+    /// The operator draws a token, by holding a lock of its own for a moment.
     Draw,
-    /// Started again on its own log.
+    /// The authority restarts on its own log.
     Restart,
-    /// Started on a backup instead.
+    /// The authority starts from a backup instead.
     Restore {
         backup: MachineId,
         leap: bool,
     },
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone)]
 pub(super) struct Stepped {
     pub(super) machine: MachineId,
     pub(super) outcome: Outcome,
-    /// Clients and their wishes that were granted out of the queue.
+    /// The clients and wishes that were granted from the queue.
     pub(super) granted: Vec<(u8, u8, Token)>,
-    /// An invariant of the machine that does not hold any more.
+    /// A violated invariant of the machine.
     pub(super) broken: Option<String>,
 }
 
@@ -59,11 +59,11 @@ pub(super) struct Authority {
 }
 
 impl Authority {
-    /// `None` only if letters were no names.
+    /// `None` only if letters were not valid names.
     pub(super) fn new(clients: u8) -> Option<Authority> {
         let machine = Machine::new(1);
         let known = HashMap::from([(canonical(&machine), 0)]);
-        let names = (0..clients).map(|client| ClientId::new(&super::tell::name(client)));
+        let names = (0..clients).map(|client| ClientId::new(&super::describe::name(client)));
         Some(Authority {
             states: vec![machine],
             known,
@@ -77,7 +77,7 @@ impl Authority {
         })
     }
 
-    /// The authority nobody has asked anything yet.
+    /// The initial authority, before any request.
     pub(super) const FIRST: MachineId = 0;
 
     /// How many states of the machine were reached.
@@ -89,7 +89,7 @@ impl Authority {
         self.expires(machine).is_some()
     }
 
-    /// Who holds the lock, by its token.
+    /// The token of the lock's holder.
     pub(super) fn holder(&self, machine: MachineId) -> Option<Token> {
         let machine = &self.states[machine as usize];
         machine
@@ -167,7 +167,7 @@ impl Authority {
                 outcome
             }
             Step::Restart => apply(&mut machine, Command::Grace(Away::Restarted)),
-            // At the instant of the backup, in this order, as `palisade restore` does.
+            // At the instant of the backup and in this order, as `palisade restore` does.
             Step::Restore { leap, .. } => {
                 if leap {
                     apply(&mut machine, Command::Leap { by: RESTORE_LEAP });
@@ -226,11 +226,11 @@ fn request(client: u8, ask: u8) -> RequestId {
     RequestId::from_bytes(bytes)
 }
 
-/// Equal for machines that will answer alike: their records, but for the count of events so far.
+/// Equal for machines that will answer alike: their records without the event counter.
 fn canonical(machine: &Machine) -> String {
     let mut text = String::new();
     for record in machine.records() {
-        // Keys hide in what is printed.
+        // Printing hides the keys.
         let key = match &record {
             Record::Lease(lease) => Some(lease.key),
             Record::Grant(grant) => Some(grant.key),

@@ -5,32 +5,32 @@ use std::process::ExitCode;
 
 use super::{Found, Scope, Weakness, search};
 
-/// Goes through every schedule of a small scope with every rule in force; then leaves one rule out at a
-/// time, and prints the shortest schedule that loses an acknowledged add
+/// Searches every schedule of a small scope with every rule in force; then drops one rule at a time
+/// and prints the shortest schedule that loses an acknowledged add
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Contenders
+    /// The number of contenders
     #[arg(long, default_value_t = Scope::DEFAULT.clients)]
     clients: u8,
-    /// Wishes for the lock, over all clients
+    /// The number of wishes for the lock, over all clients
     #[arg(long, default_value_t = Scope::DEFAULT.grants)]
     grants: u8,
-    /// Writes under one grant
+    /// The number of writes under one grant
     #[arg(long, default_value_t = Scope::DEFAULT.writes)]
     writes: u8,
-    /// Requests sent once more
+    /// The number of repeated requests
     #[arg(long, default_value_t = Scope::DEFAULT.resends)]
     resends: u8,
-    /// Crashes of anybody
+    /// The number of crashes, of any part
     #[arg(long, default_value_t = Scope::DEFAULT.crashes)]
     crashes: u8,
-    /// Prints one JSON object a search
+    /// Print one JSON object for each search
     #[arg(long)]
     json: bool,
 }
 
-/// Exit status: 0 if the correct configuration loses nothing and every weakness loses something,
-/// 1 if not, 2 for a scope out of range.
+/// Exit status: 0 if the correct configuration loses nothing and every weakness loses something, 1 if not, 2 for a
+/// scope out of range.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
     let scope = Scope {
@@ -45,8 +45,8 @@ pub fn run(args: &Args) -> ExitCode {
     for (weakness, scope) in std::iter::once((None, scope)).chain(weak) {
         match search(weakness, scope) {
             Ok(found) => {
-                // Whoever stops reading wants no more.
-                let _ = std::io::stdout().write_all(tell(&found, args.json).as_bytes());
+                // A failed write means that nobody is reading.
+                let _ = std::io::stdout().write_all(print_result(&found, args.json).as_bytes());
                 as_told &= found.wrong.is_some() == weakness.is_some();
             }
             Err(error) => {
@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::from(u8::from(!as_told))
 }
 
-fn tell(found: &Found, json: bool) -> String {
+fn print_result(found: &Found, json: bool) -> String {
     if json {
         return serde_json::to_string(found).unwrap_or_default() + "\n";
     }

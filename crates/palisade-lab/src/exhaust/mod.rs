@@ -1,50 +1,50 @@
-//! Exhaustive search at small scope: every schedule of a few clients, grants, writes, resends and one
-//! crash, through the real machine and the real fence rule.
+//! Exhaustive search at small scope: every schedule of a few clients, grants, writes, resends and one crash, through
+//! the real machine and the real fence rule.
 //!
 //! ```text
 //!              ┌ authority   palisade_core::Machine, one lock; equal states are kept once
 //!   State ─────┤ clients     ask · claim · read · write · release, each at any time
-//!              ├ network     writes under way; any of them arrives next, or never
+//!              ├ network     writes in flight; any of them arrives next, or never
 //!              └ resource    a set of adds, and palisade_core::fence::Rule in front of it
 //!
 //!   search: breadth first, so the first losing schedule found is a shortest one
 //! ```
 //!
-//! Nobody here looks at a deadline: a lease may run out at any moment, unknown to its holder, and a
-//! client may be paused for ever between any two of its steps. What keeps the data is the fence alone.
+//! No client looks at a deadline: a lease may expire at any moment without its holder knowing, and a client may be
+//! paused for ever between any two of its steps. Only the fence keeps the data.
 //!
-//! An add is *lost* when its holder was told that it was written and the set does not have it. The
-//! correct configuration must lose none in all its states; each [`Weakness`] must lose one, or the
-//! search proves nothing (control arms). The method is explicit-state model checking as in Holzmann's
-//! SPIN and in TLC, on the code itself instead of a model of it.
+//! An add is *lost* if its holder got an acknowledgement and the set does not contain it. The correct configuration
+//! must lose none in all its states; each [`Weakness`] must lose one, or the search proves nothing (control arms). The
+//! method is explicit-state model checking as in Holzmann's SPIN and in TLC, on the code itself instead of a model of
+//! it.
 
 mod authority;
 pub mod command;
+mod describe;
 mod resource;
 mod search;
 mod state;
 mod step;
-mod tell;
 
 pub use search::{Found, Wrong, search};
 
-/// How much there is of everything.
+/// The size of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Scope {
-    /// Contenders, at most 4.
+    /// The number of contenders, at most 4.
     pub clients: u8,
-    /// Wishes for the lock, over all clients, at most 4 each.
+    /// The number of wishes for the lock, over all clients, at most 4 each.
     pub grants: u8,
-    /// Writes under one grant, at most 2.
+    /// The number of writes under one grant, at most 2.
     pub writes: u8,
-    /// Requests sent once more, over all clients.
+    /// The number of repeated requests, over all clients.
     pub resends: u8,
-    /// Crashes, of anybody.
+    /// The number of crashes, of any part.
     pub crashes: u8,
 }
 
 impl Scope {
-    /// Two contenders; some seconds, where a third one would take minutes.
+    /// Two contenders: takes some seconds, where a third one would take minutes.
     pub const DEFAULT: Scope = Scope {
         clients: 2,
         grants: 2,
@@ -54,31 +54,31 @@ impl Scope {
     };
 }
 
-/// A rule left out, in the lab's own harness around the product: there is no such switch in it.
+/// A dropped rule. The lab's harness around the product drops it; the product has no such switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Weakness {
     /// The resource checks nothing.
     NoFence,
-    /// The resource refuses writes below the highest token written.
+    /// The resource rejects writes below the highest token written.
     TextbookFence,
-    /// The resource refuses writes at or below the highest token written.
+    /// The resource rejects writes at or below the highest token written.
     StrictFence,
-    /// Reads are checked, and leave the fence where it is (F2).
+    /// Reads are checked but do not raise the fence (F2).
     ReadWithoutRaising,
     /// Writes under one token have no sequence numbers (F5).
     NoSequence,
-    /// A resource that lost its fence state goes on as if it never had one (F4, F7).
+    /// A resource that lost its fence state continues as if it never had one (F4, F7).
     FenceLost,
-    /// A restored authority counts on from its backup (A5).
+    /// A restored authority continues counting from its backup (A5).
     NoLeap,
-    /// A fence that was lost is armed again at the last holder's token instead of one drawn for it: what
-    /// that holder wrote is forgotten, and its late duplicate is as good as new (F7).
+    /// A lost fence is armed again at the last holder's token instead of a newly drawn one: that holder's writes are
+    /// forgotten, and its late duplicate counts as new (F7).
     RearmedAtHolder,
 }
 
 impl Weakness {
-    /// All of them.
+    /// All weaknesses.
     pub const ALL: [Weakness; 8] = [
         Weakness::NoFence,
         Weakness::TextbookFence,
@@ -105,7 +105,7 @@ impl Weakness {
         }
     }
 
-    /// The least scope that shows it: what is not needed would only make the schedule harder to read.
+    /// The smallest scope that shows the weakness: anything more would only make the schedule harder to read.
     #[must_use]
     pub const fn scope(self) -> Scope {
         let (writes, resends, crashes) = match self {
@@ -126,7 +126,7 @@ impl Weakness {
         }
     }
 
-    /// Whether holders claim before they read: where a claim would do nothing, nobody sends one.
+    /// Whether holders claim before they read: not if a claim would have no effect.
     const fn claims(weakness: Option<Weakness>) -> bool {
         !matches!(
             weakness,

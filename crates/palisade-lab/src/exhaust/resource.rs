@@ -1,4 +1,4 @@
-//! The resource's verdict: the real rule, and around it what each weakness leaves out.
+//! The resource's verdict: the real rule, minus what each weakness drops.
 
 use palisade_core::Token;
 use palisade_core::fence::{Mode, Op, Pass, Rule, Sequence, Verdict};
@@ -6,25 +6,30 @@ use palisade_core::fence::{Mode, Op, Pass, Rule, Sequence, Verdict};
 use super::Weakness;
 use super::state::Kept;
 
-/// What the resource does with one operation.
+/// The resource's decision on one operation.
 pub(super) enum Decision {
-    /// Carries it out and keeps this fence state.
+    /// Executes it and keeps this fence state.
     Admit(Kept),
-    /// Answers what it answered the first time.
+    /// Repeats its first answer.
     Repeat,
     Reject,
 }
 
-/// What is asked of the resource.
+/// An operation at the resource.
 #[derive(Clone, Copy)]
-pub(super) enum Ask {
+pub(super) enum ResourceOp {
     Claim,
     Read,
-    /// With the write's place among those of its grant.
+    /// A write, with its number within the grant.
     Write(u8),
 }
 
-pub(super) fn decide(weakness: Option<Weakness>, kept: Kept, token: Token, ask: Ask) -> Decision {
+pub(super) fn decide(
+    weakness: Option<Weakness>,
+    kept: Kept,
+    token: Token,
+    ask: ResourceOp,
+) -> Decision {
     let state = kept.state();
     let mode = match weakness {
         Some(Weakness::NoFence) => Mode::DangerUnfenced,
@@ -36,13 +41,13 @@ pub(super) fn decide(weakness: Option<Weakness>, kept: Kept, token: Token, ask: 
         ..Rule::CLAIM
     };
     let op = match ask {
-        Ask::Claim => Op::Claim,
-        Ask::Read => Op::Read,
-        Ask::Write(_) if weakness == Some(Weakness::NoSequence) => Op::Write(None),
-        Ask::Write(number) => Op::Write(Sequence::new(number.into())),
+        ResourceOp::Claim => Op::Claim,
+        ResourceOp::Read => Op::Read,
+        ResourceOp::Write(_) if weakness == Some(Weakness::NoSequence) => Op::Write(None),
+        ResourceOp::Write(number) => Op::Write(Sequence::new(number.into())),
     };
     if weakness == Some(Weakness::StrictFence)
-        && matches!(ask, Ask::Write(_))
+        && matches!(ask, ResourceOp::Write(_))
         && state.highest() == Some(token)
     {
         return Decision::Reject;
@@ -55,6 +60,6 @@ pub(super) fn decide(weakness: Option<Weakness>, kept: Kept, token: Token, ask: 
     }
 }
 
-fn raises(weakness: Option<Weakness>, ask: Ask) -> bool {
-    !(weakness == Some(Weakness::ReadWithoutRaising) && matches!(ask, Ask::Read))
+fn raises(weakness: Option<Weakness>, ask: ResourceOp) -> bool {
+    !(weakness == Some(Weakness::ReadWithoutRaising) && matches!(ask, ResourceOp::Read))
 }

@@ -1,65 +1,65 @@
-//! Breadth first through all states.
+//! Breadth-first search through all states.
 
 use std::collections::HashMap;
 
 use super::authority::Authority;
 use super::state::State;
 use super::step::{Action, World};
-use super::{Scope, Weakness, tell};
+use super::{Scope, Weakness, describe};
 
-/// What can be wrong with a schedule.
+/// What can go wrong in a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wrong {
     /// An acknowledged add is gone.
     Lost,
-    /// A token was issued that was not above all before it (A2, A4).
+    /// A token was issued that was not above all earlier ones (A2, A4).
     TokenRepeated,
     /// A retry got another token (A12).
     TokenChanged,
     /// A late release freed somebody else's lock (A9).
     ReleasedAnother,
-    /// The newest holder was refused in favour of an older one.
+    /// The newest holder was rejected in favour of an older one.
     NewestRefused,
     /// An invariant of the machine does not hold (`palisade_core::invariants`).
     Invariant,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Found {
-    /// What was left out, if anything.
+    /// The dropped rule, if any.
     pub weakness: Option<Weakness>,
-    /// How much there was of everything.
+    /// The size of the search.
     pub scope: Scope,
     /// States visited.
     pub states: usize,
-    /// States of the authority among them.
+    /// Distinct states of the authority among them.
     pub machines: usize,
-    /// How many steps the longest shortest way to a state has.
+    /// The number of steps to the state that is farthest from the start.
     pub depth: usize,
-    /// Transitions into a state in which something is wrong, by what.
+    /// The number of transitions into a wrong state.
     pub losing: usize,
-    /// A shortest schedule that loses an add; without a weakness one in which anything is wrong.
+    /// A shortest schedule that loses an add; without a weakness, one in which anything goes wrong.
     pub shortest: Option<Vec<String>>,
-    /// What is wrong at its end.
+    /// What goes wrong at its end.
     pub wrong: Option<Wrong>,
 }
 
-type Place = u32;
+type StateIndex = u32;
 
-/// Where a state was first reached from.
+/// The transition that first reached a state.
 #[derive(Clone, Copy)]
-struct Way {
-    from: Place,
+struct Arrival {
+    from: StateIndex,
     action: Action,
 }
 
-/// Visits every state of the scope. With a weakness it stops at the first lost add: breadth first, so
-/// no schedule is shorter.
+/// Visits every state of the scope. With a weakness it stops at the first lost add; the search is breadth-first, so no
+/// schedule is shorter.
 ///
 /// # Errors
-/// A scope out of range, named with the range.
+/// A scope out of range; the message names the range.
 pub fn search(weakness: Option<Weakness>, scope: Scope) -> Result<Found, String> {
     check(scope)?;
     let authority = Authority::new(scope.clients).ok_or("no names")?;
@@ -69,8 +69,8 @@ pub fn search(weakness: Option<Weakness>, scope: Scope) -> Result<Found, String>
         authority,
     };
     let first = State::first(scope, Authority::FIRST);
-    let mut known: HashMap<State, Place> = HashMap::from([(first.clone(), 0)]);
-    let mut ways: Vec<Option<Way>> = vec![None];
+    let mut known: HashMap<State, StateIndex> = HashMap::from([(first.clone(), 0)]);
+    let mut arrivals: Vec<Option<Arrival>> = vec![None];
     let mut frontier = vec![(0, first)];
     let (mut depth, mut losing, mut end) = (0, 0, None);
     'search: while !frontier.is_empty() {
@@ -78,18 +78,19 @@ pub fn search(weakness: Option<Weakness>, scope: Scope) -> Result<Found, String>
         for (from, state) in frontier {
             for action in world.actions(&state) {
                 let (next, wrong) = world.after(&state, action);
-                let way = Way { from, action };
+                let arrival = Arrival { from, action };
                 if let Some(wrong) = wrong.filter(|wrong| counts(weakness, *wrong)) {
                     losing += 1;
-                    end = end.or(Some((way, wrong)));
+                    end = end.or(Some((arrival, wrong)));
                     if weakness.is_some() {
                         break 'search;
                     }
                 }
-                let place = Place::try_from(ways.len()).map_err(|_| "more than 2^32 states")?;
+                let place =
+                    StateIndex::try_from(arrivals.len()).map_err(|_| "more than 2^32 states")?;
                 if !known.contains_key(&next) {
                     known.insert(next.clone(), place);
-                    ways.push(Some(way));
+                    arrivals.push(Some(arrival));
                     later.push((place, next));
                 }
             }
@@ -97,20 +98,20 @@ pub fn search(weakness: Option<Weakness>, scope: Scope) -> Result<Found, String>
         depth += usize::from(!later.is_empty());
         frontier = later;
     }
-    let schedule = end.map(|(way, _)| schedule(&ways, way));
+    let schedule = end.map(|(arrival, _)| schedule(&arrivals, arrival));
     Ok(Found {
         weakness,
         scope,
-        states: ways.len(),
+        states: arrivals.len(),
         machines: world.authority.reached(),
         depth,
         losing,
-        shortest: schedule.map(|schedule| tell::schedule(&mut world, &schedule)),
+        shortest: schedule.map(|schedule| describe::schedule(&mut world, &schedule)),
         wrong: end.map(|(_, wrong)| wrong),
     })
 }
 
-/// A weakness is shown by what it loses; without one nothing at all may be wrong.
+/// Whether this ends the search: with a weakness only a loss does, without one anything wrong.
 fn counts(weakness: Option<Weakness>, wrong: Wrong) -> bool {
     weakness.is_none() || wrong == Wrong::Lost
 }
@@ -131,10 +132,10 @@ fn check(scope: Scope) -> Result<(), String> {
     Ok(())
 }
 
-fn schedule(ways: &[Option<Way>], last: Way) -> Vec<Action> {
+fn schedule(arrivals: &[Option<Arrival>], last: Arrival) -> Vec<Action> {
     let mut actions = vec![last.action];
     let mut place = last.from;
-    while let Some(Way { from, action }) = ways[place as usize] {
+    while let Some(Arrival { from, action }) = arrivals[place as usize] {
         actions.push(action);
         place = from;
     }

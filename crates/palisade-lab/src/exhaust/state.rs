@@ -1,4 +1,4 @@
-//! One state of the small world. Equal states are one state, whatever led to them.
+//! One state of the search. Equal states count as one, whatever led to them.
 
 use palisade_core::Token;
 use palisade_core::fence::{FenceState, Mark, Sequence, Written};
@@ -6,27 +6,27 @@ use palisade_core::fence::{FenceState, Mark, Sequence, Written};
 use super::Scope;
 use super::authority::MachineId;
 
-/// Everything.
+/// The complete state.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct State {
     pub(super) machine: MachineId,
     pub(super) clients: Vec<Client>,
-    /// Writes under way, sorted.
+    /// Writes in flight, sorted.
     pub(super) network: Vec<Message>,
     /// `None`: lost, and not yet armed again.
     pub(super) fence: Option<Kept>,
-    /// The set at the resource, one bit an add.
+    /// The set at the resource, one bit per add.
     pub(super) value: u32,
-    /// Adds whose writers were told that they are written.
+    /// The adds whose writers got an acknowledgement.
     pub(super) acknowledged: u32,
-    /// The highest token ever issued, whatever the authority remembers of it.
+    /// The highest token ever issued, even if the authority has forgotten it.
     pub(super) issued: Option<Token>,
-    /// What a restore would begin with.
+    /// The state from which a restore would start.
     pub(super) backup: MachineId,
     pub(super) left: Left,
 }
 
-/// What may still happen.
+/// How many events of each kind may still happen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Left {
     pub(super) grants: u8,
@@ -38,20 +38,20 @@ pub(super) struct Left {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Client {
     pub(super) phase: Phase,
-    /// How many wishes it had so far; numbers its requests and leases.
+    /// The number of its wishes so far; numbers its requests and leases.
     pub(super) asks: u8,
     /// The token of its grant; the guard never changes it.
     pub(super) token: Option<Token>,
-    /// What it read, with what it added.
+    /// The set that it read, with its own adds.
     pub(super) known: u32,
     /// How many writes of this grant were acknowledged.
     pub(super) written: u8,
 }
 
-/// Where a contender stands.
+/// The phase of a contender.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
-    /// Wants nothing yet, or is through.
+    /// Has not requested anything yet, or has finished.
     Idle,
     /// In the queue.
     Waiting,
@@ -67,27 +67,27 @@ pub(super) enum Phase {
     Sent,
 }
 
-/// A write under way.
+/// A write in flight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Message {
     pub(super) client: u8,
-    /// Which wish of the client; an answer to an earlier one finds nobody.
+    /// The wish of the client; an answer to an earlier wish is ignored.
     pub(super) ask: u8,
-    /// Which write of the grant.
+    /// The number of the write within the grant.
     pub(super) number: u8,
     pub(super) token: Token,
-    /// The whole set as its writer thinks it should be.
+    /// The whole set according to its writer.
     pub(super) value: u32,
 }
 
-/// A fence's state without the names, which nobody gives here.
+/// A fence's state without names, which nobody uses here.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Kept {
-    mark: Option<(Token, Wrote)>,
+    mark: Option<(Token, LastWrite)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Wrote {
+enum LastWrite {
     Nothing,
     Unnumbered,
     Through(Sequence),
@@ -126,7 +126,7 @@ impl State {
 }
 
 impl Message {
-    /// The bit of what it adds.
+    /// The bit of the next add.
     pub(super) fn bit(&self) -> u32 {
         let number = (self.client * 4 + self.ask - 1) * 2 + self.number;
         1 << number
@@ -138,9 +138,9 @@ impl Kept {
         Kept {
             mark: state.mark.map(|mark| {
                 let wrote = match mark.written {
-                    Written::Nothing => Wrote::Nothing,
-                    Written::Unnumbered => Wrote::Unnumbered,
-                    Written::Through(last) => Wrote::Through(last),
+                    Written::Nothing => LastWrite::Nothing,
+                    Written::Unnumbered => LastWrite::Unnumbered,
+                    Written::Through(last) => LastWrite::Through(last),
                 };
                 (mark.token, wrote)
             }),
@@ -152,9 +152,9 @@ impl Kept {
             mark: self.mark.map(|(token, wrote)| Mark {
                 token,
                 written: match wrote {
-                    Wrote::Nothing => Written::Nothing,
-                    Wrote::Unnumbered => Written::Unnumbered,
-                    Wrote::Through(last) => Written::Through(last),
+                    LastWrite::Nothing => Written::Nothing,
+                    LastWrite::Unnumbered => Written::Unnumbered,
+                    LastWrite::Through(last) => Written::Through(last),
                 },
             }),
             ..FenceState::default()

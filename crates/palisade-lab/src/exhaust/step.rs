@@ -1,35 +1,35 @@
-//! What can happen next, and what comes of it.
+//! The possible next steps and their results.
 
 use palisade_core::fence::FenceState;
 use palisade_core::limits::RESTORE_LEAP;
 use palisade_core::{Outcome, Token};
 
 use super::authority::{Authority, Step, Stepped};
-use super::resource::{Ask, Decision, decide};
+use super::resource::{Decision, ResourceOp, decide};
 use super::search::Wrong;
 use super::state::{Client, Kept, Message, Phase, State};
 use super::{Scope, Weakness};
 
-/// One thing that can happen.
+/// A possible step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// A client asks for the lock.
+    /// A client requests the lock.
     Acquire(u8),
-    /// It asks again with the same request id: the answer was lost, or it lost patience.
+    /// It requests again with the same request id: the answer was lost or late.
     AskAgain(u8),
     Claim(u8),
     Read(u8),
     Write(u8),
-    /// It sends its write once more; the first copy may still be under way.
+    /// It sends its write again; the first copy may still be in flight.
     Resend(u8),
-    /// A write reaches the resource, and its answer the client.
+    /// A write reaches the resource, and its answer reaches the client.
     Deliver(Message),
-    /// The same, but the answer is lost.
+    /// A write reaches the resource, but the answer is lost.
     DeliverUnheard(Message),
     Release(u8),
-    /// A release that was carried out already arrives again.
+    /// A release that was already executed arrives again.
     ReleaseAgain(u8),
-    /// The holder's time is over.
+    /// The holder's lease expires.
     Expire,
     ClientCrash(u8),
     AuthorityRestart,
@@ -45,12 +45,12 @@ impl std::fmt::Debug for Message {
             f,
             "write {} of {}",
             self.number,
-            super::tell::name(self.client)
+            super::describe::name(self.client)
         )
     }
 }
 
-/// What is searched, with the authority's states.
+/// The settings of the search, and the authority's states.
 pub(super) struct World {
     pub(super) scope: Scope,
     pub(super) weakness: Option<Weakness>,
@@ -58,7 +58,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Everything that can happen next.
+    /// All possible next steps.
     pub(super) fn actions(&self, state: &State) -> Vec<Action> {
         let mut actions = Vec::new();
         for (client, number) in state.clients.iter().zip(0..) {
@@ -97,7 +97,7 @@ impl World {
         let again = left.resends > 0;
         match client.phase {
             Phase::Idle => {
-                // Clients that never asked are alike: the first of them asks next.
+                // Clients that never asked are interchangeable: the first of them asks next.
                 let mut before = state.clients[..usize::from(number)].iter();
                 let alike = client.asks == 0 && before.any(|other| other.asks == 0);
                 if left.grants > 0 && !alike {
@@ -169,8 +169,8 @@ impl World {
                 }
                 self.ask(next, number)
             }
-            Action::Claim(number) => self.at_resource(next, number, Ask::Claim),
-            Action::Read(number) => self.at_resource(next, number, Ask::Read),
+            Action::Claim(number) => self.at_resource(next, number, ResourceOp::Claim),
+            Action::Read(number) => self.at_resource(next, number, ResourceOp::Read),
             Action::Write(number) => {
                 let message = write(next, number)?;
                 next.clients[usize::from(number)].phase = Phase::Sent;
@@ -195,7 +195,7 @@ impl World {
                 let own = holder == next.clients[usize::from(number)].token;
                 let wrong = self.release(next, number);
                 let same = self.authority.holder(next.machine) == holder;
-                // An authority from a backup may have forgotten that it was released before.
+                // An authority from a backup may have forgotten the earlier release.
                 wrong.or((!same && !own).then_some(Wrong::ReleasedAnother))
             }
             Action::Expire => self.authority_step(next, Step::Expire).1,
@@ -261,7 +261,7 @@ impl World {
         let client = &mut next.clients[usize::from(number)];
         match (outcome, client.token) {
             (Outcome::Granted(granted), Some(before)) if granted.token == before => wrong,
-            // An authority from a backup may have forgotten the wish, and grants it anew.
+            // An authority from a backup may have forgotten the wish and grant it again.
             (Outcome::Granted(granted), Some(before)) => {
                 let restored = before.get() < RESTORE_LEAP && granted.token.get() > RESTORE_LEAP;
                 client.token = Some(granted.token);
@@ -272,7 +272,7 @@ impl World {
                 (client.phase, client.token) = (Phase::Holding, Some(granted.token));
                 wrong.or(issue(next, granted.token))
             }
-            // One that held, too, if the authority is from a backup and knows nothing of it.
+            // Also one that held the lock, if the authority is from a backup and does not know.
             (Outcome::Queued, _) => {
                 (client.phase, client.token) = (Phase::Waiting, None);
                 wrong
@@ -294,7 +294,7 @@ impl World {
         self.authority_step(next, step).1
     }
 
-    /// After a crash nobody waits any more: whoever did may ask again.
+    /// After a crash the queue is empty: clients that waited may ask again.
     fn back_again(&mut self, next: &mut State, step: Step) -> Option<Wrong> {
         next.left.crashes -= 1;
         let (_, wrong) = self.authority_step(next, step);
@@ -306,7 +306,7 @@ impl World {
         wrong
     }
 
-    /// The floor is a token drawn for this: nobody has written with it, and nobody will.
+    /// The floor is a token drawn for this purpose: nobody has written with it, and nobody will.
     fn rearm(&mut self, next: &mut State) -> Option<Wrong> {
         let mut wrong = None;
         if self.weakness != Some(Weakness::RearmedAtHolder) {
@@ -320,18 +320,18 @@ impl World {
         wrong
     }
 
-    fn at_resource(&self, next: &mut State, number: u8, ask: Ask) -> Option<Wrong> {
+    fn at_resource(&self, next: &mut State, number: u8, ask: ResourceOp) -> Option<Wrong> {
         let client = &mut next.clients[usize::from(number)];
         let (token, kept) = (client.token?, next.fence?);
         match decide(self.weakness, kept, token, ask) {
             Decision::Admit(kept) => {
                 next.fence = Some(kept);
                 client.phase = match ask {
-                    Ask::Claim => Phase::Claimed,
+                    ResourceOp::Claim => Phase::Claimed,
                     _ => Phase::Read,
                 };
                 client.known = match ask {
-                    Ask::Claim => 0,
+                    ResourceOp::Claim => 0,
                     _ => next.value,
                 };
                 None
@@ -357,23 +357,23 @@ impl World {
             self.weakness,
             kept,
             message.token,
-            Ask::Write(message.number),
+            ResourceOp::Write(message.number),
         );
         let client = &mut next.clients[usize::from(message.client)];
-        let told = heard && awaits(client, message);
+        let awaited = heard && awaits(client, message);
         match decision {
             Decision::Admit(kept) => {
                 (next.fence, next.value) = (Some(kept), message.value);
             }
             Decision::Repeat => {}
-            // A late duplicate is refused for good reasons; whoever waits for its answer is no duplicate.
-            Decision::Reject if told => {
+            // Late duplicates are rightly rejected; a write whose client waits for the answer is not a duplicate.
+            Decision::Reject if awaited => {
                 (client.phase, client.token) = (Phase::Idle, None);
                 return refused(next, message.token);
             }
             Decision::Reject => return None,
         }
-        if told {
+        if awaited {
             client.phase = Phase::Read;
             client.known = message.value;
             client.written += 1;
@@ -383,12 +383,12 @@ impl World {
     }
 }
 
-/// Whether the client waits for the answer to this very write.
+/// Whether the client waits for the answer to exactly this write.
 fn awaits(client: &Client, message: Message) -> bool {
     client.phase == Phase::Sent && (client.asks, client.written) == (message.ask, message.number)
 }
 
-/// The write a client sends next, or sent last.
+/// The write that a client sends next, or sent last.
 fn write(state: &State, number: u8) -> Option<Message> {
     let client = &state.clients[usize::from(number)];
     let mut message = Message {
@@ -402,14 +402,14 @@ fn write(state: &State, number: u8) -> Option<Message> {
     Some(message)
 }
 
-/// A token leaves the authority: it must be above every one before it.
+/// The authority issues a token: it must be above every earlier one.
 fn issue(state: &mut State, token: Token) -> Option<Wrong> {
     let repeated = state.issued.is_some_and(|issued| token <= issued);
     state.issued = state.issued.max(Some(token));
     repeated.then_some(Wrong::TokenRepeated)
 }
 
-/// Nobody but a newer grant may shut a holder out.
+/// Only a newer grant may cause a rejection.
 fn refused(state: &State, token: Token) -> Option<Wrong> {
     (state.issued == Some(token)).then_some(Wrong::NewestRefused)
 }

@@ -6,19 +6,19 @@ use std::process::ExitCode;
 
 use super::{History, Report, check, generate, self_test};
 
-/// Checks a history against the lease model, or puts the checker itself on trial.
+/// Checks a history against the lease model, or tests the checker itself
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The history: JSON lines as described in docs/history-format.md
     #[arg(required_unless_present_any = ["self_test", "sample"])]
     file: Option<PathBuf>,
-    /// Instead checks this many generated clean histories, and one made illegal from each
+    /// Instead, check this many generated clean histories, and an illegal mutation of each
     #[arg(long, value_name = "HISTORIES", conflicts_with = "file")]
     self_test: Option<u64>,
-    /// Instead prints the generated clean history of this seed
+    /// Instead, print the generated clean history of this seed
     #[arg(long, value_name = "SEED", conflicts_with_all = ["file", "self_test"])]
     sample: Option<u64>,
-    /// Prints one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -47,27 +47,27 @@ fn check_file(file: &Path, json: bool) -> u8 {
         Err(error) => return unreadable(file, &error, json),
     };
     match History::parse(&text) {
-        Ok(history) => tell(&check(&history), json),
+        Ok(history) => print_report(&check(&history), json),
         Err(error) => unreadable(file, &error, json),
     }
 }
 
 fn unreadable(file: &Path, error: &dyn std::error::Error, json: bool) -> u8 {
     if json {
-        let told = serde_json::json!({ "file": file, "unreadable": error.to_string() });
-        say(&format!("{told}\n"));
+        let failure = serde_json::json!({ "file": file, "unreadable": error.to_string() });
+        say(&format!("{failure}\n"));
     } else {
         eprintln!("palisade-lab: {}: {error}", file.display());
     }
     UNREADABLE
 }
 
-/// Whoever stops reading wants no more.
+/// Prints; a failed write means that nobody is reading.
 fn say(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-fn tell(report: &Report, json: bool) -> u8 {
+fn print_report(report: &Report, json: bool) -> u8 {
     if json {
         say(&(serde_json::to_string(report).unwrap_or_default() + "\n"));
     } else {

@@ -1,15 +1,15 @@
-//! What a history says, line by line: calls, answers, and when the authority was away.
+//! The lines of a history: calls, answers, and absences of the authority.
 
 use palisade_core::{ClientId, Ending, LockName, Timestamp, Token, Ttl};
 
-/// What the recorded authority promises beyond the lease model itself.
+/// What the recorded authority promises beyond the lease model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Whether one counter serves all locks, or each lock has its own.
     pub tokens: Tokens,
-    /// Whether a lease is over at its very instant, or some time after it.
+    /// Whether a lease ends exactly at its instant, or some time after it.
     pub expiry: Expiry,
-    /// How far the authority's clock rate may be off from the recorder's, in parts per million.
+    /// By how much the rate of the authority's clock may differ from the recorder's, in parts per million.
     pub drift_ppm: u32,
 }
 
@@ -23,7 +23,7 @@ impl Default for Header {
     }
 }
 
-/// How far token order reaches.
+/// The scope of token order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokens {
     /// Grant order is token order over all locks (rule A2).
@@ -32,101 +32,101 @@ pub enum Tokens {
     PerLock,
 }
 
-/// What happens to a lease whose time is over and that nobody asks about.
+/// What happens to an expired lease that nobody asks about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// It is gone from that instant on: a renewal that comes later must fail (rule A8).
+    /// It is gone from that instant on: a later renewal must fail (rule A8).
     Exact,
-    /// It may live on until the authority looks.
+    /// It may live on until the authority checks.
     Lazy,
 }
 
-/// One line after the header. All instants are of one clock, the recorder's.
+/// One line after the header. All instants are on one clock, the recorder's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody asked; without an answer it is unknown whether it took effect.
+    /// A request was sent; without an answer it is unknown whether it took effect.
     Call {
         /// Read before the request was sent.
         at: Timestamp,
-        /// Names the call within the history.
+        /// Identifies the call within the history.
         id: u64,
-        /// Who asked.
+        /// The client.
         client: ClientId,
-        /// What for.
+        /// The call itself.
         call: Call,
     },
-    /// The answer came.
+    /// The answer arrived.
     Answer {
-        /// Read after it was there.
+        /// Read after it arrived.
         at: Timestamp,
         /// The call it answers.
         id: u64,
-        /// What it says.
+        /// Its content.
         answer: Answer,
     },
-    /// The authority did not run for some part of this time and then gave every live lease its full
-    /// time again (rule A7).
+    /// The authority did not run for some part of this time, and then gave every live lease its full time again (rule
+    /// A7).
     Away {
-        /// When it surely still ran.
+        /// When it was certainly still running.
         at: Timestamp,
-        /// When it surely ran again.
+        /// When it was certainly running again.
         until: Timestamp,
     },
 }
 
-/// What can be asked.
+/// A call to the authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// A lock, now or after a wait.
+    /// Request a lock, at once or after a wait.
     Acquire {
-        /// Which lock.
+        /// The lock.
         lock: LockName,
         /// The time to live of the lease that is opened for it.
         ttl: Option<Ttl>,
-        /// Or the public id of the lease it goes under.
+        /// Or the public id of the existing lease under which it is granted.
         under: Option<Token>,
         /// Attempts with the same text are one wish (rule A12).
         request: Option<Box<str>>,
     },
-    /// The full time again.
+    /// Renew a lease for its full time.
     Renew {
-        /// Which lock.
+        /// The lock.
         lock: LockName,
-        /// With which token it is held.
+        /// The token with which it is held.
         token: Token,
         /// A new time to live.
         ttl: Option<Ttl>,
     },
-    /// The lock is given up.
+    /// Release a lock.
     Release {
-        /// Which lock.
+        /// The lock.
         lock: LockName,
-        /// With which token it is held.
+        /// The token with which it is held.
         token: Token,
     },
-    /// A wish is given up; if it was granted, the grant is released.
+    /// Abandon a wish; if it was granted, the grant is released.
     Abandon {
-        /// Which lock.
+        /// The lock.
         lock: LockName,
-        /// The text its attempts carried.
+        /// The request text of its attempts.
         request: Box<str>,
     },
-    /// An operator takes the lock.
+    /// Revoke a lock, as an operator.
     Revoke {
-        /// Which lock.
+        /// The lock.
         lock: LockName,
-        /// With which token it is held.
+        /// The token with which it is held.
         token: Token,
     },
-    /// Who holds it?
+    /// Show a lock's holder.
     Show {
-        /// Which lock.
+        /// The lock.
         lock: LockName,
     },
 }
 
 impl Call {
-    /// The lock that is meant.
+    /// The call's lock.
     #[must_use]
     pub fn lock(&self) -> &LockName {
         match self {
@@ -140,58 +140,58 @@ impl Call {
     }
 }
 
-/// What can be answered.
+/// An answer of the authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The lock is the caller's.
+    /// The lock is granted to the caller.
     Granted {
         /// The fencing token.
         token: Token,
         /// The lease's public id: the token of its first grant.
         lease: Token,
     },
-    /// Someone has the lock.
+    /// Another client holds the lock.
     Held {
-        /// With which token.
+        /// Its token.
         token: Token,
-        /// Who.
+        /// The holder.
         holder: ClientId,
     },
     /// The lock is free.
     Free,
-    /// The lease lasts its full time again.
+    /// The lease has its full time again.
     Renewed {
-        /// The token of the grant named.
+        /// The token of the named grant.
         token: Token,
     },
-    /// The grant is given up.
+    /// The grant is released.
     Released {
-        /// The token it had.
+        /// Its token.
         token: Token,
     },
-    /// The operator has taken the lock.
+    /// The lock is revoked.
     Revoked {
-        /// The token the grant had.
+        /// The token of the revoked grant.
         token: Token,
     },
     /// The grant is over.
     Ended {
-        /// The token it had.
+        /// Its token.
         token: Token,
         /// How it ended.
         how: Ending,
     },
-    /// The caller does not hold the lock; nothing is known of its grant.
+    /// The caller does not hold the lock; its grant is unknown.
     NotHeld,
     /// The lock is held with another token.
     Stale {
-        /// That token.
+        /// The token of the holder.
         token: Token,
     },
-    /// The wish was given up before.
+    /// The wish was abandoned.
     Abandoned,
-    /// Nothing happened: a full queue, a bound, a server that cannot.
+    /// Nothing happened: a full queue, a limit, a server that cannot serve.
     Refused,
-    /// Carried out; says nothing more.
+    /// Executed, without further information.
     Done,
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::{Answer, Call, Event, Expiry, Header, Tokens};
 
-/// The only version there is.
+/// The only version.
 const VERSION: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ enum ExpiryField {
     Lazy,
 }
 
-/// Every field any line may have: which ones a line must have depends on what it says.
+/// The fields of all lines; a line's kind determines which are required.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fields<'a> {
@@ -73,7 +73,7 @@ struct Fields<'a> {
     how: Option<Text<'a>>,
 }
 
-/// A string of the line, borrowed where it needs no unescaping.
+/// A string of the line, borrowed if it needs no unescaping.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Text<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
@@ -89,12 +89,12 @@ pub(super) fn parse_header(line: &str) -> Result<Header, String> {
     let fields: HeaderFields = serde_json::from_str(line).map_err(|error| {
         format!(
             "expected the header {{\"palisade_history\":{VERSION}}}: {}",
-            told(&error)
+            message(&error)
         )
     })?;
     if fields.palisade_history != VERSION {
         return Err(format!(
-            "`palisade_history` is {}, and only version {VERSION} is known",
+            "`palisade_history` is {}, and only version {VERSION} is supported",
             fields.palisade_history
         ));
     }
@@ -119,19 +119,19 @@ pub(super) fn parse_header(line: &str) -> Result<Header, String> {
 
 /// Reads any other line.
 pub(super) fn parse_event(line: &str) -> Result<Event, String> {
-    let mut fields: Fields<'_> = serde_json::from_str(line).map_err(|error| told(&error))?;
+    let mut fields: Fields<'_> = serde_json::from_str(line).map_err(|error| message(&error))?;
     let event = take_event(&mut fields)?;
     match fields == Fields::default() {
         true => Ok(event),
         false => Err(format!(
-            "more than a line of its kind says: {}",
+            "unexpected field for a line of this kind: {}",
             serde_json::to_string(&fields).unwrap_or_default()
         )),
     }
 }
 
-/// Without the line and column of serde, which counts lines within the one line it was given.
-fn told(error: &serde_json::Error) -> String {
+/// Without serde's line number, which would always be 1.
+fn message(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let end = text.rfind(" at line ").unwrap_or(text.len());
     format!("{} (at column {})", &text[..end], error.column())

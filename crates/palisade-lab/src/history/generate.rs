@@ -1,17 +1,17 @@
-//! Clean histories: clients on a network that delays and loses, in front of the real machine.
+//! Clean histories: clients in front of the real machine, on a network that delays and loses messages.
 //!
 //! ```text
 //!   client ── call ──► Arrive ──► Machine::apply ──► Back ──► client's next step
-//!               │         └ lost        └ Settled later    └ lost: it retries, gives up or forgets
+//!               │         └ lost        └ Settled later    └ lost: it retries, abandons or forgets
 //! ```
 //!
-//! Time is virtual and one seed drives everything, so what comes out is what a real authority may have
-//! answered, and equal seeds give equal histories.
+//! Time is virtual and one seed determines everything, so a history is one that a real authority could have produced,
+//! and equal seeds give equal histories.
 
 mod client;
-mod stage;
+mod simulation;
 
-pub use stage::Shape;
+pub use simulation::Shape;
 
 use palisade_core::Entry;
 
@@ -20,16 +20,16 @@ use super::event::{Event, Header};
 /// The events of one clean history.
 #[must_use]
 pub fn clean(seed: u64, shape: Shape) -> Vec<Event> {
-    stage::Stage::new(seed, shape).play()
+    simulation::Simulation::new(seed, shape).run_history()
 }
 
-/// What the authority's log would have of that history: every entry, also those that changed nothing.
+/// The authority's log of that history: every entry, including those that changed nothing.
 #[must_use]
 pub fn log(seed: u64, shape: Shape) -> Vec<Entry> {
-    stage::Stage::new(seed, shape).play_log()
+    simulation::Simulation::new(seed, shape).run_log()
 }
 
-/// A clean history as text, a line each.
+/// A clean history as text, one event per line.
 #[must_use]
 pub fn clean_text(seed: u64, shape: Shape) -> String {
     text(&clean(seed, shape))

@@ -1,4 +1,4 @@
-//! Between which instants a lease that is left alone is over.
+//! The instants between which an undisturbed lease ends.
 
 use palisade_core::{Span, Timestamp, Ttl};
 
@@ -6,19 +6,19 @@ use super::event::{Expiry, Header};
 use super::read::Away;
 use super::timeline::{Lease, Refresh};
 
-/// What there is to know about the authority's reckoning of time.
+/// What is known about the authority's clock.
 #[derive(Clone, Copy)]
 pub(super) struct Clock<'h> {
     pub(super) header: Header,
     pub(super) away: &'h [Away],
 }
 
-/// When a lease is over if nobody ends it.
+/// When a lease ends by itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
-    /// Not before.
+    /// Not before this.
     pub(super) earliest: Timestamp,
-    /// Surely by then.
+    /// Certainly by then.
     pub(super) latest: Timestamp,
 }
 
@@ -26,7 +26,7 @@ const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 const MILLION: u64 = 1_000_000;
 
 impl Clock<'_> {
-    /// The shortest a lease of this length can last on the recorder's clock.
+    /// The shortest time that such a lease can last on the recorder's clock.
     pub(super) fn at_least(&self, ttl: Ttl) -> Span {
         self.scaled(ttl, MILLION - u64::from(self.header.drift_ppm))
     }
@@ -36,12 +36,12 @@ impl Clock<'_> {
     }
 
     fn scaled(&self, ttl: Ttl, ppm: u64) -> Span {
-        // 24 h are 8.64e13 ns; in millionths and doubled that is beyond 64 bits.
+        // 24 h are 8.64e13 ns; multiplied by a million and doubled, that exceeds 64 bits.
         let nanos = u128::from(ttl.span().as_nanos()) * u128::from(ppm) / u128::from(MILLION);
         Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// When a lease is due. Nothing is known of one whose beginning was not recorded.
+    /// When a lease is due. Without its recorded beginning, nothing is known.
     pub(super) fn due(&self, lease: Option<&Lease>) -> Due {
         let known = lease.filter(|lease| lease.begun);
         let Some((lease, (low, high))) = known.and_then(|lease| Some((lease, lease.ttls?))) else {
@@ -63,7 +63,7 @@ impl Clock<'_> {
         }
     }
 
-    /// Follows the chain of refreshes and absences; one that comes after the end does not count.
+    /// Follows the chain of refreshes and absences; those after the end do not count.
     fn latest(&self, refreshes: &[Refresh], high: Ttl) -> Timestamp {
         let begun = refreshes.iter().map(|fresh| fresh.sent).min();
         let begun = begun.unwrap_or_default();
@@ -85,7 +85,7 @@ impl Clock<'_> {
             }
             match back {
                 Some(back) => latest = latest.max(back.after(most)),
-                // It may arrive at any time, at best in the last moment.
+                // It may take effect at any time, at best in the last moment.
                 None => spare = spare.plus(most),
             }
         }

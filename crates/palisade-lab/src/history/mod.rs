@@ -1,25 +1,25 @@
-//! History checking: is there any order in which what was answered can have happened?
+//! History checking: is there any order of events that explains all answers?
 //!
 //! ```text
-//!   lines ──► events ──► operations ──► per lock: lives of grants ──┬─► order     tokens rise
-//!   (fields)            (read)          (timeline)                  ├─► overlap   sure holds are apart
-//!                                                                   └─► lives     every answer explained
+//!   lines ──► events ──► operations ──► per lock: grant lifetimes ──┬─► order            tokens rise
+//!   (fields)            (read)          (timeline)                  ├─► overlap          certain holds are disjoint
+//!                                                                   └─► linearizability  every answer is explained
 //! ```
 //!
-//! A history is what clients saw: when each call was sent, when its answer came, what it said. A call
-//! without an answer is *unknown*: it took effect at any time after it was sent, or never. The format
-//! is described in `docs/history-format.md`.
+//! A history is what clients saw: when each call was sent, when its answer arrived, and its content. A call without an
+//! answer is *unknown*: it took effect at any time after it was sent, or never. `docs/history-format.md` describes the
+//! format.
 //!
-//! Linearizability as in Herlihy and Wing 1990 ("Linearizability: a correctness condition for
-//! concurrent objects"); a lost reply is unknown as in Jepsen's Knossos. What makes the search
-//! unnecessary is the fencing token, which tells the order of the grants.
+//! Linearizability as in Herlihy and Wing 1990 ("Linearizability: a correctness condition for concurrent objects"); a
+//! lost reply is unknown as in Jepsen's Knossos. Fencing tokens make the search unnecessary: they give the order of the
+//! grants.
 
 pub mod command;
 pub mod event;
 mod fields;
 pub mod generate;
 mod lease;
-mod lives;
+mod linearizability;
 pub mod mutate;
 mod order;
 mod overlap;
@@ -32,16 +32,16 @@ pub use event::{Answer, Call, Event, Header};
 pub use read::{Away, History, Operation, Unreadable};
 pub use violation::{Broken, Violation};
 
-/// What a check of one history says.
+/// The result of checking one history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Report {
-    /// Calls looked at.
+    /// The number of calls.
     pub operations: usize,
-    /// Calls whose answer never came.
+    /// Calls without an answer.
     pub unknown: usize,
-    /// Locks they were about.
+    /// The number of locks.
     pub locks: usize,
-    /// Grants that were seen.
+    /// The number of grants seen.
     pub grants: usize,
     /// Everything that no order explains.
     pub violations: Vec<Violation>,
@@ -58,7 +58,7 @@ pub fn check(history: &History) -> Report {
     };
     order::check(&gathered, history.header.tokens, &mut violations);
     overlap::check(&gathered, clock, &mut violations);
-    lives::check(&gathered, clock, &mut violations);
+    linearizability::check(&gathered, clock, &mut violations);
     let operations = &history.operations;
     Report {
         operations: operations.len(),
@@ -67,7 +67,11 @@ pub fn check(history: &History) -> Report {
             .filter(|operation| operation.answer.is_none())
             .count(),
         locks: gathered.locks.len(),
-        grants: gathered.locks.values().map(|lock| lock.lives.len()).sum(),
+        grants: gathered
+            .locks
+            .values()
+            .map(|lock| lock.lifetimes.len())
+            .sum(),
         violations,
     }
 }

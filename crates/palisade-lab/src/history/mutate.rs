@@ -1,7 +1,6 @@
-//! Illegal histories: a clean one with one change that no order of instants can explain.
+//! Illegal histories: clean ones with one change that no order of instants can explain.
 //!
-//! Each kind says why. None of them asks the checker: what is needed is read off the calls and
-//! answers of the clean history alone.
+//! Each kind says why. None of them uses the checker: the calls and answers of the clean history are enough.
 
 mod sites;
 
@@ -11,38 +10,38 @@ use palisade_core::{ClientId, Ending, Span, Timestamp, Token, Ttl};
 use super::event::{Answer, Call, Event};
 use sites::{Grant, Sites};
 
-/// What is made wrong.
+/// The kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Two grants, the later asked for after the earlier was answered, exchange their tokens.
+    /// Two grants exchange their tokens; the later one was requested after the earlier one was answered.
     SwappedTokens,
-    /// A grant has the token of another one.
+    /// A grant has another grant's token.
     RepeatedToken,
-    /// Somebody else is granted the lock while its holder's time cannot be over.
+    /// Another client is granted the lock while its holder's lease cannot be over.
     OverlappingGrant,
-    /// The next grant comes while the last lease, which nobody ended, cannot be over: that lease is
-    /// made to last longer than the time between them.
+    /// The next grant comes while the last lease, which nobody ended, cannot be over: that lease is lengthened beyond
+    /// the time between them.
     EarlyGrant,
     /// A renewal is acknowledged after the next grant was.
     RenewedAfterLoss,
     /// A release is acknowledged after the next grant was.
     ReleasedAfterLoss,
-    /// A renewal is acknowledged under a release that was acknowledged before.
+    /// A renewal is acknowledged after the release was.
     RenewedAfterRelease,
-    /// A renewal is told `expired` while the time cannot be over.
+    /// A renewal gets `expired` while the lease cannot be over.
     ExpiredEarly,
-    /// A try is told that a grant stands, after the next one was acknowledged.
+    /// A try is denied because of a grant after the next grant was acknowledged.
     HeldByThePast,
-    /// A renewal is answered with another token.
+    /// A renewal gets another token.
     TokenChanged,
-    /// The lock is shown as free while its holder's time cannot be over.
+    /// The lock is shown as free while its holder's lease cannot be over.
     FreeWhileHeld,
-    /// A renewal is acknowledged when the lease has long been over and nobody had it since.
+    /// A renewal is acknowledged long after the lease ended, with no grant in between.
     Revived,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 12] = [
         Kind::SwappedTokens,
         Kind::RepeatedToken,
@@ -58,7 +57,7 @@ impl Kind {
         Kind::Revived,
     ];
 
-    /// The kind in a word.
+    /// The kind's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -78,7 +77,7 @@ impl Kind {
     }
 }
 
-/// Makes a clean history illegal in a way chosen by the seed; `None` if it offers no place for any.
+/// Makes a clean history illegal in a way chosen by the seed; `None` if no kind fits.
 #[must_use]
 pub fn mutate(events: &[Event], seed: u64) -> Option<(Kind, Vec<Event>)> {
     let mut rng = Rng::with_seed(seed ^ 0x6d75_7461_7465);
@@ -124,7 +123,7 @@ impl Work<'_> {
         }
     }
 
-    /// Any two grants that did not overlap in time.
+    /// Two grants that do not overlap in time.
     fn swap_tokens(&mut self) -> Option<()> {
         let first = self.pick(|_| true)?;
         let second = self.pick(|grant| grant.sent > first.answered)?;
@@ -140,7 +139,7 @@ impl Work<'_> {
         Some(())
     }
 
-    /// A newcomer gets a token of its own, right after the holder's: those above move up by one.
+    /// A new client gets the token after the holder's: those above move up by one.
     fn overlap(&mut self) -> Option<()> {
         let grant = self.pick(|grant| grant.sure_for() > Span::from_nanos(10))?;
         let token = grant.token.next()?;
@@ -162,7 +161,7 @@ impl Work<'_> {
         Some(())
     }
 
-    /// A day cannot have passed.
+    /// Lengthens to a day, which cannot have passed.
     fn lengthen(&mut self) -> Option<()> {
         let grant = self.pick(|grant| grant.left_alone && grant.next_answered.is_some())?;
         for event in &mut self.events {
@@ -270,7 +269,7 @@ impl Work<'_> {
         self.rng.choice(&fitting).map(|grant| (*grant).clone())
     }
 
-    /// Two instants within a span, in order.
+    /// Two ordered instants within a span.
     fn within(&mut self, from: Timestamp, to: Timestamp) -> (Timestamp, Timestamp) {
         let (from, to) = (from.as_nanos() + 1, to.as_nanos() - 1);
         let (a, b) = (self.rng.u64(from..=to), self.rng.u64(from..=to));
@@ -311,7 +310,7 @@ impl Work<'_> {
         });
     }
 
-    /// Gives a grant another token, in its own answer only: what follows keeps naming the old one.
+    /// Gives a grant another token, only in its own answer: later calls keep naming the old one.
     fn reanswer(&mut self, grant: &Grant, new: Token) {
         for event in &mut self.events {
             if let Event::Answer {
@@ -331,7 +330,7 @@ fn newcomer() -> Option<ClientId> {
     ClientId::new("newcomer").ok()
 }
 
-/// Moves every token from `first` on up by one.
+/// Increments every token from `first` on.
 fn shift(event: &mut Event, first: Token) {
     let up = |token: &mut Token| {
         if *token >= first {
@@ -386,7 +385,7 @@ impl Grant {
         }
     }
 
-    /// How long it surely stood.
+    /// How long it was certainly live.
     fn sure_for(&self) -> Span {
         self.sure_until.since(self.answered)
     }

@@ -1,30 +1,32 @@
-//! Token order: a grant that was asked for after another was known has the higher token (rule A2).
+//! Token order: a grant that was requested after another was known has the higher token (rule A2).
 
 use palisade_core::LockName;
 
 use super::event::Tokens;
-use super::timeline::{Gathered, Life};
+use super::timeline::{Gathered, Lifetime};
 use super::violation::{Broken, Violation};
 
 /// Sorts by token and sweeps once, in `n log n`.
 pub(super) fn check(gathered: &Gathered<'_>, tokens: Tokens, found: &mut Vec<Violation>) {
     let per_lock = gathered.locks.iter().map(|(lock, timeline)| {
-        let lives = timeline.lives.values();
-        lives.map(|life| (*lock, life)).collect::<Vec<_>>()
+        let lifetimes = timeline.lifetimes.values();
+        lifetimes
+            .map(|lifetime| (*lock, lifetime))
+            .collect::<Vec<_>>()
     });
     match tokens {
-        Tokens::PerLock => per_lock.for_each(|lives| sweep(&lives, found)),
+        Tokens::PerLock => per_lock.for_each(|lifetimes| sweep(&lifetimes, found)),
         Tokens::Global => {
             let mut all: Vec<_> = per_lock.flatten().collect();
-            all.sort_by_key(|(_, life)| life.token);
+            all.sort_by_key(|(_, lifetime)| lifetime.token);
             sweep(&all, found);
         }
     }
 }
 
-/// Goes through the grants from the lowest token on, with the one that was asked for last in hand.
-fn sweep(lives: &[(&LockName, &Life<'_>)], found: &mut Vec<Violation>) {
-    for pair in lives.windows(2) {
+/// Visits the grants in token order and keeps the one that was requested last.
+fn sweep(lifetimes: &[(&LockName, &Lifetime<'_>)], found: &mut Vec<Violation>) {
+    for pair in lifetimes.windows(2) {
         let [(other, first), (lock, second)] = pair else {
             continue;
         };
@@ -34,21 +36,21 @@ fn sweep(lives: &[(&LockName, &Life<'_>)], found: &mut Vec<Violation>) {
             found.push(Violation::new(Broken::RepeatedToken, lock, &tokens, what));
         }
     }
-    let mut latest: Option<&Life<'_>> = None;
-    for (lock, life) in lives {
-        if let Some(lower) = latest.filter(|lower| life.by < lower.sent) {
+    let mut latest: Option<&Lifetime<'_>> = None;
+    for (lock, lifetime) in lifetimes {
+        if let Some(lower) = latest.filter(|lower| lifetime.by < lower.sent) {
             let what = format!(
-                "granted to {} by {} ns, before token {} was asked for by {}",
-                life.client,
-                life.by.as_nanos(),
+                "granted to {} by {} ns, before token {} was requested by {}",
+                lifetime.client,
+                lifetime.by.as_nanos(),
                 lower.token,
                 lower.client,
             );
-            let tokens = [lower.token, life.token];
+            let tokens = [lower.token, lifetime.token];
             found.push(Violation::new(Broken::TokenOrder, lock, &tokens, what));
         }
-        if latest.is_none_or(|last| last.sent <= life.sent) {
-            latest = Some(life);
+        if latest.is_none_or(|last| last.sent <= lifetime.sent) {
+            latest = Some(lifetime);
         }
     }
 }

@@ -1,13 +1,12 @@
-//! Overlap: from the answer on, until it could first have ended, a grant surely stands. No two of one
-//! lock may surely stand at one instant. Tokens play no part, so this also judges histories whose
-//! tokens are wrong.
+//! Overlap: a grant is certainly live from its answer until it could first have ended. No two grants of one lock may
+//! certainly be live at the same instant. This does not use tokens, so it also works for histories with wrong tokens.
 
 use std::collections::BTreeMap;
 
 use palisade_core::{ClientId, LockName, Timestamp, Token};
 
 use super::lease::Clock;
-use super::timeline::{Gathered, Life, Timeline};
+use super::timeline::{Gathered, Lifetime, Timeline};
 use super::violation::{Broken, Violation};
 
 const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
@@ -16,11 +15,11 @@ const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 pub(super) fn check(gathered: &Gathered<'_>, clock: Clock<'_>, found: &mut Vec<Violation>) {
     for (lock, timeline) in &gathered.locks {
         let first_ends = first_ends(timeline);
-        let sure = timeline.lives.values().filter_map(|life| {
-            let from = life.answered?;
-            let due = clock.due(gathered.lease(lock, life.lease)).earliest;
-            let until = due.min(*first_ends.get(&life.token)?);
-            (from < until).then_some((from, until, life))
+        let sure = timeline.lifetimes.values().filter_map(|lifetime| {
+            let from = lifetime.answered?;
+            let due = clock.due(gathered.lease(lock, lifetime.lease)).earliest;
+            let until = due.min(*first_ends.get(&lifetime.token)?);
+            (from < until).then_some((from, until, lifetime))
         });
         let mut sure: Vec<_> = sure.collect();
         sure.sort_by_key(|(from, ..)| *from);
@@ -28,45 +27,49 @@ pub(super) fn check(gathered: &Gathered<'_>, clock: Clock<'_>, found: &mut Vec<V
     }
 }
 
-fn sweep(lock: &LockName, sure: &[(Timestamp, Timestamp, &Life<'_>)], found: &mut Vec<Violation>) {
-    let mut last: Option<(Timestamp, &Life<'_>)> = None;
-    for (from, until, life) in sure {
+fn sweep(
+    lock: &LockName,
+    sure: &[(Timestamp, Timestamp, &Lifetime<'_>)],
+    found: &mut Vec<Violation>,
+) {
+    let mut last: Option<(Timestamp, &Lifetime<'_>)> = None;
+    for (from, until, lifetime) in sure {
         if let Some((end, holder)) = last
             && *from < end
         {
             found.push(Violation::new(
                 Broken::Overlap,
                 lock,
-                &[holder.token, life.token],
+                &[holder.token, lifetime.token],
                 format!(
-                    "{} and {} both surely held at {} ns",
+                    "{} and {} were both certainly held at {} ns",
                     holder.client,
-                    life.client,
+                    lifetime.client,
                     from.as_nanos()
                 ),
             ));
         }
         if last.is_none_or(|(end, _)| end < *until) {
-            last = Some((*until, life));
+            last = Some((*until, lifetime));
         }
     }
 }
 
-/// When each grant of a lock first may have ended before its time: somebody did something that ends
-/// it, or its own client asked again and may have superseded it. From the last grant back.
+/// When each grant of a lock may first have ended before its time: somebody did something that ends it, or its own
+/// client asked again and may have superseded it. From the last grant backwards.
 fn first_ends(timeline: &Timeline<'_>) -> BTreeMap<Token, Timestamp> {
     let mut asked: BTreeMap<&ClientId, Timestamp> = BTreeMap::new();
     let mut first_ends = BTreeMap::new();
-    for life in timeline.lives.values().rev() {
-        let ends = life.ends.iter().map(|end| end.sent);
+    for lifetime in timeline.lifetimes.values().rev() {
+        let ends = lifetime.ends.iter().map(|end| end.sent);
         let open = timeline.wishes.iter().filter(|wish| {
-            wish.client == life.client && wish.dead.is_none_or(|dead| dead >= life.sent)
+            wish.client == lifetime.client && wish.dead.is_none_or(|dead| dead >= lifetime.sent)
         });
-        let later = asked.get(life.client).copied();
+        let later = asked.get(lifetime.client).copied();
         let first = ends.chain(open.map(|wish| wish.sent)).chain(later).min();
-        first_ends.insert(life.token, first.unwrap_or(NEVER));
-        let sent = asked.entry(life.client).or_insert(NEVER);
-        *sent = life.sent.min(*sent);
+        first_ends.insert(lifetime.token, first.unwrap_or(NEVER));
+        let sent = asked.entry(lifetime.client).or_insert(NEVER);
+        *sent = lifetime.sent.min(*sent);
     }
     first_ends
 }

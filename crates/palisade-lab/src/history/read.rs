@@ -1,4 +1,4 @@
-//! From the text of a history to its operations: every call with the answer it got, if any.
+//! Parses a history into operations: each call with its answer, if any.
 
 use std::collections::BTreeMap;
 
@@ -7,42 +7,42 @@ use palisade_core::{ClientId, Timestamp};
 use super::event::{Answer, Call, Event, Header};
 use super::fields;
 
-/// A call and what became of it.
+/// A call and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Its name within the history.
+    /// Its id within the history.
     pub id: u64,
-    /// Who asked.
+    /// The client.
     pub client: ClientId,
-    /// What for.
+    /// The call itself.
     pub call: Call,
     /// Read before the request was sent.
     pub sent: Timestamp,
-    /// The answer and when it was there; `None` is *unknown*: it took effect at any time, or never.
+    /// The answer and when it arrived; `None` is *unknown*: it took effect at any time, or never.
     pub answer: Option<(Timestamp, Answer)>,
 }
 
-/// A span in which the authority did not run, see [`Event::Away`].
+/// A period in which the authority did not run, see [`Event::Away`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Away {
-    /// When it surely still ran.
+    /// When it was certainly still running.
     pub from: Timestamp,
-    /// When it surely ran again.
+    /// When it was certainly running again.
     pub until: Timestamp,
 }
 
 /// A whole history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// What the authority promises.
+    /// The authority's promises.
     pub header: Header,
     /// In the order of their calls' lines.
     pub operations: Vec<Operation>,
-    /// In order of their beginning.
+    /// In the order of their beginnings.
     pub away: Vec<Away>,
 }
 
-/// A line that is not what it must be.
+/// A malformed line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct Unreadable {
@@ -74,7 +74,7 @@ impl History {
         Ok(reader.finish())
     }
 
-    /// Pairs calls and answers that were never written down.
+    /// Pairs calls and answers of events in memory.
     ///
     /// # Errors
     /// [`Unreadable`] as for the same events as lines after a header.
@@ -121,7 +121,7 @@ impl Reader {
                     .insert(id, self.history.operations.len())
                     .is_some()
                 {
-                    return Err(format!("`id` {id} names another call already"));
+                    return Err(format!("`id` {id} already names another call"));
                 }
                 self.history.operations.push(Operation {
                     id,
@@ -153,7 +153,7 @@ impl Reader {
         }
         if !fits(&operation.call, &answer) {
             return Err(format!(
-                "call {id} cannot be answered so: {:?} to {:?}",
+                "call {id} cannot have this answer: {:?} to {:?}",
                 answer, operation.call
             ));
         }
@@ -167,7 +167,7 @@ impl Reader {
     }
 }
 
-/// Which answers a call can get at all.
+/// Whether a call can get this kind of answer.
 fn fits(call: &Call, answer: &Answer) -> bool {
     use Answer as A;
     if matches!(answer, A::Refused) {

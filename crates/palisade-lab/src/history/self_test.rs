@@ -1,4 +1,4 @@
-//! The checker on trial: clean histories must pass, and every one that was made illegal must be found.
+//! Tests the checker: clean histories must pass, and every illegal one must be found.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use super::mutate::{Kind, mutate};
 use super::read::History;
 use super::{Report, check};
 
-/// How the trial ended.
+/// The result of a test.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct Trial {
+pub struct SelfTest {
     /// Clean histories checked.
     pub clean: u64,
-    /// Seeds of clean ones in which a violation was seen.
+    /// Seeds of clean histories that were reported as illegal.
     pub false_alarms: Vec<u64>,
-    /// Made illegal and checked, by kind.
+    /// Illegal histories checked, by kind.
     pub mutated: BTreeMap<&'static str, u64>,
-    /// Kind and seed of those that passed.
+    /// Kind and seed of those that were missed.
     pub missed: Vec<(&'static str, u64)>,
 }
 
-impl Trial {
-    /// All illegal histories tried.
+impl SelfTest {
+    /// The number of illegal histories checked.
     #[must_use]
     pub fn tried(&self) -> u64 {
         self.mutated.values().sum()
@@ -35,17 +35,17 @@ impl Trial {
     }
 }
 
-/// The size of a history in a trial.
+/// The size of a history in a test.
 pub const SHAPE: Shape = Shape {
     clients: 6,
     locks: 3,
     operations: 160,
 };
 
-/// Checks `rounds` clean histories from seed `from` on, and one that was made illegal from each.
+/// Checks `rounds` clean histories from seed `from` on, and an illegal mutation of each.
 #[must_use]
-pub fn run(from: u64, rounds: u64) -> Trial {
-    let mut trial = Trial::default();
+pub fn run(from: u64, rounds: u64) -> SelfTest {
+    let mut trial = SelfTest::default();
     for seed in from..from.saturating_add(rounds) {
         let events = clean(seed, SHAPE);
         trial.clean += 1;
@@ -62,7 +62,7 @@ pub fn run(from: u64, rounds: u64) -> Trial {
     trial
 }
 
-/// Every kind of mutation, for those who want to see each one tried.
+/// The names of all kinds of mutation.
 #[must_use]
 pub fn kinds() -> Vec<&'static str> {
     Kind::ALL.iter().map(|kind| kind.name()).collect()

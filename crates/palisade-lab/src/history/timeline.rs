@@ -1,15 +1,14 @@
-//! What a history tells about each lock, gathered per grant.
+//! What a history says about each lock, gathered per grant.
 //!
 //! ```text
-//!            sent            by            seen              told over
+//!            sent            by            seen           reported end
 //!   ──────────┼───────────────┼─────────────┼──────────────────┼────────► time
-//!             └─ began within ┘   held at some instant         over at the latest here
+//!             └─ began within ┘   held at some instant         over by then
 //! ```
 //!
-//! Tokens say in which order the grants of a lock were made, so nothing has to be searched: each
-//! grant's life is bounded by what was seen of it.
+//! Tokens give the order of a lock's grants, so no search is needed: the observations bound each grant's lifetime.
 
-mod sightings;
+mod observations;
 mod wishes;
 
 use std::collections::BTreeMap;
@@ -21,7 +20,7 @@ use super::event::Tokens;
 use super::read::History;
 use super::violation::Violation;
 
-/// When an operation was under way; it took effect at one instant of it.
+/// The time of an operation; it took effect at one instant in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) sent: Timestamp,
@@ -32,78 +31,78 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     pub(super) sent: Timestamp,
-    /// When it was acknowledged to have been the one that did; `None`: it may have been.
+    /// When it was acknowledged as the one that ended the grant; `None`: it may have ended it.
     pub(super) back: Option<Timestamp>,
     pub(super) how: Ending,
 }
 
-/// Somebody was told that the grant is over.
+/// A report that the grant is over.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ToldOver {
+pub(super) struct ReportedEnd {
     pub(super) back: Timestamp,
     pub(super) how: Option<Ending>,
 }
 
-/// One grant and all that was seen of it.
+/// One grant and all observations of it.
 #[derive(Clone, Debug)]
-pub(super) struct Life<'h> {
+pub(super) struct Lifetime<'h> {
     pub(super) token: Token,
     pub(super) client: &'h ClientId,
     pub(super) lease: Token,
-    /// Asked for under a lease that was there.
+    /// Whether it was requested under an existing lease.
     pub(super) under: bool,
     /// It began after this.
     pub(super) sent: Timestamp,
     /// It had begun by then.
     pub(super) by: Timestamp,
-    /// The holder itself had the answer then; `None` if only others told of the grant.
+    /// When the holder got the answer; `None` if only others reported the grant.
     pub(super) answered: Option<Timestamp>,
-    /// Somebody saw it held at one instant of each of these.
+    /// It was held at some instant of each of these.
     pub(super) seen: Vec<Window>,
     pub(super) ends: Vec<End>,
-    pub(super) told_over: Vec<ToldOver>,
+    pub(super) reported_ends: Vec<ReportedEnd>,
 }
 
-/// A wish whose outcome nobody was told.
+/// A wish with an unknown outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish<'h> {
     pub(super) client: &'h ClientId,
     pub(super) sent: Timestamp,
-    /// Of the lease that would be opened; `None` under one that is there.
+    /// The time to live of the lease that it would open; `None` under an existing lease.
     pub(super) ttl: Option<Ttl>,
     pub(super) under: Option<Token>,
-    /// When it was given up, if it was.
+    /// When it was abandoned, if it was.
     pub(super) abandoned: Option<Timestamp>,
-    /// That was acknowledged: from then on it has no effect any more.
+    /// When that was acknowledged: from then on it has no effect.
     pub(super) dead: Option<Timestamp>,
 }
 
-/// All that was seen of one lock.
+/// All observations of one lock.
 #[derive(Debug, Default)]
 pub(super) struct Timeline<'h> {
     /// By token, which is their order.
-    pub(super) lives: BTreeMap<Token, Life<'h>>,
+    pub(super) lifetimes: BTreeMap<Token, Lifetime<'h>>,
     pub(super) wishes: Vec<Wish<'h>>,
-    /// Somebody saw it free at one instant of each of these.
+    /// The lock was free at some instant of each of these.
     pub(super) free: Vec<Window>,
 }
 
-/// A moment from which a lease lasts its full time.
+/// A moment from which a lease has its full time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refresh {
     pub(super) sent: Timestamp,
-    /// `None`: perhaps.
+    /// `None`: it may not have happened.
     pub(super) back: Option<Timestamp>,
     pub(super) ttl: Option<Ttl>,
 }
 
-/// What prolongs one lease.
+/// Everything that prolongs one lease.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lease {
     pub(super) refreshes: Vec<Refresh>,
-    /// Its beginning was seen.
+    /// Whether its beginning was seen.
     pub(super) begun: bool,
-    /// Every time to live it ever had.
+    /// The shortest and the longest time to live that it ever had.
     pub(super) ttls: Option<(Ttl, Ttl)>,
 }
 
@@ -117,20 +116,20 @@ impl Lease {
     }
 }
 
-/// A history, sorted by what it is about.
+/// A history, sorted by lock and lease.
 #[derive(Debug, Default)]
 pub(super) struct Gathered<'h> {
     pub(super) locks: BTreeMap<&'h LockName, Timeline<'h>>,
     leases: BTreeMap<LeaseName<'h>, Lease>,
     per_lock: bool,
-    /// Every token somebody has, sorted, where they are counted over all locks.
+    /// All known tokens, sorted, if one counter serves all locks.
     tokens: Vec<Token>,
 }
 
-/// Where tokens are counted per lock, so are leases.
+/// If tokens are counted per lock, so are leases.
 type LeaseName<'h> = (Option<&'h LockName>, Token);
 
-/// Gathers; what cannot even be gathered is a violation already.
+/// Gathers all observations; contradictions among them are violations.
 pub(super) fn gather<'h>(history: &'h History, found: &mut Vec<Violation>) -> Gathered<'h> {
     let mut gathered = Gathered {
         per_lock: history.header.tokens == Tokens::PerLock,
@@ -147,8 +146,11 @@ pub(super) fn gather<'h>(history: &'h History, found: &mut Vec<Violation>) -> Ga
     for operation in &history.operations {
         gathered.observe(operation, wishes::first_sent(operation, &wishes), found);
     }
-    let lives = gathered.locks.values().flat_map(|lock| lock.lives.keys());
-    gathered.tokens = lives.copied().collect();
+    let lifetimes = gathered
+        .locks
+        .values()
+        .flat_map(|lock| lock.lifetimes.keys());
+    gathered.tokens = lifetimes.copied().collect();
     gathered.tokens.sort_unstable();
     gathered
 }
@@ -159,13 +161,13 @@ impl<'h> Gathered<'h> {
         self.leases.get(&(self.per_lock.then_some(lock), lease))
     }
 
-    /// Whether there is a token between these two of one lock that nobody is known to have.
+    /// Whether one lock may have a token between these two that nobody is known to have.
     pub(super) fn may_hide(&self, lock: &'h LockName, low: Token, high: Token) -> bool {
         let between = high.get().saturating_sub(low.get()).saturating_sub(1);
         let known = match self.per_lock {
             true => self.locks.get(lock).map_or(0, |timeline| {
                 let after = (Bound::Excluded(low), Bound::Excluded(high));
-                timeline.lives.range(after).count()
+                timeline.lifetimes.range(after).count()
             }),
             false => {
                 let place = |token| self.tokens.partition_point(|known| *known < token);
@@ -180,7 +182,7 @@ impl<'h> Gathered<'h> {
         self.leases.entry(name).or_default()
     }
 
-    fn life(&mut self, lock: &'h LockName, token: Token) -> Option<&mut Life<'h>> {
-        self.locks.get_mut(lock)?.lives.get_mut(&token)
+    fn lifetime(&mut self, lock: &'h LockName, token: Token) -> Option<&mut Lifetime<'h>> {
+        self.locks.get_mut(lock)?.lifetimes.get_mut(&token)
     }
 }

@@ -1,42 +1,42 @@
-//! What a checker found.
+//! The violations that the checker finds.
 
 use palisade_core::{LockName, Token};
 use serde::Serialize;
 
-/// Which promise was broken.
+/// The broken promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Broken {
-    /// Two grants have one token (A2).
+    /// Two grants have the same token (A2).
     RepeatedToken,
     /// A later grant has a lower token (A2).
     TokenOrder,
-    /// A token is named that nobody can have been granted, or under another holder's name.
+    /// A token that nobody can have been granted, or with another holder's name.
     UnknownToken,
-    /// A renewal answered with another token than the grant has (A8).
+    /// A renewal got a token other than its grant's (A8).
     TokenChanged,
-    /// Two leases surely held one lock at one instant (A1).
+    /// Two leases certainly held one lock at the same instant (A1).
     Overlap,
-    /// Granted to the next while the last lease's time was not over (A1, A8).
+    /// The next grant came while the last lease was not over (A1, A8).
     EarlyGrant,
-    /// A lease was said to be over before it can have been.
+    /// A lease was reported as over before it can have been.
     EarlyEnd,
-    /// Something was acknowledged under a grant after its end (A8, A9).
+    /// Something was acknowledged for a grant after its end (A8, A9).
     AfterEnd,
-    /// The lock was said to be free, and was not.
+    /// The lock was reported as free, and was not.
     NotFree,
 }
 
-/// One violation, with where to look.
+/// One violation, and where to look.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Which promise.
+    /// The broken promise.
     pub broken: Broken,
-    /// At which lock.
+    /// The lock.
     pub lock: String,
-    /// The tokens concerned.
+    /// The tokens involved.
     pub tokens: Vec<u64>,
-    /// What happened, in words.
+    /// A description.
     pub what: String,
 }
 

@@ -1,4 +1,4 @@
-//! Many seeds on all cores.
+//! Runs many seeds on all cores.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,30 +13,30 @@ use super::run;
 /// A range of seeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
-    /// The first.
+    /// The first seed.
     pub from: u64,
-    /// How many.
+    /// The number of seeds.
     pub seeds: u64,
-    /// On how many threads.
+    /// The number of threads.
     pub threads: usize,
 }
 
-/// What a batch found.
+/// The result of a batch.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Seeds that were run.
+    /// The number of seeds run.
     pub seeds: u64,
-    /// How often what happened, over all of them.
+    /// Event counts over all seeds.
     pub counts: Counts,
-    /// A hash over all hashes, whatever thread they came from.
+    /// A hash over all hashes, independent of the threads.
     pub hash: u64,
     /// The violations, by seed.
     pub violations: Vec<(u64, Violation)>,
 }
 
 impl Batch {
-    /// Runs every seed without a mutant. `each` sees how many are done and how many of them broke a
-    /// rule, from time to time.
+    /// Runs every seed without a mutant. `each` is called now and then with the number of seeds done and the number of
+    /// those that broke a rule.
     pub fn run(self, each: impl Fn(u64, u64) + Sync) -> Summary {
         let total = Mutex::new(Summary::default());
         let (next, broken) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -85,7 +85,7 @@ impl Summary {
     }
 }
 
-/// The first seed of a range that finds a mutant, and what it finds.
+/// The first seed of a range that finds a mutant, and its violation.
 #[must_use]
 pub fn first_violation(batch: Batch, mutant: Mutant) -> Option<(u64, Violation)> {
     let best: Mutex<Option<(u64, Violation)>> = Mutex::new(None);
@@ -115,5 +115,5 @@ pub fn first_violation(batch: Batch, mutant: Mutant) -> Option<(u64, Violation)>
     best.into_inner().unwrap_or_default()
 }
 
-/// Seeds a thread takes at once.
+/// How many seeds a thread takes at once.
 const CHUNK: u64 = 64;

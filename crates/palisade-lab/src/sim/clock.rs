@@ -1,4 +1,4 @@
-//! Virtual time, and what each process's clock makes of it.
+//! Virtual time, and the clocks that each process derives from it.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -9,16 +9,16 @@ use std::task::{Context, Poll, Waker};
 use palisade_client::clock::{Clock, Sleep};
 use palisade_core::Timestamp;
 
-/// Locks a mutex of this one thread.
+/// Locks a mutex that only this thread uses.
 pub(crate) fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The time that passes, in nanoseconds, which no process can read.
+/// The real time in nanoseconds, which no process can read.
 #[derive(Debug, Default)]
-pub(crate) struct Virtual(AtomicU64);
+pub(crate) struct VirtualTime(AtomicU64);
 
-impl Virtual {
+impl VirtualTime {
     pub(crate) fn now(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -28,18 +28,18 @@ impl Virtual {
     }
 }
 
-/// The clock of one machine: it has a rate, it may jump, and it rings alarms.
+/// The clock of one machine: it has a rate, it may jump, and it has alarms.
 ///
-/// It is the real client's [`Clock`]; the authority's stamps come from one, too.
+/// It implements the real client's [`Clock`]; the authority's stamps come from one, too.
 #[derive(Debug)]
 pub(crate) struct MachineClock {
-    time: Arc<Virtual>,
+    time: Arc<VirtualTime>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// What it showed (`shown`) at one virtual instant (`since`).
+    /// It showed `shown` at the virtual instant `since`.
     since: u64,
     shown: u64,
     rate_ppm: u64,
@@ -48,8 +48,8 @@ struct State {
 }
 
 impl MachineClock {
-    /// A clock that shows `shown` now and gains `rate_ppm` microseconds in a virtual second.
-    pub(crate) fn new(time: Arc<Virtual>, shown: u64, rate_ppm: u64) -> Arc<MachineClock> {
+    /// A clock that shows `shown` now and gains `rate_ppm` microseconds per virtual second.
+    pub(crate) fn new(time: Arc<VirtualTime>, shown: u64, rate_ppm: u64) -> Arc<MachineClock> {
         let state = State {
             since: time.now(),
             shown,
@@ -67,7 +67,7 @@ impl MachineClock {
         hold(&self.state).at(self.time.now())
     }
 
-    /// Steps the clock, forward or back.
+    /// Steps the clock forwards or backwards.
     pub(crate) fn jump(&self, by: i64) {
         let now = self.time.now();
         let mut state = hold(&self.state);
@@ -80,14 +80,14 @@ impl MachineClock {
         hold(&self.state).when(local)
     }
 
-    /// When the next alarm rings, in virtual time.
+    /// When the next alarm is due, in virtual time.
     pub(crate) fn next_alarm(&self) -> Option<u64> {
         let state = hold(&self.state);
         let (local, _) = state.alarms.first_key_value()?.0;
         (*local != u64::MAX).then(|| state.when(*local))
     }
 
-    /// Rings one alarm that is due; `false` if none is.
+    /// Triggers one alarm that is due; `false` if none is.
     pub(crate) fn ring(&self) -> bool {
         let now = self.time.now();
         let waker = {
@@ -118,7 +118,7 @@ impl State {
 
 const MILLION: u128 = 1_000_000;
 
-/// What the real client sees of a machine's clock.
+/// A machine's clock, as the real client uses it.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientClock(pub(crate) Arc<MachineClock>);
 
@@ -154,7 +154,7 @@ impl Future for Alarm {
                 state.serial += 1;
                 state.serial
             }
-            // It has rung. Nobody else says so: what else woke this task must not be overtaken by it.
+            // The alarm was triggered. Only this says so: another wake of this task must not overtake the alarm.
             Some(serial) if !state.alarms.contains_key(&(at, serial)) => return Poll::Ready(()),
             Some(serial) => serial,
         };

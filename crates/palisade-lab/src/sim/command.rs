@@ -14,27 +14,27 @@ use super::{Fact, Run, run, shrink};
 /// Runs seeds through the simulation of the real parts.
 #[derive(Debug, Args)]
 pub struct Sim {
-    /// How many seeds.
+    /// The number of seeds.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// One seed only.
+    /// Run only this seed.
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// Prints everything that happens in that seed.
+    /// Print everything that happens in that seed.
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Threads; as many as there are cores unless given.
+    /// The number of threads [default: one for each core].
     #[arg(long)]
     threads: Option<usize>,
 }
 
-/// Removes one rule at a time and shows that the simulation finds it.
+/// Removes one rule at a time and shows that the simulation detects it.
 #[derive(Debug, Args)]
 pub struct Mutants {
-    /// How many seeds a mutant may take.
+    /// The most seeds to try for a mutant.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
     /// The first seed.
@@ -43,16 +43,16 @@ pub struct Mutants {
     /// Only the mutants of this rule, or with this name.
     #[arg(long)]
     only: Option<String>,
-    /// Prints the shortest schedule found for each.
+    /// Print the shortest schedule found for each.
     #[arg(long)]
     trace: bool,
-    /// Threads; as many as there are cores unless given.
+    /// The number of threads [default: one for each core].
     #[arg(long)]
     threads: Option<usize>,
 }
 
 impl Sim {
-    /// Runs the command; failure means that a rule was broken.
+    /// Runs the command; fails if a rule was broken.
     pub fn run(self) -> ExitCode {
         match self.seed {
             Some(seed) => one(seed, self.trace),
@@ -105,7 +105,7 @@ fn one(seed: u64, trace: bool) -> ExitCode {
 }
 
 impl Mutants {
-    /// Runs the command; failure means that a mutant was not found.
+    /// Runs the command; fails if a mutant was not found.
     pub fn run(self) -> ExitCode {
         let mut missed = 0;
         for row in TABLE {
@@ -159,13 +159,13 @@ impl Mutants {
 }
 
 fn describe(plan: &Plan) -> String {
-    let strikes: Vec<String> = plan
-        .strikes
+    let faults: Vec<String> = plan
+        .faults
         .iter()
-        .map(|(at, strike)| format!("{at} ms {strike:?}"))
+        .map(|(at, fault)| format!("{at} ms {fault:?}"))
         .collect();
     format!(
-        "{} clients, {} locks, {} clocks, leases {:?} ms, lost {} ‰, doubled {} ‰, late {} ‰; strikes: {}",
+        "{} clients, {} locks, {} clocks, leases {:?} ms, lost {} ‰, duplicated {} ‰, late {} ‰; faults: {}",
         plan.clients,
         plan.locks,
         if plan.tame { "tame" } else { "wild" },
@@ -173,10 +173,10 @@ fn describe(plan: &Plan) -> String {
         plan.loss,
         plan.duplication,
         plan.spikes,
-        if strikes.is_empty() {
+        if faults.is_empty() {
             "none".into()
         } else {
-            strikes.join(", ")
+            faults.join(", ")
         }
     )
 }
@@ -197,7 +197,7 @@ fn threads(asked: Option<usize>) -> usize {
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// A reader that went away ends the printing, not the run.
+/// Prints a line; a closed pipe does not end the run.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

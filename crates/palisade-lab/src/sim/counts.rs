@@ -1,21 +1,21 @@
-//! How often what happened: a simulation in which nothing goes wrong proves nothing.
+//! Event counts: a simulation in which nothing goes wrong proves nothing.
 
 use std::fmt;
 
 use palisade_core::Ending;
 
-use super::fact::{Fact, What};
+use super::fact::{ChangeKind, Fact};
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident: $label:literal,)*) => {
-        /// How often what happened, over one run or many.
+        /// Event counts over one run or many.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counts {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Counts {
-            /// Adds those of another run.
+            /// Adds the counts of another run.
             pub(crate) fn merge(&mut self, other: &Counts) {
                 $(self.$name += other.$name;)*
             }
@@ -41,9 +41,9 @@ counts! {
     grants: "grants",
     /// Grants that expired.
     expired: "expired",
-    /// Grants an operator took.
+    /// Grants that an operator revoked.
     revoked: "revoked",
-    /// Grants a client took over from its former life.
+    /// Grants that a client took over from its previous process.
     superseded: "superseded",
     /// Renewals in the log.
     renewals: "renewals",
@@ -53,15 +53,15 @@ counts! {
     rejected: "operations rejected",
     /// Messages lost.
     lost: "messages lost",
-    /// Times a client believed in a lock that was granted to another (not where clocks are tame).
+    /// Times a client believed in a lock that was granted to another (not counted with tame clocks).
     overlaps: "double beliefs",
     /// Restarts of the authority.
     restarts: "restarts of the authority",
-    /// Restarts on a backup.
+    /// Restarts from a backup.
     restores: "restores",
-    /// Directories refused because a bit had flipped.
+    /// Directories refused because of a flipped bit.
     damaged: "damaged directories refused",
-    /// Times the authority noticed that it had been away.
+    /// Times the authority noticed an absence of its own.
     stalls: "stalls",
     /// Rounds without room on the disk.
     full: "rounds on a full disk",
@@ -69,7 +69,7 @@ counts! {
     snapshots: "snapshots",
     /// Restarts of the resource.
     resource_restarts: "restarts of the resource",
-    /// Restarts of the resource on a backup.
+    /// Restarts of the resource from a backup.
     resource_restores: "restores of the resource",
     /// Fences lost.
     fences_lost: "fences lost",
@@ -80,11 +80,11 @@ impl Counts {
         self.facts += 1;
         let counter = match fact {
             Fact::Published(turn) => match turn.what {
-                What::Granted(_) => &mut self.grants,
-                What::Ended(Ending::Expired) => &mut self.expired,
-                What::Ended(Ending::Revoked) => &mut self.revoked,
-                What::Ended(Ending::Superseded) => &mut self.superseded,
-                What::Ended(Ending::Released) => return,
+                ChangeKind::Granted(_) => &mut self.grants,
+                ChangeKind::Ended(Ending::Expired) => &mut self.expired,
+                ChangeKind::Ended(Ending::Revoked) => &mut self.revoked,
+                ChangeKind::Ended(Ending::Superseded) => &mut self.superseded,
+                ChangeKind::Ended(Ending::Released) => return,
             },
             Fact::Renewed { .. } => &mut self.renewals,
             Fact::Added { .. } => &mut self.added,

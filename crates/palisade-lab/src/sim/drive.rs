@@ -1,9 +1,9 @@
-//! Drives the authority and the resource: begins their rounds, ends them after a sync's time, and shows
-//! what they did.
+//! Drives the authority and the resource: begins their rounds, ends them after the time of a sync, and reports what
+//! they did.
 
 use palisade_core::Token;
 
-use super::fact::{Fact, What};
+use super::fact::{ChangeKind, Fact};
 use super::plan::{AUTHORITY, RESOURCE};
 use super::queue::Event;
 use super::world::{MS, World};
@@ -45,13 +45,13 @@ impl World {
         let failed = self.authority.finish();
         self.authority_facts();
         if failed.is_err() {
-            // A failed sync is never retried: the process stops, and is started again (A6).
+            // A failed sync is never retried: the process stops and is started again (A6).
             self.stop_authority(false, 0);
             self.after(50 * MS, Event::StartAuthority);
         }
     }
 
-    /// The authority's process is gone; whoever is connected learns it.
+    /// The authority's process is gone; connected clients learn it.
     pub(crate) fn stop_authority(&mut self, power: bool, chance: u64) {
         if self.authority.is_up() {
             self.authority.die(power, chance);
@@ -65,11 +65,11 @@ impl World {
         }
     }
 
-    /// Shows what the authority did, and lets its answers go.
+    /// Reports what the authority did, and sends its answers.
     pub(crate) fn authority_facts(&mut self) {
         for fact in std::mem::take(&mut self.authority.facts) {
             let granted = match &fact {
-                Fact::Applied(turn) => matches!(turn.what, What::Granted(_)).then_some((
+                Fact::Applied(turn) => matches!(turn.what, ChangeKind::Granted(_)).then_some((
                     turn.lock,
                     turn.client,
                     turn.token,

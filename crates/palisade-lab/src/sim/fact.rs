@@ -1,214 +1,214 @@
-//! What happens in a run, as the checkers, the hash and the trace see it.
+//! The events of a run, for the checkers, the hash and the trace.
 //!
-//! Numbers only: locks, clients and requests are counted from 0, instants of the authority are
-//! nanoseconds of its own clock, tokens are what the clients were given.
+//! Only numbers: locks, clients and requests are counted from 0, instants of the authority are nanoseconds of its own
+//! clock, tokens are those that clients got.
 
 use palisade_core::Ending;
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub enum Fact {
-    /// A message: from, to (clients from 0, then authority, resource), what, and its delay in µs.
+    /// A message: sender, receiver (clients from 0, then authority, resource), content, and its delay in µs.
     Sent {
-        /// Who sent it.
+        /// The sender.
         from: u8,
-        /// Who is meant.
+        /// The receiver.
         to: u8,
-        /// What it is.
+        /// The content.
         what: &'static str,
-        /// How long it takes in microseconds; `None`: it is lost.
+        /// Its delay in microseconds; `None`: it is lost.
         delay_us: Option<u64>,
     },
-    /// The nemesis struck.
+    /// The nemesis injected a fault.
     Nemesis(String),
-    /// The authority put a request into its queue, or took another attempt of one that waits.
+    /// The authority queued a request, or took another attempt of a queued one.
     Queued {
-        /// Which.
+        /// The request.
         request: u32,
-        /// For what.
+        /// Its lock.
         lock: u8,
-        /// Whose.
+        /// Its client.
         client: u8,
-        /// When.
+        /// The time.
         at: u64,
-        /// How long its caller wants to wait, in nanoseconds.
+        /// How long its caller is willing to wait, in nanoseconds.
         wait: u64,
     },
     /// The authority decided an acquire, at once or after a wait.
     Decided {
-        /// Which.
+        /// The request.
         request: u32,
-        /// For which lock and client; `None` if it was decided after a wait.
+        /// Its lock and client; `None` if it was decided after a wait.
         who: Option<(u8, u8)>,
-        /// When.
+        /// The time.
         at: u64,
         /// The token, if it was granted.
         token: Option<u64>,
-        /// For how long its holder may count on it, from now: less than a lease's whole time if the
-        /// grant went under a lease that was there before.
+        /// For how long its holder may count on it, from now: less than a lease's whole time if it was granted under an
+        /// existing lease.
         left: u64,
     },
-    /// The authority learnt that nobody waits for a request any more.
+    /// The authority learnt that the caller of a request is gone.
     Gone {
-        /// Which.
+        /// The request.
         request: u32,
     },
-    /// A release was taken in.
+    /// The authority received a release.
     ReleaseTaken {
-        /// Of which grant.
+        /// The grant.
         token: u64,
     },
-    /// An abandonment was taken in.
+    /// The authority received an abandonment.
     AbandonTaken {
-        /// Of which request.
+        /// The request.
         request: u32,
     },
-    /// An operator's revocation was taken in.
+    /// The authority received an operator's revocation.
     RevokeTaken {
-        /// Of which grant.
+        /// The grant.
         token: u64,
     },
-    /// A lease was renewed in the log.
+    /// The log contains a renewal.
     Renewed {
-        /// Its grant.
+        /// The grant.
         token: u64,
-        /// When.
+        /// The time.
         at: u64,
-        /// For how long.
+        /// The time to live.
         ttl: u64,
     },
     /// A change was applied; a crash may still undo it.
-    Applied(Turn),
+    Applied(LockChange),
     /// A change is on stable storage and may be seen.
-    Published(Turn),
-    /// Clients that believe they hold a lock in the moment in which it is granted to another.
+    Published(LockChange),
+    /// Clients that believe they hold a lock at the moment when it is granted to another.
     Believers {
         /// The lock.
         lock: u8,
         /// The new grant.
         token: u64,
-        /// Who believes, and with which token.
+        /// The clients and their tokens.
         believers: Vec<(u8, u64)>,
     },
-    /// The authority let an answer out that says: held.
+    /// The authority sent an answer that says: held.
     Acknowledged {
         /// The grant.
         token: u64,
-        /// Whether to a renewal; else to an acquire.
+        /// Whether it answers a renewal; otherwise an acquire.
         renewal: bool,
     },
-    /// The authority started on what its disk holds.
+    /// The authority started from its disk.
     Recovered {
         /// Its clock.
         at: u64,
         /// Whether from a backup.
         restored: bool,
-        /// The token the next grant gets.
+        /// The next token.
         next: u64,
         /// The locks that are held: lock, token, client.
         live: Vec<(u8, u64, u8)>,
     },
     /// A copied directory was opened.
     CopyOpened,
-    /// A directory was refused: a bit had flipped.
+    /// A directory was refused because of a flipped bit.
     Damaged,
     /// A round found no room on the disk.
     DiskFull,
-    /// The authority's log failed, and the process stops.
+    /// The authority's log failed, and its process stops.
     LogFailed {
-        /// Whether the disk had no room when it was asked.
+        /// Whether the disk was full when the log asked for room.
         full: bool,
     },
     /// The authority made a snapshot.
     Snapshot,
-    /// The authority was away, or its disk full, for longer than it may ignore; its clock now.
+    /// The authority was away, or its disk full, for longer than it may ignore.
     Stalled {
         /// Its clock.
         at: u64,
         /// How long, in nanoseconds, if it was too short to matter to every lease.
         pause: Option<u64>,
     },
-    /// The authority gave leases their time again because it takes itself to have been away.
+    /// The authority gave leases their time again because it believes that it was away.
     Graced {
         /// Its clock.
         at: u64,
     },
-    /// The resource admitted an operation; it is on stable storage.
+    /// The resource admitted an operation, which is on stable storage.
     Admitted {
-        /// Which resource.
+        /// The resource.
         lock: u8,
-        /// Shown by whom.
+        /// The client.
         client: u8,
-        /// With which token.
+        /// The token.
         token: u64,
         /// claim, read or write.
         op: &'static str,
     },
     /// The resource's value changed, on stable storage.
     Stored {
-        /// Which resource.
+        /// The resource.
         lock: u8,
-        /// Under which token.
+        /// The token.
         token: u64,
-        /// As which write of that grant.
+        /// The number of the write within its grant.
         sequence: u64,
-        /// The set it holds now, a bit for each element.
+        /// The set that it contains now, one bit per element.
         value: u128,
     },
     /// The resource rejected an operation.
     Rejected {
-        /// Which resource.
+        /// The resource.
         lock: u8,
-        /// Shown by whom.
+        /// The client.
         client: u8,
-        /// With which token.
+        /// The token.
         token: u64,
-        /// The highest token there.
+        /// The highest token of the fence.
         highest: Option<u64>,
-        /// Why.
+        /// The reason.
         code: &'static str,
     },
-    /// The resource started on what its disk holds.
+    /// The resource started from its disk.
     ResourceRecovered {
-        /// Which.
+        /// The resource.
         lock: u8,
-        /// What it holds.
+        /// Its content.
         value: u128,
         /// The highest token of its fence.
         highest: Option<u64>,
-        /// Whether from a backup: then whatever came after it is gone, on purpose.
+        /// Whether from a backup: then later changes are gone, on purpose.
         restored: bool,
     },
-    /// A resource lost its fence and not its data.
+    /// A resource lost its fence but not its data.
     FenceLost {
-        /// Which.
+        /// The resource.
         lock: u8,
     },
-    /// An operator armed a resource's fence anew.
+    /// An operator re-armed a resource's fence.
     Rearmed {
-        /// Which.
+        /// The resource.
         lock: u8,
-        /// With this floor.
+        /// The floor.
         floor: u64,
     },
-    /// A client learnt that its addition was carried out.
+    /// A client learnt that its addition was executed.
     Added {
-        /// Who.
+        /// The client.
         client: u8,
-        /// At which resource.
+        /// The resource.
         lock: u8,
-        /// Under which token.
+        /// The token.
         token: u64,
-        /// Which element.
+        /// The element.
         element: Option<u8>,
     },
-    /// A client got a grant into its hands.
+    /// A client obtained a grant.
     Holds {
-        /// Who.
+        /// The client.
         client: u8,
-        /// Which lock.
+        /// The lock.
         lock: u8,
-        /// Its token.
+        /// The token.
         token: u64,
     },
     /// From now on nothing fails.
@@ -219,24 +219,24 @@ pub enum Fact {
 
 /// A change of one lock in the authority's log.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-pub struct Turn {
+pub struct LockChange {
     /// The lock.
     pub lock: u8,
-    /// The holder concerned.
+    /// The holder.
     pub client: u8,
-    /// The token concerned.
+    /// Its token.
     pub token: u64,
     /// The authority's clock.
     pub at: u64,
-    /// What happened.
-    pub what: What,
+    /// The kind of change.
+    pub what: ChangeKind,
 }
 
-/// What happened to a lock.
+/// The kind of change of a lock.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-pub enum What {
+pub enum ChangeKind {
     /// Granted, for so many nanoseconds.
     Granted(u64),
-    /// Ended so.
+    /// Ended in this way.
     Ended(Ending),
 }

@@ -1,21 +1,21 @@
 //! Deterministic simulation: the real parts in virtual time, one seed for everything.
 //!
 //! ```text
-//!   seed ──► plan: clients, clocks, network, disks, strikes
+//!   seed ──► plan: clients, clocks, network, disks, faults
 //!              │
 //!              ▼
-//!            world ── steps ──► facts ──► hash · trace · checkers (one rule a file)
-//!            ├ clients:   palisade-client (guard, keeper, schedule, retries, errands) on a simulated clock
+//!            world ── steps ──► facts ──► hash · trace · checkers (one rule per file)
+//!            ├ clients:   palisade-client (guard, renewal, schedule, retries) on a simulated clock
 //!            ├ authority: the server's orderer, codec and replay, palisade-core Machine, palisade-wal
 //!            └ resource:  palisade-core fence Rule, palisade-wal
 //! ```
 //!
-//! What is simulated is the network, the disks below the log, every clock, and who runs when. What is
-//! *repeated* instead of run is the server's driver (`server`: inbox, alarm, log) and the order of the store's
-//! writer (`resource`): both own a thread in the product.
+//! The network, the disks below the log, every clock, and the scheduling are simulated. The server's driver (`server`:
+//! inbox, alarm, log) and the order of the store's writer (`resource`) are *repeated* here instead of run: both own a
+//! thread in the product.
 //!
-//! Equal seeds end in equal hashes. Nothing the hash sees depends on the kernel: request ids and lease
-//! keys are numbered in order of appearance.
+//! Equal seeds end in equal hashes. Nothing in the hash depends on the kernel: request ids and lease keys are numbered
+//! in order of appearance.
 
 mod batch;
 mod check;
@@ -40,24 +40,24 @@ mod world;
 
 pub use batch::{Batch, Summary, first_violation};
 pub use counts::Counts;
-pub use fact::{Fact, Turn, What};
+pub use fact::{ChangeKind, Fact, LockChange};
 pub use mutants::Mutant;
 pub use observer::Violation;
-pub use plan::{Plan, Strike};
+pub use plan::{Plan, PlannedFault};
 pub use shrink::shrink;
 
 use world::World;
 
-/// How one run ended.
+/// The result of one run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// Equal for equal seeds.
     pub hash: u64,
-    /// What was broken, if anything.
+    /// The broken rule, if any.
     pub violation: Option<Violation>,
-    /// Everything that happened, with its virtual time in nanoseconds; empty unless asked for.
+    /// All events with their virtual times in nanoseconds; empty unless requested.
     pub trace: Vec<(u64, Fact)>,
-    /// How often what happened.
+    /// Event counts.
     pub counts: Counts,
 }
 
@@ -81,7 +81,7 @@ pub fn run(plan: Plan, mutant: Option<Mutant>, trace: bool) -> Run {
     }
 }
 
-/// Runs a seed as it is.
+/// Runs a seed without changes.
 #[must_use]
 pub fn run_seed(seed: u64) -> Run {
     run(Plan::of(seed), None, false)

@@ -1,9 +1,9 @@
 //! The rules, removed one at a time.
 //!
-//! Nothing of this is in the product. Where the rule is an order of steps (answer after the sync, claim
-//! before the read), the lab's own wiring takes the steps in the wrong order; where the rule is inside
-//! a real part, a thin wrapper around that part undoes its effect. [`TABLE`] says which, and which
-//! checker has to find it, alone: so every checker is shown to be able to fail.
+//! The product contains nothing of this. If the rule is an order of steps (answer after the sync, claim before the
+//! read), the lab's own wiring takes the steps in the wrong order; if the rule is inside a real part, a thin wrapper
+//! around that part undoes its effect. [`TABLE`] lists the place, and the one checker that has to find it: so every
+//! checker is shown to be able to fail.
 
 use std::fmt;
 
@@ -16,31 +16,31 @@ pub enum Mutant {
     TokenBeforeGrant,
     /// Answers leave before the sync.
     AnswerBeforeSync,
-    /// A backup is restored without the leap.
+    /// A restore of a backup does not leap.
     RestoreWithoutLeap,
     /// Every restore leaps by the same distance.
     EqualLeaps,
-    /// A failed sync is taken for done.
+    /// A failed sync counts as done.
     FailedSyncIgnored,
     /// After a failed sync the process stops, but the answers leave before that.
     FailedSyncAnswered,
-    /// Requests are taken in although the log has no room.
+    /// Requests are accepted although the log has no room.
     FullDiskIgnored,
     /// No lease gets its time back after a restart or a stall.
     NoGrace,
-    /// A short lease is ended by a pause that is shorter than half a second.
+    /// A pause of less than half a second ends a short lease.
     ShortForgotten,
-    /// The authority takes its own work for absence.
+    /// The authority mistakes its own work for absence.
     WorkIsAway,
-    /// A renewal that came too late is acknowledged.
+    /// A late renewal is acknowledged.
     LateRenewal,
-    /// A release names the lock and not the grant.
+    /// A release names the lock but not the grant.
     ReleaseByName,
     /// A waiter is granted although it left or its wait is over.
     WaiterUnchecked,
-    /// A caller that hangs up leaves its queue in memory and not in the log.
+    /// A caller that hangs up leaves its queue in memory but not in the log.
     WithdrawalNotLogged,
-    /// The effect follows its check as a step of its own.
+    /// The effect is a separate step after its check.
     EffectApart,
     /// Claims and reads do not raise the fence.
     ClaimWithoutRaise,
@@ -50,34 +50,34 @@ pub enum Mutant {
     LowerAdmitted,
     /// Writes have no numbers.
     NumbersIgnored,
-    /// A resource whose fence state is lost goes on without one.
+    /// A resource that lost its fence state continues without one.
     LostFenceServed,
-    /// A resource restored from a backup goes on with the backup's fence.
+    /// A resource restored from a backup continues with the backup's fence.
     RestoredFenceServed,
-    /// The authority reads its clock before it takes a round in, not after.
+    /// The authority reads its clock before it receives a round, not after.
     ClockReadFirst,
-    /// The holder's deadline counts from the answer's receipt, not from the request's sending.
+    /// The holder's deadline counts from the receipt of the answer, not from the sending of the request.
     DeadlineFromReceipt,
-    /// The holder's deadline takes clocks for exact.
+    /// The holder's deadline assumes exact clocks.
     DriftIgnored,
-    /// The holder stops believing after the release was answered, not before it is sent.
+    /// The holder stops believing after its release was answered, not before it is sent.
     HeldUntilReleased,
-    /// The textbook's fence in place of the claim fence.
+    /// The textbook fence replaces the claim fence.
     TextbookFence,
     /// No fence.
     NoFence,
-    /// Nobody arms a lost fence anew.
+    /// Nobody re-arms a lost fence.
     NoOperator,
 }
 
-/// A mutant's line in the table.
+/// A mutant's row in the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The mutant.
     pub mutant: Mutant,
-    /// The rule that is removed, as docs/rules.md numbers it.
+    /// The removed rule, as numbered in docs/rules.md.
     pub rule: &'static str,
-    /// The checker that has to find it.
+    /// The checker that must find it.
     pub checker: &'static str,
     /// Where and how it is removed.
     pub seam: &'static str,
@@ -110,25 +110,25 @@ pub const TABLE: [Row; 28] = [
         Mutant::RestoreWithoutLeap,
         "A5",
         check::TOKEN_ORDER,
-        "the restore's own batch is left out",
+        "the restore's own batch is omitted",
     ),
     row(
         Mutant::EqualLeaps,
         "A5",
         check::TOKEN_ORDER,
-        "the restore's own batch leaps as far as that of the restore before",
+        "the restore's own batch leaps as far as that of the previous restore",
     ),
     row(
         Mutant::FailedSyncIgnored,
         "A6",
         check::DURABILITY,
-        "the log's error is taken for success",
+        "the log's error is treated as success",
     ),
     row(
         Mutant::FailedSyncAnswered,
         "A6",
         check::DURABILITY,
-        "the orderer is told 'committed' where it should be told 'failed'",
+        "the orderer is told 'committed' instead of 'failed'",
     ),
     row(
         Mutant::FullDiskIgnored,
@@ -140,19 +140,19 @@ pub const TABLE: [Row; 28] = [
         Mutant::NoGrace,
         "A7",
         check::EARLY_EXPIRY,
-        "after a restart Grace is not recorded, and the orderer is told that it slept for all of a stall",
+        "after a restart Grace is not recorded, and a stall is reported to the orderer as sleep",
     ),
     row(
         Mutant::ShortForgotten,
         "A7",
         check::EARLY_EXPIRY,
-        "the orderer is told that it slept for as long as a short pause took",
+        "a short pause is reported to the orderer as sleep",
     ),
     row(
         Mutant::WorkIsAway,
         "A7",
         check::PRESENCE,
-        "the orderer is told that it did no work",
+        "the orderer's work is not reported to it",
     ),
     row(
         Mutant::LateRenewal,
@@ -164,19 +164,19 @@ pub const TABLE: [Row; 28] = [
         Mutant::ReleaseByName,
         "A9",
         check::EXCLUSION,
-        "wrapper of the orderer: the grant named is replaced by the present one",
+        "wrapper of the orderer: the named grant is replaced by the current one",
     ),
     row(
         Mutant::WaiterUnchecked,
         "A10",
         check::FIFO,
-        "hang-ups do not reach the orderer, and waits reach it without their end",
+        "hang-ups do not reach the orderer, and waits reach it without their deadline",
     ),
     row(
         Mutant::WithdrawalNotLogged,
         "A10",
         check::FIFO,
-        "the command Withdraw is taken out of the bytes on their way to the log",
+        "the command Withdraw is removed from the bytes for the log",
     ),
     row(
         Mutant::EffectApart,
@@ -206,7 +206,7 @@ pub const TABLE: [Row; 28] = [
         Mutant::NumbersIgnored,
         "F5",
         check::RESURRECTION,
-        "wrapper of the rule: it is not shown the sequence number",
+        "wrapper of the rule: the sequence number is hidden from it",
     ),
     row(
         Mutant::LostFenceServed,
@@ -218,7 +218,7 @@ pub const TABLE: [Row; 28] = [
         Mutant::RestoredFenceServed,
         "F7",
         check::RESURRECTION,
-        "the restored fence is served as it is",
+        "the restored fence is used unchanged",
     ),
     row(
         Mutant::ClockReadFirst,
@@ -230,19 +230,19 @@ pub const TABLE: [Row; 28] = [
         Mutant::DeadlineFromReceipt,
         "deadline",
         check::BELIEF,
-        "wrapper of the service: the round trip is added to what the answer is good for",
+        "wrapper of the service: the round trip is added to the answer's validity",
     ),
     row(
         Mutant::DriftIgnored,
         "deadline",
         check::BELIEF,
-        "the real client with a caution of nothing",
+        "the real client with a caution of zero",
     ),
     row(
         Mutant::HeldUntilReleased,
         "not-held",
         check::BELIEF,
-        "order of the holder's steps: release, then let go of the guard",
+        "order of the holder's steps: release, then drop the guard",
     ),
     row(
         Mutant::TextbookFence,
@@ -260,12 +260,12 @@ pub const TABLE: [Row; 28] = [
         Mutant::NoOperator,
         "control",
         check::LIVENESS,
-        "a lost fence is never armed anew",
+        "a lost fence is never re-armed",
     ),
 ];
 
 impl Mutant {
-    /// Its line in the table.
+    /// Its row in the table.
     #[must_use]
     pub fn row(self) -> &'static Row {
         let found = TABLE.iter().find(|row| row.mutant == self);

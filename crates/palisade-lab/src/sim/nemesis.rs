@@ -1,4 +1,4 @@
-//! What strikes, and how things come back.
+//! Injects the faults, and ends them.
 
 use palisade_core::{LockName, Token};
 use palisade_server::pipeline::Request;
@@ -6,7 +6,7 @@ use palisade_server::pipeline::Request;
 use super::clock::hold;
 use super::fact::Fact;
 use super::mutants::Mutant;
-use super::plan::{AUTHORITY, NODES, RESOURCE, Strike};
+use super::plan::{AUTHORITY, NODES, PlannedFault, RESOURCE};
 use super::queue::Event;
 use super::server::{Incoming, ReplyTo};
 use super::worker::lock_name;
@@ -15,43 +15,43 @@ use super::world::{MS, World};
 impl World {
     pub(crate) fn nemesis(&mut self, event: Event) {
         match event {
-            Event::Strike(index) => {
-                let strike = self.plan.strikes[index].1.clone();
-                if self.quiet || !strike.fits(&self.plan) {
+            Event::PlannedFault(index) => {
+                let fault = self.plan.faults[index].1.clone();
+                if self.quiet || !fault.fits(&self.plan) {
                     return;
                 }
-                self.note(Fact::Nemesis(format!("{strike:?}")));
-                self.strike(strike);
+                self.note(Fact::Nemesis(format!("{fault:?}")));
+                self.fault(fault);
             }
             Event::StartAuthority => self.start_authority(),
             Event::StartResource => self.start_resource(),
             Event::Rearm(lock) => self.rearm(lock),
             Event::FreeDisk => self.authority.disk().fill(false),
-            Event::Quiet => self.be_quiet(),
+            Event::Quiet => self.end_faults(),
             _ => {}
         }
     }
 
-    fn strike(&mut self, strike: Strike) {
-        match strike {
-            Strike::PauseClient(client, ms) => self.pause(client, ms),
-            Strike::PauseHolder(lock, ms) => {
+    fn fault(&mut self, fault: PlannedFault) {
+        match fault {
+            PlannedFault::PauseClient(client, ms) => self.pause(client, ms),
+            PlannedFault::PauseHolder(lock, ms) => {
                 if let Some(holder) = self.holder(lock) {
                     self.pause(holder, ms);
                 }
             }
-            Strike::KillClient(client, ms) => {
+            PlannedFault::KillClient(client, ms) => {
                 self.kill_client(client);
                 self.after(ms * MS, Event::StartClient(client));
             }
-            Strike::PauseAuthority(ms) => self.pause(AUTHORITY, ms),
-            Strike::BusyAuthority(ms) => {
+            PlannedFault::PauseAuthority(ms) => self.pause(AUTHORITY, ms),
+            PlannedFault::BusyAuthority(ms) => {
                 self.authority.work();
                 self.pause(AUTHORITY, ms);
             }
-            Strike::CrashAuthority(ms, chance) => self.crash_authority(ms, true, chance),
-            Strike::KillAuthority(ms) => self.crash_authority(ms, false, 0),
-            Strike::FlipBit(ms, chance) => {
+            PlannedFault::CrashAuthority(ms, chance) => self.crash_authority(ms, true, chance),
+            PlannedFault::KillAuthority(ms) => self.crash_authority(ms, false, 0),
+            PlannedFault::FlipBit(ms, chance) => {
                 self.crash_authority(ms, true, chance);
                 if self.authority.disk().has_backup() {
                     let mut rng = self.rng.clone();
@@ -62,50 +62,50 @@ impl World {
                     self.rng = rng;
                 }
             }
-            Strike::Restore(ms) => {
+            PlannedFault::Restore(ms) => {
                 if self.authority.disk().has_backup() {
                     self.crash_authority(ms, true, 0);
                     self.damaged = true;
                 }
             }
-            Strike::Cut(from, to, ms) => {
+            PlannedFault::Cut(from, to, ms) => {
                 let until = self.now() + ms * MS;
                 self.cuts.push((from, to, until));
             }
-            Strike::Isolate(node, ms) => {
+            PlannedFault::Isolate(node, ms) => {
                 let until = self.now() + ms * MS;
                 for other in (0..NODES as u8).filter(|other| *other != node) {
                     self.cuts.push((node, other, until));
                     self.cuts.push((other, node, until));
                 }
             }
-            Strike::Break(client) => self.break_connection(client),
-            Strike::CrashResource(ms, chance) => {
+            PlannedFault::Break(client) => self.break_connection(client),
+            PlannedFault::CrashResource(ms, chance) => {
                 self.stop_resource(chance);
                 self.after(ms * MS, Event::StartResource);
             }
-            Strike::PauseResource(ms) => self.pause(RESOURCE, ms),
-            Strike::BackUpResource => self.resource.back_up(),
-            Strike::RestoreResource(ms) => {
+            PlannedFault::PauseResource(ms) => self.pause(RESOURCE, ms),
+            PlannedFault::BackUpResource => self.resource.back_up(),
+            PlannedFault::RestoreResource(ms) => {
                 self.stop_resource(0);
                 self.resource_lost = true;
                 self.after(ms * MS, Event::StartResource);
             }
-            Strike::LoseFence(lock, ms) => {
+            PlannedFault::LoseFence(lock, ms) => {
                 self.resource.lose_fence(lock);
                 self.resource_facts();
                 self.after(ms * MS, Event::Rearm(lock));
             }
-            Strike::FailAuthorityDisk(call) => self.authority.disk().fail_in(call),
-            Strike::FailResourceDisk(call) => self.resource.fail_in(call),
-            Strike::FillDisk(ms) => {
+            PlannedFault::FailAuthorityDisk(call) => self.authority.disk().fail_in(call),
+            PlannedFault::FailResourceDisk(call) => self.resource.fail_in(call),
+            PlannedFault::FillDisk(ms) => {
                 self.authority.disk().fill(true);
                 self.after(ms * MS, Event::FreeDisk);
             }
-            Strike::JumpClock(node, ms) => self.jump(node, ms),
-            Strike::JumpWall(ms) => self.authority.jump_wall(ms),
-            Strike::Backup => self.authority.disk().back_up(),
-            Strike::Revoke(lock) => self.revoke(lock),
+            PlannedFault::JumpClock(node, ms) => self.jump(node, ms),
+            PlannedFault::JumpWall(ms) => self.authority.jump_wall(ms),
+            PlannedFault::Backup => self.authority.disk().back_up(),
+            PlannedFault::Revoke(lock) => self.revoke(lock),
         }
     }
 
@@ -116,7 +116,7 @@ impl World {
         self.after(ms * MS, Event::Resume(node));
     }
 
-    /// Whoever has a grant of the lock in its hand.
+    /// The client that holds the lock.
     fn holder(&self, lock: u8) -> Option<u8> {
         (0..self.plan.clients).find(|client| {
             let port = self.clients[usize::from(*client)].port.as_ref();
@@ -136,7 +136,7 @@ impl World {
         drop(std::mem::take(&mut *hold(&port.hand)));
         machine.held.clear();
         let session = machine.session;
-        machine.life += 1;
+        machine.incarnation += 1;
         machine.session += 1;
         self.settle(client);
         let delay = self.rng.between(1, 100);
@@ -168,7 +168,7 @@ impl World {
         };
         let started = ready.and_then(|()| self.authority.start(restored));
         if started.is_err() {
-            // A disk that is full or fails: whoever supervises the process tries again.
+            // If the disk is full or failing, the process's supervisor tries again.
             self.authority.facts.clear();
             self.authority.disk().restart();
             return self.after(100 * MS, Event::StartAuthority);
@@ -204,7 +204,7 @@ impl World {
         if nobody || !self.resource.is_unarmed(lock) && self.resource.is_up() {
             return;
         }
-        // Above every token that anybody holds: else its holder's old writes are not known any more.
+        // Above every token that anybody holds: otherwise the fence would forget its holder's old writes.
         let floor = self.newest.and_then(Token::next).unwrap_or(Token::FIRST);
         self.resource.rearm(lock, floor);
         self.resource_facts();
@@ -232,7 +232,7 @@ impl World {
         };
         let operator = ReplyTo {
             client: u8::MAX,
-            life: 0,
+            incarnation: 0,
             operation: 0,
         };
         let reason = "sim".into();
@@ -244,8 +244,8 @@ impl World {
         self.authority.take_in(Incoming::Ask(operator, request));
     }
 
-    /// From now on nothing fails, and what was down comes up.
-    fn be_quiet(&mut self) {
+    /// From now on nothing fails, and everything that was down restarts.
+    fn end_faults(&mut self) {
         self.quiet = true;
         self.cuts.clear();
         self.note(Fact::Quiet);

@@ -1,11 +1,11 @@
-//! The network: delays, losses, copies, cuts.
+//! The network: delays, losses, duplicates, cuts.
 
 use super::fact::Fact;
 use super::queue::Event;
 use super::world::World;
 
 impl World {
-    /// Puts a message on its way, or loses it, or doubles it.
+    /// Sends a message, or loses or duplicates it.
     pub(crate) fn send(&mut self, from: u8, to: u8, what: &'static str, event: Event) {
         let copies = if !self.quiet && self.rng.chance(self.plan.duplication) {
             2

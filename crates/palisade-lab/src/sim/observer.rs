@@ -1,4 +1,4 @@
-//! Sees every fact: hashes it, keeps it for the trace, shows it to the checkers.
+//! Observes every fact: hashes it, keeps it for the trace, passes it to the checkers.
 
 use std::hash::{Hash as _, Hasher};
 
@@ -9,14 +9,14 @@ use super::fact::Fact;
 use super::mutants::Mutant;
 use super::plan::Plan;
 
-/// A rule that was broken, and the fact that broke it.
+/// A broken rule, and the fact that broke it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The rule's name.
     pub rule: &'static str,
     /// What is wrong.
     pub what: String,
-    /// When, in virtual nanoseconds.
+    /// The virtual time in nanoseconds.
     pub at: u64,
 }
 
@@ -71,7 +71,7 @@ impl Observer {
     }
 }
 
-/// A hash that is the same on every machine and in every version of Rust's library.
+/// A hash that is the same on every machine and with every version of Rust's library.
 struct Mix(u64);
 
 impl Hasher for Mix {

@@ -1,41 +1,41 @@
-//! What a seed decides before the run begins: who takes part, how bad the world is, what strikes when.
+//! What a seed determines before the run: the participants, how unreliable the world is, and which faults happen when.
 //!
-//! A plan is plain data, so that a schedule can be made shorter by taking strikes out of it.
+//! A plan is plain data, so that a schedule can be shortened by removing faults.
 
 use super::rng::Rng;
 
-/// Everything that is drawn before a run. What is drawn during it comes from the same seed.
+/// All choices made before a run. Choices during the run come from the same seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where it came from.
+    /// The seed.
     pub seed: u64,
-    /// Client processes, 2 – 4.
+    /// The number of client processes, 2 – 4.
     pub clients: u8,
-    /// Locks, each with a resource of the same number, 1 – 2.
+    /// The number of locks, each with a resource of the same number, 1 – 2.
     pub locks: u8,
-    /// Every clock runs within the 1 % that the deadline rule allows for and never jumps. Else rates
-    /// are 0.5 – 2 and clocks jump: two may then believe at once, and the fence alone is judged.
+    /// Every clock stays within the 1 % that the deadline rule allows and never jumps. Otherwise rates are 0.5 – 2 and
+    /// clocks jump: two clients may then believe at once, and only the fence is judged.
     pub tame: bool,
-    /// How fast each machine's clock runs, in µs a second: clients, authority, resource.
+    /// The rate of each machine's clock, in µs per second: clients, authority, resource.
     pub rates_ppm: [u64; NODES],
-    /// How long things fail, in milliseconds.
+    /// How long faults happen, in milliseconds.
     pub chaos_ms: u64,
-    /// Leases, in milliseconds.
+    /// The range of lease times, in milliseconds.
     pub ttl_ms: (u64, u64),
-    /// Between read and write, in milliseconds.
+    /// The time between read and write, in milliseconds.
     pub think_ms: (u64, u64),
-    /// Messages lost, in a thousand.
+    /// Lost messages, per thousand.
     pub loss: u64,
-    /// Messages delivered twice, in a thousand.
+    /// Messages delivered twice, per thousand.
     pub duplication: u64,
-    /// Messages that take up to seconds, in a thousand.
+    /// Messages that take up to seconds, per thousand.
     pub spikes: u64,
-    /// What a message takes, in microseconds; unequal delays reorder.
+    /// The delay of a message, in microseconds; unequal delays reorder messages.
     pub delay_us: (u64, u64),
-    /// What a sync takes, in microseconds.
+    /// The duration of a sync, in microseconds.
     pub sync_us: (u64, u64),
-    /// What strikes, and when, in milliseconds.
-    pub strikes: Vec<(u64, Strike)>,
+    /// The faults and their times, in milliseconds.
+    pub faults: Vec<(u64, PlannedFault)>,
 }
 
 /// The most client processes.
@@ -47,48 +47,48 @@ pub(crate) const AUTHORITY: u8 = CLIENTS as u8;
 /// The resource among the nodes.
 pub(crate) const RESOURCE: u8 = AUTHORITY + 1;
 
-/// One thing the nemesis does; spans in milliseconds.
+/// One fault; durations in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Strike {
-    /// A client does not run.
+pub enum PlannedFault {
+    /// A client is paused.
     PauseClient(u8, u64),
-    /// Whoever holds a lock then does not run.
+    /// The holder of a lock is paused.
     PauseHolder(u8, u64),
-    /// A client is killed, and started again under its old name.
+    /// A client is killed and started again under its old name.
     KillClient(u8, u64),
-    /// The authority does not run.
+    /// The authority is paused.
     PauseAuthority(u64),
-    /// The authority works on something long, and is there all the time.
+    /// The authority is busy with something long, but not away.
     BusyAuthority(u64),
-    /// The authority's machine loses power; what was not synced is lost as the number says.
+    /// The authority's machine loses power; the number decides which unsynced writes are lost.
     CrashAuthority(u64, u64),
-    /// The same, and a bit of what is on its disk flips.
+    /// The same, and a bit on its disk flips.
     FlipBit(u64, u64),
     /// The authority's process is killed; its disk loses nothing.
     KillAuthority(u64),
     /// Messages from one node to another are lost.
     Cut(u8, u8, u64),
-    /// A node is alone.
+    /// A node is isolated.
     Isolate(u8, u64),
     /// A client's connection to the authority breaks.
     Break(u8),
     /// The resource's machine loses power.
     CrashResource(u64, u64),
-    /// The resource does not run.
+    /// The resource is paused.
     PauseResource(u64),
     /// The resource's directory is backed up.
     BackUpResource,
-    /// The resource's directory is lost and its last backup restored; an operator arms it anew.
+    /// The resource's directory is lost and its last backup restored; an operator re-arms its fences.
     RestoreResource(u64),
-    /// A resource loses its fence and not its data; an operator arms it anew.
+    /// A resource loses its fence but not its data; an operator re-arms it.
     LoseFence(u8, u64),
-    /// The authority's n-th next call to its disk fails.
+    /// The authority's n-th next disk operation fails.
     FailAuthorityDisk(u64),
-    /// The resource's n-th next call to its disk fails.
+    /// The resource's n-th next disk operation fails.
     FailResourceDisk(u64),
     /// The authority's disk is full.
     FillDisk(u64),
-    /// A clock jumps; only where clocks are not tame.
+    /// A clock jumps; only if clocks are not tame.
     JumpClock(u8, i64),
     /// The authority's wall clock jumps.
     JumpWall(i64),
@@ -96,21 +96,21 @@ pub enum Strike {
     Backup,
     /// The authority's directory is lost and the last backup restored.
     Restore(u64),
-    /// An operator takes a lock away.
+    /// An operator revokes a lock.
     Revoke(u8),
 }
 
-impl Strike {
-    /// Whether what it means is there: a plan made shorter may have fewer clients and locks.
+impl PlannedFault {
+    /// Whether its targets exist: a shortened plan may have fewer clients and locks.
     pub(crate) fn fits(&self, plan: &Plan) -> bool {
         match *self {
-            Strike::PauseClient(client, _)
-            | Strike::KillClient(client, _)
-            | Strike::Break(client) => client < plan.clients,
-            Strike::JumpClock(node, _) => node >= AUTHORITY || node < plan.clients,
-            Strike::PauseHolder(lock, _) | Strike::LoseFence(lock, _) | Strike::Revoke(lock) => {
-                lock < plan.locks
-            }
+            PlannedFault::PauseClient(client, _)
+            | PlannedFault::KillClient(client, _)
+            | PlannedFault::Break(client) => client < plan.clients,
+            PlannedFault::JumpClock(node, _) => node >= AUTHORITY || node < plan.clients,
+            PlannedFault::PauseHolder(lock, _)
+            | PlannedFault::LoseFence(lock, _)
+            | PlannedFault::Revoke(lock) => lock < plan.locks,
             _ => true,
         }
     }
@@ -128,7 +128,7 @@ impl Plan {
         let mut rates_ppm = [1_000_000; NODES];
         for rate in &mut rates_ppm {
             *rate = if tame {
-                // Most often as far off as the rule allows.
+                // Usually as far off as the rule allows.
                 match rng.below(4) {
                     0 => rng.between(990_100, 1_009_900),
                     1 => 1_009_900,
@@ -159,15 +159,15 @@ impl Plan {
             spikes,
             delay_us: (100, slowest),
             sync_us: (80, rng.between(200, 4_000)),
-            strikes: Vec::new(),
+            faults: Vec::new(),
         };
-        plan.strikes = strikes(rng, &plan);
+        plan.faults = faults(rng, &plan);
         plan
     }
 }
 
-/// Each seed favours a few kinds of strikes: a uniform mix would rarely make two of a kind meet.
-fn strikes(rng: &mut Rng, plan: &Plan) -> Vec<(u64, Strike)> {
+/// Each seed favours a few kinds of faults: a uniform mix would rarely make two of a kind coincide.
+fn faults(rng: &mut Rng, plan: &Plan) -> Vec<(u64, PlannedFault)> {
     let weights: Vec<u64> = (0..KINDS)
         .map(|_| if rng.chance(500) { rng.below(8) } else { 0 })
         .collect();
@@ -185,30 +185,30 @@ fn strikes(rng: &mut Rng, plan: &Plan) -> Vec<(u64, Strike)> {
             pick = pick.saturating_sub(*weight);
             here
         });
-        found.push((at, strike(rng, plan, kind.unwrap_or(0) as u64)));
+        found.push((at, fault(rng, plan, kind.unwrap_or(0) as u64)));
     }
     back_up(rng, &mut found);
     found.sort_by_key(|(at, _)| *at);
     found
 }
 
-/// Whatever is going to be restored is backed up some time before.
-fn back_up(rng: &mut Rng, strikes: &mut Vec<(u64, Strike)>) {
+/// Makes a backup some time before each restore.
+fn back_up(rng: &mut Rng, faults: &mut Vec<(u64, PlannedFault)>) {
     let mut backups = Vec::new();
-    for (at, strike) in strikes.iter() {
-        let backup = match strike {
-            Strike::Restore(_) | Strike::FlipBit(..) => Strike::Backup,
-            Strike::RestoreResource(_) => Strike::BackUpResource,
+    for (at, fault) in faults.iter() {
+        let backup = match fault {
+            PlannedFault::Restore(_) | PlannedFault::FlipBit(..) => PlannedFault::Backup,
+            PlannedFault::RestoreResource(_) => PlannedFault::BackUpResource,
             _ => continue,
         };
         backups.push((rng.between(10, *at), backup));
     }
-    strikes.append(&mut backups);
+    faults.append(&mut backups);
 }
 
 const KINDS: u64 = 23;
 
-fn strike(rng: &mut Rng, plan: &Plan, kind: u64) -> Strike {
+fn fault(rng: &mut Rng, plan: &Plan, kind: u64) -> PlannedFault {
     let client = rng.below(plan.clients.into()) as u8;
     let lock = rng.below(plan.locks.into()) as u8;
     let ttl = plan.ttl_ms.1;
@@ -219,31 +219,31 @@ fn strike(rng: &mut Rng, plan: &Plan, kind: u64) -> Strike {
         other => other - plan.clients + AUTHORITY,
     };
     match kind {
-        0 => Strike::PauseClient(client, span),
-        1 => Strike::PauseHolder(lock, rng.between(ttl * 4 / 10, ttl * 2)),
-        2 => Strike::KillClient(client, short),
-        3 => Strike::PauseAuthority(rng.between(50, 3_000)),
-        4 => Strike::CrashAuthority(short, rng.next()),
-        5 => Strike::FlipBit(short, rng.next()),
-        6 => Strike::KillAuthority(short),
-        7 => Strike::Cut(node(rng), node(rng), span),
-        8 => Strike::Isolate(node(rng), span),
-        9 => Strike::Break(client),
-        10 => Strike::CrashResource(short / 4, rng.next()),
-        11 => Strike::LoseFence(lock, short / 2),
-        12 => Strike::FailAuthorityDisk(rng.between(1, 12)),
-        13 => Strike::FailResourceDisk(rng.between(1, 12)),
-        14 => Strike::FillDisk(short),
+        0 => PlannedFault::PauseClient(client, span),
+        1 => PlannedFault::PauseHolder(lock, rng.between(ttl * 4 / 10, ttl * 2)),
+        2 => PlannedFault::KillClient(client, short),
+        3 => PlannedFault::PauseAuthority(rng.between(50, 3_000)),
+        4 => PlannedFault::CrashAuthority(short, rng.next()),
+        5 => PlannedFault::FlipBit(short, rng.next()),
+        6 => PlannedFault::KillAuthority(short),
+        7 => PlannedFault::Cut(node(rng), node(rng), span),
+        8 => PlannedFault::Isolate(node(rng), span),
+        9 => PlannedFault::Break(client),
+        10 => PlannedFault::CrashResource(short / 4, rng.next()),
+        11 => PlannedFault::LoseFence(lock, short / 2),
+        12 => PlannedFault::FailAuthorityDisk(rng.between(1, 12)),
+        13 => PlannedFault::FailResourceDisk(rng.between(1, 12)),
+        14 => PlannedFault::FillDisk(short),
         15 if !plan.tame => {
             let by = rng.between(0, 6_000) as i64;
-            Strike::JumpClock(node(rng), by - 2_000)
+            PlannedFault::JumpClock(node(rng), by - 2_000)
         }
-        15 | 16 => Strike::JumpWall(rng.between(0, 7_200_000) as i64 - 3_600_000),
-        17 => Strike::Backup,
-        18 => Strike::Restore(short),
-        19 => Strike::PauseResource(span),
-        20 => Strike::RestoreResource(short),
-        21 => Strike::BusyAuthority(rng.between(50, 3_000)),
-        _ => Strike::Revoke(lock),
+        15 | 16 => PlannedFault::JumpWall(rng.between(0, 7_200_000) as i64 - 3_600_000),
+        17 => PlannedFault::Backup,
+        18 => PlannedFault::Restore(short),
+        19 => PlannedFault::PauseResource(span),
+        20 => PlannedFault::RestoreResource(short),
+        21 => PlannedFault::BusyAuthority(rng.between(50, 3_000)),
+        _ => PlannedFault::Revoke(lock),
     }
 }

@@ -1,4 +1,4 @@
-//! One client process's way to the network: the real client's `LockService`, and the resource.
+//! A client process's connection to the network: the real client's `LockService`, and the resource.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,40 +16,40 @@ use super::clock::{MachineClock, hold};
 use super::fact::Fact;
 use super::mutants::Mutant;
 
-/// What a client asks of a resource.
+/// A request to a resource.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     pub(crate) lock: u8,
     pub(crate) token: Token,
-    pub(crate) op: AskOp,
+    pub(crate) op: ResourceOp,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum AskOp {
+pub(crate) enum ResourceOp {
     Claim,
     Read,
     Write { value: u128, sequence: Sequence },
 }
 
-/// What a resource answers.
+/// A resource's answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
     Admitted(u128),
     Rejected,
-    /// Nothing happened; trying again is safe.
+    /// Nothing happened; a retry is safe.
     Unavailable,
 }
 
-/// A message on its way out.
+/// An outgoing message.
 pub(crate) enum Outgoing {
     Authority(u32, Request),
     Resource(u32, Ask),
 }
 
-/// The port of one life of one client process.
+/// The port of one client process.
 pub(crate) struct Port {
     state: Mutex<State>,
-    /// The grants in hand, where the checkers can ask them what they believe.
+    /// The current grants, so that the checkers can ask what they believe.
     pub(crate) hand: Mutex<BTreeMap<u8, Lease>>,
     pub(crate) clock: Arc<MachineClock>,
     mutant: Option<Mutant>,
@@ -81,7 +81,7 @@ impl Port {
         })
     }
 
-    /// The process is killed: nothing leaves it any more.
+    /// The process is killed: it sends nothing more.
     pub(crate) fn kill(&self) {
         let mut state = hold(&self.state);
         state.dead = true;
@@ -118,13 +118,13 @@ impl Port {
         }
     }
 
-    /// The connection to the authority broke: what was asked may have happened.
+    /// The connection to the authority broke: pending requests may have taken effect.
     pub(crate) fn broken(&self) {
         let waiting = std::mem::take(&mut hold(&self.state).answers);
         drop(waiting);
     }
 
-    /// The token with which this process believes to hold a lock. Asking changes nothing.
+    /// The token with which this process believes to hold a lock. The question has no effect.
     pub(crate) fn believes(&self, lock: u8) -> Option<u64> {
         let hand = hold(&self.hand);
         let lease = hand.get(&lock)?;
@@ -151,7 +151,7 @@ impl Port {
         answer.await.map_err(broken)
     }
 
-    /// How long an answer is good for, counted from `sent`. The mutant counts from its receipt.
+    /// How long an answer is valid, counted from `sent`. The mutant counts from its receipt.
     fn good_for(&self, valid_for: Span, sent: u64) -> Span {
         match self.mutant {
             Some(Mutant::DeadlineFromReceipt) => valid_for
@@ -171,7 +171,7 @@ impl State {
     }
 }
 
-/// The authority as the real client sees it.
+/// The authority, as the real client uses it.
 pub(crate) struct Service(pub(crate) Arc<Port>);
 
 impl LockService for Service {

@@ -1,4 +1,4 @@
-//! What is going to happen, in order.
+//! The scheduled events, in order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,7 +8,7 @@ use palisade_server::pipeline::{Answer, Request};
 use super::port::{Ask, Reply};
 use super::server::ReplyTo;
 
-/// Something that happens at an instant.
+/// A scheduled event.
 #[derive(Clone)]
 pub(crate) enum Event {
     ToAuthority(ReplyTo, Request),
@@ -20,7 +20,7 @@ pub(crate) enum Event {
     RoundDone(u32),
     ResourceDone(u32),
     Effect(u32),
-    Strike(usize),
+    PlannedFault(usize),
     Resume(u8),
     StartClient(u8),
     StartAuthority,
@@ -30,7 +30,7 @@ pub(crate) enum Event {
     Quiet,
 }
 
-/// Events by time, and by the order in which they were planned.
+/// Events by time, then by the order in which they were scheduled.
 #[derive(Default)]
 pub(crate) struct Queue {
     heap: BinaryHeap<Reverse<Entry>>,

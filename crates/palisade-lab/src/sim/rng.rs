@@ -1,6 +1,6 @@
-//! The one source of chance: splitmix64, so that a run depends on nothing but its seed.
+//! The only source of randomness: splitmix64, so that a run depends only on its seed.
 
-/// A stream of numbers. Streams forked from one seed do not disturb each other.
+/// A stream of numbers. Streams forked from one seed are independent.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -9,7 +9,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// A stream of its own for `purpose`.
+    /// A separate stream for `purpose`.
     pub(crate) fn fork(seed: u64, purpose: u64) -> Rng {
         let mut rng = Rng(seed ^ purpose.wrapping_mul(0xa076_1d64_78bd_642f));
         rng.next();
@@ -34,7 +34,7 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// True `permille` times in a thousand.
+    /// True in `permille` of a thousand cases.
     pub(crate) fn chance(&mut self, permille: u64) -> bool {
         permille > 0 && self.below(1_000) < permille
     }

@@ -1,11 +1,10 @@
-//! Makes a finding schedule shorter: whatever can be taken out of the plan and leaves the rule broken
-//! is taken out.
+//! Shortens a failing schedule: removes everything from the plan that the violation does not need.
 
 use super::mutants::Mutant;
 use super::plan::Plan;
 use super::{Run, run};
 
-/// The shortest plan that was found to break the same rule, with its run (traced).
+/// The shortest plan found that breaks the same rule, with its traced run.
 #[must_use]
 pub fn shrink(plan: Plan, mutant: Option<Mutant>) -> (Plan, Run) {
     let mut best = plan;
@@ -32,15 +31,15 @@ pub fn shrink(plan: Plan, mutant: Option<Mutant>) -> (Plan, Run) {
     (best, found)
 }
 
-/// Fewer strikes and less noise first, then fewer facts.
+/// Prefers fewer faults and less noise, then fewer facts.
 fn weight(plan: &Plan, run: &Run) -> (usize, u64, usize) {
     let noise = [plan.loss, plan.duplication, plan.spikes];
     let noisy = noise.iter().filter(|permille| **permille > 0).count();
     let people = u64::from(plan.clients) + u64::from(plan.locks);
-    (plan.strikes.len() + noisy, people, run.trace.len())
+    (plan.faults.len() + noisy, people, run.trace.len())
 }
 
-/// Plans with one thing less.
+/// Plans that are smaller by one thing.
 fn smaller(plan: &Plan) -> Vec<Plan> {
     let mut found = Vec::new();
     let mut with = |change: &dyn Fn(&mut Plan)| {
@@ -48,9 +47,9 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
         change(&mut smaller);
         found.push(smaller);
     };
-    for index in 0..plan.strikes.len() {
+    for index in 0..plan.faults.len() {
         with(&|plan| {
-            plan.strikes.remove(index);
+            plan.faults.remove(index);
         });
     }
     with(&|plan| plan.loss = 0);
@@ -60,7 +59,7 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     if plan.clients > 2 {
         with(&|plan| plan.clients -= 1);
     }
-    // Another seed for what is drawn during the run may get there sooner.
+    // Another seed for the choices during the run may fail earlier.
     for other in 1..=24 {
         with(&|plan| plan.seed = plan.seed.wrapping_add(other << 40));
     }

@@ -1,7 +1,7 @@
-//! What a client process does all day: lock, claim, read, think, write, release.
+//! The work of a client process: lock, claim, read, think, write, release.
 //!
-//! The client, its guard, its renewals, its retries and its errands are the product's. The work is the
-//! one that loses updates: read a set, add an element, write the set back.
+//! The client, its guard, its renewals, its retries and its background requests are the product's. The work is the kind
+//! that loses updates: read a set, add an element, write the set back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -16,7 +16,7 @@ use super::clock::{ClientClock, hold};
 use super::fact::Fact;
 use super::mutants::Mutant;
 use super::plan::Plan;
-use super::port::{Ask, AskOp, Port, Reply, Service};
+use super::port::{Ask, Port, Reply, ResourceOp, Service};
 use super::rng::Rng;
 
 /// Numbers the elements of each resource's set. A set has room for 128.
@@ -34,7 +34,7 @@ impl Elements {
     }
 }
 
-/// One life of one client process.
+/// One client process.
 pub(crate) struct Worker {
     pub(crate) me: u8,
     pub(crate) port: Arc<Port>,
@@ -44,7 +44,7 @@ pub(crate) struct Worker {
     pub(crate) mutant: Option<Mutant>,
 }
 
-/// How long an operation is tried, by the client and at the resource.
+/// How long the client and the resource retry an operation.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 const REPLY_WITHIN: u64 = 300;
 const ATTEMPTS: u8 = 5;
@@ -115,7 +115,7 @@ impl Worker {
         }
     }
 
-    /// Takes another lock under the same lease: the two live and expire together.
+    /// Takes another lock under the same lease: both stay live and expire together.
     async fn second(&mut self, client: &Client, first: u8, lock: u8) {
         let wait = self.rng.between(0, self.plan.ttl_ms.1);
         let wish = hold(&self.port.hand).get(&first).map(|lease| {
@@ -138,14 +138,15 @@ impl Worker {
         let claims = self.rng.chance(800);
         if claims
             && !matches!(
-                self.ask(lock, token, AskOp::Claim).await,
+                self.ask(lock, token, ResourceOp::Claim).await,
                 Some(Reply::Admitted(_))
             )
         {
             return;
         }
         for number in 1..=self.rng.between(1, 3) {
-            let Some(Reply::Admitted(before)) = self.ask(lock, token, AskOp::Read).await else {
+            let Some(Reply::Admitted(before)) = self.ask(lock, token, ResourceOp::Read).await
+            else {
                 return;
             };
             let (least, most) = self.plan.think_ms;
@@ -163,7 +164,7 @@ impl Worker {
             let Some(sequence) = Sequence::new(number) else {
                 return;
             };
-            let write = AskOp::Write { value, sequence };
+            let write = ResourceOp::Write { value, sequence };
             if !matches!(self.ask(lock, token, write).await, Some(Reply::Admitted(_))) {
                 return;
             }
@@ -195,8 +196,8 @@ impl Worker {
         }
     }
 
-    /// Asks the resource until it answers; `None` when patience is over, and then nobody knows.
-    async fn ask(&mut self, lock: u8, token: Token, op: AskOp) -> Option<Reply> {
+    /// Asks the resource until it answers; `None` after the time limit: the outcome is unknown.
+    async fn ask(&mut self, lock: u8, token: Token, op: ResourceOp) -> Option<Reply> {
         for _ in 0..ATTEMPTS {
             let reply = self.port.ask(Ask { lock, token, op });
             let end = self.after(REPLY_WITHIN);

@@ -1,14 +1,14 @@
-//! The run: one queue of events in virtual time, and everything that takes part.
+//! The run: one queue of events in virtual time, and all participants.
 //!
 //! ```text
-//!   client 0 … n (the real client, on a clock of its own)
-//!      │ ▲   messages: delayed, lost, doubled, reordered, cut off
+//!   client 0 … n (the real client, with its own clock)
+//!      │ ▲   messages: delayed, lost, duplicated, reordered, cut off
 //!      ▼ │
 //!   authority (machine, log)          resource (fence rule, log)
 //! ```
 //!
-//! One thread. Each step takes the earliest event, lets the one process it concerns run until it waits
-//! again, and puts what that process sent on its way.
+//! One thread. Each step takes the earliest event, lets its process run until that waits again, and sends what the
+//! process produced.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use palisade_server::pipeline::{Answer, Failure, Request};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 
-use super::clock::{MachineClock, Virtual, hold};
+use super::clock::{MachineClock, VirtualTime, hold};
 use super::fact::Fact;
 use super::mutants::Mutant;
 use super::observer::Observer;
@@ -29,7 +29,7 @@ use super::rng::Rng;
 use super::server::{Authority, Incoming, ReplyTo};
 use super::worker::{Elements, Worker, lock_name};
 
-/// How long everything may take once nothing fails any more, in milliseconds.
+/// How long everything may take after the faults end, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -39,10 +39,10 @@ pub(crate) struct Client {
     pub(crate) clock: Arc<MachineClock>,
     pub(crate) port: Option<Arc<Port>>,
     pub(crate) task: Option<AbortHandle>,
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     /// Counts its connections to the authority.
     pub(crate) session: u32,
-    /// What arrived while it did not run.
+    /// Messages that arrived while it was paused.
     pub(crate) held: Vec<Event>,
     added: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Client {
 pub(crate) struct World {
     pub(crate) plan: Arc<Plan>,
     pub(crate) mutant: Option<Mutant>,
-    pub(crate) time: Arc<Virtual>,
+    pub(crate) time: Arc<VirtualTime>,
     pub(crate) end: u64,
     queue: Queue,
     pub(crate) rng: Rng,
@@ -68,7 +68,7 @@ pub(crate) struct World {
     pub(crate) resource_lost: bool,
     elements: Arc<Elements>,
     name: AuthorityId,
-    /// The highest token that is out: what an operator would be given now.
+    /// The highest issued token: an operator would get this one now.
     pub(crate) newest: Option<Token>,
     pub(crate) observer: Observer,
     runtime: Runtime,
@@ -76,7 +76,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(plan: Plan, mutant: Option<Mutant>, trace: bool) -> Result<World, String> {
-        let time = Arc::new(Virtual::default());
+        let time = Arc::new(VirtualTime::default());
         let observer = Observer::new(&plan, mutant, trace);
         let plan = Arc::new(plan);
         let seed = plan.seed;
@@ -93,7 +93,7 @@ impl World {
                 clock: clock(client),
                 port: None,
                 task: None,
-                life: 0,
+                incarnation: 0,
                 session: 0,
                 held: Vec::new(),
                 added: false,
@@ -135,9 +135,9 @@ impl World {
     }
 
     fn open(&mut self) {
-        for index in 0..self.plan.strikes.len() {
-            let at = self.plan.strikes[index].0 * MS;
-            self.at(at, Event::Strike(index));
+        for index in 0..self.plan.faults.len() {
+            let at = self.plan.faults[index].0 * MS;
+            self.at(at, Event::PlannedFault(index));
         }
         self.at(self.plan.chaos_ms * MS, Event::Quiet);
         self.at(0, Event::StartAuthority);
@@ -172,7 +172,7 @@ impl World {
         self.paused_until[usize::from(node)] <= self.now()
     }
 
-    /// Takes steps until a rule is broken, everybody is served, or time is up.
+    /// Takes steps until a rule is broken, all clients are done, or time is up.
     pub(crate) fn run(mut self) -> Observer {
         while self.observer.violation.is_none() && !self.served() {
             let Some(at) = self.step() else {
@@ -195,7 +195,7 @@ impl World {
         self.quiet && self.clients.iter().all(|client| client.added)
     }
 
-    /// One event; gives its time.
+    /// One event; returns its time.
     fn step(&mut self) -> Option<u64> {
         let queued = self.queue.next_at();
         let alarm = (0..self.plan.clients)
@@ -262,7 +262,7 @@ impl World {
         }
     }
 
-    /// Lets a client have what arrived for it, or keeps it until the client runs again.
+    /// Delivers an event to a client, or keeps it until the client runs again.
     fn reaches_client(&mut self, client: u8, event: Event) {
         let runs = self.runs(client);
         let machine = &mut self.clients[usize::from(client)];
@@ -273,10 +273,10 @@ impl World {
             return;
         };
         match event {
-            Event::ToClient(to, answer) if to.life == machine.session => {
+            Event::ToClient(to, answer) if to.incarnation == machine.session => {
                 port.answer(to.operation, answer);
             }
-            Event::FromResource(to, reply) if to.life == machine.life => {
+            Event::FromResource(to, reply) if to.incarnation == machine.incarnation => {
                 port.reply(to.operation, reply);
             }
             Event::Broken(_, session) if session == machine.session => {
@@ -309,7 +309,7 @@ impl World {
             port: Arc::clone(&port),
             rng: Rng::fork(
                 self.plan.seed,
-                100 + u64::from(client) + 10 * u64::from(machine.life),
+                100 + u64::from(client) + 10 * u64::from(machine.incarnation),
             ),
             plan: Arc::clone(&self.plan),
             elements: Arc::clone(&self.elements),
@@ -320,7 +320,7 @@ impl World {
         self.settle(client);
     }
 
-    /// Lets a client run until it waits again, and takes what it sent.
+    /// Lets a client run until it waits again, and takes its messages.
     pub(crate) fn settle(&mut self, client: u8) {
         self.runtime.block_on(async {
             for _ in 0..3 {
@@ -328,7 +328,7 @@ impl World {
             }
         });
         let machine = &self.clients[usize::from(client)];
-        let (session, life) = (machine.session, machine.life);
+        let (session, incarnation) = (machine.session, machine.incarnation);
         let Some(port) = machine.port.clone() else {
             return;
         };
@@ -342,7 +342,7 @@ impl World {
                     let what = kind(&request);
                     let to = ReplyTo {
                         client,
-                        life: session,
+                        incarnation: session,
                         operation,
                     };
                     self.send(client, AUTHORITY, what, Event::ToAuthority(to, request));
@@ -350,7 +350,7 @@ impl World {
                 Outgoing::Resource(operation, ask) => {
                     let to = ReplyTo {
                         client,
-                        life,
+                        incarnation,
                         operation,
                     };
                     self.send(client, RESOURCE, "ask", Event::ToResource(to, ask));

@@ -1,5 +1,5 @@
-//! `palisade-lab attack` against the release binary, with the amounts of a test: no attack succeeds, and where the
-//! program lets one through, the lab says so.
+//! `palisade-lab attack` against the release binary, with the amounts of a test: no attack succeeds, and if the program
+//! lets one succeed, the lab reports it.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn attack(arguments: &[&str]) -> Command {
     command
 }
 
-fn told(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     text(&output.stdout) + &text(&output.stderr)
 }
@@ -29,18 +29,18 @@ fn told(output: &Output) -> String {
 fn every_attack_is_held_off() {
     binary();
     let output = attack(&[]).output().unwrap();
-    println!("{}", told(&output));
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
-    let held = told(&output)
+    println!("{}", printed(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    let held = printed(&output)
         .lines()
         .filter(|line| line.starts_with("held "))
         .count();
-    assert!(held > 20, "{}", told(&output));
+    assert!(held > 20, "{}", printed(&output));
 }
 
-/// The control: a store without its fence lets any token leap.
+/// Control: a store without its fence admits any token.
 #[test]
-fn an_attack_that_succeeds_is_said_and_fails() {
+fn an_attack_that_succeeds_is_reported_and_fails() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("palisade");
     let real = binary();
@@ -54,31 +54,43 @@ fn an_attack_that_succeeds_is_said_and_fails() {
     let output = attack(&["jump-poisons-fence", "--binary", &broken])
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
-    assert!(told(&output).contains("BROKEN"), "{}", told(&output));
-    assert!(told(&output).contains("1 succeeded"), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    assert!(printed(&output).contains("BROKEN"), "{}", printed(&output));
+    assert!(
+        printed(&output).contains("1 succeeded"),
+        "{}",
+        printed(&output)
+    );
 }
 
 #[test]
-fn an_attack_that_this_machine_does_not_allow_is_no_success() {
+fn an_attack_that_this_machine_does_not_allow_does_not_count() {
     binary();
     let folder = tempfile::tempdir().unwrap();
-    // All but Python.
+    // Everything but Python.
     symlink("/usr/bin/setpriv", folder.path().join("setpriv")).unwrap();
     let mut command = attack(&["gateway-spellings"]);
     let output = command.env("PATH", folder.path()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     assert!(
-        told(&output).contains("not run, because python3"),
+        printed(&output).contains("not run, because python3"),
         "{}",
-        told(&output)
+        printed(&output)
     );
-    assert!(told(&output).contains("0 held off"), "{}", told(&output));
+    assert!(
+        printed(&output).contains("0 held off"),
+        "{}",
+        printed(&output)
+    );
 }
 
 #[test]
-fn a_name_that_is_none_is_refused_before_anything_is_attacked() {
+fn an_unknown_attack_is_refused_before_any_attack() {
     let output = attack(&["lock-file-renamed", "x"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(told(&output).contains("attack --list"), "{}", told(&output));
+    assert!(
+        printed(&output).contains("attack --list"),
+        "{}",
+        printed(&output)
+    );
 }

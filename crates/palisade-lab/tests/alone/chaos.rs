@@ -1,14 +1,14 @@
-//! `palisade-lab chaos` with real processes, bounded: the claim fence loses nothing under any of the faults, and
-//! the control arms lose what they must.
+//! `palisade-lab chaos` with real processes, bounded: the claim fence loses nothing under any fault, and the control
+//! arms lose as much as they must.
 //!
-//! `PALISADE_CHAOS_ADDS=10000` for the full battery: so many acknowledged adds in each arm under each nemesis.
+//! `PALISADE_CHAOS_ADDS=10000` runs the full battery: so many acknowledged adds in each arm under each nemesis.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// What a run of the lab printed, and its report.
+/// The output of a run of the lab, and its report.
 struct Ran {
     output: Output,
     report: Value,
@@ -34,7 +34,7 @@ fn chaos(arguments: &[&str]) -> Ran {
 }
 
 impl Ran {
-    fn told(&self) -> String {
+    fn printed(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         text(&self.output.stdout) + &text(&self.output.stderr)
     }
@@ -42,7 +42,7 @@ impl Ran {
     fn arm(&self, run: usize, arm: &str) -> &Value {
         let arms = self.report["runs"][run]["arms"].as_array();
         let found = arms.into_iter().flatten().find(|found| found["arm"] == arm);
-        found.unwrap_or_else(|| panic!("no arm {arm} in {}", self.told()))
+        found.unwrap_or_else(|| panic!("no arm {arm} in {}", self.printed()))
     }
 
     fn lost(&self, run: usize, arm: &str) -> usize {
@@ -50,7 +50,7 @@ impl Ran {
     }
 
     fn expect(&self, code: i32) -> &Ran {
-        assert_eq!(self.output.status.code(), Some(code), "{}", self.told());
+        assert_eq!(self.output.status.code(), Some(code), "{}", self.printed());
         self
     }
 }
@@ -70,7 +70,7 @@ fn holders_paused_past_their_lease_lose_nothing_behind_the_claim_fence_alone() {
     assert!(ran.page.contains("<svg") && ran.page.contains("its worst moment"));
     assert!(
         !ran.page.contains("http://") && !ran.page.contains("<script"),
-        "one page, from nowhere else"
+        "one self-contained page"
     );
 }
 
@@ -79,7 +79,7 @@ fn no_fault_means_no_reject_and_nothing_lost() {
     chaos(&["--nemesis", "none"]).expect(0);
 }
 
-/// Signals, networks, clocks and disks; where the machine does not allow one, the report says so.
+/// Signals, networks, clocks and disks; if the machine does not allow a fault, the report says so.
 #[test]
 fn nothing_is_lost_behind_the_claim_fence_under_any_other_fault() {
     let all = "clients pause-authority pause-resource kill-clients kill-authority kill-resource delay duplicate \
@@ -97,22 +97,26 @@ fn nothing_is_lost_behind_the_claim_fence_under_any_other_fault() {
     }
 }
 
-/// An authority that grants everybody at once costs time, and no data.
+/// An authority that grants every request at once costs time, but no data.
 #[test]
 fn a_broken_authority_loses_nothing_behind_the_claim_fence_and_a_repeated_token_is_found() {
     let ran = chaos(&["--authority", "broken"]);
     ran.expect(0);
     assert_eq!(ran.lost(0, "claim"), 0);
     assert!(ran.lost(0, "unfenced") > 0 && ran.lost(0, "textbook") > 0);
-    // The control arm of the checker: a token that two holders have.
+    // Control for the checker: a token with two holders.
     let ran = chaos(&["--authority", "repeating", "--arm", "claim"]);
     ran.expect(1);
     let repeated = ran.arm(0, "claim")["repeated_tokens"].as_array().unwrap();
     assert_eq!(repeated.len(), 1);
-    assert!(ran.told().contains("was granted twice"), "{}", ran.told());
+    assert!(
+        ran.printed().contains("was granted twice"),
+        "{}",
+        ran.printed()
+    );
 }
 
-/// Another system's lock, Debian's etcd: its holder is paused, and only the claim fence keeps everything.
+/// Another system's lock, Debian's etcd: its holder is paused, and only the claim fence keeps all data.
 #[test]
 fn etcd_as_the_lock_needs_the_claim_fence_too() {
     let ran = chaos(&[

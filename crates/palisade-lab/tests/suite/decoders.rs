@@ -58,10 +58,10 @@ fn smoke(name: &str) {
         }
     }
     println!("{name}: {accepted} of {} inputs were accepted", rounds());
-    assert!(accepted > 0, "{name}: nothing gets past the first check");
+    assert!(accepted > 0, "{name}: no input passes the first check");
 }
 
-/// One test a target: `PALISADE_FUZZ_ROUNDS` (20,000) mutations of its corpus, always the same ones.
+/// One test per target: `PALISADE_FUZZ_ROUNDS` (20,000) mutations of its corpus, always the same ones.
 macro_rules! smoke {
     ($($name:ident)*) => {
         $(#[test]
@@ -79,9 +79,9 @@ macro_rules! smoke {
 
 smoke! { wire json log snapshot log_file snapshot_file identity history words }
 
-/// A format that changes is noticed here. `PALISADE_WRITE_CORPUS=1` writes the new one.
+/// Detects changes of a format. `PALISADE_WRITE_CORPUS=1` writes the new corpus.
 #[test]
-fn the_corpus_is_what_the_encoders_write_today() {
+fn the_corpus_matches_the_encoders() {
     for target in TARGETS {
         for (name, bytes) in (target.seeds)() {
             let file = corpus_of(target).join(name);
@@ -93,14 +93,14 @@ fn the_corpus_is_what_the_encoders_write_today() {
                 fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
             assert!(
                 kept == bytes,
-                "{} is not what is written today",
+                "{} is not what the encoder writes",
                 file.display()
             );
         }
     }
 }
 
-/// The control arm: a decoder that does panic is found, so the smoke run can fail.
+/// Control: a decoder that does panic is found, so the smoke run can fail.
 #[test]
 fn a_decoder_that_panics_is_found() {
     let careless = |bytes: &[u8]| assert!(bytes.len() < 3 || bytes[2] != 0xff, "the third byte");

@@ -1,5 +1,5 @@
-//! Every schedule of a small scope: nothing is lost with every rule in force, and each rule left out
-//! loses an acknowledged add.
+//! Every schedule of a small scope: nothing is lost with every rule in force, and without any one rule an acknowledged
+//! add is lost.
 
 use std::process::Command;
 
@@ -47,7 +47,7 @@ fn three_clients_three_grants_a_write_and_a_crash_lose_nothing() {
 }
 
 #[test]
-fn one_client_that_comes_back_three_times_loses_nothing() {
+fn one_client_that_returns_three_times_loses_nothing() {
     correct([1, 3, 2, 1, 1], 10_000);
 }
 
@@ -57,9 +57,9 @@ fn weak(weakness: Weakness) -> Found {
     found
 }
 
-/// The control arm of the searches above: they can find a loss, and find it in the fewest steps.
+/// Control for the searches above: they can find a loss, in the fewest steps.
 #[test]
-fn every_rule_left_out_loses_an_acknowledged_add() {
+fn without_any_one_rule_an_acknowledged_add_is_lost() {
     for weakness in Weakness::ALL {
         let schedule = weak(weakness).shortest.unwrap();
         println!("{}: {schedule:#?}", weakness.name());
@@ -72,7 +72,7 @@ fn every_rule_left_out_loses_an_acknowledged_add() {
     }
 }
 
-/// The schedule every text on this subject should print: nine steps, and the fence is useless.
+/// The classic schedule: nine steps, and the textbook fence does not help.
 #[test]
 fn the_textbook_fence_loses_in_nine_steps() {
     let schedule = weak(Weakness::TextbookFence).shortest.unwrap();
@@ -97,7 +97,7 @@ fn a_scope_out_of_range_is_refused_with_the_range() {
 }
 
 #[test]
-fn the_command_tells_both_and_succeeds() {
+fn the_command_prints_both_and_succeeds() {
     let output = Command::new(env!("CARGO_BIN_EXE_palisade-lab"))
         .args(["exhaust", "--json", "--clients", "2", "--grants", "2"])
         .args(["--writes", "1", "--resends", "1", "--crashes", "1"])
@@ -105,14 +105,14 @@ fn the_command_tells_both_and_succeeds() {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let lines = String::from_utf8(output.stdout).unwrap();
-    let told: Vec<serde_json::Value> = lines
+    let results: Vec<serde_json::Value> = lines
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert_eq!(told.len(), 1 + Weakness::ALL.len());
-    assert_eq!(told[0]["losing"], 0);
+    assert_eq!(results.len(), 1 + Weakness::ALL.len());
+    assert_eq!(results[0]["losing"], 0);
     assert!(
-        told[1..].iter().all(|arm| arm["wrong"] == "lost"),
+        results[1..].iter().all(|arm| arm["wrong"] == "lost"),
         "{lines}"
     );
 }

@@ -1,4 +1,4 @@
-//! The history checker on trial, and its face on the command line.
+//! Tests of the history checker and of its command.
 
 use std::io::Write as _;
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use palisade_lab::history::generate::{Shape, clean, clean_text};
 use palisade_lab::history::{Broken, History, check, self_test};
 
-/// A number that a variable of the environment may change.
+/// A number that an environment variable may change.
 fn number(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(number) => number.parse().expect("a number"),
@@ -14,18 +14,14 @@ fn number(name: &str, default: u64) -> u64 {
     }
 }
 
-/// 10,000 of each; `PALISADE_HISTORIES` sets how many.
+/// 10,000 of each; `PALISADE_HISTORIES` sets the number.
 #[test]
 fn clean_histories_pass_and_illegal_ones_are_found() {
     let rounds = number("PALISADE_HISTORIES", 10_000);
     let trial = self_test::run(1, rounds);
     assert_eq!(trial.false_alarms, [0; 0]);
     assert!(trial.passed(), "missed {:?}", trial.missed);
-    assert_eq!(
-        trial.tried(),
-        trial.clean,
-        "each offered a place to make it illegal"
-    );
+    assert_eq!(trial.tried(), trial.clean, "each could be made illegal");
     if rounds >= 1_000 {
         let tried: Vec<&str> = trial.mutated.keys().copied().collect();
         let mut kinds = self_test::kinds();
@@ -34,8 +30,7 @@ fn clean_histories_pass_and_illegal_ones_are_found() {
     }
 }
 
-/// A hundred histories of sixteen clients and two thousand operations; `PALISADE_LARGE_HISTORIES` sets how
-/// many.
+/// A hundred histories of sixteen clients and two thousand operations; `PALISADE_LARGE_HISTORIES` sets the number.
 #[test]
 fn large_histories_are_read_and_checked() {
     let shape = Shape {
@@ -73,7 +68,7 @@ fn broken(lines: &str) -> Vec<Broken> {
         .collect()
 }
 
-/// Somebody else is granted the lock: asked for at once, answered at this nanosecond.
+/// Another client is granted the lock: requested at once, answered at this nanosecond.
 fn next_at(answered: u64) -> String {
     format!(
         "{{\"at\":3000,\"id\":2,\"client\":\"b\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":1000}}\n\
@@ -92,7 +87,7 @@ fn expiry_must_not_come_early() {
 
 #[test]
 fn a_lost_reply_is_unknown() {
-    // A release that nobody answered explains an early grant; a renewal that nobody answered forbids nothing.
+    // An unanswered release explains an early grant; an unanswered renewal forbids nothing.
     let lost =
         "{\"at\":2500,\"id\":9,\"client\":\"a\",\"call\":\"release\",\"lock\":\"l\",\"token\":1}\n";
     assert_eq!(broken(&format!("{lost}{}", next_at(4000))), []);
@@ -120,13 +115,13 @@ fn an_acknowledged_renewal_counts_from_its_sending() {
 }
 
 #[test]
-fn malformed_lines_are_named_with_what_was_expected() {
+fn a_malformed_line_is_reported_with_the_expected_form() {
     let cases = [
         ("", "line 1: the file is empty, expected a header"),
         ("{}", "line 1: expected the header"),
         (
             "{\"palisade_history\":2}",
-            "line 1: `palisade_history` is 2, and only version 1 is known",
+            "line 1: `palisade_history` is 2, and only version 1 is supported",
         ),
         (
             "H{\"at\":1",
@@ -154,7 +149,7 @@ fn malformed_lines_are_named_with_what_was_expected() {
         ),
         (
             "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"show\",\"lock\":\"l\",\"how\":\"x\"}",
-            "line 2: more than a line of its kind says",
+            "line 2: unexpected field for a line of this kind",
         ),
         (
             "H{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"acquire\",\"lock\":\"l\",\"ttl_ms\":5}",
@@ -174,7 +169,7 @@ fn malformed_lines_are_named_with_what_was_expected() {
         ),
         (
             "HG{\"at\":1,\"id\":1,\"client\":\"a\",\"call\":\"show\",\"lock\":\"l\"}",
-            "line 4: `id` 1 names another call already",
+            "line 4: `id` 1 already names another call",
         ),
         (
             "H{\"at\":9,\"until\":3,\"authority\":\"away\"}",
@@ -203,7 +198,7 @@ fn run(text: &str, flags: &[&str]) -> Output {
 }
 
 #[test]
-fn exit_status_tells_clean_violated_and_unreadable_apart() {
+fn the_exit_status_distinguishes_clean_violated_and_unreadable() {
     let status = |lines: &str| run(lines, &[]).status.code();
     assert_eq!(
         status(&format!("{HEADER}{GRANT}{}", next_at(1000 + SECOND))),
@@ -219,13 +214,13 @@ fn exit_status_tells_clean_violated_and_unreadable_apart() {
 #[test]
 fn json_names_the_broken_promise() {
     let output = run(&format!("{HEADER}{GRANT}{}", next_at(4000)), &["--json"]);
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["grants"], 2);
-    let broken = told["violations"].as_array().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["grants"], 2);
+    let broken = report["violations"].as_array().unwrap();
     assert!(
         broken
             .iter()
             .any(|violation| violation["broken"] == "early_grant"),
-        "{told}"
+        "{report}"
     );
 }

@@ -1,11 +1,11 @@
-//! The simulation: no rule is broken, equal seeds end equal, and every rule that is removed is missed.
+//! The simulation: no rule is broken, equal seeds give equal results, and every removed rule is detected.
 //!
 //! `PALISADE_SIM_SEEDS` runs more seeds than 10,000, `PALISADE_SIM_FROM` starts elsewhere.
 
 use palisade_core::Token;
 use palisade_core::fence::{FenceState, Op, Pass, Rearm, Reject, Rule, Sequence, Verdict};
 use palisade_lab::sim::mutants::TABLE;
-use palisade_lab::sim::{Batch, Fact, Plan, Strike, first_violation, run, run_seed, shrink};
+use palisade_lab::sim::{Batch, Fact, Plan, PlannedFault, first_violation, run, run_seed, shrink};
 
 fn number(variable: &str, otherwise: u64) -> u64 {
     match std::env::var(variable) {
@@ -44,12 +44,12 @@ fn ten_thousand_seeds_break_no_rule() {
         ("a snapshot", counts.snapshots),
         ("a lost fence", counts.fences_lost),
     ] {
-        assert!(count > 10, "{what} was hardly ever met: {counts}");
+        assert!(count > 10, "{what} hardly ever happened: {counts}");
     }
 }
 
 #[test]
-fn equal_seeds_end_in_equal_hashes_whatever_thread_runs_them() {
+fn equal_seeds_end_in_equal_hashes_on_any_thread() {
     let one = Batch {
         threads: 1,
         ..batch(300)
@@ -60,24 +60,27 @@ fn equal_seeds_end_in_equal_hashes_whatever_thread_runs_them() {
 }
 
 #[test]
-fn a_trace_tells_what_the_run_without_it_did() {
-    let (silent, told) = (run(Plan::of(7), None, false), run(Plan::of(7), None, true));
-    assert_eq!(silent.hash, told.hash);
+fn a_traced_run_equals_the_untraced_one() {
+    let (silent, traced) = (run(Plan::of(7), None, false), run(Plan::of(7), None, true));
+    assert_eq!(silent.hash, traced.hash);
     assert!(silent.trace.is_empty());
-    assert_eq!(told.trace.len() as u64, told.counts.facts);
-    assert!(matches!(told.trace.last(), Some((_, Fact::Ended))));
+    assert_eq!(traced.trace.len() as u64, traced.counts.facts);
+    assert!(matches!(traced.trace.last(), Some((_, Fact::Ended))));
 }
 
-/// The control arm of the whole simulation: each checker finds what it is there for.
+/// Control for the whole simulation: each checker finds its violation.
 #[test]
-fn every_rule_that_is_removed_is_missed_within_ten_thousand_seeds() {
+fn every_removed_rule_is_detected_within_ten_thousand_seeds() {
     for row in TABLE {
         let (seed, violation) = first_violation(batch(10_000), row.mutant)
             .unwrap_or_else(|| panic!("{} was not found by '{}'", row.mutant, row.checker));
         println!("{}: seed {seed}: {}", row.mutant, violation.what);
         assert_eq!(violation.rule, row.checker, "{}", row.mutant);
         let whole = run(Plan::of(seed), None, false);
-        assert_eq!(whole.violation, None, "seed {seed} breaks a rule by itself");
+        assert_eq!(
+            whole.violation, None,
+            "seed {seed} breaks a rule without the mutant"
+        );
     }
 }
 
@@ -87,21 +90,21 @@ fn a_shorter_schedule_breaks_the_same_rule() {
     let (seed, violation) = first_violation(batch(10_000), row.mutant).unwrap();
     let (plan, shorter) = shrink(Plan::of(seed), Some(row.mutant));
     assert_eq!(shorter.violation.unwrap().rule, violation.rule);
-    assert!(plan.strikes.len() < Plan::of(seed).strikes.len().max(1));
+    assert!(plan.faults.len() < Plan::of(seed).faults.len().max(1));
 }
 
-/// A fence believes a leap up to a bound (F10). A resource that saw nothing of the authority while it was
-/// restored again and again still believes it after more restores than a server sees in its life; after
-/// too many it refuses, and only an operator helps.
+/// A fence admits a jump up to a bound (F10). A resource that saw nothing while the authority was restored again and
+/// again still admits it after more restores than a server sees in its life; after too many it rejects the token, and
+/// an operator has to help.
 #[test]
-fn a_resource_believes_an_authority_that_was_restored_many_times() {
+fn a_resource_admits_tokens_after_many_restores_of_the_authority() {
     let after = |restores: u64| {
         let mut plan = Plan::of(1);
         plan.chaos_ms = 600 + 200 * restores;
-        plan.strikes = vec![(0, Strike::Isolate(5, plan.chaos_ms))];
+        plan.faults = vec![(0, PlannedFault::Isolate(5, plan.chaos_ms))];
         for n in 0..restores {
-            plan.strikes.push((300 + 200 * n, Strike::Backup));
-            plan.strikes.push((400 + 200 * n, Strike::Restore(1)));
+            plan.faults.push((300 + 200 * n, PlannedFault::Backup));
+            plan.faults.push((400 + 200 * n, PlannedFault::Restore(1)));
         }
         run(plan, None, false).violation
     };
@@ -111,8 +114,8 @@ fn a_resource_believes_an_authority_that_was_restored_many_times() {
     assert!(violation.what.ends_with("jump"), "{}", violation.what);
 }
 
-/// What was written is forgotten when a fence is armed anew, so the floor has to be a token that nobody
-/// holds: at the present holder's own token its late duplicates are admitted again.
+/// A re-armed fence forgets earlier writes, so the floor must be a token that nobody holds: with the current holder's
+/// own token as the floor, its late duplicates are admitted again.
 #[test]
 fn a_floor_at_the_holders_own_token_admits_its_duplicates_again() {
     let token = Token::new(4).unwrap();

@@ -2,7 +2,7 @@
 
 use tonic::transport::{Channel, Endpoint};
 
-use crate::lane::{Error, Lane as Any, Step, TTL_MS, random};
+use crate::lane::{Error, Lane as Any, LaneFuture, TTL_MS, random};
 
 #[allow(
     missing_docs,
@@ -30,7 +30,7 @@ pub(crate) struct Lane {
     held: Option<(Vec<u8>, i64)>,
 }
 
-/// The keys of those who want a lock, in the order in which they came.
+/// The keys of the clients that want a lock, in order of arrival.
 pub(crate) struct Queue {
     keys: KvClient<Channel>,
     watches: WatchClient<Channel>,
@@ -62,7 +62,7 @@ impl Queue {
         }
     }
 
-    /// Queues a key under this lease, and waits until it is the first. Returns it and its token.
+    /// Queues a key under this lease and waits until it is the first. Returns the key and its token.
     pub(crate) async fn enter(&mut self, name: &str, lease: i64) -> Result<(Vec<u8>, u64), Error> {
         let mut key = self.prefix.clone();
         key.extend_from_slice(name.as_bytes());
@@ -74,7 +74,7 @@ impl Queue {
         let put = self.commit([Op::RequestPut(put)]).await?;
         let revision = put.header.ok_or("no header")?.revision;
         loop {
-            // Own key and the one before it, in one look.
+            // The own key and the one before it, in one read.
             let own = pb::RangeRequest {
                 key: key.clone(),
                 ..Default::default()
@@ -97,7 +97,7 @@ impl Queue {
         }
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub(crate) async fn leave(&mut self, key: Vec<u8>) -> Result<(), Error> {
         let delete = pb::DeleteRangeRequest {
             key,
@@ -150,7 +150,7 @@ impl Queue {
         );
         let mut changes = self.watches.watch(open).await?.into_inner();
         while let Some(change) = changes.message().await? {
-            // All that happens to a key of the queue after its creation is that it goes.
+            // After its creation, a key of the queue can only be deleted.
             if !change.events.is_empty() {
                 return Ok(());
             }
@@ -160,7 +160,7 @@ impl Queue {
 }
 
 impl Any for Lane {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         Box::pin(async move {
             let id = i64::from_le_bytes(random()?[..8].try_into()?) & i64::MAX;
             let grant = pb::LeaseGrantRequest {
@@ -174,7 +174,7 @@ impl Any for Lane {
         })
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             let (key, id) = self.held.take().ok_or("nothing is held")?;
             self.queue.leave(key).await?;

@@ -1,4 +1,4 @@
-//! Each system's own client, carrying out by hand the recipe that its adapter follows.
+//! Each system's own client, following by hand the recipe of its adapter.
 
 pub(crate) mod etcd;
 pub(crate) mod postgres;

@@ -4,11 +4,11 @@ use futures_util::StreamExt as _;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
-use crate::lane::{Error, Lane as Any, Step, TTL_MS};
+use crate::lane::{Error, Lane as Any, LaneFuture, TTL_MS};
 
 pub(crate) struct Lane {
     client: Client,
-    told: UnboundedReceiver<()>,
+    notified: UnboundedReceiver<()>,
     listens: bool,
     lock: String,
     channel: String,
@@ -20,7 +20,7 @@ const TABLES: &str = "
     INSERT INTO bare.tokens VALUES (0);
     CREATE TABLE bare.locks (lock text PRIMARY KEY, token bigint NOT NULL, expires timestamptz NOT NULL);";
 
-/// Takes a lock that is free or expired. The counter's row is drawn from only then.
+/// Takes a lock that is free or expired. Only then does it touch the counter's row.
 const TAKE: &str = "
     WITH free AS (
         SELECT 1 WHERE NOT EXISTS (
@@ -49,18 +49,18 @@ pub(crate) async fn prepare(url: &str) -> Result<(), Error> {
 impl Lane {
     pub(crate) async fn connect(url: &str, lock: &str) -> Result<Lane, Error> {
         let (client, mut connection) = tokio_postgres::connect(url, NoTls).await?;
-        let (tell, told) = unbounded_channel();
+        let (sender, notified) = unbounded_channel();
         tokio::spawn(async move {
             let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
             while let Some(Ok(message)) = messages.next().await {
-                if matches!(message, AsyncMessage::Notification(_)) && tell.send(()).is_err() {
+                if matches!(message, AsyncMessage::Notification(_)) && sender.send(()).is_err() {
                     return;
                 }
             }
         });
         Ok(Lane {
             client,
-            told,
+            notified,
             listens: false,
             lock: lock.to_owned(),
             channel: format!("bare_{}", lock.replace('/', "_")),
@@ -69,7 +69,7 @@ impl Lane {
 }
 
 impl Any for Lane {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         Box::pin(async move {
             loop {
                 let ttl = TTL_MS as f64;
@@ -78,7 +78,7 @@ impl Any for Lane {
                     return Ok(row.try_get::<_, i64>(0)?.unsigned_abs());
                 }
                 if self.listens {
-                    self.told.recv().await.ok_or("the connection ended")?;
+                    self.notified.recv().await.ok_or("the connection ended")?;
                 } else {
                     let listen = format!("LISTEN {}", self.channel);
                     self.client.batch_execute(&listen).await?;
@@ -88,7 +88,7 @@ impl Any for Lane {
         })
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             self.client
                 .query(GIVE, &[&self.lock, &self.channel])

@@ -1,11 +1,11 @@
-//! Redis: one script takes the lock and draws the token, or queues; one gives the lock back and tells
-//! the first of the queue. Nobody clears up after a waiter that died.
+//! Redis: one script takes the lock and draws the token, or queues; another releases the lock and notifies the first of
+//! the queue. Waiters that died are not removed.
 
 use futures_util::StreamExt as _;
 use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::{Client, Script};
 
-use crate::lane::{Error, Lane as Any, Step, TTL_MS, random};
+use crate::lane::{Error, Lane as Any, LaneFuture, TTL_MS, random};
 
 pub(crate) struct Lane {
     client: Client,
@@ -13,9 +13,9 @@ pub(crate) struct Lane {
     messages: Option<PubSubStream>,
     lock: String,
     queue: String,
-    /// Who asks, and the channel to tell it on.
+    /// The client's id, also the channel for its notifications.
     id: String,
-    /// The lock's value while it is held here.
+    /// The lock's value while this lane holds it.
     held: String,
     take: Script,
     give: Script,
@@ -65,11 +65,11 @@ impl Lane {
 }
 
 impl Any for Lane {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         Box::pin(async move {
             let mut queued = false;
             loop {
-                // Only who hears of its turn may stand in the queue.
+                // Only a client that listens for its turn may queue.
                 let join = self.messages.is_some() && !queued;
                 if let Some(token) = self.take(join).await? {
                     self.held = format!("{} {token}", self.id);
@@ -90,7 +90,7 @@ impl Any for Lane {
         })
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             let mut call = self.give.key(&self.lock);
             call.key(&self.queue).arg(&self.held);

@@ -2,7 +2,7 @@
 
 use zookeeper_client::{Acls, Client, CreateMode, EventType};
 
-use crate::lane::{Error, Lane as Any, Step, random};
+use crate::lane::{Error, Lane as Any, LaneFuture, random};
 
 pub(crate) struct Lane {
     client: Client,
@@ -16,7 +16,7 @@ impl Lane {
         Lane::new(client, lock).await
     }
 
-    /// On a connection that others use too.
+    /// On a shared connection.
     pub(crate) async fn new(client: Client, lock: &str) -> Result<Lane, Error> {
         let lock = format!("/bare/{}", lock.replace('/', "-"));
         let directories = CreateMode::Persistent.with_acls(Acls::anyone_all());
@@ -30,7 +30,7 @@ impl Lane {
 }
 
 impl Any for Lane {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         Box::pin(async move {
             let id = u128::from_le_bytes(random()?);
             let prefix = format!("{}/{id:032x}-lock-", self.lock);
@@ -57,7 +57,7 @@ impl Any for Lane {
         })
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             let path = self.held.take().ok_or("nothing is held")?;
             self.client.delete(&path, None).await?;

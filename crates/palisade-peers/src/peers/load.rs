@@ -1,9 +1,9 @@
-//! One measurement: lanes at work, and what it cost the server.
+//! One measurement: lanes at work, and what they cost the server.
 //!
 //! ```text
-//!   open connections, lanes ─► warm up ─► measure ─► let everybody end
+//!   open connections, lanes ─► warm up ─► measure ─► let all lanes finish
 //!                                │           │
-//!                    every grant's token is compared with the lock's last one
+//!                    every grant's token is compared with the lock's previous one
 //! ```
 
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use super::{open_loop, process};
 use crate::lane::{Error, Renewing};
 use crate::measure::now;
 
-/// How long.
+/// The durations of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub(crate) warm_up: Duration,
     pub(crate) measure: Duration,
 }
 
-/// What came out.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     pub(crate) per_second: f64,
@@ -37,25 +37,25 @@ pub(crate) struct Sample {
     pub(crate) p999: f64,
     /// Microseconds of the server's processor time for each operation.
     pub(crate) cpu: f64,
-    /// Operations of the whole run, also those before and after what was measured.
+    /// Operations of the whole run, including those outside the measured time.
     pub(crate) operations: u64,
 }
 
-/// Lanes that are ready, and their connections.
+/// Lanes that are ready, with their connections.
 pub(crate) struct Load {
     work: Work,
     pid: u32,
-    lanes: Vec<Place>,
+    lanes: Vec<Contender>,
     connections: Vec<Box<dyn Connection>>,
 }
 
-/// A lane and the lock it shares with others.
-pub(super) struct Place {
+/// A lane and the lock that it shares with others.
+pub(super) struct Contender {
     pub(super) lane: Box<dyn Renewing>,
     pub(super) lock: Arc<Lock>,
 }
 
-/// What is known of a lock by those who hold it in turn.
+/// The state of a lock that its holders share.
 #[derive(Default)]
 pub(super) struct Lock {
     last: AtomicU64,
@@ -64,7 +64,7 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// Whoever has the lock says its token.
+    /// Called by each holder with its token.
     ///
     /// # Errors
     /// The token is not above the last holder's.
@@ -77,10 +77,10 @@ impl Lock {
     }
 }
 
-/// What one lane, or all of them, did.
+/// The work of one lane, or of all.
 pub(super) struct Tally {
     pub(super) latency: Histogram<u64>,
-    /// In the time that was measured.
+    /// Operations in the measured time.
     pub(super) measured: u64,
     pub(super) operations: u64,
 }
@@ -117,7 +117,7 @@ impl Tally {
 }
 
 impl Load {
-    /// Opens what the workload needs. `name` is not used for other locks.
+    /// Opens the connections and lanes of a workload. `name` is not used for other locks.
     pub(crate) async fn open(
         server: &Server,
         workload: &Workload,
@@ -138,7 +138,7 @@ impl Load {
             let connection = server.open(terms).await?;
             for _ in 0..workload.lanes {
                 let number = lanes.len() % count;
-                lanes.push(Place {
+                lanes.push(Contender {
                     lane: connection.lane(&format!("{name}/{number}")).await?,
                     lock: Arc::clone(&locks[number]),
                 });
@@ -171,14 +171,14 @@ impl Load {
 
 const WARMING: u8 = 0;
 const MEASURING: u8 = 1;
-const OVER: u8 = 2;
+const DONE: u8 = 2;
 
-/// What all lanes of a run share.
+/// The state that all lanes of a run share.
 struct Shared {
     phase: AtomicU8,
     hold: Duration,
     contended: bool,
-    /// Whether there is a latency yet.
+    /// Whether a latency was recorded.
     measured: AtomicBool,
 }
 
@@ -195,8 +195,13 @@ impl Shared {
     }
 }
 
-/// Each lane begins its next operation when the one before is answered.
-async fn closed(lanes: Vec<Place>, work: Work, window: Window, pid: u32) -> Result<Sample, Error> {
+/// Each lane begins its next operation when the previous one is answered.
+async fn closed(
+    lanes: Vec<Contender>,
+    work: Work,
+    window: Window,
+    pid: u32,
+) -> Result<Sample, Error> {
     let hold_ms = match work {
         Work::Contended { hold_ms, .. } => hold_ms,
         _ => 0,
@@ -212,18 +217,18 @@ async fn closed(lanes: Vec<Place>, work: Work, window: Window, pid: u32) -> Resu
         _ => lanes,
     };
     let mut running = JoinSet::new();
-    for (number, place) in lanes.into_iter().enumerate() {
+    for (number, contender) in lanes.into_iter().enumerate() {
         let shared = Arc::clone(&shared);
         match work {
-            Work::Renewals => running.spawn(renew(place, shared)),
-            _ => running.spawn(take_and_give(place, number, shared)),
+            Work::Renewals => running.spawn(renew(contender, shared)),
+            _ => running.spawn(take_and_give(contender, number, shared)),
         };
     }
     tokio::time::sleep(window.warm_up).await;
     let (begin, cpu) = (now(), process::cpu(pid));
     shared.phase.store(MEASURING, Ordering::Relaxed);
     tokio::time::sleep(window.measure).await;
-    // On a machine that is busy a short window may pass before anything was answered.
+    // On a busy machine a short window may pass before any answer.
     let mut tally = Tally::new()?;
     while !shared.measured.load(Ordering::Relaxed) {
         match running.try_join_next() {
@@ -232,7 +237,7 @@ async fn closed(lanes: Vec<Place>, work: Work, window: Window, pid: u32) -> Resu
             None => tokio::time::sleep(Duration::from_millis(1)).await,
         }
     }
-    shared.phase.store(OVER, Ordering::Relaxed);
+    shared.phase.store(DONE, Ordering::Relaxed);
     let seconds = (now() - begin) as f64 / 1e9;
     let cpu = process::cpu(pid) - cpu;
     while let Some(ended) = running.join_next().await {
@@ -241,14 +246,14 @@ async fn closed(lanes: Vec<Place>, work: Work, window: Window, pid: u32) -> Resu
     Ok(tally.sample(seconds, cpu))
 }
 
-/// The same lanes once each holds its lock.
-async fn acquired(lanes: Vec<Place>) -> Result<Vec<Place>, Error> {
+/// The lanes after each has acquired its lock.
+async fn acquired(lanes: Vec<Contender>) -> Result<Vec<Contender>, Error> {
     let mut running = JoinSet::new();
-    for mut place in lanes {
+    for mut contender in lanes {
         running.spawn(async move {
-            let token = place.lane.acquire().await?;
-            place.lock.granted(token)?;
-            Ok::<_, Error>(place)
+            let token = contender.lane.acquire().await?;
+            contender.lock.granted(token)?;
+            Ok::<_, Error>(contender)
         });
     }
     let mut lanes = Vec::new();
@@ -259,15 +264,15 @@ async fn acquired(lanes: Vec<Place>) -> Result<Vec<Place>, Error> {
 }
 
 async fn take_and_give(
-    mut place: Place,
+    mut contender: Contender,
     number: usize,
     shared: Arc<Shared>,
 ) -> Result<Tally, Error> {
     let mut tally = Tally::new()?;
-    let lock = Arc::clone(&place.lock);
-    while !shared.is(OVER) {
+    let lock = Arc::clone(&contender.lock);
+    while !shared.is(DONE) {
         let sent = now();
-        let token = place.lane.acquire().await?;
+        let token = contender.lane.acquire().await?;
         let seen = now();
         lock.granted(token)?;
         tally.operations += 1;
@@ -277,7 +282,7 @@ async fn take_and_give(
                 shared.record(&mut tally, seen - sent)?;
             }
             let released = lock.released_at.load(Ordering::SeqCst);
-            // Handed over is what this lane already waited for when another gave it up.
+            // A hand-off counts only if this lane was already waiting when the other one released.
             let by_another = lock.released_by.load(Ordering::SeqCst) != number;
             if shared.contended && by_another && sent < released {
                 shared.record(&mut tally, seen.saturating_sub(released))?;
@@ -290,36 +295,36 @@ async fn take_and_give(
             lock.released_by.store(number, Ordering::SeqCst);
             lock.released_at.store(now(), Ordering::SeqCst);
         }
-        place.lane.release().await?;
+        contender.lane.release().await?;
     }
     Ok(tally)
 }
 
-async fn renew(mut place: Place, shared: Arc<Shared>) -> Result<Tally, Error> {
+async fn renew(mut contender: Contender, shared: Arc<Shared>) -> Result<Tally, Error> {
     let mut tally = Tally::new()?;
-    while !shared.is(OVER) {
+    while !shared.is(DONE) {
         let sent = now();
-        place.lane.renew().await?;
+        contender.lane.renew().await?;
         tally.operations += 1;
         if shared.is(MEASURING) {
             tally.measured += 1;
             shared.record(&mut tally, now() - sent)?;
         }
     }
-    place.lane.release().await?;
+    contender.lane.release().await?;
     Ok(tally)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lane::{Lane, Step};
+    use crate::lane::{Lane, LaneFuture};
 
-    /// Grants one token after the other, and every so often the one before again.
+    /// Grants rising tokens, but repeats the previous one now and then.
     struct Repeats(u64, u64);
 
     impl Lane for Repeats {
-        fn acquire(&mut self) -> Step<'_, u64> {
+        fn acquire(&mut self) -> LaneFuture<'_, u64> {
             Box::pin(async {
                 tokio::task::yield_now().await;
                 self.0 += 1;
@@ -327,19 +332,19 @@ mod tests {
             })
         }
 
-        fn release(&mut self) -> Step<'_, ()> {
+        fn release(&mut self) -> LaneFuture<'_, ()> {
             Box::pin(async { Ok(()) })
         }
     }
 
     impl Renewing for Repeats {
-        fn renew(&mut self) -> Step<'_, ()> {
+        fn renew(&mut self) -> LaneFuture<'_, ()> {
             Box::pin(async { Ok(()) })
         }
     }
 
     async fn measure(lane: Repeats) -> Result<Sample, Error> {
-        let place = Place {
+        let contender = Contender {
             lane: Box::new(lane),
             lock: Arc::default(),
         };
@@ -347,13 +352,13 @@ mod tests {
             warm_up: Duration::from_millis(1),
             measure: Duration::from_millis(20),
         };
-        closed(vec![place], Work::Pairs, window, std::process::id()).await
+        closed(vec![contender], Work::Pairs, window, std::process::id()).await
     }
 
     #[tokio::test]
     async fn a_token_that_does_not_rise_ends_the_run() {
         assert!(measure(Repeats(0, u64::MAX)).await.is_ok());
-        let told = measure(Repeats(0, 10)).await.unwrap_err().to_string();
-        assert_eq!(told, "token 9 was granted after 9");
+        let error = measure(Repeats(0, 10)).await.unwrap_err().to_string();
+        assert_eq!(error, "token 9 was granted after 9");
     }
 }

@@ -1,12 +1,12 @@
-//! Many locks held at once: what they weigh, what they slow down, and how soon a server is back.
+//! Many locks held at once: their memory, how much they slow the server down, and how soon it is back after a crash.
 //!
 //! ```text
 //!   a few held, some work ─► memory ─► many held ─► rest ─► memory ─► rates ─► rest ─► idle ─► all renew ─► others work too ─► SIGKILL ─► first grant ─► rest ─► SIGKILL ─► first grant
 //!                                                                      ▲
-//!   another server: a few held ────────────────────────────────────────┘ in turns
+//!   another server: a few held ────────────────────────────────────────┘ alternately
 //! ```
 //!
-//! Each system has the machine for itself, one after the other.
+//! Each system has the machine to itself, one after the other.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,35 +23,35 @@ use super::workload::{Work, Workload};
 use crate::lane::{Error, Renewing};
 use crate::measure::{median, now};
 
-/// What one system showed.
+/// The results of one system.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) fill_per_second: f64,
-    /// Memory for each lock beyond its name, once the server has nothing more to do.
+    /// Memory for each lock beyond its name, when the server is idle.
     pub(crate) bytes: f64,
-    /// The same at its highest until then: what it does with its log takes memory too.
+    /// The same at its peak before that: the log's maintenance needs memory too.
     pub(crate) most_bytes: f64,
-    /// Pairs per second with a thousand locks held, and with all: each the median of its turns.
+    /// Pairs per second with a thousand locks held, and with all; the median of the turns.
     pub(crate) rates: [f64; 2],
-    /// The median of what each turn with all is of the one before it with a thousand.
+    /// The median ratio of each turn with all locks to the preceding one with a thousand.
     pub(crate) slowed: f64,
-    /// Cores at work when nobody asks anything.
+    /// Cores in use without requests.
     pub(crate) idle: f64,
     pub(crate) renewing: Renewals,
-    /// From the start to the first grant: killed at work, and killed at rest.
+    /// The time from the start to the first grant, after a kill under load and after a kill when idle.
     pub(crate) restarts_ms: [f64; 2],
-    /// Whether the first token after each of them is above all before it.
+    /// Whether the first token after each restart is above all earlier ones.
     pub(crate) token_rose: bool,
 }
 
-/// All leases renew as a time to live of 30 s needs, every 10 s, while 64 clients take and give locks.
+/// All leases renew every 10 s, as a time to live of 30 s needs, while 64 clients acquire and release locks.
 #[derive(Clone, Debug)]
 pub(crate) struct Renewals {
     pub(crate) per_second: f64,
-    /// Of the server, which does nothing else.
+    /// Of the server, without other load.
     pub(crate) cores: f64,
     pub(crate) pairs_per_second: f64,
-    /// Of the server, meanwhile.
+    /// Of the server, with that load.
     pub(crate) cores_beside: f64,
 }
 
@@ -78,11 +78,11 @@ pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Resu
     let mut highest = 0;
     let (mut lanes, _) = hold(&connections, 0..few, &mut highest).await?;
     pairs(&server, IN_FLIGHT, window, "before").await?;
-    at_rest(pid).await;
+    wait_until_server_idle(pid).await;
     let before = process::memory(pid);
     let fill = async {
         let filled = hold(&connections, few..locks, &mut highest).await;
-        at_rest(pid).await;
+        wait_until_server_idle(pid).await;
         filled
     };
     let (filled, most) = with_most_memory(pid, fill).await;
@@ -93,14 +93,14 @@ pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Resu
     let held = more.len();
     lanes.extend(more);
     let (rates, slowed) = in_turns(profile, few, &server, window).await?;
-    at_rest(pid).await;
+    wait_until_server_idle(pid).await;
     let (began, cpu) = (now(), process::cpu(pid));
     tokio::time::sleep(window.measure).await;
     let idle = (process::cpu(pid) - cpu) / since(began);
     let renewing = renew_all(&server, profile, lanes, window).await?;
     drop(connections);
     let (first, at_work) = killed(&server, "after-work").await?;
-    at_rest(server.instance().pid()).await;
+    wait_until_server_idle(server.instance().pid()).await;
     let (second, rested) = killed(&server, "after-rest").await?;
     let token_rose = highest < first && first < second;
     if profile.system == System::Palisade && !token_rose {
@@ -128,8 +128,8 @@ async fn open(server: &Server) -> Result<Vec<Box<dyn Connection>>, Error> {
     Ok(connections)
 }
 
-/// Pairs per second on other locks, of a server that holds few and of this one, in turns, so that both
-/// had the same minute.
+/// Pairs per second on other locks, alternately for a server that holds few and for this one, so that both measure
+/// under the same conditions.
 async fn in_turns(
     profile: &Profile,
     few: usize,
@@ -150,9 +150,9 @@ async fn in_turns(
     Ok(([median(with_few), median(with_all)], median(ratios)))
 }
 
-/// Waits until a server has done hardly anything for three seconds: until it has written its snapshots and
-/// tidied up. Some of that waits for the disk, without a processor. A minute at most; then it is measured as it is.
-async fn at_rest(pid: u32) {
+/// Waits until a server has been almost idle for three seconds, after writing its snapshots and cleaning up. Some of
+/// that waits for the disk without using a processor. A minute at most.
+async fn wait_until_server_idle(pid: u32) {
     let mut quiet = 0;
     for _ in 0..120 {
         let cpu = process::cpu(pid);
@@ -167,7 +167,7 @@ async fn at_rest(pid: u32) {
     }
 }
 
-/// Does some work; also says the most memory a server had meanwhile.
+/// Does some work; also returns the server's peak memory meanwhile.
 async fn with_most_memory<T>(pid: u32, work: impl Future<Output = T>) -> (T, f64) {
     let mut work = pin!(work);
     let mut most = process::memory(pid);
@@ -185,12 +185,12 @@ fn since(begin: u64) -> f64 {
     (now() - begin) as f64 / 1e9
 }
 
-/// All of one length, whatever the number.
+/// All names have the same length.
 fn name(number: usize) -> String {
     format!("held/{number:08}")
 }
 
-/// Acquires these, over all connections; returns how long it took.
+/// Acquires these locks over all connections; returns the time it took.
 async fn hold(
     connections: &[Box<dyn Connection>],
     numbers: std::ops::Range<usize>,
@@ -289,7 +289,7 @@ async fn renew_all(
     })
 }
 
-/// Renews each of its leases once in every period, evenly.
+/// Renews each of its leases once per period, evenly distributed.
 async fn keep(
     mut lanes: Lanes,
     over: Arc<AtomicBool>,
@@ -309,7 +309,7 @@ async fn keep(
     Ok(())
 }
 
-/// Kills a server and starts it again: the first token it grants, and how many milliseconds that took.
+/// Kills a server and restarts it: the first token it grants, and how many milliseconds that took.
 async fn killed(server: &Server, lock: &str) -> Result<(u64, f64), Error> {
     server.instance().kill();
     let began = now();
@@ -318,7 +318,7 @@ async fn killed(server: &Server, lock: &str) -> Result<(u64, f64), Error> {
     Ok((token, since(began) * 1e3))
 }
 
-/// As soon as one is granted.
+/// Retries until a lock is granted.
 async fn first_grant(server: &Server, lock: &str) -> Result<u64, Error> {
     let attempt = async || {
         let connection = server.open(TERMS).await?;

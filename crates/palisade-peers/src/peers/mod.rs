@@ -3,13 +3,13 @@
 //! ```text
 //!   testbed ─► real servers ─► drivers (a Connection with lanes)
 //!                                 │
-//!   rounds × shuffled (system, workload) ─► rest ─► load · open loop ─► Sample ─┐
-//!   one pass more, with syncs counted ──────────────────────────────────────────┼─► report: .md .json .svg
-//!   a system alone with its million locks ─► million ─► Held ───────────────────┘
+//!   rounds × shuffled (system, workload) ─► wait for idle ─► load · open loop ─► Sample ─┐
+//!   one more pass, with syncs counted ───────────────────────────────────────────────────┼─► report: .md .json .svg
+//!   one system at a time with a million locks ─► million ─► Held ────────────────────────┘
 //! ```
 //!
-//! A driver follows the cheapest recipe that is correct on its system, so that no system is slowed
-//! down by what another needs: see [`drivers`].
+//! A driver follows the cheapest correct recipe on its system, so that no system is slowed down by what another needs:
+//! see [`drivers`].
 
 mod drivers;
 mod load;
@@ -35,26 +35,26 @@ use system::{Profile, Server, System};
 pub(crate) struct Plan {
     pub(crate) rounds: u32,
     pub(crate) window: Window,
-    /// Parts of ids; none for all.
+    /// Parts of ids; empty for all.
     pub(crate) systems: Vec<String>,
     pub(crate) workloads: Vec<String>,
-    /// Locks to hold; `None` leaves that part out.
+    /// Locks to hold; `None` skips that part.
     pub(crate) held: Option<usize>,
-    /// Whether the workloads are measured too.
+    /// Whether to measure the workloads too.
     pub(crate) rates: bool,
-    /// Where the servers keep their data.
+    /// The folder for the servers' data.
     pub(crate) data: PathBuf,
-    /// Where the report goes.
+    /// The folder for the report.
     pub(crate) report: PathBuf,
     pub(crate) json: bool,
 }
 
-/// How long a measurement may take beyond its window, until it counts as failed.
+/// How long a measurement may exceed its window before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Palisade makes a snapshot once it finds, looking every half second, that nothing was asked meanwhile. Until then the
-/// machine is at rest only for the moment, and whoever is measured next would pay.
-const TIDIES_WITHIN: Duration = Duration::from_millis(1_200);
+/// Palisade checks every half second whether there were requests, and makes a snapshot if there were none. Before that
+/// the machine looks idle for a moment only, and the next measurement would pay for the snapshot.
+const SNAPSHOT_DELAY: Duration = Duration::from_millis(1_200);
 
 pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -113,7 +113,7 @@ impl Plan {
     }
 }
 
-/// Those whose id is one of the parts, or contains one that is nobody's id.
+/// Those whose id is one of the parts, or contains a part that is not a whole id.
 fn chosen<T>(
     all: &'static [T],
     parts: &[String],
@@ -125,7 +125,7 @@ fn chosen<T>(
     let ids = || all.iter().map(id).collect::<Vec<_>>().join(", ");
     for part in parts {
         if !all.iter().any(|item| meant(id(item), part)) {
-            return Err(format!("nothing is called `{part}`; there are {}", ids()).into());
+            return Err(format!("`{part}` does not exist; there are {}", ids()).into());
         }
     }
     let wanted = |item: &&T| parts.iter().any(|part| meant(id(item), part));
@@ -135,7 +135,7 @@ fn chosen<T>(
         .collect())
 }
 
-/// The report is written after every round, so that a run that is ended early has said something.
+/// The report is written after every round, so that an interrupted run leaves one.
 async fn rates(plan: &Plan, report: &mut Report) -> Result<(), Error> {
     let workloads = chosen(&workload::ALL, &plan.workloads, |workload| workload.id)?;
     let mut servers = Vec::new();
@@ -147,7 +147,7 @@ async fn rates(plan: &Plan, report: &mut Report) -> Result<(), Error> {
             workload,
             profile,
             samples: Vec::new(),
-            syncs: Err("the run ended before".to_owned()),
+            syncs: Err("the run ended early".to_owned()),
             failed: None,
         }));
     }
@@ -159,13 +159,13 @@ async fn rates(plan: &Plan, report: &mut Report) -> Result<(), Error> {
         for number in &order {
             let row = &mut report.rows[*number];
             let (_, server) = server(row).ok_or("no server")?;
-            report.restless += u32::from(!machine::rest().await?);
+            report.restless += u32::from(!machine::wait_until_idle().await?);
             match measure(server, row, plan.window, &format!("r{round}/{number}")).await {
                 Ok(sample) => row.samples.push(sample),
                 Err(error) => row.failed = Some(error.to_string()),
             }
             if row.profile.system == System::Palisade {
-                tokio::time::sleep(TIDIES_WITHIN).await;
+                tokio::time::sleep(SNAPSHOT_DELAY).await;
             }
         }
         report.save(&plan.report)?;
@@ -187,7 +187,7 @@ async fn measure(server: &Server, row: &Row, window: Window, name: &str) -> Resu
     tokio::time::timeout(PATIENCE + window.measure, work).await?
 }
 
-/// Syncs for each operation; the times of this run are not used.
+/// Syncs per operation; the times of this run are not used.
 async fn syncs(server: &Server, row: &Row, window: Window, name: &str) -> Result<f64, Error> {
     let work = async {
         let load = Load::open(server, row.workload, name).await?;
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_an_id_chooses_and_an_unknown_one_is_named() {
+    fn a_part_of_an_id_selects_and_an_unknown_one_is_named() {
         let ids = |parts: &[&str]| {
             let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
             chosen(&system::ALL, &parts, |profile| profile.id)
@@ -223,10 +223,10 @@ mod tests {
             ids(&["always", "pal"]).unwrap(),
             ["palisade", "redis-always"]
         );
-        let told = ids(&["oracle"]).unwrap_err().to_string();
+        let error = ids(&["oracle"]).unwrap_err().to_string();
         assert!(
-            told.contains("`oracle`") && told.contains("zookeeper"),
-            "{told}"
+            error.contains("`oracle`") && error.contains("zookeeper"),
+            "{error}"
         );
     }
 

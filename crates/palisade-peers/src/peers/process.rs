@@ -1,4 +1,4 @@
-//! What a server costs its machine, from outside: time on the processor, memory, syncs.
+//! What a server costs its machine, measured from outside: processor time, memory, syncs.
 
 use std::fs::read_to_string;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::lane::Error;
 
-/// The fields of `/proc/PID/stat` behind the command's name, which may hold anything.
+/// The fields of `/proc/PID/stat` after the command's name, which may contain anything.
 fn stat(pid: u32) -> Option<Vec<u64>> {
     let text = read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(')')?;
@@ -16,7 +16,7 @@ fn stat(pid: u32) -> Option<Vec<u64>> {
     Some(numbers.map(|field| field.parse().unwrap_or(0)).collect())
 }
 
-/// A process and those it started.
+/// A process and its descendants.
 pub(crate) fn family(pid: u32) -> Vec<u32> {
     let everybody: Vec<(u32, u64)> = std::fs::read_dir("/proc")
         .into_iter()
@@ -37,7 +37,7 @@ pub(crate) fn family(pid: u32) -> Vec<u32> {
     family
 }
 
-/// Seconds on a processor, in the program and in the kernel for it; children that have ended count.
+/// Processor time in seconds, in the program and in the kernel; includes children that have ended.
 pub(crate) fn cpu(pid: u32) -> f64 {
     let ticks: u64 = family(pid)
         .into_iter()
@@ -47,7 +47,7 @@ pub(crate) fn cpu(pid: u32) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Bytes of memory; what several processes share counts once.
+/// Bytes of memory; shared memory counts once.
 pub(crate) fn memory(pid: u32) -> f64 {
     let kib = |pid: u32| -> Option<u64> {
         let text = read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
@@ -57,8 +57,8 @@ pub(crate) fn memory(pid: u32) -> f64 {
     family(pid).into_iter().filter_map(kib).sum::<u64>() as f64 * 1024.0
 }
 
-/// Counts the syncs a server asks the kernel for, with perf and the kernel's tracepoints: that
-/// costs the server next to nothing, and works for programs that are linked statically.
+/// Counts a server's sync system calls with perf and the kernel's tracepoints: this costs the server almost nothing and
+/// works for statically linked programs.
 pub(crate) struct Syncs(Child);
 
 const EVENTS: &str = "syscalls:sys_enter_fsync,syscalls:sys_enter_fdatasync,\
@@ -68,7 +68,7 @@ impl Syncs {
     /// Counts from now on.
     ///
     /// # Errors
-    /// perf is not installed, or not allowed here.
+    /// perf is not installed, or not allowed.
     pub(crate) async fn count(pid: u32) -> Result<Syncs, Error> {
         let pids: Vec<String> = family(pid).iter().map(u32::to_string).collect();
         let mut perf = Command::new("perf")
@@ -79,15 +79,15 @@ impl Syncs {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| format!("perf: {error}"))?;
-        // It does not say when it has begun.
+        // perf does not report when it starts counting.
         tokio::time::sleep(Duration::from_millis(300)).await;
         match perf.try_wait()? {
             None => Ok(Syncs(perf)),
-            Some(_) => Err("perf may not count here".into()),
+            Some(_) => Err("perf is not allowed to count here".into()),
         }
     }
 
-    /// How many there were.
+    /// The number of syncs.
     pub(crate) fn end(self) -> Result<u64, Error> {
         let number = i32::try_from(self.0.id())?;
         kill_process(Pid::from_raw(number).ok_or("no pid")?, Signal::INT)?;
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_its_own_family_and_costs_something() {
+    fn this_process_is_its_own_family_and_uses_resources() {
         let own = std::process::id();
         assert_eq!(family(own).first(), Some(&own));
         assert!(memory(own) > 0.0);

@@ -1,4 +1,4 @@
-//! The systems that are compared, and their servers.
+//! The compared systems and their servers.
 
 use palisade_testbed::{Etcd, Instance, Nats, Postgres, Redis, ZooKeeper};
 
@@ -19,17 +19,17 @@ pub(crate) enum System {
     Nats,
 }
 
-/// What one should know beside the figures.
+/// What a reader should know besides the figures.
 pub(crate) struct Profile {
     pub(crate) system: System,
-    /// What it is chosen by.
+    /// The id that selects it.
     pub(crate) id: &'static str,
     pub(crate) name: &'static str,
-    /// What an acknowledgement is worth.
+    /// The durability of an acknowledgement.
     pub(crate) durable: &'static str,
     pub(crate) token: &'static str,
     pub(crate) lease: &'static str,
-    /// What says its version.
+    /// The command that prints its version.
     version: &'static [&'static str],
 }
 
@@ -139,17 +139,17 @@ pub(crate) const ALL: [Profile; 8] = [
 ];
 
 impl Profile {
-    /// Whether each lock's lease is renewed by itself, so that renewals can be compared.
+    /// Whether each lock's lease is renewed separately, so that renewals can be compared.
     pub(crate) fn renews_each(&self) -> bool {
         !matches!(self.system, System::Etcd | System::ZooKeeper)
     }
 
-    /// Whether this can be measured here.
+    /// Whether this work can be measured on this system.
     pub(crate) fn offers(&self, work: Work) -> bool {
         self.system != System::ZooKeeper || work != Work::Renewals
     }
 
-    /// That of the Debian package, or of this build for Palisade.
+    /// The version of the Debian package, or of this build for Palisade.
     pub(crate) fn version(&self) -> String {
         let [program, arguments @ ..] = self.version else {
             return env!("CARGO_PKG_VERSION").to_owned();
@@ -163,7 +163,7 @@ impl Profile {
     }
 }
 
-/// A server that runs. It ends with its value.
+/// A running server; dropping it ends it.
 pub(crate) enum Server {
     Palisade(palisade::Server),
     Redis(Redis),
@@ -181,7 +181,7 @@ impl Server {
             System::RedisAlways => Server::Redis(redis("always")),
             System::RedisEverySecond => Server::Redis(redis("everysec")),
             System::RedisNoFile => Server::Redis(Redis::start(&[])),
-            // Its own bound of 2 GiB is too little for a million keys and their history.
+            // Its default limit of 2 GiB is too little for a million keys and their history.
             System::Etcd => Server::Etcd(Etcd::start(&["--quota-backend-bytes=8589934592"])),
             System::ZooKeeper => {
                 Server::ZooKeeper(ZooKeeper::start(&["-Xmx3g", "-Djute.maxbuffer=268435456"]))

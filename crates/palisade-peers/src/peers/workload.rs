@@ -1,25 +1,25 @@
-//! What is done to each system.
+//! The workloads, the same for each system.
 
 /// A row of the comparison.
 pub(crate) struct Workload {
-    /// What it is chosen by.
+    /// The id that selects it.
     pub(crate) id: &'static str,
     pub(crate) title: &'static str,
     pub(crate) work: Work,
     pub(crate) connections: usize,
-    /// Lanes on each connection, one operation in flight each.
+    /// Lanes per connection, with one operation in flight each.
     pub(crate) lanes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Acquire and release, each lane its own lock.
+    /// Acquire and release; each lane has its own lock.
     Pairs,
-    /// Renew, each lane its own lease.
+    /// Renew; each lane has its own lease.
     Renewals,
-    /// All lanes want these locks, the same number each; who has one keeps it for so long.
+    /// All lanes contend for these locks, equally many for each; a holder keeps a lock for this time.
     Contended { locks: usize, hold_ms: u64 },
-    /// Acquisitions begin at this rate whether or not the ones before are answered.
+    /// Acquisitions begin at this rate whether or not the previous ones were answered.
     Open { per_second: u64 },
 }
 
@@ -28,12 +28,12 @@ impl Workload {
         matches!(self.work, Work::Contended { .. })
     }
 
-    /// What the latencies are of.
+    /// What the latencies measure.
     pub(crate) fn measured(&self) -> &'static str {
         match self.work {
             Work::Pairs => "acquire",
             Work::Renewals => "renew",
-            Work::Contended { .. } => "hand-off: release called to next grant seen",
+            Work::Contended { .. } => "hand-off: call of release to next grant seen",
             Work::Open { .. } => "acquire, from the instant it was due",
         }
     }
@@ -46,7 +46,7 @@ impl Workload {
         }
     }
 
-    /// Whether its point is how long something takes, not how much is done.
+    /// Whether it measures how long something takes, not how often it happens.
     pub(crate) fn is_about_time(&self) -> bool {
         match self.work {
             Work::Pairs => self.connections * self.lanes == 1,

@@ -1,4 +1,4 @@
-//! A counter in a PostgreSQL row, in the ways people write to it.
+//! A counter in a PostgreSQL row, with different ways to write to it.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use tokio_postgres::{Client, NoTls, Row};
 
 use crate::lane::Error;
 
-/// How a write is made safe, or not.
+/// How a write is protected, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Read, write.
     Plain,
     /// A write below the highest token is rejected.
     Textbook,
-    /// The token is raised before the read; then as the textbook has it.
+    /// The token is raised before the read; then as in the textbook.
     Claim,
     /// The same, with the row locked from the check to the end of its transaction.
     ForUpdate,
-    /// No token: a version that each write must find as it was read.
+    /// No token: a write fails if the version has changed since the read.
     Version,
 }
 
@@ -71,7 +71,7 @@ impl Counter {
         })
     }
 
-    /// Reads, thinks, and writes one more.
+    /// Reads, thinks, and writes the value plus one.
     pub(super) async fn add(
         &mut self,
         token: Option<Token>,

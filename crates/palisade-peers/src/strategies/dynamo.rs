@@ -1,4 +1,4 @@
-//! A counter in a DynamoDB item, by the interface's plain JSON. moto takes any signature.
+//! A counter in a DynamoDB item, through the interface's plain JSON. moto accepts any signature.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -49,7 +49,7 @@ impl Item {
         Ok((number("version")?, number("total")?))
     }
 
-    /// Writes if the version is still the one that was read.
+    /// Writes if the version has not changed since the read.
     pub(super) async fn write(&self, version: u64, total: u64) -> Result<Written, Error> {
         let put = json!({
             "TableName": self.table,

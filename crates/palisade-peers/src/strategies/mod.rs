@@ -1,20 +1,20 @@
-//! One job over each strategy: several workers add to one counter, and holders stand still past their
-//! lease at the worst moment.
+//! The same job with each strategy: several workers add to one counter, and holders pause past the end of their lease
+//! at the worst moment.
 //!
 //! ```text
-//!   acquire ─► (claim) ─► read ─► think, or stand still past the lease ─► write ─► release
-//!                                                                          │
-//!                 stale: begin again ◄──────────── rejected ◄──────────────┤
-//!                                                                          └─► acknowledged
-//!   in the end: acknowledged − counted = lost
+//!   acquire ─► (claim) ─► read ─► think, or pause past the lease ─► write ─► release
+//!                                                                    │
+//!                 stale: start again ◄──────────── rejected ◄────────┤
+//!                                                                    └─► acknowledged
+//!   at the end: acknowledged − counted = lost
 //! ```
 //!
-//! What is lost was acknowledged to a worker and is not in the counter. The pause is aimed: it ends
-//! while the next holder is between its read and its write.
+//! A lost addition was acknowledged to a worker but is not in the counter. The pause is timed to end while the next
+//! holder is between its read and its write.
 
+mod contention;
 mod counter;
 mod dynamo;
-mod gate;
 mod picture;
 
 use std::sync::Arc;
@@ -42,12 +42,12 @@ pub(crate) struct Plan {
     pub(crate) picture: Option<std::path::PathBuf>,
 }
 
-/// A way to keep two workers from undoing each other's work.
+/// A way to prevent two workers from undoing each other's work.
 struct Strategy {
     name: &'static str,
     lock: Option<Lock>,
     resource: Resource,
-    /// What an operator should know about it, in a few words.
+    /// Advice for operators, in a few words.
     when: &'static str,
 }
 
@@ -105,23 +105,23 @@ const STRATEGIES: &[Strategy] = &[
         name: "PostgreSQL lock, claim + conditional write",
         lock: Some(Lock::Postgres),
         resource: Resource::Row(Mode::Claim),
-        when: "the database is the only server there is",
+        when: "the database is the only server",
     },
     Strategy {
         name: "no lock, conditional write on a version",
         lock: None,
         resource: Resource::Row(Mode::Version),
-        when: "little contention, and thinking again is cheap",
+        when: "little contention, and repeating the work is cheap",
     },
     Strategy {
         name: "no lock, DynamoDB conditional write",
         lock: None,
         resource: Resource::Item,
-        when: "the same, where the data is in DynamoDB",
+        when: "the same, with the data in DynamoDB",
     },
 ];
 
-/// What came out.
+/// The result of a strategy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) acknowledged: u64,
@@ -136,7 +136,7 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
         .build()?;
     let machine = machine::line()?;
     eprintln!("starting the servers");
-    let place = Place {
+    let servers = Servers {
         palisade: Server::start()?,
         postgres: Postgres::start(&[]),
         zookeeper: ZooKeeper::start(&[]),
@@ -145,32 +145,32 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
     let mut rows = Vec::new();
     for strategy in STRATEGIES {
         eprintln!("{}", strategy.name);
-        rows.push((strategy, runtime.block_on(place.job(strategy, plan))?));
+        rows.push((strategy, runtime.block_on(servers.job(strategy, plan))?));
     }
-    eprintln!("the gatekeeper: {} workers after one row", plan.crowd);
-    let gate = runtime.block_on(gate::run(&place, plan.crowd))?;
-    let facts = as_json(plan, &machine, &rows, &gate);
+    eprintln!("contention: {} workers on one row", plan.crowd);
+    let contention = runtime.block_on(contention::run(&servers, plan.crowd))?;
+    let facts = as_json(plan, &machine, &rows, &contention);
     if let Some(path) = &plan.picture {
-        std::fs::write(path, picture::draw(&rows_of(&rows), &gate, &machine))?;
+        std::fs::write(path, picture::draw(&rows_of(&rows), &contention, &machine))?;
         eprintln!("drawn: {}", path.display());
     }
     if plan.json {
         println!("{facts}");
     } else {
-        print!("{}", as_text(plan, &machine, &rows, &gate));
+        print!("{}", as_text(plan, &machine, &rows, &contention));
     }
     Ok(())
 }
 
 /// The servers of one run.
-struct Place {
+struct Servers {
     palisade: Server,
     postgres: Postgres,
     zookeeper: ZooKeeper,
     moto: Moto,
 }
 
-impl Place {
+impl Servers {
     async fn service(&self, lock: Lock) -> Result<Arc<dyn LockService>, Error> {
         let url = match lock {
             Lock::Palisade => self.palisade.url(),
@@ -183,7 +183,7 @@ impl Place {
     async fn job(&self, strategy: &Strategy, plan: &Plan) -> Result<Outcome, Error> {
         let name = format!("job-{:x}", u128::from_le_bytes(random()?));
         let ttl = match strategy.lock {
-            // Sessions there last two ticks at least.
+            // Sessions there last at least two ticks.
             Some(Lock::ZooKeeper) => Ttl::from_millis(1_000)?,
             _ => Ttl::from_millis(300)?,
         };
@@ -231,8 +231,7 @@ impl Place {
     }
 }
 
-/// A lock as a worker holds it. Nothing renews it: a worker that thinks too long has lost it, as one
-/// that was stopped would have.
+/// A worker's lock. Nothing renews it: a worker that thinks too long loses it, like one that was stopped.
 pub(crate) struct Holding {
     service: Arc<dyn LockService>,
     lock: LockName,
@@ -273,7 +272,7 @@ impl Holding {
         }
     }
 
-    /// Whether it was still held does not matter to whoever gives it up.
+    /// Releases; whether the lock was still held does not matter.
     pub(crate) async fn release(&mut self) -> Result<(), Error> {
         if let Some(grant) = self.grant.take() {
             self.service.release(grant).await?;
@@ -299,7 +298,7 @@ struct Worker {
 impl Worker {
     async fn run(mut self) -> Result<Outcome, Error> {
         for turn in 0..self.adds {
-            // Each stands still once in ten turns, and not all in the same one.
+            // Each pauses once in ten turns, and not all in the same turn.
             let mut stops = (turn + self.number) % 10 == 9;
             while !self.add(stops).await? {
                 self.outcome.rejected += 1;
@@ -316,7 +315,7 @@ impl Worker {
             None => None,
         };
         let think = if stops {
-            // To just after the lease's end, when the next holder has read and not yet written.
+            // Until just after the lease's end, when the next holder has read and not yet written.
             let spread = u64::from(random()?[0] % 10);
             self.ttl.span().to_duration() + Duration::from_millis(spread)
         } else {
@@ -337,7 +336,7 @@ impl Worker {
     }
 }
 
-/// Between read and write.
+/// The time between read and write.
 const THINK: Duration = Duration::from_millis(10);
 
 type Rows<'a> = [(&'a Strategy, Outcome)];
@@ -348,9 +347,14 @@ fn rows_of(rows: &Rows<'_>) -> Vec<(&'static str, Outcome)> {
         .collect()
 }
 
-fn as_text(plan: &Plan, machine: &str, rows: &Rows<'_>, gate: &[gate::Passed]) -> String {
+fn as_text(
+    plan: &Plan,
+    machine: &str,
+    rows: &Rows<'_>,
+    contention: &[contention::ArmResult],
+) -> String {
     let mut text = format!(
-        "{machine}\n{} workers, {} additions each; a holder stands still past its lease once in ten\n\n\
+        "{machine}\n{} workers, {} additions each; a holder pauses past its lease once in ten additions\n\n\
          {:<44}{:>8}{:>10}{:>7}{:>9}  when to use it\n",
         plan.workers, plan.adds, "strategy", "acked", "rejected", "lost", "seconds"
     );
@@ -366,11 +370,11 @@ fn as_text(plan: &Plan, machine: &str, rows: &Rows<'_>, gate: &[gate::Passed]) -
         ));
     }
     text.push_str(&format!(
-        "\nthe gatekeeper: {} workers add once each to one PostgreSQL row\n\n\
+        "\ncontention: {} workers add once each to one PostgreSQL row\n\n\
          {:<44}{:>8}{:>10}{:>7}{:>9}{:>16}\n",
         plan.crowd, "strategy", "acked", "rejected", "lost", "seconds", "database CPU s"
     ));
-    for passed in gate {
+    for passed in contention {
         text.push_str(&format!(
             "{:<44}{:>8}{:>10}{:>7}{:>9.1}{:>16.2}\n",
             passed.name,
@@ -384,7 +388,12 @@ fn as_text(plan: &Plan, machine: &str, rows: &Rows<'_>, gate: &[gate::Passed]) -
     text
 }
 
-fn as_json(plan: &Plan, machine: &str, rows: &Rows<'_>, gate: &[gate::Passed]) -> Value {
+fn as_json(
+    plan: &Plan,
+    machine: &str,
+    rows: &Rows<'_>,
+    contention: &[contention::ArmResult],
+) -> Value {
     let facts = |name: &str, outcome: &Outcome| {
         json!({
             "strategy": name,
@@ -394,7 +403,7 @@ fn as_json(plan: &Plan, machine: &str, rows: &Rows<'_>, gate: &[gate::Passed]) -
             "seconds": outcome.millis / 1e3,
         })
     };
-    let gatekeeper = gate.iter().map(|passed| {
+    let gatekeeper = contention.iter().map(|passed| {
         let mut row = facts(passed.name, &passed.outcome);
         row["database_cpu_seconds"] = json!(passed.database_cpu);
         row

@@ -1,29 +1,29 @@
-//! The strategies as a picture: what was lost, what was rejected, what it took. Each is a panel with an axis of its
-//! own, because a rejection is harmless: the worker begins again.
+//! The strategies as a picture: lost and rejected updates, and the time. Each is a panel with its own axis, because a
+//! rejection is harmless: the worker starts again.
 
 use palisade_draw::bars::{Bar, Panel, room};
 use palisade_draw::style::sheet;
 use palisade_draw::{Anchor, Canvas, Font};
 
 use super::Outcome;
-use super::gate::Passed;
+use super::contention::ArmResult;
 
 const WIDTH: f64 = 1_000.0;
 const EDGE: f64 = 20.0;
 const COLUMN: f64 = 215.0;
 
 /// One self-contained SVG.
-pub(super) fn draw(rows: &[(&'static str, Outcome)], gate: &[Passed], machine: &str) -> String {
+pub(super) fn draw(rows: &[(&'static str, Outcome)], gate: &[ArmResult], machine: &str) -> String {
     drawing(rows, gate, machine).to_svg(
         &sheet(&[], ""),
         "What each strategy lost, what it rejected, and how long it took",
     )
 }
 
-/// A row of a table: its name and its figures, one for each column.
+/// A row of a table: its name and its figures, one per column.
 type Row = (&'static str, [f64; 3]);
 
-fn drawing(rows: &[(&'static str, Outcome)], gate: &[Passed], machine: &str) -> Canvas {
+fn drawing(rows: &[(&'static str, Outcome)], gate: &[ArmResult], machine: &str) -> Canvas {
     let job: Vec<Row> = rows
         .iter()
         .map(|(name, outcome)| (*name, figures(outcome, outcome.millis / 1e3)))
@@ -43,7 +43,7 @@ fn drawing(rows: &[(&'static str, Outcome)], gate: &[Passed], machine: &str) -> 
         &job,
         ["seconds", "for the whole job"],
     );
-    let title = "The gatekeeper: a crowd adds to one row. These axes are not those above.";
+    let title = "Contention: a crowd adds to one row. These axes are not those above.";
     canvas.text((EDGE, y + 18.0), Anchor::Start, Font::Heading, title, "");
     let y = table(
         &mut canvas,
@@ -126,7 +126,7 @@ mod tests {
             ("no lock, conditional write on a version", outcome(0, 768)),
         ];
         let name = "conditional write alone";
-        let gate = [Passed {
+        let gate = [ArmResult {
             name,
             outcome: outcome(0, 16_782),
             database_cpu: 11.6,

@@ -1,4 +1,4 @@
-//! What every request handler shares.
+//! The state that all request handlers share.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,18 +13,18 @@ use super::watch::Feed;
 use crate::pipeline::{Answer, Failure, Handle, Request};
 use crate::shell::{self, Phase, Shell};
 
-/// The way to the pipeline, the bounds in force, and whether the server is going down.
+/// Access to the pipeline, the bounds in force, and whether the server is shutting down.
 pub(super) struct App {
     pub(super) handle: Handle,
     pub(super) settings: Settings,
     pub(super) meters: Meters,
-    /// Memory for what sessions and waiting calls have in flight.
+    /// The memory for operations in flight of sessions and waiting calls.
     pub(super) budget: Arc<Budget>,
-    /// Places for listings that are being made or read.
+    /// Slots for listings that are being made or read.
     pub(super) listings: Arc<Semaphore>,
-    /// What watchers are told.
+    /// The feed of the watchers.
     pub(super) feed: Feed,
-    /// The counters of its connections, and how many may be open.
+    /// The shell's counters, and how many connections may be open.
     pub(super) shell: Arc<shell::Meters>,
     pub(super) connections: u32,
     phase: watch::Receiver<Phase>,
@@ -56,7 +56,7 @@ impl App {
         }
     }
 
-    /// Asks the pipeline one question. A wait in a queue ends when the server goes down.
+    /// Sends one request to the pipeline. A wait in a queue ends when the server shuts down.
     pub(super) async fn ask(&self, request: Request) -> Answer {
         let Request::Acquire(Wish {
             wait: Some(_),
@@ -77,11 +77,11 @@ impl App {
         }
     }
 
-    /// Waits until the server goes down.
+    /// Waits until the server shuts down.
     pub(super) fn draining(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut phase = self.phase.clone();
         async move {
-            // An error means that the server is gone altogether.
+            // An error means that the server is gone.
             let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
         }
     }
@@ -91,8 +91,8 @@ impl App {
     }
 }
 
-/// A wait that the server cut short. A request without a name of its own leaves nothing behind when
-/// its future is dropped; one with a name may have been granted in that moment, for its retry.
+/// The answer for a wait that the server cut short. A request without an id leaves nothing behind when its future is
+/// dropped; a request with an id may have been granted just then, for its retry.
 fn given_up(named: bool) -> Failure {
     let message = "the server is stopping; the wait is over".to_owned();
     if named {

@@ -1,18 +1,18 @@
-//! The memory that all sessions share for what is in flight.
+//! The memory that all sessions share for operations in flight.
 //!
 //! ```text
-//!   each session:  its own part, always there │ borrowed from the common budget ◄─► what is left of it
+//!   each session:  its own part, always available │ borrowed from the shared budget ◄─► the rest of it
 //! ```
 //!
-//! A session with a few operations in flight lives on its own part and meets nobody. One that has more
-//! borrows, and when nothing is left it is not read from until somebody gives back. So however many there
-//! are that borrow all they can, a session with little in flight goes on.
+//! A session with a few operations in flight uses only its own part and contends with nobody. A session with more
+//! borrows; if nothing is left, the server stops reading from it until another session gives memory back. So however
+//! many sessions borrow all they can, a session with little in flight continues.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 
-/// What is left for all sessions together, in bytes.
+/// The bytes left for all sessions together.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: AtomicUsize,
@@ -41,14 +41,14 @@ impl Budget {
         taken.is_ok()
     }
 
-    /// Takes, or wakes the task when it is worth trying again.
+    /// Takes bytes; otherwise the task is woken when another try may succeed.
     fn take(&self, bytes: usize, cx: &Context<'_>) -> bool {
         if self.try_take(bytes) {
             return true;
         }
         self.lock().push(cx.waker().clone());
         self.awaited.store(true, SeqCst);
-        // Something may have been given back before anybody could know that it was waited for.
+        // Another session may have given bytes back before this task was registered.
         self.try_take(bytes)
     }
 
@@ -66,7 +66,7 @@ impl Budget {
     }
 }
 
-/// What one session, or one call, has of the budget. It is given back when this is dropped.
+/// The share of one session or call. Dropping it gives the bytes back.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Arc<Budget>,
@@ -81,7 +81,7 @@ impl Share {
         }
     }
 
-    /// So much at once, or nothing.
+    /// A share of this many bytes, or none.
     pub(super) fn of(budget: &Arc<Budget>, bytes: usize) -> Option<Share> {
         budget.try_take(bytes).then(|| Share {
             budget: Arc::clone(budget),
@@ -89,17 +89,17 @@ impl Share {
         })
     }
 
-    /// Whether the session may hold so many bytes. If not, its task is woken when something was given back.
+    /// Whether the session may hold this many bytes. If not, its task is woken when bytes are given back.
     pub(super) fn hold(&mut self, bytes: usize, cx: &Context<'_>) -> bool {
         let Some(more) = bytes
-            .saturating_sub(OWN)
+            .saturating_sub(OWN_BYTES)
             .checked_sub(self.borrowed)
             .filter(|more| *more > 0)
         else {
             return true;
         };
-        // In pieces, so that the budget is not met with every frame; as it is needed when that is too much.
-        for more in [more.next_multiple_of(PIECE), more] {
+        // Borrows in pieces, so that few frames touch the shared budget; exactly what it needs if a piece is too much.
+        for more in [more.next_multiple_of(BORROW_UNIT), more] {
             if self.budget.try_take(more) {
                 self.borrowed += more;
                 return true;
@@ -110,10 +110,10 @@ impl Share {
         taken
     }
 
-    /// The session holds so many bytes now: what it does not need goes back.
+    /// The session now holds this many bytes: gives back the rest.
     pub(super) fn settle(&mut self, bytes: usize) {
-        let needed = bytes.saturating_sub(OWN);
-        let keep = if needed == 0 { 0 } else { needed + PIECE };
+        let needed = bytes.saturating_sub(OWN_BYTES);
+        let keep = if needed == 0 { 0 } else { needed + BORROW_UNIT };
         let spare = self.borrowed.saturating_sub(keep);
         if spare > 0 {
             self.borrowed -= spare;
@@ -131,36 +131,36 @@ impl Drop for Share {
 }
 
 /// What a session may hold without borrowing.
-const OWN: usize = 32 << 10;
+const OWN_BYTES: usize = 32 << 10;
 
-/// What is borrowed at once.
-const PIECE: usize = 64 << 10;
+/// The unit of borrowing.
+const BORROW_UNIT: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_session_lives_on_its_own_part_and_borrows_and_gives_back_the_rest() {
+    fn a_session_uses_its_own_part_first_and_gives_back_what_it_borrowed() {
         let budget = Budget::new(1 << 20);
         let cx = Context::from_waker(Waker::noop());
         let (mut greedy, mut modest) = (Share::new(&budget), Share::new(&budget));
-        assert!(greedy.hold(OWN, &cx));
+        assert!(greedy.hold(OWN_BYTES, &cx));
         assert_eq!(budget.left(), 1 << 20);
-        assert!(greedy.hold(OWN + (1 << 20), &cx));
+        assert!(greedy.hold(OWN_BYTES + (1 << 20), &cx));
         assert_eq!(budget.left(), 0);
-        assert!(!greedy.hold(OWN + (1 << 20) + 1, &cx));
-        assert!(modest.hold(OWN, &cx) && !modest.hold(OWN + 1, &cx));
+        assert!(!greedy.hold(OWN_BYTES + (1 << 20) + 1, &cx));
+        assert!(modest.hold(OWN_BYTES, &cx) && !modest.hold(OWN_BYTES + 1, &cx));
         assert!(Share::of(&budget, 1).is_none());
-        greedy.settle(OWN + 1);
-        assert_eq!(budget.left(), (1 << 20) - PIECE - 1);
-        assert!(modest.hold(OWN + 1, &cx));
+        greedy.settle(OWN_BYTES + 1);
+        assert_eq!(budget.left(), (1 << 20) - BORROW_UNIT - 1);
+        assert!(modest.hold(OWN_BYTES + 1, &cx));
         drop((greedy, modest));
         assert_eq!(budget.left(), 1 << 20);
     }
 
     #[test]
-    fn who_found_nothing_left_is_woken_when_something_is() {
+    fn a_task_that_found_no_memory_is_woken_when_there_is_some() {
         struct Count(AtomicUsize);
         impl std::task::Wake for Count {
             fn wake(self: Arc<Count>) {
@@ -172,10 +172,10 @@ mod tests {
         let waker = Waker::from(Arc::clone(&count));
         let first = Share::of(&budget, 100);
         let mut second = Share::new(&budget);
-        assert!(!second.hold(OWN + 10, &Context::from_waker(&waker)));
+        assert!(!second.hold(OWN_BYTES + 10, &Context::from_waker(&waker)));
         assert_eq!(count.0.load(SeqCst), 0);
         drop(first);
         assert_eq!(count.0.load(SeqCst), 1);
-        assert!(second.hold(OWN + 10, &Context::from_waker(&waker)));
+        assert!(second.hold(OWN_BYTES + 10, &Context::from_waker(&waker)));
     }
 }

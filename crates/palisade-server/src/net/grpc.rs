@@ -23,11 +23,11 @@ use super::convert::{self, Refusal, grpc as messages};
 use super::grpc_stream;
 use super::listings;
 use super::serve::ServeError;
-use super::session::{Counted, Replying};
-use super::watch::{self, Batch, Batches, Notice, Wish};
+use super::session::{CountingCodec, ReplyStream};
+use super::watch::{self, Batch, Batches, Notice, WatchRequest};
 use crate::pipeline::Request;
 
-/// The gRPC paths, and the switch of their health service.
+/// The gRPC routes and their health service.
 pub(super) fn routes(app: &Arc<App>) -> Result<(Router, Health), ServeError> {
     let locks = LocksServer::new(Service {
         app: Arc::clone(app),
@@ -61,7 +61,7 @@ fn descriptor(error: tonic_reflection::server::Error) -> ServeError {
     ServeError::Descriptor(error.to_string())
 }
 
-/// Puts a service at the path that gRPC gives it.
+/// Mounts a service at the path that gRPC prescribes.
 fn mount<S>(router: Router, service: S) -> Router
 where
     S: tower::Service<
@@ -78,7 +78,7 @@ where
     router.route_service(&format!("/{}/{{*method}}", S::NAME), service)
 }
 
-/// What the health service says.
+/// The status of the health service.
 pub(super) struct Health(HealthReporter);
 
 impl Health {
@@ -119,7 +119,7 @@ impl Service {
     }
 }
 
-/// A reply whose code ends a unary call, by the table of codes.
+/// The refusal in a reply whose code ends a unary call, by the table of codes.
 fn failed(reply: &v1::Reply) -> Option<Refusal> {
     let Some(v1::reply::Outcome::Error(error)) = &reply.outcome else {
         return None;
@@ -128,8 +128,8 @@ fn failed(reply: &v1::Reply) -> Option<Refusal> {
     (code.grpc() != tonic::Code::Ok).then(|| Refusal::new(code, error.message.clone()))
 }
 
-/// The code of a call that failed below us. What gRPC calls INTERNAL there is a message that cannot be
-/// decoded, and that is its sender's doing.
+/// The code for a call that failed in the gRPC library. INTERNAL there means a message that cannot be decoded, which is
+/// the sender's fault.
 fn code_below(code: tonic::Code) -> Option<Code> {
     match code {
         tonic::Code::Internal => Some(Code::Invalid),
@@ -139,7 +139,7 @@ fn code_below(code: tonic::Code) -> Option<Code> {
     }
 }
 
-/// Gives every call that fails a code of our table.
+/// Gives every failed call a code of our table.
 fn with_code(failed: Status) -> Status {
     match code_below(failed.code()) {
         Some(code) if !failed.metadata().contains_key(CODE) => {
@@ -149,18 +149,18 @@ fn with_code(failed: Status) -> Status {
     }
 }
 
-/// The same for an answer that is a failure from its head on.
+/// Does this for a response that has failed from its headers on.
 async fn coded(mut response: http::Response<axum::body::Body>) -> http::Response<axum::body::Body> {
     if let Some(failed) = Status::from_header_map(response.headers())
         && failed.code() != tonic::Code::Ok
     {
-        // The only error is a message that no header can carry, and it came from one.
+        // Only a message that no header can carry is an error, and this one came from a header.
         let _ = with_code(failed).add_header(response.headers_mut());
     }
     response
 }
 
-/// In the metadata of every call that failed.
+/// The metadata key of the code in every failed call.
 const CODE: &str = "palisade-code";
 
 pub(super) fn status(refusal: &Refusal) -> Status {
@@ -213,15 +213,15 @@ impl Locks for Service {
         let message = call.get_ref();
         let prefix = convert::prefix(&message.prefix).map_err(|refusal| status(&refusal))?;
         let after = (message.after_revision > 0).then_some(message.after_revision);
-        let batches =
-            watch::watch(&self.app, Wish { prefix, after }).map_err(|refusal| status(&refusal))?;
+        let batches = watch::watch(&self.app, WatchRequest { prefix, after })
+            .map_err(|refusal| status(&refusal))?;
         Ok(Response::new(Events {
             batches,
             batch: None,
         }))
     }
 
-    type SessionStream = Replying<Map<Streaming<v1::Requests>, FrameOf>>;
+    type SessionStream = ReplyStream<Map<Streaming<v1::Requests>, FrameOf>>;
 
     async fn session(
         &self,
@@ -234,12 +234,12 @@ impl Locks for Service {
 type Frame = Result<v1::Requests, Status>;
 type FrameOf = fn(Frame) -> Frame;
 
-/// The session's method is served apart: its frames are counted before they are decoded.
+/// The session's method is served separately, because its frames are counted before they are decoded.
 async fn session(
     app: Arc<App>,
     request: axum::extract::Request,
 ) -> http::Response<axum::body::Body> {
-    let codec = Counted {
+    let codec = CountingCodec {
         most: app.settings.frame_operations,
     };
     let mut grpc = tonic::server::Grpc::new(codec)
@@ -253,13 +253,13 @@ struct Sessions(Arc<App>);
 
 impl StreamingService<v1::Requests> for Sessions {
     type Response = v1::Replies;
-    type ResponseStream = Replying<Map<Streaming<v1::Requests>, FrameOf>>;
+    type ResponseStream = ReplyStream<Map<Streaming<v1::Requests>, FrameOf>>;
     type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, call: tonic::Request<Streaming<v1::Requests>>) -> Self::Future {
         let decoded: FrameOf = |frame| frame.map_err(with_code);
         let frames = call.into_inner().map(decoded);
-        future::ready(Ok(Response::new(Replying::new(
+        future::ready(Ok(Response::new(ReplyStream::new(
             Arc::clone(&self.0),
             frames,
         ))))
@@ -269,10 +269,10 @@ impl StreamingService<v1::Requests> for Sessions {
 const LIST: &str = "/palisade.v1.Locks/List";
 const SESSION: &str = "/palisade.v1.Locks/Session";
 
-/// The messages of a watch.
+/// The stream of a watch's messages.
 struct Events {
     batches: Batches,
-    /// The batch of which this many notices were sent.
+    /// The current batch, and how many of its notices were sent.
     batch: Option<(Arc<Batch>, usize)>,
 }
 

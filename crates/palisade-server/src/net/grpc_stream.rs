@@ -1,4 +1,4 @@
-//! What goes around every gRPC call: HTTP/2 only, body errors as statuses, and an end when the server stops.
+//! Wraps every gRPC call: requires HTTP/2, turns body errors into statuses, and ends streams at shutdown.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,20 +19,19 @@ use super::convert::Refusal;
 use super::grpc::status;
 use crate::shell::{self, BodyError};
 
-/// Refuses a call that does not come over HTTP/2: over HTTP/1.1 its body would be waited for in vain.
+/// Refuses a call that does not use HTTP/2: over HTTP/1.1 the server would wait for its body in vain.
 pub(super) async fn over_http2(request: Request, next: Next) -> Response {
     if request.version() == Version::HTTP_2 {
         return next
-            .run(request.map(|body| Body::new(Explained(body))))
+            .run(request.map(|body| Body::new(CallBody(body))))
             .await;
     }
     let message = "gRPC needs HTTP/2; over HTTP/1.1 use the JSON interface, see /openapi.json";
     shell::refusal(Code::HttpVersion, message.to_owned())
 }
 
-/// Ends streams when the server goes down: those of the health service and of reflection, which know nothing
-/// of that. First the answers end, with the reason; only then the questions, because a service that sees them
-/// end says that all went well.
+/// Ends streams when the server shuts down: health and reflection do not know about the shutdown. The answers end
+/// first, with the reason; only then the requests, because a service that sees its requests end reports success.
 pub(super) async fn until_draining(
     State(app): State<Arc<App>>,
     request: Request,
@@ -40,11 +39,11 @@ pub(super) async fn until_draining(
 ) -> Response {
     let (answering, answered) = oneshot::channel::<()>();
     let request = request.map(|body| {
-        Body::new(Ending {
+        Body::new(EndableStream {
             body: Some((body, None)),
             last: None,
             end: Box::pin(async {
-                // It is never sent anything: that the sender is gone is the news.
+                // Nothing is ever sent on it; only the end of the sender matters.
                 let _ = answered.await;
             }),
         })
@@ -52,7 +51,7 @@ pub(super) async fn until_draining(
     let stopping = Refusal::new(Code::Unavailable, "the server is stopping");
     let response = next.run(request).await;
     response.map(|body| {
-        Body::new(Ending {
+        Body::new(EndableStream {
             body: Some((body, Some(answering))),
             last: Some(status(&stopping)),
             end: Box::pin(app.draining()),
@@ -60,10 +59,10 @@ pub(super) async fn until_draining(
     })
 }
 
-/// The body of a call, whose errors are statuses.
-struct Explained(Body);
+/// The body of a call; its errors become statuses.
+struct CallBody(Body);
 
-impl HttpBody for Explained {
+impl HttpBody for CallBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -84,16 +83,16 @@ impl HttpBody for Explained {
     }
 }
 
-/// A stream, until it is ended.
-struct Ending {
-    /// With the answers, what ends the questions when it goes.
+/// A stream that can be ended early.
+struct EndableStream {
+    /// For answers: dropping the sender ends the requests.
     body: Option<(Body, Option<oneshot::Sender<()>>)>,
-    /// How a stream of answers ends then.
+    /// The final status of a stream of answers.
     last: Option<Status>,
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl HttpBody for Ending {
+impl HttpBody for EndableStream {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -104,7 +103,7 @@ impl HttpBody for Ending {
         let Some((body, _)) = &mut self.body else {
             return Poll::Ready(None);
         };
-        // What is there goes first: a health watch is told that the server does not serve any more.
+        // Items that are ready go first: a health watch learns that the server has stopped serving.
         let polled = Pin::new(body).poll_frame(cx);
         if polled.is_ready() || self.end.as_mut().poll(cx).is_pending() {
             return polled;

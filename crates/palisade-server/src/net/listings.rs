@@ -1,5 +1,5 @@
-//! Listings by calls: as many at once as the settings allow, from before a page is made until its caller has
-//! read it. A session has its own bound.
+//! Bounds the listings by calls: the settings limit how many exist at once, from before a page is made until its caller
+//! has read it. Sessions have their own bound.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::app::App;
 use super::convert::Refusal;
 use super::{grpc, http as json};
 
-/// Puts the bound around every route of `router`.
+/// Applies the bound to every route of `router`.
 pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
     app: &Arc<App>,
     router: Router<S>,
@@ -30,24 +30,19 @@ pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
 }
 
 async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let place = timeout(
+    let slot = timeout(
         app.settings.shell.head_timeout,
         Arc::clone(&app.listings).acquire_owned(),
     );
-    let Ok(Ok(place)) = place.await else {
+    let Ok(Ok(slot)) = slot.await else {
         let most = app.settings.listings;
         let message = format!(
-            "{most} listings are being made or read, as many as may; nothing happened, try again later"
+            "{most} listings are being made or read, which is the limit; nothing happened, try again later"
         );
         return refused(request.headers(), &Refusal::new(Code::Unavailable, message));
     };
     let answer = next.run(request).await;
-    answer.map(|body| {
-        Body::new(Placed {
-            body,
-            _place: place,
-        })
-    })
+    answer.map(|body| Body::new(SlotBody { body, _slot: slot }))
 }
 
 fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response {
@@ -58,13 +53,13 @@ fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response {
     json::refused(refusal.clone())
 }
 
-/// An answer's body; the place is taken until it is gone.
-struct Placed {
+/// An answer's body, which keeps its slot until it is dropped.
+struct SlotBody {
     body: Body,
-    _place: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
-impl HttpBody for Placed {
+impl HttpBody for SlotBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -1,4 +1,4 @@
-//! `/metrics`: the pipeline's counters and the network's own, in the text formats of Prometheus.
+//! `/metrics`: the counters of the pipeline and the network, in Prometheus' text formats.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use super::app::App;
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// Prometheus' own, version 0.0.4: what it reads in every version.
+    /// Prometheus' own format, version 0.0.4, which every version reads.
     Plain,
-    /// OpenMetrics 1.0.0. A counter is named without the `_total` of its sample.
+    /// OpenMetrics 1.0.0. A counter's name lacks the `_total` of its sample.
     OpenMetrics,
 }
 
 impl Format {
-    /// The format that a request asks for with its `Accept` headers. OpenMetrics only where it is named and
-    /// not liked less.
+    /// The format that a request's `Accept` headers ask for. OpenMetrics only if they name it and do not prefer the
+    /// other.
     pub(super) fn asked_for(accept: &str) -> Format {
         let (mut plain, mut open) = (0.0_f32, 0.0_f32);
         for range in accept.to_ascii_lowercase().split(',') {
@@ -46,7 +46,7 @@ impl Format {
         }
     }
 
-    /// As `Content-Type` says it.
+    /// The value of `Content-Type`.
     pub(super) fn content_type(self) -> &'static str {
         match self {
             Format::Plain => "text/plain; version=0.0.4; charset=utf-8",
@@ -55,14 +55,14 @@ impl Format {
     }
 }
 
-/// Everything there is to scrape, as text.
+/// All metrics as text.
 pub(super) fn text(app: &Arc<App>, format: Format) -> String {
     let scrape = Scrape {
         app: Arc::clone(app),
     };
     let mut text = String::with_capacity(4 * 1024);
     let mut metric = |name: &str, kind: &str, sample: &str, (_, help, value): Reading| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             text,
             "# HELP {name} {help}\n# TYPE {name} {kind}\n{sample} {value}\n"
@@ -94,7 +94,7 @@ struct Scrape {
 type Reading = (&'static str, &'static str, u64);
 
 impl Scrape {
-    /// What only grows; `_total` is added to each name.
+    /// The values that only grow; `_total` is added to each name.
     fn counters(&self) -> [Reading; 17] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
@@ -102,7 +102,7 @@ impl Scrape {
             ("granted", "Grants issued", stats.granted.get()),
             (
                 "held",
-                "Acquires denied because somebody else had the lock",
+                "Acquires denied because another client held the lock",
                 stats.held.get(),
             ),
             ("renewed", "Leases renewed", stats.renewed.get()),
@@ -111,10 +111,10 @@ impl Scrape {
                 "Grants released by their holders",
                 stats.released.get(),
             ),
-            ("expired", "Grants whose time ran out", stats.expired.get()),
+            ("expired", "Grants whose lease expired", stats.expired.get()),
             (
                 "revoked",
-                "Grants taken away by an operator",
+                "Grants revoked by an operator",
                 stats.revoked.get(),
             ),
             (
@@ -124,24 +124,28 @@ impl Scrape {
             ),
             (
                 "invalid",
-                "Requests refused for their form",
+                "Requests refused as malformed",
                 stats.invalid.get(),
             ),
             (
                 "queue_full",
-                "Requests that found a queue full",
+                "Requests refused because a queue was full",
                 stats.queue_full.get(),
             ),
-            ("operations", "Operations taken in", stats.operations.get()),
+            ("operations", "Operations received", stats.operations.get()),
             (
                 "batches",
                 "Batches made durable, one sync each",
                 stats.batches.get(),
             ),
-            ("log_bytes", "Bytes given to the log", stats.log_bytes.get()),
+            (
+                "log_bytes",
+                "Bytes written to the log",
+                stats.log_bytes.get(),
+            ),
             (
                 "graces",
-                "Times leases got their full time again because the authority was away",
+                "How often all leases got their full time again because the authority was down or stalled",
                 stats.graces.get(),
             ),
             (
@@ -151,12 +155,12 @@ impl Scrape {
             ),
             (
                 "connections_refused",
-                "Connections closed at once because too many were open, of all or of one address",
+                "Connections closed at once because too many were open, in total or from one address",
                 shell.refused.load(Relaxed),
             ),
             (
                 "requests",
-                "HTTP and gRPC requests; a session is one",
+                "HTTP and gRPC requests; a session counts as one",
                 shell.requests.load(Relaxed),
             ),
             (
@@ -172,20 +176,20 @@ impl Scrape {
         let shell = &self.app.shell;
         [
             ("locks", "Locks held", stats.locks.get()),
-            ("leases", "Leases live", stats.leases.get()),
+            ("leases", "Live leases", stats.leases.get()),
             (
                 "waiters",
-                "Requests that wait for a lock",
+                "Requests waiting for a lock",
                 stats.waiters.get(),
             ),
             (
                 "next_token",
-                "The fencing token the next grant gets; 0 when the range is used up",
+                "The fencing token of the next grant; 0 when the range is exhausted",
                 stats.next_token.get(),
             ),
             (
                 "log_full",
-                "1 while the log has no room (disk full)",
+                "1 while the log has no room (disk full), otherwise 0",
                 stats.log_full.get(),
             ),
             ("connections", "Connections open", shell.open.load(Relaxed)),

@@ -1,4 +1,4 @@
-//! The server's face: gRPC, HTTP/JSON and plain sessions on one port.
+//! The server's interfaces: gRPC, HTTP/JSON and plain sessions on one port.
 //!
 //! ```text
 //!                                 ┌─► plain ─► session ─┐
@@ -7,9 +7,9 @@
 //!                                 └─► http ─────────────┘
 //! ```
 //!
-//! They share the port: a connection that opens with a zero byte is a plain session, one that opens
-//! with the HTTP/2 preface speaks HTTP/2, any other HTTP/1.1, and the path decides who answers. Nothing
-//! here orders, applies or syncs, and no operation gets a task of its own.
+//! All share the port: a connection that starts with a zero byte is a plain session, one that starts with the HTTP/2
+//! preface speaks HTTP/2, any other HTTP/1.1, and the path selects the handler. Nothing here orders, applies or syncs,
+//! and no operation gets its own task.
 
 mod app;
 mod budget;

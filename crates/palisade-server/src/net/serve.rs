@@ -14,16 +14,16 @@ use super::{grpc, http as json, session};
 use crate::pipeline::{Handle, Stopped};
 use crate::shell::{self, Exchange, Peer, Service, Shell, Transport};
 
-/// Why a server ended other than by being asked.
+/// Why a server ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The log failed, so nothing more is acknowledged; says what failed.
+    /// The log failed, so nothing more is acknowledged; the text says what failed.
     #[error("the log failed, nothing more is acknowledged: {0}")]
     LogFailed(String),
-    /// The settings cannot be served with.
+    /// The settings are out of range.
     #[error(transparent)]
     Settings(#[from] OutOfRange),
-    /// Connections cannot be taken.
+    /// Connections cannot be accepted.
     #[error(transparent)]
     Shell(#[from] shell::Error),
     /// The gRPC reflection service could not be built from the descriptor: a defect.
@@ -31,14 +31,14 @@ pub enum ServeError {
     Descriptor(String),
 }
 
-/// Serves gRPC, HTTP and plain sessions on `listener` until `shutdown` is done or the pipeline stops.
+/// Serves gRPC, HTTP and plain sessions on `listener` until `shutdown` completes or the pipeline stops.
 ///
-/// Then the port is closed, requests in flight finish (waits in a queue, watches and sessions end at once),
-/// and what is left after [`shell::Settings::drain_timeout`] is cut. The pipeline is left as it is.
+/// Then the port is closed, requests in flight finish (waits in a queue, watches and sessions end at once), and the
+/// rest is cut after [`shell::Settings::drain_timeout`]. This does not stop the pipeline.
 ///
 /// # Errors
-/// [`ServeError::LogFailed`] if the pipeline stopped because its log failed; the others before
-/// anything is served.
+/// [`ServeError::LogFailed`] if the pipeline stopped because its log failed; the others occur before anything is
+/// served.
 pub async fn serve(
     listener: TcpListener,
     handle: Handle,
@@ -87,8 +87,8 @@ impl Service for App {
         }
     }
 
-    /// The first two plain sessions live on the pipeline's own thread, where an answer wakes no other; the
-    /// rest beside it, where many are read and written while a batch is synced.
+    /// The first two plain sessions run on the pipeline's own thread, where an answer wakes no other thread. Further
+    /// sessions run on other threads, which read and write while a batch is synced.
     async fn serve_own<T: Transport>(self: Arc<App>, stream: T, read: Bytes, _: Peer) {
         let read = BytesMut::from(read);
         if self.meters.sessions_near.fetch_add(1, Relaxed) >= NEAR {
@@ -98,10 +98,10 @@ impl Service for App {
         let app = Arc::clone(&self);
         if let Ok(attach) = stream.detach() {
             let session = self.handle.near(async move {
-                // Registered with the runtime of that thread.
+                // Registered with the runtime of the pipeline's thread.
                 match attach() {
                     Ok(stream) => session::serve(app, stream, read).await,
-                    Err(error) => tracing::warn!(%error, "a session could not begin"),
+                    Err(error) => tracing::warn!(%error, "a session could not start"),
                 }
             });
             // An error means that the pipeline's thread is gone, and the connection with it.
@@ -111,6 +111,6 @@ impl Service for App {
     }
 }
 
-/// Sessions on the pipeline's thread. With more than a few, what they read and write there costs more
-/// than the waking it saves (docs/performance.md).
+/// The number of sessions on the pipeline's thread. With more than a few, their reads and writes there cost more than
+/// the wakes they save (docs/performance.md).
 const NEAR: u64 = 2;

@@ -7,28 +7,28 @@ use crate::memory;
 
 pub use crate::shell::OutOfRange;
 
-/// What the network side allows. The defaults suit a server that strangers can reach.
+/// The bounds of the network side. The defaults suit a server that strangers can reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What connections and requests may take.
+    /// The bounds of connections and requests.
     pub shell: shell::Settings,
-    /// Largest message of a session, over gRPC or plain, in bytes.
+    /// The largest message of a session, over gRPC or plain, in bytes.
     pub frame_bytes: usize,
-    /// Operations in flight in one session, waits in a queue among them; above it, frames are left
-    /// unread until answers are out.
+    /// How many operations may be in flight in one session, including waits in a queue; beyond that, frames stay unread
+    /// until answers have left.
     pub session_operations: usize,
-    /// Operations in one frame of a session; counted before it is decoded.
+    /// How many operations one frame of a session may have; counted before it is decoded.
     pub frame_operations: usize,
-    /// Memory in bytes that one session may hold, from a request's arrival until its reply has left; an
-    /// operation counts as 1 KiB, a listing as 1 KiB for each lock asked for.
+    /// How many bytes one session may hold, from a request's arrival until its reply has left; an operation counts as 1
+    /// KiB, a listing as 1 KiB for each requested lock.
     pub session_bytes: usize,
-    /// The same for all sessions, and calls that wait, together, beside 32 KiB for each session. Unless
-    /// set, an eighth of the machine's memory, at least 64 MiB and at most 1 GiB.
+    /// How many bytes all sessions and waiting calls may hold together, besides 32 KiB for each session. By default an
+    /// eighth of the machine's memory, at least 64 MiB and at most 1 GiB.
     pub sessions_bytes: usize,
-    /// Listings by HTTP and gRPC calls that are being made, or not read yet by their callers. One more is
+    /// How many listings by HTTP and gRPC calls may be in the making or unread by their callers. Further ones are
     /// refused as unavailable.
     pub listings: usize,
-    /// Watches open at the same time; one more is refused as unavailable.
+    /// How many watches may be open; further ones are refused as unavailable.
     pub watches: usize,
 }
 
@@ -52,11 +52,10 @@ impl Default for Settings {
 const MIB: usize = 1024 * 1024;
 
 impl Settings {
-    /// Whether a server can run with these settings; nothing is clamped. Those of the shell are checked by
-    /// the shell.
+    /// Checks that a server can run with these settings; nothing is clamped. The shell checks its own settings.
     ///
     /// # Errors
-    /// [`OutOfRange`] for the first setting that is not in its range.
+    /// [`OutOfRange`] for the first setting out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         let most = u32::MAX as usize;
         for (name, fits, range) in [

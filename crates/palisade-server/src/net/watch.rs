@@ -1,16 +1,16 @@
-//! The feed of changes behind both watches, gRPC's and SSE's.
+//! The feed of changes for both kinds of watch, gRPC and SSE.
 //!
 //! ```text
 //!   pipeline ──► ring of recent events ──► one task ──┬─► prefix a/, revision 9 ─► queue · queue · queue
 //!                                             ▲       ├─► prefix a/, revision 4 ─► queue
 //!                                             │       └─► prefix    , revision 9 ─► queue · queue
-//!                                             └─ whoever has room again, or is new
+//!                                             └─ watchers that are new, or have room again
 //! ```
 //!
-//! One task for all watchers, off the ordering thread. Watchers with the same prefix that stand at the same
-//! revision are told the same batch, which is made and encoded once. One whose queue is full costs nothing until
-//! it reads again; it is told then what is still in the ring, and of the rest how much it was: nobody is dropped
-//! for being slow.
+//! One task serves all watchers, off the ordering thread. Watchers with the same prefix at the same revision get the
+//! same batch, which is made and encoded once. A watcher whose queue is full costs nothing until it reads again; then
+//! it gets the changes that are still in the ring and the number of those that are not. No watcher is dropped for being
+//! slow.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -30,64 +30,64 @@ use super::app::App;
 use super::convert::Refusal;
 use crate::pipeline::{Since, bytes_of};
 
-/// What a watcher is told.
+/// A message to a watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
     /// One change of a lock it watches.
     Change(Event),
-    /// It did not get this many changes, of all locks, because it was too slow or away.
+    /// Changes, of all locks, that it did not get because it was too slow or disconnected.
     Missed {
-        /// How many.
+        /// Their number.
         missed: u64,
         /// The revision of the last of them.
         upto: u64,
     },
 }
 
-/// Which changes a watcher wants.
+/// The changes that a watcher wants.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
-    /// Only locks whose names start so.
+pub(super) struct WatchRequest {
+    /// Only locks whose names start with this.
     pub(super) prefix: Box<str>,
-    /// The last change it saw before, if it says so.
+    /// The last change it has seen, if it says so.
     pub(super) after: Option<u64>,
 }
 
-/// Starts a watch. It ends with what this returns, or when the server goes down.
+/// Starts a watch. It ends when the returned stream is dropped, or when the server shuts down.
 ///
-/// A change made after this has returned is seen. A watcher that comes back is told at once what it missed:
-/// the changes themselves, as far as they are still known.
+/// The watcher sees every change made after this returns. A watcher that reconnects first gets what it missed: the
+/// changes themselves, as far as they are still known.
 ///
 /// # Errors
-/// If it has seen a revision that this authority has not reached, or if too many watches are open.
-pub(super) fn watch(app: &Arc<App>, wish: Wish) -> Result<Batches, Refusal> {
+/// If it names a revision that this authority has not reached, or if too many watches are open.
+pub(super) fn watch(app: &Arc<App>, request: WatchRequest) -> Result<Batches, Refusal> {
     let latest = app.handle.revision();
-    let position = wish.after.unwrap_or(latest);
+    let position = request.after.unwrap_or(latest);
     if position > latest {
         return Err(Refusal::invalid(format!(
-            "revision {position} is in the future: this authority's latest is {latest}, and it never goes back, \
-             so another authority counted it. Look at the locks afresh, and watch without it"
+            "revision {position} is in the future: this authority's latest is {latest} and never goes back, \
+             so it came from another authority. List the locks again, and watch without a revision"
         )));
     }
-    let place = Place::take(app).ok_or_else(|| {
+    let slot = WatchSlot::take(app).ok_or_else(|| {
         let most = app.settings.watches;
         Refusal::new(
             Code::Unavailable,
-            format!("{most} watches are open, as many as may; try again later"),
+            format!("{most} watches are open, which is the limit; try again later"),
         )
     })?;
     let (sender, batches) = mpsc::channel(QUEUE);
-    app.feed.join(app, (position, wish.prefix), sender);
+    app.feed.join(app, (position, request.prefix), sender);
     Ok(Batches {
         batches,
-        _place: place,
+        _slot: slot,
     })
 }
 
-/// What one watcher is told, as it comes.
+/// The batches of one watcher.
 pub(super) struct Batches {
     batches: mpsc::Receiver<Arc<Batch>>,
-    _place: Place,
+    _slot: WatchSlot,
 }
 
 impl Stream for Batches {
@@ -98,7 +98,7 @@ impl Stream for Batches {
     }
 }
 
-/// What all watchers of one prefix that stand at one revision are told at once.
+/// A batch for all watchers of one prefix at one revision.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) notices: Vec<Notice>,
@@ -106,42 +106,42 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// The notices as bytes, made by the first who asks. All who ask use one encoding.
+    /// The notices as bytes. The first caller encodes them; all others use the result.
     pub(super) fn encoded(&self, encode: impl FnOnce(&[Notice]) -> Bytes) -> Bytes {
         self.encoded.get_or_init(|| encode(&self.notices)).clone()
     }
 }
 
-/// A place among the open watches.
-struct Place(Arc<App>);
+/// A slot among the open watches.
+struct WatchSlot(Arc<App>);
 
-impl Place {
-    fn take(app: &Arc<App>) -> Option<Place> {
-        let place = Place(Arc::clone(app));
+impl WatchSlot {
+    fn take(app: &Arc<App>) -> Option<WatchSlot> {
+        let slot = WatchSlot(Arc::clone(app));
         let open = app.meters.watchers.fetch_add(1, Relaxed);
-        (open < app.settings.watches as u64).then_some(place)
+        (open < app.settings.watches as u64).then_some(slot)
     }
 }
 
-impl Drop for Place {
+impl Drop for WatchSlot {
     fn drop(&mut self) {
         self.0.meters.watchers.fetch_sub(1, Relaxed);
     }
 }
 
-/// The way to the task that tells all watchers. It begins with the first of them.
+/// The sender to the task that serves all watchers. The first watcher starts the task.
 #[derive(Default)]
-pub(super) struct Feed(Mutex<Option<mpsc::UnboundedSender<(Standing, Watcher)>>>);
+pub(super) struct Feed(Mutex<Option<mpsc::UnboundedSender<(Position, Watcher)>>>);
 
 impl Feed {
-    fn join(&self, app: &Arc<App>, standing: Standing, watcher: Watcher) {
+    fn join(&self, app: &Arc<App>, position: Position, watcher: Watcher) {
         let mut task = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let joining = match &*task {
-            Some(task) => match task.send((standing, watcher)) {
+            Some(task) => match task.send((position, watcher)) {
                 Ok(()) => return,
                 Err(refused) => refused.0,
             },
-            None => (standing, watcher),
+            None => (position, watcher),
         };
         let (sender, joined) = mpsc::unbounded_channel();
         let _ = sender.send(joining);
@@ -150,11 +150,11 @@ impl Feed {
     }
 }
 
-async fn feed(app: Arc<App>, mut joined: mpsc::UnboundedReceiver<(Standing, Watcher)>) {
+async fn feed(app: Arc<App>, mut joined: mpsc::UnboundedReceiver<(Position, Watcher)>) {
     let mut news = app.handle.news();
     let mut watchers = Watchers::default();
     let mut draining = pin!(app.draining());
-    let mut sweep = tokio::time::interval(SWEEP);
+    let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
     loop {
         let some_behind = watchers.first() < app.handle.revision();
         tokio::select! {
@@ -162,52 +162,55 @@ async fn feed(app: Arc<App>, mut joined: mpsc::UnboundedReceiver<(Standing, Watc
             changed = news.changed() => if changed.is_err() {
                 return;
             },
-            Some((standing, watcher)) = joined.recv() => watchers.put(standing, vec![watcher]),
+            Some((position, watcher)) = joined.recv() => watchers.put(position, vec![watcher]),
             _ = sweep.tick() => watchers.sweep(),
-            () = tokio::time::sleep(LOOK), if some_behind => {}
+            () = tokio::time::sleep(POLL_INTERVAL), if some_behind => {}
         }
-        while let Ok((standing, watcher)) = joined.try_recv() {
-            watchers.put(standing, vec![watcher]);
+        while let Ok((position, watcher)) = joined.try_recv() {
+            watchers.put(position, vec![watcher]);
         }
-        while watchers.tell(|revision| app.handle.since(revision)) {
+        while watchers.send_round(|revision| app.handle.since(revision)) {
             tokio::task::yield_now().await;
         }
-        // Under load one round for many batches; and with many watchers fewer rounds, so that telling them
-        // does not take the machine from those who hold locks.
-        let told = u32::try_from(mem::take(&mut watchers.told)).unwrap_or(u32::MAX);
-        tokio::time::sleep((PACE + EACH.saturating_mul(told)).min(LOOK)).await;
+        // Under load, one round serves many batches; with many watchers there are fewer rounds, so that serving them
+        // does not starve the holders of locks.
+        let sent = u32::try_from(mem::take(&mut watchers.sent)).unwrap_or(u32::MAX);
+        tokio::time::sleep(
+            (ROUND_PAUSE + PAUSE_PER_WATCHER.saturating_mul(sent)).min(POLL_INTERVAL),
+        )
+        .await;
     }
 }
 
-/// The last revision that watchers were told, or did not want, and their prefix.
-type Standing = (u64, Box<str>);
+/// The last revision that watchers have processed, and their prefix.
+type Position = (u64, Box<str>);
 
 type Watcher = mpsc::Sender<Arc<Batch>>;
 
-/// All watchers, those first that are furthest behind.
+/// All watchers, ordered by revision.
 #[derive(Default)]
 struct Watchers {
-    groups: BTreeMap<Standing, Vec<Watcher>>,
-    /// Batches sent since this was looked at.
-    told: usize,
+    groups: BTreeMap<Position, Vec<Watcher>>,
+    /// How many batches were sent since the counter was read.
+    sent: usize,
 }
 
 impl Watchers {
-    fn put(&mut self, standing: Standing, watchers: Vec<Watcher>) {
+    fn put(&mut self, position: Position, watchers: Vec<Watcher>) {
         if !watchers.is_empty() {
-            self.groups.entry(standing).or_default().extend(watchers);
+            self.groups.entry(position).or_default().extend(watchers);
         }
     }
 
-    /// The revision at which the last of them stands.
+    /// The lowest revision of all watchers.
     fn first(&self) -> u64 {
         let first = self.groups.first_key_value();
         first.map_or(u64::MAX, |((revision, _), _)| *revision)
     }
 
-    /// Tells everybody who is behind, and reads, one batch. Says whether there is more to tell at once.
-    fn tell(&mut self, since: impl Fn(u64) -> Since) -> bool {
-        let mut known = News::since(self.first(), &since);
+    /// Sends one batch to every watcher that is behind and has room. Returns whether more can be sent at once.
+    fn send_round(&mut self, since: impl Fn(u64) -> Since) -> bool {
+        let mut known = Backlog::since(self.first(), &since);
         let up_to_date = self.groups.split_off(&(known.latest, "".into()));
         let mut more = false;
         for ((revision, prefix), watchers) in mem::replace(&mut self.groups, up_to_date) {
@@ -219,33 +222,33 @@ impl Watchers {
                 continue;
             }
             if known.from != revision {
-                known = News::since(revision, &since);
+                known = Backlog::since(revision, &since);
             }
             let (notices, upto) = known.for_prefix(&prefix);
-            let told = if notices.is_empty() {
+            let served = if notices.is_empty() {
                 reading
             } else {
                 self.send(reading, notices)
             };
-            more |= !told.is_empty() && upto < known.latest;
-            self.put((upto, prefix), told);
+            more |= !served.is_empty() && upto < known.latest;
+            self.put((upto, prefix), served);
         }
         more
     }
 
-    /// Sends to all who have room; returns those who are still there.
+    /// Sends to all of them; returns those that are still connected.
     fn send(&mut self, mut watchers: Vec<Watcher>, notices: Vec<Notice>) -> Vec<Watcher> {
         let batch = Arc::new(Batch {
             notices,
             encoded: OnceLock::new(),
         });
-        // Nobody else sends, so a watcher that had room has it still.
+        // Nobody else sends, so a watcher that had room still has it.
         watchers.retain(|watcher| watcher.try_send(Arc::clone(&batch)).is_ok());
-        self.told += watchers.len();
+        self.sent += watchers.len();
         watchers
     }
 
-    /// Forgets who is gone.
+    /// Removes watchers that are gone.
     fn sweep(&mut self) {
         self.groups.retain(|_, watchers| {
             watchers.retain(|watcher| !watcher.is_closed());
@@ -254,24 +257,24 @@ impl Watchers {
     }
 }
 
-/// What is known of the time after a revision.
-struct News {
+/// The known changes after a revision.
+struct Backlog {
     from: u64,
-    /// What is not known any more.
+    /// The changes that are no longer known.
     gap: Option<Notice>,
     batches: Vec<Arc<[Event]>>,
-    /// The revision with which this ends, and the latest there is.
+    /// The last revision in here, and the latest of all.
     upto: u64,
     latest: u64,
 }
 
-impl News {
-    fn since(from: u64, since: impl Fn(u64) -> Since) -> News {
+impl Backlog {
+    fn since(from: u64, since: impl Fn(u64) -> Since) -> Backlog {
         let Since { batches, latest } = since(from);
         let first = batches.first().and_then(|batch| batch.first());
         let last = batches.last().and_then(|batch| batch.last());
         let next = first.map_or(latest + 1, |event| event.revision);
-        News {
+        Backlog {
             from,
             gap: gap(from, next),
             upto: last.map_or(latest, |event| event.revision),
@@ -280,7 +283,7 @@ impl News {
         }
     }
 
-    /// What is told of it at once to watchers of this prefix, and up to which revision that goes.
+    /// The notices for watchers of this prefix, and up to which revision they go.
     fn for_prefix(&self, prefix: &str) -> (Vec<Notice>, u64) {
         let mut notices: Vec<Notice> = self.gap.iter().cloned().collect();
         let mut bytes = 0;
@@ -297,24 +300,24 @@ impl News {
     }
 }
 
-/// What lies between the last revision told and the next one that is known.
+/// The gap between the last revision sent and the next one that is known.
 fn gap(position: u64, next: u64) -> Option<Notice> {
     let upto = next.checked_sub(1)?;
     let missed = upto.checked_sub(position).filter(|missed| *missed > 0)?;
     Some(Notice::Missed { missed, upto })
 }
 
-/// Batches that wait for one watcher, and the bytes of events with which one is full.
+/// How many batches wait for one watcher, and the bytes of events with which a batch is full.
 const QUEUE: usize = 2;
 const BATCH: usize = 16 << 10;
 
-/// How often is looked whether a slow watcher reads again, and whether one is gone.
-const LOOK: Duration = Duration::from_millis(20);
-const SWEEP: Duration = Duration::from_secs(1);
+/// How often to check whether a slow watcher reads again, and whether one is gone.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Between two rounds, and beside that for each watcher that was told something.
-const PACE: Duration = Duration::from_millis(1);
-const EACH: Duration = Duration::from_micros(20);
+/// The pause between two rounds, and an addition for each watcher that got a batch.
+const ROUND_PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_PER_WATCHER: Duration = Duration::from_micros(20);
 
 #[cfg(test)]
 mod tests {
@@ -335,7 +338,7 @@ mod tests {
         }
     }
 
-    /// A ring that hands out two batches at once, and forgets when told.
+    /// A ring that returns two batches at once, and forgets on request.
     #[derive(Default)]
     struct Ring(RefCell<Vec<Arc<[Event]>>>);
 
@@ -360,30 +363,30 @@ mod tests {
         batches
     }
 
-    fn told(batches: &mut mpsc::Receiver<Arc<Batch>>) -> Vec<String> {
-        let mut told = Vec::new();
+    fn received(batches: &mut mpsc::Receiver<Arc<Batch>>) -> Vec<String> {
+        let mut received = Vec::new();
         while let Ok(batch) = batches.try_recv() {
-            told.extend(batch.notices.iter().map(|notice| match notice {
+            received.extend(batch.notices.iter().map(|notice| match notice {
                 Notice::Change(event) => event.revision.to_string(),
                 Notice::Missed { missed, upto } => format!("missed {missed} upto {upto}"),
             }));
         }
-        told
+        received
     }
 
-    fn tell(watchers: &mut Watchers, ring: &Ring) {
-        while watchers.tell(|revision| ring.since(revision)) {}
+    fn send_all(watchers: &mut Watchers, ring: &Ring) {
+        while watchers.send_round(|revision| ring.since(revision)) {}
     }
 
     #[test]
-    fn a_prefix_picks_out_its_locks_and_other_changes_are_not_missed() {
+    fn a_prefix_selects_its_locks_and_other_changes_do_not_count_as_missed() {
         let (ring, mut watchers) = (Ring::default(), Watchers::default());
         let mut a = join(&mut watchers, "a/", 0);
         let mut all = join(&mut watchers, "", 0);
         ring.push([event(1, "a/1"), event(2, "b"), event(3, "a/2")]);
-        tell(&mut watchers, &ring);
+        send_all(&mut watchers, &ring);
         assert_eq!(
-            (told(&mut a), told(&mut all)),
+            (received(&mut a), received(&mut all)),
             (
                 vec!["1".into(), "3".into()],
                 vec!["1".into(), "2".into(), "3".into()]
@@ -391,81 +394,81 @@ mod tests {
         );
         ring.push([event(4, "b")]);
         ring.push([event(5, "a/1")]);
-        tell(&mut watchers, &ring);
+        send_all(&mut watchers, &ring);
         assert_eq!(
-            (told(&mut a), told(&mut all)),
+            (received(&mut a), received(&mut all)),
             (vec!["5".into()], vec!["4".into(), "5".into()])
         );
     }
 
     #[test]
-    fn who_comes_back_is_told_from_the_ring_and_of_the_rest_how_much_it_was() {
+    fn a_returning_watcher_gets_the_ring_and_the_number_of_older_changes() {
         let (ring, mut watchers) = (Ring::default(), Watchers::default());
         ring.push((8..=12).map(|revision| event(revision, "a")));
         let mut nothing = join(&mut watchers, "", 12);
         let mut some = join(&mut watchers, "", 10);
         let mut long = join(&mut watchers, "", 3);
         let mut other = join(&mut watchers, "b", 3);
-        tell(&mut watchers, &ring);
-        assert_eq!(told(&mut nothing), [""; 0]);
-        assert_eq!(told(&mut some), ["11", "12"]);
+        send_all(&mut watchers, &ring);
+        assert_eq!(received(&mut nothing), [""; 0]);
+        assert_eq!(received(&mut some), ["11", "12"]);
         let missed = ["missed 4 upto 7", "8", "9", "10", "11", "12"];
-        assert_eq!(told(&mut long), missed);
-        assert_eq!(told(&mut other), ["missed 4 upto 7"]);
+        assert_eq!(received(&mut long), missed);
+        assert_eq!(received(&mut other), ["missed 4 upto 7"]);
         assert_eq!(watchers.first(), 12);
     }
 
     #[test]
-    fn a_ring_that_is_empty_after_a_start_tells_how_much_was_missed() {
+    fn after_a_start_an_empty_ring_still_counts_missed_changes() {
         let mut watchers = Watchers::default();
         let mut notices = join(&mut watchers, "", 4);
         let since = |_| Since {
             batches: Vec::new(),
             latest: 9,
         };
-        while watchers.tell(since) {}
-        assert_eq!(told(&mut notices), ["missed 5 upto 9"]);
+        while watchers.send_round(since) {}
+        assert_eq!(received(&mut notices), ["missed 5 upto 9"]);
     }
 
     #[test]
-    fn who_does_not_read_is_left_alone_and_told_all_when_it_reads_again() {
+    fn a_watcher_that_does_not_read_is_skipped_and_catches_up_later() {
         let (ring, mut watchers) = (Ring::default(), Watchers::default());
         let mut slow = join(&mut watchers, "", 0);
         for revision in 1..=192 {
             ring.push([event(revision, "a")]);
-            tell(&mut watchers, &ring);
+            send_all(&mut watchers, &ring);
         }
         assert_eq!(watchers.first(), QUEUE as u64);
         let mut seen = Vec::new();
-        while let more @ [_, ..] = &*told(&mut slow) {
+        while let more @ [_, ..] = &*received(&mut slow) {
             seen.extend_from_slice(more);
-            tell(&mut watchers, &ring);
+            send_all(&mut watchers, &ring);
         }
         let all: Vec<String> = (1..=192).map(|revision| revision.to_string()).collect();
         assert_eq!(seen, all);
-        // What the ring has forgotten meanwhile is missed.
+        // Changes that the ring has forgotten meanwhile count as missed.
         ring.push((193..=300).map(|revision| event(revision, "a")));
-        tell(&mut watchers, &ring);
+        send_all(&mut watchers, &ring);
         ring.push((301..=400).map(|revision| event(revision, "a")));
-        tell(&mut watchers, &ring);
+        send_all(&mut watchers, &ring);
         ring.push((401..=500).map(|revision| event(revision, "a")));
-        tell(&mut watchers, &ring);
+        send_all(&mut watchers, &ring);
         ring.0.borrow_mut().drain(..195);
         ring.push((501..=600).map(|revision| event(revision, "a")));
-        let queued = told(&mut slow);
+        let queued = received(&mut slow);
         let last: u64 = queued.last().unwrap().parse().unwrap();
         assert!(queued[0] == "193" && last < 500, "{queued:?}");
-        tell(&mut watchers, &ring);
+        send_all(&mut watchers, &ring);
         let missed = format!("missed {} upto 500", 500 - last);
-        assert_eq!(told(&mut slow)[..2], [missed, "501".to_owned()]);
+        assert_eq!(received(&mut slow)[..2], [missed, "501".to_owned()]);
     }
 
     #[test]
-    fn all_who_stand_at_one_place_are_told_one_batch_and_it_has_an_end() {
+    fn watchers_at_one_revision_share_one_bounded_batch() {
         let (ring, mut watchers) = (Ring::default(), Watchers::default());
         let mut readers = [(); 3].map(|()| join(&mut watchers, "", 0));
         ring.push((1..=1_000).map(|revision| event(revision, "a")));
-        tell(&mut watchers, &ring);
+        send_all(&mut watchers, &ring);
         let [first, second, third] = readers.each_mut().map(|reader| reader.try_recv().unwrap());
         assert!(Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&first, &third));
         let bytes: usize = (1..=first.notices.len() as u64)
@@ -483,14 +486,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_is_forgotten() {
+    fn a_watcher_that_is_gone_is_removed() {
         let (ring, mut watchers) = (Ring::default(), Watchers::default());
         drop(join(&mut watchers, "", 0));
-        tell(&mut watchers, &ring);
+        send_all(&mut watchers, &ring);
         watchers.sweep();
         assert!(watchers.groups.is_empty());
         let quiet = join(&mut watchers, "quiet", 0);
-        tell(&mut watchers, &ring);
+        send_all(&mut watchers, &ring);
         drop(quiet);
         watchers.sweep();
         assert!(watchers.groups.is_empty());

@@ -1,4 +1,4 @@
-//! Accepts connections, up to a bound, and ends them in order.
+//! Accepts connections up to a bound, and shuts them down in order.
 
 use std::future::Future;
 use std::io;
@@ -13,21 +13,21 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::connection::Port;
-use super::places::{Full, Places};
+use super::slots::{NoSlot, Slots};
 use super::{Caller, Error, Meters, Peer, Phase, Service, Settings, descriptors, socket};
 
 /// A port's bounds, ready to serve.
 #[derive(Debug)]
 pub struct Shell {
     settings: Settings,
-    places: Arc<Places>,
+    slots: Arc<Slots>,
     meters: Arc<Meters>,
     phase: watch::Sender<Phase>,
 }
 
 impl Shell {
-    /// Checks the settings, raises the process's limit of open files to the hard one, and counts how many
-    /// connections fit. Call it when everything else that stays open is open.
+    /// Checks the settings, raises the process's soft limit of open files to the hard one, and computes how many
+    /// connections fit. Call it after all other long-lived files are open.
     ///
     /// # Errors
     /// [`Error`]; nothing is served then.
@@ -37,20 +37,20 @@ impl Shell {
         let meters = Arc::new(Meters::default());
         let per_address = settings.connections_per_address;
         Ok(Shell {
-            places: Places::new(connections, per_address, Arc::clone(&meters)),
+            slots: Slots::new(connections, per_address, Arc::clone(&meters)),
             settings,
             meters,
             phase: watch::Sender::new(Phase::Serving),
         })
     }
 
-    /// Connections that are taken at the same time, by the settings and the limit of open files.
+    /// How many connections are accepted at the same time, given the settings and the limit of open files.
     #[must_use]
     pub fn connections(&self) -> u32 {
-        self.places.most
+        self.slots.most
     }
 
-    /// Where the server is in its life, as it goes on.
+    /// The server's phase, as it changes.
     #[must_use]
     pub fn phase(&self) -> watch::Receiver<Phase> {
         self.phase.subscribe()
@@ -62,26 +62,26 @@ impl Shell {
         Arc::clone(&self.meters)
     }
 
-    /// Says that a connection was refused: the first, the second, the fourth and so on, so that a flood of them
-    /// does not fill the log.
-    fn say_refused(&self, full: Full, from: SocketAddr) {
+    /// Logs that a connection was refused: the first, the second, the fourth and so on, so that a flood does not fill
+    /// the log.
+    fn say_refused(&self, full: NoSlot, from: SocketAddr) {
         let refused = self.meters.refused.load(Relaxed);
         if !refused.is_power_of_two() {
             return;
         }
         let (most, flag) = match full {
-            Full::All(most) => (most, "--connections"),
-            Full::Address(most) => (most, "--connections-per-address"),
+            NoSlot::All(most) => (most, "--connections"),
+            NoSlot::Address(most) => (most, "--connections-per-address"),
         };
         tracing::warn!(
             from = %from.ip(),
             refused,
-            "a connection was refused: {most} are open, which is as many as {flag} allows"
+            "a connection was refused: {most} are open, the most that {flag} allows"
         );
     }
 
-    /// Serves until `shutdown`. Then the port is closed, requests in flight finish, and what is left after
-    /// [`Settings::drain_timeout`] is cut. Returns whether nothing had to be cut.
+    /// Serves until `shutdown`. Then the port is closed, requests in flight finish, and the rest is cut after
+    /// [`Settings::drain_timeout`]. Returns whether everything finished without a cut.
     pub async fn serve<S: Service>(
         self,
         listener: TcpListener,
@@ -90,7 +90,7 @@ impl Shell {
         shutdown: impl Future<Output = ()>,
     ) -> bool {
         if let Err(error) = socket::bound_unread(&listener, self.settings.unread_bytes) {
-            tracing::warn!(%error, "what peers leave unread is bounded by the system alone");
+            tracing::warn!(%error, "cannot bound what peers leave unread; only the system's own limit applies");
         }
         let drain_timeout = self.settings.drain_timeout;
         let peer_timeout = self.settings.peer_timeout;
@@ -106,21 +106,21 @@ impl Shell {
             };
             match accepted {
                 Ok((stream, address)) => {
-                    let place = self.places.take(address.ip());
-                    match &place {
+                    let slot = self.slots.take(address.ip());
+                    match &slot {
                         Ok(_) => failing = false,
                         Err(full) => self.say_refused(*full, address),
                     }
-                    // Without a place it is closed at once: a client that is told so tries elsewhere, one
-                    // that hangs in the backlog does not.
-                    if let Ok(place) = place
+                    // Without a slot it is closed at once: that client tries elsewhere, while one that hangs in the
+                    // backlog does not.
+                    if let Ok(slot) = slot
                         && ready(&stream, peer_timeout)
                     {
                         let caller = Caller::Anonymous;
                         let serving = Arc::clone(&port).serve(stream, Peer { address, caller });
                         tokio::spawn(async move {
                             serving.await;
-                            drop(place);
+                            drop(slot);
                         });
                     }
                 }
@@ -129,7 +129,7 @@ impl Shell {
         }
         drop(listener);
         drop(port);
-        let mut all_free = pin!(self.places.all_free());
+        let mut all_free = pin!(self.slots.all_free());
         self.phase.send_replace(Phase::Draining);
         let drained = tokio::time::timeout(drain_timeout, &mut all_free).await;
         if drained.is_err() {
@@ -140,15 +140,15 @@ impl Shell {
     }
 }
 
-/// Sets a socket up; `false` if its peer is gone already.
+/// Configures a socket; `false` if its peer is already gone.
 fn ready(stream: &TcpStream, peer_timeout: Duration) -> bool {
     socket::prepare(stream, peer_timeout)
-        .inspect_err(|error| tracing::debug!(%error, "a connection was gone at once"))
+        .inspect_err(|error| tracing::debug!(%error, "a connection was gone before it was served"))
         .is_ok()
 }
 
-/// Accepting fails for one connection (it is gone already) or for want of file descriptors or memory. Neither
-/// ends the server; the pause keeps the second from turning into a busy loop. `failing` keeps the log short.
+/// Accepting fails for a single connection (already gone) or for lack of descriptors or memory. Neither ends the
+/// server; the pause prevents a busy loop in the second case. `failing` keeps the log short.
 async fn pause(error: &io::Error, failing: &mut bool) {
     if matches!(
         error.kind(),

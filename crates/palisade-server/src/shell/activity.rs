@@ -1,4 +1,4 @@
-//! What goes on on a connection, and when that takes too long.
+//! Tracks the activity of a connection and detects when something takes too long.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use super::Settings;
 
-/// What has been going on on a connection, for [`Overdue`].
+/// The activity of a connection, for [`Overdue`].
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     /// Whether anything was read yet.
@@ -15,15 +15,15 @@ pub(super) struct Activity {
     http2: AtomicBool,
     /// Requests begun.
     begun: AtomicU64,
-    /// Requests whose answers are out.
+    /// Requests whose answers were sent.
     ended: AtomicU64,
-    /// Whether bytes have come in since the last request began or ended: the start of a head.
+    /// Whether bytes arrived since the last request began or ended: the start of a head.
     reading: AtomicBool,
-    /// Whether bytes have gone either way since this was looked at.
-    moved: AtomicBool,
-    /// Answers on their way, by the period in which they began: an even or an odd one.
+    /// Whether bytes moved in either direction since the last check.
+    bytes_moved: AtomicBool,
+    /// Unsent answers, by the period in which they began: even or odd.
     answers: [AtomicU64; 2],
-    /// The period it is, even or odd.
+    /// The current period, even or odd.
     period: AtomicUsize,
 }
 
@@ -40,26 +40,26 @@ impl Activity {
         }
     }
 
-    pub(super) fn heard(&self, bytes: &[u8]) {
-        // A preface that comes in pieces counts only with its first request.
+    pub(super) fn received(&self, bytes: &[u8]) {
+        // A preface that arrives in pieces is recognised only at its first request.
         if !self.opened.swap(true, Relaxed) && bytes.starts_with(PREFACE) {
             self.http2.store(true, Relaxed);
         }
         self.reading.store(true, Relaxed);
-        self.moved.store(true, Relaxed);
+        self.bytes_moved.store(true, Relaxed);
     }
 
-    pub(super) fn said(&self) {
-        self.moved.store(true, Relaxed);
+    pub(super) fn sent(&self) {
+        self.bytes_moved.store(true, Relaxed);
     }
 
-    /// Whether no request is in flight and no byte went either way since the last call.
-    pub(super) fn is_still(&self) -> bool {
-        let moved = self.moved.swap(false, Relaxed);
-        !moved && self.begun.load(Relaxed) == self.ended.load(Relaxed)
+    /// Whether no request is in flight and no byte moved in either direction since the last call.
+    pub(super) fn is_quiet(&self) -> bool {
+        let bytes_moved = self.bytes_moved.swap(false, Relaxed);
+        !bytes_moved && self.begun.load(Relaxed) == self.ended.load(Relaxed)
     }
 
-    /// Begins a new period; whether answers are left that began before the last one.
+    /// Begins a new period; returns whether unsent answers from before the last period are left.
     fn turn(&self) -> bool {
         let next = 1 - self.period.load(Relaxed);
         let left = self.answers[next].load(Relaxed) > 0;
@@ -68,16 +68,16 @@ impl Activity {
     }
 }
 
-/// A request whose answer is not out yet.
+/// A request whose answer is not sent yet.
 #[derive(Debug)]
 pub(super) struct Running {
     activity: Arc<Activity>,
-    /// The period in which its answer began, where that has a bound.
+    /// The period in which its answer began, if the answer has a time limit.
     answering: Option<usize>,
 }
 
 impl Running {
-    /// From now on the answer has to get out in time.
+    /// From now on the time limit of the answer applies.
     pub(super) fn answering(&mut self) {
         let period = self.activity.period.load(Relaxed);
         self.activity.answers[period].fetch_add(1, Relaxed);
@@ -95,14 +95,13 @@ impl Drop for Running {
     }
 }
 
-/// Finds connections that take too long over a head or over an answer, or do nothing. Asked once per head
-/// time-out.
+/// Finds connections that take too long over a head or an answer, or do nothing. Called once per head time-out.
 pub(super) struct Overdue {
     begun: u64,
     reading: bool,
     idle_checks: u128,
     most_idle_checks: u128,
-    /// Checks in this period, and in each.
+    /// Checks in the current period, and checks per period.
     period_checks: u128,
     most_period_checks: u128,
 }
@@ -110,11 +109,11 @@ pub(super) struct Overdue {
 /// What to do with a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing.
+    /// Nothing to do.
     Fine,
-    /// Let it go: nothing happens on it.
+    /// Close it gracefully: it is idle.
     Idle,
-    /// Cut it; says what took too long.
+    /// Cut it; the text says what took too long.
     Slow(&'static str),
 }
 
@@ -143,8 +142,8 @@ impl Overdue {
         let in_flight = begun != activity.ended.load(Relaxed);
         let reading = activity.reading.load(Relaxed);
         let same = begun == self.begun && !in_flight;
-        // The first head is due one time-out after the connection; a later one is found by the
-        // second check that meets it unfinished.
+        // The first head is due one time-out after the connection; a later one is overdue at the second check that
+        // finds it unfinished.
         let slow = same && (begun == 0 || (reading && self.reading));
         self.idle_checks = if same { self.idle_checks + 1 } else { 0 };
         (self.begun, self.reading) = (begun, reading && !in_flight);
@@ -158,7 +157,7 @@ impl Overdue {
     }
 }
 
-/// What an HTTP/2 client says first.
+/// The first bytes of an HTTP/2 client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[cfg(test)]
@@ -180,14 +179,14 @@ mod tests {
     fn a_connection_that_never_sends_a_head_is_slow_at_the_first_check() {
         let activity = Activity::default();
         assert_eq!(overdue().check(&activity), Verdict::Slow(HEAD));
-        activity.heard(b"GET / HTT");
+        activity.received(b"GET / HTT");
         assert_eq!(overdue().check(&activity), Verdict::Slow(HEAD));
     }
 
     #[test]
     fn an_http2_connection_may_be_opened_ahead_of_its_first_request() {
         let activity = Activity::default();
-        activity.heard(PREFACE);
+        activity.received(PREFACE);
         let mut overdue = overdue();
         let verdicts = [(); 3].map(|()| overdue.check(&activity));
         assert_eq!(verdicts, [Verdict::Fine, Verdict::Fine, Verdict::Idle]);
@@ -196,7 +195,7 @@ mod tests {
     #[test]
     fn a_request_in_flight_is_neither_idle_nor_slow() {
         let activity = Arc::new(Activity::default());
-        activity.heard(b"GET /v1/watch HTTP/1.1\r\n\r\n");
+        activity.received(b"GET /v1/watch HTTP/1.1\r\n\r\n");
         let running = activity.begin(false);
         let mut overdue = overdue();
         for _ in 0..10 {
@@ -213,22 +212,22 @@ mod tests {
         drop(activity.begin(false));
         let mut overdue = overdue();
         assert_eq!(overdue.check(&activity), Verdict::Fine);
-        activity.heard(b"GET /");
+        activity.received(b"GET /");
         assert_eq!(overdue.check(&activity), Verdict::Fine);
         assert_eq!(overdue.check(&activity), Verdict::Slow(HEAD));
     }
 
     #[test]
-    fn still_is_a_connection_without_requests_and_without_bytes_since_the_last_look() {
+    fn a_connection_is_quiet_without_requests_and_without_bytes_since_the_last_check() {
         let activity = Arc::new(Activity::default());
-        activity.heard(PREFACE);
-        assert_eq!([(); 2].map(|()| activity.is_still()), [false, true]);
-        activity.said();
-        assert_eq!([(); 2].map(|()| activity.is_still()), [false, true]);
+        activity.received(PREFACE);
+        assert_eq!([(); 2].map(|()| activity.is_quiet()), [false, true]);
+        activity.sent();
+        assert_eq!([(); 2].map(|()| activity.is_quiet()), [false, true]);
         let running = activity.begin(true);
-        assert_eq!([(); 2].map(|()| activity.is_still()), [false, false]);
+        assert_eq!([(); 2].map(|()| activity.is_quiet()), [false, false]);
         drop(running);
-        assert!(activity.is_still());
+        assert!(activity.is_quiet());
     }
 
     #[test]

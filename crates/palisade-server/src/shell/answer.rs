@@ -1,4 +1,4 @@
-//! The body of an answer on its way out.
+//! The body of an answer while it is sent.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -14,12 +14,12 @@ use super::Exchange;
 use super::activity::Running;
 use super::budget::{Budget, Charge};
 
-/// An answer's body. Its request counts as in flight, and its bytes as held, until the last piece is in the
-/// socket: HTTP/2 takes pieces from here that its peer has not given it leave to send.
+/// An answer's body. Its request counts as in flight, and its bytes as held, until the last piece is in the socket:
+/// HTTP/2 takes pieces from here before its peer allows it to send them.
 pub(super) struct Answer {
     body: Body,
     running: Arc<Running>,
-    /// What its pieces are charged to; `None` for an answer without an end.
+    /// The budget for its pieces; `None` for an answer without an end.
     budget: Option<Arc<Budget>>,
 }
 
@@ -76,7 +76,7 @@ impl HttpBody for Answer {
                     Ok(bytes) => self.piece(bytes).map(Frame::data),
                     Err(frame) => match frame.into_trailers() {
                         Ok(trailers) => Ok(Frame::trailers(trailers)),
-                        // There is no third kind of frame.
+                        // A frame has no third kind.
                         Err(_) => return None,
                     },
                 },
@@ -100,7 +100,7 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// A piece of an answer, until it is in the socket.
+/// A piece of an answer, charged until it is in the socket.
 pub(super) struct Piece {
     bytes: Bytes,
     _charge: Option<Charge>,

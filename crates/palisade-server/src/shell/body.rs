@@ -1,4 +1,4 @@
-//! The body of a request on its way in: so many bytes, in so much time.
+//! The body of a request while it arrives: bounded in bytes and in time.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -19,22 +19,22 @@ pub enum BodyError {
     /// It is larger than allowed.
     #[error("the body is larger than {most} bytes")]
     TooLarge {
-        /// How large it may be.
+        /// The largest allowed size.
         most: usize,
     },
     /// It took too long.
     #[error("the body did not arrive in time")]
     Late,
-    /// Too many bytes are on their way at the same time, on this connection or on all.
-    #[error("too many bytes are on their way at the same time; send fewer requests at once")]
+    /// Too many bytes are in flight at the same time, on this connection or on all.
+    #[error("too many bytes are in flight at the same time; send fewer requests at once")]
     NoRoom,
-    /// The connection broke off, or the peer gave up.
+    /// The connection broke, or the peer gave up.
     #[error("the body ended early")]
     Broken,
 }
 
 impl BodyError {
-    /// Its name on the wire.
+    /// Its code.
     #[must_use]
     pub const fn code(&self) -> Code {
         match self {
@@ -45,7 +45,7 @@ impl BodyError {
         }
     }
 
-    /// The one among the causes of an error.
+    /// Finds the body error among the causes of an error.
     #[must_use]
     pub fn among(error: &(dyn std::error::Error + 'static)) -> BodyError {
         let mut next = Some(error);
@@ -74,9 +74,9 @@ pub(super) struct Arriving<B> {
     exchange: Exchange,
     most: usize,
     timeout: Duration,
-    /// Runs from the first time that a body, or a message, was waited for.
+    /// Starts when a body, or a message, is first waited for.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Bytes of it so far.
+    /// Bytes of the unfinished part so far.
     bytes: usize,
     charge: Charge,
     framing: Framing,
@@ -101,7 +101,7 @@ impl<B> Arriving<B> {
         }
     }
 
-    /// Counts a piece.
+    /// Charges a piece.
     fn take(&mut self, piece: &[u8]) -> Result<(), BodyError> {
         let unfinished = match self.exchange {
             Exchange::Proxied => return Ok(()),
@@ -109,7 +109,7 @@ impl<B> Arriving<B> {
             Exchange::Session => {
                 let unfinished = self.framing.after(piece);
                 if unfinished < piece.len() {
-                    // A message was completed in this piece: what follows it is a new one.
+                    // A message was completed in this piece: the bytes after it belong to a new one.
                     self.bytes = 0;
                     self.charge.release();
                     self.timer = None;
@@ -131,7 +131,7 @@ impl<B> Arriving<B> {
         Ok(())
     }
 
-    /// `Ready` if what is unfinished took too long.
+    /// `Ready` if the unfinished part took too long.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let idle = self.exchange == Exchange::Session && self.bytes == 0;
         if idle || self.exchange == Exchange::Proxied {
@@ -177,18 +177,18 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Arriving<B> {
     }
 }
 
-/// Where a stream of gRPC messages stands: five bytes (a flag and a length), then the message.
+/// The position in a stream of gRPC messages: five bytes (a flag and a length), then the message.
 #[derive(Debug, Default)]
 struct Framing {
     header: [u8; 5],
-    /// Bytes of `header` that were read.
+    /// How many bytes of `header` were read.
     read: usize,
-    /// Bytes of the message that are missing.
+    /// How many bytes of the message are missing.
     missing: u64,
 }
 
 impl Framing {
-    /// Goes on by a piece, and says how many of its bytes belong to a message that is unfinished after it.
+    /// Advances by a piece; returns how many of its bytes belong to a message that is unfinished after it.
     fn after(&mut self, mut piece: &[u8]) -> usize {
         let mut unfinished = piece.len();
         while !piece.is_empty() {
@@ -218,12 +218,12 @@ impl Framing {
     }
 }
 
-/// The time that a body earns by what it has brought.
+/// The extra time that a body earns with its bytes.
 fn earned(bytes: usize) -> Duration {
     Duration::from_micros((bytes as u64).saturating_mul(1_000_000) / BYTES_PER_SECOND)
 }
 
-/// Slower than this a body does not arrive.
+/// A body that is slower than this does not arrive in time.
 const BYTES_PER_SECOND: u64 = 64 << 10;
 
 #[cfg(test)]
@@ -277,14 +277,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_drips_is_late_and_one_that_flows_is_not() {
+    async fn a_slow_body_is_late_and_a_steady_one_is_not() {
         let budget = Budget::new(1 << 20, None);
         let (mut sender, body) = Channel::<Bytes>::new(1);
         let dripping = arriving(body, Exchange::Unary, &budget).collect();
         let drips = async {
             let pause = SOON / 10;
             while sender.send_data(Bytes::from_static(b"x")).await.is_ok() {
-                tokio::time::sleep(pause).await; // real time: a drip has to be slow
+                tokio::time::sleep(pause).await; // real time: the body has to be slow
             }
         };
         let (ended, ()) = tokio::join!(dripping, drips);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_may_pause_between_messages_and_not_in_one() {
+    async fn a_session_may_pause_between_messages_but_not_within_one() {
         let budget = Budget::new(1 << 20, None);
         let session = || {
             let (sender, body) = Channel::<Bytes>::new(8);
@@ -310,7 +310,7 @@ mod tests {
         within.send_data(Bytes::from_static(&[0])).await.unwrap();
         stuck.frame().await.unwrap().unwrap();
         stuck.frame().await.unwrap().unwrap();
-        // The one in a message is late, and the other still waits, which began to wait before it.
+        // The session inside a message is late; the other one, which began to wait earlier, is not.
         tokio::select! {
             biased;
             ended = pausing.frame() => panic!("{ended:?}"),

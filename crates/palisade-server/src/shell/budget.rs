@@ -1,4 +1,4 @@
-//! Bytes that may be held at the same time: for one connection, and for all.
+//! A budget of bytes that may be held at the same time: for one connection, and for all.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) struct Budget {
     most: usize,
     used: AtomicUsize,
-    /// What these bytes count against, too.
+    /// The larger budget that these bytes also count against.
     all: Option<Arc<Budget>>,
 }
 
@@ -22,7 +22,7 @@ impl Budget {
         })
     }
 
-    /// A charge of nothing yet.
+    /// An empty charge.
     pub(super) fn charge(self: &Arc<Budget>) -> Charge {
         Charge {
             budget: Arc::clone(self),
@@ -30,8 +30,8 @@ impl Budget {
         }
     }
 
-    /// Takes bytes, unless that is more than there are. Where nothing is in use yet, a connection may have
-    /// more: an answer in one piece is as large as it is.
+    /// Takes bytes unless they exceed the budget. If a connection's budget is unused, it may take more: a one-piece
+    /// answer cannot be split.
     fn take(&self, bytes: usize) -> bool {
         let before = self.used.fetch_add(bytes, Relaxed);
         let fits = before.saturating_add(bytes) <= self.most || (before == 0 && self.all.is_some());
@@ -58,7 +58,7 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// Whether there is room for so many more.
+    /// Takes this many more bytes; `false` if they do not fit.
     pub(super) fn add(&mut self, bytes: usize) -> bool {
         let taken = self.budget.take(bytes);
         if taken {
@@ -86,13 +86,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_has_its_share_and_all_together_have_a_bound() {
+    fn each_connection_and_all_together_are_bounded() {
         let all = Budget::new(25, None);
         let one = Budget::new(10, Some(Arc::clone(&all)));
         let two = Budget::new(10, Some(Arc::clone(&all)));
         let (mut first, mut second) = (one.charge(), two.charge());
         assert!(first.add(8) && !first.add(3) && first.add(2));
-        // Alone on its connection an answer may be larger, but not than what is left of all.
+        // A single answer may exceed its connection's budget, but not the rest of the shared one.
         assert!(!second.add(16) && second.add(15));
         assert_eq!(all.used.load(Relaxed), 25);
         first.release();

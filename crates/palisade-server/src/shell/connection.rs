@@ -1,4 +1,4 @@
-//! One connection: which protocol, its time-outs, its requests, a graceful end.
+//! One connection: its protocol, time-outs and requests, and a graceful end.
 
 use std::convert::Infallible;
 use std::io;
@@ -32,7 +32,7 @@ use super::budget::Budget;
 use super::hosts::Names;
 use super::{Exchange, Meters, Peer, Phase, Service, Settings, Transport};
 
-/// What all connections of a port share.
+/// The state that all connections of a port share.
 pub(super) struct Port<S> {
     service: Arc<S>,
     router: Router,
@@ -74,7 +74,7 @@ impl<S: Service> Port<S> {
                 Some(byte) if S::OWN_PROTOCOL == Some(byte) => {
                     let service = Arc::clone(&self.service);
                     let read = Bytes::copy_from_slice(&[byte]);
-                    // What all connections share is not needed any more.
+                    // Release the shared state early.
                     drop(self);
                     return service.serve_own(stream, read, peer).await;
                 }
@@ -84,14 +84,14 @@ impl<S: Service> Port<S> {
         self.http(stream, first, peer).await;
     }
 
-    /// The byte that says which protocol it is; `None` if the peer went away or took too long to say.
+    /// The byte that selects the protocol; `None` if the peer left or took too long.
     async fn first_byte(&self, stream: &mut (impl AsyncRead + Unpin)) -> Option<u8> {
         let mut first = [0];
         let mut phase = self.phase.clone();
         tokio::select! {
             read = stream.read(&mut first) => read.is_ok_and(|read| read == 1).then_some(first[0]),
             () = tokio::time::sleep(self.settings.head_timeout) => None,
-            // An error means that the server is gone altogether.
+            // An error means that the server is gone.
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => None,
         }
     }
@@ -100,7 +100,7 @@ impl<S: Service> Port<S> {
         let activity = Arc::new(Activity::default());
         let most = self.settings.held_bytes_per_connection;
         let budget = Budget::new(most, Some(Arc::clone(&self.budget)));
-        let io = TokioIo::new(Watched {
+        let io = TokioIo::new(MonitoredSocket {
             stream,
             first,
             activity: Arc::clone(&activity),
@@ -114,7 +114,7 @@ impl<S: Service> Port<S> {
         let mut overdue = Overdue::new(&self.settings);
         let mut check = tokio::time::interval(self.settings.head_timeout);
         check.tick().await;
-        let (mut draining, mut stillness) = (false, tokio::time::interval(STILL));
+        let (mut draining, mut stillness) = (false, tokio::time::interval(QUIET_TIMEOUT));
         loop {
             tokio::select! {
                 ended = connection.as_mut() => {
@@ -130,10 +130,10 @@ impl<S: Service> Port<S> {
                     connection.as_mut().graceful_shutdown();
                     draining = true;
                     stillness.reset();
-                    activity.is_still();
+                    activity.is_quiet();
                 }
-                _ = stillness.tick(), if draining => if activity.is_still() {
-                    tracing::debug!(peer = %peer.address, "connection cut: its peer does not let go");
+                _ = stillness.tick(), if draining => if activity.is_quiet() {
+                    tracing::debug!(peer = %peer.address, "connection cut: its peer did not close it");
                     return;
                 },
                 _ = check.tick() => match overdue.check(&activity) {
@@ -176,7 +176,7 @@ impl<S: Service> Port<S> {
         Ok(response.map(|body| Answer::new(body, exchange, running, &budget)))
     }
 
-    /// Whether a request is answered by its handler.
+    /// Whether the handler may answer the request; otherwise the refusal.
     fn admit(&self, head: &Parts, exchange: Exchange) -> Result<(), (Code, String)> {
         self.names.check(head)?;
         let declared = head.headers.get(CONTENT_LENGTH);
@@ -198,7 +198,7 @@ fn protocol(settings: &Settings) -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // Counts from the last response, so it bounds idling; the head's own bound is `Overdue`.
+        // Counts from the last response, so it bounds idle time; `Overdue` bounds the head.
         .header_read_timeout(settings.idle_timeout)
         .max_buf_size(settings.head_bytes);
     if !settings.http2 {
@@ -207,14 +207,14 @@ fn protocol(settings: &Settings) -> Builder<TokioExecutor> {
     builder
         .http2()
         .timer(TokioTimer::new())
-        // With the default window, h2 kills a connection that carries 256 tiny calls at once; what a
-        // peer can leave with us unread is one window of the connection, not one of each stream.
+        // With the default window, h2 kills a connection that carries 256 tiny calls at once. A peer can leave at most
+        // one window of the connection unread, not one for each stream.
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_stream_window_size(STREAM_WINDOW)
         .max_concurrent_streams(settings.streams_per_connection)
         .max_header_list_size(u32::try_from(settings.head_bytes).unwrap_or(u32::MAX))
         .max_send_buf_size(SEND_BUFFER)
-        // A peer that vanished without a word is noticed, and its waiting requests leave the queue.
+        // Detects a peer that vanished, so that its waiting requests leave the queue.
         .keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE);
     builder
@@ -226,7 +226,7 @@ fn is_grpc(head: &Parts) -> bool {
     grpc && head.version == Version::HTTP_2
 }
 
-/// A refusal as gRPC has it: a status without a message.
+/// A refusal in gRPC's form: a status without a message.
 fn grpc_refusal(code: Code, message: String) -> Response {
     let mut status = tonic::Status::new(code.grpc(), message);
     let name = MetadataValue::from_static(code.name());
@@ -234,23 +234,23 @@ fn grpc_refusal(code: Code, message: String) -> Response {
     status.into_http()
 }
 
-/// A socket that notes when something is read or written.
-struct Watched<T> {
+/// A socket that records reads and writes.
+struct MonitoredSocket<T> {
     stream: T,
-    /// What was read to learn the protocol.
+    /// The bytes that were read to detect the protocol.
     first: Option<u8>,
     activity: Arc<Activity>,
 }
 
-impl<T> Watched<T> {
+impl<T> MonitoredSocket<T> {
     fn note(&self, written: &Poll<io::Result<usize>>) {
         if matches!(written, Poll::Ready(Ok(_))) {
-            self.activity.said();
+            self.activity.sent();
         }
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for MonitoredSocket<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -262,7 +262,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
         }
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         if buf.filled().len() > before {
-            self.activity.heard(&buf.filled()[before..]);
+            self.activity.received(&buf.filled()[before..]);
             if polled.is_pending() {
                 return Poll::Ready(Ok(()));
             }
@@ -271,7 +271,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for MonitoredSocket<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -305,16 +305,15 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     }
 }
 
-/// When the server goes down: how long an HTTP/2 peer without requests may leave the announcement of it
-/// unanswered.
-const STILL: Duration = Duration::from_millis(500);
+/// During shutdown: how long an HTTP/2 peer without requests may ignore the announcement.
+const QUIET_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// 1 MiB for a connection, 64 KiB for a stream.
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const STREAM_WINDOW: u32 = 64 << 10;
 
-/// What HTTP/2 takes of an answer before its peer lets it go.
+/// How much of an answer HTTP/2 buffers before its peer allows it to send.
 const SEND_BUFFER: usize = 64 << 10;
 
-/// How often a silent HTTP/2 peer is asked whether it is there, and how long it may take to answer.
+/// How often a silent HTTP/2 peer is pinged, and how long it may take to answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);

@@ -1,6 +1,6 @@
-//! How many connections the limit of open files leaves room for.
+//! How many connections fit into the limit of open files.
 //!
-//! A log that cannot open its next segment ends the server, so connections never get the last descriptors.
+//! A log that cannot open its next segment stops the server, so connections never get the last descriptors.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Error, Settings};
 
-/// Raises the soft limit of open files to the hard one, and says how many connections fit.
+/// Raises the soft limit of open files to the hard one, and returns how many connections fit.
 ///
 /// # Errors
-/// [`Error::Descriptors`] if none does.
+/// [`Error::Descriptors`] if none fits.
 pub(super) fn connections(settings: &Settings) -> Result<u32, Error> {
     let limit = raise();
     let open = open_files()?;
@@ -23,7 +23,7 @@ pub(super) fn connections(settings: &Settings) -> Result<u32, Error> {
     if fit < settings.connections {
         tracing::warn!(
             "{} connections do not fit: this process may open {limit} files, {open} are open and {} are \
-             kept for what must not fail; at most {fit} connections are taken. To raise the limit: \
+             reserved for the log and other files; at most {fit} connections are accepted. To raise the limit: \
              `ulimit -n {}`, or LimitNOFILE= of the unit",
             settings.connections,
             settings.reserved_files,
@@ -33,7 +33,7 @@ pub(super) fn connections(settings: &Settings) -> Result<u32, Error> {
     Ok(fit)
 }
 
-/// The soft limit, after it was raised to the hard one. A limit that cannot be raised stays.
+/// The soft limit, raised to the hard one if possible.
 fn raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -44,12 +44,12 @@ fn raise() -> u64 {
         Ok(()) => maximum,
         Err(_) => current,
     };
-    // None is no limit.
+    // None means no limit.
     in_force.unwrap_or(u64::MAX)
 }
 
 fn open_files() -> io::Result<u64> {
-    // The directory itself is open while it is read; it makes up for one that opens next.
+    // The directory itself is open during the count; it stands for a file that is opened next.
     Ok(std::fs::read_dir("/proc/self/fd")?.count() as u64)
 }
 

@@ -1,7 +1,7 @@
-//! Which names a request may call this server by, and which pages may change something through a browser.
+//! The host names that a request may use, and the pages that may change something through a browser.
 //!
-//! A page of another host can have its own name point to this server (DNS rebinding); then the browser takes
-//! the two for one and lets the page read and write here. What gives it away is the name in `Host`.
+//! A page of another host can point its own name to this server (DNS rebinding). The browser then treats the two as one
+//! site and lets the page read and write here. The name in `Host` reveals it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,10 +11,10 @@ use http::uri::{Authority, Uri};
 use http::{HeaderValue, Method};
 use palisade_proto::Code;
 
-/// Which names a request may call a server by.
+/// The host names that a request may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hosts {
-    /// Any: for a proxy, whose upstream has names that only it knows.
+    /// Any name: for a proxy, because only its upstream knows the names.
     Any,
     /// `localhost`, IP addresses, the machine's own name, and these.
     Named(Vec<String>),
@@ -25,9 +25,9 @@ pub enum Hosts {
 pub(super) enum Names {
     Any,
     Known {
-        /// Those that were given: pages of these may change something, too.
+        /// The configured names: pages of these hosts may change something too.
         given: Vec<String>,
-        /// The name of the machine.
+        /// The machine's name.
         own: String,
     },
 }
@@ -46,7 +46,7 @@ impl Names {
         }
     }
 
-    /// Whether a request may be answered. A request that names no host comes from no browser.
+    /// Whether a request may be answered. A request without a host name does not come from a browser.
     pub(super) fn check(&self, head: &Parts) -> Result<(), Refused> {
         let Names::Known { given, own } = self else {
             return Ok(());
@@ -55,7 +55,7 @@ impl Names {
         for header in head.headers.get_all(HOST) {
             let named = authority(header)?;
             if called.as_ref().is_some_and(|called| *called != named) {
-                let message = "the request names two hosts".to_owned();
+                let message = "the request names two different hosts".to_owned();
                 return Err((Code::Invalid, message));
             }
             called = Some(named);
@@ -69,7 +69,7 @@ impl Names {
             return Err((
                 Code::Misdirected,
                 format!(
-                    "this server does not go by the name {host}, and a web page whose name points here must \
+                    "{host} is not a name of this server, and a web page whose name points here must \
                      not reach it; if the name is right, start the server with --allow-host {host}"
                 ),
             ));
@@ -81,7 +81,7 @@ impl Names {
     }
 }
 
-/// Whether the page that sends this is one of this server, or of a name that was given.
+/// Whether the page that sends this belongs to this server or to a configured name.
 fn same_site(origin: &HeaderValue, called: &Authority, given: &[String]) -> Result<(), Refused> {
     let page = Uri::try_from(origin.as_bytes()).unwrap_or_default();
     let default = if page.scheme_str() == Some("https") {
@@ -89,10 +89,10 @@ fn same_site(origin: &HeaderValue, called: &Authority, given: &[String]) -> Resu
     } else {
         80
     };
-    let place = |at: &Authority| (plain(at.host()), at.port_u16().unwrap_or(default));
+    let slot = |at: &Authority| (plain(at.host()), at.port_u16().unwrap_or(default));
     let allowed = page
         .authority()
-        .is_some_and(|page| place(page) == place(called) || given.contains(&plain(page.host())));
+        .is_some_and(|page| slot(page) == slot(called) || given.contains(&plain(page.host())));
     if allowed {
         return Ok(());
     }
@@ -101,7 +101,7 @@ fn same_site(origin: &HeaderValue, called: &Authority, given: &[String]) -> Resu
     Err((
         Code::CrossOrigin,
         format!(
-            "a web page of {origin} may not change anything here; if it should, start the server with \
+            "a web page of {origin} may not change anything here; to allow it, start the server with \
              --allow-host {host}"
         ),
     ))
@@ -114,14 +114,14 @@ fn changes(method: &Method) -> bool {
 fn authority(host: &HeaderValue) -> Result<Authority, Refused> {
     let parsed = Authority::try_from(host.as_bytes()).ok();
     let fit = parsed.filter(|authority| !authority.as_str().contains('@'));
-    fit.ok_or_else(|| (Code::Invalid, "Host: this is no name of a host".to_owned()))
+    fit.ok_or_else(|| (Code::Invalid, "Host: this is not a host name".to_owned()))
 }
 
 fn plain(host: &str) -> String {
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }
 
-/// An IP address as a URL has it. It was not looked up by name, so nobody else could point it here.
+/// Whether this is an IP address as written in URLs. It was not looked up by name, so nobody can redirect it.
 fn is_address(host: &str) -> bool {
     match host.strip_prefix('[') {
         Some(v6) => v6
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_anybody_can_point_here_is_misdirected() {
+    fn an_unknown_host_name_is_misdirected() {
         for known in [
             "127.0.0.1:7420",
             "[::1]:7420",
@@ -182,11 +182,11 @@ mod tests {
         }
         let two = [("host", "localhost"), ("host", "evil.example")];
         assert_eq!(verdict("GET", &two), Some(Code::Invalid));
-        assert_eq!(verdict("GET", &[]), None, "HTTP/1.0, no browser");
+        assert_eq!(verdict("GET", &[]), None, "HTTP/1.0, not a browser");
     }
 
     #[test]
-    fn a_page_of_another_host_changes_nothing() {
+    fn a_page_of_another_host_cannot_change_anything() {
         let sent = |method: &str, origin: &str| {
             verdict(method, &[("host", "127.0.0.1:7420"), ("origin", origin)])
         };
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_asks_for_no_name() {
+    fn a_proxy_accepts_any_name() {
         let request = Request::post("/").header("host", "evil.example");
         let (head, ()) = request.body(()).unwrap().into_parts();
         assert!(Names::new(&Hosts::Any).check(&head).is_ok());

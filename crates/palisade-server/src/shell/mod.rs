@@ -1,4 +1,4 @@
-//! The HTTP shell: what every port of this project does before and after its handlers.
+//! The HTTP shell: the common part of every port of this project, before and after the handlers.
 //!
 //! ```text
 //!           ┌─ Shell::serve ─┐   ┌──────────── connection ────────────┐
@@ -12,9 +12,9 @@
 //!                                └────────────────────────────────────┘
 //! ```
 //!
-//! The lock server, the store and the gateway are a [`Service`] each and bring a router; nothing here knows
-//! what they answer. A connection is served over any [`Transport`], so TLS goes in between `accept` and
-//! `connection` without a handler noticing, and [`Peer`] is where it leaves who the caller is.
+//! The lock server, the store and the gateway are a [`Service`] each and bring a router; nothing here knows their
+//! answers. A connection runs over any [`Transport`], so TLS can be added between `accept` and `connection` without
+//! changing a handler, and [`Peer`] is where it would record the caller's identity.
 
 mod accept;
 mod activity;
@@ -24,9 +24,9 @@ mod budget;
 mod connection;
 mod descriptors;
 mod hosts;
-mod places;
 mod service;
 mod settings;
+mod slots;
 mod socket;
 
 pub use accept::Shell;
@@ -38,14 +38,14 @@ pub use socket::prepare;
 
 use std::sync::atomic::AtomicU64;
 
-/// Where a server is in its life.
+/// The phase of a server's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It takes connections and requests.
+    /// It accepts connections and requests.
     Serving,
-    /// It takes no new connection and finishes what is in flight.
+    /// It accepts no new connection and finishes requests in flight.
     Draining,
-    /// The drain time-out is over: every connection is dropped.
+    /// The drain time-out has passed: every connection is dropped.
     Cutting,
 }
 
@@ -70,7 +70,7 @@ pub enum Error {
     Settings(#[from] OutOfRange),
     /// The limit of open files leaves no room for connections.
     #[error(
-        "this process may open {limit} files: {open} are open and {reserve} are kept for what must not fail, \
+        "this process may open {limit} files: {open} are open and {reserve} are reserved for the log and other files, \
          so there is no room for connections; raise the limit (`ulimit -n 4096`, or LimitNOFILE= of the unit)"
     )]
     Descriptors {
@@ -81,7 +81,7 @@ pub enum Error {
         /// Files kept free.
         reserve: u64,
     },
-    /// The system did not say how many files may be open.
+    /// The operating system did not report how many files may be open.
     #[error("cannot read the limit of open files: {0}")]
     System(#[from] std::io::Error),
 }

@@ -1,4 +1,4 @@
-//! What a shell serves, over what, and to whom.
+//! What a shell serves, over which transport, and to whom.
 
 use std::future::Future;
 use std::io;
@@ -15,21 +15,21 @@ use palisade_proto::json::{ErrorBody, ErrorReply};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// What answers on a port, beside its router.
+/// The part of a port that answers, besides its router.
 pub trait Service: Send + Sync + 'static {
-    /// The byte that opens a connection of the service's own protocol. No HTTP request begins with it.
+    /// The first byte of a connection of the service's own protocol. No HTTP request begins with it.
     const OWN_PROTOCOL: Option<u8> = None;
 
-    /// What may come and go under this request.
+    /// The kind of exchange that this request starts.
     fn exchange(&self, head: &Parts) -> Exchange;
 
-    /// A refusal of the shell, in the form of this service's other refusals.
+    /// A refusal by the shell, in the form of this service's other refusals.
     fn refuse(&self, code: Code, message: String) -> Response {
         refusal(code, message)
     }
 
-    /// Serves a connection that opened with [`OWN_PROTOCOL`](Service::OWN_PROTOCOL), to its end; `read`
-    /// was read from it already.
+    /// Serves a connection that opened with [`OWN_PROTOCOL`](Service::OWN_PROTOCOL) to its end; `read` was already read
+    /// from it.
     fn serve_own<T: Transport>(
         self: Arc<Self>,
         stream: T,
@@ -41,26 +41,26 @@ pub trait Service: Send + Sync + 'static {
     }
 }
 
-/// What may come and go under one request.
+/// The kind of exchange of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// One body, one answer: both have bounds in bytes and in time.
+    /// One body, one answer: both are bounded in bytes and in time.
     Unary,
-    /// One body, bounded, and an answer that has no end (a watch).
+    /// One bounded body, and an answer without an end (a watch).
     Watch,
-    /// gRPC messages in both directions without an end. Each message has the bounds of a body's time and
-    /// the budget's bytes; how long one may be is the service's. Between messages there may be any pause.
+    /// gRPC messages in both directions without an end. Each message has the time limit of a body and counts against
+    /// the budget; the service bounds its length. Pauses between messages are not limited.
     Session,
-    /// Bytes that go on to somebody else; their handler bounds them.
+    /// Bytes that are forwarded; their handler bounds them.
     Proxied,
 }
 
-/// What a connection is carried by: a TCP socket, or TLS on one.
+/// The carrier of a connection: a TCP socket, or TLS on top of one.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    /// Takes the connection off this runtime. What it returns puts it on the runtime that calls it.
+    /// Removes the connection from this runtime. The returned function adds it to the runtime that calls it.
     ///
     /// # Errors
-    /// What the system said.
+    /// The operating system's error.
     fn detach(self) -> io::Result<impl FnOnce() -> io::Result<Self> + Send + 'static>
     where
         Self: Sized;
@@ -73,20 +73,20 @@ impl Transport for TcpStream {
     }
 }
 
-/// Who is at the other end. Every request carries it among its extensions.
+/// The other end of a connection. Every request carries it among its extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Where the connection comes from.
+    /// Its address.
     pub address: SocketAddr,
-    /// Who it is.
+    /// Its identity.
     pub caller: Caller,
 }
 
-/// Who a peer has shown to be.
+/// The identity that a peer has proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Caller {
-    /// It has not said, and was not asked.
+    /// None: it was not asked for one.
     Anonymous,
 }
 

@@ -4,49 +4,48 @@ use std::time::Duration;
 
 use super::Hosts;
 
-/// What connections and requests may take. The defaults suit a server that strangers can reach.
+/// The bounds of connections and requests. The defaults suit a server that strangers can reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Connections open at the same time; one more is closed at once. Lowered, with a warning, to what the
-    /// limit of open files leaves.
+    /// How many connections may be open; further ones are closed at once. Lowered, with a warning, to what the limit of
+    /// open files allows.
     pub connections: u32,
-    /// Connections of one address (of one /64 for IPv6); half of all if not set.
+    /// How many connections one address may have (for IPv6 one /64); half of all if not set.
     pub connections_per_address: Option<u32>,
-    /// Open files that are never given to connections: log segments, snapshots, backups.
+    /// How many open files are never given to connections: log segments, snapshots, backups.
     pub reserved_files: u32,
-    /// Files that one connection may need; 2 for a proxy, which opens one to its upstream.
+    /// How many files one connection may need; 2 for a proxy, which opens one to its upstream.
     pub files_per_connection: u32,
-    /// Whether HTTP/2 is spoken; otherwise HTTP/1.1 alone.
+    /// Whether to speak HTTP/2; otherwise only HTTP/1.1.
     pub http2: bool,
-    /// Requests in flight on one HTTP/2 connection; a stream is one.
+    /// How many requests may be in flight on one HTTP/2 connection; a stream is one.
     pub streams_per_connection: u32,
-    /// Largest head (request line and headers) of a request in bytes; 8 KiB – 1 MiB.
+    /// The largest head (request line and headers) of a request in bytes; 8 KiB – 1 MiB.
     pub head_bytes: usize,
     /// How long a head may take to arrive.
     pub head_timeout: Duration,
-    /// Largest body of a request in bytes.
+    /// The largest body of a request in bytes.
     pub body_bytes: usize,
-    /// How long a body may take to arrive; a second more for each 64 KiB of it.
+    /// How long a body may take to arrive, plus one second for each 64 KiB of it.
     pub body_timeout: Duration,
-    /// How long an answer that is complete may wait for its reader. It is noticed between this time and
-    /// twice this time, and costs the connection.
+    /// How long a complete answer may wait for its reader. The check is between this time and twice this time, and a
+    /// late answer costs the connection.
     pub answer_timeout: Duration,
-    /// Bytes of bodies and answers held at the same time for one connection. One answer may be larger.
+    /// How many bytes of bodies and answers one connection may hold. One answer may be larger.
     pub held_bytes_per_connection: usize,
-    /// The same for all connections together.
+    /// How many bytes of bodies and answers all connections may hold together.
     pub held_bytes: usize,
     /// How long a connection without a request in flight stays open.
     pub idle_timeout: Duration,
-    /// What the system keeps of the answers on one connection that its peer does not read, in bytes, if it allows
-    /// so much; it uses about twice as much memory. It also bounds how fast a distant peer is sent a long answer: this much in the time
-    /// of one round trip.
+    /// How many bytes of answers the operating system buffers on one connection for a peer that does not read, if it
+    /// allows this much; it uses about twice as much memory. This also bounds how fast a long answer reaches a distant
+    /// peer: this much in one round trip.
     pub unread_bytes: usize,
-    /// After how long a peer that acknowledges nothing is taken for gone (TCP keep-alive and user
-    /// time-out); 1 s ..= 1 h.
+    /// After how long a peer that acknowledges nothing counts as gone (TCP keep-alive and user time-out); 1 s ..= 1 h.
     pub peer_timeout: Duration,
     /// How long a shutdown waits for requests in flight before it cuts their connections.
     pub drain_timeout: Duration,
-    /// Which names a request may call this server by.
+    /// The host names that a request may use.
     pub hosts: Hosts,
 }
 
@@ -75,21 +74,21 @@ impl Default for Settings {
     }
 }
 
-/// A setting outside its range; the message names it and the range.
+/// A setting out of range; the message names both.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} is outside {range}")]
 pub struct OutOfRange {
     /// The setting.
     pub name: &'static str,
-    /// What it may be.
+    /// Its range.
     pub range: &'static str,
 }
 
 impl Settings {
-    /// Whether a server can run with these settings; nothing is clamped.
+    /// Checks that a server can run with these settings; nothing is clamped.
     ///
     /// # Errors
-    /// [`OutOfRange`] for the first setting that is not in its range.
+    /// [`OutOfRange`] for the first setting out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         let counts = 1..=1_000_000;
         let times = [

@@ -1,4 +1,4 @@
-//! What is set on every socket.
+//! Options for every socket.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-/// Prepares a TCP socket: small frames leave at once, and a peer that acknowledges nothing for about
-/// `peer_timeout` is taken for gone, whether something is on its way to it or not.
+/// Prepares a TCP socket: small frames are sent at once, and a peer that acknowledges nothing for about `peer_timeout`
+/// counts as gone, whether or not data is in flight to it.
 ///
-/// Without this a waiter whose machine lost its power stays in its queue, and is granted the lock.
+/// Without this, a waiter whose machine lost power would stay in its queue and be granted the lock.
 ///
 /// # Errors
-/// What the system said; the peer is gone already, mostly.
+/// The operating system's error, usually because the peer is already gone.
 pub fn prepare(socket: impl AsFd, peer_timeout: Duration) -> io::Result<()> {
     let fd = socket.as_fd();
-    // Waiting to fill a segment would cost 40 ms each.
+    // Waiting for a full segment would cost 40 ms each time.
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_socket_keepalive(fd, true)?;
-    // The first question after two fifths of the time, then three with a fifth between them.
+    // The first probe after two fifths of the time, then three probes with a fifth between them.
     let fifth = (peer_timeout / 5).max(Duration::from_secs(1));
     let idle = peer_timeout.saturating_sub(3 * fifth);
     sockopt::set_tcp_keepidle(fd, idle.max(Duration::from_secs(1)))?;
@@ -29,11 +29,11 @@ pub fn prepare(socket: impl AsFd, peer_timeout: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Bounds what the system keeps of answers that a peer does not read: otherwise it lets that grow to some
-/// megabytes for each connection. Connections that a listener accepts inherit it.
+/// Bounds how much of unread answers the operating system buffers; otherwise that grows to some megabytes for each
+/// connection. Connections that a listener accepts inherit the bound.
 ///
 /// # Errors
-/// What the system said.
+/// The operating system's error.
 pub(super) fn bound_unread(listener: impl AsFd, bytes: usize) -> io::Result<()> {
     sockopt::set_socket_send_buffer_size(listener.as_fd(), bytes)?;
     Ok(())
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_vanished_is_asked_for() {
+    fn a_silent_peer_is_probed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(!sockopt::socket_keepalive(&socket).unwrap());
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_leaves_unread_has_a_bound_on_every_connection() {
+    fn unread_bytes_are_bounded_on_every_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         bound_unread(&listener, 70_000).unwrap();
         let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -99,7 +99,7 @@ async fn a_request_is_given_up_as_often_as_one_likes() {
         refused(
             &answer,
             if id == "%zz" {
-                "% is written %25"
+                "write a % as %25"
             } else {
                 must
             },
@@ -190,7 +190,7 @@ async fn an_escape_that_is_none_is_no_name() {
     let server = Server::start().await;
     let before = server.changes().await;
     for name in ["%zz", "a%", "%4", "%%", "x%2", "%g0"] {
-        let says = "% is written %25";
+        let says = "write a % as %25";
         let answer = server
             .post(&format!("/v1/locks/{name}/acquire"), &acquire("a", ""))
             .await;
@@ -215,7 +215,7 @@ async fn a_parameter_is_one_that_the_path_knows_and_comes_once() {
     refused(&server.get("/v1/locks?x=1").await, known);
     let doubled = "duplicate parameter `limit`";
     refused(&server.get("/v1/locks?limit=1&limit=1").await, doubled);
-    let none = "unknown parameter `wait_ms`, this path takes none";
+    let none = "unknown parameter `wait_ms`, this path takes no parameters";
     for path in [
         "/v1/locks/x",
         "/v1/status",

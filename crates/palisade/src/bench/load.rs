@@ -1,4 +1,4 @@
-//! The loops.
+//! The load loops of `palisade bench`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ const WARMING: u8 = 0;
 const MEASURING: u8 = 1;
 const DONE: u8 = 2;
 
-/// A wait in a queue that no benchmark reaches.
+/// A wait that is longer than any queue of a benchmark.
 const PATIENCE: Span = Span::from_millis(60_000);
 
 /// What the loops measured together.
@@ -50,7 +50,7 @@ pub(super) struct Loops {
     in_flight: usize,
     warmup: Duration,
     duration: Duration,
-    /// An empty one, cloned for every loop.
+    /// An empty histogram, cloned for every loop.
     histogram: Histogram<u64>,
 }
 
@@ -271,7 +271,7 @@ fn now() -> u64 {
 
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // Names of a benchmark's locks: nothing depends on their being hard to guess.
+    // For the names of a benchmark's locks: nothing depends on them being hard to guess.
     let _ = getrandom::fill(&mut bytes);
     bytes
 }

@@ -20,14 +20,14 @@ use palisade_client::{Client, Error, Options};
 use load::Loops;
 use report::Report;
 
-/// What to do to the server.
+/// Which load to put on the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The authority's URL.
     pub(crate) authority: String,
-    /// Which load.
+    /// The kind of load.
     pub(crate) mode: Mode,
-    /// Connections.
+    /// The number of connections.
     pub(crate) clients: usize,
     /// Loops on each connection.
     pub(crate) in_flight: usize,
@@ -54,7 +54,7 @@ pub(crate) enum Mode {
     Renew,
 }
 
-/// Runs the load and prints what it measured. `false` if a token was out of order or came twice.
+/// Runs the load and prints what it measured. `false` if a token was out of order or was issued twice.
 ///
 /// # Errors
 /// If the server cannot be reached, or an operation failed.
@@ -70,7 +70,7 @@ pub(crate) async fn run(settings: &Settings) -> Result<bool, Error> {
         true => report.json().to_string(),
         false => report.text().trim_end().to_owned(),
     };
-    // Nobody is left to read it if this fails.
+    // A failed write means that nobody is reading.
     let _ = writeln!(std::io::stdout(), "{text}");
     Ok(report.tokens_are_good())
 }

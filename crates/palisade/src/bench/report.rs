@@ -1,4 +1,4 @@
-//! What a run says.
+//! The report of a benchmark run.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ pub(super) struct Report<'a> {
     tokens: Tokens,
 }
 
-/// What was found about the tokens.
+/// What the check of the tokens found.
 struct Tokens {
     count: usize,
     rising: bool,
@@ -115,7 +115,7 @@ impl<'a> Report<'a> {
 }
 
 impl Tokens {
-    /// Rising within each loop, and no number twice over all of them.
+    /// Checks that tokens rise within each loop, and that none appears twice in all of them.
     fn check(loops: &[Vec<u64>]) -> Tokens {
         let rising = loops
             .iter()

@@ -1,4 +1,4 @@
-//! What can be typed: the commands of a client.
+//! The arguments of the client commands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use palisade_core::{LockName, Token, Ttl};
 
 use super::{help, value};
 
-/// Which authority.
+/// Which authority to use.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connection {
-    /// What grants the locks: a lock server (palisade://host, http://host:port) or another system
-    /// (etcd://host, zookeeper://host, postgres://user@host/database). A password belongs into the
-    /// environment variable, where nobody lists it.
+    /// The authority that grants the locks: a lock server (palisade://host, http://host:port) or another system
+    /// (etcd://host, zookeeper://host, postgres://user@host/database). Put a URL with a password into the
+    /// environment variable, because other users can see command lines.
     #[arg(
         long,
         value_name = "URL",
@@ -26,24 +26,24 @@ pub(crate) struct Connection {
     pub(crate) authority: String,
 }
 
-/// How a lock is asked for.
+/// Which lock to acquire, and how.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct LockArgs {
     /// The lock: 1 – 255 bytes of printable ASCII.
     #[arg(value_name = "LOCK", value_parser = value::lock)]
     pub(crate) lock: LockName,
     /// How long the lease lasts without renewal: 100ms – 24h.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = value::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Ttl,
-    /// How long to wait in the lock's queue: 0 – 24h. `run` also waits so long for an authority that cannot be
-    /// reached.
+    /// How long to wait in the lock's queue: 0 – 24h. `run` also retries for this long while the authority
+    /// cannot be reached.
     #[arg(short, long, value_name = "DURATION", default_value = "30s", value_parser = value::wait, allow_hyphen_values = true)]
     wait: Duration,
     /// Do not wait.
     #[arg(short, long, conflicts_with = "wait")]
     no_wait: bool,
-    /// Who asks. The same id takes its own lock over, with a higher token; left out, every request
-    /// is a client of its own.
+    /// The client id. A request with the id of the current holder takes the lock over, with a higher token.
+    /// Without this option every request gets an id of its own.
     #[arg(long, value_name = "ID", value_parser = value::client_id)]
     pub(crate) client_id: Option<String>,
     /// Text shown with the holder, at most 256 bytes.
@@ -53,7 +53,7 @@ pub(crate) struct Wish {
     pub(crate) connection: Connection,
 }
 
-impl Wish {
+impl LockArgs {
     pub(crate) fn wait(&self) -> Duration {
         if self.no_wait {
             Duration::ZERO
@@ -68,21 +68,21 @@ impl Wish {
 #[command(after_long_help = help::RUN_AFTER)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub(crate) wish: Wish,
-    /// How long before the deadline the job gets SIGTERM; shorter than the ttl [default: 2s, at most
-    /// a fifth of the ttl].
+    pub(crate) lock_args: LockArgs,
+    /// How long before the deadline the job gets SIGTERM: at most half of the ttl [default: 2s, or a fifth of
+    /// the ttl if that is shorter].
     #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
-    /// Run this with `sh -c` when the lock was lost, after the job is dead.
+    /// Run this with `sh -c` if the lock was lost, after the job is dead.
     #[arg(long, value_name = "CMD", value_hint = ValueHint::CommandString)]
     pub(crate) on_lost: Option<OsString>,
-    /// End the command after this time, like a command that lost its lock: SIGTERM, and SIGKILL after the grace.
+    /// End the command after this time: SIGTERM, and SIGKILL after the grace.
     #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
     /// The exit status when the lock was not acquired in time: 0 – 255.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = super::NOT_ACQUIRED)]
     pub(crate) conflict_exit_code: u8,
-    /// Say nothing while waiting, when renewals fail, or when the lock was not acquired in time.
+    /// Print nothing while waiting, when renewals fail, or when the lock was not acquired in time.
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The command and its arguments, after `--`.
@@ -95,7 +95,7 @@ pub(crate) struct RunArgs {
 #[command(after_long_help = help::ACQUIRE_AFTER)]
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
-    pub(crate) wish: Wish,
+    pub(crate) lock_args: LockArgs,
     /// Print `export PALISADE_LOCK=…` and so on, for `eval` in a shell.
     #[arg(long, conflicts_with = "json")]
     pub(crate) export: bool,
@@ -107,7 +107,7 @@ pub(crate) struct Grant {
     /// The lock.
     #[arg(value_name = "LOCK", env = "PALISADE_LOCK", value_parser = value::lock)]
     pub(crate) lock: LockName,
-    /// The grant's fencing token: with it, a late repeat never touches a later grant.
+    /// The grant's fencing token. It makes a late repeat harmless to later grants.
     #[arg(long, value_name = "N", env = "PALISADE_FENCING_TOKEN", value_parser = value::token)]
     pub(crate) token: Option<Token>,
     /// Read the secret from this file, or from standard input for `-`, instead of from
@@ -124,7 +124,7 @@ pub(crate) struct Grant {
 pub(crate) struct RenewArgs {
     #[command(flatten)]
     pub(crate) grant: Grant,
-    /// A new time to live for the lease [default: it keeps its own].
+    /// A new time to live for the lease [default: unchanged].
     #[arg(long, value_name = "DURATION", value_parser = value::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Ttl>,
 }
@@ -165,7 +165,7 @@ pub(crate) struct WatchArgs {
     /// Only locks whose names start with this.
     #[arg(default_value = "")]
     pub(crate) prefix: String,
-    /// The last event seen before: what happened between it and now is counted as missed.
+    /// The revision of the last event already seen; events between it and now are counted as missed.
     #[arg(long, value_name = "REVISION")]
     pub(crate) after: Option<u64>,
     #[command(flatten)]
@@ -179,10 +179,10 @@ pub(crate) struct BreakArgs {
     /// The lock.
     #[arg(value_name = "LOCK", value_parser = value::lock)]
     pub(crate) lock: LockName,
-    /// The fencing token it is held with, as `palisade show` tells.
+    /// The fencing token it is held with, as `palisade show` prints it.
     #[arg(long, value_name = "N", value_parser = value::token)]
     pub(crate) token: Token,
-    /// Why; whoever watches the lock reads it. At most 256 bytes.
+    /// Why; everyone who watches the lock sees it. At most 256 bytes.
     #[arg(long, value_name = "TEXT", value_parser = value::reason)]
     pub(crate) reason: String,
     #[command(flatten)]

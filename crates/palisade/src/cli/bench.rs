@@ -1,4 +1,4 @@
-//! `palisade bench`: from the command line to the measurement.
+//! The command line of `palisade bench`.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::bench;
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = help::BENCH_AFTER)]
 pub(crate) struct BenchArgs {
-    /// What to do to the server.
+    /// The kind of load.
     #[arg(long, value_name = "MODE", default_value = "own")]
     mode: bench::Mode,
-    /// Connections.
+    /// The number of connections.
     #[arg(short, long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clients: u32,
     /// Loops on each connection.
@@ -63,7 +63,7 @@ pub(super) fn bench(args: &BenchArgs, out: Out) -> Result<(), Failure> {
     match runtime.block_on(bench::run(&settings)) {
         Ok(true) => Ok(()),
         Ok(false) => {
-            let message = "tokens came twice or out of order: this is a bug in Palisade";
+            let message = "tokens were issued twice or out of order: this is a bug in Palisade";
             Err(Failure::new(FAILED, Code::Internal.name(), message))
         }
         Err(error) => Err(Failure::of(&error, url)),

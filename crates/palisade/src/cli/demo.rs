@@ -1,4 +1,4 @@
-//! `palisade demo`: from the command line to its acts.
+//! The command line of `palisade demo`.
 
 use std::path::PathBuf;
 
@@ -14,21 +14,21 @@ use crate::demo;
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = help::DEMO_AFTER)]
 pub(crate) struct DemoArgs {
-    /// Play only this act; may be given again [default: all three].
+    /// Run only this act; may be repeated [default: all three].
     #[arg(long = "act", value_name = "ACT")]
     acts: Vec<demo::ActName>,
     /// How long the leases last without renewal: 200ms – 60s.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = value::ttl, allow_hyphen_values = true)]
     ttl: Ttl,
-    /// Where the pictures go; made if it is not there.
+    /// The directory for the pictures; created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = ".", value_hint = ValueHint::DirPath)]
     out: PathBuf,
-    /// Leave the data and the logs of all processes where they are.
+    /// Keep the data and the logs of all processes.
     #[arg(long)]
     keep: bool,
 }
 
-/// One of the demo's own workers.
+/// A worker process that the demo starts.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WorkerArgs {
     part: String,

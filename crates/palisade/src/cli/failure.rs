@@ -1,4 +1,4 @@
-//! What went wrong, what to do next, and with which status the program ends.
+//! Failures: what went wrong, what to do next, and the program's exit status.
 
 use palisade_client::{Error, Fault, Holder};
 use palisade_proto::Code;
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::output::shell_word;
 
-/// The lock was lost, or is not held as it was named.
+/// The lock was lost, or is not held by the named grant.
 pub(crate) const LOST: u8 = 123;
 /// The lock was not acquired in time.
 pub(crate) const NOT_ACQUIRED: u8 = 124;
@@ -15,32 +15,32 @@ pub(crate) const FAILED: u8 = 125;
 /// The command line is wrong; `run` says [`FAILED`] instead, because 2 may be its job's status.
 pub(crate) const USAGE: u8 = 2;
 
-/// An end that is not success.
+/// Why the program does not end with success.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     /// The exit status.
     pub(crate) status: u8,
-    /// A name of the table of error codes.
+    /// A code from the table of error codes.
     pub(crate) code: &'static str,
-    /// What is wrong, naming what it is about.
+    /// What is wrong, with real names.
     pub(crate) message: String,
     /// What to do next.
     pub(crate) hint: Option<String>,
-    /// Who has the lock, when that is why.
+    /// Who has the lock, if that is the reason.
     pub(crate) holder: Option<Box<Holder>>,
 }
 
-/// Is it a Palisade server's address, and not another system's?
+/// Whether the URL names a Palisade server, not another system.
 fn is_palisade(url: &str) -> bool {
     ["palisade://", "http://"]
         .iter()
         .any(|scheme| url.starts_with(scheme))
 }
 
-/// How the system's own errors end: nobody has answered.
+/// How the operating system's own errors end; with one of these, nothing answered.
 const OS_ERROR: &str = "(os error ";
 
-/// The form of an error with `--json`: the same as over HTTP.
+/// The form of an error with `--json`, as over HTTP.
 #[derive(Serialize)]
 struct Body<'a> {
     error: Inner<'a>,
@@ -67,12 +67,12 @@ impl Failure {
         }
     }
 
-    /// A command line that was refused.
+    /// A command line that was rejected.
     pub(crate) fn usage(message: impl Into<String>) -> Failure {
         Failure::new(USAGE, Code::Invalid.name(), message)
     }
 
-    /// Something on this machine that did not work.
+    /// A failure on this machine.
     pub(crate) fn local(message: impl Into<String>) -> Failure {
         Failure::new(FAILED, Code::Internal.name(), message)
     }
@@ -82,7 +82,7 @@ impl Failure {
         self
     }
 
-    /// What the client reports, told of the authority at `url`.
+    /// An error of the client, at the authority at `url`.
     pub(crate) fn of(error: &Error, url: &str) -> Failure {
         let message = error.to_string();
         let failure = match error {
@@ -106,7 +106,7 @@ impl Failure {
                 shell_word(lock.as_str())
             )),
             Error::TokensExhausted => {
-                failure.hint("this authority never grants again: call an operator")
+                failure.hint("this authority will never grant a lock again: tell its operator")
             }
             _ => failure,
         }
@@ -119,7 +119,7 @@ impl Failure {
             Fault::Unavailable(_) if !is_palisade(url) => {
                 Failure::new(FAILED, fault.code(), message).hint("is it running there?")
             }
-            // Whoever answers is running, and says itself what to do.
+            // Something answered, and its message says what to do.
             Fault::Unavailable(why) if !why.contains(OS_ERROR) => {
                 Failure::new(FAILED, fault.code(), message)
             }
@@ -128,18 +128,18 @@ impl Failure {
                  --authority URL or PALISADE_AUTHORITY",
             ),
             Fault::UnknownOutcome(_) => Failure::new(FAILED, fault.code(), message).hint(
-                "it may have happened: look with `palisade ls`; whatever was granted expires by itself",
+                "it may have happened: look with `palisade ls`; if a lock was granted, its lease expires by itself",
             ),
             _ => Failure::new(FAILED, fault.code(), message),
         }
     }
 
-    /// Whether the lock was not acquired in time, and nothing else is wrong.
+    /// Whether the only problem is that the lock was not acquired in time.
     pub(crate) fn is_conflict(&self) -> bool {
         self.status == NOT_ACQUIRED
     }
 
-    /// For people: what is wrong, and below it what to do.
+    /// For people: what is wrong, and what to do on the line below.
     pub(crate) fn to_text(&self) -> String {
         let mut text = format!("palisade: {}", self.message);
         if let Some(hint) = &self.hint {

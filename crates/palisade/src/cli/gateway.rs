@@ -1,4 +1,4 @@
-//! `palisade gateway`: from the command line to the reverse proxy.
+//! The command line of `palisade gateway`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use super::failure::{FAILED, Failure, USAGE};
 use super::help;
 use super::network::NetworkArgs;
 use super::output::{Out, facts};
-use super::store::{Fence, Jump, fence_warning};
+use super::store::{FenceMode, JumpArgs, fence_warning};
 use super::value;
 use crate::exposure;
-use crate::gateway::{self, Folder, Gateway, Ports, Times, Upstream};
+use crate::gateway::{self, Directory, Gateway, Ports, Timeouts, Upstream};
 use crate::serve::cannot_listen;
 use crate::store::mode_name;
 
@@ -27,60 +27,59 @@ use crate::store::mode_name;
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = help::GATEWAY_AFTER)]
 pub(crate) struct GatewayArgs {
-    /// The HTTP API to put the fence in front of: http://HOST:PORT, and a path if all of it is below one.
+    /// The HTTP API to fence: http://HOST:PORT, plus a base path if it has one.
     #[arg(long, value_name = "URL")]
     upstream: Uri,
-    /// The directory of the marks; made if it is not there.
+    /// The directory of the marks; created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "./palisade-gateway", value_hint = ValueHint::DirPath)]
     data: PathBuf,
-    /// Refuse to start where no marks are, because they were lost: a new directory would let late writes in.
+    /// Refuse to start if the marks are missing: with a new directory, late writes would get through.
     #[arg(long)]
     expect_marks: bool,
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7422", value_parser = value::listen)]
     listen: SocketAddr,
-    /// Where health, metrics and fences are shown; port 0 takes a free one.
+    /// Where to serve health, metrics and fences; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7423", value_parser = value::listen)]
     admin: SocketAddr,
-    /// Which paths are which resource, for example '/accounts/{id:uint}=account:{id}'; the longest prefix
-    /// counts. Types are uint, uint64, int, uuid, slug and name; each takes one spelling of a value.
-    /// Without any route, the whole upstream is the resource '/'.
+    /// Maps paths to resources, for example '/accounts/{id:uint}=account:{id}'; the longest prefix wins. Types
+    /// are uint, uint64, int, uuid, slug and name; each accepts one spelling of a value. Without routes, the
+    /// whole upstream is the resource '/'.
     #[arg(long = "route", value_name = "PREFIX=RESOURCE")]
     routes: Vec<String>,
-    /// Let writes through, unfenced, where no route fits.
+    /// Let writes that match no route through, unfenced.
     #[arg(long)]
     pass_unrouted: bool,
     /// Let writes without a token through until their resource is fenced.
     #[arg(long)]
     tokenless_until_fenced: bool,
-    /// Let writes of one token through one at a time.
+    /// Let writes with the same token through one at a time.
     #[arg(long)]
     one_at_a_time: bool,
-    /// How long a higher token waits for older writes to end; then it is told to try again.
+    /// How long a higher token waits for older writes to end before it is told to try again.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration, allow_hyphen_values = true)]
     wait: Duration,
-    /// How long the upstream may still work on a request after its connection was lost. Higher tokens
-    /// wait that long after a time-out, after an answer that may be a proxy's, and after a crash of this
-    /// gateway.
+    /// How long the upstream may still work on a request after its connection was lost. Higher tokens wait
+    /// this long after a time-out, after an answer that may come from a proxy, and after a crash of this gateway.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration, allow_hyphen_values = true)]
     settle: Duration,
-    /// The upstream carries writes out by itself, and no proxy stands before it: also its 408, 499, 502,
-    /// 503, 504 and 520 to 530 say that a write has ended.
+    /// The upstream executes writes itself, and no proxy is in front of it: its 408, 499, 502, 503, 504 and
+    /// 520 to 530 then also mean that a write has ended.
     #[arg(long)]
     upstream_answers_for_itself: bool,
-    /// How long the body of a write may take to arrive; nothing is sent on before.
+    /// How long the body of a write may take to arrive. A write is forwarded only when it is complete.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time, allow_hyphen_values = true)]
     request_timeout: Duration,
     /// How long a write may take at the upstream, to the end of its answer. Then it is cut off.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = time, allow_hyphen_values = true)]
     write_timeout: Duration,
-    /// Longest body of a write.
+    /// The longest body of a write.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20, value_parser = bytes(), allow_hyphen_values = true)]
     request_bytes: u64,
-    /// How much of the answer to a write is kept for a client that does not read it.
+    /// How much of the answer to a write is buffered for a client that does not read it.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = bytes(), allow_hyphen_values = true)]
     answer_bytes: u64,
-    /// How many bytes of bodies are kept for all writes together.
+    /// How many bytes of bodies are buffered for all writes together.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = bytes(), allow_hyphen_values = true)]
     held_bytes: u64,
     /// How long the upstream may take to accept a connection.
@@ -92,16 +91,16 @@ pub(crate) struct GatewayArgs {
     /// How long a body that is passed on piece by piece may pause.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = time, allow_hyphen_values = true)]
     idle_timeout: Duration,
-    /// How long requests under way have at the end.
+    /// How long requests in flight may take after a shutdown signal.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = value::duration, allow_hyphen_values = true)]
     drain: Duration,
-    /// What the fences check. A directory keeps the kind it was made with.
+    /// What the fences check. A directory keeps the mode it was created with.
     #[arg(long, value_name = "KIND", default_value = "claim")]
-    fence: Fence,
+    fence: FenceMode,
     #[command(flatten)]
     network: NetworkArgs,
     #[command(flatten)]
-    jump: Jump,
+    jump: JumpArgs,
 }
 
 /// A number of bytes.
@@ -109,7 +108,7 @@ fn bytes() -> clap::builder::RangedU64ValueParser<u64> {
     clap::value_parser!(u64).range(1..=Policy::MAX_BYTES as u64)
 }
 
-/// A time that something may take: never none at all.
+/// A time limit, which cannot be zero.
 fn time(text: &str) -> Result<Duration, String> {
     let given = value::duration(text)?;
     if (Duration::from_millis(1)..=Policy::MAX).contains(&given) {
@@ -133,12 +132,12 @@ impl GatewayArgs {
     }
 
     fn upstream(&self) -> Result<Upstream, Failure> {
-        let times = Times {
+        let timeouts = Timeouts {
             connect: self.connect_timeout,
             answer: self.answer_timeout,
             idle: self.idle_timeout,
         };
-        Upstream::new(&self.upstream, times).map_err(wrong)
+        Upstream::new(&self.upstream, timeouts).map_err(wrong)
     }
 
     fn policy(&self) -> Result<Policy, Failure> {
@@ -154,7 +153,7 @@ impl GatewayArgs {
             tokenless,
             request_time: self.request_timeout,
             flight: self.write_timeout,
-            // The parser lets nothing larger than a usize through.
+            // The parser accepts nothing larger than a usize.
             request_bytes: self.request_bytes as usize,
             answer_bytes: self.answer_bytes as usize,
             held_bytes: self.held_bytes as usize,
@@ -177,7 +176,7 @@ pub(super) fn gateway(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
         .enable_all()
         .build()?;
     let served = runtime.block_on(serve(args, out));
-    // Writes that still run are not waited for here: the drain was their time.
+    // Writes that are still running are not waited for: the drain gave them time.
     runtime.shutdown_background();
     served
 }
@@ -192,7 +191,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     if !args.expect_marks {
         exposure::private_directory(&args.data)?;
     }
-    let folder = Folder::open(
+    let directory = Directory::open(
         &args.data,
         args.jump.bound(args.fence.rule()),
         args.expect_marks,
@@ -200,12 +199,12 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     .map_err(|error| failed(format!("cannot open {}: {error}", args.data.display())))?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    announce(args, &ports, folder.start(), out)?;
+    announce(args, &ports, directory.start(), out)?;
     exposure::warn_of_directory(&args.data);
     exposure::warn_of_address("--listen", args.listen, "send requests to the upstream");
     exposure::warn_of_address("--admin", args.admin, "read which resources are fenced");
     let gateway = Gateway {
-        folder,
+        directory,
         routes,
         upstream,
         policy,
@@ -264,7 +263,7 @@ fn announce(args: &GatewayArgs, ports: &Ports, start: Start, out: Out) -> Result
     out.text(&facts(out, &rows))?;
     if settling {
         out.text(&format!(
-            "\n  the last one did not end cleanly: higher tokens wait for {:?}",
+            "\n  the last run did not end cleanly: higher tokens wait for {:?}",
             args.settle
         ))?;
     }

@@ -1,4 +1,4 @@
-//! `acquire`, `renew` and `release`: grants that no guard of ours keeps.
+//! `acquire`, `renew` and `release`: grants without a guard of ours.
 
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::{
@@ -8,14 +8,14 @@ use palisade_core::GrantRef;
 use palisade_proto::Code;
 use serde_json::json;
 
-use super::args::{AcquireArgs, Grant, ReleaseArgs, RenewArgs, Wish};
+use super::args::{AcquireArgs, Grant, LockArgs, ReleaseArgs, RenewArgs};
 use super::failure::{Failure, LOST};
 use super::output::{Out, facts, millis, shell_word, wall};
 use super::secret;
 
-impl Wish {
-    /// The same wish in the client's terms.
-    pub(crate) fn ask(&self, client: &Client) -> LockRequest {
+impl LockArgs {
+    /// The request as the client library takes it.
+    pub(crate) fn request(&self, client: &Client) -> LockRequest {
         let mut request = client.lock(&self.lock);
         request = request.ttl(self.ttl.span().to_duration()).wait(self.wait());
         if let Some(id) = &self.client_id {
@@ -29,11 +29,11 @@ impl Wish {
 }
 
 pub(super) async fn acquire(args: &AcquireArgs, out: Out) -> Result<(), Failure> {
-    let url = &args.wish.connection.authority;
-    let client = args.wish.connection.open(Options::default()).await?;
+    let url = &args.lock_args.connection.authority;
+    let client = args.lock_args.connection.open(Options::default()).await?;
     let lease = args
-        .wish
-        .ask(&client)
+        .lock_args
+        .request(&client)
         .acquire()
         .await
         .map_err(|error| Failure::of(&error, url))?;
@@ -48,18 +48,18 @@ pub(super) async fn acquire(args: &AcquireArgs, out: Out) -> Result<(), Failure>
         out.text(&text)
     };
     if printed.is_err() {
-        // Nobody read the secret, so nobody could ever release it.
+        // Nobody read the secret, so nobody could ever release the lock.
         let _ = lease.release().await;
         return printed;
     }
-    // From here on it belongs to whoever reads what was printed.
+    // From here on the grant belongs to the reader of the output.
     let _ = lease.detach();
     Ok(())
 }
 
 /// The local deadline in milliseconds on CLOCK_BOOTTIME, rounded down.
 fn deadline_ms(lease: &Lease) -> u64 {
-    // The clock first: read later it would move the deadline out.
+    // Read the clock first: a later reading would postpone the deadline.
     let now = BootClock.now();
     now.after(lease.remaining().into()).as_nanos() / 1_000_000
 }
@@ -91,7 +91,7 @@ fn export(lease: &Lease, url: &str) -> String {
     ];
     let lines = lines
         .into_iter()
-        // An address with a password stays where it came from.
+        // Does not export an address with a password.
         .filter(|(name, value)| *name != "PALISADE_AUTHORITY" || without_secrets(value) == *value)
         .map(|(name, value)| format!("export {name}={}", shell_word(&value)));
     lines.collect::<Vec<_>>().join("\n")
@@ -127,7 +127,7 @@ fn describe(lease: &Lease, url: &str, out: Out) -> String {
         ("client id", lease.client_id().to_string()),
     ];
     let head = format!(
-        "{} is held; nothing renews it but `palisade renew`",
+        "{} is held; only `palisade renew` renews it",
         out.strong(lease.lock())
     );
     format!("{head}\n{}", facts(out, &rows))
@@ -195,17 +195,17 @@ pub(super) async fn release(args: &ReleaseArgs, out: Out) -> Result<(), Failure>
             .value(&json!({"resource_id": lock, "released": true, "already_released": already}));
     }
     let how = if already {
-        "had been released already"
+        "was already released"
     } else {
         "is released"
     };
     out.text(&format!("{} {how}", out.strong(lock)))
 }
 
-/// The grant is over, and the authority remembers how it ended.
+/// The failure for a grant that has ended in this way.
 pub(super) fn over(lock: &str, how: Ending) -> Failure {
     let (code, what) = match how {
-        Ending::Released => (Code::NotHeld, "was released before"),
+        Ending::Released => (Code::NotHeld, "was already released"),
         Ending::Expired => (Code::Expired, "was lost: its lease expired"),
         Ending::Revoked => (Code::Revoked, "was lost: an operator took it"),
         Ending::Superseded => (
@@ -222,7 +222,7 @@ pub(super) fn not_held(lock: &str) -> Failure {
     Failure::new(
         LOST,
         Code::NotHeld.name(),
-        format!("{lock} is not held as named"),
+        format!("{lock} is not held by the named grant"),
     )
     .hint(hint)
 }

@@ -1,6 +1,6 @@
-//! Texts of the help, which is also what the man pages say.
+//! Help texts, also used for the man pages.
 
-/// What Palisade says first, everywhere a person starts reading.
+/// The first thing that a reader sees.
 pub(super) const FIRST: &str = "No lock service can stop two processes from both believing they hold a lock. \
 The lease saves work; the fence keeps data safe.
 
@@ -13,14 +13,14 @@ pub(super) const OVERVIEW: &str = "\
 Examples:
   palisade serve                                   a lock server on 127.0.0.1:7420
   palisade run nightly -- ./backup.sh              one at a time, on all machines
-  palisade run -n nightly -- ./backup.sh           … or not at all, if somebody is at it
+  palisade run -n nightly -- ./backup.sh           … or not at all if it is already running
   eval \"$(palisade acquire orders --ttl 30s --export)\"
   palisade ls; palisade show orders; palisade watch
 
 Exit status:
   0          it worked
   2          the command line is wrong (125 for `run`)
-  123        the lock was lost, or is not held as named
+  123        the lock was lost, or is not held by the named grant
   124        the lock was not acquired in time
   125        palisade failed: no server, no answer, a defect
   126, 127   `run` could not execute, or not find, the command
@@ -35,16 +35,16 @@ pub(super) const RUN: &str = "\
 Holds LOCK while a command runs.
 
 The command runs directly, without a shell, in its own process group. The lease is renewed in the \
-background. If it cannot be renewed, the whole group gets SIGTERM a grace before the local deadline and \
-SIGKILL at the deadline, so that nothing of it is alive when somebody else can be granted the lock. The \
+background. If renewal fails, the whole group gets SIGTERM one grace period before the local deadline and \
+SIGKILL at the deadline, so that no process of it is alive when another client can be granted the lock. The \
 deadline is counted from before the last acknowledged renewal was sent, on a clock that counts suspend. If \
-the server says that the lease is gone, SIGTERM comes at once, and SIGKILL after the grace.
+the server says that the lease is gone, SIGTERM is sent at once, and SIGKILL after the grace.
 
-When the command has ended, what is left of its group is ended too (SIGTERM, after the grace SIGKILL); only \
-then the lock is released. If palisade itself is killed, the command dies with it. Only the fence at the \
-resource refuses a write that is already under way: pass it $PALISADE_FENCING_TOKEN.
+When the command has ended, the rest of its group is ended too (SIGTERM, and SIGKILL after the grace); only \
+then is the lock released. If palisade itself is killed, the command dies with it. Only the fence at the \
+resource can reject a write that is already in flight: pass it $PALISADE_FENCING_TOKEN.
 
-A process that leaves the group (a daemon) is found and ended too, but not if palisade itself was \
+A process that leaves the group (a daemon) is found and ended too, unless palisade itself was \
 killed with SIGKILL. A set-user-id command keeps running if both palisade and its watchdog are killed.";
 
 pub(super) const RUN_AFTER: &str = "\
@@ -55,21 +55,21 @@ The command's environment:
   PALISADE_AUTHORITY_ID   which authority that is; fences are bound to it
   PALISADE_DEADLINE_MS    the local deadline when the command started, in milliseconds on
                           CLOCK_BOOTTIME; it moves on with every renewal
-  Of the other variables PALISADE_… only PALISADE_LOG is passed on: the others may be secrets.
-The hook of --on-lost gets the same, and PALISADE_LOST_REASON: a code such as expired or not_held.
+  Of the other PALISADE_… variables only PALISADE_LOG is passed on: the others may be secrets.
+The --on-lost hook gets the same, and PALISADE_LOST_REASON: a code such as expired or not_held.
 
 Signals:
-  TERM, INT, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the group; what was
-  ignored at the start stays ignored. With a terminal, the group gets the foreground, so that
-  ctrl-C, ctrl-Z and interactive programs work. A job that is stopped is not renewed for ever:
-  with palisade stopped as well, the lease ends and the job is killed.
+  TERM, INT, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT are passed on to the group. Signals that
+  were ignored at the start stay ignored. On a terminal, the group runs in the foreground, so that
+  ctrl-C, ctrl-Z and interactive programs work. While palisade is stopped together with its job,
+  nothing renews the lease: it expires, and the job is killed.
 
 Exit status:
   the command's, or 128 + n if signal n ended it
-  122   the command was ended because its --timeout was over
-  123   the lock was lost; everything of the job is dead
+  122   the command was ended because its --timeout had passed
+  123   the lock was lost; every process of the job is dead
   124   the lock was not acquired in time; -E CODE chooses another status
-  125   palisade failed (also: the command line is wrong)
+  125   palisade failed (or the command line is wrong)
   126   the command was found but cannot be executed
   127   the command was not found
 
@@ -79,11 +79,11 @@ Examples:
   palisade run primary --ttl 10s --grace 3s --on-lost 'logger lost $PALISADE_LOCK' -- ./serve";
 
 pub(super) const ACQUIRE: &str = "\
-Acquires LOCK and leaves it to you: nothing renews it.
+Acquires LOCK and leaves it to you: nothing renews it automatically.
 
 No lock service can stop two processes from both believing they hold a lock. The lease saves work; the \
-fence keeps data safe. Prefer `palisade run`, which renews, and ends the job before somebody else can hold \
-the lock.";
+fence keeps data safe. Prefer `palisade run`, which renews the lease and ends the job before another client \
+can hold the lock.";
 
 pub(super) const ACQUIRE_AFTER: &str = "\
 Exit status: 0 acquired, 124 not acquired in time, 125 palisade failed, 2 wrong command line
@@ -94,7 +94,7 @@ Examples:
   palisade acquire orders -n --json";
 
 pub(super) const RENEW_AFTER: &str = "\
-The secret comes from PALISADE_LOCK_TOKEN or --lock-token-file, never from a flag.
+The secret comes from PALISADE_LOCK_TOKEN or --lock-token-file, never from the command line.
 
 Exit status: 0 renewed, 123 the lock was lost, 125 palisade failed, 2 wrong command line
 
@@ -104,9 +104,9 @@ Examples:
   pass show orders | palisade renew orders --lock-token-file -";
 
 pub(super) const RELEASE_AFTER: &str = "\
-The secret comes from PALISADE_LOCK_TOKEN or --lock-token-file, never from a flag. Releasing again is no error.
+The secret comes from PALISADE_LOCK_TOKEN or --lock-token-file, never from the command line. Releasing again is no error.
 
-Exit status: 0 released, 123 the lock had been lost before, 125 palisade failed, 2 wrong command line
+Exit status: 0 released, 123 the lock was already lost, 125 palisade failed, 2 wrong command line
 
 Examples:
   palisade release
@@ -115,9 +115,9 @@ Examples:
 pub(super) const BREAK: &str = "\
 Takes LOCK from its holder.
 
-The holder may still believe that it holds the lock; its fence refuses it once the next holder has \
+The holder may still believe that it holds the lock; its fence rejects it once the next holder has \
 claimed. Without a fence, make sure yourself that it has stopped. --token is the fencing token that \
-`palisade show LOCK` tells: proof that you looked, and it breaks no later grant.";
+`palisade show LOCK` prints: it proves that you looked, and it protects later grants.";
 
 pub(super) const BREAK_AFTER: &str = "\
 Exit status: 0 revoked, 123 not held with this token (look again), 125 palisade failed
@@ -131,7 +131,7 @@ Examples:
   palisade ls orders/ --json | jq -r .resource_id";
 
 pub(super) const WATCH_AFTER: &str = "\
-It is news, not proof: a holder learns from its own deadline, not from an event.
+Events are news, not proof: a holder relies on its own deadline, not on an event.
 
 Example:
   palisade watch orders/ --json";
@@ -140,21 +140,21 @@ pub(super) const SERVE_AFTER: &str = "\
 Examples:
   palisade serve
   palisade serve --listen 0.0.0.0:7420 --data /var/lib/palisade
-  palisade serve --clock manual --listen 127.0.0.1:0     # for your tests: time moves when told";
+  palisade serve --clock manual --listen 127.0.0.1:0     # for your tests: time moves only on request";
 
 pub(super) const RESTORE: &str = "\
-Makes a new authority directory from a backup.
+Creates a new authority directory from a backup.
 
-Tokens were issued after the backup was made; the counter leaps by 2^44 so that none of them repeats, and \
-farther with each millisecond of the wall clock, so that the tokens of an earlier restore do not either. \
+The old server may have issued tokens after the backup. So the counter leaps by 2^44, and farther with each \
+millisecond of the wall clock: no token of the old server or of an earlier restore repeats. \
 Make sure that the old server never runs again.
 
-With --in-place the directory itself begins a new life, with all that is in it. That is the way on when a server \
+With --in-place the directory itself becomes a new incarnation and keeps its contents. Use it when a server \
 refuses its directory because the files were touched (chown, chmod) or an older copy was put back.";
 
 pub(super) const STORE_AFTER: &str = "\
-A process of its own that never talks to a lock server: it knows tokens only from its callers, and \
-refuses the late ones.
+A separate process that never talks to a lock server: it knows tokens only from its callers, and \
+rejects the late ones.
 
 Examples:
   palisade store
@@ -163,16 +163,16 @@ Examples:
 pub(super) const GATEWAY: &str = "\
 Puts a fence in front of an HTTP API.
 
-Requests with other methods than GET, HEAD and OPTIONS must carry the fencing token of their \
+Requests with methods other than GET, HEAD and OPTIONS must carry the fencing token of their \
 holder's grant in X-Fencing-Token (and may carry X-Fencing-Lock, X-Fencing-Authority, X-Fencing-Sequence). \
-A late one is answered 412 and never reaches the API. A GET with a token claims before it reads.
+A late request gets 412 and never reaches the API. A GET with a token claims before it reads.
 
-When a claim is answered, no older write is under way at the API. Where the end of a write was not seen \
-(a time-out, a lost connection, an answer that may be a proxy's, a crash of this gateway), that holds if the \
-API ends it within --settle.
+When a claim is answered, no older write is in flight at the API. If the gateway did not see the end of a write \
+(a time-out, a lost connection, an answer that may come from a proxy, a crash of the gateway), this holds only \
+if the API ends the write within --settle.
 
-One name has one spelling: a placeholder of a route takes the one in which its type writes a value. Bodies \
-of reads, overrides of the method and ambiguous paths are refused.";
+Every name has one spelling: a route's placeholder accepts only the canonical form of its type. Reads with \
+bodies, method overrides and ambiguous paths are refused.";
 
 pub(super) const GATEWAY_AFTER: &str = "\
 Examples:
@@ -183,9 +183,9 @@ Examples:
   curl http://127.0.0.1:7423/v1/fences";
 
 pub(super) const DEMO_AFTER: &str = "\
-A holder is stopped past the end of its lease, another takes over, the first one wakes up and writes. \
+A holder is stopped past the end of its lease, another client takes over, the first one wakes up and writes. \
 Three acts: without a fence (data corrupted), with the textbook fence (an acknowledged update lost), with \
-the claim fence (nothing lost). Real processes; the picture is drawn from what happened.
+the claim fence (nothing lost). The processes are real; the picture shows what happened.
 
 Examples:
   palisade demo

@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 use super::Cli;
 use super::output::colour_is_wanted;
 
-/// A server logs what it does; other commands only what went wrong, unless asked.
+/// A server logs what it does; other commands log only problems, unless asked for more.
 pub(super) fn start(cli: &Cli) {
     let level = match (cli.command.is_server(), cli.verbose) {
         (false, 0) => "error",
@@ -15,14 +15,14 @@ pub(super) fn start(cli: &Cli) {
         (true, 1) | (false, 2) => "debug",
         _ => "trace",
     };
-    // What libraries have to say helps only whoever asks for it by name.
+    // Logs of libraries appear only if their target is named.
     let ours = || EnvFilter::new(format!("error,palisade={level}"));
     let filter = EnvFilter::try_from_env("PALISADE_LOG").unwrap_or_else(|_| ours());
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal() && colour_is_wanted())
         .with_writer(io::stderr);
-    // Only the first subscriber of a process counts, and this is it.
+    // This is the first and only subscriber of the process.
     let _ = if cli.json {
         logs.json().try_init()
     } else {

@@ -1,7 +1,7 @@
-//! The command line: what can be typed, what is printed, and with which status the program ends.
+//! The command line: arguments, output and exit statuses.
 //!
 //! ```text
-//!   arguments → Cli (clap; values are checked while they are read) → one function a command → Out
+//!   arguments → Cli (clap checks the values while parsing) → one function for each command → Out
 //!                                                                 ↘ Failure: status, code, message, hint
 //! ```
 
@@ -13,8 +13,8 @@ mod fence;
 mod gateway;
 mod grant;
 mod help;
+mod inspect;
 mod logs;
-mod look;
 mod network;
 mod operator;
 mod output;
@@ -31,7 +31,7 @@ use palisade_client::{Client, Options};
 
 use args::Connection;
 
-pub(crate) use args::{RunArgs, Wish};
+pub(crate) use args::{LockArgs, RunArgs};
 pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
 pub(crate) use output::{Out, millis, wall};
 
@@ -47,10 +47,10 @@ pub(crate) use output::{Out, millis, wall};
     max_term_width = 100
 )]
 pub(crate) struct Cli {
-    /// Print JSON, one value a line; errors too, on standard error.
+    /// Print JSON, one value per line; errors too, on standard error.
     #[arg(long, global = true)]
     json: bool,
-    /// Log more, to standard error; twice for even more.
+    /// Log more to standard error; repeat for even more.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
     #[command(subcommand)]
@@ -68,20 +68,20 @@ enum Command {
     /// Acquire a lock and leave it to you
     #[command(long_about = help::ACQUIRE)]
     Acquire(Box<args::AcquireArgs>),
-    /// Make a lease last its full time again
+    /// Renew a lease for its full time
     Renew(args::RenewArgs),
-    /// Give a lock up
+    /// Release a lock
     Release(args::ReleaseArgs),
     /// List the locks that are held
     Ls(args::LsArgs),
     /// Show who holds a lock
     Show(args::ShowArgs),
-    /// Print what happens to locks, as it happens
+    /// Print events of locks as they happen
     Watch(args::WatchArgs),
     /// Take a lock from its holder
     #[command(long_about = help::BREAK)]
     Break(args::BreakArgs),
-    /// Install, look at and re-arm the fences of resources
+    /// Install, inspect and re-arm the fences of resources
     #[command(subcommand)]
     Fence(fence::FenceCommand),
     /// Run the fenced store
@@ -95,9 +95,9 @@ enum Command {
     Worker(demo::WorkerArgs),
     /// Measure a lock server
     Bench(Box<bench::BenchArgs>),
-    /// Copy an authority's directory, whether its server runs or not
+    /// Copy an authority's directory, whether or not its server is running
     Backup(operator::BackupArgs),
-    /// Make a new authority directory from a backup
+    /// Create a new authority directory from a backup
     #[command(long_about = help::RESTORE)]
     Restore(operator::RestoreArgs),
     /// Print completions for a shell
@@ -106,7 +106,7 @@ enum Command {
     Man(args::ManArgs),
 }
 
-/// Reads the command line and does what it says.
+/// Parses the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -124,7 +124,7 @@ pub(crate) fn main() -> ExitCode {
 }
 
 impl Command {
-    /// Does it; the status is that of a job, or 0.
+    /// Runs the command; the status is that of the job, or 0.
     fn carry_out(self, out: Out) -> Result<u8, Failure> {
         if self.is_server() || matches!(self, Command::Bench(_)) {
             crate::small_pages();
@@ -135,10 +135,10 @@ impl Command {
             Command::Acquire(args) => wait_for(grant::acquire(&args, out)),
             Command::Renew(args) => wait_for(grant::renew(&args, out)),
             Command::Release(args) => wait_for(grant::release(&args, out)),
-            Command::Ls(args) => wait_for(look::ls(&args, out)),
-            Command::Show(args) => wait_for(look::show(&args, out)),
-            Command::Watch(args) => wait_for(look::watch(&args, out)),
-            Command::Break(args) => wait_for(look::revoke(&args, out)),
+            Command::Ls(args) => wait_for(inspect::ls(&args, out)),
+            Command::Show(args) => wait_for(inspect::show(&args, out)),
+            Command::Watch(args) => wait_for(inspect::watch(&args, out)),
+            Command::Break(args) => wait_for(inspect::revoke(&args, out)),
             Command::Fence(command) => wait_for(fence::carry_out(command, out)),
             Command::Store(args) => store::store(&args, out),
             Command::Gateway(args) => gateway::gateway(&args, out),
@@ -161,7 +161,7 @@ impl Command {
     }
 }
 
-/// Runs what a command has to wait for. One thread is enough: a client waits most of the time.
+/// Runs a future to its end. One thread is enough: a client waits most of the time.
 pub(crate) fn wait_for<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     runtime()?.block_on(work)
 }
@@ -174,7 +174,7 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 }
 
 impl Connection {
-    /// Redlock's addresses are for `palisade run` alone.
+    /// Only `palisade run` supports Redlock's addresses.
     pub(crate) fn is_redlock(&self) -> bool {
         self.authority.starts_with("redlock://")
     }
@@ -187,17 +187,17 @@ impl Connection {
         client.map_err(|error| Failure::of(&error, &self.authority))
     }
 
-    /// The same for an authority that has fencing tokens, with the client's own error.
+    /// Connects to an authority that has fencing tokens; returns the client's own error.
     pub(crate) async fn connect(&self, options: Options) -> Result<Client, palisade_client::Error> {
         Client::connect_with(&self.authority, options).await
     }
 }
 
-/// Why nothing else works on a lock without tokens.
+/// Why only `run` works with a lock that has no tokens.
 fn only_run() -> Failure {
-    let why = "redlock:// knows `palisade run` only: it has no fencing token to name a grant by (acquire, \
+    let why = "redlock:// supports `palisade run` only: it has no fencing token that names a grant (acquire, \
                renew, release, break), keeps no record of who holds a lock (show, ls) and announces \
                nothing (watch)";
     Failure::new(FAILED, "unsupported", why)
-        .hint("for all of it use an authority with tokens: one Redis primary is redis://host")
+        .hint("use an authority with tokens; for a single Redis primary: redis://host")
 }

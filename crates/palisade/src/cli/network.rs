@@ -1,4 +1,4 @@
-//! Flags of every command that listens: how many connections, and under which names.
+//! Flags of every command that listens: connection limits and host names.
 
 use axum::http::uri::Authority;
 use clap::Args;
@@ -6,28 +6,28 @@ use palisade_server::shell::{Hosts, Settings};
 
 use super::failure::Failure;
 
-/// What connections a server takes.
+/// The connections that a server accepts.
 #[derive(Args, Clone, Debug)]
 pub(super) struct NetworkArgs {
-    /// Connections at the same time, 1 – 1000000; one more is closed at once. What the limit of open files
-    /// leaves no room for is not taken, and said at the start.
+    /// How many connections may be open, 1 – 1000000; the next one is closed at once. If the limit of open files
+    /// allows fewer, the server says so when it starts.
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
-    /// Connections of one address at the same time (IPv6: of one /64). Half of all if not given.
+    /// How many connections one address may have (IPv6: one /64) [default: half of all].
     #[arg(long, value_name = "N")]
     connections_per_address: Option<u32>,
-    /// A name that this server goes by, beside localhost, its addresses and the name of the machine. May be
-    /// repeated. Requests by other names are refused, because any web page can make its own name point here.
+    /// A name of this server, besides localhost, its addresses and the machine's name. May be repeated. Requests
+    /// with other names are refused, because any web page can point its own name here.
     #[arg(long = "allow-host", value_name = "NAME", value_parser = host)]
     allow_hosts: Vec<String>,
 }
 
-/// The name of a host, without a port.
+/// A host name without a port.
 fn host(text: &str) -> Result<String, String> {
     let named = text.parse::<Authority>().ok();
     match named.filter(|authority| authority.host() == text && !text.starts_with('[')) {
         Some(_) => Ok(text.to_owned()),
-        None => Err("write the name of a host alone, for example locks.example.org".to_owned()),
+        None => Err("write only a host name, for example locks.example.org".to_owned()),
     }
 }
 
@@ -37,7 +37,7 @@ impl NetworkArgs {
         Hosts::Named(self.allow_hosts.clone())
     }
 
-    /// The settings with what was given on the command line.
+    /// Applies the flags to the settings.
     pub(super) fn bounds(&self, settings: Settings) -> Result<Settings, Failure> {
         let settings = Settings {
             connections: self.connections.unwrap_or(settings.connections),

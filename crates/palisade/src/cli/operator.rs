@@ -1,4 +1,4 @@
-//! What can be typed: the commands of who runs a server, and the way from there to the server.
+//! The commands for server operators: `serve`, `backup` and `restore`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub(crate) struct ServeArgs {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7420", value_parser = value::listen)]
     listen: SocketAddr,
-    /// The directory of the authority; made if it is not there.
+    /// The directory of the authority; created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "./palisade-data", value_hint = ValueHint::DirPath)]
     data: PathBuf,
     /// The shortest lease granted.
@@ -31,8 +31,8 @@ pub(crate) struct ServeArgs {
     /// The longest lease granted.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = value::ttl, allow_hyphen_values = true)]
     max_ttl: Ttl,
-    /// Whether time passes by itself. A manual clock moves only when told (POST /v1/clock/advance):
-    /// for tests, never for locks that matter.
+    /// Whether time passes by itself. A manual clock moves only on request (POST /v1/clock/advance): for tests,
+    /// never for locks that matter.
     #[arg(long, value_name = "KIND", default_value = "system")]
     clock: ClockKind,
     #[command(flatten)]
@@ -48,10 +48,10 @@ enum ClockKind {
 /// `palisade backup`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BackupArgs {
-    /// The new directory to copy to.
+    /// The new directory to create.
     #[arg(value_name = "TO", value_hint = ValueHint::DirPath)]
     to: PathBuf,
-    /// The directory of the authority, whether its server runs or not.
+    /// The directory of the authority, whether or not its server is running.
     #[arg(long, value_name = "DIR", default_value = "./palisade-data", value_hint = ValueHint::DirPath)]
     data: PathBuf,
 }
@@ -59,14 +59,14 @@ pub(crate) struct BackupArgs {
 /// `palisade restore`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RestoreArgs {
-    /// The backup; with --in-place the directory itself.
+    /// The backup; with --in-place, the directory itself.
     #[arg(value_name = "BACKUP", value_hint = ValueHint::DirPath)]
     backup: PathBuf,
-    /// Begin a new life in the directory itself, with all that is there: when its files were touched
+    /// Start a new incarnation in the directory itself, keeping its contents: for files that were touched
     /// (chown, chmod) or replaced by an older copy.
     #[arg(long, conflicts_with = "data")]
     in_place: bool,
-    /// The new directory to make.
+    /// The new directory to create.
     #[arg(long, value_name = "DIR", default_value = "./palisade-data", value_hint = ValueHint::DirPath)]
     data: PathBuf,
 }
@@ -89,7 +89,7 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
         limits: Limits {
             min_ttl: args.min_ttl,
             max_ttl: args.max_ttl,
-            // Half of the memory: what waits, what is remembered and what is in flight need the rest.
+            // Half of the memory: queues, remembered answers and requests in flight need the rest.
             locks: limits::locks_in(memory::of_this_machine() / 2),
             ..Limits::DEFAULT
         },
@@ -122,7 +122,7 @@ pub(super) fn restore(args: &RestoreArgs, out: Out) -> Result<(), Failure> {
     };
     let restored = if args.in_place {
         match durable::restore_in_place(data) {
-            // It may be the other kind of directory.
+            // It may be a store's directory.
             Err(durable::Error::Replay(error)) => {
                 return store_in_place(data, out).map_err(|_| failed(error));
             }
@@ -160,7 +160,7 @@ pub(super) fn restore(args: &RestoreArgs, out: Out) -> Result<(), Failure> {
     ))
 }
 
-/// A store has no counter to leap: its fences are as old as what was there.
+/// A store has no counter to advance: its fences are as old as its files.
 fn store_in_place(data: &Path, out: Out) -> Result<(), Failure> {
     let resources = store::restore_in_place(data).map_err(failed)?;
     if out.json {

@@ -1,4 +1,4 @@
-//! What is printed: calm text for people, JSON lines for programs.
+//! Output: plain text for people, JSON lines for programs.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::failure::Failure;
 
-/// Where results go.
+/// How results are printed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
     /// One JSON value a line.
@@ -24,12 +24,12 @@ impl Out {
         }
     }
 
-    /// Without warnings and notes.
+    /// The same output without warnings and notes.
     pub(crate) fn quiet(self, quiet: bool) -> Out {
         Out { quiet, ..self }
     }
 
-    /// Prints text for people. A reader that has gone away (`| head`) is no failure.
+    /// Prints text for people. A reader that stopped reading (`| head`) is not a failure.
     pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
         write(text)
     }
@@ -41,12 +41,12 @@ impl Out {
         write(&line)
     }
 
-    /// The word that matters most in a line.
+    /// Emphasises the most important word of a line.
     pub(crate) fn strong(self, text: &str) -> String {
         self.style("1", text)
     }
 
-    /// What can be skipped.
+    /// Dims what a reader can skip.
     pub(crate) fn faint(self, text: &str) -> String {
         self.style("2", text)
     }
@@ -59,7 +59,7 @@ impl Out {
         }
     }
 
-    /// Prints what must not be overlooked although the program goes on, to standard error.
+    /// Prints a warning to standard error; the program goes on.
     pub(crate) fn warning(self, message: &str) {
         if self.quiet {
             return;
@@ -72,7 +72,7 @@ impl Out {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// Tells somebody who sits at a terminal what goes on; elsewhere it is a line of the log.
+    /// Prints a progress note if standard error is a terminal; otherwise logs it.
     pub(crate) fn note(self, message: &str) {
         if io::stderr().is_terminal() && !self.json && !self.quiet {
             let _ = writeln!(io::stderr(), "palisade: {message}");
@@ -88,7 +88,7 @@ impl Out {
         } else {
             failure.to_text()
         };
-        // Nobody is left to tell if this fails.
+        // If this fails, nobody is reading.
         let _ = writeln!(io::stderr(), "{text}");
     }
 }
@@ -107,7 +107,7 @@ fn write(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Names and what they are, below each other.
+/// Names and values in aligned columns.
 pub(crate) fn facts(out: Out, rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines = rows.iter().map(|(name, value)| {
@@ -117,7 +117,7 @@ pub(crate) fn facts(out: Out, rows: &[(&str, String)]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A table whose columns are as wide as they must be; numbers stand to the right.
+/// A table whose columns are as wide as their contents; numbers are right-aligned.
 pub(crate) fn table<const N: usize>(
     out: Out,
     head: [&str; N],
@@ -144,7 +144,7 @@ pub(crate) fn table<const N: usize>(
     lines.join("\n")
 }
 
-/// A length of time for people: tenths below ten seconds, and no unit left out below days.
+/// A duration for people: tenths below ten seconds, whole units above.
 pub(crate) fn millis(millis: u64) -> String {
     let seconds = millis / 1_000;
     let (hours, minutes, rest) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
@@ -157,7 +157,7 @@ pub(crate) fn millis(millis: u64) -> String {
     }
 }
 
-/// The authority's wall clock, as RFC 3339 in UTC. It is printed and decides nothing.
+/// The authority's wall clock as RFC 3339 in UTC. It is only printed; no decision uses it.
 pub(crate) fn wall(at: palisade_core::WallTime) -> String {
     let millis = i64::try_from(at.0).unwrap_or(i64::MAX);
     match jiff::Timestamp::from_millisecond(millis) {
@@ -166,12 +166,12 @@ pub(crate) fn wall(at: palisade_core::WallTime) -> String {
     }
 }
 
-/// This machine's wall clock, in the same form.
+/// This machine's wall clock in the same form.
 pub(crate) fn now() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
 
-/// Text as one word of a shell.
+/// Quotes text as one shell word.
 pub(crate) fn shell_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_below_each_other() {
+    fn columns_are_aligned() {
         let rows = [
             ["a".to_owned(), "7".to_owned()],
             ["longer".to_owned(), "1234".to_owned()],
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_time_are_short() {
+    fn durations_print_short() {
         for (given, text) in [
             (999, "999 ms"),
             (4_210, "4.2 s"),

@@ -1,5 +1,5 @@
-//! The lease's secret key: from the environment, a file or standard input, never from a flag, where
-//! every user of the machine could read it in the list of processes.
+//! The lease's secret key: from the environment, a file or standard input. Never from a flag, because every
+//! user of the machine can read flags in the process list.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use palisade_core::LeaseKey;
 
 use super::failure::Failure;
 
-/// What holds it.
+/// The environment variable of the key.
 pub(crate) const VARIABLE: &str = "PALISADE_LOCK_TOKEN";
 
 /// Reads the key.
@@ -19,7 +19,7 @@ pub(super) fn lock_token(file: Option<&Path>) -> Result<LeaseKey, Failure> {
         Some(path) => (open(path)?, path.display().to_string()),
         None => (variable()?, VARIABLE.to_owned()),
     };
-    // The text is not repeated: it may be a secret of another kind.
+    // Does not repeat the text: it may be another secret.
     LeaseKey::from_hex(text.trim()).map_err(|invalid| Failure::usage(format!("{from}: {invalid}")))
 }
 
@@ -47,7 +47,7 @@ fn open(path: &Path) -> Result<String, Failure> {
     read(file)
 }
 
-/// A key has 32 digits; what is endless is not one.
+/// Reads at most a few bytes: a key has 32 digits, and the input may be endless.
 fn read(from: impl Read) -> Result<String, Failure> {
     let mut text = String::new();
     let read = from.take(4_096).read_to_string(&mut text);

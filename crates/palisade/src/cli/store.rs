@@ -1,4 +1,4 @@
-//! `palisade store`: from the command line to the fenced store.
+//! The command line of `palisade store`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,32 +28,32 @@ pub(crate) struct StoreArgs {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7421", value_parser = value::listen)]
     listen: SocketAddr,
-    /// The directory of the store; made if it is not there.
+    /// The directory of the store; created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "./palisade-store", value_hint = ValueHint::DirPath)]
     data: PathBuf,
-    /// What the fences check. A directory keeps the kind it was made with.
+    /// What the fences check. A directory keeps the mode it was created with.
     #[arg(long, value_name = "KIND", default_value = "claim")]
-    fence: Fence,
+    fence: FenceMode,
     /// For comparison only: no check at all. CORRUPTS DATA as soon as a holder is late.
     #[arg(long, conflicts_with = "fence")]
     danger_unfenced: bool,
     #[command(flatten)]
     network: NetworkArgs,
     #[command(flatten)]
-    jump: Jump,
+    jump: JumpArgs,
 }
 
-/// How far a fence believes a token (rule F10).
+/// The largest step of tokens that a fence accepts (rule F10).
 #[derive(Args, Clone, Copy, Debug)]
-pub(super) struct Jump {
-    /// How far a token may be above the highest that its resource has seen: what one restore of the lock
-    /// server leaps, by default. If a resource missed several restores, as many times that.
+pub(super) struct JumpArgs {
+    /// How far a token may be above the highest that its resource has seen. The default covers one restore of
+    /// the lock server; if a resource missed several restores, multiply by their number.
     #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_MAX_JUMP, allow_hyphen_values = true,
           value_parser = clap::value_parser!(u64).range(1..=Token::MAX.get()))]
     max_jump: u64,
 }
 
-impl Jump {
+impl JumpArgs {
     pub(super) const fn bound(self, rule: Rule) -> Rule {
         Rule {
             max_jump: Some(self.max_jump),
@@ -63,21 +63,21 @@ impl Jump {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Fence {
-    /// Every operation with a token checks and raises; the one to use
+pub(super) enum FenceMode {
+    /// Every operation with a token checks it and raises the fence; recommended
     Claim,
-    /// The same with one write per grant, for records that are published once
+    /// Like claim, with one write per grant, for records that are published once
     Strict,
-    /// For comparison only: checks on writes alone. LOSES ACKNOWLEDGED UPDATES
+    /// For comparison only: checks only writes. LOSES ACKNOWLEDGED UPDATES
     Textbook,
 }
 
-impl Fence {
+impl FenceMode {
     pub(super) const fn rule(self) -> Rule {
         let mode = match self {
-            Fence::Claim => Mode::Claim,
-            Fence::Strict => Mode::Strict,
-            Fence::Textbook => Mode::Textbook,
+            FenceMode::Claim => Mode::Claim,
+            FenceMode::Strict => Mode::Strict,
+            FenceMode::Textbook => Mode::Textbook,
         };
         Rule {
             mode,
@@ -108,7 +108,7 @@ pub(super) fn store(args: &StoreArgs, out: Out) -> Result<(), Failure> {
 
 async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     serve::survive_file_size_limit()?;
-    // The port first, so that two stores on one port do not get as far as the directory.
+    // Take the port first, so that a second store on the same port never opens the directory.
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         failed(
             Code::Internal,
@@ -173,7 +173,7 @@ fn announce(args: &StoreArgs, at: SocketAddr, out: Out) -> Result<(), Failure> {
     fence_warning(args.rule().mode, out)
 }
 
-/// What must be said about a fence that is none.
+/// Warns of a mode that does not protect data.
 pub(super) fn fence_warning(mode: Mode, out: Out) -> Result<(), Failure> {
     match mode {
         Mode::Textbook => {

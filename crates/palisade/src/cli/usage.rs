@@ -1,4 +1,4 @@
-//! Command lines that are refused.
+//! Rejected command lines.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -8,14 +8,14 @@ use clap::error::ErrorKind;
 use super::failure::{FAILED, Failure, USAGE};
 use super::output::Out;
 
-/// Says what is wrong (or prints the help that was asked for) and gives the status.
+/// Prints what is wrong (or the requested help) and returns the exit status.
 pub(super) fn refused(error: &clap::Error) -> ExitCode {
     let given: Vec<OsString> = std::env::args_os().skip(1).collect();
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
     ) {
-        // A reader that has gone away is no failure.
+        // A reader that stopped reading is not a failure.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -38,7 +38,7 @@ pub(super) fn refused(error: &clap::Error) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// clap's words without its heading, its colours and its advice.
+/// clap's message without its heading, colours and advice.
 fn plain(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
@@ -48,18 +48,18 @@ fn plain(error: &clap::Error) -> String {
         .replace("\n  ", " ")
 }
 
-/// What stands before `--` belongs to palisade.
+/// The arguments before `--`, which belong to palisade.
 fn ours(given: &[OsString]) -> impl Iterator<Item = &OsString> {
     given.iter().take_while(|argument| *argument != "--")
 }
 
-/// A wrong command line of `run` must not look like a job that ended with 2.
+/// Whether this is `run`: its usage errors must not look like a job that ended with 2.
 fn runs_a_job(given: &[OsString]) -> bool {
     let command = ours(given).find(|argument| !argument.as_encoded_bytes().starts_with(b"-"));
     command.is_some_and(|command| command == "run" || command == "lock")
 }
 
-/// `palisade run x echo hi`: a job, and nothing that says where it begins.
+/// `palisade run x echo hi`: a job without the `--` before it.
 fn lacks_the_dashes(given: &[OsString]) -> bool {
     runs_a_job(given) && ours(given).count() == given.len()
 }

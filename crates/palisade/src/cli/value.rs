@@ -1,11 +1,11 @@
-//! Values as people type them. A value out of range is refused with the range; nothing is clamped.
+//! Parsers of option values. A value out of range is an error that names the range; nothing is clamped.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use palisade_core::{LockName, Span, Token, Ttl, limits};
 
-/// A length of time: `10s`, `500ms`, `1m30s`. A zero needs no unit.
+/// A duration: `10s`, `500ms`, `1m30s`. A zero needs no unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -22,12 +22,12 @@ fn not_a_duration(text: &str) -> String {
     "not a duration; write 10s, 500ms or 1m30s".to_owned()
 }
 
-/// Where to listen: an IP address and a port.
+/// An address to listen on: an IP address and a port.
 pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| match text.rsplit_once(':') {
         Some((_, port)) if port.parse::<u16>().is_ok() => format!(
-            "not an IP address; 127.0.0.1:{port} is reached from this machine only, 0.0.0.0:{port} and [::]:{port} \
-             from every network"
+            "not an IP address; use 127.0.0.1:{port} for this machine only, 0.0.0.0:{port} or [::]:{port} \
+             for every network"
         ),
         _ => "not an IP address and a port, such as 127.0.0.1:7420".to_owned(),
     })
@@ -44,7 +44,7 @@ pub(crate) fn ttl(text: &str) -> Result<Ttl, String> {
     Ttl::from_millis(millis).map_err(|invalid| invalid.to_string())
 }
 
-/// How long to stand in a queue: up to 24 h; there is no unbounded wait.
+/// How long to wait in a queue: up to 24 h; there is no unbounded wait.
 pub(crate) fn wait(text: &str) -> Result<Duration, String> {
     let longest = limits::MAX_WAIT;
     let duration =
@@ -76,15 +76,15 @@ pub(crate) fn metadata(text: &str) -> Result<String, String> {
     short(text, limits::METADATA_BYTES)
 }
 
-/// What an operator says about a revocation.
+/// The reason for a revocation.
 pub(crate) fn reason(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
-        return Err("say why: whoever watches the lock reads it".to_owned());
+        return Err("give a reason: everyone who watches the lock sees it".to_owned());
     }
     short(text, limits::REASON_BYTES)
 }
 
-/// Who asks: 1 – 255 bytes of printable ASCII.
+/// A client id: 1 – 255 bytes of printable ASCII.
 pub(crate) fn client_id(text: &str) -> Result<String, String> {
     let client = palisade_core::ClientId::new(text).map_err(|invalid| invalid.to_string())?;
     Ok(client.as_str().to_owned())
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_people_write_them() {
+    fn durations_are_parsed_as_people_write_them() {
         for (text, millis) in [
             ("10s", 10_000),
             ("500ms", 500),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_told_what_is_missing() {
+    fn an_error_about_a_bare_number_names_the_missing_unit() {
         assert!(duration("10").unwrap_err().contains("10s"));
         assert!(duration(&"9".repeat(31)).unwrap_err().contains("unit"));
         assert!(duration("").is_err() && duration("soon").is_err() && duration("-5s").is_err());

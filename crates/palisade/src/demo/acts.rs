@@ -1,19 +1,19 @@
-//! Runs the acts one after the other. An act that did not take place as planned is run once more.
+//! Runs the acts one after the other. An act that did not follow its schedule runs once more.
 
 use tempfile::TempDir;
 
 use super::authority::reconcile;
-use super::ledger::{Note, Snapshot};
+use super::driver;
+use super::environment::Environment;
 use super::progress::Progress;
+use super::recorder::{Note, Snapshot};
 use super::report::{Report, check_and_effect};
 use super::schedule::deviation;
-use super::stage::Stage;
-use super::story;
 use super::timeline::{Act, ActName, Update};
 use super::{Error, Settings};
 
-/// Runs the acts that were asked for, then writes the pictures and prints the result.
-pub(super) async fn play_all(settings: &Settings) -> Result<(), Error> {
+/// Runs the requested acts, then writes the pictures and prints the result.
+pub(super) async fn run_all(settings: &Settings) -> Result<(), Error> {
     let progress = Progress::new(settings.json);
     // A temporary folder that only its owner can read. Dropping it removes it.
     let name = format!("palisade-demo-{}-", std::process::id());
@@ -51,12 +51,12 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Runs one act, twice if it did not take place as planned the first time. Returns whether it did in the end.
+    /// Runs one act, and once more if it did not follow its schedule. Returns whether it did in the end.
     async fn run(&mut self, act: ActName) -> Result<bool, Error> {
         for attempt in ["first", "second"] {
-            let played = self.play(act, attempt).await?;
-            let conclusive = played.verdict.incomplete.is_none();
-            self.report.played(played, self.progress);
+            let result = self.attempt(act, attempt).await?;
+            let conclusive = result.verdict.incomplete.is_none();
+            self.report.add(result, self.progress);
             if conclusive {
                 return Ok(true);
             }
@@ -67,25 +67,25 @@ impl Runner<'_> {
         Ok(false)
     }
 
-    /// Runs one act from the first process to the last; returns what was recorded.
-    async fn play(&mut self, name: ActName, attempt: &str) -> Result<Act, Error> {
+    /// Runs one act from the first process to the last; returns the records.
+    async fn attempt(&mut self, name: ActName, attempt: &str) -> Result<Act, Error> {
         let folder = self
             .folder
             .path()
             .join(format!("{}-{attempt}", name.word()));
         std::fs::create_dir(&folder)?;
-        let mut stage = Stage::build(name, self.settings.ttl, folder).await?;
-        let failed = story::play(&mut stage, self.progress).await.err();
-        // An act whose store does not answer at the end is inconclusive, too.
-        let (content, unread) = match stage.network.read_content().await {
+        let mut environment = Environment::build(name, self.settings.ttl, folder).await?;
+        let failed = driver::run(&mut environment, self.progress).await.err();
+        // If the store does not answer at the end, the act is inconclusive too.
+        let (content, unread) = match environment.network.read_content().await {
             Ok(content) => (content, None),
             Err(error) => (
                 Vec::new(),
                 Some(format!("the store could not be read: {error}")),
             ),
         };
-        self.report.processes(&stage);
-        let mut snapshot = stage.ledger.snapshot();
+        self.report.processes(&environment);
+        let mut snapshot = environment.recorder.snapshot();
         reconcile(&mut snapshot.events);
         let mut act = Act::new(name);
         act.verdict.incomplete = failed.or(unread).or_else(|| deviation(name, &snapshot));
@@ -99,7 +99,7 @@ impl Runner<'_> {
     }
 }
 
-/// The updates whose writers were told “done”, and those whose writers were told “rejected”.
+/// The updates whose writers got “done”, and those whose writers got “rejected”.
 fn updates(snapshot: &Snapshot) -> (Vec<Update>, Vec<Update>) {
     let (mut acknowledged, mut rejected) = (Vec::new(), Vec::new());
     for client in ["A", "B"] {

@@ -1,52 +1,52 @@
-//! The lock service's side of the story, as a watcher sees it.
+//! The lock service's part of an act, as a watcher sees it.
 
 use std::sync::Arc;
 
 use palisade_client::{Change, Client, Ending, Error, WatchEvent};
 
 use super::clock::ActClock;
-use super::ledger::Ledger;
+use super::recorder::Recorder;
 use super::timeline::{Event, Lease, Message, Request, RequestKind};
 use super::worker::LOCK;
 
-/// A client that watches the lock of the story.
+/// A client that watches the demo's lock.
 #[derive(Debug)]
 pub(super) struct Watcher {
     client: Client,
     clock: ActClock,
-    ledger: Arc<Ledger>,
+    recorder: Arc<Recorder>,
 }
 
 impl Watcher {
     pub(super) async fn open(
         url: &str,
         clock: ActClock,
-        ledger: Arc<Ledger>,
+        recorder: Arc<Recorder>,
     ) -> Result<Watcher, Error> {
         Ok(Watcher {
             client: Client::connect(url).await?,
             clock,
-            ledger,
+            recorder,
         })
     }
 
-    /// Records what happens to the lock from now on, for as long as the returned future is polled.
+    /// Records the lock's events from now on, for as long as the returned future is polled.
     pub(super) async fn watch(&self) -> Result<impl Future<Output = Error> + use<>, Error> {
         let mut changes = self.client.watch(LOCK).await?;
-        let (clock, ledger) = (self.clock, Arc::clone(&self.ledger));
+        let (clock, recorder) = (self.clock, Arc::clone(&self.recorder));
         Ok(async move {
             loop {
                 match changes.next().await {
                     Ok(change) => event_of(clock.now_ms(), change)
                         .into_iter()
-                        .for_each(|event| ledger.record(event)),
+                        .for_each(|event| recorder.record(event)),
                     Err(error) => return error,
                 }
             }
         })
     }
 
-    /// Waits until the lock service reports a waiter in the lock's queue, and records that as the arrival of the
+    /// Waits until the lock service reports a waiter in the lock's queue, and records this as the arrival of the
     /// client's request. Only one client asks at a time, so the waiter is this client.
     pub(super) async fn queued(&self, client: &str) -> Result<f64, Error> {
         while self.client.show(LOCK).await?.waiters == 0 {
@@ -59,7 +59,7 @@ impl Watcher {
             arrived_ms: Some(arrived_ms),
             ..Message::default()
         };
-        self.ledger.record(Event::Request(Request {
+        self.recorder.record(Event::Request(Request {
             message,
             request: RequestKind::Acquire,
             answer: None,
@@ -89,8 +89,8 @@ fn event_of(at_ms: f64, event: WatchEvent) -> Option<Event> {
     }
 }
 
-/// Combines what the watcher saw with what the clients were answered. The earlier of the two bounds when a change
-/// happened: a grant is no later than its answer, and the end of a lease no later than the next grant.
+/// Combines the watcher's records with the clients' answers. A change happened no later than the earlier of the two: a
+/// grant is no later than its answer, and the end of a lease no later than the next grant.
 pub(super) fn reconcile(events: &mut [Event]) {
     let mut answers: Vec<(RequestKind, String, f64)> = Vec::new();
     for event in events.iter() {
@@ -128,7 +128,7 @@ pub(super) fn reconcile(events: &mut [Event]) {
             _ => {}
         }
     }
-    // The lock service decided a request when what it asked for happened.
+    // The lock service decided a request when the requested change happened.
     for event in events.iter_mut() {
         if let Event::Request(Request {
             message, request, ..
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_hears_of_its_grant_before_the_watcher_bounds_grant_and_expiry() {
+    fn a_client_that_learns_of_its_grant_before_the_watcher_bounds_grant_and_expiry() {
         let lease = |at_ms, client: &str, token| Lease {
             at_ms,
             client: client.to_owned(),

@@ -1,4 +1,4 @@
-//! The one clock of an act: every process of the demo reads it, so their times compare.
+//! The clock of an act: every process of the demo reads it, so their times are comparable.
 
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_core::Timestamp;
@@ -24,12 +24,12 @@ impl ActClock {
         }
     }
 
-    /// What [`ActClock::from_nanos`] takes.
+    /// The argument for [`ActClock::from_nanos`].
     pub(super) fn as_nanos(self) -> u64 {
         self.origin.as_nanos()
     }
 
-    /// Now, as the timeline counts it.
+    /// The current time of the act.
     pub(super) fn now_ms(self) -> f64 {
         let nanos = BootClock.now().since(self.origin).as_nanos();
         // Microseconds are exact in an f64 for longer than any demo runs.

@@ -1,10 +1,10 @@
-//! As much of HTTP/1.1 as the demo needs: one request and one answer on a connection.
+//! The subset of HTTP/1.1 that the demo needs: one request and one answer on each connection.
 //!
-//! Written out by hand because the demo measures when bytes leave and arrive, which a client library hides.
+//! Written by hand because the demo measures when bytes leave and arrive, which a client library hides.
 
 use std::fmt::Write as _;
 
-/// A request or an answer that has arrived in full.
+/// A complete request or answer.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     /// `POST /path HTTP/1.1`, or `HTTP/1.1 200 OK`.
@@ -14,7 +14,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The message that these bytes are, once they are all of it.
+    /// Parses a message; `None` until it is complete.
     pub(super) fn parse(bytes: &[u8]) -> Option<Message> {
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
         let head = String::from_utf8_lossy(bytes.get(..end)?).into_owned();
@@ -36,13 +36,13 @@ impl Message {
         Some(message)
     }
 
-    /// A header field, by its name in small letters.
+    /// A header field, by its name in lower case.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         let found = self.fields.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The status of an answer; 0 if this is none.
+    /// The status of an answer; 0 if this is not an answer.
     pub(super) fn status(&self) -> u16 {
         let word = self.start.split(' ').nth(1);
         word.and_then(|word| word.parse().ok()).unwrap_or(0)
@@ -53,13 +53,13 @@ impl Message {
         self.start.split(' ').nth(1).unwrap_or_default()
     }
 
-    /// The body as JSON; null if it is none.
+    /// The body as JSON; null if it is not JSON.
     pub(super) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 }
 
-/// The bytes of a request to the store, after which the connection ends.
+/// The bytes of a request to the store; the connection ends with its answer.
 pub(super) fn request(method: &str, path: &str, fields: &[(&str, String)], body: &str) -> Vec<u8> {
     let mut text = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
     // Writing to a String cannot fail.
@@ -78,7 +78,7 @@ pub(super) fn request(method: &str, path: &str, fields: &[(&str, String)], body:
     text.into_bytes()
 }
 
-/// The items of the list as the file spells them: one a line.
+/// The items of the list: one on each line of the file.
 pub(super) fn items(body: &[u8]) -> Vec<String> {
     String::from_utf8_lossy(body)
         .split_whitespace()
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_there_when_its_last_byte_is() {
+    fn a_message_is_complete_with_its_last_byte() {
         let bytes = request(
             "POST",
             "/v1/x",

@@ -1,14 +1,14 @@
-//! The network between the workers and the store: a proxy inside the demo, which can hold up a write.
+//! The network between the workers and the store: a proxy inside the demo that can delay a write.
 //!
 //! ```text
 //!   worker ──► route (one each)   ──► [barrier] ──► one operation at a time ──► store
 //!                                                     │ arrival, answer, and what the store
-//!                                                     └ holds afterwards: recorded here
+//!                                                     └ holds afterwards are recorded here
 //! ```
 //!
-//! The store is not changed for the demo, so the proxy records its side: `arrived_ms` is when the store's socket had
-//! taken the request, `decided_ms` when its answer arrived here. Only one operation passes at a time, so a read right
-//! after it shows what that operation did.
+//! The store is not modified for the demo, so the proxy records the store's side: `arrived_ms` is when the store's
+//! socket had accepted the request, `decided_ms` when its answer arrived here. Only one operation passes at a time, so
+//! a read right after it shows what it did.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use super::clock::ActClock;
 use super::http::{self, Message as Http, items};
-use super::ledger::{Ledger, Note};
+use super::recorder::{Note, Recorder};
 use super::timeline::{Admission, Content, Event, Message, Operation, OperationKind};
 use super::worker::{FILE, RESOURCE};
 
@@ -37,12 +37,12 @@ pub(super) struct Network {
 #[derive(Debug)]
 pub(super) struct Barrier(watch::Sender<bool>);
 
-/// The store, and what it was last seen to hold.
+/// The store, and its content when last seen.
 #[derive(Debug)]
 struct Store {
     address: String,
     clock: ActClock,
-    ledger: Arc<Ledger>,
+    recorder: Arc<Recorder>,
     seen: Mutex<Option<Content>>,
 }
 
@@ -51,7 +51,7 @@ impl Barrier {
         Arc::new(Barrier(watch::Sender::new(false)))
     }
 
-    /// Lets everything pass from now on.
+    /// Lets all messages pass from now on.
     pub(super) fn open(&self) {
         self.0.send_replace(true);
     }
@@ -63,11 +63,11 @@ impl Barrier {
 }
 
 impl Network {
-    pub(super) fn new(address: String, clock: ActClock, ledger: Arc<Ledger>) -> Network {
+    pub(super) fn new(address: String, clock: ActClock, recorder: Arc<Recorder>) -> Network {
         let store = Store {
             address,
             clock,
-            ledger,
+            recorder,
             seen: Mutex::new(None),
         };
         Network {
@@ -86,7 +86,7 @@ impl Network {
         let address = listener.local_addr()?.to_string();
         let (store, client) = (Arc::clone(&self.store), client.to_owned());
         self.routes.spawn(async move {
-            // A worker uses one connection at a time, and reports a broken one itself.
+            // A worker uses one connection at a time and reports a broken one itself.
             while let Ok((connection, _)) = listener.accept().await {
                 let _ = store.carry(connection, &client, barrier.as_deref()).await;
             }
@@ -94,7 +94,7 @@ impl Network {
         Ok(address)
     }
 
-    /// Reads what the store holds, and records it if it changed.
+    /// Reads the store's content and records it if it changed.
     pub(super) async fn read_content(&self) -> io::Result<Vec<String>> {
         let mut seen = self.store.seen.lock().await;
         let at_ms = self.store.clock.now_ms();
@@ -115,7 +115,7 @@ impl Store {
         let (bytes, request) = receive(&mut connection).await?;
         let kind = kind(&request);
         if let (OperationKind::Write, Some(barrier)) = (kind, barrier) {
-            self.ledger.note(client, Note::Held);
+            self.recorder.note(client, Note::Held);
             barrier.pass().await;
         }
         let mut seen = self.seen.lock().await;
@@ -129,7 +129,7 @@ impl Store {
             ..message
         };
         let (token, value) = (token(&request), written(&request));
-        self.ledger.record(Event::Operation(Operation {
+        self.recorder.record(Event::Operation(Operation {
             message,
             operation: kind,
             token,
@@ -196,14 +196,14 @@ impl Store {
                 items,
                 highest,
             };
-            self.ledger.record(Event::Content(content.clone()));
+            self.recorder.record(Event::Content(content.clone()));
             *seen = Some(content);
         }
         Ok(())
     }
 }
 
-/// One message in full, as bytes and parsed.
+/// One complete message, as bytes and parsed.
 async fn receive(connection: &mut TcpStream) -> io::Result<(Vec<u8>, Http)> {
     let mut bytes = Vec::new();
     loop {
@@ -249,7 +249,7 @@ fn verdict(kind: OperationKind, request: &Http, answer: &Http) -> Option<Admissi
     };
     match (answer.status(), kind) {
         (412, _) => body["error"]["highest"].as_u64().map(Admission::Rejected),
-        // A read of a list that was never written is answered with 404.
+        // A read of a list that was never written gets 404.
         (200, _) | (404, OperationKind::Read) if checked => Some(Admission::Admitted),
         (200, _) | (404, OperationKind::Read) => Some(Admission::Unchecked),
         _ => None,

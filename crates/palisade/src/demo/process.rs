@@ -22,8 +22,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts this program again with these arguments. Every line it prints goes to `line`, the end of its output
-    /// is `None`; its standard error goes to the file `log`.
+    /// Starts this program again with these arguments. `line` gets every line of its output, and `None` at the end; its
+    /// standard error goes to the file `log`.
     pub(super) fn start(
         arguments: &[&str],
         log: &Path,
@@ -35,7 +35,7 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(log)?);
-        // A Ctrl-C in the terminal is for the demo, which then ends its children itself.
+        // Ctrl-C in the terminal is for the demo, which then ends its children itself.
         command.process_group(0);
         kill_with_parent(&mut command);
         let mut child = command.spawn()?;
@@ -67,7 +67,7 @@ impl Process {
         stdin.write_all(b"go\n")
     }
 
-    /// Stops it with SIGSTOP and returns when the kernel says that it has stopped.
+    /// Stops the process with SIGSTOP, and returns when the kernel reports it as stopped.
     pub(super) async fn stop(&self) -> io::Result<()> {
         let pid = self.pid()?;
         kill_process(pid, Signal::STOP)?;
@@ -84,7 +84,7 @@ impl Process {
         ))
     }
 
-    /// Lets it run again with SIGCONT.
+    /// Continues the process with SIGCONT.
     pub(super) fn resume(&self) -> io::Result<()> {
         Ok(kill_process(self.pid()?, Signal::CONT)?)
     }
@@ -99,7 +99,7 @@ impl Process {
     }
 
     fn pid(&self) -> io::Result<Pid> {
-        // The child is not reaped before the drop, so no other process can have its id.
+        // The child is not reaped before the drop, so its id cannot be reused.
         Pid::from_raw(self.child.id().cast_signed()).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
@@ -112,13 +112,13 @@ impl Drop for Process {
     }
 }
 
-/// Makes the kernel kill the child when the thread that starts it ends, so that even a SIGKILL of the demo leaves no
+/// Makes the kernel kill the child when the thread that started it ends, so that even a SIGKILL of the demo leaves no
 /// process behind. The main thread starts all children.
 fn kill_with_parent(command: &mut Command) {
     let us = getpid();
     let ask = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The demo may have died before the kernel was asked.
+        // The demo may have died before the request to the kernel.
         if getppid() == Some(us) {
             Ok(())
         } else {

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write as _};
 
-use super::ledger::{Note, Snapshot};
+use super::recorder::{Note, Snapshot};
 use super::timeline::{OperationKind, duration, label};
 
-/// Prints for people; prints nothing when the output is JSON.
+/// Progress for people; silent when the output is JSON.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     silent: bool,
@@ -20,7 +20,7 @@ impl Progress {
     pub(super) fn line(self, text: &str) {
         if !self.silent {
             let mut out = io::stdout().lock();
-            // Without a reader the lines are lost; the pictures are written all the same.
+            // If nobody reads the lines, the pictures are still written.
             let _ = writeln!(out, "{text}").and_then(|()| out.flush());
         }
     }
@@ -30,7 +30,7 @@ impl Progress {
         self.line(&format!("  {ms:>8.1} ms  {text}"));
     }
 
-    /// Prints what the demo waits for now.
+    /// Prints what the demo is waiting for.
     pub(super) fn meanwhile(self, text: &str) {
         self.line(&format!("               … {text}"));
     }
@@ -43,18 +43,20 @@ impl Progress {
         }
     }
 
-    /// Prints the check of its lease that a client made before it wrote.
+    /// Prints a client's check of its lease before its write.
     pub(super) fn check(self, snapshot: &Snapshot, client: &str) {
         if let Some((at_ms, remaining_ms)) = snapshot.checked(client) {
             let left = duration(remaining_ms);
             self.at(
                 at_ms,
-                &format!("{client} checks its lease: it holds, for another {left}; so it writes"),
+                &format!(
+                    "{client} checks its lease: it is valid for another {left}, so {client} writes"
+                ),
             );
         }
     }
 
-    /// Prints what a client was answered to its update.
+    /// Prints the answer that a client got to its update.
     pub(super) fn answer(self, snapshot: &Snapshot, client: &str) {
         let answered = snapshot
             .operation(client, OperationKind::Write)
@@ -67,7 +69,7 @@ impl Progress {
         });
         self.at(
             ms,
-            &format!("{client} is told {}", word.unwrap_or("nothing it can use")),
+            &format!("{client} gets {}", word.unwrap_or("no clear answer")),
         );
     }
 }

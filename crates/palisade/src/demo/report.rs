@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::ledger::Snapshot;
+use super::environment::Environment;
 use super::progress::Progress;
-use super::stage::Stage;
+use super::recorder::Snapshot;
 use super::timeline::{
     Act, ActName, Admission, OperationKind, Outcome, Update, duration, html, svg,
 };
@@ -17,21 +17,21 @@ use super::{Error, Settings};
 const HTML: &str = "palisade-demo.html";
 const SVG: &str = "palisade-demo.svg";
 
-/// The demonstration as a whole; with `--json` it is printed as it is.
+/// The whole demonstration; `--json` prints it as it is.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    acts: Vec<Played>,
-    /// Every process that was started: role and process id.
+    acts: Vec<ActResult>,
+    /// Every started process: role and process id.
     processes: Vec<(String, u32)>,
-    /// Where the data was; removed unless it was to be kept.
+    /// Where the data was; removed unless `--keep` was given.
     folder: PathBuf,
     html: PathBuf,
     svg: PathBuf,
 }
 
-/// An act, and what it showed.
+/// An act and its result.
 #[derive(Debug, Serialize)]
-struct Played {
+struct ActResult {
     #[serde(flatten)]
     act: Act,
     outcome: &'static str,
@@ -51,12 +51,12 @@ impl Report {
     }
 
     /// Adds the processes of an act.
-    pub(super) fn processes(&mut self, stage: &Stage) {
-        self.processes.extend(stage.processes());
+    pub(super) fn processes(&mut self, environment: &Environment) {
+        self.processes.extend(environment.processes());
     }
 
-    /// Adds an act and prints how it ended. A second attempt replaces the first.
-    pub(super) fn played(&mut self, act: Act, progress: Progress) {
+    /// Adds an act and prints its result. A second attempt replaces the first.
+    pub(super) fn add(&mut self, act: Act, progress: Progress) {
         let outcome = match act.verdict.outcome() {
             Outcome::Lost => "lost",
             Outcome::Kept => "kept",
@@ -66,7 +66,7 @@ impl Report {
         let headline = act.verdict.headline();
         progress.line(&format!("\n  → {headline}\n"));
         self.acts.retain(|known| known.act.name != act.name);
-        self.acts.push(Played {
+        self.acts.push(ActResult {
             act,
             outcome,
             headline,
@@ -76,30 +76,30 @@ impl Report {
 
     /// Writes the pictures and prints the summary.
     pub(super) fn finish(&self, settings: &Settings, progress: Progress) -> Result<(), Error> {
-        let acts: Vec<Act> = self.acts.iter().map(|played| played.act.clone()).collect();
+        let acts: Vec<Act> = self.acts.iter().map(|result| result.act.clone()).collect();
         write(&self.html, &html(&acts))?;
         write(&self.svg, &svg(&acts))?;
         if settings.json {
             Progress::new(false).line(&serde_json::to_string(self)?);
         }
         progress.line(&self.summary(settings));
-        self.acts.iter().try_for_each(Played::verify)
+        self.acts.iter().try_for_each(ActResult::verify)
     }
 
     fn summary(&self, settings: &Settings) -> String {
         let names = |updates: &[Update]| listed(updates.iter().map(|update| update.item.as_str()));
         let head = ["act", "acknowledged", "rejected", "final content", "lost"].map(str::to_owned);
-        let rows = self.acts.iter().map(|played| {
-            let verdict = &played.act.verdict;
+        let rows = self.acts.iter().map(|result| {
+            let verdict = &result.act.verdict;
             [
-                played.act.name.word().to_owned(),
+                result.act.name.word().to_owned(),
                 names(&verdict.acknowledged),
                 names(&verdict.rejected),
                 listed(verdict.content.iter().map(String::as_str)),
-                if played.outcome == "inconclusive" {
+                if result.outcome == "inconclusive" {
                     "inconclusive".to_owned()
                 } else {
-                    names(&played.lost)
+                    names(&result.lost)
                 },
             ]
         });
@@ -121,7 +121,7 @@ impl Report {
     }
 }
 
-impl Played {
+impl ActResult {
     fn verify(&self) -> Result<(), Error> {
         let act = self.act.name.word();
         match &self.act.verdict.incomplete {
@@ -145,11 +145,11 @@ pub(super) fn check_and_effect(snapshot: &Snapshot) -> Option<String> {
     let decided = write.message.decided_ms?;
     let late = decided - snapshot.expired("A")?;
     let effect = match write.verdict? {
-        Admission::Rejected(_) => "was refused",
+        Admission::Rejected(_) => "was rejected",
         _ => "took effect",
     };
     Some(format!(
-        "In this run A checked its lease before it wrote, and the lease was good for another {}; the write {effect} {} \
+        "In this run A checked its lease before it wrote, and the lease was valid for another {}; the write {effect} {} \
          after that check, {} after the lease had ended.",
         duration(remaining),
         duration(decided - checked),
@@ -178,7 +178,7 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
     })
 }
 
-/// Whether the act ended as it is expected to.
+/// Whether the act had the expected result.
 fn is_as_expected(act: &Act) -> bool {
     let lost: Vec<&str> = act
         .verdict

@@ -1,9 +1,9 @@
-//! Whether an act took place as planned, judged by the recorded times only.
+//! Checks whether an act followed its schedule, from the recorded times only.
 
-use super::ledger::Snapshot;
+use super::recorder::Snapshot;
 use super::timeline::{ActName, Operation, OperationKind};
 
-/// What did not take place as planned, if anything. An act with a deviation proves nothing.
+/// How the act deviated from its schedule, if it did. An act with a deviation proves nothing.
 pub(super) fn deviation(act: ActName, snapshot: &Snapshot) -> Option<String> {
     check(act, snapshot).err()
 }
@@ -32,7 +32,7 @@ fn check(act: ActName, snapshot: &Snapshot) -> Result<(), String> {
     ])?;
     in_order(&[("B’s grant", granted_b.at_ms), ("the end of A’s pause", to)])?;
     if remaining <= 0.0 {
-        return Err("A’s lease was over when A checked it".to_owned());
+        return Err("A’s lease had expired when A checked it".to_owned());
     }
     let (late, write) = (
         Times::of(snapshot, "A", OperationKind::Write)?,
@@ -52,7 +52,7 @@ fn check(act: ActName, snapshot: &Snapshot) -> Result<(), String> {
         ("B’s read", read.decided),
         ("A’s delayed write", late.arrived),
         ("the answer to it", late.decided),
-        ("A hearing of it", late.answered),
+        ("A reading the answer", late.answered),
         ("B’s write being sent", write.sent),
     ])
 }
@@ -86,7 +86,7 @@ fn need<T>(found: Option<T>, what: &str) -> Result<T, String> {
     found.ok_or_else(|| format!("{what} was not recorded"))
 }
 
-/// These came one after the other.
+/// Checks that these happened one after the other.
 fn in_order(times: &[(&str, f64)]) -> Result<(), String> {
     for pair in times.windows(2) {
         if let [(first, a), (second, b)] = pair
@@ -103,26 +103,26 @@ fn in_order(times: &[(&str, f64)]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::ledger::{Ledger, Note};
+    use crate::demo::recorder::{Note, Recorder};
     use crate::demo::timeline::{Act, Event, Message};
 
     /// The events of a recorded act, and A's check right before its write.
     fn recorded(text: &str) -> Snapshot {
         let act: Act = serde_json::from_str(text).unwrap();
-        let ledger = Ledger::new();
+        let recorder = Recorder::new();
         act.events
             .into_iter()
-            .for_each(|event| ledger.record(event));
-        let at_ms = late_write(&mut ledger.snapshot()).sent_ms.unwrap();
+            .for_each(|event| recorder.record(event));
+        let at_ms = late_write(&mut recorder.snapshot()).sent_ms.unwrap();
         let remaining_ms = 1_950.0;
-        ledger.note(
+        recorder.note(
             "A",
             Note::Checked {
                 at_ms,
                 remaining_ms,
             },
         );
-        ledger.snapshot()
+        recorder.snapshot()
     }
 
     fn late_write(snapshot: &mut Snapshot) -> &mut Message {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_act_without_records_followed_nothing() {
+    fn an_act_without_records_did_not_follow_the_schedule() {
         let why = deviation(ActName::Unfenced, &Snapshot::default());
         assert_eq!(why.as_deref(), Some("A’s grant was not recorded"));
     }

@@ -1,4 +1,4 @@
-//! What an operator asks a gateway, on a port of its own: no path of the upstream is taken away.
+//! The operator's interface of a gateway. It has its own port, so it hides no path of the upstream.
 
 use std::sync::Arc;
 
@@ -57,19 +57,19 @@ async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
         (
             "passed_total",
             "counter",
-            "Requests let through unjudged.",
+            "Requests let through without a check.",
             counts.passed,
         ),
         (
             "unknown_total",
             "counter",
-            "Writes whose end was not seen.",
+            "Writes whose end the gateway did not see.",
             counts.unknown,
         ),
         (
             "in_flight",
             "gauge",
-            "Writes under way or settling.",
+            "Writes in flight or settling.",
             counts.in_flight,
         ),
     ] {
@@ -121,7 +121,7 @@ async fn show(
     match resource.view().await? {
         Some(view) => Ok(Json(fence(resource.id(), &view.fence))),
         None => {
-            let message = format!("nothing was ever fenced as {name}");
+            let message = format!("{name} was never fenced");
             Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message))
         }
     }

@@ -1,4 +1,4 @@
-//! Sends a request on, and its answer back.
+//! Forwards requests to the upstream and returns its answers.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -23,9 +23,9 @@ use tower_service::Service;
 
 use super::headers;
 
-/// How long the upstream may take.
+/// The upstream's time limits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
+pub(crate) struct Timeouts {
     /// To accept a connection.
     pub(crate) connect: Duration,
     /// To begin its answer, after the last piece of the request.
@@ -39,17 +39,17 @@ pub(crate) struct Times {
 pub(crate) struct Upstream {
     authority: Authority,
     host: HeaderValue,
-    /// What comes before the path of every request; without a slash at its end.
+    /// The path before that of every request; without a slash at its end.
     base: String,
-    times: Times,
+    timeouts: Timeouts,
 }
 
 impl Upstream {
     /// Reads an address: `http://HOST[:PORT][/BASE]`.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub(crate) fn new(url: &Uri, times: Times) -> Result<Upstream, String> {
+    /// What is wrong with the address.
+    pub(crate) fn new(url: &Uri, timeouts: Timeouts) -> Result<Upstream, String> {
         if url.scheme() != Some(&Scheme::HTTP) {
             return Err("the upstream must be http://HOST[:PORT]".to_owned());
         }
@@ -58,14 +58,14 @@ impl Upstream {
         }
         let authority = url.authority().ok_or("the upstream has no host")?.clone();
         if authority.as_str().contains('@') {
-            return Err("the upstream must not have a user in it".to_owned());
+            return Err("the upstream's address must not contain a user".to_owned());
         }
         let host = HeaderValue::from_str(authority.as_str());
         Ok(Upstream {
-            host: host.map_err(|_| "the upstream's host is no header".to_owned())?,
+            host: host.map_err(|_| "the upstream's host is not a valid header".to_owned())?,
             authority,
             base: url.path().trim_end_matches('/').to_owned(),
-            times,
+            timeouts,
         })
     }
 
@@ -73,7 +73,7 @@ impl Upstream {
     pub(crate) fn service(self) -> Forward {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(self.times.connect));
+        connector.set_connect_timeout(Some(self.timeouts.connect));
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_CONNECTION)
@@ -126,16 +126,16 @@ impl Service<Request> for Forward {
 
 impl Inner {
     async fn send(&self, request: Request) -> Response {
-        let Times { answer, idle, .. } = self.upstream.times;
+        let Timeouts { answer, idle, .. } = self.upstream.timeouts;
         let (mut head, body) = request.into_parts();
         let Some(uri) = self.upstream.uri(&head.uri) else {
-            let message = format!("{} {} cannot be sent on", head.method, head.uri);
+            let message = format!("{} {} cannot be forwarded", head.method, head.uri);
             return answered(Problem::invalid(message), Outcome::NotSent);
         };
         (head.uri, head.version) = (uri, Version::HTTP_11);
         headers::for_upstream(&mut head.headers, &self.upstream.host);
         if !body.is_end_stream() {
-            // An upstream that answers without reading a body must not take it for its next request.
+            // If the upstream answers without reading the body, it must not take the body for its next request.
             let close = HeaderValue::from_static("close");
             head.headers.insert(CONNECTION, close);
         }
@@ -146,7 +146,7 @@ impl Inner {
             let before = frames.load(Ordering::Relaxed);
             match tokio::time::timeout(answer, &mut sent).await {
                 Ok(received) => break received,
-                // The request itself was still on its way.
+                // The request may still have been on its way.
                 Err(_) if frames.load(Ordering::Relaxed) != before => {}
                 Err(_) => return late(answer),
             }
@@ -154,7 +154,7 @@ impl Inner {
         match received {
             Ok(response) => {
                 let (mut head, body) = response.into_parts();
-                headers::remove_those_of_the_hop(&mut head.headers);
+                headers::remove_hop_by_hop(&mut head.headers);
                 head.version = Version::HTTP_11;
                 let body = IdleBody::new(Body::new(body), idle, Arc::default());
                 Response::from_parts(head, Body::new(body))
@@ -169,7 +169,7 @@ impl Inner {
             ),
             Err(error) => answered(
                 Problem::unknown_outcome(format!(
-                    "the request broke off on its way to the upstream or back: {}",
+                    "the connection to the upstream broke before the answer was complete: {}",
                     causes(&error)
                 ))
                 .with_status(StatusCode::BAD_GATEWAY),
@@ -190,7 +190,7 @@ fn answered(problem: Problem, outcome: Outcome) -> Response {
     response
 }
 
-/// An error and what it came from, which is where the meaning is.
+/// An error with its causes, which carry the meaning.
 fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -202,5 +202,5 @@ fn causes(error: &dyn Error) -> String {
     text
 }
 
-/// Shorter than what services usually wait for the next request of a connection.
+/// Shorter than services usually keep an idle connection open.
 const IDLE_CONNECTION: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! What a proxy does to the headers of a message.
+//! How the proxy changes the headers of a message.
 
 use axum::http::header::{
     CONNECTION, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
@@ -6,8 +6,8 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Removes what is meant for one hop only (RFC 9110, section 7.6.1), also what `Connection` names.
-pub(super) fn remove_those_of_the_hop(headers: &mut HeaderMap) {
+/// Removes hop-by-hop headers (RFC 9110, section 7.6.1), including those that `Connection` names.
+pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -15,15 +15,15 @@ pub(super) fn remove_those_of_the_hop(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    for name in named.iter().chain(&OF_THE_HOP) {
+    for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
 }
 
-/// Makes a request's headers those that the upstream gets.
+/// Turns a client's headers into those for the upstream.
 pub(super) fn for_upstream(headers: &mut HeaderMap, upstream: &HeaderValue) {
-    remove_those_of_the_hop(headers);
-    // Answered here already.
+    remove_hop_by_hop(headers);
+    // The gateway has already answered it.
     headers.remove(EXPECT);
     if let Some(host) = headers.insert(HOST, upstream.clone()) {
         headers.insert(FORWARDED_HOST, host);
@@ -32,7 +32,7 @@ pub(super) fn for_upstream(headers: &mut HeaderMap, upstream: &HeaderValue) {
 }
 
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const OF_THE_HOP: [HeaderName; 9] = [
+const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_of_the_hop_go_and_all_others_stay() {
+    fn only_hop_by_hop_headers_are_removed() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "close, X-Mine"),

@@ -1,27 +1,27 @@
-//! `palisade gateway`: a reverse proxy that fences an HTTP API without touching its code.
+//! `palisade gateway`: a reverse proxy that fences an HTTP API without changing its code.
 //!
 //! ```text
 //!   client ──► shell ──► FenceLayer ──► Forward ──► upstream
-//!                            │             headers of the hop removed; reads are passed on piece by
-//!                            │             piece, of writes the fence keeps both bodies
+//!                            │             removes hop-by-hop headers; streams reads piece by piece;
+//!                            │             the fence buffers both bodies of a write
 //!                            └► DIR/marks: the store of `palisade store`, marks only
 //!   operator ──► admin, on a port of its own: /healthz, /metrics, /v1/fences
 //! ```
 //!
-//! What is promised about late writes, and on which bounds, stands in [`palisade_fence::http`]. Here its
-//! parts are: a connection to the upstream that could not be made is 502 `unavailable`, nothing was sent;
-//! one that broke off is 502 `unknown_outcome`, an answer that did not come in time 504
-//! `unknown_outcome`. After those two, and after a crash, a higher token waits for `--settle`.
+//! [`palisade_fence::http`] says what is promised about late writes, and within which bounds. In those terms,
+//! a failure to connect to the upstream is 502 `unavailable` (nothing was sent), a broken connection is 502
+//! `unknown_outcome`, and an answer that did not come in time is 504 `unknown_outcome`. After the last two,
+//! and after a crash, a higher token waits for `--settle`.
 //!
-//! | code of its own | status | meaning |
+//! | code | status | meaning |
 //! |---|---|---|
-//! | as `palisade store` | | what the fence rejects, what is wrong with a header or an address |
-//! | `no_route` | 404 | a write where no route says what is fenced |
-//! | `unavailable` | 502, 503 | nothing was sent: no upstream, or older writes did not end |
-//! | `unknown_outcome` | 502, 504 | it was sent and may have happened |
+//! | as `palisade store` | | the fence rejects it, or a header or an address is wrong |
+//! | `no_route` | 404 | a write matches no route, so nothing says what is fenced |
+//! | `unavailable` | 502, 503 | nothing was sent: the upstream is unreachable, or older writes did not end |
+//! | `unknown_outcome` | 502, 504 | the request was sent and may have taken effect |
 
 mod admin;
-mod folder;
+mod directory;
 mod forward;
 mod headers;
 
@@ -40,27 +40,27 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tower_layer::Layer as _;
 
-pub(crate) use folder::{Folder, marks};
-pub(crate) use forward::{Times, Upstream};
+pub(crate) use directory::{Directory, marks};
+pub(crate) use forward::{Timeouts, Upstream};
 
-/// How a gateway is run.
+/// The parts of a gateway.
 #[derive(Debug)]
 pub(crate) struct Gateway {
-    pub(crate) folder: Folder,
+    pub(crate) directory: Directory,
     pub(crate) routes: Routes,
     pub(crate) upstream: Upstream,
     pub(crate) policy: Policy,
-    /// What clients may take, and what operators may.
+    /// The bounds for clients, and for operators.
     pub(crate) clients: shell::Settings,
     pub(crate) admin: shell::Settings,
 }
 
-/// What the clients of a gateway may take. Bodies are bounded where they are sent on. Names are not checked:
-/// what a request calls the upstream is the upstream's business, and so is what a browser may do there.
+/// The bounds for a gateway's clients. Bodies are bounded where they are forwarded. Host names are not checked:
+/// they are the upstream's business, and so are requests from browsers.
 pub(crate) fn client_settings() -> shell::Settings {
     shell::Settings {
         connections: 4_096,
-        // One to the client, one to the upstream; and those of the operators.
+        // One file for the client and one for the upstream; the reserve includes the operators' connections.
         files_per_connection: 2,
         reserved_files: shell::Settings::default().reserved_files + ADMIN_CONNECTIONS,
         http2: false,
@@ -73,7 +73,7 @@ pub(crate) fn client_settings() -> shell::Settings {
     }
 }
 
-/// What the operators of a gateway may take.
+/// The bounds for a gateway's operators.
 pub(crate) fn admin_settings() -> shell::Settings {
     shell::Settings {
         connections: ADMIN_CONNECTIONS,
@@ -84,10 +84,10 @@ pub(crate) fn admin_settings() -> shell::Settings {
 
 const ADMIN_CONNECTIONS: u32 = 64;
 
-/// How the shell serves the clients.
-struct Clients;
+/// The shell's service for clients.
+struct ClientService;
 
-impl Service for Clients {
+impl Service for ClientService {
     fn exchange(&self, _: &Parts) -> Exchange {
         Exchange::Proxied
     }
@@ -97,10 +97,10 @@ impl Service for Clients {
     }
 }
 
-/// How the shell serves the operators.
-struct Operators;
+/// The shell's service for operators.
+struct AdminService;
 
-impl Service for Operators {
+impl Service for AdminService {
     fn exchange(&self, _: &Parts) -> Exchange {
         Exchange::Unary
     }
@@ -123,17 +123,17 @@ pub(crate) struct Ports {
 }
 
 impl Gateway {
-    /// Serves until `shutdown`, then finishes what is under way.
+    /// Serves until `shutdown`, then finishes what is in flight.
     ///
     /// # Errors
-    /// Why it stopped by itself or did not start.
+    /// Why it did not start, or stopped by itself.
     pub(crate) async fn serve(
         self,
         ports: Ports,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), String> {
         let Gateway {
-            folder,
+            directory,
             routes,
             upstream,
             policy,
@@ -143,16 +143,16 @@ impl Gateway {
         let shell = |settings| Shell::new(settings).map_err(|error| error.to_string());
         let (clients, admin) = (shell(clients)?, shell(admin)?);
         let policy = Policy {
-            start: folder.start(),
+            start: directory.start(),
             ..policy
         };
-        let store = folder.store().clone();
+        let store = directory.store().clone();
         let layer = FenceLayer::new(store.clone(), routes, policy)
             .map_err(|invalid| invalid.to_string())?;
         let client_router = Router::new().fallback_service(layer.layer(upstream.service()));
         let (stop, stopping) = watch::channel(false);
         let stopped = |mut stopping: watch::Receiver<bool>| async move {
-            // The sender lives until both have ended.
+            // The sender lives until both servers have ended.
             let _ = stopping.wait_for(|stop| *stop).await;
         };
         let mut why = Ok(());
@@ -167,13 +167,13 @@ impl Gateway {
         let (drained, _, ()) = tokio::join!(
             clients.serve(
                 ports.clients,
-                Arc::new(Clients),
+                Arc::new(ClientService),
                 client_router,
                 stopped(stopping.clone())
             ),
             admin.serve(
                 ports.admin,
-                Arc::new(Operators),
+                Arc::new(AdminService),
                 admin_router,
                 stopped(stopping)
             ),
@@ -181,9 +181,11 @@ impl Gateway {
         );
         why?;
         if drained && layer.counts().in_flight == 0 {
-            folder.ended_cleanly().map_err(|error| error.to_string())?;
+            directory
+                .ended_cleanly()
+                .map_err(|error| error.to_string())?;
         } else {
-            tracing::warn!("writes are still under way: the next start lets them settle");
+            tracing::warn!("writes are still in flight: the next start waits until they settle");
         }
         Ok(())
     }

@@ -12,14 +12,14 @@ use super::group::Group;
 use super::sys::BeforeExec;
 use super::watchdog::Watchdog;
 
-/// What begins like this is ours. It stays with palisade: it may be a secret (the lease's, a password in an
-/// address) or of another lock.
+/// Variables with this prefix are ours and are not passed on: they may be secrets (the lease's, a password in an
+/// address) or belong to another lock.
 const OURS: &str = "PALISADE_";
 
-/// How verbose palisade is holds for a palisade in the job too.
+/// The log level also applies to a palisade in the job.
 const INHERITED: &str = "PALISADE_LOG";
 
-/// A command with that environment, and of our own variables with no others.
+/// A command with this environment; of our own variables it gets no others.
 pub(super) fn command(program: &OsString, environment: &[(&'static str, String)]) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -50,19 +50,19 @@ pub(super) fn start(
     pid.ok_or_else(|| io::Error::other("a process id out of range"))
 }
 
-/// What is known of the children.
+/// The state of palisade's children.
 pub(super) struct Children {
     leader: Pid,
     group: Group,
     /// The command's exit status, once it has ended.
     status: Option<u8>,
-    /// Descendants whose parents ended before them.
+    /// Reaped descendants whose own parents had ended.
     orphans: u32,
 }
 
-/// What the wait for children told.
+/// What reaping found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct News {
+pub(super) struct Reaped {
     /// The command was stopped by this signal.
     pub(super) stopped: Option<Signal>,
     /// The watchdog has ended.
@@ -96,24 +96,24 @@ impl Children {
         self.orphans
     }
 
-    /// Takes in everything that has happened to children, without waiting.
-    pub(super) fn reap(&mut self, watchdog: Option<Pid>) -> News {
-        let mut news = News::default();
+    /// Reaps all children that have ended or stopped, without waiting.
+    pub(super) fn reap(&mut self, watchdog: Option<Pid>) -> Reaped {
+        let mut reaped = Reaped::default();
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
         while let Ok(Some((pid, status))) = rustix::process::wait(options) {
             if status.stopped() {
                 if pid == self.leader {
-                    news.stopped = status.stopping_signal().and_then(Signal::from_named_raw);
+                    reaped.stopped = status.stopping_signal().and_then(Signal::from_named_raw);
                 }
             } else if pid == self.leader {
                 self.status = Some(exit_status(status));
             } else if Some(pid) == watchdog {
-                news.watchdog_ended = true;
+                reaped.watchdog_ended = true;
             } else {
                 self.orphans += 1;
             }
         }
-        news
+        reaped
     }
 
     /// What is left of the job.
@@ -126,12 +126,12 @@ impl Children {
     }
 }
 
-/// As a shell says it: 128 + n for an end by signal n.
+/// The status as shells report it: 128 + n for an end by signal n.
 fn exit_status(status: WaitStatus) -> u8 {
     let raw = status
         .exit_status()
         .or(status.terminating_signal().map(|signal| 128 + signal));
-    // Both are below 256 in every status the kernel reports for an end.
+    // The kernel reports only values below 256 here.
     raw.and_then(|raw| u8::try_from(raw).ok())
         .unwrap_or(u8::MAX)
 }

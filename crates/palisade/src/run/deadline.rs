@@ -1,4 +1,4 @@
-//! When the job must be told to end, and when it must be dead: the decision, without system calls.
+//! When the job must be terminated, and when it must be dead: the decision, without system calls.
 //!
 //! ```text
 //!             deadline − grace        deadline      (SIGKILL at it, whatever happened before)
@@ -6,41 +6,41 @@
 //!      │            ▼                    │
 //!      │  lost ─► Ending: SIGTERM ──► Killed: SIGKILL, repeated until nothing of the job is alive
 //!      │            ▲        (from the earlier of the deadline and SIGTERM + grace on)
-//!      └ the command ended, others of the job are left
+//!      └ the command has ended, other processes of the job are left
 //! ```
 //!
 //! The deadline is the guard's: counted from before the last acknowledged renewal was sent. Here it only
-//! moves forward, and what the guard no longer says once it is lost is remembered: nobody else can be
-//! granted the lock before it, except when an operator breaks the lock, and then only the fence helps.
+//! moves forward, and it stays known when the guard is lost: nobody else can be granted the lock before the
+//! deadline, unless an operator breaks the lock, and then only the fence helps.
 //!
-//! What is lost here stays lost. A deadline that has passed is never moved on, also not by a renewal that
-//! was acknowledged before: the watchdog knew the old one only, and has killed the job.
+//! A lost lock stays lost. A deadline that has passed never moves on, not even after a renewal that was
+//! acknowledged before it: the watchdog knew only the old deadline, and has killed the job.
 
 use palisade_core::{Span, Timestamp};
 
-/// What the guard says.
+/// What the guard reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// The holder may act until then, unless a renewal moves it on.
+    /// The holder may act until then; a renewal moves this on.
     Until(Timestamp),
-    /// It is lost.
+    /// The lock is lost.
     Lost,
 }
 
 /// What is left of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Job {
-    /// The command runs.
+    /// The command is running.
     Runs,
-    /// The command has ended, and others of the job are alive.
+    /// The command has ended, but other processes of the job are alive.
     Leftovers,
-    /// Nothing.
+    /// No process is left.
     Gone,
 }
 
-/// What is done to the whole job.
+/// A signal to the whole job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Blow {
+pub(super) enum JobSignal {
     /// SIGTERM.
     Terminate,
     /// SIGKILL.
@@ -50,10 +50,10 @@ pub(super) enum Blow {
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    pub(super) blow: Option<Blow>,
-    /// When to look again, if nothing happens before.
+    pub(super) signal: Option<JobSignal>,
+    /// When to call [`Supervisor::step`] again, if nothing happens before.
     pub(super) wake: Timestamp,
-    /// Nothing is left to supervise.
+    /// No process is left to supervise.
     pub(super) over: bool,
 }
 
@@ -76,8 +76,8 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    /// `grace` is the time between SIGTERM and SIGKILL; `refresh` how often to ask the guard for news, so
-    /// that who else watches the deadline hears of renewals.
+    /// `grace` is the time between SIGTERM and SIGKILL; `refresh` is how often to ask the guard, so that the
+    /// watchdog learns of renewals.
     pub(super) fn new(grace: Span, refresh: Span, deadline: Timestamp) -> Supervisor {
         Supervisor {
             grace,
@@ -94,27 +94,27 @@ impl Supervisor {
         self.deadline
     }
 
-    /// Whether the lock was lost, or as good as lost, before the job was gone.
+    /// Whether the lock was lost, or had to be treated as lost, before the job was gone.
     pub(super) fn lost(&self) -> bool {
         self.lost
     }
 
-    /// The job has run for as long as it may: it is ended, and the lock is kept meanwhile.
+    /// `--timeout` has passed: the job is ended, and the lock is kept meanwhile.
     pub(super) fn time_is_up(&mut self) {
         self.overtime = true;
     }
 
-    /// Whether the job was ended because its time was up.
+    /// Whether the job was ended because of `--timeout`.
     pub(super) fn overtime(&self) -> bool {
         self.overtime && self.phase != Phase::Running
     }
 
-    /// Whether the job may be woken: nothing that was killed, or must be, is.
+    /// Whether SIGKILL was sent. A killed job must not be continued.
     pub(super) fn killed(&self) -> bool {
         self.phase == Phase::Killed
     }
 
-    /// Looks at what is so at `now`, and says what to do.
+    /// Decides what to do at `now`.
     pub(super) fn step(&mut self, now: Timestamp, hold: Hold, job: Job) -> Step {
         match hold {
             Hold::Until(deadline) if !self.lost && now < self.deadline => {
@@ -124,7 +124,7 @@ impl Supervisor {
         }
         if job == Job::Gone {
             return Step {
-                blow: None,
+                signal: None,
                 wake: now,
                 over: true,
             };
@@ -132,21 +132,21 @@ impl Supervisor {
         match self.phase {
             Phase::Running => match self.end_by(now, job) {
                 Some(kill_at) => self.end(now, kill_at),
-                None => wait(self.next_look(now)),
+                None => wait(self.next_check(now)),
             },
             Phase::Ending { kill_at } if now < kill_at => wait(kill_at),
             Phase::Ending { .. } | Phase::Killed => self.kill(now),
         }
     }
 
-    /// When a running job must be dead; `None` if it may go on.
+    /// When the job must be dead; `None` if it may go on.
     fn end_by(&mut self, now: Timestamp, job: Job) -> Option<Timestamp> {
         let graceful = now.after(self.grace);
         if self.lost || self.overtime || job == Job::Leftovers {
             return Some(graceful.min(self.deadline));
         }
         if graceful >= self.deadline {
-            // No renewal came in time. One that comes now does not bring the job back.
+            // No renewal came in time. A later one does not save the job.
             self.lost = true;
             return Some(self.deadline);
         }
@@ -159,7 +159,7 @@ impl Supervisor {
         }
         self.phase = Phase::Ending { kill_at };
         Step {
-            blow: Some(Blow::Terminate),
+            signal: Some(JobSignal::Terminate),
             wake: kill_at,
             over: false,
         }
@@ -168,13 +168,13 @@ impl Supervisor {
     fn kill(&mut self, now: Timestamp) -> Step {
         self.phase = Phase::Killed;
         Step {
-            blow: Some(Blow::Kill),
-            wake: now.after(AGAIN),
+            signal: Some(JobSignal::Kill),
+            wake: now.after(KILL_INTERVAL),
             over: false,
         }
     }
 
-    fn next_look(&self, now: Timestamp) -> Timestamp {
+    fn next_check(&self, now: Timestamp) -> Timestamp {
         let end = self
             .deadline
             .as_nanos()
@@ -185,14 +185,14 @@ impl Supervisor {
 
 fn wait(wake: Timestamp) -> Step {
     Step {
-        blow: None,
+        signal: None,
         wake,
         over: false,
     }
 }
 
-/// How soon SIGKILL is repeated: what escaped the first is found by the next look.
-const AGAIN: Span = Span::from_millis(20);
+/// How often SIGKILL is repeated, for processes that escaped the one before.
+const KILL_INTERVAL: Span = Span::from_millis(20);
 
 #[cfg(test)]
 mod tests {
@@ -202,16 +202,16 @@ mod tests {
         Timestamp::from_millis(millis)
     }
 
-    /// A grace of 200 ms, news every 300 ms, a deadline at 1 s.
+    /// A grace of 200 ms, a refresh every 300 ms, a deadline at 1 s.
     fn supervisor() -> Supervisor {
         Supervisor::new(Span::from_millis(200), Span::from_millis(300), ms(1_000))
     }
 
     const HELD: Hold = Hold::Until(ms(1_000));
 
-    fn blow(blow: Blow, wake: u64) -> Step {
+    fn signal(signal: JobSignal, wake: u64) -> Step {
         Step {
-            blow: Some(blow),
+            signal: Some(signal),
             wake: ms(wake),
             over: false,
         }
@@ -234,16 +234,16 @@ mod tests {
         assert_eq!(supervisor.step(ms(799), HELD, Job::Runs), wait(ms(800)));
         assert_eq!(
             supervisor.step(ms(800), HELD, Job::Runs),
-            blow(Blow::Terminate, 1_000)
+            signal(JobSignal::Terminate, 1_000)
         );
         assert_eq!(supervisor.step(ms(999), HELD, Job::Runs), wait(ms(1_000)));
         assert_eq!(
             supervisor.step(ms(1_000), Hold::Lost, Job::Runs),
-            blow(Blow::Kill, 1_020)
+            signal(JobSignal::Kill, 1_020)
         );
         assert_eq!(
             supervisor.step(ms(1_020), Hold::Lost, Job::Runs),
-            blow(Blow::Kill, 1_040)
+            signal(JobSignal::Kill, 1_040)
         );
         assert!(supervisor.step(ms(1_025), Hold::Lost, Job::Gone).over && supervisor.lost());
     }
@@ -256,21 +256,24 @@ mod tests {
         assert_eq!(supervisor.step(ms(900), late, Job::Runs), wait(ms(1_000)));
         assert_eq!(
             supervisor.step(ms(1_000), late, Job::Runs),
-            blow(Blow::Kill, 1_020)
+            signal(JobSignal::Kill, 1_020)
         );
         assert!(supervisor.lost());
     }
 
     #[test]
-    fn an_acknowledgement_after_the_deadline_does_not_revive() {
-        // Acknowledged before, perhaps; but the job was to die at 1,000, and somebody may have seen to it.
+    fn an_acknowledgement_after_the_deadline_does_not_save_the_job() {
+        // It may have been acknowledged before; but at 1,000 the job had to die, and the watchdog may have killed it.
         for job in [Job::Gone, Job::Leftovers, Job::Runs] {
             let mut supervisor = supervisor();
             let step = supervisor.step(ms(1_000), Hold::Until(ms(1_900)), job);
             assert!(supervisor.lost(), "{job:?}");
             assert_eq!(supervisor.deadline(), ms(1_000), "and it is final");
             assert_eq!(step.over, job == Job::Gone);
-            assert!(step.over || step == blow(Blow::Kill, 1_020), "{job:?}");
+            assert!(
+                step.over || step == signal(JobSignal::Kill, 1_020),
+                "{job:?}"
+            );
         }
         let mut supervisor = supervisor();
         supervisor.step(ms(999), Hold::Until(ms(1_900)), Job::Gone);
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_stays_lost() {
+    fn a_lost_lock_stays_lost() {
         let mut supervisor = supervisor();
         supervisor.step(ms(100), Hold::Lost, Job::Runs);
         supervisor.step(ms(101), Hold::Until(ms(1_900)), Job::Gone);
@@ -291,42 +294,42 @@ mod tests {
         let mut supervisor = supervisor();
         assert_eq!(
             supervisor.step(ms(5_000), Hold::Lost, Job::Runs),
-            blow(Blow::Kill, 5_020)
+            signal(JobSignal::Kill, 5_020)
         );
         assert!(supervisor.lost() && supervisor.killed());
     }
 
     #[test]
-    fn the_servers_word_terminates_at_once_and_kills_after_the_grace() {
+    fn a_loss_reported_by_the_server_terminates_at_once_and_kills_after_the_grace() {
         let mut supervisor = supervisor();
         assert_eq!(
             supervisor.step(ms(100), Hold::Lost, Job::Runs),
-            blow(Blow::Terminate, 300)
+            signal(JobSignal::Terminate, 300)
         );
         assert_eq!(
             supervisor.step(ms(300), Hold::Lost, Job::Runs),
-            blow(Blow::Kill, 320)
+            signal(JobSignal::Kill, 320)
         );
     }
 
     #[test]
-    fn the_servers_word_never_puts_the_kill_past_the_deadline() {
+    fn a_loss_reported_by_the_server_never_postpones_the_kill_past_the_deadline() {
         let mut supervisor = supervisor();
         assert_eq!(supervisor.step(ms(790), HELD, Job::Runs), wait(ms(800)));
         let mut early = supervisor.clone();
         early.grace = Span::from_millis(500);
         assert_eq!(
             early.step(ms(700), Hold::Lost, Job::Runs),
-            blow(Blow::Terminate, 1_000)
+            signal(JobSignal::Terminate, 1_000)
         );
     }
 
     #[test]
-    fn leftovers_are_ended_and_that_is_no_loss() {
+    fn leftovers_are_ended_without_a_loss() {
         let mut supervisor = supervisor();
         assert_eq!(
             supervisor.step(ms(100), HELD, Job::Leftovers),
-            blow(Blow::Terminate, 300)
+            signal(JobSignal::Terminate, 300)
         );
         assert_eq!(
             supervisor.step(ms(200), HELD, Job::Leftovers),
@@ -334,30 +337,30 @@ mod tests {
         );
         assert_eq!(
             supervisor.step(ms(300), HELD, Job::Leftovers),
-            blow(Blow::Kill, 320)
+            signal(JobSignal::Kill, 320)
         );
         assert!(supervisor.step(ms(301), HELD, Job::Gone).over && !supervisor.lost());
     }
 
     #[test]
-    fn leftovers_close_to_the_deadline_get_what_is_left_of_it() {
+    fn leftovers_close_to_the_deadline_get_a_shorter_grace() {
         let mut supervisor = supervisor();
         assert_eq!(
             supervisor.step(ms(950), HELD, Job::Leftovers),
-            blow(Blow::Terminate, 1_000)
+            signal(JobSignal::Terminate, 1_000)
         );
         assert!(!supervisor.lost());
     }
 
     #[test]
-    fn a_loss_that_is_noticed_with_the_jobs_end_is_a_loss() {
+    fn a_loss_noticed_together_with_the_jobs_end_counts() {
         let mut supervisor = supervisor();
         assert!(supervisor.step(ms(2_000), Hold::Lost, Job::Gone).over);
         assert!(supervisor.lost(), "nobody knows which came first");
     }
 
     #[test]
-    fn whatever_is_seen_nothing_runs_at_the_deadline() {
+    fn in_every_sequence_the_job_is_killed_at_the_deadline() {
         for grace in [0, 1, 200, 999, 1_500] {
             for (hold, job) in [
                 (HELD, Job::Runs),

@@ -1,14 +1,14 @@
-//! Everything of a job: its process group, and whoever left the group but descends from it.
+//! All processes of a job: its process group, and descendants that have left the group.
 //!
-//! palisade is the reaper of its descendants (PR_SET_CHILD_SUBREAPER), so a process whose parent has ended
-//! becomes palisade's own child and stays in reach, also after `setsid`.
+//! palisade adopts orphaned descendants (PR_SET_CHILD_SUBREAPER): if a process's parent ends, the process becomes
+//! palisade's own child and can still be found, also after `setsid`.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-/// A process as the kernel lists it.
+/// A process as `/proc` lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
     pid: i32,
@@ -16,11 +16,11 @@ struct Row {
     group: i32,
     /// Ended, and not yet reaped.
     dead: bool,
-    /// Since boot; with the process id it names a process for ever.
+    /// The start time since boot; together with the process id it identifies a process for ever.
     started: u64,
 }
 
-/// The job whose group is led by a process.
+/// A job, named by the leader of its process group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     leader: Pid,
@@ -31,14 +31,14 @@ impl Group {
         Group { leader }
     }
 
-    /// Signals the process group only. The leader must not have been reaped: until then its number
-    /// cannot name another group.
+    /// Signals only the process group. The leader must not be reaped yet: until then no other group can get its
+    /// number.
     pub(super) fn signal(self, signal: Signal) {
-        // Nobody left to signal is no error.
+        // An empty group is not an error.
         let _ = rustix::process::kill_process_group(self.leader, signal);
     }
 
-    /// Signals everything of the job, wherever it is.
+    /// Signals every process of the job, also those outside the group.
     pub(super) fn signal_all(self, signal: Signal, leader_reaped: bool, watchdog: Option<Pid>) {
         if !leader_reaped {
             self.signal(signal);
@@ -51,7 +51,7 @@ impl Group {
             .into_iter()
             .partition(|row| row.group == self.raw());
         if leader_reaped && !inside.is_empty() {
-            // At once, so that none of them can start another in between.
+            // All at once, so that none of them can start another in between.
             self.signal(signal);
         }
         for row in outside {
@@ -59,7 +59,7 @@ impl Group {
         }
     }
 
-    /// Whether anything of the job is alive.
+    /// Whether any process of the job is alive.
     pub(super) fn is_alive(self, watchdog: Option<Pid>) -> bool {
         match processes() {
             Some(rows) => !self.of(&rows, watchdog).is_empty(),
@@ -82,7 +82,7 @@ impl Group {
     }
 }
 
-/// The live processes that are in the group or descend from `me`, but for `me` and its watchdog.
+/// The live processes that are in the group or descend from `me`, without `me` and its watchdog.
 fn members(rows: &[Row], group: i32, me: i32, watchdog: Option<i32>) -> Vec<&Row> {
     let parents: BTreeMap<i32, i32> = rows.iter().map(|row| (row.pid, row.parent)).collect();
     let is_ours = |row: &&Row| {
@@ -92,7 +92,7 @@ fn members(rows: &[Row], group: i32, me: i32, watchdog: Option<i32>) -> Vec<&Row
     rows.iter().filter(is_ours).collect()
 }
 
-/// The list is no snapshot, so the climb is bounded: it could go round.
+/// The list is not a snapshot and could contain a cycle, so the number of steps is bounded.
 fn descends(parents: &BTreeMap<i32, i32>, mut pid: i32, from: i32) -> bool {
     for _ in 0..parents.len() {
         match parents.get(&pid) {
@@ -104,8 +104,8 @@ fn descends(parents: &BTreeMap<i32, i32>, mut pid: i32, from: i32) -> bool {
     false
 }
 
-/// A process id may have been given to somebody else since the list was read. A descriptor cannot, so the
-/// process is looked at again through one.
+/// The process id may have been reused since the list was read. A descriptor always refers to one process, so
+/// the process is checked again through one.
 fn signal_one(row: &Row, signal: Signal) {
     let Some(pid) = Pid::from_raw(row.pid) else {
         return;
@@ -122,7 +122,7 @@ fn processes() -> Option<Vec<Row>> {
     let entries = fs::read_dir("/proc").ok()?;
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let rows: Vec<Row> = pids.filter_map(process).collect();
-    // A /proc without even this process tells nothing.
+    // A /proc that does not list even this process is useless.
     (!rows.is_empty()).then_some(rows)
 }
 
@@ -131,7 +131,7 @@ fn process(pid: i32) -> Option<Row> {
     row(pid, &String::from_utf8_lossy(&stat))
 }
 
-/// Reads a line of `/proc/PID/stat`. The name, in brackets, may itself contain brackets and spaces.
+/// Parses a line of `/proc/PID/stat`. The name, in brackets, may itself contain brackets and spaces.
 fn row(pid: i32, stat: &str) -> Option<Row> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_its_group_and_all_that_descends() {
+    fn a_job_is_its_group_and_all_descendants() {
         let rows = [
             at(1, 0, 1),
             at(10, 1, 10),  // palisade
@@ -175,8 +175,8 @@ mod tests {
             at(21, 20, 20), // its child
             at(22, 21, 22), // which left the group
             at(23, 10, 23), // an orphan that palisade adopted
-            at(24, 1, 20),  // in the group, adopted by somebody else
-            at(30, 1, 30),  // a stranger
+            at(24, 1, 20),  // in the group, adopted by another process
+            at(30, 1, 30),  // unrelated
         ];
         assert_eq!(pids(&rows), [20, 21, 22, 23, 24]);
     }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_goes_round_ends() {
+    fn a_cycle_in_the_list_ends() {
         assert_eq!(pids(&[at(40, 41, 40), at(41, 40, 41)]), [0; 0]);
     }
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn this_very_process_is_found() {
+    fn this_process_is_found() {
         let me = i32::try_from(std::process::id()).unwrap();
         assert!(
             processes()

@@ -1,4 +1,4 @@
-//! What a job runs under: a lease with a fencing token, or a lock without one.
+//! The guard of a job: a lease with a fencing token, or a lock without one.
 //!
 //! ```text
 //!   --authority redlock://…   ─► Tokenless   no PALISADE_FENCING_TOKEN, and a warning that says so
@@ -11,25 +11,25 @@ use palisade_client::{Ending, Error, Lease, Released};
 use palisade_core::{LockName, Span, Timestamp, Ttl};
 use palisade_proto::Code;
 
-use super::LAST_WORD;
+use super::SHUTDOWN_WAIT;
 use super::deadline::Hold;
 use super::patience;
 use crate::cli::{Failure, LOST, NOT_ACQUIRED, Out, RunArgs};
 
-/// A lock that is held. It is renewed in the background until it is lost.
+/// A lock that is held and renewed in the background until it is lost.
 pub(super) enum Guard {
     Fenced(Lease),
     Tokenless { guard: redlock::Guard, ttl: Ttl },
 }
 
-/// The guard's deadline leaves time for SIGKILL to do its work: processes do not end in no time.
+/// How much earlier than the lease the guard's deadline is: killing processes takes time.
 pub(super) fn margin(ttl: Ttl) -> Span {
     Span::from_nanos(ttl.span().as_nanos() / 10).min(Span::from_millis(100))
 }
 
 impl Guard {
     pub(super) async fn acquire(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
-        if args.wish.connection.is_redlock() {
+        if args.lock_args.connection.is_redlock() {
             return tokenless(args, out).await;
         }
         patience::acquire(args, out).await.map(Guard::Fenced)
@@ -43,10 +43,10 @@ impl Guard {
         }
     }
 
-    /// What a job and a hook are told.
+    /// The variables of a job and its hook.
     pub(super) fn environment(&self, url: &str) -> Vec<(&'static str, String)> {
         let deadline = self.until();
-        let mut told = vec![
+        let mut variables = vec![
             ("PALISADE_LOCK", self.lock().to_string()),
             ("PALISADE_AUTHORITY", url.to_owned()),
             (
@@ -55,22 +55,22 @@ impl Guard {
             ),
         ];
         if let Guard::Fenced(lease) = self {
-            told.push(("PALISADE_FENCING_TOKEN", lease.token().to_string()));
-            told.push(("PALISADE_AUTHORITY_ID", lease.authority().to_string()));
+            variables.push(("PALISADE_FENCING_TOKEN", lease.token().to_string()));
+            variables.push(("PALISADE_AUTHORITY_ID", lease.authority().to_string()));
         }
-        told
+        variables
     }
 
-    /// Until when the job may run, if it may at all.
+    /// Until when the job may run; an error if the lock is lost.
     pub(super) fn deadline(&self) -> Result<Timestamp, Failure> {
-        match self.look() {
+        match self.state() {
             (_, Hold::Until(deadline)) => Ok(deadline),
             (_, Hold::Lost) => Err(self.loss()),
         }
     }
 
-    /// What the guard says, and when.
-    pub(super) fn look(&self) -> (Timestamp, Hold) {
+    /// The time, and the state of the guard at that time.
+    pub(super) fn state(&self) -> (Timestamp, Hold) {
         let (now, until) = (BootClock.now(), self.until());
         let held = match self {
             Guard::Fenced(lease) => lease.check().is_ok(),
@@ -83,7 +83,7 @@ impl Guard {
         (now, hold)
     }
 
-    /// The clock is read first: read later it would move the deadline out.
+    /// Reads the clock first: a later reading would postpone the deadline.
     fn until(&self) -> Timestamp {
         let now = BootClock.now();
         match self {
@@ -96,7 +96,7 @@ impl Guard {
         }
     }
 
-    /// Completes when it is lost.
+    /// Completes when the lock is lost.
     pub(super) async fn lost(&self) {
         match self {
             Guard::Fenced(lease) => drop(lease.lost().await),
@@ -104,7 +104,7 @@ impl Guard {
         }
     }
 
-    /// Why it is lost, as far as this side knows.
+    /// Why the lock is lost, as far as this side knows.
     fn loss(&self) -> Failure {
         let lease = match self {
             Guard::Fenced(lease) => lease,
@@ -116,7 +116,7 @@ impl Guard {
         };
         match lease.check() {
             Err(lost) => Failure::new(LOST, lost.why.code(), lost.to_string()),
-            // Ended at, or a grace before, the deadline that the job had: lost, whatever came later.
+            // Ended at the deadline that the job had, or one grace before: lost, whatever was acknowledged later.
             Ok(()) => {
                 let message = format!(
                     "{} (token {}) is lost: the command's deadline came before a renewal was noticed",
@@ -128,17 +128,17 @@ impl Guard {
         }
     }
 
-    /// Everything of the job is dead, so whoever waits can have the lock; if it is not known to be free.
+    /// Every process of the job is dead, so a waiter can have the lock: releases it if it may still be held.
     pub(super) async fn give_up(self) -> Failure {
         let mut failure = self.loss();
         failure
             .message
-            .push_str("; everything of the command was ended");
+            .push_str("; every process of the command was ended");
         self.free().await;
         failure
     }
 
-    /// Releases, whatever comes of it.
+    /// Releases, and ignores the result.
     pub(super) async fn free(self) {
         let release = async {
             match self {
@@ -146,20 +146,20 @@ impl Guard {
                 Guard::Tokenless { guard, .. } => drop(guard.release().await),
             }
         };
-        let _ = tokio::time::timeout(LAST_WORD, release).await;
+        let _ = tokio::time::timeout(SHUTDOWN_WAIT, release).await;
     }
 
-    /// Releases. The authority may say that the lock had been lost before: then it was, whatever the
-    /// command did.
+    /// Releases. If the authority answers that the lock was already lost, that is a failure, whatever the command's
+    /// status.
     pub(super) async fn release(self, out: Out) -> Option<Failure> {
         match self {
             Guard::Fenced(lease) => release(lease, out).await,
             Guard::Tokenless { guard, ttl } => {
                 let lock = guard.lock().clone();
                 if !guard.release().await {
-                    // It was lost, or they did not answer: nobody can tell.
+                    // It was lost, or the primaries did not answer: nobody can tell.
                     out.warning(&format!(
-                        "{lock}: most primaries did not confirm the release; what they still have \
+                        "{lock}: most primaries did not confirm the release; what they still hold \
                          expires in at most {ttl}"
                     ));
                 }
@@ -170,8 +170,8 @@ impl Guard {
 }
 
 pub(super) fn refused(error: &Error, args: &RunArgs) -> Failure {
-    let failure = Failure::of(error, &args.wish.connection.authority);
-    // Granted too late to be of use; nothing has run.
+    let failure = Failure::of(error, &args.lock_args.connection.authority);
+    // Granted too late to be useful; nothing has run.
     if failure.status == LOST {
         return Failure {
             status: NOT_ACQUIRED,
@@ -182,30 +182,33 @@ pub(super) fn refused(error: &Error, args: &RunArgs) -> Failure {
 }
 
 async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
-    let wish = &args.wish;
-    let url = &wish.connection.authority;
-    if wish.client_id.is_some() || wish.metadata.is_some() {
+    let lock_args = &args.lock_args;
+    let url = &lock_args.connection.authority;
+    if lock_args.client_id.is_some() || lock_args.metadata.is_some() {
         let why = "redlock:// keeps neither a client id nor metadata";
-        return Err(Failure::usage(why).hint("leave --client-id and --metadata out"));
+        return Err(Failure::usage(why).hint("omit --client-id and --metadata"));
     }
     out.warning(
         "redlock:// has no fencing tokens: PALISADE_FENCING_TOKEN is not set, no resource can refuse a \
-         late write, and two nodes may run this at once; it is for work that is merely wasted when it is \
-         done twice",
+         late write, and two nodes may run this at once; use it only where running twice \
+         is harmless",
     );
     let redlock = Redlock::connect(url).await;
     let redlock = redlock.map_err(|fault| Failure::of(&fault.into(), url))?;
-    let (ttl, wait) = (wish.ttl.span().to_duration(), wish.wait());
-    let granted = redlock.acquire(wish.lock.as_str(), ttl, wait).await;
+    let (ttl, wait) = (lock_args.ttl.span().to_duration(), lock_args.wait());
+    let granted = redlock.acquire(lock_args.lock.as_str(), ttl, wait).await;
     match granted.map_err(|error| refused(&error, args))? {
         Some(guard) => Ok(Guard::Tokenless {
             guard,
-            ttl: wish.ttl,
+            ttl: lock_args.ttl,
         }),
         None => {
-            let message = format!("{} is held: most primaries did not grant it", wish.lock);
+            let message = format!(
+                "{} is held: most primaries did not grant it",
+                lock_args.lock
+            );
             Err(Failure::new(NOT_ACQUIRED, Code::Held.name(), message)
-                .hint("Redlock does not say by whom; wait longer with --wait"))
+                .hint("Redlock does not know the holder; wait longer with --wait"))
         }
     }
 }

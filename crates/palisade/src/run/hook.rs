@@ -1,4 +1,4 @@
-//! `--on-lost`: what runs when the lock was lost and everything of the job is dead.
+//! `--on-lost`: the hook that runs after a lost lock, when every process of the job is dead.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal};
 use super::child;
 use super::signals::Signals;
 
-/// Runs the hook with `sh -c` and waits for it. Its own failure is told but changes nothing.
+/// Runs the hook with `sh -c` and waits for it. A failure of the hook is logged and changes nothing.
 pub(super) async fn run(
     hook: &OsStr,
     mut environment: Vec<(&'static str, String)>,
@@ -28,7 +28,7 @@ pub(super) async fn run(
     }
 }
 
-/// Waits, and passes on what wants to end the hook.
+/// Waits for the hook, and passes terminating signals on to it.
 async fn wait(mut child: Child, signals: &mut Signals) -> io::Result<()> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     loop {

@@ -1,5 +1,5 @@
-//! `palisade run`: holds a lock while a command runs, and sees to it that nothing of the command is alive
-//! when somebody else can be granted the lock.
+//! `palisade run`: holds a lock while a command runs, and makes sure that no process of the command is alive
+//! when another client can be granted the lock.
 //!
 //! ```text
 //!   acquire ─► watchdog ─► job (own group, dies with us) ─► supervise ─► everything dead ─► release
@@ -33,23 +33,23 @@ use deadline::Supervisor;
 use guard::Guard;
 use renewals::Renewals;
 use signals::Signals;
-use supervise::{End, Watch};
+use supervise::{End, SupervisedJob};
 use terminal::Terminal;
 use watchdog::Watchdog;
 
-/// The command ran for longer than --timeout allows.
+/// `--timeout` ended the command.
 const TIMED_OUT: u8 = 122;
-/// Found, but not executable; as env(1) says it.
+/// Found, but not executable, as env(1) reports it.
 const NOT_EXECUTABLE: u8 = 126;
-/// Not found; as env(1) says it.
+/// Not found, as env(1) reports it.
 const NOT_FOUND: u8 = 127;
 
-/// How long an answer is waited for that nothing depends on any more.
-const LAST_WORD: Duration = Duration::from_millis(500);
+/// How long to wait at the end for requests whose answers no longer matter.
+const SHUTDOWN_WAIT: Duration = Duration::from_millis(500);
 
 /// Holds the lock while the command runs; the status is the command's.
 pub(crate) fn run(args: &RunArgs, out: Out) -> Result<u8, Failure> {
-    match as_asked(args, out.quiet(args.quiet)) {
+    match hold_and_finish(args, out.quiet(args.quiet)) {
         Err(conflict) if conflict.is_conflict() => {
             if args.quiet {
                 return Ok(args.conflict_exit_code);
@@ -68,17 +68,17 @@ pub(crate) fn run(args: &RunArgs, out: Out) -> Result<u8, Failure> {
     }
 }
 
-fn as_asked(args: &RunArgs, out: Out) -> Result<u8, Failure> {
+fn hold_and_finish(args: &RunArgs, out: Out) -> Result<u8, Failure> {
     let grace = grace(args)?;
     let runtime = crate::cli::runtime()?;
     let result = runtime.block_on(hold(args, grace, out));
-    runtime.block_on(finish_errands());
+    runtime.block_on(finish_background_requests());
     result
 }
 
-/// The first renewal is sent after a third of the ttl. A grace beyond half of it would end healthy jobs.
+/// The first renewal is sent after a third of the ttl. A grace longer than half of it would end healthy jobs.
 fn grace(args: &RunArgs) -> Result<Span, Failure> {
-    let ttl = args.wish.ttl.span();
+    let ttl = args.lock_args.ttl.span();
     let Some(grace) = args.grace else {
         return Ok(Span::from_nanos(ttl.as_nanos() / 5).min(LONGEST_DEFAULT_GRACE));
     };
@@ -100,10 +100,10 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
     let mut signals = Signals::ending()?;
     let guard = tokio::select! {
         guard = Guard::acquire(args, out) => guard?,
-        // Nothing runs yet. What the request was or will be granted is given back.
+        // Nothing runs yet. The client gives back what the request was or will be granted.
         signal = signals.next() => return Ok(ended_by(signal)),
     };
-    let authority = palisade_client::without_password(&args.wish.connection.authority);
+    let authority = palisade_client::without_password(&args.lock_args.connection.authority);
     let environment = guard.environment(&authority);
     let end = match job(args, grace, &guard, &environment, &mut signals, out).await {
         Ok(end) => end,
@@ -115,7 +115,7 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
     if end.orphans > 0 {
         tracing::info!(
             orphans = end.orphans,
-            "reaped what the command had left behind"
+            "reaped processes that the command left behind"
         );
     }
     let lock = guard.lock().clone();
@@ -139,14 +139,14 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
 fn timed_out(lock: &LockName, args: &RunArgs) -> Failure {
     let after = args.timeout.unwrap_or_default();
     let message = format!("the command was ended after {after:?}; {lock} is released");
-    Failure::new(TIMED_OUT, Code::Expired.name(), message).hint("give it longer with --timeout")
+    Failure::new(TIMED_OUT, Code::Expired.name(), message).hint("choose a longer --timeout")
 }
 
 fn ended_by(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(FAILED)
 }
 
-/// Runs the job until nothing of it is left.
+/// Runs the job until none of its processes is left.
 async fn job(
     args: &RunArgs,
     grace: Span,
@@ -158,7 +158,7 @@ async fn job(
     let failed = |what: &str, error: io::Error| Failure::local(format!("{what}: {error}"));
     signals.watch_all()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-        .map_err(|error| failed("cannot adopt what the command leaves behind", error.into()))?;
+        .map_err(|error| failed("cannot adopt the command's orphans", error.into()))?;
     let deadline = guard.deadline()?;
     let watchdog = Watchdog::start(deadline, None)
         .map_err(|error| failed("cannot start the watchdog", error))?;
@@ -179,10 +179,10 @@ async fn job(
     if foreground && let Some(terminal) = &mut terminal {
         terminal.was_given();
     }
-    let refresh = Span::from_nanos(args.wish.ttl.span().as_nanos() / 6);
+    let refresh = Span::from_nanos(args.lock_args.ttl.span().as_nanos() / 6);
     let supervisor = Supervisor::new(grace, refresh, deadline);
     let children = child::Children::new(leader);
-    Ok(Watch {
+    Ok(SupervisedJob {
         guard,
         signals,
         supervisor,
@@ -192,7 +192,7 @@ async fn job(
         until: args
             .timeout
             .map(|timeout| BootClock.now().after(timeout.into())),
-        renewals: Renewals::new(out, guard.lock().clone(), args.wish.ttl),
+        renewals: Renewals::new(out, guard.lock().clone(), args.lock_args.ttl),
     }
     .until_gone()
     .await)
@@ -224,14 +224,14 @@ fn not_started(args: &RunArgs, error: &io::Error) -> Failure {
     Failure::new(status, code, format!("{program}: {error}"))
 }
 
-/// Lets what was given up on the way (a cancelled acquire, a guard that was dropped) reach the server. It
-/// is not worth much waiting: the lease expires by itself.
-async fn finish_errands() {
+/// Gives the client's last requests (for a cancelled acquire or a dropped guard) time to reach the server. A short
+/// time is enough: the lease expires by itself.
+async fn finish_background_requests() {
     let metrics = tokio::runtime::Handle::current().metrics();
     let done = async {
         while metrics.num_alive_tasks() > 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    let _ = tokio::time::timeout(LAST_WORD, done).await;
+    let _ = tokio::time::timeout(SHUTDOWN_WAIT, done).await;
 }

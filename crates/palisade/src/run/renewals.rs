@@ -1,11 +1,11 @@
-//! Whether renewals come, told to the person at the terminal and to the log.
+//! Reports to the terminal and to the log whether renewals arrive.
 
 use palisade_core::{LockName, Span, Timestamp, Ttl};
 
 use super::deadline::Hold;
 use crate::cli::{Out, millis};
 
-/// What is told of a lease while its job runs.
+/// Watches the renewals of a lease while its job runs.
 pub(super) struct Renewals {
     out: Out,
     lock: LockName,
@@ -23,8 +23,8 @@ impl Renewals {
         }
     }
 
-    /// Warns once when half of the lease has gone by without a renewal: the first was due after a third.
-    pub(super) fn look(&mut self, now: Timestamp, hold: Hold) {
+    /// Warns once when half of the lease has passed without a renewal: the first was due after a third.
+    pub(super) fn check(&mut self, now: Timestamp, hold: Hold) {
         let Hold::Until(deadline) = hold else {
             return;
         };
@@ -32,7 +32,7 @@ impl Renewals {
         let late = left < Span::from_nanos(self.ttl.span().as_nanos() / 2);
         if late && !self.late {
             self.out.warning(&format!(
-                "the authority has acknowledged no renewal of {} for {}; unless one comes, the command is ended \
+                "the authority has not acknowledged a renewal of {} for {}; without one, the command is ended \
                  in less than {}",
                 self.lock,
                 millis((self.ttl.span().as_millis()).saturating_sub(left.as_millis())),

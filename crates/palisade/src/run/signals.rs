@@ -7,10 +7,10 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind, signal};
 
-/// What ends a program unless it says otherwise; watched from the start, so that a wait can be given up.
+/// The signals that terminate a program by default; watched from the start, so that they can end a wait.
 const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
-/// What else a job may want to hear.
+/// The other signals that a job may handle.
 const PASSED_ON: [Signal; 5] = [
     Signal::USR1,
     Signal::USR2,
@@ -19,13 +19,13 @@ const PASSED_ON: [Signal; 5] = [
     Signal::CONT,
 ];
 
-/// Signals as they come in.
+/// A stream of incoming signals.
 pub(super) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
 }
 
 impl Signals {
-    /// Watches what ends a program.
+    /// Watches the terminating signals.
     pub(super) fn ending() -> io::Result<Signals> {
         let mut signals = Signals {
             streams: Vec::new(),
@@ -34,13 +34,13 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Watches the rest too, and children.
+    /// Watches the other signals too, including SIGCHLD.
     pub(super) fn watch_all(&mut self) -> io::Result<()> {
         self.watch(&PASSED_ON)?;
         self.watch(&[Signal::CHILD])
     }
 
-    /// What was ignored at the start (`nohup`, a shell's `&`) stays ignored, here and in the job.
+    /// Signals that were ignored at the start (`nohup`, a shell's `&`) stay ignored, here and in the job.
     fn watch(&mut self, signals: &[Signal]) -> io::Result<()> {
         let ignored = ignored();
         for &wanted in signals {
@@ -68,7 +68,7 @@ impl Signals {
     }
 }
 
-/// One bit for each signal this process ignores; none if the kernel does not say.
+/// The mask of the signals that this process ignores; none if the kernel does not say.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

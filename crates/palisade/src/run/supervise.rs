@@ -1,27 +1,27 @@
-//! The loop around a job: look, decide, act, wait.
+//! The supervision loop of a job: check, decide, act, wait.
 
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_core::Timestamp;
 use rustix::process::{Pid, Signal};
 
-use super::child::{Children, News};
-use super::deadline::{Blow, Hold, Job, Step, Supervisor};
+use super::child::{Children, Reaped};
+use super::deadline::{Hold, Job, JobSignal, Step, Supervisor};
 use super::guard::Guard;
 use super::renewals::Renewals;
 use super::signals::Signals;
 use super::terminal::Terminal;
 use super::watchdog::Watchdog;
 
-/// A job and everything that watches it.
-pub(super) struct Watch<'a> {
+/// A job and everything needed to supervise it.
+pub(super) struct SupervisedJob<'a> {
     pub(super) guard: &'a Guard,
     pub(super) signals: &'a mut Signals,
     pub(super) supervisor: Supervisor,
     pub(super) children: Children,
-    /// `None` after it died and no other could be started.
+    /// `None` after it died and could not be started again.
     pub(super) watchdog: Option<Watchdog>,
     pub(super) terminal: Option<Terminal>,
-    /// When the command has run for as long as it may.
+    /// When `--timeout` passes.
     pub(super) until: Option<Timestamp>,
     pub(super) renewals: Renewals,
 }
@@ -31,29 +31,29 @@ pub(super) struct Watch<'a> {
 pub(super) struct End {
     /// The command's exit status.
     pub(super) status: u8,
-    /// The lock was lost before everything of the job was gone.
+    /// The lock was lost before every process of the job was gone.
     pub(super) lost: bool,
-    /// It was ended because its time was up.
+    /// It was ended because of `--timeout`.
     pub(super) overtime: bool,
     pub(super) orphans: u32,
 }
 
-impl Watch<'_> {
-    /// Watches until nothing of the job is alive.
+impl SupervisedJob<'_> {
+    /// Supervises until no process of the job is alive.
     pub(super) async fn until_gone(mut self) -> End {
         let mut lost = Box::pin(self.guard.lost());
         let (mut is_lost, mut passed_on) = (false, None);
         loop {
-            let news = self.children.reap(self.watchdog_pid());
+            let reaped = self.children.reap(self.watchdog_pid());
             let step = self.decide();
             if step.over {
                 return self.end();
             }
-            // Only now: a job that must die is not woken first.
+            // Only after the decision: a job that must die is not continued first.
             if let Some(signal) = passed_on.take() {
                 self.pass_on(signal);
             }
-            self.attend(news);
+            self.handle(reaped);
             tokio::select! {
                 biased;
                 () = BootClock.alarm(step.wake) => {}
@@ -70,38 +70,38 @@ impl Watch<'_> {
     fn decide(&mut self) -> Step {
         let watchdog = self.watchdog_pid();
         let job = self.children.job(watchdog);
-        let (now, mut hold) = self.guard.look();
-        // Asked after the job was looked at: whatever the watchdog has killed it has recorded before.
-        if self.watchdog.as_ref().is_some_and(Watchdog::struck) {
+        let (now, mut hold) = self.guard.state();
+        // Asked after the check of the job: the watchdog records a kill before it kills.
+        if self.watchdog.as_ref().is_some_and(Watchdog::has_killed) {
             hold = Hold::Lost;
         }
         if job == Job::Runs {
-            self.renewals.look(now, hold);
+            self.renewals.check(now, hold);
         }
         let step = self.supervisor.step(now, hold, job);
         if let Some(watchdog) = &mut self.watchdog {
-            watchdog.deadline(self.supervisor.deadline());
+            watchdog.send_deadline(self.supervisor.deadline());
         }
-        if let Some(blow) = step.blow {
-            self.strike(blow, job);
+        if let Some(signal) = step.signal {
+            self.send(signal, job);
         }
         step
     }
 
-    fn strike(&self, blow: Blow, job: Job) {
+    fn send(&self, signal: JobSignal, job: Job) {
         let reaped = job != Job::Runs;
-        let strike = |signal| {
+        let send = |signal| {
             self.children
                 .group()
                 .signal_all(signal, reaped, self.watchdog_pid())
         };
-        match blow {
-            Blow::Terminate => {
-                strike(Signal::TERM);
-                // Whoever is stopped could not hear it.
-                strike(Signal::CONT);
+        match signal {
+            JobSignal::Terminate => {
+                send(Signal::TERM);
+                // A stopped process cannot handle SIGTERM.
+                send(Signal::CONT);
             }
-            Blow::Kill => strike(Signal::KILL),
+            JobSignal::Kill => send(Signal::KILL),
         }
     }
 
@@ -124,19 +124,19 @@ impl Watch<'_> {
         }
     }
 
-    fn attend(&mut self, news: News) {
-        if news.watchdog_ended {
+    fn handle(&mut self, reaped: Reaped) {
+        if reaped.watchdog_ended {
             self.restart_watchdog();
         }
-        match news.stopped {
-            // It wanted the terminal.
+        match reaped.stopped {
+            // The job wanted the terminal.
             Some(Signal::TTIN | Signal::TTOU) if self.may_give() => {
                 if let Some(terminal) = &mut self.terminal {
                     terminal.give(self.children.leader());
                 }
                 self.children.group().signal(Signal::CONT);
             }
-            // ctrl-Z reached the job alone; the shell waits for palisade to stop too.
+            // ctrl-Z stopped only the job; the shell waits for palisade to stop too.
             Some(_) if self.terminal.as_ref().is_some_and(Terminal::is_given) => self.stop_myself(),
             _ => {}
         }
@@ -148,7 +148,7 @@ impl Watch<'_> {
             .is_some_and(|terminal| !terminal.is_given())
     }
 
-    /// Stops until SIGCONT, which then comes in like every signal. Meanwhile nothing is renewed; the
+    /// Stops this process until SIGCONT, which then arrives like any signal. Meanwhile nothing is renewed, and the
     /// watchdog kills the job at the deadline.
     fn stop_myself(&mut self) {
         if let Some(terminal) = &mut self.terminal {
@@ -160,7 +160,7 @@ impl Watch<'_> {
     fn restart_watchdog(&mut self) {
         match Watchdog::start(self.supervisor.deadline(), Some(self.children.leader())) {
             Ok(watchdog) => {
-                tracing::warn!("the watchdog had ended; another one watches");
+                tracing::warn!("the watchdog had ended and was started again");
                 self.watchdog = Some(watchdog);
             }
             Err(error) => {

@@ -1,4 +1,4 @@
-//! The unsafe part: what happens in the job's process between fork and exec, and the one signal mask.
+//! The unsafe part: what runs in the job's process between fork and exec, and the signal mask.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -9,44 +9,44 @@ use rustix::process::{Pid, Signal};
 
 use super::watchdog;
 
-/// What the job's process does to itself before it becomes the command.
+/// What the job's process does before it executes the command.
 pub(super) struct BeforeExec {
-    /// Whose child it must be.
+    /// The parent that it must still have.
     pub(super) parent: Pid,
-    /// Where the watchdog hears which group it is to kill; before any of the job's code runs.
+    /// The pipe that tells the watchdog which group to kill, before any code of the job runs.
     pub(super) watchdog: OwnedFd,
-    /// Take the terminal on standard input.
+    /// Whether to take the terminal on standard input.
     pub(super) foreground: bool,
 }
 
 impl BeforeExec {
-    /// Makes `command` do it.
+    /// Makes `command` do this before exec.
     pub(super) fn attach(self, command: &mut Command) {
-        // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed.
-        // `carry_out` makes plain system calls on values that were made before the fork; it allocates
-        // nothing, takes no lock, and its errors are made of an error number.
-        unsafe { command.pre_exec(move || self.carry_out()) };
+        // SAFETY: the closure runs in the forked child, where only async-signal-safe calls are allowed. `prepare`
+        // makes plain system calls on values that were created before the fork; it allocates nothing, takes no
+        // lock, and builds its errors from an error number.
+        unsafe { command.pre_exec(move || self.prepare()) };
     }
 
-    fn carry_out(&self) -> io::Result<()> {
+    fn prepare(&self) -> io::Result<()> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // A parent that died before that call is not told of by the signal.
+        // The signal does not come for a parent that died before that call.
         if rustix::process::getppid() != Some(self.parent) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         let group = rustix::process::getpid();
         rustix::io::write(&self.watchdog, &watchdog::group_message(group))?;
         if self.foreground {
-            // Not worth failing for: without it the job runs in the background of its terminal.
+            // Not a reason to fail: without it the job runs in the background of its terminal.
             let _ = set_foreground(rustix::stdio::stdin(), group);
         }
         Ok(())
     }
 }
 
-/// Makes `group` the one that the terminal talks to.
+/// Makes `group` the foreground group of the terminal.
 ///
-/// A process in the background that does this is sent SIGTTOU, which stops it, unless that is blocked.
+/// A background process that does this gets SIGTTOU, which stops it unless it is blocked.
 pub(super) fn set_foreground(terminal: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
     let before = mask_ttou(libc::SIG_BLOCK, None)?;
     let set = rustix::termios::tcsetpgrp(terminal.as_fd(), group);
@@ -54,7 +54,7 @@ pub(super) fn set_foreground(terminal: BorrowedFd<'_>, group: Pid) -> io::Result
     Ok(set?)
 }
 
-/// Blocks SIGTTOU, or puts the mask `restore` back; gives the mask from before.
+/// Blocks SIGTTOU, or restores the mask `restore`; returns the previous mask.
 fn mask_ttou(how: libc::c_int, restore: Option<libc::sigset_t>) -> io::Result<libc::sigset_t> {
     // SAFETY: a signal set is plain data for which all zeroes is a value, `sigemptyset` and `sigaddset`
     // initialise it, and both pointers are to live locals. All three are async-signal-safe.

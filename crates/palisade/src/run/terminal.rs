@@ -1,4 +1,4 @@
-//! The terminal on standard input: while the job runs, it talks to the job.
+//! The terminal on standard input: the job has the foreground while it runs.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
@@ -9,10 +9,10 @@ use rustix::process::Pid;
 
 use super::sys;
 
-/// A terminal that can be handed over.
+/// A terminal that can be given to the job.
 #[derive(Debug)]
 pub(super) struct Terminal {
-    /// palisade's own group, which gets it back.
+    /// palisade's own process group, which gets the terminal back.
     ours: Pid,
     given: bool,
 }
@@ -26,13 +26,13 @@ impl Terminal {
             .then_some(Terminal { ours, given: false })
     }
 
-    /// Whether the job gets it from the start. Not in a pipeline, `palisade run … | less`: there the
-    /// terminal belongs to the others of palisade's group as well.
+    /// Whether the job may have the terminal from the start. Not in a pipeline, `palisade run … | less`: there
+    /// the terminal also belongs to the other processes of palisade's group.
     pub(super) fn is_free(&self) -> bool {
         self.is_ours() && !is_pipe(io::stdout())
     }
 
-    /// The job has taken it.
+    /// Records that the job has taken the terminal.
     pub(super) fn was_given(&mut self) {
         self.given = true;
     }
@@ -41,18 +41,18 @@ impl Terminal {
         self.given
     }
 
-    /// Hands it to the job if it is ours to give.
+    /// Gives the terminal to the job if palisade has it.
     pub(super) fn give(&mut self, group: Pid) {
         if self.is_ours() && sys::set_foreground(rustix::stdio::stdin(), group).is_ok() {
             self.given = true;
         }
     }
 
-    /// Takes it back.
+    /// Takes the terminal back.
     pub(super) fn take_back(&mut self) {
         if self.given {
             self.given = false;
-            // A terminal that has hung up has nobody to talk to.
+            // Fails only if the terminal has hung up.
             let _ = sys::set_foreground(rustix::stdio::stdin(), self.ours);
         }
     }

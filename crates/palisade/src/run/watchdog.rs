@@ -1,13 +1,12 @@
-//! The process that kills the job when palisade cannot: because it was killed itself, or because it was
-//! stopped past the deadline.
+//! The process that kills the job when palisade cannot: because palisade was killed, or was stopped past the
+//! deadline.
 //!
-//! The kernel's parent-death signal reaches the command but not what the command started. So a second
-//! `palisade`, in a session of its own, holds the reading end of a pipe whose writing end only the first
-//! one has. What comes through the pipe is the job's group and every new deadline; its end means that the
-//! first one is gone.
+//! The kernel's parent-death signal reaches the command but not its children. So a second `palisade`, in a session
+//! of its own, holds the reading end of a pipe; only the first process has the writing end. The pipe carries the
+//! job's group and every new deadline. End of file means that the first process is gone.
 //!
-//! A second pipe leads back. What the watchdog kills it records there before, so that the first process,
-//! seeing the job's end, never takes that kill for the job's own end.
+//! A second pipe leads back. The watchdog records a kill there before it kills, so the first process never mistakes
+//! that kill for the job's own end.
 
 use std::io::{self, PipeReader, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -20,10 +19,10 @@ use rustix::process::{Pid, Signal};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
-/// How the second process knows what it is. No user types it, and clap does not know it.
+/// The argument that marks the second process. No user types it, and clap does not know it.
 const ARGUMENT: &str = "--watchdog-of-palisade-run";
 
-/// A tag and a number: short enough for the kernel to write it in one piece.
+/// A tag and a number: short enough for one atomic write.
 const MESSAGE_BYTES: usize = 9;
 type Message = [u8; MESSAGE_BYTES];
 
@@ -31,16 +30,16 @@ const GROUP: u8 = b'g';
 const DEADLINE: u8 = b'd';
 const STAND_DOWN: u8 = b's';
 
-/// The watchdog as the first process sees it.
+/// The first process's handle of the watchdog.
 pub(super) struct Watchdog {
     pid: Pid,
     pipe: OwnedFd,
-    told: Timestamp,
-    /// What the watchdog writes before it kills.
+    last_sent: Timestamp,
+    /// Where the watchdog records a kill before it kills.
     record: PipeReader,
 }
 
-/// Names the group to kill. Async-signal-safe.
+/// The message that names the group to kill. Async-signal-safe.
 pub(super) fn group_message(group: Pid) -> Message {
     message(GROUP, group.as_raw_nonzero().get().unsigned_abs().into())
 }
@@ -52,8 +51,8 @@ fn message(tag: u8, number: u64) -> Message {
 }
 
 impl Watchdog {
-    /// Starts it, and waits until it watches. A group that exists already is in the pipe before: were this
-    /// process killed now, it would still be heard of.
+    /// Starts the watchdog and waits until it is ready. The pipe contains an existing group from the start, so the
+    /// watchdog knows it even if this process is killed now.
     pub(super) fn start(deadline: Timestamp, group: Option<Pid>) -> io::Result<Watchdog> {
         let (reader, pipe) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         if let Some(group) = group {
@@ -77,10 +76,10 @@ impl Watchdog {
         let mut watchdog = Watchdog {
             pid,
             pipe,
-            told: Timestamp::ZERO,
+            last_sent: Timestamp::ZERO,
             record,
         };
-        watchdog.deadline(deadline);
+        watchdog.send_deadline(deadline);
         Ok(watchdog)
     }
 
@@ -88,32 +87,32 @@ impl Watchdog {
         self.pid
     }
 
-    /// The pipe's writing end, for the job to announce itself before it starts.
+    /// The pipe's writing end, with which the job announces itself before it starts.
     pub(super) fn pipe(&self) -> io::Result<OwnedFd> {
         self.pipe.try_clone()
     }
 
-    /// Tells a deadline that is new.
-    pub(super) fn deadline(&mut self, deadline: Timestamp) {
-        if deadline != self.told {
-            self.told = deadline;
-            self.tell(message(DEADLINE, deadline.as_nanos()));
+    /// Sends the deadline if it has changed.
+    pub(super) fn send_deadline(&mut self, deadline: Timestamp) {
+        if deadline != self.last_sent {
+            self.last_sent = deadline;
+            self.send(message(DEADLINE, deadline.as_nanos()));
         }
     }
 
-    /// Whether it has killed the job, or is about to. Asked after the job's end was seen, a no is final:
-    /// the record is written before the kill.
-    pub(super) fn struck(&self) -> bool {
+    /// Whether the watchdog has killed the job, or is about to. After the job's end was seen, a `false` is final: the
+    /// record comes before the kill.
+    pub(super) fn has_killed(&self) -> bool {
         matches!((&self.record).read(&mut [0]), Ok(1))
     }
 
-    /// Nothing of the job is left.
+    /// Tells the watchdog that no process of the job is left.
     pub(super) fn stand_down(self) {
-        self.tell(message(STAND_DOWN, 0));
+        self.send(message(STAND_DOWN, 0));
     }
 
-    fn tell(&self, message: Message) {
-        // If it is dead, its parent hears of it and starts another.
+    fn send(&self, message: Message) {
+        // If the watchdog is dead, SIGCHLD tells its parent, which starts another.
         let _ = rustix::io::write(&self.pipe, &message);
     }
 }
@@ -124,7 +123,7 @@ fn await_ready(ready: &mut PipeReader) -> io::Result<()> {
         .map_err(|_| io::Error::other("the watchdog did not start"))
 }
 
-/// Is this process the watchdog? Then it watches, and this is its end.
+/// Runs the watchdog if this process was started as one, and returns its exit code.
 pub(crate) fn intercept() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     (arguments.next()? == ARGUMENT).then(|| match watch() {
@@ -134,7 +133,7 @@ pub(crate) fn intercept() -> Option<ExitCode> {
 }
 
 fn watch() -> io::Result<()> {
-    // Away from the terminal's signals and from who kills whole groups.
+    // Away from the terminal's signals and from signals to whole groups.
     rustix::process::setsid()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -147,34 +146,34 @@ fn watch() -> io::Result<()> {
     })
 }
 
-/// One byte to the first process: the first says that this one watches, the second that it kills.
+/// Writes one byte to the first process: the first says that the watchdog is ready, the second that it kills.
 fn record() {
-    // If nobody listens any more, that is what the other pipe is about to tell.
+    // If nobody reads it, the other pipe is about to report end of file.
     let _ = io::stdout()
         .write_all(b".")
         .and_then(|()| io::stdout().flush());
 }
 
 async fn guard(mut pipe: Receiver, mut record: impl FnMut()) {
-    let mut charge = Charge::default();
-    let mut heard = [0; 64 * MESSAGE_BYTES];
+    let mut state = WatchdogState::default();
+    let mut buffer = [0; 64 * MESSAGE_BYTES];
     loop {
-        // News first: a deadline that has moved on must not kill.
+        // Messages first: a deadline that has moved on must not kill.
         tokio::select! {
             biased;
-            read = pipe.read(&mut heard) => {
+            read = pipe.read(&mut buffer) => {
                 let read = read.unwrap_or(0);
                 if read == 0 {
-                    return charge.kill();
+                    return state.kill();
                 }
-                if heard[..read].chunks_exact(MESSAGE_BYTES).any(|message| charge.hear(message)) {
+                if buffer[..read].chunks_exact(MESSAGE_BYTES).any(|message| state.receive(message)) {
                     return;
                 }
             }
-            () = alarm(charge.deadline) => {
+            () = alarm(state.deadline) => {
                 record();
-                charge.kill();
-                charge.deadline = None;
+                state.kill();
+                state.deadline = None;
             }
         }
     }
@@ -189,14 +188,14 @@ async fn alarm(at: Option<Timestamp>) {
 
 /// What the watchdog knows.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Charge {
+struct WatchdogState {
     group: Option<Pid>,
     deadline: Option<Timestamp>,
 }
 
-impl Charge {
-    /// Takes one message in; `true` if it is the last.
-    fn hear(&mut self, message: &[u8]) -> bool {
+impl WatchdogState {
+    /// Handles one message; `true` if it is the last.
+    fn receive(&mut self, message: &[u8]) -> bool {
         let mut number = [0; 8];
         number.copy_from_slice(&message[1..]);
         let number = u64::from_le_bytes(number);
@@ -210,7 +209,7 @@ impl Charge {
 
     fn kill(&self) {
         if let Some(group) = self.group {
-            // No such group: there is nothing to kill.
+            // Fails if the group is gone: nothing to kill.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
     }
@@ -221,23 +220,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_what_is_heard() {
-        let mut charge = Charge::default();
+    fn messages_arrive_as_they_were_sent() {
+        let mut state = WatchdogState::default();
         let group = Pid::from_raw(4_242).unwrap();
-        assert!(!charge.hear(&group_message(group)));
-        assert!(!charge.hear(&message(DEADLINE, 77)));
+        assert!(!state.receive(&group_message(group)));
+        assert!(!state.receive(&message(DEADLINE, 77)));
         assert_eq!(
-            charge,
-            Charge {
+            state,
+            WatchdogState {
                 group: Some(group),
                 deadline: Some(Timestamp::from_nanos(77))
             }
         );
-        assert!(charge.hear(&message(STAND_DOWN, 0)));
+        assert!(state.receive(&message(STAND_DOWN, 0)));
     }
 
-    /// A job whose deadline has passed, and the pipe that tells of it.
-    fn doomed() -> (std::process::Child, Pid, io::PipeWriter, Receiver) {
+    /// A job whose deadline has passed, and the pipe that says so.
+    fn job_past_its_deadline() -> (std::process::Child, Pid, io::PipeWriter, Receiver) {
         let mut command = Command::new("sleep");
         let job = command.arg("1000").process_group(0).spawn().unwrap();
         let group = Pid::from_raw(i32::try_from(job.id()).unwrap()).unwrap();
@@ -253,8 +252,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_it_kills_it_records_before() {
-        let (job, group, _first, pipe) = doomed();
+    async fn a_kill_is_recorded_before_it_happens() {
+        let (job, group, _first, pipe) = job_past_its_deadline();
         let ended = tokio::spawn(guard(pipe, || panic!("it cannot be recorded"))).await;
         assert!(ended.unwrap_err().is_panic());
         rustix::process::kill_process_group(group, Signal::TERM).unwrap();
@@ -264,8 +263,8 @@ mod tests {
             "not killed before"
         );
 
-        // Control: recorded once, it is killed.
-        let (job, _, _first, pipe) = doomed();
+        // Control: if it can be recorded, the job is killed.
+        let (job, _, _first, pipe) = job_past_its_deadline();
         let (records, recorded) = std::sync::mpsc::channel();
         let watching = tokio::spawn(guard(pipe, move || records.send(()).unwrap()));
         let killed = tokio::task::spawn_blocking(|| signal_of_end(job)).await;
@@ -275,12 +274,12 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_cannot_be_is_nobody() {
-        let mut charge = Charge::default();
-        // Group 0 would be the watchdog's own, and -1 everybody.
+    fn an_invalid_group_is_ignored() {
+        let mut state = WatchdogState::default();
+        // Group 0 would be the watchdog's own, and -1 would be every process.
         for number in [0, u64::MAX, u64::from(u32::MAX)] {
-            charge.hear(&message(GROUP, number));
-            assert_eq!(charge.group, None, "{number}");
+            state.receive(&message(GROUP, number));
+            assert_eq!(state.group, None, "{number}");
         }
     }
 }

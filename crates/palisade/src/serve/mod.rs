@@ -1,4 +1,4 @@
-//! `palisade serve`: the lock server on its directory.
+//! `palisade serve`: the lock server on its data directory.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exposure;
 
-/// What the command line says about a server.
+/// The server's settings from the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// Where to listen; port 0 takes a free one.
@@ -25,9 +25,9 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     /// What connections and requests may take.
     pub(crate) network: shell::Settings,
-    /// Whether the clock moves only when told.
+    /// Whether the clock moves only on request.
     pub(crate) manual_clock: bool,
-    /// Print what was started as one line of JSON.
+    /// Print the start message as one line of JSON.
     pub(crate) json: bool,
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum Error {
     System(#[from] std::io::Error),
 }
 
-/// What to do when a port cannot be taken; `flag` chooses another one.
+/// What to do when a port cannot be opened; `flag` chooses another one.
 pub(crate) fn cannot_listen(error: &std::io::Error, flag: &str) -> String {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
@@ -71,7 +71,7 @@ pub(crate) fn cannot_listen(error: &std::io::Error, flag: &str) -> String {
 
 /// Runs the server until SIGTERM or SIGINT, or until its log fails.
 ///
-/// The port is taken first, so that two servers on one port do not get as far as the directory.
+/// Takes the port first, so that a second server on the same port never opens the directory.
 pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(network_threads())
@@ -112,27 +112,26 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     })
 }
 
-/// A write beyond `ulimit -f` kills a process without a word, unless it takes the signal: then the write fails, and
-/// the server says so. The handler stays for as long as the process lives.
+/// By default, a write beyond `ulimit -f` kills the process without a message. With a handler, the write fails and the
+/// server reports it. The handler stays for the life of the process.
 pub(crate) fn survive_file_size_limit() -> std::io::Result<()> {
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
 }
 
-/// Warns of an end of the log that was cut off.
+/// Warns that the end of the log was cut off.
 pub(crate) fn report_torn(torn: &TornTail) {
     tracing::warn!(
         file = %torn.file.display(),
         offset = torn.offset,
         bytes = torn.bytes,
-        "the log did not end with a whole batch, and the rest was cut off. A crash in the middle of a write leaves \
-         this, and nothing of it was acknowledged then; damage to the last batch looks the same, and it was \
-         acknowledged then. Which of the two it was is not known: if nothing crashed, check the disk"
+        "the log ended with an incomplete batch, which was cut off. A crash during a write leaves \
+         such a batch, and nothing in it was acknowledged. Damage to the last batch looks the same, but that batch was \
+         acknowledged. The server cannot tell the two apart: if nothing crashed, check the disk"
     );
 }
 
-/// Threads for sockets: half of the cores up to four, a quarter of more than sixteen. One is not enough for
-/// 64 connections; more of them wake each other up more than they work (measured in
-/// `docs/performance.md`).
+/// The number of network threads: half of the cores, at most four; with more than sixteen cores, a quarter of them. One
+/// is too few for 64 connections; more of them spend their time waking each other (measured in `docs/performance.md`).
 fn network_threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (cores / 2).clamp(1, 4).max(cores / 4)
@@ -172,7 +171,7 @@ fn announce(settings: &Settings, at: SocketAddr, authority: &Authority) {
         .to_string()
     } else {
         let manual = format!(
-            "\n  !! MANUAL CLOCK: nothing expires until you say so, with\n\
+            "\n  !! MANUAL CLOCK: nothing expires until you advance it with\n\
              \x20 !!   curl -X POST http://{at}/v1/clock/advance -d '{{\"ms\": 1000}}'\n\
              \x20 !! Never use this for locks that matter.\n"
         );
@@ -192,6 +191,6 @@ fn announce(settings: &Settings, at: SocketAddr, authority: &Authority) {
             if settings.manual_clock { &*manual } else { "" },
         )
     };
-    // A reader that has gone away (`| head`) is no reason to stop serving.
+    // A reader that has stopped reading (`| head`) is no reason to stop serving.
     let _ = writeln!(std::io::stdout(), "{text}");
 }

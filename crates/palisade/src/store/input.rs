@@ -1,4 +1,4 @@
-//! What comes in: bodies, headers and names, each refused by its own name.
+//! Request bodies, headers and names; an error names what is wrong.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use serde_json::{Map, Value};
 
 use crate::store::{App, refused};
 
-/// The fields of a JSON object, taken one by one: what is wrong is said by the field's name, and what is
-/// left over is unknown.
+/// The fields of a JSON object, taken one by one: an error names its field, and fields left at the end are
+/// unknown.
 #[derive(Debug)]
 pub(super) struct Fields {
-    /// Where in the body this object is, with a dot behind it.
+    /// Where in the body this object is, with a trailing dot.
     path: &'static str,
     left: Map<String, Value>,
 }
 
 impl Fields {
-    /// A field that may be left out; `null` is the same as none.
+    /// An optional field; `null` counts as absent.
     fn take(&mut self, name: &str) -> Option<Value> {
         self.left.remove(name).filter(|value| !value.is_null())
     }
@@ -73,7 +73,7 @@ impl Fields {
         authority(&self.text(name)?).map(Some)
     }
 
-    /// Bytes in base64; line breaks and spaces in it are skipped, as `base64` puts them there.
+    /// Bytes in base64; line breaks and spaces are skipped, because `base64` inserts them.
     pub(super) fn bytes(&mut self, name: &str) -> Result<Vec<u8>, Problem> {
         let mut text = self.text(name)?;
         text.retain(|letter| !letter.is_ascii_whitespace());
@@ -90,7 +90,7 @@ impl Fields {
         }
     }
 
-    /// A field that must not be there.
+    /// Checks that a field is absent.
     pub(super) fn without(&mut self, name: &str, why: &str) -> Result<(), Problem> {
         let path = self.path;
         match self.take(name) {
@@ -101,7 +101,7 @@ impl Fields {
         }
     }
 
-    /// Nothing else may be there: a misspelt field must not be a field that was left out.
+    /// Checks that no fields are left: a misspelt field must not pass for an absent one.
     pub(super) fn end(self) -> Result<(), Problem> {
         match self.left.keys().next() {
             None => Ok(()),
@@ -122,7 +122,7 @@ impl Fields {
     }
 }
 
-/// The start of what a caller sent, for a message.
+/// The start of a caller's text, for a message.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -130,8 +130,8 @@ fn shown(text: &str) -> String {
     }
 }
 
-/// JSON has one type of number: 10, 10.0 and 1e1 are the same integer, as long as a double tells it from
-/// its neighbours.
+/// Accepts every form of an integer: JSON has one type of number, so 10, 10.0 and 1e1 are equal. The integer must be
+/// one that a double represents exactly.
 fn whole(value: &Value) -> Option<u64> {
     let exact = |number: f64| {
         let whole = number as u64;
@@ -140,7 +140,7 @@ fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_f64().and_then(exact))
 }
 
-/// A JSON value in which no object has a field twice: of two fencing tokens neither would be the one.
+/// A JSON value whose objects have no duplicate fields: of two fencing tokens, neither could be trusted.
 struct Single(Value);
 
 impl<'de> Deserialize<'de> for Single {
@@ -194,7 +194,7 @@ impl<'de> Deserialize<'de> for Single {
                 let mut fields = Map::new();
                 while let Some((name, Single(value))) = map.next_entry::<String, Single>()? {
                     if fields.contains_key(&name) {
-                        return Err(A::Error::custom(format!("{} is told twice", shown(&name))));
+                        return Err(A::Error::custom(format!("{} appears twice", shown(&name))));
                     }
                     fields.insert(name, value);
                 }
@@ -214,9 +214,7 @@ fn parse(body: &[u8]) -> Result<Fields, Problem> {
             "the body must be a JSON object, not {}",
             shown(&other.to_string())
         ))),
-        Err(error) => Err(Problem::invalid(format!(
-            "the body is not as it should be: {error}"
-        ))),
+        Err(error) => Err(Problem::invalid(format!("the body is not valid: {error}"))),
     }
 }
 
@@ -237,8 +235,8 @@ impl FromRequest<Arc<App>> for Fields {
     }
 }
 
-/// JSON may come undeclared, and as the form type that `curl -d` sends by itself; but not from a web
-/// page, which can send forms anywhere through a visitor's browser without asking.
+/// JSON may come without a content type, and with the form type that `curl -d` sends by default; but not from a web
+/// page, which can make a visitor's browser send forms anywhere without asking.
 fn declared_as_json(headers: &HeaderMap) -> Result<(), Problem> {
     let declared = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
     let essence = declared

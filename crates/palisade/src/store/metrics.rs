@@ -1,4 +1,4 @@
-//! Health, counters and the description of the interface.
+//! Health, metrics and the OpenAPI description.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::store::{App, mode_name};
 
-/// `GET /healthz`: whether the store still answers.
+/// `GET /healthz`: whether the store still works.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
     app.store.list("", None, 1).await?;
     Ok(Json(
@@ -22,7 +22,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<Value>, P
     ))
 }
 
-/// `GET /metrics`: what Prometheus reads.
+/// `GET /metrics`, for Prometheus.
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
     let text = exposition("palisade_store", &app.store.counts(), Default::default());
     (
@@ -31,7 +31,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
     )
 }
 
-/// `GET /openapi.json`: this interface, for tools.
+/// `GET /openapi.json`: a description of this interface.
 pub(super) async fn openapi() -> impl IntoResponse {
     (
         [(CONTENT_TYPE, "application/json")],
@@ -39,11 +39,11 @@ pub(super) async fn openapi() -> impl IntoResponse {
     )
 }
 
-/// What a store has done, and what was refused in front of it, under names that begin with `whose`.
-pub(crate) fn exposition(whose: &str, counts: &Counts, refused: audit::Counts) -> String {
+/// The metrics of a store and of the refusals in front of it; their names begin with `prefix`.
+pub(crate) fn exposition(prefix: &str, counts: &Counts, refused: audit::Counts) -> String {
     let mut text = String::new();
     let mut metric = |name: &str, kind: &str, help: &str, rows: &[(String, u64)]| {
-        let name = format!("{whose}_{name}");
+        let name = format!("{prefix}_{name}");
         // Writing to a string cannot fail.
         let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         for (labels, value) in rows {
@@ -55,7 +55,7 @@ pub(crate) fn exposition(whose: &str, counts: &Counts, refused: audit::Counts) -
     metric(
         "admitted_total",
         counter,
-        "Operations carried out.",
+        "Operations executed.",
         &plain(counts.admitted),
     );
     metric(

@@ -1,29 +1,29 @@
-//! `palisade store`: the fenced object store over HTTP, the resource server of the story.
+//! `palisade store`: the fenced object store over HTTP.
 //!
 //! ```text
-//!   POST /v1/storage/write, /claim ──► input: parse, name what is wrong ──► palisade_fence::store ──► reply
+//!   POST /v1/storage/write, /claim ──► input: parse, name errors ──► palisade_fence::store ──► reply
 //!   GET  /v1/storage/{resource_id}/files/{file_path}
 //!          with X-Fencing-Token: a tokened read (rule F3); without: an observer's, and it says so
 //! ```
 //!
-//! A process of its own that never talks to an authority: it knows tokens only from its callers. Every
-//! write carries one, also where nothing was fenced yet; a write without is 428 (rule F9).
+//! A separate process that never talks to an authority: it knows tokens only from its callers. Every write must
+//! carry a token, even if its resource is not fenced yet; a write without one gets 428 (rule F9).
 //!
 //! | code | status | meaning |
 //! |---|---|---|
-//! | `stale` | 412 | a newer holder has been here: give up |
+//! | `stale` | 412 | a newer holder has written or claimed: give up |
 //! | `sequence_stale` | 412 | a late duplicate of this holder's own write |
 //! | `tokenless` | 428 | the write carries no fencing token |
 //! | `already_written`, `sequence_reused`, `wrong_authority`, `wrong_lock`, `jump` | 409 | see [`palisade_fence::Reject`] |
-//! | `missing`, `not_found` | 404 | nothing to delete, nothing there |
-//! | `invalid`, `too_large`, `request_timeout`, `unsupported_media_type`, `method_not_allowed` | 400, 413, 408, 415, 405 | the request |
+//! | `missing`, `not_found` | 404 | nothing to delete, no such object |
+//! | `invalid`, `too_large`, `request_timeout`, `unsupported_media_type`, `method_not_allowed` | 400, 413, 408, 415, 405 | the request is wrong |
 //! | `storage_full` | 507 | a limit of the store or its disk; nothing was written |
 //! | `unavailable` | 503 | the store has stopped; nothing happened |
 //! | `unknown_outcome` | 504 | it may have happened: repeat it with the same `sequence` |
 
-mod front;
 mod input;
 mod metrics;
+mod middleware;
 mod objects;
 #[cfg(test)]
 mod tests;
@@ -45,12 +45,12 @@ use palisade_proto::Code;
 use palisade_server::shell::{self, Exchange, Shell};
 use tokio::net::TcpListener;
 
-pub(crate) use front::percent_encoded;
 pub(crate) use metrics::exposition;
+pub(crate) use middleware::percent_encoded;
 
-/// Bounds that let objects of this size through.
+/// The shell's bounds for objects of this size.
 pub(crate) fn settings(object_bytes: u64) -> shell::Settings {
-    // An object in base64 is a third longer than it is.
+    // Base64 makes an object a third longer.
     let body_bytes = (object_bytes / 3 * 4) as usize + AROUND_BYTES;
     shell::Settings {
         connections: 4_096,
@@ -68,13 +68,13 @@ pub(crate) fn settings(object_bytes: u64) -> shell::Settings {
     }
 }
 
-/// What every handler shares.
+/// The state that all handlers share.
 #[derive(Debug)]
 struct App {
     store: Store,
 }
 
-/// How the shell serves a store.
+/// The shell's service for a store.
 struct Service;
 
 impl shell::Service for Service {
@@ -87,7 +87,7 @@ impl shell::Service for Service {
     }
 }
 
-/// A refusal by the table of codes.
+/// A refusal with a code from the table.
 fn refused(code: Code, message: String) -> Problem {
     let status = StatusCode::from_u16(code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     Problem::new(status, code.name(), message)
@@ -96,8 +96,8 @@ fn refused(code: Code, message: String) -> Problem {
 /// Serves the store until `shutdown`, then finishes what is in flight.
 ///
 /// # Errors
-/// Why it could not serve, or why the store stopped by itself: a failed write or sync. The process should end then, a restart
-/// decides from the disk what is there.
+/// Why it could not serve, or why the store stopped by itself: a failed write or sync. The process should then end;
+/// after a restart, the disk decides what the store contains.
 pub(crate) async fn serve(
     listener: TcpListener,
     store: Store,
@@ -119,7 +119,7 @@ pub(crate) async fn serve(
     why
 }
 
-/// Every path, and JSON answers for those that are not there.
+/// The routes, and JSON answers for all other paths.
 fn router(store: Store) -> Router {
     let app = Arc::new(App { store });
     Router::new()
@@ -136,7 +136,7 @@ fn router(store: Store) -> Router {
         .route("/openapi.json", get(metrics::openapi))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
-        .layer(from_fn_with_state(app.clone(), front::front))
+        .layer(from_fn_with_state(app.clone(), middleware::check_address))
         .with_state(app)
 }
 
@@ -160,7 +160,7 @@ async fn not_found(uri: Uri) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "not_found", message)
 }
 
-/// What the fences check, as the command line spells it.
+/// The name of a mode, as on the command line.
 pub(crate) const fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Claim => "claim",
@@ -170,5 +170,5 @@ pub(crate) const fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// Names, paths and punctuation around an object.
+/// Room for names, paths and punctuation around an object.
 const AROUND_BYTES: usize = 64 << 10;

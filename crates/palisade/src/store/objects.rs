@@ -1,4 +1,4 @@
-//! The handlers: parse, ask the store, answer.
+//! The handlers: parse, call the store, answer.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::store::input::Fields;
 use crate::store::{App, mode_name};
 
-/// The answer to a claim and to a write.
+/// The answer to a claim or a write.
 #[derive(Debug, Serialize)]
 pub(super) struct Success {
     success: bool,
@@ -31,7 +31,7 @@ pub(super) struct Success {
 /// A token as a JSON number, exact in every language.
 type Token53 = u64;
 
-/// What a claim and a write have in common.
+/// The common part of a claim and a write.
 struct Claim {
     resource: Resource,
     token: Token,
@@ -58,8 +58,8 @@ impl Claim {
     }
 }
 
-/// Every write here carries a token, also where nothing is fenced yet: whoever forgot it should learn it
-/// from the first write.
+/// Every write here must carry a token, even if nothing is fenced yet: a caller that forgets it should learn so
+/// from its first write.
 fn tokenless(resource: &ResourceId) -> Problem {
     let message = format!(
         "fencing_token is missing: a write to {resource} must carry the token of its holder's grant"
@@ -94,7 +94,7 @@ pub(super) async fn write(
     )
 }
 
-/// What a write does: the `write_payload`.
+/// The `write_payload`: what a write does.
 struct Mutation {
     path: String,
     kind: Kind,
@@ -163,8 +163,8 @@ fn done(answer: Checked<()>) -> Result<Json<Success>, Problem> {
     }
 }
 
-/// `GET /v1/storage/{resource_id}/files/{file_path}`: the bytes. With `X-Fencing-Token` a tokened read
-/// (rule F3), else an observer's: the header `X-Fencing-Read` says which it was.
+/// `GET /v1/storage/{resource_id}/files/{file_path}`: the bytes. With `X-Fencing-Token` this is a tokened read
+/// (rule F3), otherwise an observer's; the header `X-Fencing-Read` says which.
 pub(super) async fn read(
     State(app): State<Arc<App>>,
     path: Result<Path<(String, String)>, PathRejection>,
@@ -172,7 +172,7 @@ pub(super) async fn read(
 ) -> Result<Response, Problem> {
     let Path((resource, path)) = path.map_err(unreadable)?;
     let resource = app.store.resource(&resource)?;
-    // In an address the slash between `files` and the path may be the path's own.
+    // In an address the slash between `files` and the path may also be the path's first character.
     let path = if path.starts_with('/') {
         path
     } else {
@@ -223,7 +223,7 @@ fn object(
     Ok(response)
 }
 
-/// What is known of a resource.
+/// What the store knows of a resource.
 #[derive(Debug, Serialize)]
 pub(super) struct Shown {
     resource_id: String,
@@ -257,7 +257,7 @@ impl Shown {
     }
 }
 
-/// `GET /v1/storage/{resource_id}`: its fence. A resource that nobody touched is no error.
+/// `GET /v1/storage/{resource_id}`: its fence. An unknown resource is not an error.
 pub(super) async fn show(
     State(app): State<Arc<App>>,
     path: Result<Path<String>, PathRejection>,
@@ -320,7 +320,7 @@ fn page_size(text: &str) -> Result<usize, Problem> {
     size.ok_or_else(|| Problem::invalid("limit must be an integer in 1 ..= 1000"))
 }
 
-/// A name in the address that is not UTF-8 when it is decoded.
+/// The error for a name in the address that is not UTF-8 after decoding.
 fn unreadable(_: PathRejection) -> Problem {
     Problem::invalid("the address is not UTF-8 when it is percent-decoded")
 }

@@ -1,14 +1,14 @@
-//! A real server on a real disk, killed 300 times under load: nothing acknowledged is lost, no token
-//! comes twice, and every live lease has its full time again.
+//! A real server on a real disk, killed 300 times under load: nothing acknowledged is lost, no token is issued
+//! twice, and every live lease gets its full time again.
 //!
-//! `PALISADE_SEED` replays the kill points, `PALISADE_KILLS` sets how many.
+//! `PALISADE_SEED` replays the kill points; `PALISADE_KILLS` sets their number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::life::{Life, asking};
+use crate::server_process::{ServerProcess, asking};
 use palisade_client::service::{Acquired, LockService, Released};
 use palisade_client::{Client, GrantRef, LockName};
 use rustix::process::Signal;
@@ -16,23 +16,23 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 const TTL: Duration = Duration::from_secs(600);
 
-/// What a client knows because the server said so, or because it is about to ask.
+/// An acknowledged fact, or a request that is about to be sent.
 #[derive(Debug)]
 enum Fact {
     Granted {
         client: String,
         grant: GrantRef,
     },
-    /// From here on the grant may be over, whether or not an answer comes.
+    /// From now on the grant may be over, whether or not an answer arrives.
     Releasing(GrantRef),
     Released(GrantRef),
 }
 
-/// What must be true, from everything that was acknowledged.
+/// What must be true according to all acknowledgements.
 #[derive(Default)]
 struct Oracle {
     tokens: BTreeSet<u64>,
-    /// The highest token acknowledged before the running life.
+    /// The highest token acknowledged before the current run of the server.
     floor: u64,
     held: BTreeMap<String, Holding>,
 }
@@ -81,7 +81,7 @@ impl Oracle {
         }
         if token <= self.floor {
             return Err(format!(
-                "token {token} came after a restart, {} before it",
+                "token {token} was issued after a restart, {} before it",
                 self.floor
             ));
         }
@@ -100,7 +100,7 @@ impl Oracle {
         }
     }
 
-    /// Everything acknowledged and not asked to be released is held as it was, for its full time.
+    /// Every acknowledged grant that was not being released is still held, with its full time.
     fn verify(&mut self, listed: &[Listed], since_start: Duration) -> Result<(), String> {
         let listed: BTreeMap<&str, &Listed> = listed
             .iter()
@@ -115,13 +115,13 @@ impl Oracle {
             }
             if found.remaining + since_start < TTL {
                 return Err(format!(
-                    "{lock} lost a part of its time: {:?} left",
+                    "{lock} lost part of its time: {:?} left",
                     found.remaining
                 ));
             }
         }
         self.floor = self.tokens.last().copied().unwrap_or(0);
-        // What was being released when the server died is settled by now, one way or the other.
+        // A release that was in flight when the server died has been decided by now.
         self.held.retain(|_, holding| !holding.releasing);
         Ok(())
     }
@@ -135,18 +135,18 @@ fn token(grant: &GrantRef) -> u64 {
 async fn work(
     service: Arc<dyn LockService>,
     name: String,
-    life: usize,
+    run: usize,
     facts: UnboundedSender<Fact>,
 ) {
     for step in 0.. {
-        // Every fourth time all loops want the same lock; every fifth of a loop's own is kept.
+        // Every fourth time all loops want the same lock; a loop keeps every fifth of its own.
         let contended = step % 4 == 0;
         let lock = if contended {
-            format!("all/{life}")
+            format!("all/{run}")
         } else {
-            format!("own/{life}/{name}/{step}")
+            format!("own/{run}/{name}/{step}")
         };
-        let client = format!("{name}/{life}");
+        let client = format!("{name}/{run}");
         let wait = contended.then_some(Duration::from_secs(60));
         let Ok(outcome) = service.acquire(asking(&lock, &client, TTL, wait)).await else {
             return;
@@ -192,7 +192,7 @@ async fn list(client: &Client) -> Vec<Listed> {
     listed.collect()
 }
 
-/// Gives up most of what earlier lives kept, so that the table does not grow for ever.
+/// Releases most grants of earlier runs, so that the table does not keep growing.
 async fn tidy_up(client: &Client, oracle: &mut Oracle) {
     let grants: Vec<GrantRef> = oracle
         .held
@@ -208,8 +208,14 @@ async fn tidy_up(client: &Client, oracle: &mut Oracle) {
     }
 }
 
-/// One life of the server under load, until `facts` many facts are known; then the signal.
-async fn live(life: usize, server: &mut Life, oracle: &mut Oracle, facts: usize, end: Signal) {
+/// Runs the server under load until this many facts are known; then sends the signal.
+async fn load(
+    run: usize,
+    server: &mut ServerProcess,
+    oracle: &mut Oracle,
+    facts: usize,
+    end: Signal,
+) {
     let clients = [
         Client::connect(&server.url).await.unwrap(),
         Client::connect(&server.url).await.unwrap(),
@@ -223,7 +229,7 @@ async fn live(life: usize, server: &mut Life, oracle: &mut Oracle, facts: usize,
     let (sender, mut receiver) = unbounded_channel();
     let loops = (0..8).map(|at| {
         let service = Arc::clone(clients[at % 2].service());
-        tokio::spawn(work(service, format!("loop-{at}"), life, sender.clone()))
+        tokio::spawn(work(service, format!("loop-{at}"), run, sender.clone()))
     });
     let loops: Vec<_> = loops.collect();
     drop(sender);
@@ -250,18 +256,18 @@ async fn three_hundred_sigkills_under_load_lose_nothing_acknowledged() {
     let seed = setting("PALISADE_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
     let kills = setting("PALISADE_KILLS").unwrap_or(300);
     println!("PALISADE_SEED={seed} PALISADE_KILLS={kills}");
-    let mut random = crate::life::Random::new(seed);
+    let mut random = crate::server_process::Random::new(seed);
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let mut oracle = Oracle::default();
     let mut killed = 0;
-    for life in 0.. {
+    for run in 0.. {
         if killed == kills {
             break;
         }
         if random.below(8) == 0 {
-            // Killed while it starts, at some point before or after its first sync.
-            Life::stillborn(&data, random.below(40_000));
+            // Killed during its start, before or after its first sync.
+            ServerProcess::start_and_kill(&data, random.below(40_000));
             killed += 1;
             continue;
         }
@@ -271,10 +277,17 @@ async fn three_hundred_sigkills_under_load_lose_nothing_acknowledged() {
             Signal::KILL
         };
         let facts = random.below(300) as usize;
-        live(life, &mut Life::begin(&data), &mut oracle, facts, end).await;
+        load(
+            run,
+            &mut ServerProcess::begin(&data),
+            &mut oracle,
+            facts,
+            end,
+        )
+        .await;
         killed += u64::from(end == Signal::KILL);
     }
-    let server = Life::begin(&data);
+    let server = ServerProcess::begin(&data);
     let client = Client::connect(&server.url).await.unwrap();
     let since_start = server.begun.elapsed();
     let listed = list(&client).await;
@@ -291,7 +304,7 @@ async fn three_hundred_sigkills_under_load_lose_nothing_acknowledged() {
     );
 }
 
-/// The control arm: histories that no correct server could have must be found.
+/// Control: finds histories that no correct server could have.
 #[test]
 fn the_oracle_finds_a_repeated_token_a_vanished_grant_and_a_shortened_lease() {
     let grant = |lock: &str, token: u64| GrantRef {
@@ -314,29 +327,29 @@ fn the_oracle_finds_a_repeated_token_a_vanished_grant_and_a_shortened_lease() {
         oracle.take(granted("x", 5)).unwrap();
         oracle
     };
-    assert!(with().take(granted("y", 5)).is_err(), "a token twice");
+    assert!(with().take(granted("y", 5)).is_err(), "a repeated token");
     assert!(with().take(granted("x", 6)).is_err(), "two holders");
     assert!(
         with().verify(&[], Duration::ZERO).is_err(),
-        "a grant vanished"
+        "a vanished grant"
     );
     assert!(
         with().verify(&[listed(6, TTL)], Duration::ZERO).is_err(),
-        "another token"
+        "a changed token"
     );
     let short = TTL - Duration::from_millis(2);
     assert!(
         with()
             .verify(&[listed(5, short)], Duration::from_millis(1))
             .is_err(),
-        "a lease shortened"
+        "a shortened lease"
     );
     let mut fine = with();
     fine.verify(&[listed(5, short)], Duration::from_millis(2))
         .unwrap();
     assert!(
         fine.take(granted("z", 4)).is_err(),
-        "a token below what was acknowledged before"
+        "a token below an acknowledged one"
     );
     let mut asked = with();
     asked.take(Fact::Releasing(grant("x", 5))).unwrap();

@@ -1,4 +1,4 @@
-//! A program of its own: it keeps every core and the disk busy, and a job with a short lease beside it would be late.
+//! A program of its own: it keeps every core and the disk busy, which would delay a job with a short lease.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,6 +10,6 @@
 #[path = "../suite/common/mod.rs"]
 mod common;
 mod crash_sigkill;
-mod life;
 mod million_locks;
 mod run_stopped;
+mod server_process;

@@ -1,13 +1,12 @@
-//! Many held locks: all of them are there after a SIGKILL. Memory, rates and start-up are printed; they
-//! decide nothing.
+//! Many held locks: all survive a SIGKILL. Memory, rates and start-up time are only printed.
 //!
-//! `PALISADE_LOCKS=1000000 cargo xtask test -- many_held_locks` is the full size.
+//! `PALISADE_LOCKS=1000000 cargo xtask test -- many_held_locks` runs the full size.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::life::{Life, Watch, asking};
+use crate::server_process::{ServerProcess, Stopwatch, asking};
 use palisade_client::Client;
 use palisade_client::service::{Acquired, LockService};
 use rustix::process::Signal;
@@ -60,7 +59,7 @@ fn cpu_ticks(pid: i32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-/// Half a minute at most: as soon as nobody asks anything, a server makes a snapshot.
+/// Waits half a minute at most: an idle server soon makes a snapshot.
 async fn until_at_rest(pid: i32) {
     for _ in 0..30 {
         let ticks = cpu_ticks(pid);
@@ -77,10 +76,10 @@ async fn many_held_locks_survive_a_sigkill() {
         std::env::var("PALISADE_LOCKS").map_or(100_000, |text| text.parse().expect("a number"));
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let mut server = Life::begin(&data);
+    let mut server = ServerProcess::begin(&data);
     let empty = proc_number(server.pid(), "status", "VmRSS");
 
-    let watch = Watch::start();
+    let watch = Stopwatch::start();
     let client = Client::connect(&server.url).await.unwrap();
     hold_all(&client, 0..locks, None).await;
     let rate = locks as f64 / watch.elapsed().as_secs_f64();
@@ -101,7 +100,7 @@ async fn many_held_locks_survive_a_sigkill() {
     );
 
     server.end(Signal::KILL);
-    let server = Life::begin(&data);
+    let server = ServerProcess::begin(&data);
     let client = Client::connect(&server.url).await.unwrap();
     let outcome = client
         .service()
@@ -119,11 +118,11 @@ async fn many_held_locks_survive_a_sigkill() {
     assert_eq!(client.status().await.unwrap().locks, locks as u64 + 1);
 }
 
-/// What is left of the most memory a server ever had, some time after it made a snapshot of itself.
+/// The fraction of a server's peak memory that is still in use some time after its snapshot.
 async fn left_after_a_snapshot(environment: &[(&str, &str)], enough: f64) -> f64 {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let server = Life::begin_with(&data, environment);
+    let server = ServerProcess::begin_with(&data, environment);
     let client = Client::connect(&server.url).await.unwrap();
     let files = |begin: &str, end: &str| {
         let names = std::fs::read_dir(&data).unwrap();
@@ -134,7 +133,7 @@ async fn left_after_a_snapshot(environment: &[(&str, &str)], enough: f64) -> f64
     };
     let made = || files("snap-", ".snap") > 0;
     let metadata: Box<str> = "m".repeat(256).into();
-    // Three sealed segments, of 1, 16 and 16 MiB, are worth a snapshot as soon as nothing more comes.
+    // Three sealed segments, of 1, 16 and 16 MiB, are worth a snapshot when the server is idle.
     for fill in 0.. {
         if made() || files("log-", ".seg") > 3 {
             break;
@@ -143,7 +142,7 @@ async fn left_after_a_snapshot(environment: &[(&str, &str)], enough: f64) -> f64
         let numbers = fill * 10_000..(fill + 1) * 10_000;
         hold_all(&client, numbers, Some(metadata.clone())).await;
     }
-    let watch = Watch::start();
+    let watch = Stopwatch::start();
     while !made() {
         assert!(watch.elapsed() < Duration::from_secs(60), "no snapshot");
         tokio::time::sleep(Duration::from_millis(20)).await; // real time: a thread makes it

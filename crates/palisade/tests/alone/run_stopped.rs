@@ -3,8 +3,8 @@
 use crate::common::{Server, exists, status, stop, text, until, until_dead};
 use rustix::process::Signal;
 
-/// Stopped when a renewal has been acknowledged of which the watchdog may not have heard, and continued
-/// between the old deadline, at which the watchdog kills, and the new one.
+/// Stops the run when a renewal was acknowledged but may not have reached the watchdog, and continues it between the
+/// old deadline, when the watchdog kills, and the new one.
 fn stopped_at_the_first_renewal(server: &Server, lock: &str) {
     let hook = format!("echo $PALISADE_LOST_REASON > {lock}.lost");
     let job = format!("echo $$ >> {lock}.pids; exec sleep 1000");
@@ -41,7 +41,7 @@ fn stopped_at_the_first_renewal(server: &Server, lock: &str) {
 }
 
 #[test]
-fn what_the_watchdog_kills_is_never_reported_as_the_jobs_own_end() {
+fn a_kill_by_the_watchdog_is_never_reported_as_the_jobs_own_end() {
     let server = Server::start();
     std::thread::scope(|scope| {
         for lane in 0..4 {

@@ -1,4 +1,4 @@
-//! The server as people start it against the suite for authorities: a real process, a real SIGKILL.
+//! `palisade serve` against the conformance suite for authorities: a real process, a real SIGKILL.
 
 #[path = "../../../palisade-client/tests/suite/support/relay.rs"]
 #[allow(dead_code, reason = "each test file uses its part")]
@@ -14,7 +14,7 @@ use palisade_client::palisade::Palisade;
 use palisade_client::{Fault, LockService};
 use relay::Relay;
 
-/// `palisade serve`, and wires to it that can be cut.
+/// `palisade serve`, and connections to it that can be cut.
 struct Server {
     dir: tempfile::TempDir,
     port: u16,
@@ -105,7 +105,7 @@ impl Subject for Server {
     }
 }
 
-/// `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
+/// `PALISADE_CONFORMANCE_GRANTS=2000` runs the full battery.
 #[tokio::test(flavor = "multi_thread")]
 async fn palisade_serve_passes_the_suite_for_authorities() {
     let subject = Arc::new(Server::start().await);

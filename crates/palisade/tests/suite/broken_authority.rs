@@ -1,4 +1,4 @@
-//! An authority that breaks its promise, and the fence that keeps the data in order all the same.
+//! An authority that breaks its promise, and the fence that still keeps the data in order.
 
 use std::process::Command;
 use std::time::Duration;
@@ -31,15 +31,15 @@ fn ledger() -> memory::Resource {
     store.resource("ledger").unwrap()
 }
 
-/// Both holders of one lock, each sure of it: the primary that was cut off, and the copy that took over
-/// and has granted more since.
+/// Both holders of one lock: one on the primary that was cut off, one on the copy that took over and has granted
+/// more since. Each believes that it is the holder.
 struct TwoSides {
     old: Lease,
     new: Lease,
     _servers: [Postgres; 2],
 }
 
-/// A second server on a copy of what this one has on disk by now; as a standby that took over.
+/// A second server on a copy of the primary's current files, like a standby that took over.
 fn copied(primary: &Postgres) -> Postgres {
     let copy = Postgres::start(&[]);
     copy.kill();
@@ -48,7 +48,7 @@ fn copied(primary: &Postgres) -> Postgres {
     std::fs::remove_dir_all(&to).unwrap();
     let copying = Command::new("cp").arg("-a").args([&from, &to]).status();
     assert!(copying.unwrap().success());
-    // It names a process that is gone.
+    // It names a process that no longer runs.
     let _ = std::fs::remove_file(to.join("postmaster.pid"));
     copy.start_again();
     primary.start_again();
@@ -58,7 +58,7 @@ fn copied(primary: &Postgres) -> Postgres {
 impl TwoSides {
     async fn partition() -> TwoSides {
         let primary = Postgres::start(&[]);
-        // What is set up before the copy is the same on both sides: it is one authority.
+        // Written before the copy, so both sides are the same authority.
         let id = client(&primary).await.authority().clone();
         let copy = copied(&primary);
         let (one, other) = (client(&primary).await, client(&copy).await);
@@ -84,7 +84,7 @@ async fn two_sides_grant_the_same_lock_and_the_fence_admits_one_order_of_writes(
     let unfenced = ledger();
     for side in [old, new] {
         side.check().unwrap();
-        // Both have read nothing, and write one.
+        // Both have read nothing, and each writes one entry.
         let added = unfenced.write_tokenless(KEY, Change::Put(b"1")).await;
         assert!(added.unwrap().is_admitted());
     }
@@ -103,7 +103,7 @@ async fn two_sides_grant_the_same_lock_and_the_fence_admits_one_order_of_writes(
     assert!(ledger.claim(pass(new)).await.unwrap().is_admitted());
     let highest = new.token();
     for _ in 0..3 {
-        // The old side goes on, believing in its lock all the while.
+        // The old side goes on and still believes in its lock.
         old.check().unwrap();
         let late = ledger.write(pass(old), put("old 2")).await.unwrap();
         assert_eq!(late, Checked::Rejected(Reject::Stale { highest }));
@@ -115,7 +115,7 @@ async fn two_sides_grant_the_same_lock_and_the_fence_admits_one_order_of_writes(
     assert_eq!(ledger.observe(KEY).await.unwrap().unwrap(), b"new");
 }
 
-/// Two counters both begin at 1: the numbers alone would pass for the same holder's.
+/// Two counters both begin at 1, so the numbers alone cannot tell the holders apart.
 #[tokio::test(flavor = "multi_thread")]
 async fn equal_tokens_of_two_authorities_are_refused_by_the_authoritys_id() {
     let (here, there) = (Client::in_process().unwrap(), Client::in_process().unwrap());
@@ -128,7 +128,7 @@ async fn equal_tokens_of_two_authorities_are_refused_by_the_authoritys_id() {
     assert_eq!(ledger.claim(pass(&theirs)).await.unwrap(), foreign);
     let write = Write::new(KEY, Change::Put(b"theirs"));
     assert_eq!(ledger.write(pass(&theirs), write).await.unwrap(), foreign);
-    // Control arm: a fence that is told only the number takes it for the same holder.
+    // Control arm: a fence that gets only the number takes both for the same holder.
     let told_less = self::ledger();
     for lease in [&ours, &theirs] {
         let bare = told_less.claim(Pass::new(lease.token())).await.unwrap();

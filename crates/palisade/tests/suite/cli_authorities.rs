@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use crate::common::{json, palisade, status, text};
 use serde_json::Value;
 
-/// Types commands at one authority.
+/// Runs commands against one authority.
 struct Shell {
     url: String,
 }
@@ -25,7 +25,7 @@ impl Shell {
         self.command(arguments).output().unwrap()
     }
 
-    /// What a command that must succeed prints.
+    /// The JSON output of a command that must succeed.
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.output(&[arguments, &["--json"]].concat());
         assert_eq!(
@@ -37,8 +37,8 @@ impl Shell {
         json(&output.stdout)
     }
 
-    /// Everything that every authority can do, the way people type it.
-    fn tour(&self) {
+    /// Everything that every authority supports, as people type it.
+    fn run_common_commands(&self) {
         self.a_job_runs_under_a_lock();
         let grant = self.json(&["acquire", "orders", "--client-id", "me", "--ttl", "10s"]);
         let token = grant["fencing_token"].as_u64().unwrap();
@@ -96,7 +96,7 @@ impl Shell {
 fn etcd() {
     let server = palisade_testbed::Etcd::start(&[]);
     let shell = Shell::at(format!("etcd://{}", server.address()));
-    shell.tour();
+    shell.run_common_commands();
     assert_eq!(status(&shell.renewal()), 0);
 }
 
@@ -104,8 +104,8 @@ fn etcd() {
 fn zookeeper() {
     let server = palisade_testbed::ZooKeeper::start(&[]);
     let shell = Shell::at(format!("zookeeper://{}", server.address()));
-    shell.tour();
-    // What it cannot do, it says.
+    shell.run_common_commands();
+    // It reports what it does not support.
     let renewal = shell.renewal();
     assert_eq!(status(&renewal), 125);
     assert!(text(&renewal.stderr).contains("lease of another process"));
@@ -116,7 +116,7 @@ fn postgres_and_its_password_is_never_printed() {
     let server = palisade_testbed::Postgres::start(&[]);
     let address = server.address();
     let shell = Shell::at(format!("postgres://postgres:s3cret@{address}/postgres"));
-    shell.tour();
+    shell.run_common_commands();
     assert_eq!(status(&shell.renewal()), 0);
     let exported = shell.output(&["acquire", "exported", "--export"]);
     let lost = Shell::at("postgres://postgres:s3cret@127.0.0.1:1/postgres".to_owned());
@@ -136,7 +136,7 @@ fn postgres_and_its_password_is_never_printed() {
 }
 
 #[test]
-fn an_authority_there_is_none_for_names_those_there_are() {
+fn an_unknown_scheme_is_refused_with_the_known_ones() {
     let output = Shell::at("consul://host".to_owned()).output(&["ls"]);
     assert_eq!(status(&output), 2);
     let message = text(&output.stderr);

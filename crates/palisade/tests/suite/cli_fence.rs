@@ -27,7 +27,7 @@ fn said(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn installed_rearmed_shown_and_listed() {
+fn a_fence_is_installed_rearmed_shown_and_listed() {
     let server = Postgres::start(&[]);
     let url = &server.url();
     let refused = fence(&["show", "--url", url, "orders"]);
@@ -40,7 +40,7 @@ fn installed_rearmed_shown_and_listed() {
     assert!(dry.contains("SELECT palisade_sticky('pg_none', 'o''r');"));
     assert_eq!(status(&fence(&["ls", "--url", url])), 125);
 
-    // A table that is not there: nothing at all is installed.
+    // If a table does not exist, nothing is installed.
     let refused = fence(&["install", "postgres", "--url", url, "--table", "nowhere"]);
     assert_eq!(status(&refused), 125);
     assert!(text(&refused.stderr).contains("\"nowhere\" does not exist"));
@@ -83,7 +83,7 @@ fn installed_rearmed_shown_and_listed() {
     assert_eq!(said(&["ls", "--url", url, "x"]).trim(), "nothing is fenced");
 }
 
-/// A store's directory while nobody serves it: the gateway's marks are one, too.
+/// The directory of a stopped store; a gateway's marks have the same form.
 #[test]
 fn a_directory_is_listed_and_rearmed_while_it_is_not_served() {
     let dir = tempfile::tempdir().unwrap();
@@ -91,8 +91,8 @@ fn a_directory_is_listed_and_rearmed_while_it_is_not_served() {
     let path = |dir: &std::path::Path| dir.to_str().unwrap().to_owned();
     let refused = fence(&["ls", "--data", &path(&data)]);
     assert_eq!(status(&refused), 2);
-    assert!(text(&refused.stderr).contains("there is no store"));
-    assert!(!data.exists(), "looking makes nothing");
+    assert!(text(&refused.stderr).contains("there are neither a store"));
+    assert!(!data.exists(), "`show` creates nothing");
 
     for (shown, made) in [(&data, data.clone()), (&gateway, gateway.join("marks"))] {
         let settings = Settings::default().with_rule(Rule::STRICT);
@@ -112,8 +112,8 @@ fn a_directory_is_listed_and_rearmed_while_it_is_not_served() {
     }
 }
 
-/// What every kind of place answers alike, once `orders` is re-armed there.
-fn looked_at_and_rearmed(url: &str) {
+/// The common answers of all kinds of resources, after `orders` was re-armed.
+fn shows_and_rearms(url: &str) {
     assert!(said(&["show", "--url", url, "orders"]).contains("orders is not fenced"));
     let rearm = ["rearm", "--url", url, "orders", "--floor", "34"];
     assert!(said(&rearm).contains("refuses every fencing token below 34"));
@@ -129,20 +129,20 @@ fn looked_at_and_rearmed(url: &str) {
 }
 
 #[test]
-fn redis_is_looked_at_and_rearmed() {
+fn redis_fences_are_shown_and_rearmed() {
     let server = Redis::start(&[]);
-    looked_at_and_rearmed(&server.url());
+    shows_and_rearms(&server.url());
 }
 
 #[test]
-fn folders_are_looked_at_and_rearmed() {
+fn folder_fences_are_shown_and_rearmed() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("orders")).unwrap();
-    looked_at_and_rearmed(&format!("file://{}", root.path().display()));
+    shows_and_rearms(&format!("file://{}", root.path().display()));
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn an_error_names_its_cause() {
     for (arguments, code, message) in [
         (&["install", "postgres"][..], 2, "--url"),
         (&["install", "oracle", "--dry-run"], 2, "oracle"),
@@ -159,9 +159,13 @@ fn what_is_wrong_is_named() {
         (
             &["show", "--url", "gopher://secret@x", "r"],
             2,
-            "no fences are known under gopher://",
+            "gopher:// is not supported",
         ),
-        (&["show", "--url", "nothing", "r"], 2, "no scheme"),
+        (
+            &["show", "--url", "nothing", "r"],
+            2,
+            "the scheme is missing",
+        ),
         (&["show", "--url", "file://x", "r"], 2, "absolute path"),
         (
             &["show", "--url", "redis://127.0.0.1:1", "r"],

@@ -1,4 +1,4 @@
-//! Help, completions and man pages say what the program does.
+//! Help, completions and man pages describe what the program does.
 
 use crate::common::{palisade, status, text};
 
@@ -22,7 +22,7 @@ const FIRST: &str = "No lock service can stop two processes from both believing 
                      The lease saves work; the fence keeps data safe.";
 
 #[test]
-fn the_first_thing_said_is_what_a_lock_cannot_do() {
+fn the_help_begins_with_what_a_lock_cannot_do() {
     assert!(flat(&said(&["--help"])).starts_with(FIRST));
     assert!(flat(&said(&["acquire", "--help"])).contains(FIRST));
 }
@@ -83,7 +83,7 @@ fn every_command_has_help_and_no_flag_takes_a_secret() {
 }
 
 #[test]
-fn completions_and_man_pages_are_made() {
+fn completions_and_man_pages_are_generated() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(
             said(&["completions", shell]).contains("palisade"),
@@ -99,7 +99,7 @@ fn completions_and_man_pages_are_made() {
 }
 
 #[test]
-fn the_version_is_told() {
+fn the_version_is_printed() {
     assert_eq!(
         said(&["--version"]),
         format!("palisade {}\n", env!("CARGO_PKG_VERSION"))

@@ -1,4 +1,4 @@
-//! Every bad input gets the documented status and a message that says what is wrong, and changes nothing.
+//! Every bad input gets the documented status and a message with the cause, and changes nothing.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::common::{Server, json, palisade, status, text};
 const KEY: &str = "00112233445566778899aabbccddeeff";
 
 #[test]
-fn what_is_wrong_is_named() {
+fn an_error_names_its_cause() {
     let long = "x".repeat(256);
     let huge = format!("1{}", "0".repeat(30));
     let huge_ttl = format!("{huge}s");
@@ -61,7 +61,10 @@ fn what_is_wrong_is_named() {
         (&["watch", "a", "--after", "-1"], "-1"),
         (&["break", "a", "--reason", "x"], "--token"),
         (&["break", "a", "--token", "1"], "--reason"),
-        (&["break", "a", "--token", "1", "--reason", " "], "say why"),
+        (
+            &["break", "a", "--token", "1", "--reason", " "],
+            "give a reason",
+        ),
         (
             &["break", "a", "--token", "1", "--reason", &metadata],
             "257 bytes; at most 256",
@@ -92,7 +95,7 @@ fn what_is_wrong_is_named() {
         (&["nonsense"], "nonsense"),
         (&[], "Usage"),
     ] {
-        // Nobody listens on port 1: whoever got that far would say so.
+        // Nothing listens on port 1: a command that tried to connect would report that.
         let output = palisade()
             .args(arguments)
             .env("PALISADE_AUTHORITY", "http://127.0.0.1:1")
@@ -106,7 +109,7 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn a_name_that_is_not_even_unicode_is_refused() {
+fn a_name_that_is_not_unicode_is_refused() {
     let output = palisade()
         .arg("acquire")
         .arg(OsStr::from_bytes(b"caf\xe9"))
@@ -117,7 +120,7 @@ fn a_name_that_is_not_even_unicode_is_refused() {
 }
 
 #[test]
-fn with_json_a_wrong_command_line_is_json_too() {
+fn with_json_a_usage_error_is_json_too() {
     for arguments in [
         &["acquire", "", "--json"][..],
         &["--json", "nonsense"],
@@ -183,7 +186,7 @@ fn a_secret_is_32_digits_from_the_environment_or_a_file() {
 }
 
 #[test]
-fn a_secret_nobody_knows_is_123_and_changes_nothing() {
+fn an_unknown_secret_is_123_and_changes_nothing() {
     let server = Server::start();
     let held = json(
         &server
@@ -213,7 +216,7 @@ fn a_secret_nobody_knows_is_123_and_changes_nothing() {
 }
 
 #[test]
-fn a_servers_own_bounds_are_told() {
+fn an_error_names_the_servers_own_bounds() {
     let server = Server::with(&["--min-ttl", "1s", "--max-ttl", "1m"]);
     for ttl in ["999ms", "61s"] {
         let output = server.output(&["acquire", "a", "--ttl", ttl]);

@@ -8,7 +8,7 @@ use crate::common::{Run, Server, json, status, text};
 use serde_json::Value;
 
 #[test]
-fn acquire_tells_what_the_holder_needs() {
+fn acquire_prints_what_the_holder_needs() {
     let server = Server::start();
     let before = crate::common::now().as_nanos() / 1_000_000;
     let output = server.output(&[
@@ -41,7 +41,7 @@ fn acquire_tells_what_the_holder_needs() {
     );
     assert!(
         !text(&plain.stdout).contains('\x1b'),
-        "no colours but on a terminal"
+        "colours only on a terminal"
     );
 }
 
@@ -59,13 +59,13 @@ fn a_held_lock_is_124_and_names_its_holder() {
     let output = server.output(&["acquire", "orders", "-w", "10ms", "--json"]);
     assert_eq!(status(&output), 124);
     assert_eq!(json(&output.stderr)["error"]["holder"]["client_id"], "me");
-    // The same client id is the same contender, and takes its own lock over.
+    // The same client id counts as the same client, which takes its own lock over.
     let output = server.output(&["acquire", "orders", "-n", "--client-id", "me", "--json"]);
     assert_eq!(json(&output.stdout)["fencing_token"], 2);
 }
 
 #[test]
-fn what_export_prints_is_for_eval() {
+fn eval_accepts_the_output_of_export() {
     let server = Server::start();
     let script = r#"
         eval "$("$PALISADE" acquire "it's \$HOME" --ttl 1h --export)" || exit
@@ -87,8 +87,8 @@ fn what_export_prints_is_for_eval() {
         text(&output.stdout),
         text(&output.stderr)
     );
-    assert!(text(&output.stdout).contains("had been released already"));
-    assert!(text(&output.stderr).contains("was released before"));
+    assert!(text(&output.stdout).contains("was already released"));
+    assert!(text(&output.stderr).contains("was already released"));
 }
 
 fn acquired(server: &Server) -> Value {
@@ -147,7 +147,7 @@ fn a_release_that_names_another_token_does_not_touch_the_lock() {
 }
 
 #[test]
-fn ls_and_show_tell_who_holds() {
+fn ls_and_show_name_the_holder() {
     let server = Server::start();
     assert_eq!(text(&server.output(&["ls"]).stdout), "no lock is held\n");
     assert_eq!(
@@ -195,7 +195,7 @@ fn ls_and_show_tell_who_holds() {
     assert!(shown.contains("me") && shown.contains("since"), "{shown}");
     assert!(
         !shown.contains('\x1b'),
-        "a stranger's text does not steer the terminal"
+        "a client's text cannot control the terminal"
     );
 }
 
@@ -209,7 +209,7 @@ fn watch_prints_what_happens() {
         let lines = fs::read_to_string(server.file("seen")).unwrap();
         lines.lines().map(|line| json(line.as_bytes())).collect()
     };
-    // It tells what happens from when it is open on, so something is made to happen until it is.
+    // It prints events from the moment it is open, so the test makes events until it is.
     crate::common::until("the watch to be open", || {
         server.output(&["run", "orders/try", "--", "true"]);
         !events().is_empty()
@@ -285,7 +285,7 @@ fn break_takes_the_lock_from_its_holder_once() {
 }
 
 #[test]
-fn a_backup_is_opened_by_restore_and_tokens_leap() {
+fn restore_opens_a_backup_and_tokens_leap() {
     let server = Server::start();
     acquired(&server);
     let data = server.file("data").display().to_string();
@@ -295,17 +295,13 @@ fn a_backup_is_opened_by_restore_and_tokens_leap() {
     assert_eq!(status(&output), 0, "{}", text(&output.stderr));
     assert!(json(&output.stdout)["next_token"].as_u64().unwrap() > 1 << 44);
     let output = server.output(&["serve", "--listen", "127.0.0.1:0", "--data", "copy"]);
-    assert_eq!(status(&output), 125, "a backup is not served");
+    assert_eq!(status(&output), 125, "serve refuses a backup");
     let output = server.output(&["serve", "--listen", "127.0.0.1:0", "--data", &data]);
-    assert_eq!(
-        status(&output),
-        125,
-        "and a directory in use is not opened twice"
-    );
+    assert_eq!(status(&output), 125, "and a directory in use is refused");
 }
 
 #[test]
-fn a_reader_that_has_gone_away_is_no_failure() {
+fn a_closed_pipe_is_not_a_failure() {
     let server = Server::start();
     let data = server.file("data").display().to_string();
     for arguments in [

@@ -1,4 +1,4 @@
-//! What people do to a data directory while nobody looks: no token comes twice (rule A5).
+//! What people do to a data directory behind the server's back: no token is issued twice (rule A5).
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -17,12 +17,12 @@ struct Serving {
     log: PathBuf,
 }
 
-/// A folder with a data directory in it, and what the servers say.
-struct Place(tempfile::TempDir);
+/// A folder with a data directory and the servers' output.
+struct TestDirectory(tempfile::TempDir);
 
-impl Place {
-    fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
+impl TestDirectory {
+    fn new() -> TestDirectory {
+        TestDirectory(tempfile::tempdir().unwrap())
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -33,7 +33,7 @@ impl Place {
         self.try_serve(&[]).unwrap_or_else(|said| panic!("{said}"))
     }
 
-    /// A server on the data directory, or what it said when it refused. `limit` goes to `ulimit`.
+    /// Starts a server on the data directory, or returns its output if it refused. `limit` goes to `ulimit`.
     fn try_serve(&self, limit: &[&str]) -> Result<Serving, String> {
         self.try_start("serve", limit)
     }
@@ -74,7 +74,7 @@ impl Place {
         }
     }
 
-    /// Does to the folder what a shell would.
+    /// Runs a shell script in the folder.
     fn shell(&self, script: &str) {
         let done = Command::new("sh")
             .args(["-ec", script])
@@ -92,7 +92,7 @@ impl Place {
 }
 
 impl Serving {
-    /// The token of a fresh lock, or nothing when the server did not grant.
+    /// The token of a new lock, or nothing if the server did not grant it.
     fn try_grant(&self, lock: &str) -> Option<u64> {
         let answer: Value = serde_json::from_slice(&self.acquire(lock).stdout).ok()?;
         answer["fencing_token"].as_u64()
@@ -138,7 +138,7 @@ impl Drop for Serving {
 
 #[test]
 fn a_second_server_is_refused_whatever_happens_to_the_lock_file() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let server = place.serve();
     for way in [
         "true",
@@ -149,9 +149,9 @@ fn a_second_server_is_refused_whatever_happens_to_the_lock_file() {
         let said = place.try_serve(&[]).err().expect(way);
         assert!(said.contains("in use"), "{way}: {said}");
     }
-    // All files in another directory: the lock of the identity file goes with them.
+    // All files move to another directory: the lock on the identity file moves with them.
     place.shell("mkdir -m 700 moved; mv data/* moved/; rmdir data; mv moved data");
-    // It may have noticed that already and be gone; then the files are not as it left them.
+    // The first server may have noticed and stopped; then the files are not as its last run left them.
     let said = place.try_serve(&[]).err().expect("moved files");
     assert!(
         said.contains("in use") || said.contains("not as its last run"),
@@ -160,7 +160,7 @@ fn a_second_server_is_refused_whatever_happens_to_the_lock_file() {
     drop(server);
 }
 
-/// The ways of putting `old` back that a stranger tried, each with the whole directory refused.
+/// Ways to put `old` back; each must be refused for the whole directory.
 const WAYS: [&str; 7] = [
     "rm -rf data; cp -a old data",
     "rm -f data/*; cp -a old/. data/",
@@ -174,9 +174,9 @@ const WAYS: [&str; 7] = [
 #[test]
 fn an_older_copy_put_back_in_place_is_refused_until_it_is_restored_in_place() {
     for way in WAYS {
-        // The copy is of a stopped server, which was started again; or of a running one, which was killed.
+        // The copy is of a stopped server that was started again, or of a running server that was killed.
         for same_run in [false, true] {
-            let place = Place::new();
+            let place = TestDirectory::new();
             let mut server = place.serve();
             assert_eq!(server.grant("first"), 1);
             if !same_run {
@@ -188,7 +188,7 @@ fn an_older_copy_put_back_in_place_is_refused_until_it_is_restored_in_place() {
             }
             let highest = server.grant("second");
             server.stop(Signal::KILL);
-            // Else rsync, which looks at whole seconds, may find nothing to do.
+            // Otherwise rsync, which compares whole seconds, may copy nothing.
             place.shell("touch -d '1 minute ago' old/log-*");
             place.shell(way);
             let said = place
@@ -213,8 +213,8 @@ fn an_older_copy_put_back_in_place_is_refused_until_it_is_restored_in_place() {
 }
 
 #[test]
-fn a_directory_that_was_moved_opens_and_one_that_was_touched_names_the_way_on() {
-    let place = Place::new();
+fn a_moved_directory_opens_and_a_touched_one_says_what_to_type() {
+    let place = TestDirectory::new();
     let server = place.serve();
     server.grant("a");
     server.stop(Signal::KILL);
@@ -242,21 +242,23 @@ fn a_directory_that_vanishes_stops_its_server() {
         "rm -f data/identity",
         "rm -f data/*",
     ] {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let mut server = place.serve();
         server.grant("a");
         place.shell(way);
-        until(&format!("{way}: the server stops"), || server.has_ended());
+        until(&format!("{way}: the end of the server"), || {
+            server.has_ended()
+        });
         let said = server.said();
         assert!(said.contains("while it was open"), "{way}: {said}");
         assert_eq!(server.try_grant("b"), None, "{way}");
     }
 }
 
-/// The store sits on the same log.
+/// The store uses the same log.
 #[test]
 fn a_store_refuses_what_the_server_refuses_and_stops_when_its_directory_vanishes() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let store = place.try_start("store", &[]).unwrap();
     let said = place.try_start("store", &[]).err().expect("a second one");
     assert!(said.contains("in use"), "{said}");
@@ -265,14 +267,14 @@ fn a_store_refuses_what_the_server_refuses_and_stops_when_its_directory_vanishes
     let said = place.try_start("store", &[]).err().expect("put back");
     assert!(said.contains("palisade restore --in-place"), "{said}");
     let output = place.palisade(&["restore", "--in-place", "data"]);
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        output.status.success() && told.contains("fence rearm"),
+        output.status.success() && printed.contains("fence rearm"),
         "{output:?}"
     );
     let mut store = place.try_start("store", &[]).unwrap();
     place.shell("rm -rf data");
-    until("the store stops", || store.has_ended());
+    until("the end of the store", || store.has_ended());
     assert!(
         store.said().contains("while it was open"),
         "{}",
@@ -281,9 +283,9 @@ fn a_store_refuses_what_the_server_refuses_and_stops_when_its_directory_vanishes
 }
 
 #[test]
-fn a_backup_holds_what_was_acknowledged_before_it() {
+fn a_backup_contains_what_was_acknowledged_before_it() {
     for signal in [None, Some(Signal::KILL)] {
-        let place = Place::new();
+        let place = TestDirectory::new();
         let server = place.serve();
         for round in 0..8 {
             let lock = format!("lock-{round}");
@@ -308,12 +310,12 @@ fn a_backup_holds_what_was_acknowledged_before_it() {
 }
 
 #[test]
-fn an_end_that_was_cut_off_is_told_as_what_is_known() {
-    let place = Place::new();
+fn a_cut_off_log_end_is_reported_without_guessing() {
+    let place = TestDirectory::new();
     let server = place.serve();
     server.grant("a");
     server.stop(Signal::KILL);
-    // Most of the last frame, which was acknowledged, and a mark behind it, if there is one.
+    // Cuts most of the last frame, which was acknowledged, and the mark behind it, if there is one.
     let segment = place.path("data/log-00000000000000000001.seg");
     let bytes = fs::read(&segment).unwrap();
     let last = bytes.windows(4).rposition(|w| w == b"PfrD").unwrap();
@@ -323,34 +325,34 @@ fn an_end_that_was_cut_off_is_told_as_what_is_known() {
     let server = place.serve();
     let said = server.said();
     assert!(
-        said.contains("WARN") && said.contains("is not known"),
+        said.contains("WARN") && said.contains("cannot tell the two apart"),
         "{said}"
     );
     assert!(!said.contains("ever acknowledged"), "{said}");
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_is_told() {
-    let place = Place::new();
+fn a_limit_on_the_size_of_files_is_reported() {
+    let place = TestDirectory::new();
     let said = place.try_serve(&["-f", "100"]).err().expect("too small");
     assert!(said.contains("File too large"), "{said}");
-    // Made without the limit, and then run under one that has no room for the next segment.
+    // Created without the limit, then run under one that leaves no room for the next segment.
     place.serve().stop(Signal::TERM);
     let server = place.try_serve(&["-f", "4096"]).unwrap();
-    until("it says why there is no next segment", || {
+    until("a message about the missing segment", || {
         server.said().contains("ulimit -f")
     });
     let refused = server.acquire("a");
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && told.contains("ulimit -f"),
-        "{told}"
+        !refused.status.success() && printed.contains("ulimit -f"),
+        "{printed}"
     );
 }
 
 #[test]
 fn the_data_directory_is_private() {
-    let place = Place::new();
+    let place = TestDirectory::new();
     let server = place.serve();
     let mode = fs::metadata(place.path("data"))
         .unwrap()

@@ -40,7 +40,7 @@ fn clients(updates: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The write of a client, with everything that was recorded of it.
+/// The write of a client, with all its records.
 fn write<'a>(act: &'a Value, client: &str) -> &'a Value {
     let mut events = act["events"].as_array().unwrap().iter();
     events
@@ -48,7 +48,7 @@ fn write<'a>(act: &'a Value, client: &str) -> &'a Value {
         .unwrap()
 }
 
-/// Whether the process is there and is one of ours: ids come again.
+/// Whether the process exists and is one of ours: ids are reused.
 fn lives(pid: u64) -> bool {
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     arguments
@@ -57,7 +57,7 @@ fn lives(pid: u64) -> bool {
 }
 
 #[test]
-fn the_story_is_told_three_times_and_only_the_claim_loses_nothing() {
+fn of_the_three_acts_only_the_claim_act_loses_nothing() {
     let out = tempfile::tempdir().unwrap();
     let ended = demo(out.path(), "1s", &["--json"]).output().unwrap();
     let complaint = String::from_utf8_lossy(&ended.stderr);
@@ -120,7 +120,7 @@ fn the_story_is_told_three_times_and_only_the_claim_loses_nothing() {
     assert!(!Path::new(shown["folder"].as_str().unwrap()).exists());
 }
 
-/// Starts the demo and reads its account until worker A is stopped; what it has started by then, and the demo.
+/// Starts the demo and reads its output until worker A is stopped; returns the demo and its processes so far.
 fn until_a_is_stopped(out: &Path) -> (Child, Vec<OwnedFd>) {
     let mut child = demo(out, "1s", &["--act", "claim"])
         .stdout(Stdio::piped())
@@ -132,7 +132,7 @@ fn until_a_is_stopped(out: &Path) -> (Child, Vec<OwnedFd>) {
         .map(Result::unwrap)
         .find(|line| line.contains("SIGSTOP"));
     assert!(stopped.is_some(), "worker A was never stopped");
-    // Keep the reader: without one the account has nowhere to go.
+    // Keep the reader: without it the demo could not print.
     std::thread::spawn(move || lines.count());
     let me = child.id();
     let children = fs::read_to_string(format!("/proc/{me}/task/{me}/children")).unwrap();
@@ -192,7 +192,7 @@ fn an_interrupt_ends_everything_and_removes_the_folder() {
     assert_eq!(
         fs::read_dir(out.path()).unwrap().count(),
         0,
-        "no picture of half a story"
+        "no picture of an interrupted act"
     );
 }
 

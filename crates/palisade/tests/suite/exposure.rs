@@ -1,4 +1,4 @@
-//! Who else can reach a server: what it says at its start, and which names it answers to.
+//! Who else can reach a server: its warnings at start, and the host names that it accepts.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// One of the three servers, killed with its test.
+/// One of the three servers; killed with its test.
 struct Server {
     child: Child,
     started: Value,
@@ -52,13 +52,13 @@ impl Server {
         }
     }
 
-    /// What it has to say about its start, once it answers and so has said it.
+    /// Its messages at start, once it answers.
     fn said(&self) -> String {
         self.get("url", "localhost", "/healthz");
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Asks by a name; the answer as text.
+    /// Sends a request with this host name; returns the answer as text.
     fn get(&self, url: &str, host: &str, path: &str) -> String {
         let address = self.started[url].as_str().unwrap();
         let address = address.trim_start_matches("http://");
@@ -79,7 +79,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn an_address_and_a_directory_that_others_reach_are_warned_of() {
+fn an_exposed_address_or_directory_gets_a_warning() {
     for arguments in SERVERS {
         let dir = tempfile::tempdir().unwrap();
         let open = dir.path().join("open");
@@ -97,7 +97,7 @@ fn an_address_and_a_directory_that_others_reach_are_warned_of() {
         );
         drop(server);
 
-        // The control: a directory that it makes itself, and loopback.
+        // Control: a directory that it creates itself, and loopback.
         let own = dir.path().join("own");
         let server = Server::start(arguments, "127.0.0.1:0", &own);
         let said = server.said();
@@ -108,7 +108,7 @@ fn an_address_and_a_directory_that_others_reach_are_warned_of() {
 }
 
 #[test]
-fn a_name_that_was_not_given_is_not_answered_except_for_the_upstream() {
+fn an_unknown_host_name_is_refused_except_by_the_gateway() {
     for (arguments, port) in SERVERS.into_iter().zip(["url", "url", "admin"]) {
         let dir = tempfile::tempdir().unwrap();
         let mut arguments = arguments.to_vec();
@@ -125,7 +125,7 @@ fn a_name_that_was_not_given_is_not_answered_except_for_the_upstream() {
             "{refused}"
         );
         if port == "admin" {
-            // The upstream is not there, but that was found out by asking it.
+            // The upstream does not exist; the gateway found that out by connecting to it.
             let sent_on = server.get("url", "evil.example", "/healthz");
             assert!(sent_on.starts_with("HTTP/1.1 502"), "{sent_on}");
         }

@@ -1,4 +1,4 @@
-//! The program as people start it.
+//! The program as users start it.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,8 +19,8 @@ mod data_directory;
 mod demo;
 mod exposure;
 mod gateway;
-mod judges;
 mod open_files;
+mod openapi;
 mod run_job;
 mod run_lost;
 mod run_patience;

@@ -18,12 +18,12 @@ use tokio::net::TcpSocket;
 /// A test that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How long a connection may take until it counts as not served.
+/// A connection that takes longer than this counts as not served.
 const WAIT: Duration = Duration::from_secs(20);
 
 const GRANTS: usize = 30_000;
 
-/// A process that may open 256 files.
+/// A process with a limit of 256 open files.
 struct Limited {
     child: Child,
     address: SocketAddr,
@@ -51,7 +51,7 @@ impl Limited {
         Limited { child, address }
     }
 
-    /// An idle connection from one of the addresses of this machine; `None` if it was refused.
+    /// An idle connection from one of this machine's addresses; `None` if it was refused.
     async fn connect(&self, from: u8) -> Option<SendRequest<Full<Bytes>>> {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, from], 0).into()).unwrap();
@@ -66,11 +66,11 @@ impl Limited {
         Some(sender)
     }
 
-    /// As many idle connections as there are places, from three addresses.
+    /// Opens idle connections from three addresses until no more are accepted.
     async fn fill(&self) -> Vec<SendRequest<Full<Bytes>>> {
         let mut kept = Vec::new();
         for from in 1..=3 {
-            // A server without descriptors does not refuse: it leaves who comes in the backlog.
+            // A server without descriptors does not refuse: it leaves new connections in the backlog.
             while let Ok(Some(connection)) = tokio::time::timeout(WAIT, self.connect(from)).await {
                 kept.push(connection);
                 assert!(kept.len() < 256, "more connections than files");
@@ -91,7 +91,7 @@ impl Drop for Limited {
     }
 }
 
-/// Posts a body and gives back the status; `None` if the connection broke.
+/// Posts a body and returns the status; `None` if the connection broke.
 async fn post(connection: &mut SendRequest<Full<Bytes>>, path: &str, body: String) -> Option<u16> {
     connection.ready().await.ok()?;
     let request = Request::post(path)
@@ -116,7 +116,7 @@ fn log_files(data: &Path, ending: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_full_of_idle_connections_goes_on_to_the_next_segments_and_to_a_snapshot() {
+async fn a_server_full_of_idle_connections_still_creates_segments_and_a_snapshot() {
     let dir = tempfile::tempdir().unwrap();
     let (data, log) = (dir.path().join("data"), dir.path().join("log"));
     let mut server = Limited::start(&["serve"], &data, &log);
@@ -130,7 +130,7 @@ async fn a_server_full_of_idle_connections_goes_on_to_the_next_segments_and_to_a
     );
     assert!(said.contains("ulimit -n "), "{said}");
 
-    // Grants of 0.7 KB each fill the first two segments, of 1 and 16 MiB; at rest that is worth a snapshot.
+    // Grants of 0.7 KB each fill the first two segments, of 1 and 16 MiB; an idle server then makes a snapshot.
     let each = GRANTS / count;
     let work = kept.into_iter().enumerate().map(|(worker, mut connection)| {
         tokio::spawn(async move {
@@ -175,7 +175,7 @@ async fn a_server_full_of_idle_connections_goes_on_to_the_next_segments_and_to_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_full_of_idle_connections_goes_on_to_the_next_segment() {
+async fn a_store_full_of_idle_connections_still_creates_segments() {
     let dir = tempfile::tempdir().unwrap();
     let (data, log) = (dir.path().join("data"), dir.path().join("log"));
     let mut store = Limited::start(&["store"], &data, &log);
@@ -197,7 +197,7 @@ async fn a_store_full_of_idle_connections_goes_on_to_the_next_segment() {
 }
 
 #[test]
-fn without_room_for_connections_a_server_says_so_and_does_not_start() {
+fn without_room_for_connections_a_server_refuses_to_start() {
     let dir = tempfile::tempdir().unwrap();
     let started = Command::new("sh")
         .args(["-c", "ulimit -n 60; exec timeout 60 \"$0\" \"$@\""])

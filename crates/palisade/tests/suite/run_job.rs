@@ -1,11 +1,11 @@
-//! `palisade run` while the lease holds: the job's status, environment, input, signals and remains.
+//! `palisade run` while the lease holds: the job's status, environment, input, signals and leftover processes.
 
 use std::fs;
 use std::io::Write as _;
 use std::process::Stdio;
 
 use crate::common::{
-    Run, STUBBORN, STUBBORN_PIDS, Server, WHO_LIVES, is_alive, living, status, text, until,
+    PRINT_LIVE_PIDS, Run, STUBBORN, STUBBORN_PIDS, Server, is_alive, living, status, text, until,
 };
 use rustix::process::Signal;
 
@@ -33,7 +33,7 @@ fn the_status_is_the_commands() {
 }
 
 #[test]
-fn a_command_that_cannot_be_executed_has_the_status_of_env() {
+fn a_command_that_cannot_be_executed_has_the_status_that_env_uses() {
     let server = Server::start();
     fs::write(server.file("plain"), "no program\n").unwrap();
     for (program, code) in [
@@ -84,7 +84,7 @@ fn the_environment_is_as_documented_and_without_the_secret() {
 }
 
 #[test]
-fn standard_input_is_the_commands() {
+fn the_command_reads_standard_input() {
     let server = Server::start();
     let mut command = server.palisade(&["run", "job", "--", "cat"]);
     let mut child = command
@@ -148,34 +148,34 @@ fn a_lease_shorter_than_the_job_is_renewed() {
 }
 
 #[test]
-fn what_the_command_leaves_behind_is_dead_before_the_lock_is_released() {
+fn leftover_processes_are_dead_before_the_lock_is_released() {
     let server = Server::start();
-    // The command ends; three others that ignore SIGTERM would go on, one of them outside the group.
+    // The command ends; three other processes that ignore SIGTERM would go on, one of them outside the group.
     let leaving = STUBBORN.replace(
         "while :; do sleep 1000; done",
         "while ! [ -e stop ]; do sleep 0.01; done; exit 5",
     );
     let first = server.run(&["job", "--grace", "300ms", "--", "sh", "-c", &leaving]);
     let pids = server.pids("pids", STUBBORN_PIDS);
-    let second = server.run(&["job", "--", "sh", "-c", WHO_LIVES]);
+    let second = server.run(&["job", "--", "sh", "-c", PRINT_LIVE_PIDS]);
     until("the second to wait", || server.show("job")["waiters"] == 1);
     assert_eq!(
         living(&pids).len(),
         STUBBORN_PIDS,
-        "control: the look finds who lives"
+        "control: the check finds live processes"
     );
     fs::write(server.file("stop"), "").unwrap();
     let second = second.end();
     assert_eq!(
         (status(&second), text(&second.stdout)),
         (0, String::new()),
-        "nothing lived when it was granted"
+        "no process was alive when it was granted"
     );
     assert_eq!(status(&first.end()), 5, "leftovers are no loss");
     assert_eq!(living(&pids), [0; 0]);
 }
 
-/// Says which signals came; the last one ends it.
+/// Writes down which signals arrive.
 const LISTENER: &str = r#"
     for signal in TERM INT HUP QUIT USR1 USR2 WINCH; do trap "echo $signal >> heard" $signal; done
     echo $$ >> pids
@@ -196,7 +196,7 @@ fn signals_are_passed_on() {
         ("INT", Signal::INT),
         ("TERM", Signal::TERM),
     ];
-    // What was ignored when the tests were started (`nohup`, a shell's `&`) stays ignored by rule.
+    // Signals that were ignored when the tests started (`nohup`, a shell's `&`) stay ignored.
     for (name, signal) in signals
         .into_iter()
         .filter(|(_, signal)| !is_ignored(job, *signal))
@@ -219,7 +219,7 @@ fn is_ignored(pid: i32, signal: Signal) -> bool {
 }
 
 #[test]
-fn stopping_and_going_on_are_passed_on() {
+fn stop_and_continue_are_passed_on() {
     let server = Server::start();
     let run = server.run(&[
         "job",
@@ -232,11 +232,11 @@ fn stopping_and_going_on_are_passed_on() {
     ]);
     let job = server.pids("pids", 1)[0];
     run.send(Signal::TSTP);
-    until("both to stop", || {
+    until("both processes to stop", || {
         crate::common::is_stopped(job) && crate::common::is_stopped(run.pid())
     });
     run.send(Signal::CONT);
-    until("both to go on", || {
+    until("both processes to continue", || {
         !crate::common::is_stopped(job) && !crate::common::is_stopped(run.pid())
     });
     run.send(Signal::TERM);
@@ -254,7 +254,7 @@ fn a_command_that_ignores_terminate_keeps_its_lock() {
     assert_eq!(living(&pids).len(), STUBBORN_PIDS);
     drop(run);
     until("the group to die with palisade", || !is_alive(pids[0]));
-    // palisade was killed, so the one that left the group is out of reach: as documented.
+    // palisade was killed, so the process that left the group is out of reach, as documented.
     for pid in living(&pids) {
         crate::common::send(pid, Signal::KILL);
     }

@@ -1,12 +1,12 @@
-//! `palisade run` when the lease does not hold: nothing of the job is alive when somebody else can be granted.
+//! `palisade run` when the lease is lost: no process of the job is alive when somebody else can be granted the lock.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::common::proxy::Proxy;
 use crate::common::{
-    Run, STUBBORN, STUBBORN_PIDS, Server, WHO_LIVES, exists, is_alive, living, now, send, status,
-    stop, text, until, until_dead, until_time,
+    PRINT_LIVE_PIDS, Run, STUBBORN, STUBBORN_PIDS, Server, exists, is_alive, living, now, send,
+    status, stop, text, until, until_dead, until_time,
 };
 use palisade_core::Timestamp;
 use rustix::process::Signal;
@@ -34,15 +34,15 @@ fn stubborn(server: &Server, url: &str) -> (Run, Vec<i32>) {
     (run, pids)
 }
 
-/// Somebody else in the queue, whose command prints who of the first job lives when it is granted.
+/// Another client in the queue; its command prints which processes of the first job are alive when it is granted.
 fn next_holder(server: &Server) -> Run {
-    let next = server.run(&["job", "--wait", "1m", "--", "sh", "-c", WHO_LIVES]);
+    let next = server.run(&["job", "--wait", "1m", "--", "sh", "-c", PRINT_LIVE_PIDS]);
     until("the next to wait", || server.show("job")["waiters"] == 1);
     next
 }
 
 #[test]
-fn when_the_network_freezes_everything_is_dead_before_another_is_granted() {
+fn when_the_network_freezes_the_job_is_dead_before_the_next_grant() {
     let server = Server::start();
     let proxy = Proxy::to(&server.url);
     let (run, pids) = stubborn(&server, &proxy.url);
@@ -52,11 +52,11 @@ fn when_the_network_freezes_everything_is_dead_before_another_is_granted() {
     assert_eq!(
         (status(&next), text(&next.stdout)),
         (0, String::new()),
-        "who lived when it was granted"
+        "processes alive when it was granted"
     );
     let output = run.end();
     assert_eq!(status(&output), 123);
-    // First that renewals fail, long before the end.
+    // The first message says that renewals fail, long before the end.
     let said = text(&output.stderr);
     let said: Vec<Value> = said
         .lines()
@@ -66,7 +66,7 @@ fn when_the_network_freezes_everything_is_dead_before_another_is_granted() {
         panic!("{said:?}");
     };
     let late = late["warning"]["message"].as_str().unwrap();
-    assert!(late.contains("no renewal of job"), "{late}");
+    assert!(late.contains("a renewal of job"), "{late}");
     assert_eq!(end["error"]["code"], "expired");
     let lost = fs::read_to_string(server.file("lost")).unwrap();
     for line in [
@@ -81,7 +81,7 @@ fn when_the_network_freezes_everything_is_dead_before_another_is_granted() {
 }
 
 #[test]
-fn control_without_wrapper_and_watchdog_the_job_lives_when_another_is_granted() {
+fn control_without_wrapper_and_watchdog_the_job_is_alive_at_the_next_grant() {
     let server = Server::start();
     let proxy = Proxy::to(&server.url);
     let (run, pids) = stubborn(&server, &proxy.url);
@@ -93,9 +93,9 @@ fn control_without_wrapper_and_watchdog_the_job_lives_when_another_is_granted() 
     assert_eq!(
         text(&next.stdout).lines().count(),
         STUBBORN_PIDS,
-        "the look that found nobody finds them here"
+        "the same check finds live processes here"
     );
-    // Woken past its deadline, it kills at once: there is no grace left.
+    // It continues past its deadline and kills at once: there is no grace left.
     run.send(Signal::CONT);
     until_dead(&pids);
     send(watchdog, Signal::CONT);
@@ -103,10 +103,10 @@ fn control_without_wrapper_and_watchdog_the_job_lives_when_another_is_granted() 
 }
 
 #[test]
-fn a_stopped_server_costs_the_lock_and_the_job_is_dead_within_the_ttl() {
+fn when_the_server_stops_the_job_is_dead_within_the_ttl() {
     let server = Server::start();
     let (run, pids) = stubborn(&server, &server.url);
-    // No renewal that is acknowledged was sent later than this.
+    // No acknowledged renewal was sent later than this.
     let last = now();
     stop(server.pid());
     until_dead(&pids);
@@ -120,10 +120,10 @@ fn a_stopped_server_costs_the_lock_and_the_job_is_dead_within_the_ttl() {
 }
 
 #[test]
-fn a_wrapper_that_is_stopped_past_its_ttl_is_no_excuse() {
+fn a_wrapper_stopped_past_its_ttl_loses_its_job_in_time() {
     let server = Server::start();
     let (run, pids) = stubborn(&server, &server.url);
-    // The deadline covers the group; who left it is out of the watchdog's reach.
+    // The watchdog kills the group at the deadline; it cannot reach a process that left the group.
     let group = [pids[0], pids[2], pids[3]];
     let group: Vec<i32> = group
         .into_iter()
@@ -140,7 +140,7 @@ fn a_wrapper_that_is_stopped_past_its_ttl_is_no_excuse() {
     until_time(after(last, TTL));
     run.send(Signal::CONT);
     assert_eq!(status(&run.end()), 123);
-    assert_eq!(living(&pids), [0; 0], "the wrapper reaches the others too");
+    assert_eq!(living(&pids), [0; 0], "the wrapper also kills the others");
     assert!(exists(&server.file("lost")));
 }
 
@@ -165,7 +165,7 @@ fn when_the_wrapper_is_killed_the_group_dies_and_without_the_watchdog_it_would_n
     until("the command to die of its parent's death", || {
         !is_alive(pids[0])
     });
-    // Control: that reaches the command alone, and nothing else does while the watchdog is stopped.
+    // Control: the parent-death signal reaches only the command, and nothing else is killed while the watchdog stops.
     assert_eq!(living(&group).len(), group.len() - 1);
     send(watchdog, Signal::CONT);
     until_dead(&group);
@@ -189,8 +189,8 @@ fn a_watchdog_that_is_killed_is_replaced() {
     until("another watchdog", || {
         !is_alive(first) && run.watchdog() != first
     });
-    until("it to watch", || {
-        // In a session of its own it is ready.
+    until("the new watchdog to be ready", || {
+        // It is ready once it has a session of its own.
         let pid = rustix::process::Pid::from_raw(run.watchdog()).unwrap();
         rustix::process::getsid(Some(pid)).is_ok_and(|session| session == pid)
     });
@@ -219,9 +219,9 @@ fn a_revoked_lock_terminates_the_job_at_once() {
     let pids = server.pids("pids", 1);
     let broken = server.output(&["break", "job", "--token", "1", "--reason", "test"]);
     assert_eq!(status(&broken), 0, "{}", text(&broken.stderr));
-    // It hears of it with the next renewal: long before the deadline.
+    // It learns of the loss with the next renewal: long before the deadline.
     let output = run.end();
-    assert_eq!(status(&output), 123, "although the command said 0");
+    assert_eq!(status(&output), 123, "although the command's status was 0");
     assert!(exists(&server.file("told")) && exists(&server.file("lost")));
     assert!(
         text(&output.stderr).contains("revoked by an operator"),
@@ -240,7 +240,7 @@ fn a_stubborn_job_of_a_revoked_lock_is_killed_after_the_grace() {
     let last = now();
     server.output(&["break", "job", "--token", "1", "--reason", "test"]);
     until_dead(&pids);
-    // The next renewal tells, a third of the lease later at most; SIGTERM alone would have killed nobody.
+    // The next renewal, at most a third of the lease later, reports the loss; SIGTERM alone would not end this job.
     let took = now().since(last);
     assert!(
         took < Duration::from_secs(2).into(),
@@ -250,7 +250,7 @@ fn a_stubborn_job_of_a_revoked_lock_is_killed_after_the_grace() {
 }
 
 #[test]
-fn a_loss_that_only_the_release_tells_of_is_a_loss() {
+fn a_loss_that_only_the_release_reports_is_a_loss() {
     let server = Server::start();
     let job = "echo $$ >> pids; while ! [ -e stop ]; do sleep 0.01; done; exit 5";
     // The next renewal is 20 minutes away.

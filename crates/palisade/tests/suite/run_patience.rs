@@ -1,4 +1,4 @@
-//! `palisade run` while it waits, when the authority is away, and when the command takes too long.
+//! `palisade run` while it waits, when the authority is unreachable, and when the command takes too long.
 
 use std::fs::{self, File};
 use std::process::Stdio;
@@ -16,7 +16,7 @@ fn held() -> (Server, Run) {
 }
 
 #[test]
-fn an_authority_that_restarts_is_waited_for() {
+fn run_waits_for_an_authority_that_restarts() {
     let mut server = Server::start();
     server.kill();
     let said = || fs::read_to_string(server.file("said")).unwrap_or_default();
@@ -27,11 +27,11 @@ fn an_authority_that_restarts_is_waited_for() {
         .spawn()
         .unwrap();
     let waiting = Run::keep(waiting);
-    until("a word", || said().contains("trying again for"));
+    until("a message", || said().contains("trying again for"));
     server.restart();
     let output = waiting.end();
     assert_eq!((status(&output), text(&output.stdout)), (0, "ran\n".into()));
-    // Without a wait there is no patience.
+    // With --no-wait it does not retry.
     server.kill();
     let output = server.output(&["run", "job", "-n", "--", "true"]);
     assert_eq!(status(&output), 125);
@@ -40,7 +40,7 @@ fn an_authority_that_restarts_is_waited_for() {
 }
 
 #[test]
-fn whoever_waits_learns_for_whom() {
+fn a_waiting_run_names_the_holder() {
     let (server, _run) = held();
     let output = server.output(&["-v", "run", "job", "-w", "2500ms", "--", "true"]);
     assert_eq!(status(&output), 124);
@@ -54,12 +54,12 @@ fn whoever_waits_learns_for_whom() {
     let said = text(&output.stderr);
     assert!(
         !said.contains("waiting for"),
-        "not in the mail of a cron job: {said}"
+        "not without a terminal: {said}"
     );
 }
 
 #[test]
-fn a_client_id_that_is_in_use_is_warned_of_and_takes_over() {
+fn a_client_id_in_use_takes_over_with_a_warning() {
     let (server, first) = held();
     let second = server.output(&["run", "job", "--client-id", "me", "--", "true"]);
     assert_eq!(status(&second), 0);
@@ -70,14 +70,14 @@ fn a_client_id_that_is_in_use_is_warned_of_and_takes_over() {
 }
 
 #[test]
-fn a_conflict_has_the_status_and_the_silence_that_were_asked_for() {
+fn a_conflict_obeys_the_status_and_quiet_flags() {
     let (server, _run) = held();
     let output = server.output(&["run", "job", "-n", "-E", "7", "--", "true"]);
     assert_eq!(status(&output), 7);
     assert!(text(&output.stderr).contains("job is held by"));
     let output = server.output(&["run", "job", "-n", "-q", "-E", "0", "--", "true"]);
     assert_eq!((status(&output), text(&output.stderr)), (0, String::new()));
-    // Everything else is said, and keeps its own status.
+    // Other failures are still reported, with their own status.
     let output = server.output(&["run", "free", "-q", "-E", "7", "--", "/nowhere"]);
     assert_eq!(status(&output), 127);
     assert!(text(&output.stderr).contains("/nowhere"));
@@ -86,7 +86,7 @@ fn a_conflict_has_the_status_and_the_silence_that_were_asked_for() {
 }
 
 #[test]
-fn a_command_that_takes_too_long_is_ended_whole_and_the_lock_released() {
+fn a_command_that_exceeds_its_timeout_is_ended_and_the_lock_released() {
     let server = Server::start();
     let run = server.run(&[
         "job",
@@ -105,13 +105,13 @@ fn a_command_that_takes_too_long_is_ended_whole_and_the_lock_released() {
     assert_eq!(status(&output), 122, "{}", text(&output.stderr));
     assert_eq!(living(&pids), [0; 0]);
     assert!(server.show("job")["holder"].is_null());
-    // The control: a command that is done in time keeps its status.
+    // Control: a command that ends in time keeps its status.
     let output = server.output(&["run", "job", "--timeout", "1m", "--", "sh", "-c", "exit 3"]);
     assert_eq!(status(&output), 3);
 }
 
 #[test]
-fn a_command_without_dashes_is_told_where_they_go() {
+fn a_command_without_dashes_gets_a_hint_where_they_go() {
     for words in [
         &["run", "x", "echo", "hi"][..],
         &["run", "x", "--json", "echo"],
@@ -128,7 +128,7 @@ fn a_command_without_dashes_is_told_where_they_go() {
 }
 
 #[test]
-fn logs_in_a_file_have_no_colours_and_addresses_have_tips() {
+fn logs_in_a_file_have_no_colours_and_address_errors_have_hints() {
     let server = Server::start();
     let output = server.output(&["-vv", "run", "job", "--", "true"]);
     assert!(!text(&output.stderr).contains('\u{1b}'));

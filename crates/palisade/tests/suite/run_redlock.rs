@@ -1,4 +1,4 @@
-//! `palisade run` under a Redlock: the job runs, without a token, and everything else says why it cannot.
+//! `palisade run` with Redlock: the job runs without a token, and all other commands say why they cannot run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::common::{Run, is_alive, json, palisade, status, text, until, until_dead};
 use palisade_testbed::Redis;
 
-/// Five primaries, and a folder for what jobs write.
+/// Five primaries, and a folder for the jobs' files.
 struct Primaries {
     servers: Vec<Redis>,
     dir: tempfile::TempDir,
@@ -42,7 +42,7 @@ impl Primaries {
         self.dir.path().join(name)
     }
 
-    /// A job that writes down its process id and stays.
+    /// A job that writes its process id to a file and keeps running.
     fn holder(&self) -> (Run, i32) {
         let stay = "echo $$ > pid.part && mv pid.part pid; exec sleep 600";
         let arguments = ["run", "job", "--ttl", "3s", "--wait", "20s", "--json"];
@@ -55,10 +55,10 @@ impl Primaries {
 }
 
 #[test]
-fn the_job_runs_without_a_token_and_is_told_so() {
+fn the_job_runs_without_a_token_and_with_a_warning() {
     let primaries = Primaries::start();
     let mut command = primaries.palisade(&["run", "job", "--", "sh", "-c", "env; exit 7"]);
-    // Of another lock, around this one.
+    // Variables of an outer lock.
     command.env("PALISADE_FENCING_TOKEN", "34");
     command.env("PALISADE_AUTHORITY_ID", "other");
     let output = command.output().unwrap();
@@ -85,7 +85,7 @@ fn the_job_runs_without_a_token_and_is_told_so() {
 }
 
 #[test]
-fn who_comes_second_is_denied_or_waits_and_two_primaries_may_be_away() {
+fn a_second_client_is_denied_or_waits_and_two_primaries_may_be_down() {
     let primaries = Primaries::start();
     primaries.servers[0].kill();
     primaries.servers[1].kill();
@@ -125,7 +125,7 @@ fn when_most_primaries_are_lost_the_job_is_ended_and_the_hook_runs_without_a_tok
 }
 
 #[test]
-fn everything_else_says_why_it_cannot() {
+fn other_commands_say_why_they_cannot_run() {
     let primaries = Primaries::start();
     for arguments in [
         &["acquire", "job"][..],
@@ -137,14 +137,14 @@ fn everything_else_says_why_it_cannot() {
         let output = primaries.palisade(arguments).output().unwrap();
         assert_eq!(status(&output), 125, "{arguments:?}");
         let why = text(&output.stderr);
-        assert!(why.contains("knows `palisade run` only"), "{why}");
+        assert!(why.contains("supports `palisade run` only"), "{why}");
     }
     for arguments in [["release", "job"], ["renew", "job"]] {
         let mut command = primaries.palisade(&arguments);
         command.env("PALISADE_LOCK_TOKEN", "00".repeat(16));
         let output = command.output().unwrap();
         assert_eq!(status(&output), 125, "{}", text(&output.stderr));
-        assert!(text(&output.stderr).contains("no fencing token to name a grant by"));
+        assert!(text(&output.stderr).contains("no fencing token that names a grant"));
     }
     let mut command = primaries.palisade(&["run", "job", "--client-id", "me", "--", "true"]);
     let output = command.output().unwrap();

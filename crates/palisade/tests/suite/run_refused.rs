@@ -1,4 +1,4 @@
-//! `palisade run` that runs nothing: not acquired, no server, a wrong command line.
+//! `palisade run` without a job: lock not acquired, no server, a wrong command line.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn a_wait_that_elapses_is_124_and_not_before() {
 
 #[test]
 fn no_server_is_125_and_says_how_to_start_one() {
-    // A port that was free a moment ago: nobody listens on it.
+    // A port that was free a moment ago, so nothing listens on it.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -79,7 +79,7 @@ fn no_server_is_125_and_says_how_to_start_one() {
 }
 
 #[test]
-fn an_address_that_cannot_be_meant_is_refused() {
+fn an_invalid_address_is_refused() {
     for url in [
         "",
         "nonsense",

@@ -1,4 +1,4 @@
-//! `palisade run` keeps passwords: neither the job, nor a message, nor the log gets one.
+//! `palisade run` keeps passwords to itself: no job, message or log gets one.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,12 +9,12 @@ use palisade_testbed::{Postgres, Redis};
 
 const SECRET: &str = "sesame";
 
-/// `palisade run job -- env` under the authority at `url`, as talkative as can be.
+/// `palisade run job -- env` under the authority at `url`, with the most verbose log.
 fn job(url: &str) -> Output {
     let mut command = palisade();
     command.args(["run", "job", "-n", "-vv", "--json", "--", "env"]);
     command.env("PALISADE_AUTHORITY", url);
-    // Whatever of ours carries a secret: none of it is the job's.
+    // Our variables that carry a secret; the job must get none of them.
     command.env("PALISADE_PASSWORD", SECRET);
     command.env("PALISADE_FENCE_URL", format!("redis://:{SECRET}@host"));
     command.env("PALISADE_LOCK_TOKEN", SECRET);
@@ -22,7 +22,7 @@ fn job(url: &str) -> Output {
     command.output().unwrap()
 }
 
-fn told(output: &Output, name: &str) -> Option<String> {
+fn variable(output: &Output, name: &str) -> Option<String> {
     let text = text(&output.stdout);
     let mut lines = text.lines();
     lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
@@ -34,13 +34,13 @@ fn keeps_the_secret(output: &Output) {
     assert!(!logged.contains(SECRET), "{logged}");
 }
 
-fn runs(url: &str, told_as: &str) {
+fn runs(url: &str, passed_as: &str) {
     let output = job(url);
     assert_eq!(status(&output), 0, "{url}: {}", text(&output.stderr));
     keeps_the_secret(&output);
-    assert_eq!(told(&output, "PALISADE_AUTHORITY").unwrap(), told_as);
-    assert_eq!(told(&output, "PALISADE_LOCK").unwrap(), "job");
-    assert_eq!(told(&output, "PALISADE_LOG").unwrap(), "trace");
+    assert_eq!(variable(&output, "PALISADE_AUTHORITY").unwrap(), passed_as);
+    assert_eq!(variable(&output, "PALISADE_LOCK").unwrap(), "job");
+    assert_eq!(variable(&output, "PALISADE_LOG").unwrap(), "trace");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn the_password_of_a_postgres_url_stays_with_palisade() {
 }
 
 #[test]
-fn an_address_that_cannot_be_meant_is_refused_without_its_secret() {
+fn an_invalid_address_is_refused_without_printing_its_secret() {
     for url in [
         "http://u:sesame@127.0.0.1:1",
         "http://127.0.0.1:1/?password=sesame",

@@ -1,4 +1,4 @@
-//! `palisade run` on a terminal: ctrl-C, ctrl-Z and reading belong to the job, and the terminal comes back.
+//! `palisade run` on a terminal: the job gets ctrl-C, ctrl-Z and the input, and the terminal comes back.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -17,7 +17,7 @@ struct Session {
 }
 
 impl Session {
-    /// `flags` are the shell's: `-im` has job control, `-c` has not.
+    /// `flags` are the shell's: `-im` has job control, `-c` does not.
     fn start(server: &Server, flags: &[&str]) -> Session {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
@@ -101,7 +101,7 @@ impl Drop for Session {
 #[test]
 fn ctrl_c_is_for_the_job_and_the_terminal_comes_back() {
     let server = Server::start();
-    // The shell stays what it is: one that becomes another program loses a signal that comes meanwhile.
+    // The shell must not exec the last command: it would lose a signal that arrives during the exec.
     let script = r#""$PALISADE" run job -- sh -c 'echo up; read line'; echo "ended $?"; read line; echo "read $line""#;
     let mut session = Session::start(&server, &["-c", script]);
     session.shows("up");
@@ -134,7 +134,7 @@ fn a_job_in_a_pipeline_leaves_the_terminal_to_the_others() {
 }
 
 #[test]
-fn ctrl_z_stops_both_and_fg_goes_on_with_both() {
+fn ctrl_z_stops_both_and_fg_continues_both() {
     let server = Server::start();
     let mut session = Session::start(&server, &["-im"]);
     session.press("\"$PALISADE\" run job --ttl 1h -- sh -c 'echo $$ >> pids; read line; echo \"job read $line\"'\n");
@@ -144,7 +144,7 @@ fn ctrl_z_stops_both_and_fg_goes_on_with_both() {
     session.press("echo the shell\" is back\"\n");
     session.shows("the shell is back");
     session.press("fg\n");
-    until("the job to go on", || !crate::common::is_stopped(job));
+    until("the job to continue", || !crate::common::is_stopped(job));
     session.press("words\n");
     session.shows("job read words");
     session.press("echo all\" over\"\n");

@@ -1,4 +1,4 @@
-//! Disks that are full, and syncs that fail.
+//! Full disks and failing syncs.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -11,15 +11,15 @@ use crate::chaos::world::World;
 
 const SERVERS: [Server; 2] = [Server::Authority, Server::Resource];
 
-/// One disk after the other is filled, and freed a while later. Every other time the server is killed meanwhile, and
-/// has to start without room; where it stopped, or did not start, it is started again when there is some.
+/// Fills one disk after the other and frees it a while later. Every other time the server is killed meanwhile and has
+/// to start without room; a server that stopped, or did not start, is started again once there is room.
 pub(super) fn fill(world: &World, stop: &Stop) -> Result<(), String> {
     let mut random = random(world, 0);
     while !stop.comes_within(leases(world, &mut random, 0.5..3.0)) {
         let at = random.usize(0..SERVERS.len());
-        let disk = world.stage.disks.get(at).ok_or("no small disk")?;
+        let disk = world.fixture.disks.get(at).ok_or("no small disk")?;
         let (victim, target) = SERVERS[at].of(world);
-        let from_ms = world.ledger.now_ms();
+        let from_ms = world.event_log.now_ms();
         disk.fill();
         let killed = random.bool();
         stop.comes_within(leases(world, &mut random, 0.5..4.0));
@@ -45,12 +45,12 @@ pub(super) fn fill(world: &World, stop: &Stop) -> Result<(), String> {
                 "its disk was full, it was killed, and did not start until there was room"
             }
         };
-        world.ledger.note(from_ms, target, what.to_owned());
+        world.event_log.note(from_ms, target, what.to_owned());
     }
     Ok(())
 }
 
-/// The first to the 200th fdatasync after a start fails; the server must stop, and is started again without.
+/// The first to the 200th fdatasync after a start fails; the server must stop, and is started again without the fault.
 pub(super) fn fail_syncs(world: &World, stop: &Stop) -> Result<(), String> {
     let last = (world.plan.adds / ADDS_FOR_EACH).clamp(1, LAST);
     let all = (1..=last).flat_map(|k| SERVERS.map(|server| (k, server)));
@@ -60,12 +60,12 @@ pub(super) fn fail_syncs(world: &World, stop: &Stop) -> Result<(), String> {
             break;
         }
         let (victim, target) = server.of(world);
-        let from_ms = world.ledger.now_ms();
+        let from_ms = world.event_log.now_ms();
         let marker = world.folder().join("a-sync-has-failed");
         let _ = std::fs::remove_file(&marker);
         victim.set(COUNT, Some(k.to_string()));
         victim.set(MARKER, Some(marker.display().to_string()));
-        // One that fails while it starts must say so, and is as good.
+        // A sync that fails during the start must be reported, which counts as well.
         let what = match victim.start_again() {
             Err(_) => format!("fdatasync {k} failed, and it did not start"),
             Ok(()) => match dies(world, victim, &marker, stop) {
@@ -76,16 +76,16 @@ pub(super) fn fail_syncs(world: &World, stop: &Stop) -> Result<(), String> {
         };
         victim.set(COUNT, None);
         victim.start_again()?;
-        world.ledger.note(from_ms, target, what);
+        world.event_log.note(from_ms, target, what);
     }
     Ok(())
 }
 
-/// Waits for the failed sync, and then for what it must lead to: whether either came.
+/// Waits for the failed sync and then for the server's end; returns whether each happened.
 fn dies(world: &World, victim: &dyn Victim, marker: &Path, stop: &Stop) -> (bool, bool) {
     let waits = |patience_ms: f64, holds: &dyn Fn() -> bool| {
-        let until = world.ledger.now_ms() + patience_ms;
-        while !holds() && world.ledger.now_ms() < until {
+        let until = world.event_log.now_ms() + patience_ms;
+        while !holds() && world.event_log.now_ms() < until {
             if stop.comes_within(Duration::from_millis(2)) {
                 break;
             }
@@ -98,10 +98,10 @@ fn dies(world: &World, victim: &dyn Victim, marker: &Path, stop: &Stop) -> (bool
 
 /// The last call that fails.
 const LAST: u64 = 200;
-/// So that 10,000 adds take all of them.
+/// Adds for each failed sync, so that 10,000 adds cover all of them.
 const ADDS_FOR_EACH: u64 = 50;
 const COUNT: &str = "PALISADE_LAB_FAIL_SYNC";
 const MARKER: &str = "PALISADE_LAB_SYNC_FAILED";
-/// How long a failed sync, and a server's end after it, may take.
+/// The time limits of a failed sync, and of the server's end after it.
 const SYNC_MS: f64 = 3_000.0;
 const END_MS: f64 = 500.0;

@@ -1,4 +1,4 @@
-//! What is done to a world while it works. All draws come from the seed, the same for every arm.
+//! The faults that a world suffers while it works. All random choices come from the seed, the same for every arm.
 
 mod clocks;
 mod disks;
@@ -15,7 +15,7 @@ use super::world::World;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Nemesis {
-    /// Nothing is done: not one reject may come.
+    /// No fault: then no write may be rejected.
     None,
     /// SIGSTOP of a holder between its read and its write, for 0.8 to 2 times its lease.
     Holder,
@@ -25,28 +25,28 @@ pub(crate) enum Nemesis {
     PauseAuthority,
     /// SIGSTOP of the resource, for 0.1 to 2 times a lease.
     PauseResource,
-    /// SIGKILL of a client; another process takes its place.
+    /// SIGKILL of a client; another process replaces it.
     KillClients,
-    /// SIGKILL of the authority, and a start on the same data.
+    /// SIGKILL of the authority, and a restart on the same data.
     KillAuthority,
-    /// SIGKILL of the resource, and a start on the same data.
+    /// SIGKILL of the resource, and a restart on the same data.
     KillResource,
-    /// What is sent to the authority and to the resource, and what they answer, is delayed and held back.
+    /// Delays and holds back traffic to and from the authority and the resource.
     Delay,
-    /// Requests reach the resource late, twice, and after ones that were sent later.
+    /// Requests reach the resource late, twice, or after later ones.
     Duplicate,
-    /// What a third of the workers send to a server, or to both, vanishes: network namespaces.
+    /// Traffic from a third of the workers to one server, or both, is dropped: network namespaces.
     Partition,
-    /// Every process's wall clock jumps by up to an hour, to and fro.
+    /// Every process's wall clock jumps back and forth by up to an hour.
     WallClock,
-    /// Every process's other clocks go half or twice as fast.
+    /// Every process's other clocks run at half or double speed.
     ClockRate,
     /// The disks of authority and resource fill up and are freed again.
     DiskFull,
-    /// The k-th fdatasync of the authority fails, then that of the resource, for k = 1 ..= 200 (fewer where
-    /// fewer than 10,000 adds are asked for).
+    /// The k-th fdatasync of the authority fails, then that of the resource, for k = 1 ..= 200 (fewer with less than
+    /// 10,000 adds).
     FailedSync,
-    /// For Redlock: two of its five primaries are away for a while, and when they are back the clock of another jumps.
+    /// For Redlock: two of its five primaries are down for a while; when they return, the clock of another jumps.
     OneClock,
 }
 
@@ -57,10 +57,10 @@ impl Nemesis {
             .map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Works until told to stop.
+    /// Runs until `stop` is set.
     ///
     /// # Errors
-    /// What could not be brought back.
+    /// What could not be restored.
     pub(super) fn run(self, world: &World, stop: &Stop) -> Result<(), String> {
         match self {
             Nemesis::None => Ok(()),
@@ -91,7 +91,7 @@ impl Nemesis {
                 network::delay(world, stop);
                 Ok(())
             }
-            // The proxy draws for each request.
+            // The proxy decides for each request.
             Nemesis::Duplicate => Ok(()),
             Nemesis::Partition => network::partition(world, stop),
             Nemesis::WallClock => clocks::jump(world, stop),
@@ -102,12 +102,12 @@ impl Nemesis {
         }
     }
 
-    /// How long a worker thinks, in leases: where nobody aims at the thinking, work goes on faster.
+    /// How long a worker thinks, in leases: shorter if the nemesis does not aim at this phase.
     pub(super) fn think(self) -> (f64, f64) {
         match self {
             Nemesis::None => (0.0, 0.002),
             Nemesis::Holder => (0.8, 2.0),
-            // Long enough for a lease to end in it when clocks disagree, or renewals do not get through.
+            // Long enough for a lease to end meanwhile if clocks disagree or renewals are lost.
             Nemesis::Delay | Nemesis::Partition | Nemesis::ClockRate | Nemesis::OneClock => {
                 (0.2, 1.0)
             }
@@ -115,7 +115,7 @@ impl Nemesis {
         }
     }
 
-    /// Elements that a worker adds under one grant, each by a write of its own.
+    /// How many elements a worker adds under one grant, each with its own write.
     pub(super) fn adds_per_grant(self) -> u64 {
         match self {
             // A late duplicate must not undo the same holder's next write.
@@ -124,7 +124,7 @@ impl Nemesis {
         }
     }
 
-    /// Bytes that each element has beside its name: where room is short, sets are to need it.
+    /// The extra bytes of each element, so that sets need space where it is short.
     pub(super) fn padding(self) -> usize {
         match self {
             Nemesis::DiskFull => 1_000,
@@ -132,7 +132,7 @@ impl Nemesis {
         }
     }
 
-    /// What it does, in a sentence.
+    /// Its description, in a sentence.
     pub(super) fn help(self) -> String {
         let help = self.to_possible_value();
         let help = help.and_then(|value| value.get_help().map(ToString::to_string));

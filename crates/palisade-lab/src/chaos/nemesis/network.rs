@@ -4,14 +4,14 @@ use palisade_testbed::Direction;
 
 use super::signals::{leases, random};
 use crate::chaos::event::Target;
-use crate::chaos::stage::{Cut, NAMESPACES};
+use crate::chaos::fixture::{Cut, NAMESPACES};
 use crate::chaos::stop::Stop;
 use crate::chaos::world::World;
 
-/// One thread for each worker's two connections: delays either way, or holds all back and lets it go late.
+/// One thread for each worker's two connections: delays either direction, or holds everything back for a while.
 pub(super) fn delay(world: &World, stop: &Stop) {
     std::thread::scope(|scope| {
-        for (worker, relays) in world.stage.relays.iter().enumerate() {
+        for (worker, relays) in world.fixture.relays.iter().enumerate() {
             scope.spawn(move || {
                 let mut random = random(world, worker);
                 while !stop.comes_within(leases(world, &mut random, 0.2..2.0)) {
@@ -22,7 +22,7 @@ pub(super) fn delay(world: &World, stop: &Stop) {
                         false => Direction::Back,
                     };
                     let time = leases(world, &mut random, 0.2..2.0);
-                    let from_ms = world.ledger.now_ms();
+                    let from_ms = world.event_log.now_ms();
                     let what = if random.bool() {
                         relay.hold(direction);
                         stop.comes_within(time);
@@ -35,17 +35,17 @@ pub(super) fn delay(world: &World, stop: &Stop) {
                         "delayed"
                     };
                     let what = format!("{what} {direction:?}").to_lowercase();
-                    world.ledger.note(from_ms, Target::Worker(worker), what);
+                    world.event_log.note(from_ms, Target::Worker(worker), what);
                 }
             });
         }
     });
 }
 
-/// One network namespace after the other is cut off from the authority, from the resource, or from both.
+/// Cuts off one network namespace after the other from the authority, the resource, or both.
 pub(super) fn partition(world: &World, stop: &Stop) -> Result<(), String> {
     let namespaces = world
-        .stage
+        .fixture
         .namespaces
         .as_ref()
         .ok_or("there are no network namespaces")?;
@@ -53,12 +53,12 @@ pub(super) fn partition(world: &World, stop: &Stop) -> Result<(), String> {
     while !stop.comes_within(leases(world, &mut random, 0.2..1.0)) {
         let namespace = random.usize(0..NAMESPACES);
         let cut = [Cut::Both, Cut::Authority, Cut::Resource][random.usize(0..3)];
-        let from_ms = world.ledger.now_ms();
+        let from_ms = world.event_log.now_ms();
         namespaces.cut(namespace, cut)?;
         stop.comes_within(leases(world, &mut random, 0.3..2.5));
         namespaces.heal(namespace, cut)?;
-        let what = format!("what a third of the workers sends is lost: {cut:?}").to_lowercase();
-        world.ledger.note(from_ms, Target::Network, what);
+        let what = format!("traffic from a third of the workers is lost: {cut:?}").to_lowercase();
+        world.event_log.note(from_ms, Target::Network, what);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! SIGSTOP and SIGKILL: of holders, of any client, of the servers.
+//! SIGSTOP and SIGKILL for holders, any client, and the servers.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -24,18 +24,18 @@ impl Server {
     }
 }
 
-/// The draws of one thread of a nemesis.
+/// The random numbers of one thread of a nemesis.
 pub(super) fn random(world: &World, thread: usize) -> fastrand::Rng {
     fastrand::Rng::with_seed(world.plan.seed.wrapping_mul(31).wrapping_add(thread as u64))
 }
 
-/// So many leases, drawn evenly.
+/// A duration of so many leases, drawn evenly.
 pub(super) fn leases(world: &World, random: &mut fastrand::Rng, range: Range<f64>) -> Duration {
     let times = range.start + random.f64() * (range.end - range.start);
     world.plan.ttl.mul_f64(times)
 }
 
-/// One thread for each team, with its workers.
+/// Runs one thread for each team, with its workers.
 pub(super) fn each_team(world: &World, run: impl Fn(Range<usize>, fastrand::Rng) + Sync) {
     std::thread::scope(|scope| {
         for team in 0..world.plan.teams {
@@ -46,8 +46,8 @@ pub(super) fn each_team(world: &World, run: impl Fn(Range<usize>, fastrand::Rng)
     });
 }
 
-/// Stops whoever thinks on most lanes, one after the other; nobody twice in a row, so that no pause becomes longer
-/// than it was drawn.
+/// Stops one worker after the other, always the one that thinks on the most lanes; nobody twice in a row, so that no
+/// pause becomes longer than intended.
 pub(super) fn pause_holders(
     world: &World,
     workers: Range<usize>,
@@ -56,7 +56,7 @@ pub(super) fn pause_holders(
 ) {
     let mut last = None;
     while !stop.comes_within(Duration::ZERO) {
-        if let Some(holder) = world.ledger.thinker(workers.clone(), last) {
+        if let Some(holder) = world.event_log.thinker(workers.clone(), last) {
             let pause = leases(world, &mut random, 0.8..2.0);
             world.pause_worker(holder, pause, stop);
             last = Some(holder);
@@ -64,7 +64,7 @@ pub(super) fn pause_holders(
     }
 }
 
-/// Stops any of the team's clients, with time to work in between.
+/// Stops random clients of the team, with pauses in between.
 pub(super) fn pause_clients(
     world: &World,
     workers: Range<usize>,
@@ -77,36 +77,36 @@ pub(super) fn pause_clients(
     }
 }
 
-/// Stops a server, with time to work in between.
+/// Stops a server now and then.
 pub(super) fn pause_server(world: &World, server: Server, stop: &Stop) {
     let mut random = random(world, 0);
     let (victim, target) = server.of(world);
     while !stop.comes_within(leases(world, &mut random, 0.5..3.0)) {
         let pause = leases(world, &mut random, 0.1..2.0);
-        let from_ms = world.ledger.now_ms();
+        let from_ms = world.event_log.now_ms();
         victim.pause();
         stop.comes_within(pause);
         victim.resume();
         let what = format!("SIGSTOP for {:.0} ms", pause.as_secs_f64() * 1e3);
-        world.ledger.note(from_ms, target, what);
+        world.event_log.note(from_ms, target, what);
     }
 }
 
-/// Kills a server and starts it again, with time to work in between.
+/// Kills a server now and then and starts it again.
 pub(super) fn kill_server(world: &World, server: Server, stop: &Stop) -> Result<(), String> {
     let mut random = random(world, 0);
     let (victim, target) = server.of(world);
     while !stop.comes_within(leases(world, &mut random, 0.5..4.0)) {
-        let from_ms = world.ledger.now_ms();
+        let from_ms = world.event_log.now_ms();
         victim.kill();
         victim.start_again()?;
-        let what = "SIGKILL and a new start".to_owned();
-        world.ledger.note(from_ms, target, what);
+        let what = "SIGKILL and a restart".to_owned();
+        world.event_log.note(from_ms, target, what);
     }
     Ok(())
 }
 
-/// Kills any client, with time to work in between.
+/// Kills random clients now and then.
 pub(super) fn kill_clients(world: &World, stop: &Stop) -> Result<(), String> {
     let mut random = random(world, 0);
     while !stop.comes_within(leases(world, &mut random, 0.1..0.6)) {

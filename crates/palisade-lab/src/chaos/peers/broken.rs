@@ -1,5 +1,5 @@
-//! An authority that grants everybody at once. Behind the claim fence that must cost no data as long as tokens rise;
-//! when one comes twice no fence can tell the two holders apart, and the verdict must say so.
+//! An authority that grants every request at once. Behind the claim fence this must cost no data as long as tokens
+//! rise; if a token repeats, no fence can distinguish the two holders, and the verdict must say so.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::chaos::server::{Victim, lock};
 
-/// Where it listens. Its thread lives as long as the process.
+/// The broken authority. Its thread lives as long as the process.
 pub(super) struct Broken {
     address: SocketAddr,
 }
@@ -16,9 +16,9 @@ pub(super) struct Broken {
 #[derive(Default)]
 struct Tokens {
     last: u64,
-    /// The latest of each lock.
+    /// The latest token of each lock.
     of: BTreeMap<String, u64>,
-    /// Whether one is still to come twice.
+    /// Whether a token still has to repeat.
     repeats: bool,
 }
 
@@ -39,7 +39,7 @@ impl Broken {
     }
 }
 
-/// A line with the lock's name, and a line with a token.
+/// Reads a line with the lock's name, and answers a line with a token.
 fn answer(mut stream: TcpStream, tokens: &Mutex<Tokens>) -> io::Result<()> {
     let mut name = String::new();
     BufReader::new(stream.try_clone()?).read_line(&mut name)?;
@@ -65,7 +65,7 @@ impl Victim for Broken {
         format!("broken://{}", self.address)
     }
 
-    // It is broken enough.
+    // Nothing to pause: it is broken enough.
     fn pause(&self) {}
 
     fn resume(&self) {}
@@ -81,7 +81,7 @@ impl Victim for Broken {
     }
 }
 
-/// So many tokens come once before one comes twice.
+/// After how many tokens one repeats.
 const FIRST_RISING: u64 = 100;
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_token_comes_twice_and_no_other() {
+    fn exactly_one_token_repeats() {
         let mut tokens = Tokens {
             repeats: true,
             ..Tokens::default()

@@ -18,7 +18,7 @@ impl<S: Deref<Target = Instance>> Foreign<S> {
     /// Starts it.
     ///
     /// # Errors
-    /// What is not installed, or does not start.
+    /// What is not installed or does not start.
     pub(super) fn start(
         start: impl FnOnce() -> S,
         url: impl FnOnce(&S) -> String,
@@ -55,7 +55,7 @@ impl<S: Deref<Target = Instance> + Send + Sync> Victim for Foreign<S> {
     }
 }
 
-/// The test bed panics with the reason.
+/// Catches a panic of the test bed, which contains the reason.
 fn guarded<T>(act: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(act)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -63,7 +63,7 @@ fn guarded<T>(act: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// What a command prints.
+/// The output of a command.
 pub(super) fn says(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     output.map_or_else(

@@ -1,4 +1,4 @@
-//! Who grants the lock: Palisade, other people's systems, and authorities that are broken on purpose.
+//! The authorities: Palisade, other systems, and ones that are broken on purpose.
 
 mod broken;
 mod foreign;
@@ -38,9 +38,9 @@ pub(crate) enum Authority {
     RedisIncr,
     /// Redlock on five Redis primaries: no token at all
     Redlock,
-    /// Broken on purpose: grants everybody at once, with rising tokens
+    /// Broken on purpose: grants every request at once, with rising tokens
     Broken,
-    /// Broken on purpose: as `broken`, and one token comes twice
+    /// Broken on purpose: like `broken`, but one token repeats
     Repeating,
 }
 
@@ -48,7 +48,7 @@ impl Authority {
     /// Starts it, unless each world starts its own.
     ///
     /// # Errors
-    /// What is not installed, or does not start.
+    /// What is not installed or does not start.
     pub(super) fn start(self, folder: &Path) -> Result<Option<Arc<dyn Victim>>, String> {
         let victim: Arc<dyn Victim> = match self {
             Authority::Palisade => return Ok(None),
@@ -71,7 +71,7 @@ impl Authority {
         Ok(Some(victim))
     }
 
-    /// What it says about its version.
+    /// Its version.
     pub(super) fn version(self, program: &Path) -> String {
         let of = |program: &str, flag: &str| version(Path::new(program), flag);
         match self {
@@ -89,36 +89,35 @@ impl Authority {
         }
     }
 
-    /// The lease it is tried with unless told otherwise.
+    /// The default lease for this authority.
     pub(super) fn ttl_ms(self) -> u64 {
         match self {
-            // The shortest that etcd grants.
+            // The shortest lease that etcd grants.
             Authority::Etcd | Authority::Zookeeper => 2_000,
             Authority::Redlock => 1_000,
             _ => 300,
         }
     }
 
-    /// The arms that make sense with it, of those asked for.
+    /// The requested arms that make sense with it.
     ///
     /// # Errors
-    /// Which do not.
+    /// The arms that do not.
     pub(super) fn arms(self, asked: &[Arm]) -> Result<Vec<Arm>, String> {
         match (self, asked) {
             (Authority::Redlock, [] | [Arm::Unfenced]) => Ok(vec![Arm::Unfenced]),
-            (Authority::Redlock, _) => Err(
-                "Redlock has no fencing token: no fence can be put behind it, only --arm unfenced"
-                    .to_owned(),
-            ),
+            (Authority::Redlock, _) => {
+                Err("Redlock has no fencing token, so it works with --arm unfenced only".to_owned())
+            }
             (_, []) => Ok(Arm::ALL.to_vec()),
             (_, asked) => Ok(asked.to_vec()),
         }
     }
 
-    /// The nemeses it is put under.
+    /// The nemeses for it.
     ///
     /// # Errors
-    /// Which are not for it.
+    /// The requested nemeses that do not apply to it.
     pub(super) fn nemeses(self, asked: &[Nemesis]) -> Result<Vec<Nemesis>, String> {
         let own: Vec<Nemesis> = match self {
             Authority::Palisade => Nemesis::value_variants()
@@ -137,7 +136,7 @@ impl Authority {
             let own: Vec<String> = own.iter().map(|nemesis| nemesis.word()).collect();
             let (wrong, own) = (wrong.word(), own.join(", "));
             return Err(format!(
-                "--nemesis {wrong} is not for this authority; it takes {own}"
+                "--nemesis {wrong} does not apply to this authority; it supports {own}"
             ));
         }
         Ok(match asked {
@@ -146,7 +145,7 @@ impl Authority {
         })
     }
 
-    /// Whether it refuses nobody who holds the lock, as long as nothing fails.
+    /// Whether, without failures, it never makes a fence reject the lock's holder.
     pub(super) fn is_orderly(self) -> bool {
         !matches!(
             self,
@@ -154,7 +153,7 @@ impl Authority {
         )
     }
 
-    /// Why a run says nothing, although its claim arm kept everything: the failure that it is for did not happen.
+    /// Why a run is void although its claim arm lost nothing: the expected failure did not happen.
     pub(super) fn is_void(self, nemesis: Nemesis, report: &ArmReport) -> Option<String> {
         let (arm, word) = (report.arm, report.arm.word());
         let lost = report.lost.len();
@@ -171,7 +170,7 @@ impl Authority {
             (Authority::RedisIncr, _) => None,
             (_, Nemesis::Holder) if arm != Arm::Claim && percent < VOID_BELOW * 100.0 => {
                 Some(format!(
-                    "{word}: lost only {percent:.1} % of its acknowledged adds, so the schedule does not show what it is for"
+                    "{word}: lost only {percent:.1} % of its acknowledged adds, so the schedule proves nothing"
                 ))
             }
             _ => None,

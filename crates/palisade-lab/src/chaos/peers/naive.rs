@@ -1,12 +1,11 @@
-//! A lock on Redis as it is often written: the token is drawn before the lock is won.
+//! A lock on Redis as people often write it: it draws the token before it wins the lock.
 //!
 //! ```text
 //!   INCR lock:token ─► SET lock NX PX ttl ─► …work… ─► delete if the value is still ours
 //! ```
 //!
-//! Two who ask at once may win in the other order than they drew: the lock is granted with token 2, then with
-//! token 1, and the fence refuses its live holder. The cure is one script that does both, which is what
-//! `palisade_client::redis` does.
+//! Two clients may win in the opposite order of their tokens: the lock is granted with token 2, then with token 1, and
+//! the fence rejects its live holder. The remedy is one script that does both, as in `palisade_client::redis`.
 
 use std::time::Duration;
 
@@ -14,12 +13,12 @@ use palisade_client::clock::{BootClock, Clock as _};
 use palisade_core::{Span, Timestamp};
 use redis::aio::MultiplexedConnection;
 
-/// A connection to ask on.
+/// A connection for requests.
 pub(crate) struct Naive {
     connection: MultiplexedConnection,
 }
 
-/// A lock that is held until its time is over; it does not renew itself.
+/// A lock that is held until its time is over, without renewal.
 pub(crate) struct Hold {
     connection: MultiplexedConnection,
     key: String,
@@ -36,7 +35,7 @@ impl Naive {
         })
     }
 
-    /// One try with a token of its own; `None` after a short pause if somebody else has it.
+    /// One try with a new token; `None` after a short pause if somebody else holds the lock.
     pub(crate) async fn acquire(&self, name: &str, ttl: Duration) -> Result<Option<Hold>, String> {
         let mut connection = self.connection.clone();
         let sent = BootClock.now();
@@ -53,7 +52,7 @@ impl Naive {
             .arg(millis(ttl));
         let won: Option<String> = set.query_async(&mut connection).await.map_err(words)?;
         if won.is_none() {
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
             return Ok(None);
         }
         Ok(Some(Hold {
@@ -76,7 +75,7 @@ impl Hold {
         );
         let mut call = script.key(&self.key);
         call.arg(self.token);
-        // It runs out by itself if this does not arrive.
+        // The lock expires by itself if this does not arrive.
         let _: redis::RedisResult<u32> = call.invoke_async(&mut self.connection).await;
     }
 }
@@ -89,5 +88,5 @@ fn words(error: redis::RedisError) -> String {
     error.to_string()
 }
 
-/// Between two tries.
-const AGAIN: Duration = Duration::from_millis(3);
+/// The pause between two tries.
+const RETRY_PAUSE: Duration = Duration::from_millis(3);

@@ -1,16 +1,16 @@
-//! Five Redis primaries for Redlock, one of them with a clock that can be moved.
+//! Five Redis primaries for Redlock; the clock of one can be moved.
 //!
-//! The algorithm stays exclusive with all five at hand: it needs three, and a second client is left with at most
-//! one that forgot. So two are stopped while a holder is granted by the other three; they come back, and then one
-//! clock among the three jumps: the lock is free at three again while the holder believes in it.
+//! With all five running, the algorithm stays exclusive: a client needs three, and a second client gets at most the one
+//! that forgot. So two are stopped while the other three grant a holder; they return, and then the clock of one of the
+//! three jumps: the lock is free at three primaries while the holder still believes in it.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::chaos::fixture::shim::{Shim, Warp};
 use crate::chaos::process::{Line, Process};
 use crate::chaos::server::Victim;
-use crate::chaos::stage::shim::{Shim, Warp};
 use crate::chaos::stop::Stop;
 
 /// The primaries.
@@ -21,9 +21,9 @@ pub(super) struct Primaries {
 }
 
 const PRIMARIES: usize = 5;
-/// Whose clock can be moved.
+/// The primary whose clock can be moved.
 const JUMPS: usize = 2;
-/// Who is stopped now and then.
+/// The primaries that are stopped now and then.
 const AWAY: std::ops::Range<usize> = 3..PRIMARIES;
 
 impl Primaries {
@@ -95,7 +95,7 @@ impl Victim for Primaries {
     }
 
     fn resume(&self) {
-        self.processes[AWAY].iter().for_each(Process::go_on);
+        self.processes[AWAY].iter().for_each(Process::resume);
     }
 
     fn kill(&self) {}

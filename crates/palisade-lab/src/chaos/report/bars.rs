@@ -7,7 +7,7 @@ use super::Run;
 
 const WIDE: f64 = 1100.0;
 
-/// One bar for each arm of each run that took place, all on one scale.
+/// One bar for each arm of each completed run, all to one scale.
 pub(super) fn draw(runs: &[Run]) -> Canvas {
     let mut rows = Vec::new();
     for run in runs.iter().filter(|run| !run.arms.is_empty()) {

@@ -1,4 +1,4 @@
-//! The page.
+//! The HTML page.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ const RULES: &[Rule] = &[
 const SHAPES: &str = ".draw .pause-hatch{stroke-width:1.5}.draw .read{stroke-width:1.5}\
     .draw .loss{stroke-width:3;stroke-linecap:round}";
 
-/// What the marks of a timeline mean.
+/// The legend of the timelines.
 fn legend() -> Vec<Entry> {
     let bar = |class: &str, y: f64, h: f64| {
         let bar = Rect::new(1.0, y, 34.0, h);
@@ -81,14 +81,14 @@ fn picture(canvas: &Canvas, label: &str) -> String {
 pub(super) fn page(report: &Report) -> String {
     let mut body = String::new();
     let machine = &report.machine;
-    // Writing to a String cannot fail; the same holds below.
+    // Writing to a String cannot fail; the same applies below.
     let _ = write!(
         body,
         "<h1>Chaos: what was lost behind each kind of fence</h1><p><strong>No lock service can stop two processes \
          from both believing they hold a lock. The lease saves work; the fence keeps data safe.</strong></p>\
-         <p>Workers hold a lock, read a set, think, and write the set with one element more. An add counts as lost \
-         when the resource had acknowledged it and the final set does not have it. The arms ran side by side under \
-         the same draws.</p><p class=\"soft\"><code>{}</code><br>{}, authority: {}; seed {}; {} × {}, Linux {}; {}</p>",
+         <p>Workers hold a lock, read a set, think, and write the set with one more element. An add counts as lost \
+         if the resource acknowledged it and the final set lacks it. The arms ran side by side with \
+         the same random choices.</p><p class=\"soft\"><code>{}</code><br>{}, authority: {}; seed {}; {} × {}, Linux {}; {}</p>",
         escape(&report.command),
         escape(&report.program),
         escape(&report.authority_version),
@@ -101,7 +101,7 @@ pub(super) fn page(report: &Report) -> String {
     table(&mut body, &report.runs);
     let _ = write!(
         body,
-        "<h2>Lost of what was acknowledged</h2>{}<h2>How to read the timelines</h2>{}",
+        "<h2>Lost of the acknowledged adds</h2>{}<h2>How to read the timelines</h2>{}",
         picture(
             &bars::draw(&report.runs),
             "Acknowledged adds lost by each arm under each nemesis"
@@ -111,7 +111,7 @@ pub(super) fn page(report: &Report) -> String {
     report.runs.iter().for_each(|run| section(&mut body, run));
     body.push_str(
         "<footer>Drawn by <code>palisade-lab chaos</code>. Times are milliseconds since the world began, on the \
-         director’s clock, when a worker’s line reached it.</footer>",
+         director’s clock, when a worker’s line arrived.</footer>",
     );
     page::page("Palisade chaos", &sheet(RULES, SHAPES), &body)
 }
@@ -203,7 +203,7 @@ fn section(body: &mut String, run: &Run) {
             .collect();
         let _ = write!(
             body,
-            "<p class=\"soft\">What was done to the world of the {}: {}.</p>",
+            "<p class=\"soft\">Faults in the world of the {}: {}.</p>",
             report.arm.word(),
             escape(&kinds.join("; "))
         );
@@ -219,7 +219,7 @@ fn arm(body: &mut String, run: &Run, report: &ArmReport) {
         return;
     };
     let what = match report.lost.is_empty() {
-        true => "a moment at which it refused",
+        true => "a moment with a rejection",
         false => "its worst moment",
     };
     let label = format!("{}: {what}, on set-{}", report.arm.word(), moment.lane);

@@ -1,4 +1,4 @@
-//! The results: a line for each run, `chaos.json`, and `chaos.html`, one page that refers to nothing outside itself.
+//! The results: a line for each run, `chaos.json`, and `chaos.html`, a self-contained page.
 
 mod bars;
 mod html;
@@ -23,7 +23,7 @@ use super::world::Plan;
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     command: String,
-    /// What `palisade --version` says.
+    /// The output of `palisade --version`.
     program: String,
     authority: Authority,
     authority_version: String,
@@ -33,7 +33,7 @@ pub(super) struct Report {
     runs: Vec<Run>,
 }
 
-/// One nemesis.
+/// One run: a nemesis.
 #[derive(Debug, Serialize)]
 pub(super) struct Run {
     pub(super) nemesis: Nemesis,
@@ -43,7 +43,7 @@ pub(super) struct Run {
     pub(super) outcome: Outcome,
 }
 
-/// What a run says.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", content = "why", rename_all = "snake_case")]
 pub(super) enum Outcome {
@@ -51,7 +51,7 @@ pub(super) enum Outcome {
     Kept,
     /// Something happened that must not.
     Violated(Vec<String>),
-    /// It proves nothing.
+    /// The run proves nothing.
     Void(Vec<String>),
     /// The machine does not allow it.
     Impossible(String),
@@ -196,7 +196,7 @@ impl Report {
         std::fs::write(folder.join("chaos.html"), html::page(self)).map_err(words)
     }
 
-    /// The end of what is printed.
+    /// The summary, printed last.
     pub(super) fn summary(&self) -> String {
         let count = |holds: fn(&Outcome) -> bool| {
             let found = self.runs.iter().filter(|run| holds(&run.outcome));
@@ -211,7 +211,7 @@ impl Report {
         )
     }
 
-    /// The worst of the runs.
+    /// The exit status of the worst run.
     pub(super) fn exit(&self) -> ExitCode {
         let any = |holds: fn(&Outcome) -> bool| self.runs.iter().any(|run| holds(&run.outcome));
         if any(|outcome| matches!(outcome, Outcome::Violated(_))) {
@@ -224,7 +224,7 @@ impl Report {
     }
 }
 
-/// The first line that a program says about itself.
+/// The first line of a program's output.
 pub(super) fn version(program: &Path, flag: &str) -> String {
     let output = std::process::Command::new(program).arg(flag).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
@@ -245,5 +245,5 @@ fn settings<S: Serializer>(plan: &Plan, serializer: S) -> Result<S::Ok, S::Error
     settings.serialize(serializer)
 }
 
-/// Of many things that are wrong, so many are named.
+/// How many of many problems are named.
 const SHOWN: usize = 5;

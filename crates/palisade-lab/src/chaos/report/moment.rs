@@ -1,4 +1,4 @@
-//! Finds the worst moment of an arm: the lane and the stretch of time in which most was lost.
+//! Finds the worst moment of an arm: the lane and the period in which most was lost.
 
 use std::collections::BTreeSet;
 
@@ -6,21 +6,21 @@ use crate::chaos::event::{Event, Fault, Target};
 use crate::chaos::verdict::ArmReport;
 use crate::chaos::world::Plan;
 
-/// A stretch of one lane.
+/// A period of one lane.
 pub(super) struct Moment<'a> {
     pub(super) lane: usize,
     /// Milliseconds since the world began.
     pub(super) from_ms: f64,
     pub(super) to_ms: f64,
     pub(super) workers: Vec<usize>,
-    /// Of the lane, also from shortly before.
+    /// Events of the lane, including those shortly before.
     pub(super) events: Vec<&'a Event>,
     pub(super) faults: Vec<&'a Fault>,
     pub(super) lost: BTreeSet<&'a str>,
 }
 
 impl<'a> Moment<'a> {
-    /// The worst moment; where nothing was lost, one at which something was refused; else none.
+    /// The worst moment; without losses, one with a rejection; otherwise none.
     pub(super) fn worst(report: &'a ArmReport, plan: &Plan) -> Option<Moment<'a>> {
         let ttl_ms = plan.ttl.as_secs_f64() * 1e3;
         let near = |lane: usize, at_ms: f64| {
@@ -41,7 +41,7 @@ impl<'a> Moment<'a> {
         let team = lane / plan.lanes;
         let workers: Vec<usize> = (team * plan.workers..(team + 1) * plan.workers).collect();
         let events = report.record.events.iter().filter(|event| {
-            event.said.lane == lane
+            event.line.lane == lane
                 && event.at_ms > from_ms - 10.0 * ttl_ms
                 && event.at_ms < to_ms + 10.0 * ttl_ms
         });

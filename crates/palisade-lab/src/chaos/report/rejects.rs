@@ -1,19 +1,19 @@
-//! Every rejection: a strip on which each is a tick, and a table.
+//! Every rejection: a strip with a tick for each, and a table.
 
 use palisade_draw::axis::Linear;
 use palisade_draw::page::table;
 use palisade_draw::{Anchor, Canvas, Font, Layer, Rect};
 
 use super::timeline::{GUTTER, WIDE};
-use crate::chaos::event::Step;
+use crate::chaos::event::Operation;
 use crate::chaos::verdict::ArmReport;
 
 const ROW: f64 = 20.0;
 
-/// Longer tables are in the JSON report only.
+/// Longer tables are only in the JSON report.
 const ROWS: usize = 200;
 
-/// A tick for each, over the whole run, a row for each operation.
+/// The strip over the whole run, with a row for each operation.
 pub(super) fn strip(report: &ArmReport) -> Canvas {
     let last = report.rejects.last().map_or(1.0, |last| last.at_ms);
     let axis = Linear {
@@ -23,7 +23,10 @@ pub(super) fn strip(report: &ArmReport) -> Canvas {
         right: WIDE - 10.0,
     };
     let mut canvas = Canvas::new(WIDE, ROW * 3.0);
-    for (row, step) in [Step::Claim, Step::Read, Step::Write].iter().enumerate() {
+    for (row, step) in [Operation::Claim, Operation::Read, Operation::Write]
+        .iter()
+        .enumerate()
+    {
         let y = row as f64 * ROW;
         let own: Vec<f64> = report
             .rejects
@@ -43,7 +46,7 @@ pub(super) fn strip(report: &ArmReport) -> Canvas {
     canvas
 }
 
-/// The same in figures.
+/// The table of rejections.
 pub(super) fn details(report: &ArmReport) -> String {
     let all = report.rejects.len();
     let more = match all > ROWS {

@@ -1,10 +1,10 @@
-//! A moment as a drawing: a row for each worker, with what it held, when it thought, and what became of its writes.
+//! A moment as a drawing: for each worker a row with its grants, its thinking, and the results of its writes.
 
 use palisade_draw::axis::Linear;
 use palisade_draw::{Anchor, Canvas, Font, Layer, Rect, Shape, width};
 
 use super::moment::Moment;
-use crate::chaos::event::{Event, Target, What};
+use crate::chaos::event::{Event, Target, WorkerStep};
 
 pub(super) const GUTTER: f64 = 100.0;
 pub(super) const WIDE: f64 = 1100.0;
@@ -14,7 +14,7 @@ struct Drawing<'a> {
     moment: &'a Moment<'a>,
     axis: Linear,
     canvas: Canvas,
-    /// Where the last words of the row end, so that the next ones do not run into them.
+    /// Where the last text of the row ends, so that the next one does not overlap it.
     reached: f64,
 }
 
@@ -40,13 +40,13 @@ pub(super) fn draw(moment: &Moment<'_>) -> Canvas {
 }
 
 impl Drawing<'_> {
-    /// What is drawn next is explained by these words.
+    /// Sets the explanation of the following marks.
     fn about(&mut self, words: String) {
         let note = self.canvas.note(words);
         self.canvas.about(Some(note));
     }
 
-    /// The rows, the times below them, and faults that concerned everybody.
+    /// The rows, the time axis below them, and faults that affect everybody.
     fn ground(&mut self, high: f64) {
         let moment = self.moment;
         for (row, worker) in moment.workers.iter().enumerate() {
@@ -79,7 +79,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// A bar over this time, at this height; returns its ends.
+    /// A bar for this period at this height; returns its ends.
     fn span(&mut self, (from, to): (f64, f64), (y, h): (f64, f64), class: &str) -> (f64, f64) {
         let (left, right) = (self.axis.x(from), self.axis.x(to));
         let bar = Rect::new(left, y, (right - left).max(1.5), h);
@@ -117,20 +117,20 @@ impl Drawing<'_> {
         let mut spans: Vec<(&str, f64, f64, Option<u64>)> = Vec::new();
         for event in own {
             let at = event.at_ms;
-            match event.said.what {
-                What::Granted => hold = Some(at),
-                What::Read => think = Some(at),
-                What::Sent { .. } => {
+            match event.line.what {
+                WorkerStep::Granted => hold = Some(at),
+                WorkerStep::Read => think = Some(at),
+                WorkerStep::Sent { .. } => {
                     spans.extend(think.take().map(|from| ("think", from, at, None)))
                 }
-                What::Released => {
-                    spans.extend(hold.take().map(|from| ("hold", from, at, event.said.token)));
+                WorkerStep::Released => {
+                    spans.extend(hold.take().map(|from| ("hold", from, at, event.line.token)));
                 }
                 _ => {}
             }
         }
-        // A span without an end lasts beyond the picture.
-        let token = own.last().and_then(|event| event.said.token);
+        // A span without an end extends beyond the picture.
+        let token = own.last().and_then(|event| event.line.token);
         spans.extend(hold.map(|from| ("hold", from, f64::INFINITY, token)));
         spans.extend(think.map(|from| ("think", from, f64::INFINITY, None)));
         spans.sort_by_key(|span| span.0 != "hold");
@@ -162,27 +162,29 @@ impl Drawing<'_> {
             return;
         }
         let (x, middle) = (self.axis.x(event.at_ms), y + 34.0);
-        let (sign, explanation) = match &event.said.what {
-            What::Claimed => (sign(Sign::Claimed, (x, y + 5.0)), "claimed".to_owned()),
-            What::Read => (sign(Sign::Read, (x, middle)), "read the set".to_owned()),
-            What::Acknowledged { element } if self.moment.lost.contains(element.as_str()) => (
-                sign(Sign::Lost, (x, middle)),
-                format!("{element}: acknowledged, and lost"),
-            ),
-            What::Acknowledged { element } => (
+        let (sign, explanation) = match &event.line.what {
+            WorkerStep::Claimed => (sign(Sign::Claimed, (x, y + 5.0)), "claimed".to_owned()),
+            WorkerStep::Read => (sign(Sign::Read, (x, middle)), "read the set".to_owned()),
+            WorkerStep::Acknowledged { element } if self.moment.lost.contains(element.as_str()) => {
+                (
+                    sign(Sign::Lost, (x, middle)),
+                    format!("{element}: acknowledged, and lost"),
+                )
+            }
+            WorkerStep::Acknowledged { element } => (
                 sign(Sign::Kept, (x, middle)),
                 format!("{element}: acknowledged, and kept"),
             ),
-            What::Rejected { step, highest } => {
-                let (token, highest) = (event.said.token.unwrap_or(0), highest.unwrap_or(0));
+            WorkerStep::Rejected { step, highest } => {
+                let (token, highest) = (event.line.token.unwrap_or(0), highest.unwrap_or(0));
                 let words = format!("{step:?} rejected: token {token} is below {highest}");
                 (sign(Sign::Rejected, (x, middle)), words)
             }
             _ => return,
         };
-        let words = match &event.said.what {
-            What::Rejected { highest, .. } => {
-                let (token, highest) = (event.said.token.unwrap_or(0), highest.unwrap_or(0));
+        let words = match &event.line.what {
+            WorkerStep::Rejected { highest, .. } => {
+                let (token, highest) = (event.line.token.unwrap_or(0), highest.unwrap_or(0));
                 Some((format!("{token} < {highest}"), "c1"))
             }
             _ if sign.1 == "loss" => Some(("lost".to_owned(), "bad")),
@@ -192,7 +194,7 @@ impl Drawing<'_> {
         self.canvas.mark(Layer::Sign, sign.0, sign.1);
         let Some((words, class)) = words else { return };
         let (left, wide) = (x + 9.0, width(&words, Font::SmallStrong));
-        // Where there is no room, pointing at the sign shows the words.
+        // If there is no room, a tooltip shows the text.
         if left > self.reached + 4.0 && left + wide < WIDE {
             let at = (left, middle);
             self.canvas
@@ -202,7 +204,7 @@ impl Drawing<'_> {
     }
 }
 
-/// What a sign means.
+/// The meaning of a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sign {
     Claimed,
@@ -212,7 +214,7 @@ pub(super) enum Sign {
     Rejected,
 }
 
-/// The shape of a sign and its class. Each has a shape of its own.
+/// The shape and class of a sign. Each sign has its own shape.
 pub(super) fn sign(sign: Sign, (x, y): (f64, f64)) -> (Shape, &'static str) {
     match sign {
         Sign::Claimed => (
@@ -235,10 +237,10 @@ pub(super) fn sign(sign: Sign, (x, y): (f64, f64)) -> (Shape, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chaos::event::{Fault, Said, Step};
+    use crate::chaos::event::{Fault, Operation, WorkerLine};
 
-    fn event(at_ms: f64, worker: usize, token: u64, what: What) -> Event {
-        let said = Said {
+    fn event(at_ms: f64, worker: usize, token: u64, what: WorkerStep) -> Event {
+        let line = WorkerLine {
             lane: 0,
             own_ns: 0,
             token: Some(token),
@@ -247,22 +249,22 @@ mod tests {
         Event {
             at_ms,
             worker,
-            said,
+            line,
         }
     }
 
     #[test]
-    fn a_crowded_moment_has_signs_for_everything_and_no_words_that_overlap() {
+    fn a_crowded_moment_has_all_signs_and_no_overlapping_texts() {
         let element = "a".to_owned();
         let highest = Some(3);
-        let mut events = vec![event(100.0, 0, 2, What::Granted)];
+        let mut events = vec![event(100.0, 0, 2, WorkerStep::Granted)];
         for step in 0..30 {
             let at = 110.0 + 7.0 * f64::from(step);
-            let step = Step::Write;
-            events.push(event(at, 0, 2, What::Rejected { step, highest }));
+            let step = Operation::Write;
+            events.push(event(at, 0, 2, WorkerStep::Rejected { step, highest }));
         }
         let element_lost = element.clone();
-        let lost = What::Acknowledged {
+        let lost = WorkerStep::Acknowledged {
             element: element_lost,
         };
         events.push(event(500.0, 1, 3, lost));

@@ -1,4 +1,4 @@
-//! The locks that a worker can ask for: any authority with an adapter, and some without that make a point.
+//! The locks that a worker can use: any authority with an adapter, and some without one that demonstrate a failure.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::chaos::peers::naive::{self, Naive};
 
-/// A way to ask for locks, by URL.
+/// A client for locks, by URL.
 pub(super) enum Locks {
     /// An authority behind the guard: Palisade, or another system through its adapter.
     Guarded(Client),
@@ -21,10 +21,10 @@ pub(super) enum Locks {
     Broken(String),
 }
 
-/// A lock that is held, as far as the worker knows.
+/// A lock that the worker believes to hold.
 pub(super) struct Grant {
     pub(super) token: Option<u64>,
-    /// The authority that a fence is bound to.
+    /// The authority to which the fence is bound.
     pub(super) authority: Option<String>,
     hold: Hold,
 }
@@ -52,7 +52,7 @@ impl Locks {
         Ok(Locks::Guarded(client.map_err(|error| error.to_string())?))
     }
 
-    /// The lock, or nothing if somebody else has it all the while.
+    /// The lock, or nothing if somebody else holds it the whole time.
     pub(super) async fn acquire(&self, name: &str, ttl: Duration) -> Result<Option<Grant>, String> {
         let wait = ttl * 20;
         match self {
@@ -100,7 +100,7 @@ impl Locks {
 }
 
 impl Grant {
-    /// Whether the worker thinks that it holds the lock.
+    /// Whether the worker believes that it holds the lock.
     pub(super) fn believes(&self) -> bool {
         match &self.hold {
             Hold::Lease(lease) => lease.check().is_ok(),
@@ -112,7 +112,7 @@ impl Grant {
 
     pub(super) async fn release(self) {
         match self.hold {
-            // Whatever comes back, it is not held any more.
+            // The lock is no longer held, whatever the answer.
             Hold::Lease(lease) => drop(lease.release().await),
             Hold::Redlock(guard) => drop(guard.release().await),
             Hold::Naive(hold) => hold.release().await,

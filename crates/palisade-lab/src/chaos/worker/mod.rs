@@ -1,12 +1,12 @@
-//! A worker in a process of its own: hold the lock, read the set, think, write the set with one element more.
+//! A worker process: acquires a lock, reads a set, thinks, and writes the set with one more element.
 //!
 //! ```text
-//!   acquire ─► (claim) ─► read ─► lease.check()? ─► think ─► write ─► say what was acknowledged ─► release
+//!   acquire ─► (claim) ─► read ─► lease.check()? ─► think ─► write ─► report the acknowledgement ─► release
 //! ```
 //!
-//! It serves several lanes at once; each is a lock and the set that it guards. The lease renews itself, and is
-//! checked before the thinking, not again before the write: between any check and its write there is a gap that
-//! a pause fits into, and here it is as wide as the thinking, so that it is hit often.
+//! It serves several lanes at once; each is a lock and the set that it guards. The lease renews itself, and is checked
+//! before the thinking, but not again before the write. Between any check and its write there is a gap into which a
+//! pause fits; here the gap is as wide as the thinking, so that pauses often hit it.
 
 mod locks;
 mod resource;
@@ -20,28 +20,28 @@ use palisade_client::clock::{BootClock, Clock as _};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::event::{Said, Step, What};
+use super::event::{Operation, WorkerLine, WorkerStep};
 use locks::{Grant, Locks};
 use resource::{Answer, Resource};
 
-/// What one worker is to do; given to its process as one argument, in JSON.
+/// A worker's task; its process gets it as one argument, in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Part {
-    /// Unique in its world: elements begin with it.
+pub(super) struct Assignment {
+    /// Unique in its world; elements begin with it.
     pub(super) name: String,
     /// The authority's URL.
     pub(super) authority: String,
     /// The resource's address.
     pub(super) store: String,
     pub(super) ttl_ms: u64,
-    /// How long it thinks, at least and at most.
+    /// The shortest and the longest thinking time.
     pub(super) think_ms: (u64, u64),
     pub(super) lanes: Vec<usize>,
-    /// Whether its first operation at the resource is a claim, and its reads carry the token.
+    /// Whether its first operation at the resource is a claim and its reads carry the token.
     pub(super) claims: bool,
-    /// Elements added under one grant, each by a write of its own.
+    /// How many elements to add under one grant, each with its own write.
     pub(super) adds_per_grant: u64,
-    /// Bytes that each element has beside its name.
+    /// The extra bytes of each element.
     pub(super) padding: usize,
     pub(super) seed: u64,
 }
@@ -51,10 +51,10 @@ pub(super) fn lane_name(lane: usize) -> String {
     format!("set-{lane}")
 }
 
-/// The object that holds a lane's set: one element a line.
+/// The object that holds a lane's set: one element per line.
 pub(super) const FILE: &str = "/set";
 
-/// The elements of a set as the resource keeps it.
+/// The elements of a set in the resource's format.
 pub(super) fn elements(bytes: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let words = text.split_ascii_whitespace();
@@ -64,15 +64,15 @@ pub(super) fn elements(bytes: &[u8]) -> Vec<String> {
 /// Works until standard input ends.
 ///
 /// # Errors
-/// A part that cannot be read, or no runtime.
+/// If the task cannot be parsed, or the runtime does not start.
 pub fn work(part: &str) -> io::Result<()> {
-    let part: Part = serde_json::from_str(part)?;
+    let part: Assignment = serde_json::from_str(part)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build()?.block_on(all_lanes(part));
     Ok(())
 }
 
-async fn all_lanes(part: Part) {
+async fn all_lanes(part: Assignment) {
     let (end, mut ended) = watch::channel(false);
     std::thread::spawn(move || {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
@@ -84,8 +84,8 @@ async fn all_lanes(part: Part) {
             match Locks::connect(&part.authority).await {
                 Ok(locks) => return Arc::new(locks),
                 Err(why) => {
-                    say(0, None, What::Fault { why });
-                    tokio::time::sleep(BREATH).await;
+                    say(0, None, WorkerStep::Fault { why });
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
             }
         }
@@ -115,12 +115,12 @@ struct Lane {
     resource: Resource,
     locks: Arc<Locks>,
     random: fastrand::Rng,
-    part: Arc<Part>,
+    part: Arc<Assignment>,
     added: u64,
 }
 
-/// Why a grant is not used further; it was told already.
-struct Over;
+/// The grant cannot be used further; the reason was already reported.
+struct GrantEnded;
 
 impl Lane {
     async fn run(mut self, mut ended: watch::Receiver<bool>) {
@@ -137,18 +137,18 @@ impl Lane {
             match granted {
                 Ok(Some(grant)) => {
                     let token = grant.token;
-                    say(self.lane, token, What::Granted);
+                    say(self.lane, token, WorkerStep::Granted);
                     let used = self.use_up(&grant).await;
                     grant.release().await;
-                    say(self.lane, token, What::Released);
+                    say(self.lane, token, WorkerStep::Released);
                     if used.is_err() {
-                        tokio::time::sleep(BREATH).await;
+                        tokio::time::sleep(RETRY_PAUSE).await;
                     }
                 }
                 Ok(None) => {}
                 Err(why) => {
-                    say(self.lane, None, What::Fault { why });
-                    tokio::time::sleep(BREATH).await;
+                    say(self.lane, None, WorkerStep::Fault { why });
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
             }
             if *ended.borrow() {
@@ -157,22 +157,22 @@ impl Lane {
         }
     }
 
-    async fn use_up(&mut self, grant: &Grant) -> Result<(), Over> {
+    async fn use_up(&mut self, grant: &Grant) -> Result<(), GrantEnded> {
         let token = grant.token;
         if self.part.claims {
             let claimed = self.resource.claim(grant).await;
-            self.admitted(token, Step::Claim, claimed)?;
-            say(self.lane, token, What::Claimed);
+            self.admitted(token, Operation::Claim, claimed)?;
+            say(self.lane, token, WorkerStep::Claimed);
         }
         for sequence in 1..=self.part.adds_per_grant {
             let tokened = self.part.claims.then_some(grant);
             let read = self.resource.read(tokened).await;
-            let mut set = self.admitted(token, Step::Read, read)?;
+            let mut set = self.admitted(token, Operation::Read, read)?;
             if !grant.believes() {
-                say(self.lane, token, What::Lost);
-                return Err(Over);
+                say(self.lane, token, WorkerStep::Lost);
+                return Err(GrantEnded);
             }
-            say(self.lane, token, What::Read);
+            say(self.lane, token, WorkerStep::Read);
             let (least, most) = self.part.think_ms;
             let think = Duration::from_millis(self.random.u64(least..=most));
             tokio::time::sleep(think).await;
@@ -182,33 +182,38 @@ impl Lane {
             say(
                 self.lane,
                 token,
-                What::Sent {
+                WorkerStep::Sent {
                     element: element.clone(),
                 },
             );
-            // The same holder's writes are told apart by their sequence (rule F5).
+            // Sequence numbers distinguish the same holder's writes (rule F5).
             let sequence = self.part.claims.then_some(sequence);
             let written = self.resource.write(grant, sequence, &set).await;
-            self.admitted(token, Step::Write, written)?;
-            say(self.lane, token, What::Acknowledged { element });
+            self.admitted(token, Operation::Write, written)?;
+            say(self.lane, token, WorkerStep::Acknowledged { element });
         }
         Ok(())
     }
 
-    fn admitted<T>(&self, token: Option<u64>, step: Step, answer: Answer<T>) -> Result<T, Over> {
+    fn admitted<T>(
+        &self,
+        token: Option<u64>,
+        step: Operation,
+        answer: Answer<T>,
+    ) -> Result<T, GrantEnded> {
         let what = match answer {
             Answer::Admitted(value) => return Ok(value),
-            Answer::Rejected { highest } => What::Rejected { step, highest },
-            Answer::Unknown(why) => What::Unknown { step, why },
+            Answer::Rejected { highest } => WorkerStep::Rejected { step, highest },
+            Answer::Unknown(why) => WorkerStep::Unknown { step, why },
         };
         say(self.lane, token, what);
-        Err(Over)
+        Err(GrantEnded)
     }
 }
 
-/// One line to the director, at once. Without a director there is nothing to do.
-fn say(lane: usize, token: Option<u64>, what: What) {
-    let said = Said {
+/// Sends one line to the director at once. If the director is gone, there is nothing to do.
+fn say(lane: usize, token: Option<u64>, what: WorkerStep) {
+    let said = WorkerLine {
         lane,
         own_ns: BootClock.now().as_nanos(),
         token,
@@ -224,13 +229,13 @@ fn say(lane: usize, token: Option<u64>, what: What) {
     }
 }
 
-/// Between two tries after something failed.
-const BREATH: Duration = Duration::from_millis(20);
+/// The pause after a failure.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// What the resource has in the end, on every lane.
+/// The final content of the resource, on every lane.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// Why the resource cannot be read.
 pub(super) fn final_sets(
     store: &str,
     lanes: std::ops::Range<usize>,
@@ -246,7 +251,7 @@ pub(super) fn final_sets(
                     let names = set.iter().map(|name| name.trim_end_matches('_').to_owned());
                     sets.insert(lane, names.collect());
                 }
-                Answer::Rejected { .. } => return Err(format!("{name}: an observer was refused")),
+                Answer::Rejected { .. } => return Err(format!("{name}: an observer was rejected")),
                 Answer::Unknown(why) => return Err(format!("{name}: {why}")),
             }
         }

@@ -1,4 +1,4 @@
-//! A worker's way to the resource: one request is one attempt, and an answer that does not come is unknown.
+//! A worker's client of the resource: each request is one attempt, and a missing answer means an unknown outcome.
 
 use std::time::Duration;
 
@@ -22,19 +22,19 @@ pub(super) struct Resource {
     name: String,
 }
 
-/// What came of an operation.
+/// The outcome of an operation.
 pub(super) enum Answer<T> {
     Admitted(T),
     Rejected { highest: Option<u64> },
     Unknown(String),
 }
 
-/// Where a lock has no tokens, the resource that checks none still wants a number.
+/// For locks without tokens: the resource requires a number even if it checks none.
 const NO_TOKEN: u64 = 1;
 
 impl Resource {
     pub(super) fn new(address: &str, name: &str) -> Resource {
-        // A request that may have arrived must not be sent again behind the worker's back.
+        // The client must not repeat a request by itself: the first one may have arrived.
         let client = Client::builder(TokioExecutor::new())
             .retry_canceled_requests(false)
             .build_http();
@@ -45,13 +45,13 @@ impl Resource {
         }
     }
 
-    /// Raises the fence to the token, before anything is read.
+    /// Raises the fence to the token, before any read.
     pub(super) async fn claim(&self, grant: &Grant) -> Answer<()> {
         let answer = self.post("claim", self.pass(grant)).await;
         answer.of(|_| Some(()))
     }
 
-    /// The set; with a grant, only if its token is not stale.
+    /// Reads the set; with a grant, only if its token is not stale.
     pub(super) async fn read(&self, grant: Option<&Grant>) -> Answer<Vec<String>> {
         let uri = format!(
             "http://{}/v1/storage/{}/files{FILE}",
@@ -123,18 +123,18 @@ impl Resource {
     }
 }
 
-/// An answer that came.
+/// A received answer.
 struct Reply {
     status: u16,
     body: Bytes,
 }
 
-/// What an answer means.
-trait Meaning {
+/// Turns an answer into an outcome.
+trait IntoAnswer {
     fn of<T>(self, value: impl FnOnce(&[u8]) -> Option<T>) -> Answer<T>;
 }
 
-impl Meaning for Result<Reply, String> {
+impl IntoAnswer for Result<Reply, String> {
     fn of<T>(self, value: impl FnOnce(&[u8]) -> Option<T>) -> Answer<T> {
         let reply = match self {
             Ok(reply) => reply,

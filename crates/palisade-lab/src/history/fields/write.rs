@@ -1,4 +1,4 @@
-//! The other way: events as lines.
+//! Writes events as lines.
 
 use palisade_core::Token;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use super::{ENDINGS, ExpiryField, Fields, HeaderFields, Text, TokensField, VERSI
 use crate::history::event::{Answer, Call, Event, Expiry, Header, Tokens};
 
 impl Header {
-    /// The header as a line, without its end.
+    /// The header as a line, without its line end.
     #[must_use]
     pub fn to_line(&self) -> String {
         line(&HeaderFields {
@@ -26,7 +26,7 @@ impl Header {
 }
 
 impl Event {
-    /// The event as a line, without its end.
+    /// The event as a line, without its line end.
     #[must_use]
     pub fn to_line(&self) -> String {
         match self {
@@ -58,7 +58,7 @@ impl Event {
     }
 }
 
-/// Numbers and strings always have a JSON form.
+/// Cannot fail: numbers and strings always have a JSON form.
 fn line(fields: &impl Serialize) -> String {
     serde_json::to_string(fields).unwrap_or_default()
 }

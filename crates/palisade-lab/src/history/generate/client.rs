@@ -1,4 +1,4 @@
-//! What a client does next: it asks, holds, renews, releases, forgets, and is late.
+//! A client's next step: it requests, holds, renews, releases, forgets, and is late.
 
 use fastrand::Rng;
 use palisade_core::{
@@ -6,10 +6,10 @@ use palisade_core::{
     Under,
 };
 
-use super::stage::{client_id, named};
+use super::simulation::{client_id, named};
 use crate::history::event::{Answer, Call};
 
-/// What a client wants of the authority.
+/// What a client wants from the authority.
 #[derive(Clone)]
 pub(super) enum Wish {
     Acquire {
@@ -34,7 +34,7 @@ pub(super) enum Wish {
     Show(LockName),
 }
 
-/// A grant in hand.
+/// A grant that the client believes to hold.
 #[derive(Clone)]
 pub(super) struct Held {
     lock: LockName,
@@ -64,14 +64,14 @@ pub(super) struct Client {
     number: usize,
     requests: u64,
     held: Vec<Held>,
-    /// To be asked again, or given up.
+    /// The wish to retry or abandon.
     open: Option<Wish>,
 }
 
 const MS: u64 = 1_000_000;
 
 impl Wish {
-    /// As it stands in the history.
+    /// The call as recorded in the history.
     pub(super) fn call(&self) -> Call {
         match self {
             Wish::Acquire {
@@ -106,8 +106,8 @@ impl Wish {
         }
     }
 
-    /// As the authority gets it; a question is no command. A lease that has to be opened gets a key
-    /// of its own, as if drawn by whoever orders the log.
+    /// The command for the authority; `None` for a question. A lease that has to be opened gets its own key, as if
+    /// drawn by the orderer of the log.
     pub(super) fn command(&self, client: &ClientId, op: usize) -> Option<Command> {
         let key = LeaseKey::from_bytes((op as u128 + 1).to_le_bytes());
         Some(match self {
@@ -145,7 +145,7 @@ impl Wish {
         })
     }
 
-    /// How long an answer may take on purpose.
+    /// How long an answer may rightly take.
     pub(super) fn patience(&self) -> u64 {
         match self {
             Wish::Acquire {
@@ -175,7 +175,7 @@ impl Client {
         let lock = lock(rng.usize(0..locks));
         match rng.u8(0..100) {
             0..4 => Step::Ask(Wish::Show(lock)),
-            // Its former life is forgotten: the leases run out, or it takes its locks back.
+            // The restarted client has forgotten its grants: the leases expire, or it takes its locks back.
             4..6 => {
                 self.held.clear();
                 Step::Rest(rng.u64(MS..300 * MS))
@@ -233,8 +233,8 @@ impl Client {
         RequestId::from_bytes(number.to_be_bytes())
     }
 
-    /// Takes an answer in; how long until the next step.
-    pub(super) fn told(
+    /// Handles an answer; returns the time until the next step.
+    pub(super) fn handle_answer(
         &mut self,
         rng: &mut Rng,
         wish: &Wish,
@@ -251,7 +251,7 @@ impl Client {
                     key: granted.key,
                 });
             }
-            // Most drop a grant they lost; some go on and try with it.
+            // Most clients drop a lost grant; some keep trying with it.
             (Wish::Renew { held, .. }, Answer::Ended { .. } | Answer::NotHeld, _)
                 if rng.u8(0..4) > 0 =>
             {
@@ -265,7 +265,7 @@ impl Client {
         }
     }
 
-    /// No answer came in time: ask again, give the wish up, or forget it.
+    /// No answer came in time: retry, abandon the wish, or forget it.
     pub(super) fn unanswered(&mut self, rng: &mut Rng, wish: Wish) -> u64 {
         self.open = match (rng.u8(0..4), wish) {
             (

@@ -1,6 +1,6 @@
-//! Where a clean history can be made illegal: its plain grants, and what surely holds of each.
+//! Where a clean history can be made illegal: its plain grants, and what is certain about each.
 //!
-//! Every bound here is on the safe side: what is not sure is left out.
+//! Every bound here is conservative: what is not certain is left out.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use palisade_core::{ClientId, LockName, Timestamp, Token, Ttl};
 
 use crate::history::event::{Answer, Call, Event};
 
-/// A grant under a lease of its own whose answer came once.
+/// A grant under its own lease whose answer came once.
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
-    /// The call that was answered.
+    /// The answered call.
     pub(super) id: u64,
     /// All calls of the wish.
     pub(super) attempts: Vec<u64>,
@@ -21,15 +21,15 @@ pub(super) struct Grant {
     /// When the first attempt was sent.
     pub(super) sent: Timestamp,
     pub(super) answered: Timestamp,
-    /// Nothing can have ended it before.
+    /// Nothing can have ended it before this.
     pub(super) sure_until: Timestamp,
-    /// Nothing but time can have ended it.
+    /// Only its lease's expiry can have ended it.
     pub(super) left_alone: bool,
     /// When its release was acknowledged.
     pub(super) released: Option<Timestamp>,
     /// When the first later grant of the lock was answered.
     pub(super) next_answered: Option<Timestamp>,
-    /// When its time was over at the latest, if nothing prolonged it.
+    /// When its lease was over at the latest, if nothing prolonged it.
     pub(super) surely_over: Option<Timestamp>,
 }
 
@@ -193,7 +193,7 @@ fn may_end(op: &Op<'_>, lock: &LockName, token: Token, request: Option<&str>) ->
     }
 }
 
-/// Only of a lease that nobody tried to prolong, and no absence of the authority did.
+/// Only for a lease that nobody tried to prolong, without an absence of the authority.
 fn surely_over(
     token: Token,
     ttl: Ttl,

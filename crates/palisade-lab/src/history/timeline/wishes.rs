@@ -1,10 +1,10 @@
-//! Wishes: the attempts of each, and the grants they came to.
+//! Wishes: the attempts of each, and the resulting grants.
 
 use std::collections::BTreeMap;
 
 use palisade_core::{ClientId, Ending, LockName, Timestamp, Token};
 
-use super::{End, Gathered, Life, Refresh, Timeline, ToldOver, Wish};
+use super::{End, Gathered, Lifetime, Refresh, ReportedEnd, Timeline, Wish};
 use crate::history::event::{Answer, Call};
 use crate::history::read::{History, Operation};
 use crate::history::violation::{Broken, Violation};
@@ -14,14 +14,14 @@ pub(super) struct Attempts<'h> {
     first: &'h Operation,
     granted: Option<(Token, Token, Timestamp)>,
     ended: Option<(Token, Timestamp)>,
-    /// At least one attempt may have taken effect without anybody being told.
+    /// Whether at least one attempt may have taken effect without an answer.
     open: bool,
     abandons: Vec<(Timestamp, Option<Timestamp>)>,
 }
 
 pub(super) type WishKey<'h> = (&'h LockName, &'h ClientId, Result<&'h str, u64>);
-/// When the question was first asked to which this is the answer: a denial is remembered, and another
-/// attempt of the same wish gets it again. A grant that is repeated is looked at anew.
+/// When the answered question was first asked: a denial is remembered, and another attempt of the same wish gets it
+/// again. A repeated grant is evaluated anew.
 pub(super) fn first_sent<'h>(
     operation: &'h Operation,
     wishes: &BTreeMap<WishKey<'h>, Attempts<'h>>,
@@ -96,12 +96,12 @@ impl<'h> Attempts<'h> {
     }
 }
 
-/// What is known of a wish that was granted.
+/// What is known of a granted wish.
 struct Known {
     token: Token,
     lease: Token,
     by: Timestamp,
-    /// Whether the holder was told in time.
+    /// Whether the holder got the answer in time.
     answered: bool,
 }
 
@@ -115,7 +115,7 @@ impl Attempts<'_> {
                 answered: true,
             });
         }
-        // Under a lease that is over, the token may be of another of its grants.
+        // Under a lease that is over, the token may belong to another of its grants.
         let Call::Acquire { under: None, .. } = self.first.call else {
             return None;
         };
@@ -159,7 +159,7 @@ impl<'h> Gathered<'h> {
         else {
             return;
         };
-        // An earlier wish under the same lease that nobody was told about was the same wish.
+        // An earlier unanswered wish under the same lease was the same wish.
         let wishes = self.locks.entry(lock).or_default().wishes.iter();
         let same =
             wishes.filter(|wish| under.is_some() && (wish.client, wish.under) == (client, *under));
@@ -175,7 +175,7 @@ impl<'h> Gathered<'h> {
                 ttl: Some(*ttl),
             });
         }
-        let mut life = Life {
+        let mut lifetime = Lifetime {
             token: known.token,
             client,
             lease: known.lease,
@@ -185,55 +185,58 @@ impl<'h> Gathered<'h> {
             answered: known.answered.then_some(known.by),
             seen: Vec::new(),
             ends: Vec::new(),
-            told_over: Vec::new(),
+            reported_ends: Vec::new(),
         };
         for (sent, back) in &attempts.abandons {
-            life.ends.push(End {
+            lifetime.ends.push(End {
                 sent: *sent,
                 back: None,
                 how: Ending::Released,
             });
-            let told = back.map(|back| ToldOver { back, how: None });
-            life.told_over.extend(told);
+            let report = back.map(|back| ReportedEnd { back, how: None });
+            lifetime.reported_ends.extend(report);
         }
-        self.grant(lock, life, found);
+        self.grant(lock, lifetime, found);
     }
 
-    fn grant(&mut self, lock: &'h LockName, life: Life<'h>, found: &mut Vec<Violation>) {
-        let lives = &mut self.locks.entry(lock).or_default().lives;
-        let Some(known) = lives.get_mut(&life.token) else {
-            lives.insert(life.token, life);
+    fn grant(&mut self, lock: &'h LockName, lifetime: Lifetime<'h>, found: &mut Vec<Violation>) {
+        let lifetimes = &mut self.locks.entry(lock).or_default().lifetimes;
+        let Some(known) = lifetimes.get_mut(&lifetime.token) else {
+            lifetimes.insert(lifetime.token, lifetime);
             return;
         };
-        let under_its_own = life.under || known.under;
-        if under_its_own && (known.client, known.lease) == (life.client, life.lease) {
-            // Asked again under the lease that holds it already: the same grant.
-            known.under &= life.under;
-            known.sent = known.sent.min(life.sent);
-            known.by = known.by.min(life.by);
-            known.answered = known.answered.or(life.answered);
-            known.ends.extend(life.ends);
+        let under_its_own = lifetime.under || known.under;
+        if under_its_own && (known.client, known.lease) == (lifetime.client, lifetime.lease) {
+            // Requested again under the lease that already holds it: the same grant.
+            known.under &= lifetime.under;
+            known.sent = known.sent.min(lifetime.sent);
+            known.by = known.by.min(lifetime.by);
+            known.answered = known.answered.or(lifetime.answered);
+            known.ends.extend(lifetime.ends);
             return;
         }
         found.push(Violation::new(
             Broken::RepeatedToken,
             lock,
-            &[life.token],
-            format!("granted to {} and to {}", known.client, life.client),
+            &[lifetime.token],
+            format!("granted to {} and to {}", known.client, lifetime.client),
         ));
     }
 
-    /// A wish under a lease may have been answered with a grant the lease had already. Giving that wish
-    /// up releases the grant.
+    /// A wish under a lease may have been answered with an existing grant of that lease. Abandoning the wish then
+    /// releases the grant.
     pub(super) fn spread_abandons(&mut self) {
-        for Timeline { lives, wishes, .. } in self.locks.values_mut() {
+        for Timeline {
+            lifetimes, wishes, ..
+        } in self.locks.values_mut()
+        {
             for wish in wishes.iter().filter(|wish| wish.under.is_some()) {
                 let Some(sent) = wish.abandoned else {
                     continue;
                 };
-                let of_lease = |life: &&mut Life<'_>| Some(life.lease) == wish.under;
-                for life in lives.values_mut().filter(of_lease) {
-                    life.ends.push(End {
+                let of_lease = |lifetime: &&mut Lifetime<'_>| Some(lifetime.lease) == wish.under;
+                for lifetime in lifetimes.values_mut().filter(of_lease) {
+                    lifetime.ends.push(End {
                         sent,
                         back: None,
                         how: Ending::Released,

@@ -1,18 +1,18 @@
-//! The holder's deadline (H1): nobody believes in a lock in the moment in which the authority
-//! grants it to another. Promised for clocks within 1 % only; not promised after a revocation (the
-//! holder is told with its next renewal), nor for grants that a restored backup does not know.
+//! The holder's deadline (H1): no client believes that it holds a lock at the moment when the authority grants it to
+//! another. Promised only for clocks within 1 %; not promised after a revocation (the holder learns with its next
+//! renewal), nor for grants that a restored backup does not know.
 
 use std::collections::BTreeSet;
 
 use palisade_core::Ending;
 
 use super::Check;
-use crate::sim::fact::{Fact, What};
+use crate::sim::fact::{ChangeKind, Fact};
 
 /// See the module.
 pub(crate) struct Belief {
     promised: bool,
-    /// Grants of which nothing is promised any more.
+    /// Grants for which nothing is promised any more.
     void: BTreeSet<u64>,
     granted: BTreeSet<u64>,
 }
@@ -35,11 +35,11 @@ impl Check for Belief {
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Applied(turn) => match turn.what {
-                What::Granted(_) => drop(self.granted.insert(turn.token)),
-                What::Ended(Ending::Revoked | Ending::Superseded) => {
+                ChangeKind::Granted(_) => drop(self.granted.insert(turn.token)),
+                ChangeKind::Ended(Ending::Revoked | Ending::Superseded) => {
                     self.void.insert(turn.token);
                 }
-                What::Ended(_) => {}
+                ChangeKind::Ended(_) => {}
             },
             Fact::Recovered { restored: true, .. } => self.void.append(&mut self.granted),
             Fact::Believers {

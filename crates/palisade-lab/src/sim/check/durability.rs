@@ -1,17 +1,16 @@
-//! Durability of what was acknowledged (A3, A4, A6): after every restart each grant that was
-//! acknowledged and not ended is held, and the counter is above every token that is out. A directory
-//! that was copied is never opened (A5).
+//! Durability of acknowledged grants (A3, A4, A6): after every restart each grant that was acknowledged and not ended
+//! is held, and the counter is above every issued token. A copied directory is never opened (A5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Check;
-use crate::sim::fact::{Fact, What};
+use crate::sim::fact::{ChangeKind, Fact};
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Durability {
     highest: u64,
-    /// Acknowledged and not ended, not even by an entry that may be lost.
+    /// Grants that were acknowledged and not ended, not even by an entry that may be lost.
     owed: BTreeSet<u64>,
     ended: BTreeSet<u64>,
     lock_of: BTreeMap<u64, u8>,
@@ -26,18 +25,18 @@ impl Durability {
     ) -> Result<(), String> {
         if next <= self.highest {
             return Err(format!(
-                "the next token is {next} and token {} was acknowledged (A4)",
+                "the next token is {next}, but token {} was acknowledged (A4)",
                 self.highest
             ));
         }
         if restored {
-            // A backup owes nothing that came after it but the leap.
+            // A backup does not contain later grants; it only has to leap over their tokens.
             self.owed.clear();
         }
         let held: BTreeSet<u64> = live.iter().map(|(_, token, _)| *token).collect();
         match self.owed.iter().find(|token| !held.contains(token)) {
             Some(token) => Err(format!(
-                "token {token} of lock {:?} was acknowledged, and after the restart it is not held",
+                "token {token} of lock {:?} was acknowledged but is not held after the restart",
                 self.lock_of.get(token)
             )),
             None => Ok(()),
@@ -59,11 +58,11 @@ impl Check for Durability {
                 }
             }
             Fact::Applied(turn) => match turn.what {
-                What::Granted(_) => {
+                ChangeKind::Granted(_) => {
                     self.ended.remove(&turn.token);
                     self.lock_of.insert(turn.token, turn.lock);
                 }
-                What::Ended(_) => {
+                ChangeKind::Ended(_) => {
                     self.owed.remove(&turn.token);
                     self.ended.insert(turn.token);
                 }

@@ -1,19 +1,18 @@
-//! No early expiry (A7, A8): by the authority's own clock no lease ends before what its holder was
-//! promised with the grant, and its full time from its last renewal and every time the authority was
-//! away.
+//! No early expiry (A7, A8): by the authority's own clock no lease ends before the time promised with its grant, nor
+//! before its full time from its last renewal and from every absence of the authority.
 
 use std::collections::BTreeMap;
 
 use palisade_core::Ending;
 
 use super::Check;
-use crate::sim::fact::{Fact, What};
+use crate::sim::fact::{ChangeKind, Fact};
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct EarlyExpiry {
     leases: BTreeMap<u64, Lease>,
-    /// Until when the holder of a grant was told to count on it.
+    /// Until when each grant was promised to its holder.
     promised: BTreeMap<u64, u64>,
 }
 
@@ -47,12 +46,12 @@ impl Check for EarlyExpiry {
                 ..
             } => drop(self.promised.insert(*token, at + left)),
             Fact::Applied(turn) => match turn.what {
-                What::Granted(ttl) => {
+                ChangeKind::Granted(ttl) => {
                     let promised = self.promised.remove(&turn.token);
                     let not_before = promised.unwrap_or(turn.at + ttl);
                     self.leases.insert(turn.token, Lease { ttl, not_before });
                 }
-                What::Ended(how) => {
+                ChangeKind::Ended(how) => {
                     let lease = self.leases.remove(&turn.token);
                     if let (Ending::Expired, Some(lease)) = (how, lease)
                         && turn.at < lease.not_before
@@ -69,8 +68,8 @@ impl Check for EarlyExpiry {
             Fact::Recovered { at, live, .. } => {
                 let mut before = std::mem::take(&mut self.leases);
                 for (_, token, _) in live {
-                    // A lease whose end was applied and lost with the crash is back; its time is not
-                    // known here any more.
+                    // A lease whose end was applied and then lost in the crash is back; its time is no longer known
+                    // here.
                     if let Some(lease) = before.remove(token) {
                         let not_before = at + lease.ttl;
                         self.leases.insert(

@@ -1,12 +1,12 @@
-//! Mutual exclusion in the log (A1, A8, A9): one live grant for each lock, ended by what was asked for,
-//! and no renewal of what is over.
+//! Mutual exclusion in the log (A1, A8, A9): each lock has at most one live grant, only the right commands end it, and
+//! no ended grant is renewed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use palisade_core::Ending;
 
 use super::Check;
-use crate::sim::fact::{Fact, Turn, What};
+use crate::sim::fact::{ChangeKind, Fact, LockChange};
 
 /// See the module.
 #[derive(Default)]
@@ -16,15 +16,15 @@ pub(crate) struct Exclusion {
     released: BTreeSet<u64>,
     revoked: BTreeSet<u64>,
     abandoned: BTreeSet<u32>,
-    /// The request behind each grant.
+    /// The request of each grant.
     request_of: BTreeMap<u64, u32>,
     /// Renewals in the log that were not acknowledged yet.
     renewals: BTreeMap<u64, u32>,
 }
 
 impl Exclusion {
-    fn turn(&mut self, turn: &Turn) -> Result<(), String> {
-        let Turn {
+    fn turn(&mut self, turn: &LockChange) -> Result<(), String> {
+        let LockChange {
             lock,
             client,
             token,
@@ -32,13 +32,13 @@ impl Exclusion {
             ..
         } = *turn;
         match what {
-            What::Granted(_) => match self.live.insert(lock, (token, client)) {
+            ChangeKind::Granted(_) => match self.live.insert(lock, (token, client)) {
                 Some((other, holder)) => Err(format!(
                     "lock {lock} was granted with token {token} to client {client} while client {holder} had it with token {other}"
                 )),
                 None => Ok(()),
             },
-            What::Ended(how) => {
+            ChangeKind::Ended(how) => {
                 let live = self.live.remove(&lock);
                 if live != Some((token, client)) {
                     return Err(format!(
@@ -55,7 +55,7 @@ impl Exclusion {
         if self.live.values().any(|(live, _)| *live == token) {
             Ok(())
         } else {
-            Err(format!("token {token} was renewed and is not live (A8)"))
+            Err(format!("token {token} was renewed but is not live (A8)"))
         }
     }
 
@@ -64,7 +64,7 @@ impl Exclusion {
             Some(owed) if *owed > 0 => *owed -= 1,
             _ => {
                 return Err(format!(
-                    "a renewal of token {token} was acknowledged that is not in the log (A8)"
+                    "a renewal of token {token} was acknowledged but is not in the log (A8)"
                 ));
             }
         }
@@ -85,7 +85,7 @@ impl Exclusion {
             Ok(())
         } else {
             Err(format!(
-                "token {token} was {how:?} and nobody had asked for it (A9)"
+                "token {token} was {how:?}, but no request asked for that (A9)"
             ))
         }
     }

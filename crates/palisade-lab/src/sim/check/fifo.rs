@@ -1,18 +1,18 @@
-//! First come, first served, and nobody who left (A10): a lock goes to the longest waiting request that
-//! is still there and whose wait is not over.
+//! First come, first served (A10): a lock goes to the longest waiting request whose caller is still there and whose
+//! wait is not over.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Check;
-use crate::sim::fact::{Fact, What};
+use crate::sim::fact::{ChangeKind, Fact};
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Fifo {
     queues: BTreeMap<u8, Vec<Waiter>>,
-    /// Requests whose callers left, until they come again.
+    /// Requests whose callers left, until they return.
     gone: BTreeSet<u32>,
-    /// Who holds each lock, and every token granted so far.
+    /// Each lock's holder, and every token granted so far.
     holders: BTreeMap<u8, u8>,
     granted: BTreeSet<u64>,
 }
@@ -27,11 +27,11 @@ impl Fifo {
         let queue = self.queues.entry(lock).or_default();
         let back = self.gone.remove(&request);
         match queue.iter().position(|waiter| waiter.request == request) {
-            // It left and came again: at the end.
+            // It left and returned: at the end of the queue.
             Some(place) if back => {
                 queue.remove(place);
             }
-            // Another attempt keeps its place and its end.
+            // Another attempt keeps its place and its deadline.
             Some(_) => return,
             None => {}
         }
@@ -56,14 +56,14 @@ impl Fifo {
             return Ok(());
         };
         if self.granted.contains(&token) {
-            // The answer to a repeat.
+            // The answer to a repeated request.
             return Ok(());
         }
         let Some((lock, place)) = waited else {
             return self.at_once(who, token);
         };
         if who.is_some() && self.gone.remove(&request) {
-            // It left, and comes as a new one.
+            // It left, and returns as a new request.
             self.leave(lock, place);
             return self.at_once(who, token);
         }
@@ -76,7 +76,7 @@ impl Fifo {
         }
         if before != 0 {
             return Err(format!(
-                "token {token} went to request {request}, with {before} before it"
+                "token {token} went to request {request}, with {before} ahead of it"
             ));
         }
         if at >= until {
@@ -88,11 +88,11 @@ impl Fifo {
         Ok(())
     }
 
-    /// Nobody passes a queue, but who takes his own lock back.
+    /// Only the holder itself, taking its own lock over, may pass the queue.
     fn at_once(&self, who: Option<(u8, u8)>, token: u64) -> Result<(), String> {
         let Some((lock, client)) = who else {
             return Err(format!(
-                "token {token} went to a request that did not wait any more"
+                "token {token} went to a request that no longer waited"
             ));
         };
         let waiting = self.waiting(lock, usize::MAX);
@@ -142,15 +142,15 @@ impl Check for Fifo {
             } => return self.decided(*request, *who, *at, *token),
             Fact::Gone { request } => drop(self.gone.insert(*request)),
             Fact::Applied(turn) => match turn.what {
-                What::Granted(_) => {
+                ChangeKind::Granted(_) => {
                     self.granted.insert(turn.token);
                     self.holders.insert(turn.lock, turn.client);
                 }
-                What::Ended(_) => drop(self.holders.remove(&turn.lock)),
+                ChangeKind::Ended(_) => drop(self.holders.remove(&turn.lock)),
             },
-            // Nobody is connected any more: all waits are over.
+            // All connections are gone, so all waits are over.
             Fact::Recovered { live, next, .. } => {
-                // What was decided and lost with the crash is drawn again.
+                // Decisions that the crash lost are made again.
                 self.granted.retain(|token| token < next);
                 self.queues.clear();
                 self.gone.clear();

@@ -1,5 +1,5 @@
-//! A full disk (A3): requests are refused before they are applied, so the log is never given what it has no
-//! room for, and the authority goes on.
+//! A full disk (A3): requests are refused before they are applied, so the log never gets more than it has room for, and
+//! the authority continues.
 
 use super::Check;
 use crate::sim::fact::Fact;

@@ -1,4 +1,4 @@
-//! Liveness: once nothing fails any more, every client adds an element, within the run's last part.
+//! Liveness: after the faults end, every client adds an element within the last part of the run.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ impl Check for Liveness {
                 let stuck = (0..self.clients).find(|client| !self.added.contains(client));
                 if let Some(client) = stuck {
                     return Err(format!(
-                        "client {client} got nothing done after the faults stopped"
+                        "client {client} added nothing after the faults ended"
                     ));
                 }
             }

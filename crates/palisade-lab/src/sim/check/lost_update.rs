@@ -1,5 +1,5 @@
-//! No lost update (F1, F2, F4, F5, F7): an element whose addition was acknowledged stays in its set,
-//! whatever clocks, holders and the authority do.
+//! No lost update (F1, F2, F4, F5, F7): an element with an acknowledged addition stays in its set, whatever clocks,
+//! holders and the authority do.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,9 @@ pub(crate) struct LostUpdate {
 struct Set {
     value: u128,
     acknowledged: u128,
-    /// Stored before a backup took the set's place, and not in it: an acknowledgement of these may
-    /// still be on its way.
+    /// Elements that a restored backup lacks: their acknowledgements may still be in flight.
     before_restore: u128,
-    /// Everything that was ever stored.
+    /// All elements ever stored.
     stored: u128,
 }
 
@@ -76,7 +75,7 @@ impl Check for LostUpdate {
                 ..
             } => {
                 if *restored {
-                    // A backup does not have what came after it.
+                    // A backup lacks the later elements.
                     let set = self.sets.entry(*lock).or_default();
                     set.acknowledged &= value;
                     set.before_restore |= set.stored & !value;

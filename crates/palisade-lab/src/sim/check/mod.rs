@@ -1,5 +1,4 @@
-//! What must hold in every run, one rule a file. A checker knows facts only, none of the code under
-//! test.
+//! The rules that must hold in every run, one per file. A checker sees only facts, never the code under test.
 
 mod belief;
 mod durability;
@@ -19,10 +18,10 @@ use super::plan::Plan;
 
 /// A rule that watches a run.
 pub(crate) trait Check {
-    /// What it is called in reports.
+    /// The name in reports.
     fn name(&self) -> &'static str;
 
-    /// Takes in one fact, at a virtual instant; says what is wrong.
+    /// Handles one fact at a virtual instant; an error says what is wrong.
     fn see(&mut self, now: u64, fact: &Fact) -> Result<(), String>;
 }
 
@@ -39,7 +38,7 @@ pub(crate) const RESURRECTION: &str = "fence: no resurrection";
 pub(crate) const REFUSAL: &str = "fence: the newest is not refused";
 pub(crate) const LIVENESS: &str = "liveness after the faults";
 
-/// All of them, or the one with this name.
+/// All checkers, or the one with this name.
 pub(crate) fn all(plan: &Plan, only: Option<&str>) -> Vec<Box<dyn Check>> {
     let mut all: Vec<Box<dyn Check>> = vec![
         Box::<exclusion::Exclusion>::default(),

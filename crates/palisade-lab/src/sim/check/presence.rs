@@ -1,5 +1,4 @@
-//! Work is not absence (A7): leases get their time again when the authority was away, and never because it
-//! was busy.
+//! Work is not absence (A7): leases get their time again when the authority was away, and never because it was busy.
 
 use super::Check;
 use crate::sim::fact::Fact;
@@ -7,7 +6,7 @@ use crate::sim::fact::Fact;
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Presence {
-    /// When the authority was last found to have been away, by its clock.
+    /// When the authority was last away, by its own clock.
     away: Option<u64>,
 }
 
@@ -20,7 +19,9 @@ impl Check for Presence {
         match fact {
             Fact::Stalled { at, .. } => self.away = Some(*at),
             Fact::Graced { at } if self.away != Some(*at) => {
-                return Err("leases got their time again, and the authority was there".into());
+                return Err(
+                    "leases got their time again although the authority was not away".into(),
+                );
             }
             _ => {}
         }

@@ -1,15 +1,15 @@
-//! The newest holder is never refused because of an older grant (A2, A4, A5, F6, F10). An operator's
-//! floor after a lost fence is no grant; it may refuse whoever held before.
+//! The newest holder is never rejected because of an older grant (A2, A4, A5, F6, F10). An operator's floor after a
+//! lost fence is not a grant; it may reject earlier holders.
 
 use std::collections::BTreeMap;
 
 use super::Check;
-use crate::sim::fact::{Fact, What};
+use crate::sim::fact::{ChangeKind, Fact};
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Refusal {
-    /// The place of each token in the order of the grants.
+    /// The position of each token in the order of the grants.
     places: BTreeMap<u64, u64>,
     grants: u64,
     floors: BTreeMap<u8, u64>,
@@ -23,7 +23,7 @@ impl Refusal {
             return Ok(());
         }
         Err(format!(
-            "resource {lock} refused token {token} because of token {highest:?}, which is the older grant"
+            "resource {lock} rejected token {token} because of token {highest:?}, which is an older grant"
         ))
     }
 }
@@ -35,7 +35,7 @@ impl Check for Refusal {
 
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Applied(turn) if matches!(turn.what, What::Granted(_)) => {
+            Fact::Applied(turn) if matches!(turn.what, ChangeKind::Granted(_)) => {
                 self.grants += 1;
                 self.places.insert(turn.token, self.grants);
             }
@@ -50,7 +50,7 @@ impl Check for Refusal {
                 "stale" => return self.stale(*lock, *token, *highest),
                 // A late duplicate of the holder's own write.
                 "sequence_stale" => {}
-                code => return Err(format!("resource {lock} refused token {token}: {code}")),
+                code => return Err(format!("resource {lock} rejected token {token}: {code}")),
             },
             _ => {}
         }

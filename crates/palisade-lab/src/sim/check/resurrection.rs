@@ -1,5 +1,5 @@
-//! No resurrection (F5, F7): a write takes effect once, so a late duplicate brings nothing old back; and
-//! what a restored backup does not have is not brought back by those who read it before.
+//! No resurrection (F5, F7): a write takes effect once, so a late duplicate restores nothing old; and clients that read
+//! elements before a restore do not write them back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub(crate) struct Resurrection {
 #[derive(Default)]
 struct Set {
     stored: u128,
-    /// Gone with a restore.
+    /// Elements that a restore removed.
     gone: u128,
 }
 
@@ -35,7 +35,7 @@ impl Resurrection {
             return Ok(());
         }
         Err(format!(
-            "element {} of resource {lock} was gone with a restore, and write {sequence} of token {token} brings it back",
+            "a restore removed element {} of resource {lock}, but write {sequence} of token {token} brings it back",
             back.trailing_zeros()
         ))
     }

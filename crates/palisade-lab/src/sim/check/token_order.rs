@@ -1,13 +1,12 @@
-//! Token order (A2, A4, A5): in the order of the grants tokens only grow, across every restart and
-//! restore.
+//! Token order (A2, A4, A5): in the order of the grants tokens only grow, across all restarts and restores.
 
 use super::Check;
-use crate::sim::fact::{Fact, What};
+use crate::sim::fact::{ChangeKind, Fact};
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct TokenOrder {
-    /// The highest token that was granted on stable storage.
+    /// The highest token of a durable grant.
     highest: u64,
 }
 
@@ -20,12 +19,12 @@ impl Check for TokenOrder {
         let Fact::Published(turn) = fact else {
             return Ok(());
         };
-        let What::Granted(_) = turn.what else {
+        let ChangeKind::Granted(_) = turn.what else {
             return Ok(());
         };
         if turn.token <= self.highest {
             return Err(format!(
-                "lock {} was granted with token {} after token {} was out",
+                "lock {} was granted with token {} after token {} was issued",
                 turn.lock, turn.token, self.highest
             ));
         }

@@ -5,8 +5,8 @@ use palisade_core::{AuthorityId, LockName, Token};
 
 use super::Object;
 
-/// lock, flags (fence there, authority bound, lock bound, mark there, written, numbered), token,
-/// sequence, value: what one frame says of one resource.
+/// The state of one resource in a frame: lock, flags (fence exists, authority bound, lock bound, mark exists, written,
+/// numbered), token, sequence, value.
 pub(super) fn write(lock: u8, object: &Object) -> Vec<u8> {
     let fence = object.fence.clone().unwrap_or_default();
     let (token, written) = fence.mark.map_or((0, Written::Nothing), |mark| {

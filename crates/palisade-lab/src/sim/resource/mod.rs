@@ -1,13 +1,13 @@
-//! The resource's process: the real fence rule and the real log, one operation after the other.
+//! The resource's process: the real fence rule and the real log, one operation at a time.
 //!
 //! ```text
-//!   inbox ──► begin: Rule::decide · take it up · encode fence and data in one frame
+//!   inbox ──► begin: Rule::decide · apply · encode fence and data in one frame
 //!                                   │  (a sync's time passes)
 //!             finish: Wal::commit ──┴──► answer
 //! ```
 //!
-//! It is the shape of the product's store (whose writer owns a thread): decide against the table,
-//! one frame for fence and data (rules F1, F4), one sync, and only then the answer.
+//! It works like the product's store (whose writer owns a thread): decide against the table, one frame for fence and
+//! data (rules F1, F4), one sync, and only then the answer.
 
 mod frame;
 
@@ -22,7 +22,7 @@ use palisade_wal::{CreateOptions, Id, Options, Wal, backup_on, restore_on};
 
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
-use crate::sim::port::{Ask, AskOp, Reply};
+use crate::sim::port::{Ask, Reply, ResourceOp};
 use crate::sim::rng::Rng;
 use crate::sim::server::ReplyTo;
 use frame::{read, write};
@@ -33,7 +33,7 @@ pub(crate) struct Job {
     pub(crate) ask: Ask,
 }
 
-/// A set under a fence. No fence: it was lost, and nothing is served (rule F7).
+/// A set behind a fence. Without a fence, which was lost, nothing is served (rule F7).
 #[derive(Clone, Debug, Default)]
 struct Object {
     fence: Option<FenceState>,
@@ -57,12 +57,12 @@ struct Process {
     wal: Wal,
     objects: Vec<Object>,
     inbox: VecDeque<Job>,
-    under_way: Option<UnderWay>,
-    /// The mutant's: checked and not yet carried out.
+    under_way: Option<PendingOperation>,
+    /// For a mutant: checked but not yet executed.
     late: VecDeque<Effect>,
 }
 
-struct UnderWay {
+struct PendingOperation {
     frame: Vec<u8>,
     to: ReplyTo,
     reply: Option<Reply>,
@@ -100,7 +100,7 @@ impl Resource {
         self.process.is_some()
     }
 
-    /// Starts on what the disk holds.
+    /// Starts from the disk.
     pub(crate) fn start(&mut self, restored: bool) -> Result<(), String> {
         let create = CreateOptions {
             owner: Some(Id::from_bytes([8; 16])),
@@ -119,7 +119,7 @@ impl Resource {
         opened
             .replay(|_, frame| {
                 read(frame, names, &mut objects)
-                    .ok_or_else(|| "a frame of no known form".to_owned())
+                    .ok_or_else(|| "a frame of an unknown form".to_owned())
             })
             .map_err(|error| error.to_string())?;
         for (lock, object) in (0..).zip(&objects) {
@@ -138,13 +138,13 @@ impl Resource {
             late: VecDeque::new(),
         });
         if restored && self.mutant != Some(Mutant::RestoredFenceServed) {
-            // Data of a backup is refused until it is armed anew (F7).
+            // A backup's data is refused until the fence is re-armed (F7).
             (0..self.locks.len() as u8).for_each(|lock| self.lose_fence(lock));
         }
         Ok(())
     }
 
-    /// The machine loses power; a frame under way is lost, torn or there.
+    /// The machine loses power; a frame in flight is lost, torn or written.
     pub(crate) fn die(&mut self, chance: u64) {
         let mut rng = Rng::new(chance);
         if let Some(mut process) = self.process.take()
@@ -167,7 +167,7 @@ impl Resource {
         });
     }
 
-    /// The n-th call from now on fails.
+    /// The n-th disk operation from now on fails.
     pub(crate) fn fail_in(&self, call: u64) {
         self.storage
             .fault_at(self.storage.calls() + call, Fault::Error);
@@ -180,7 +180,7 @@ impl Resource {
         }
     }
 
-    /// Puts the last backup in the place of the directory; `false`: there is none.
+    /// Replaces the directory with the last backup; `false`: there is none.
     pub(crate) fn restore(&mut self) -> Result<bool, String> {
         let Some(backup) = &self.backup else {
             return Ok(false);
@@ -205,7 +205,7 @@ impl Resource {
         self.process.as_ref().is_some_and(idle)
     }
 
-    /// The fence of one resource is gone, its data is not.
+    /// One resource loses its fence but not its data.
     pub(crate) fn lose_fence(&mut self, lock: u8) {
         let served = self.mutant == Some(Mutant::LostFenceServed);
         if self.replace_fence(lock, served.then(FenceState::default)) {
@@ -213,7 +213,7 @@ impl Resource {
         }
     }
 
-    /// An operator arms a lost fence anew, with a token that the authority issued just now.
+    /// An operator re-arms a lost fence with a token that the authority just issued.
     pub(crate) fn rearm(&mut self, lock: u8, floor: Token) {
         let with = Rearm {
             floor,
@@ -235,13 +235,13 @@ impl Resource {
         self.process.as_ref().is_some_and(lost)
     }
 
-    /// `true` if it was tried: a disk that failed in it may have the new fence all the same, and is
-    /// found out at the next operation.
+    /// `true` if the change was attempted: a disk that failed meanwhile may have the new fence or not, which the next
+    /// operation finds out.
     fn replace_fence(&mut self, lock: u8, fence: Option<FenceState>) -> bool {
         let Some(process) = &mut self.process else {
             return false;
         };
-        // An operation under way would bring the old fence back with its frame.
+        // A frame in flight would bring the old fence back.
         if process.under_way.is_some() {
             return false;
         }
@@ -252,9 +252,9 @@ impl Resource {
         true
     }
 
-    /// Decides the next operation and takes it up; the sync comes with [`Resource::finish`].
+    /// Decides and applies the next operation; the sync comes with [`Resource::finish`].
     ///
-    /// `true`: an effect was put off (by the mutant), and [`Resource::take_effect`] is due some time.
+    /// `true`: a mutant postponed an effect, and [`Resource::take_effect`] must be called some time later.
     pub(crate) fn begin(&mut self) -> bool {
         let Some(job) = self
             .process
@@ -279,7 +279,7 @@ impl Resource {
                     object.fence = Some(next);
                 }
                 match ask.op {
-                    AskOp::Write { value, sequence } => {
+                    ResourceOp::Write { value, sequence } => {
                         let stored = Fact::Stored {
                             lock: ask.lock,
                             token: ask.token.get(),
@@ -301,7 +301,7 @@ impl Resource {
                             Some(Reply::Admitted(value))
                         }
                     }
-                    AskOp::Claim | AskOp::Read => Some(Reply::Admitted(object.value)),
+                    ResourceOp::Claim | ResourceOp::Read => Some(Reply::Admitted(object.value)),
                 }
             }
         };
@@ -315,7 +315,7 @@ impl Resource {
             ),
             _ => write(ask.lock, object),
         };
-        process.under_way = Some(UnderWay {
+        process.under_way = Some(PendingOperation {
             frame,
             to,
             reply,
@@ -324,7 +324,7 @@ impl Resource {
         process.late.len() > put_off
     }
 
-    /// Carries out the first effect that was put off.
+    /// Executes the first postponed effect.
     pub(crate) fn take_effect(&mut self) {
         let Some(process) = &mut self.process else {
             return;
@@ -354,7 +354,7 @@ impl Resource {
         };
         Rule {
             mode,
-            // Schedules restore the authority many times; the default believes one restore.
+            // Schedules restore the authority many times; the default admits one restore.
             max_jump: Some(64 * RESTORE_LEAP),
         }
     }
@@ -372,12 +372,12 @@ impl Resource {
             .by(&self.authority)
             .of(&self.locks[usize::from(ask.lock)]);
         let (op, name) = match ask.op {
-            AskOp::Claim => (Op::Claim, "claim"),
-            AskOp::Read => (Op::Read, "read"),
-            AskOp::Write { .. } if self.mutant == Some(Mutant::NumbersIgnored) => {
+            ResourceOp::Claim => (Op::Claim, "claim"),
+            ResourceOp::Read => (Op::Read, "read"),
+            ResourceOp::Write { .. } if self.mutant == Some(Mutant::NumbersIgnored) => {
                 (Op::Write(None), "write")
             }
-            AskOp::Write { sequence, .. } => (Op::Write(Some(sequence)), "write"),
+            ResourceOp::Write { sequence, .. } => (Op::Write(Some(sequence)), "write"),
         };
         let verdict = match (self.mutant, op, self.rule().decide(fence, pass, op)) {
             (Some(Mutant::ClaimWithoutRaise), Op::Claim | Op::Read, Verdict::Admit(_)) => {
@@ -407,7 +407,7 @@ impl Resource {
         (Some(verdict), vec![fact])
     }
 
-    /// The sync, and the answer after it.
+    /// The sync, and then the answer.
     pub(crate) fn finish(&mut self) -> Result<(), String> {
         let Some(process) = &mut self.process else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The authority's directory: the real log over a storage that behaves as badly as a real one may.
+//! The authority's directory: the real log over a storage that fails as real ones do.
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use palisade_wal::{
 
 use crate::sim::rng::Rng;
 
-/// Sealed log that is worth a snapshot.
+/// How much sealed log is worth a snapshot.
 const SNAPSHOT_AFTER: u64 = 4 << 10;
 
 /// A directory, and its last backup.
 pub(crate) struct Disk {
     storage: SimStorage,
     backup: Option<SimStorage>,
-    /// The directory as it was at the last backup, copied file by file.
+    /// The directory at the last backup, copied file by file.
     older: Option<SimStorage>,
     seed: u64,
     restores: u8,
 }
 
-/// What opening a directory gives.
+/// The result of opening a directory.
 pub(crate) struct Opened {
     pub(crate) wal: Wal,
     pub(crate) replay: Replay,
-    /// Whether the directory was there before.
+    /// Whether the directory already existed.
     pub(crate) returning: bool,
 }
 
@@ -50,8 +50,7 @@ impl Disk {
         open(&self.storage, self.seed)
     }
 
-    /// Whether a copy of the directory can be opened, or an older copy that was put back in its place; neither
-    /// must (rule A5).
+    /// Whether a copy of the directory opens, or an older copy that was put back; neither may (rule A5).
     pub(crate) fn copy_opens(&self) -> bool {
         let opens = |storage: SimStorage| Wal::open_on(Arc::new(storage), &options()).is_ok();
         let put_back = |older: &SimStorage| self.storage.put_back(older, PutBack::Anew);
@@ -68,28 +67,28 @@ impl Disk {
         self.storage = self.storage.crash(loss);
     }
 
-    /// The process dies in its n-th call from now on.
+    /// The process dies in its n-th disk operation from now on.
     pub(crate) fn die_in(&self, call: u64) {
         self.storage
             .fault_at(self.storage.calls() + call, Fault::Crash);
     }
 
-    /// The n-th call from now on fails.
+    /// The n-th disk operation from now on fails.
     pub(crate) fn fail_in(&self, call: u64) {
         self.storage
             .fault_at(self.storage.calls() + call, Fault::Error);
     }
 
-    /// No byte more finds room, or as many as one likes.
+    /// The disk is full, or has unlimited room.
     pub(crate) fn fill(&self, full: bool) {
         let capacity = full.then(|| self.storage.used());
         self.storage.set_capacity(capacity);
     }
 
-    /// Flips a bit of a file; if opening finds it, the damage stays and `true` is the answer.
+    /// Flips a bit of a file; if opening detects it, the damage stays and the result is `true`.
     ///
-    /// A flip that opening cannot tell from a torn tail (the last frame, without the mark that an idle
-    /// log gets) is undone: the log's documents name that limit.
+    /// A flip that opening cannot distinguish from a torn tail (in the last frame, without the mark that an idle log
+    /// gets) is undone: the log's documents name that limit.
     pub(crate) fn flip(&mut self, rng: &mut Rng) -> bool {
         let files = ["log-", "snap-", "identity"];
         let wanted = files[rng.below(3) as usize];
@@ -116,13 +115,13 @@ impl Disk {
     pub(crate) fn back_up(&mut self) {
         let target = SimStorage::new(self.seed);
         self.older = Some(self.storage.restart());
-        // A disk that is just failing gives no backup; the last one stays.
+        // A failing disk gives no backup; the last one stays.
         if backup_on(&self.storage, &target).is_ok() {
             self.backup = Some(target);
         }
     }
 
-    /// Puts the backup in the place of the directory, with the leap, if any.
+    /// Replaces the directory with the backup, with the leap, if any.
     pub(crate) fn restore(&mut self, leap: Option<u64>) -> Result<bool, String> {
         let Some(backup) = &self.backup else {
             return Ok(false);
@@ -182,8 +181,8 @@ fn from_snapshot(snapshot: &mut SnapshotReader, seed: u64) -> Result<Replay, Str
     Replay::from_snapshot(seed, &bytes).map_err(|error| error.to_string())
 }
 
-/// Makes a snapshot by replaying sealed log, as the server's background thread does; a failure leaves
-/// everything as it was. `true` if there is a new one.
+/// Makes a snapshot by replaying sealed log, like the server's background thread; a failure changes nothing. `true` if
+/// there is a new one.
 pub(crate) fn compact(wal: &Wal) -> bool {
     let compactor = wal.compactor();
     compactor.sealed_bytes() >= SNAPSHOT_AFTER

@@ -1,5 +1,5 @@
-//! Follows the log with a machine of its own, and tells what it says as facts: the checkers see what was
-//! decided from the bytes that become durable, not from the orderer.
+//! Follows the log with its own machine and reports the contents as facts: the checkers see the decisions in the bytes
+//! that become durable, not those of the orderer.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use palisade_core::{Away, Command, Effect, Entry, Machine, Outcome, RequestId};
 use palisade_server::pipeline::codec::{decode_batch, encode_command, encode_head};
 use palisade_server::pipeline::orderer::Orderer;
 
-use super::ledger::Ledger;
+use super::id_map::IdMap;
 use super::process::Caller;
 use super::{ReplyTo, index, turn};
 use crate::sim::fact::Fact;
@@ -18,16 +18,16 @@ pub(super) struct Follower {
     mutant: Option<Mutant>,
     machine: Machine,
     effects: Vec<Effect>,
-    /// The batch as it goes to the log; empty if nothing changed.
+    /// The batch for the log; empty if nothing changed.
     pub(super) batch: Vec<u8>,
-    /// Commands of the orderer's batch that were followed.
+    /// How many commands of the orderer's batch were followed.
     seen: usize,
     /// The callers of waiting requests, by the request's number.
     waiting: BTreeMap<u32, ReplyTo>,
 }
 
-/// The caller whose request is followed, and how long it wants to wait in nanoseconds.
-pub(super) type Asked = (ReplyTo, u64);
+/// The caller of the followed request, and how long it is willing to wait in nanoseconds.
+pub(super) type CallerAndWait = (ReplyTo, u64);
 
 impl Follower {
     pub(super) fn new(machine: Machine, mutant: Option<Mutant>) -> Follower {
@@ -47,10 +47,10 @@ impl Follower {
         self.seen = 0;
     }
 
-    /// The requests that wait through a client's connection, by number, in the order in which they were made.
-    /// They do no longer.
-    pub(super) fn hang_up(&mut self, client: u8, life: u32) -> Vec<u32> {
-        let of_it = |to: &ReplyTo| (to.client, to.life) == (client, life);
+    /// Removes the requests that wait through a client's connection, and returns their numbers in the order of the
+    /// requests.
+    pub(super) fn hang_up(&mut self, client: u8, incarnation: u32) -> Vec<u32> {
+        let of_it = |to: &ReplyTo| (to.client, to.incarnation) == (client, incarnation);
         let waiting = self.waiting.iter().filter(|(_, to)| of_it(to));
         let mut gone: Vec<(u32, u32)> = waiting
             .map(|(number, to)| (to.operation, *number))
@@ -60,16 +60,16 @@ impl Follower {
         gone.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Follows what the orderer's batch has got since it was last followed.
+    /// Follows what was added to the orderer's batch since the last call.
     pub(super) fn follow(
         &mut self,
         orderer: &Orderer<Caller>,
-        asked: Option<Asked>,
-        ledger: &mut Ledger,
+        asked: Option<CallerAndWait>,
+        ids: &mut IdMap,
         facts: &mut Vec<Fact>,
     ) {
         let mut entries = Vec::new();
-        // Well-formed, because it was encoded a moment ago; or nothing.
+        // Well-formed, because it was just encoded; otherwise nothing.
         let _ = decode_batch(orderer.entry().unwrap_or_default(), |entry| {
             entries.push(entry);
         });
@@ -83,16 +83,16 @@ impl Follower {
                 encode_head(&mut self.batch, entry.at, entry.wall);
             }
             encode_command(&mut self.batch, &entry.command);
-            self.apply(entry, asked, ledger, facts);
+            self.apply(entry, asked, ids, facts);
         }
     }
 
-    /// Decisions first, then the turns in the order of the log.
+    /// Decisions first, then the changes in the order of the log.
     fn apply(
         &mut self,
         entry: Entry,
-        asked: Option<Asked>,
-        ledger: &mut Ledger,
+        asked: Option<CallerAndWait>,
+        ids: &mut IdMap,
         facts: &mut Vec<Fact>,
     ) {
         let at = entry.at.as_nanos();
@@ -109,16 +109,16 @@ impl Follower {
         let effects = std::mem::take(&mut self.effects);
         for effect in &effects {
             if let Effect::Settled { request, outcome } = effect {
-                facts.push(self.decided(at, *request, None, outcome, ledger));
+                facts.push(self.decided(at, *request, None, outcome, ids));
             }
         }
         match acquires {
-            Some(acquires) => facts.extend(self.acquired(at, acquires, &outcome, asked, ledger)),
-            None => facts.extend(renewed(at, &outcome, ledger)),
+            Some(acquires) => facts.extend(self.acquired(at, acquires, &outcome, asked, ids)),
+            None => facts.extend(renewed(at, &outcome, ids)),
         }
         for effect in &effects {
             if let Effect::Event(event) = effect {
-                let token = ledger.outward(event.token).get();
+                let token = ids.outward(event.token).get();
                 facts.push(Fact::Applied(turn(event, token)));
             }
         }
@@ -129,14 +129,14 @@ impl Follower {
         at: u64,
         (request, lock, client): (RequestId, u8, u8),
         outcome: &Outcome,
-        asked: Option<Asked>,
-        ledger: &mut Ledger,
+        asked: Option<CallerAndWait>,
+        ids: &mut IdMap,
     ) -> Option<Fact> {
         if !matches!(outcome, Outcome::Queued) {
-            return Some(self.decided(at, request, Some((lock, client)), outcome, ledger));
+            return Some(self.decided(at, request, Some((lock, client)), outcome, ids));
         }
         let (to, wait) = asked?;
-        let request = ledger.number(request);
+        let request = ids.number(request);
         self.waiting.insert(request, to);
         Some(Fact::Queued {
             request,
@@ -153,17 +153,17 @@ impl Follower {
         request: RequestId,
         who: Option<(u8, u8)>,
         outcome: &Outcome,
-        ledger: &mut Ledger,
+        ids: &mut IdMap,
     ) -> Fact {
         let (token, left) = match outcome {
             Outcome::Granted(granted) => {
-                ledger.granted(Some(request), granted);
+                ids.granted(Some(request), granted);
                 let left = granted.valid_for.as_nanos() - granted.waited.as_nanos();
-                (Some(ledger.outward(granted.token).get()), left)
+                (Some(ids.outward(granted.token).get()), left)
             }
             _ => (None, 0),
         };
-        let request = ledger.number(request);
+        let request = ids.number(request);
         self.waiting.remove(&request);
         Fact::Decided {
             request,
@@ -175,12 +175,12 @@ impl Follower {
     }
 }
 
-fn renewed(at: u64, outcome: &Outcome, ledger: &Ledger) -> Option<Fact> {
+fn renewed(at: u64, outcome: &Outcome, ids: &IdMap) -> Option<Fact> {
     let Outcome::Renewed(renewed) = outcome else {
         return None;
     };
     Some(Fact::Renewed {
-        token: ledger.outward(renewed.token).get(),
+        token: ids.outward(renewed.token).get(),
         at,
         ttl: renewed.ttl.span().as_nanos(),
     })

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   inbox ──► begin: Wal::reserve · Orderer::begin · each message ──► follower ──► facts
-//!                                             │  (a sync's time passes; more messages gather)
+//!                                             │  (during the sync, more messages arrive)
 //!                                             ▼
 //!             finish: Wal::commit · Orderer::committed ──► answers, events
 //! ```
 //!
-//! The orderer, its codec, its replay and the log are the product's. This module is what the product's driver
-//! is: inbox, alarm, clock, log, and what leaves; the driver itself owns a thread and the kernel's clock.
+//! The orderer, its codec, its replay and the log are the product's. This module replaces the product's driver (inbox,
+//! alarm, clock, log, output), which owns a thread and uses the kernel's clock.
 
 mod disk;
 mod follower;
-mod ledger;
+mod id_map;
 mod process;
 mod seams;
 
@@ -24,21 +24,21 @@ use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::testing::Loss;
 
 use super::clock::MachineClock;
-use super::fact::{Fact, Turn, What};
+use super::fact::{ChangeKind, Fact, LockChange};
 use super::mutants::Mutant;
 use super::rng::Rng;
 use disk::{Disk, Opened};
-use ledger::Ledger;
+use id_map::IdMap;
 use process::{Caller, Process};
 
-/// The wall clock when a simulation begins.
+/// The wall clock at the beginning of a simulation.
 const FIRST_WALL_MS: u64 = 1_800_000_000_000;
 
-/// Where one answer goes: the client, its connection, and its operation.
+/// The destination of an answer: the client, its connection, and its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReplyTo {
     pub(crate) client: u8,
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     pub(crate) operation: u32,
 }
 
@@ -48,19 +48,19 @@ pub(crate) enum Incoming {
     Hangup(u8, u32),
 }
 
-/// The authority's machine: its disk, its clock, and a process on it most of the time.
+/// The authority's machine: its disk, its clock, and usually a process.
 pub(crate) struct Authority {
     mutant: Option<Mutant>,
     clock: Arc<MachineClock>,
     wall_ms: i64,
     disk: Disk,
-    ledger: Ledger,
+    ids: IdMap,
     rng: Rng,
     process: Option<Process>,
     was_here: bool,
-    /// What happened since it was last taken away.
+    /// The facts since they were last taken.
     pub(crate) facts: Vec<Fact>,
-    /// Answers that left.
+    /// The answers sent.
     pub(crate) out: Vec<(ReplyTo, Answer)>,
 }
 
@@ -71,7 +71,7 @@ impl Authority {
             clock,
             wall_ms: FIRST_WALL_MS as i64,
             disk: Disk::new(seed),
-            ledger: Ledger::new(mutant),
+            ids: IdMap::new(mutant),
             rng: Rng::fork(seed, 2),
             process: None,
             was_here: false,
@@ -88,8 +88,8 @@ impl Authority {
         self.process.is_some()
     }
 
-    /// Starts the process on what the disk holds: replay, then everything that has to be recorded
-    /// before anybody is served.
+    /// Starts the process from the disk: replay, then everything that must be recorded before the first request is
+    /// served.
     pub(crate) fn start(&mut self, restored: bool) -> Result<(), String> {
         if self.disk.copy_opens() {
             self.facts.push(Fact::CopyOpened);
@@ -124,7 +124,7 @@ impl Authority {
             .into_iter()
             .filter_map(|view| {
                 let holder = view.holder?;
-                let token = self.ledger.outward(holder.token).get();
+                let token = self.ids.outward(holder.token).get();
                 Some((index(&view.lock), token, index(&holder.client)))
             })
             .collect();
@@ -143,20 +143,20 @@ impl Authority {
         }
     }
 
-    /// Whether there is something to begin a round for.
+    /// Whether there is a reason to begin a round.
     pub(crate) fn has_work(&self) -> bool {
         let local = self.clock.nanos();
         let process = self.process.as_ref();
         process.is_some_and(|process| process.is_awake(local))
     }
 
-    /// The virtual instant at which its alarm rings.
+    /// The virtual instant of its alarm.
     pub(crate) fn next_alarm(&self) -> Option<u64> {
         let process = self.process.as_ref()?;
         process.alarm().map(|local| self.clock.when(local))
     }
 
-    /// From now on the process works on something, and looks at nothing else for a while.
+    /// From now on the process is busy with one thing for a while.
     pub(crate) fn work(&mut self) {
         let local = self.clock.nanos();
         if let Some(process) = &mut self.process {
@@ -164,7 +164,7 @@ impl Authority {
         }
     }
 
-    /// The first half of a round: everything up to the sync.
+    /// The first half of a round: everything before the sync.
     pub(crate) fn begin(&mut self) {
         let (local, wall) = (self.clock.nanos(), self.wall());
         let Some(process) = &mut self.process else {
@@ -178,7 +178,7 @@ impl Authority {
             Some(Mutant::FullDiskIgnored) => Ok(()),
             _ => room.map_err(|full| full.to_string()),
         };
-        // What really happened, for the checkers.
+        // The truth, for the checkers.
         let at = process.orderer.now().max(at);
         let away = process.absence(at);
         let away = if was_full { Some(Away::Stalled) } else { away };
@@ -202,7 +202,7 @@ impl Authority {
         }
     }
 
-    /// The next message, if the batch takes one more; a later one waits for the next batch.
+    /// The next message, if it fits into the batch; otherwise it waits for the next batch.
     fn next_message(&mut self) -> Option<Incoming> {
         let local = self.clock.nanos();
         let process = self.process.as_mut()?;
@@ -216,7 +216,7 @@ impl Authority {
     fn message(&mut self, message: Incoming) {
         match message {
             Incoming::Ask(to, request) => self.ask(to, request),
-            Incoming::Hangup(client, life) => self.hang_up(client, life),
+            Incoming::Hangup(client, incarnation) => self.hang_up(client, incarnation),
         }
     }
 
@@ -229,10 +229,10 @@ impl Authority {
             _ => 0,
         };
         let renews = matches!(request, Request::Renew { .. });
-        let (orderer, ledger) = (&mut process.orderer, &mut self.ledger);
-        self.facts.extend(seams::taken(&request, ledger));
+        let (orderer, ids) = (&mut process.orderer, &mut self.ids);
+        self.facts.extend(seams::taken(&request, ids));
         let (machine, at) = (orderer.machine(), orderer.now());
-        let request = seams::inward(request, self.mutant, machine, at, ledger);
+        let request = seams::inward(request, self.mutant, machine, at, ids);
         let rng = &mut self.rng;
         orderer.request(request, Caller { to, renews }, || {
             LeaseKey::from_bytes(rng.bytes())
@@ -240,35 +240,37 @@ impl Authority {
         self.follow(Some((to, wanted)));
     }
 
-    fn hang_up(&mut self, client: u8, life: u32) {
+    fn hang_up(&mut self, client: u8, incarnation: u32) {
         let Some(process) = &mut self.process else {
             return;
         };
-        let gone = process.follower.hang_up(client, life).into_iter();
+        let gone = process.follower.hang_up(client, incarnation).into_iter();
         self.facts
             .extend(gone.map(|request| Fact::Gone { request }));
         if self.mutant != Some(Mutant::WaiterUnchecked) {
-            process.orderer.hang_up(process::session(client, life));
+            process
+                .orderer
+                .hang_up(process::session(client, incarnation));
         }
         self.follow(None);
     }
 
-    /// Tells what was put into the batch.
-    fn follow(&mut self, asked: Option<follower::Asked>) {
+    /// Reports what was added to the batch.
+    fn follow(&mut self, asked: Option<follower::CallerAndWait>) {
         if let Some(process) = &mut self.process {
-            let (ledger, facts) = (&mut self.ledger, &mut self.facts);
+            let (ids, facts) = (&mut self.ids, &mut self.facts);
             let follower = &mut process.follower;
-            follower.follow(&process.orderer, asked, ledger, facts);
+            follower.follow(&process.orderer, asked, ids, facts);
         }
     }
 
-    /// Whether the round under way has something to sync.
+    /// Whether the current round has something to sync.
     pub(crate) fn has_batch(&self) -> bool {
         let process = self.process.as_ref();
         process.is_some_and(|process| !process.follower.batch.is_empty())
     }
 
-    /// The second half: the sync, and what may be seen after it.
+    /// The second half: the sync, and what becomes visible after it.
     pub(crate) fn finish(&mut self) -> Result<(), String> {
         let local = self.clock.nanos();
         let Some(process) = &mut self.process else {
@@ -304,30 +306,30 @@ impl Authority {
         };
         let Released { answers, events } = process.orderer.committed();
         for event in events {
-            let token = self.ledger.outward(event.token).get();
+            let token = self.ids.outward(event.token).get();
             self.facts.push(Fact::Published(turn(&event, token)));
         }
         for (caller, answer) in answers {
-            let answer = seams::outward(answer, caller, self.mutant, &self.ledger);
+            let answer = seams::outward(answer, caller, self.mutant, &self.ids);
             self.facts.extend(seams::acknowledged(&answer));
             self.out.push((caller.to, answer));
         }
     }
 
-    /// It is not certain that the batch is durable.
+    /// It is uncertain whether the batch is durable.
     fn fail(&mut self) {
         if self.mutant == Some(Mutant::FailedSyncAnswered) {
             return self.let_out();
         }
         if let Some(process) = &mut self.process {
-            let told = process.orderer.failed();
+            let answers = process.orderer.failed();
             self.out
-                .extend(told.map(|(caller, answer)| (caller.to, answer)));
+                .extend(answers.map(|(caller, answer)| (caller.to, answer)));
         }
     }
 
-    /// The process is gone and so is what it had in memory. A batch whose sync was under way is lost,
-    /// torn or there, as the disk and `chance` decide.
+    /// The process dies with its memory. A batch whose sync is in progress is lost, torn or written, as the disk and
+    /// `chance` decide.
     pub(crate) fn die(&mut self, power: bool, chance: u64) {
         let mut rng = Rng::new(chance);
         if let Some(mut process) = self.process.take()
@@ -353,8 +355,8 @@ impl Authority {
         });
     }
 
-    /// The directory is lost; the last backup takes its place. `false`: there is none.
-    /// `now`, in nanoseconds, is the time by the operator's clock: none that the strikes set wrong.
+    /// The directory is lost; the last backup replaces it. `false`: there is none. `now`, in nanoseconds, is the
+    /// operator's clock, which no fault changes.
     pub(crate) fn restore(&mut self, now: u64) -> Result<bool, String> {
         let leap = match self.mutant {
             Some(Mutant::RestoreWithoutLeap) => None,
@@ -381,7 +383,7 @@ pub(crate) fn index(name: &str) -> u8 {
         .map_or(0, |digit| digit.wrapping_sub(b'0'))
 }
 
-/// How long it was away, if that was too short to matter to every lease.
+/// How long the absence was, if it was too short to matter to every lease.
 fn pause(away: Away) -> Option<u64> {
     match away {
         Away::Paused(pause) => Some(pause.as_nanos()),
@@ -389,16 +391,16 @@ fn pause(away: Away) -> Option<u64> {
     }
 }
 
-fn turn(event: &palisade_core::Event, token: u64) -> Turn {
+fn turn(event: &palisade_core::Event, token: u64) -> LockChange {
     use palisade_core::Change;
-    Turn {
+    LockChange {
         lock: index(&event.lock),
         client: index(&event.client),
         token,
         at: event.at.as_nanos(),
         what: match &event.change {
-            Change::Granted { ttl } => What::Granted(ttl.span().as_nanos()),
-            Change::Ended { how, .. } => What::Ended(*how),
+            Change::Granted { ttl } => ChangeKind::Granted(ttl.span().as_nanos()),
+            Change::Ended { how, .. } => ChangeKind::Ended(*how),
         },
     }
 }

@@ -1,4 +1,4 @@
-//! The process: its memory, and how its time is spent.
+//! The process: its memory, and how it spends its time.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -11,7 +11,7 @@ use super::follower::Follower;
 use super::{Incoming, ReplyTo};
 use crate::sim::mutants::Mutant;
 
-/// The orderer's batches, so small that some rounds need several, and the room asked of the log for one.
+/// The size of the orderer's batches, small enough that some rounds need several, and the room requested for one.
 const BATCH_BYTES: usize = 128;
 pub(super) const ROOM: usize = 2 << 10;
 
@@ -21,28 +21,28 @@ pub(super) struct Process {
     pub(super) follower: Follower,
     pub(super) wal: Wal,
     pub(super) inbox: VecDeque<Incoming>,
-    /// Judges its absences by what really happened, whatever a mutant tells the orderer.
+    /// The true absences, whatever a mutant tells the orderer.
     pub(super) truth: Presence,
     /// The processor time it has used.
     pub(super) used: Span,
-    /// Whether the log had no room when last asked.
+    /// Whether the log had no room at the last request.
     pub(super) full: bool,
     resumed_at: Timestamp,
     boot_then: u64,
     asleep: Option<Sleep>,
-    /// Since when it works on something long.
+    /// Since when it is busy.
     busy_since: Option<Timestamp>,
-    /// Whether nothing came in since it last woke for nothing.
+    /// Whether nothing arrived since it last woke for nothing.
     quiet: bool,
 }
 
-/// It waits for messages, and for an alarm.
+/// It waits for messages and for an alarm.
 struct Sleep {
     since: Timestamp,
     planned: Span,
 }
 
-/// Where an answer goes, and whether it is one to a renewal.
+/// The destination of an answer, and whether it answers a renewal.
 #[derive(Clone, Copy)]
 pub(super) struct Caller {
     pub(super) to: ReplyTo,
@@ -51,7 +51,7 @@ pub(super) struct Caller {
 
 impl Address for Caller {
     fn session(&self) -> Option<u64> {
-        Some(session(self.to.client, self.to.life))
+        Some(session(self.to.client, self.to.incarnation))
     }
 
     fn is_gone(&self) -> bool {
@@ -60,12 +60,12 @@ impl Address for Caller {
 }
 
 /// The number of a client's connection.
-pub(super) fn session(client: u8, life: u32) -> u64 {
-    u64::from(client) << 32 | u64::from(life)
+pub(super) fn session(client: u8, incarnation: u32) -> u64 {
+    u64::from(client) << 32 | u64::from(incarnation)
 }
 
 impl Process {
-    /// Begins with a machine and a log, while the clock shows `local`.
+    /// Starts with a machine and a log; the clock shows `local`.
     pub(super) fn new(machine: Machine, wal: Wal, local: u64, mutant: Option<Mutant>) -> Process {
         let now = machine.now();
         Process {
@@ -90,7 +90,7 @@ impl Process {
             .after(Span::from_nanos(local.saturating_sub(self.boot_then)))
     }
 
-    /// Goes to sleep until a message comes, something is due, or the heartbeat.
+    /// Sleeps until a message arrives, something is due, or the heartbeat.
     pub(super) fn sleep(&mut self, now: Timestamp) {
         let heartbeat = self.orderer.heartbeat();
         let due = self.orderer.next_due().map(|due| due.since(now));
@@ -101,7 +101,7 @@ impl Process {
         });
     }
 
-    /// What the machine's clock shows when the alarm rings.
+    /// The time of its alarm on the machine's clock.
     pub(super) fn alarm(&self) -> Option<u64> {
         let Sleep { since, planned } = self.asleep.as_ref()?;
         let asleep_for = since.after(*planned).since(self.resumed_at);
@@ -114,7 +114,7 @@ impl Process {
         rings || !self.inbox.is_empty() || self.busy_since.is_some()
     }
 
-    /// Ends its sleep, or its work. Gives the clock as it was before that.
+    /// Ends its sleep or its work. Returns the previous value of the clock.
     pub(super) fn wake(&mut self, now: Timestamp) -> Timestamp {
         if let Some(since) = self.busy_since.take() {
             self.used = self.used.plus(now.since(since));
@@ -132,13 +132,13 @@ impl Process {
         since
     }
 
-    /// From now on it works on something, and looks at nothing else for a while.
+    /// From now on it is busy with one thing for a while.
     pub(super) fn work(&mut self, now: Timestamp) {
         self.wake(now);
         self.busy_since = Some(now);
     }
 
-    /// Whether it was away until `at`, for how long it matters.
+    /// Its absence until `at`, if that was long enough to matter.
     pub(super) fn absence(&mut self, at: Timestamp) -> Option<Away> {
         let bears = self.orderer.machine().bears();
         self.truth.look(at, self.used, bears)

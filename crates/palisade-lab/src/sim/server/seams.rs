@@ -1,4 +1,4 @@
-//! Where mutants sit: between the clients and the orderer, and between the orderer and its clocks.
+//! The places where mutants act: between the clients and the orderer, and between the orderer and its clocks.
 
 use palisade_core::{
     Away, Ending, GrantRef, Machine, Outcome, Renewed, Span, Timestamp, Token, Ttl,
@@ -6,7 +6,7 @@ use palisade_core::{
 use palisade_server::pipeline::orderer::{Moment, Orderer};
 use palisade_server::pipeline::{Answer, Request};
 
-use super::ledger::Ledger;
+use super::id_map::IdMap;
 use super::process::Caller;
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
@@ -14,31 +14,31 @@ use crate::sim::mutants::Mutant;
 /// Longer than a run.
 const NO_END: Span = Span::from_millis(3_600_000);
 
-/// A request on its way to the orderer, with the tokens that the machine knows.
+/// A request for the orderer, with the machine's tokens.
 pub(super) fn inward(
     request: Request,
     mutant: Option<Mutant>,
     machine: &Machine,
     at: Timestamp,
-    ledger: &mut Ledger,
+    ids: &mut IdMap,
 ) -> Request {
     match request {
         Request::Acquire(mut wish) => {
-            ledger.arrived(wish.request);
+            ids.arrived(wish.request);
             if mutant == Some(Mutant::WaiterUnchecked) {
                 wish.wait = wish.wait.map(|wait| wait.plus(NO_END));
             }
             Request::Acquire(wish)
         }
         Request::Renew { grant, ttl } => Request::Renew {
-            grant: named(grant, ledger),
+            grant: named(grant, ids),
             ttl,
         },
         Request::Release(grant) => {
-            let grant = named(grant, ledger);
+            let grant = named(grant, ids);
             let present = machine.view(&grant.lock, at).and_then(|view| view.holder);
             Request::Release(match (mutant, present) {
-                (Some(Mutant::ReleaseByName), Some(holder)) => ledger.present(grant, holder.token),
+                (Some(Mutant::ReleaseByName), Some(holder)) => ids.present(grant, holder.token),
                 _ => grant,
             })
         }
@@ -48,28 +48,28 @@ pub(super) fn inward(
             reason,
         } => Request::Revoke {
             lock,
-            token: ledger.inward(token),
+            token: ids.inward(token),
             reason,
         },
         other => other,
     }
 }
 
-fn named(grant: GrantRef, ledger: &Ledger) -> GrantRef {
-    let token = grant.token.map(|token| ledger.inward(token));
+fn named(grant: GrantRef, ids: &IdMap) -> GrantRef {
+    let token = grant.token.map(|token| ids.inward(token));
     GrantRef { token, ..grant }
 }
 
-/// An answer on its way out, with the tokens that clients are given.
+/// An answer for a client, with the issued tokens.
 pub(super) fn outward(
     answer: Answer,
     caller: Caller,
     mutant: Option<Mutant>,
-    ledger: &Ledger,
+    ids: &IdMap,
 ) -> Answer {
     let renewed = |token: Token, ttl: Ttl, valid_for: Span| {
         Outcome::Renewed(Renewed {
-            token: ledger.outward(token),
+            token: ids.outward(token),
             ttl,
             valid_for,
         })
@@ -79,7 +79,7 @@ pub(super) fn outward(
     };
     Answer::Outcome(match outcome {
         Outcome::Granted(mut granted) => {
-            granted.token = ledger.outward(granted.token);
+            granted.token = ids.outward(granted.token);
             Outcome::Granted(granted)
         }
         Outcome::Renewed(Renewed {
@@ -94,13 +94,13 @@ pub(super) fn outward(
             renewed(token, Ttl::MIN, Ttl::MIN.span())
         }
         Outcome::Stale { highest } => Outcome::Stale {
-            highest: ledger.outward(highest),
+            highest: ids.outward(highest),
         },
         other => other,
     })
 }
 
-/// The time as the orderer is told it. `before` is the clock before it was woken, `away` its true absence.
+/// The time as reported to the orderer. `before` is the clock before it woke, `away` its true absence.
 pub(super) fn moment(
     now: Moment,
     mutant: Option<Mutant>,
@@ -126,8 +126,8 @@ pub(super) fn moment(
     }
 }
 
-/// The fact that a request was taken in, if it is one that may end a grant.
-pub(super) fn taken(request: &Request, ledger: &mut Ledger) -> Option<Fact> {
+/// The fact that a request arrived, if it may end a grant.
+pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
     match request {
         Request::Release(grant) => {
             let token = grant.token?.get();
@@ -135,13 +135,13 @@ pub(super) fn taken(request: &Request, ledger: &mut Ledger) -> Option<Fact> {
         }
         Request::Revoke { token, .. } => Some(Fact::RevokeTaken { token: token.get() }),
         Request::Abandon(request) => Some(Fact::AbandonTaken {
-            request: ledger.number(*request),
+            request: ids.number(*request),
         }),
         _ => None,
     }
 }
 
-/// The fact that an answer leaves, if it says "you hold".
+/// The fact that an answer is sent, if it says "you hold".
 pub(super) fn acknowledged(answer: &Answer) -> Option<Fact> {
     let (token, renewal) = match answer {
         Answer::Outcome(Outcome::Granted(granted)) => (granted.token, false),

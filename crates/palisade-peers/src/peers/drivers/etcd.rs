@@ -1,8 +1,7 @@
-//! etcd: a key that did not exist is the lock, the revision of its creation is the token. With waiters:
-//! the queue of keys, each watching the one before it.
+//! etcd: creating a key takes the lock, and the revision of its creation is the token. With waiters, clients queue
+//! keys, and each watches the key before its own.
 //!
-//! As with etcd's own library a client has one lease, which all its keys are under: a lease of its own
-//! for each grant would double the writes.
+//! As with etcd's own library, a client has one lease for all its keys: a lease for each grant would double the writes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +15,7 @@ use crate::bare::etcd::pb::kv_client::KvClient;
 use crate::bare::etcd::pb::lease_client::LeaseClient;
 use crate::bare::etcd::pb::request_op::Request as Op;
 use crate::bare::etcd::{Queue, channel, pb};
-use crate::lane::{Error, Renewing, Step, random};
+use crate::lane::{Error, LaneFuture, Renewing, random};
 
 pub(crate) struct Connection {
     channel: Channel,
@@ -33,14 +32,14 @@ struct Lease {
 
 type Open = Arc<Mutex<VecDeque<oneshot::Sender<i64>>>>;
 
-/// A lock that nobody else wants.
+/// A lock without contention.
 struct Own {
     keys: KvClient<Channel>,
     lease: Arc<Lease>,
     key: Vec<u8>,
 }
 
-/// A place in the queue.
+/// A position in the queue.
 struct Queued {
     queue: Queue,
     lease: Arc<Lease>,
@@ -102,7 +101,7 @@ impl Lease {
 }
 
 impl Any for Connection {
-    fn lane<'a>(&'a self, lock: &'a str) -> Step<'a, Box<dyn Renewing>> {
+    fn lane<'a>(&'a self, lock: &'a str) -> LaneFuture<'a, Box<dyn Renewing>> {
         Box::pin(async move {
             let lease = Arc::clone(&self.lease);
             Ok(match self.contended {
@@ -123,7 +122,7 @@ impl Any for Connection {
 }
 
 impl Own {
-    /// Does this if the key was created at this revision; 0: if there is none.
+    /// Executes `operation` if the key was created at this revision; 0: if it does not exist.
     async fn swap(&mut self, created: Option<i64>, operation: Op) -> Result<i64, Error> {
         let compare = created.map(|revision| pb::Compare {
             result: CompareResult::Equal.into(),
@@ -148,7 +147,7 @@ impl Own {
 }
 
 impl crate::lane::Lane for Own {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         Box::pin(async move {
             let put = pb::PutRequest {
                 key: self.key.clone(),
@@ -162,7 +161,7 @@ impl crate::lane::Lane for Own {
         })
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             let delete = pb::DeleteRangeRequest {
                 key: self.key.clone(),
@@ -175,13 +174,13 @@ impl crate::lane::Lane for Own {
 }
 
 impl Renewing for Own {
-    fn renew(&mut self) -> Step<'_, ()> {
+    fn renew(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move { self.lease.renew().await })
     }
 }
 
 impl crate::lane::Lane for Queued {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         Box::pin(async move {
             let (key, token) = self.queue.enter(&self.name, self.lease.id).await?;
             self.held = Some(key);
@@ -189,7 +188,7 @@ impl crate::lane::Lane for Queued {
         })
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             let key = self.held.take().ok_or("nothing is held")?;
             self.queue.leave(key).await
@@ -198,7 +197,7 @@ impl crate::lane::Lane for Queued {
 }
 
 impl Renewing for Queued {
-    fn renew(&mut self) -> Step<'_, ()> {
+    fn renew(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move { self.lease.renew().await })
     }
 }

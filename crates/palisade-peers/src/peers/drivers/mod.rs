@@ -1,9 +1,9 @@
-//! How each system is driven: the cheapest recipe for a lock with a rising token that is correct there.
+//! The driver of each system: the cheapest correct recipe there for a lock with a rising token.
 //!
 //! ```text
 //!   Connection ──► lane ──► acquire · renew · release      many lanes share one connection, each with
 //!       │                                                  one operation in flight
-//!       └─ own: nobody else wants the lock, so nothing is told to waiters
+//!       └─ own: nobody else wants the lock, so waiters need no notification
 //!          contended: the recipe with waiters, in which nobody polls
 //! ```
 
@@ -14,21 +14,21 @@ pub(crate) mod postgres;
 pub(crate) mod redis;
 pub(crate) mod zookeeper;
 
-use crate::lane::{Renewing, Step};
+use crate::lane::{LaneFuture, Renewing};
 
 /// One connection to one server.
 pub(crate) trait Connection: Send + Sync {
     /// A lane with a lock of this name.
-    fn lane<'a>(&'a self, lock: &'a str) -> Step<'a, Box<dyn Renewing>>;
+    fn lane<'a>(&'a self, lock: &'a str) -> LaneFuture<'a, Box<dyn Renewing>>;
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// Several lanes want the same lock.
+    /// Several lanes contend for the same lock.
     pub(crate) contended: bool,
-    /// One lane alone uses the connection.
+    /// Only one lane uses the connection.
     pub(crate) alone: bool,
-    /// How long leases last.
+    /// The time to live of leases.
     pub(crate) ttl_ms: u64,
 }

@@ -1,9 +1,8 @@
-//! NATS JetStream: a key of a bucket for each lock; every change names the revision it follows, and the
-//! revision of the change is the token. Waiters watch the key.
+//! NATS JetStream: a key of a bucket for each lock; every change names the revision that it follows, and the revision
+//! of the change is the token. Waiters watch the key.
 //!
-//! A lane remembers the revision it left its key at, so that a lock nobody else wants costs one
-//! operation to take. A bucket has no leases: what a holder leaves behind when it dies goes with the
-//! bucket's age.
+//! A lane remembers the last revision of its key, so that an uncontended lock takes one operation. A bucket has no
+//! leases: a dead holder's key disappears with the bucket's maximum age.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
 use futures_util::{FutureExt as _, StreamExt as _};
 
 use super::{Connection as Any, Terms};
-use crate::lane::{Error, Renewing, Step};
+use crate::lane::{Error, LaneFuture, Renewing};
 
 pub(crate) struct Connection {
     store: Store,
@@ -23,7 +22,7 @@ pub(crate) struct Connection {
 struct Lane {
     store: Store,
     key: String,
-    /// The last one known of the key; 0 if there is none.
+    /// The last known revision of the key; 0 if there is none.
     revision: u64,
     watch: Option<Watch>,
 }
@@ -33,8 +32,8 @@ const HELD: &[u8] = b"held";
 const FREE: &[u8] = b"free";
 
 pub(crate) async fn prepare(port: u16) -> Result<(), Error> {
-    // What the library makes of a bucket. It would ask for the account first, and does not understand
-    // what Debian's server says of it.
+    // What the library does to create a bucket. The library would first ask for the account, and does not understand
+    // the answer of Debian's server.
     let config = Config {
         name: format!("KV_{BUCKET}"),
         subjects: vec![format!("$KV.{BUCKET}.>")],
@@ -55,7 +54,7 @@ pub(crate) async fn prepare(port: u16) -> Result<(), Error> {
 async fn context(port: u16) -> Result<jetstream::Context, Error> {
     let client = async_nats::connect(format!("127.0.0.1:{port}")).await?;
     let mut context = jetstream::new(client);
-    // A thousand watches take longer than its 5 s to set up on a machine that is busy.
+    // On a busy machine, a thousand watches take longer to set up than its default of 5 s.
     context.set_timeout(Duration::from_secs(60));
     Ok(context)
 }
@@ -71,7 +70,7 @@ impl Connection {
 }
 
 impl Any for Connection {
-    fn lane<'a>(&'a self, lock: &'a str) -> Step<'a, Box<dyn Renewing>> {
+    fn lane<'a>(&'a self, lock: &'a str) -> LaneFuture<'a, Box<dyn Renewing>> {
         Box::pin(async move {
             let watch = match self.contended {
                 true => Some(self.store.watch_with_history(lock).await?),
@@ -89,7 +88,7 @@ impl Any for Connection {
 }
 
 impl Lane {
-    /// The new revision, or `None` if the key is not at the one known.
+    /// The new revision, or `None` if the key is not at the known one.
     async fn put(&mut self, value: &'static [u8]) -> Result<Option<u64>, Error> {
         match self
             .store
@@ -106,7 +105,7 @@ impl Lane {
     }
 }
 
-/// Waits until the key is free and nothing newer is known of it.
+/// Waits until the key is free and no newer revision is known.
 async fn free(watch: &mut Watch, after: u64) -> Result<u64, Error> {
     let mut found = None;
     loop {
@@ -122,7 +121,7 @@ async fn free(watch: &mut Watch, after: u64) -> Result<u64, Error> {
 }
 
 impl crate::lane::Lane for Lane {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         Box::pin(async move {
             loop {
                 if let Some(token) = self.put(HELD).await? {
@@ -134,14 +133,14 @@ impl crate::lane::Lane for Lane {
         })
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move { Ok(self.put(FREE).await?.map(drop).ok_or("not held")?) })
     }
 }
 
 impl Renewing for Lane {
-    /// The token stays; only the key's revision goes on.
-    fn renew(&mut self) -> Step<'_, ()> {
+    /// The token stays; only the key's revision advances.
+    fn renew(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move { Ok(self.put(HELD).await?.map(drop).ok_or("not held")?) })
     }
 }

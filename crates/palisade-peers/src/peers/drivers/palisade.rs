@@ -1,7 +1,7 @@
-//! Palisade: its own client, one plain session a connection, no guard.
+//! Palisade: its own client, one plain session per connection, no guard.
 //!
-//! A connection is one client, as in etcd and ZooKeeper; lanes that compete for a lock are one each, because a
-//! client does not compete with itself.
+//! A connection is one client, as in etcd and ZooKeeper; lanes that contend for a lock are one client each, because a
+//! client does not contend with itself.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use palisade_client::{Options, connect};
 use palisade_core::ClientId;
 
 use super::{Connection as Any, Terms};
-use crate::lane::{Adapter, Error, Renewing, Step, new_client};
+use crate::lane::{Adapter, Error, LaneFuture, Renewing, new_client};
 
 pub(crate) struct Connection {
     service: Arc<dyn LockService>,
@@ -34,7 +34,7 @@ impl Connection {
 }
 
 impl Any for Connection {
-    fn lane<'a>(&'a self, lock: &'a str) -> Step<'a, Box<dyn Renewing>> {
+    fn lane<'a>(&'a self, lock: &'a str) -> LaneFuture<'a, Box<dyn Renewing>> {
         Box::pin(async move {
             let client = match self.terms.contended {
                 true => new_client()?,

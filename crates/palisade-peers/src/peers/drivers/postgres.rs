@@ -1,7 +1,7 @@
 //! PostgreSQL: a row for each lock, which keeps the lock's own counter of tokens; `NOTIFY` for waiters.
 //!
-//! One counter for all locks would be a row that every grant waits for until the one before is on disk,
-//! and a sequence can be drawn from in another order than rows are locked. So the row stays.
+//! With one counter for all locks, every grant would wait until the previous one is on disk, and a sequence may be
+//! drawn from in another order than rows are locked. So each row keeps its own counter and is never deleted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Client, NoTls, Statement};
 
 use super::{Connection as Any, Terms};
-use crate::lane::{Error, Renewing, Step, random};
+use crate::lane::{Error, LaneFuture, Renewing, random};
 
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -19,7 +19,7 @@ pub(crate) struct Connection {
 
 struct Shared {
     client: Client,
-    ears: Option<Ears>,
+    notifications: Option<Notifications>,
     ttl: f64,
     take: Statement,
     renew: Statement,
@@ -31,10 +31,10 @@ struct Lane {
     lock: String,
     holder: i64,
     channel: String,
-    told: Option<Arc<Notify>>,
+    notify: Option<Arc<Notify>>,
 }
 
-/// Room in each page, so that an update stays in it and touches no index.
+/// With free space in each page, so that an update stays in it and touches no index.
 const TABLE: &str = "
     CREATE SCHEMA peers;
     CREATE TABLE peers.locks (lock text PRIMARY KEY, holder bigint NOT NULL, token bigint NOT NULL,
@@ -47,7 +47,7 @@ const TAKE: &str = "
         WHERE mine.expires <= clock_timestamp()
     RETURNING token";
 
-/// The same for a row that is there. Unlike the one above it writes nothing when it is refused.
+/// For an existing row. Unlike the statement above it writes nothing when it is refused.
 const TAKE_AGAIN: &str = "
     UPDATE peers.locks
     SET holder = $2, token = token + 1, expires = clock_timestamp() + $3 * interval '1 ms'
@@ -81,8 +81,8 @@ impl Connection {
     pub(crate) async fn open(url: &str, terms: Terms) -> Result<Connection, Error> {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
         tokio::spawn(connection);
-        let ears = match terms.contended {
-            true => Some(Ears::open(url).await?),
+        let notifications = match terms.contended {
+            true => Some(Notifications::open(url).await?),
             false => None,
         };
         let (take, give) = match terms.contended {
@@ -90,7 +90,7 @@ impl Connection {
             false => (TAKE, GIVE),
         };
         let shared = Shared {
-            ears,
+            notifications,
             ttl: terms.ttl_ms as f64,
             take: client.prepare(take).await?,
             renew: client.prepare(RENEW).await?,
@@ -104,13 +104,13 @@ impl Connection {
 }
 
 impl Any for Connection {
-    fn lane<'a>(&'a self, lock: &'a str) -> Step<'a, Box<dyn Renewing>> {
+    fn lane<'a>(&'a self, lock: &'a str) -> LaneFuture<'a, Box<dyn Renewing>> {
         Box::pin(async move {
             let channel = format!("peers_{}", lock.replace(['/', '-'], "_"));
-            let told = match &self.shared.ears {
-                Some(ears) => {
+            let notify = match &self.shared.notifications {
+                Some(notifications) => {
                     self.shared.client.execute(FIRST, &[&lock]).await?;
-                    Some(ears.hear(&channel).await?)
+                    Some(notifications.subscribe(&channel).await?)
                 }
                 None => None,
             };
@@ -119,7 +119,7 @@ impl Any for Connection {
                 lock: lock.to_owned(),
                 holder: i64::from_le_bytes(random()?[..8].try_into()?),
                 channel,
-                told,
+                notify,
             };
             Ok(Box::new(lane) as Box<dyn Renewing>)
         })
@@ -127,7 +127,7 @@ impl Any for Connection {
 }
 
 impl crate::lane::Lane for Lane {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         Box::pin(async move {
             let Shared {
                 client, take, ttl, ..
@@ -136,20 +136,20 @@ impl crate::lane::Lane for Lane {
                 let row = client
                     .query_opt(take, &[&self.lock, &self.holder, ttl])
                     .await?;
-                match (row, &self.told) {
+                match (row, &self.notify) {
                     (Some(row), _) => return Ok(row.try_get::<_, i64>(0)?.unsigned_abs()),
-                    (None, Some(told)) => told.notified().await,
+                    (None, Some(notify)) => notify.notified().await,
                     (None, None) => return Err("a lane's own lock is held".into()),
                 }
             }
         })
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             let Shared { client, give, .. } = &*self.shared;
             let (lock, holder) = (&self.lock, &self.holder);
-            one(match self.told {
+            one(match self.notify {
                 Some(_) => client.execute(give, &[lock, holder, &self.channel]).await?,
                 None => client.execute(give, &[lock, holder]).await?,
             })
@@ -158,7 +158,7 @@ impl crate::lane::Lane for Lane {
 }
 
 impl Renewing for Lane {
-    fn renew(&mut self) -> Step<'_, ()> {
+    fn renew(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             let Shared {
                 client, renew, ttl, ..
@@ -175,36 +175,39 @@ fn one(rows: u64) -> Result<(), Error> {
 }
 
 /// A connection that listens for many lanes.
-struct Ears {
+struct Notifications {
     client: Client,
-    wanting: Wanting,
+    subscribers: Subscribers,
 }
 
-/// For each channel who wants to hear.
-type Wanting = Arc<Mutex<HashMap<String, Vec<Arc<Notify>>>>>;
+/// For each channel, who is to be notified.
+type Subscribers = Arc<Mutex<HashMap<String, Vec<Arc<Notify>>>>>;
 
-impl Ears {
-    async fn open(url: &str) -> Result<Ears, Error> {
+impl Notifications {
+    async fn open(url: &str) -> Result<Notifications, Error> {
         let (client, mut connection) = tokio_postgres::connect(url, NoTls).await?;
-        let wanting = Wanting::default();
-        let told = Arc::clone(&wanting);
+        let subscribers = Subscribers::default();
+        let shared = Arc::clone(&subscribers);
         tokio::spawn(async move {
             let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
             while let Some(Ok(message)) = messages.next().await {
-                if let AsyncMessage::Notification(heard) = message {
-                    let wanting = told.lock().unwrap_or_else(PoisonError::into_inner);
-                    for notify in wanting.get(heard.channel()).into_iter().flatten() {
+                if let AsyncMessage::Notification(received) = message {
+                    let subscribers = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                    for notify in subscribers.get(received.channel()).into_iter().flatten() {
                         notify.notify_one();
                     }
                 }
             }
         });
-        Ok(Ears { client, wanting })
+        Ok(Notifications {
+            client,
+            subscribers,
+        })
     }
 
-    async fn hear(&self, channel: &str) -> Result<Arc<Notify>, Error> {
+    async fn subscribe(&self, channel: &str) -> Result<Arc<Notify>, Error> {
         let notify = Arc::new(Notify::new());
-        self.wanting
+        self.subscribers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .entry(channel.to_owned())

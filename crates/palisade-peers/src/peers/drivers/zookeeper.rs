@@ -1,24 +1,24 @@
-//! ZooKeeper: an ephemeral node is the lock, the transaction that made it is the token. With waiters:
-//! the queue of sequential nodes.
+//! ZooKeeper: an ephemeral node is the lock, the transaction that created it is the token. With waiters: the queue of
+//! sequential nodes.
 
 use zookeeper_client::{Acls, Client, CreateMode, Error as Refused};
 
 use super::{Connection as Any, Terms};
 use crate::bare;
-use crate::lane::{Error, Renewing, Step};
+use crate::lane::{Error, LaneFuture, Renewing};
 
 pub(crate) struct Connection {
     client: Client,
     contended: bool,
 }
 
-/// A lock that nobody else wants.
+/// A lock without contention.
 struct Own {
     client: Client,
     path: String,
 }
 
-/// A place in the queue.
+/// A position in the queue.
 struct Queued(bare::zookeeper::Lane);
 
 impl Connection {
@@ -41,7 +41,7 @@ impl Connection {
 }
 
 impl Any for Connection {
-    fn lane<'a>(&'a self, lock: &'a str) -> Step<'a, Box<dyn Renewing>> {
+    fn lane<'a>(&'a self, lock: &'a str) -> LaneFuture<'a, Box<dyn Renewing>> {
         Box::pin(async move {
             let client = self.client.clone();
             if self.contended {
@@ -55,7 +55,7 @@ impl Any for Connection {
 }
 
 impl crate::lane::Lane for Own {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         Box::pin(async move {
             let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
             let (stat, _) = self.client.create(&self.path, b"", &ephemeral).await?;
@@ -63,29 +63,29 @@ impl crate::lane::Lane for Own {
         })
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move { Ok(self.client.delete(&self.path, None).await?) })
     }
 }
 
 impl Renewing for Own {
-    fn renew(&mut self) -> Step<'_, ()> {
+    fn renew(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async { Err(SESSIONS.into()) })
     }
 }
 
 impl crate::lane::Lane for Queued {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         crate::lane::Lane::acquire(&mut self.0)
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         crate::lane::Lane::release(&mut self.0)
     }
 }
 
 impl Renewing for Queued {
-    fn renew(&mut self) -> Step<'_, ()> {
+    fn renew(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async { Err(SESSIONS.into()) })
     }
 }

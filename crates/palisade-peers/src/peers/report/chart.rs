@@ -15,7 +15,7 @@ const COLUMN: f64 = 490.0;
 
 /// One self-contained SVG.
 pub(super) fn draw(report: &Report) -> String {
-    drawing(report).to_svg(&sheet(&[], ""), "Palisade beside other systems")
+    drawing(report).to_svg(&sheet(&[], ""), "Palisade compared with other systems")
 }
 
 fn drawing(report: &Report) -> Canvas {
@@ -55,8 +55,8 @@ fn figure(workload: &Workload, row: &Row) -> Spread {
 fn panel(workload: &Workload, rows: &[&Row]) -> Panel {
     let spreads: Vec<Spread> = rows.iter().map(|row| figure(workload, row)).collect();
     let unit = match workload.is_about_time() {
-        true => "median µs, shorter is better; line: least to most",
-        false => "per second, longer is better; line: least to most",
+        true => "median µs, shorter is better; line: min to max",
+        false => "per second, longer is better; line: min to max",
     };
     let bars = rows.iter().zip(&spreads).map(|(row, spread)| Bar {
         name: row.profile.name.to_owned(),
@@ -78,8 +78,8 @@ fn panel(workload: &Workload, rows: &[&Row]) -> Panel {
     }
 }
 
-/// What the whole width stands for. A time that is so much longer than the middle one does not count: its bar is
-/// drawn broken, so that a system that cannot keep up does not hide the others.
+/// The value at the full width. A time much longer than the median is ignored and its bar is drawn broken, so that a
+/// system that cannot keep up does not hide the others.
 fn full(spreads: &[Spread], is_about_time: bool) -> f64 {
     const OUTLIER: f64 = 12.0;
     let limit = match is_about_time {
@@ -100,7 +100,7 @@ mod tests {
     use crate::peers::system;
 
     #[test]
-    fn one_that_cannot_keep_up_does_not_hide_the_others_and_a_fast_one_is_drawn_whole() {
+    fn an_outlier_does_not_hide_the_others_and_a_fast_system_is_drawn_whole() {
         let spread = |median, most| Spread {
             least: median,
             median,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn no_texts_overlap_where_every_system_is_in_every_panel_and_one_cannot_keep_up() {
+    fn no_texts_overlap_with_all_systems_in_all_panels_and_an_outlier() {
         let all: (&'static [Workload], &'static [system::Profile]) = (&workload::ALL, &system::ALL);
         let mut rows = Vec::new();
         for workload in all.0 {

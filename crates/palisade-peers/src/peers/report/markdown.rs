@@ -7,7 +7,7 @@ use crate::peers::system;
 use crate::peers::workload::{self, Workload};
 
 pub(super) fn write(report: &Report) -> String {
-    let mut page = String::from("# Palisade beside other systems\n\n");
+    let mut page = String::from("# Palisade compared with other systems\n\n");
     let _ = writeln!(page, "{}.\n", report.machine);
     let _ = writeln!(page, "`{}`\n", report.command);
     let [before, after] = &report.load;
@@ -15,10 +15,10 @@ pub(super) fn write(report: &Report) -> String {
     let _ = writeln!(
         page,
         "All systems and the load ran on this machine, in one run, on one disk; each round measured \
-         everything once, in shuffled order, and each measurement began when the machine was at rest \
+         everything once, in shuffled order, and each measurement began when the machine was idle \
          ({restless} could not wait that long). Load average before: {before}, after: {after}. Every \
-         token was compared with the one granted before it on its lock. Shown are medians over the \
-         rounds, with the least and the most in brackets. `×` is Palisade's figure divided by this \
+         token was compared with the previous one of its lock. Figures are medians over the \
+         rounds, with minimum and maximum in brackets. `×` is Palisade's figure divided by this \
          one's: above 1 is good in rates, below 1 in times and processor time.\n"
     );
     systems(&mut page);
@@ -28,7 +28,7 @@ pub(super) fn write(report: &Report) -> String {
     held(&mut page, report);
     let failures = report.failures();
     if !failures.is_empty() {
-        page.push_str("## What failed\n\n");
+        page.push_str("## Failures\n\n");
         for failure in failures {
             let _ = writeln!(page, "- {failure}");
         }
@@ -38,7 +38,7 @@ pub(super) fn write(report: &Report) -> String {
 
 fn systems(page: &mut String) {
     page.push_str(
-        "| system | version | what an acknowledgement is worth | token | leases |\n|---|---|---|---|---|\n",
+        "| system | version | durability of an acknowledgement | token | leases |\n|---|---|---|---|---|\n",
     );
     for profile in &system::ALL {
         let _ = writeln!(
@@ -111,7 +111,7 @@ fn brackets(spread: Spread) -> String {
     format!("{} ({}–{})", short(median), short(least), short(most))
 }
 
-/// With as many digits as say something.
+/// With a sensible number of digits.
 pub(super) fn short(figure: f64) -> String {
     match figure {
         figure if figure >= 100.0 => grouped(figure.round()),
@@ -138,14 +138,14 @@ fn held(page: &mut String, report: &Report) {
     };
     let _ = writeln!(page, "## {} held locks\n", grouped(*locks as f64));
     page.push_str(
-        "One system after the other, each with the machine for itself. Memory is the server's \
-         proportional set, beyond the bytes of the name, once it is at rest, and the most it took until then. \
-         Pairs beside 1,000 held locks are another server's, in turns; the ratio is the median of the turns. \
-         Renewing: every lease once in 10 s, as a time to live of 30 s needs, first alone, then while \
-         64 clients take and give other locks; where one lease carries all locks of a client there is \
-         nothing to renew for each. Then it is killed and started again twice: right after that work, and when \
-         it is at rest.\n\n\
-         | system | acquired per second | bytes a lock | at most | pairs/s with 1,000 held | with all | ratio | idle cores | \
+        "One system after the other, each with the machine to itself. Memory is the server's \
+         proportional set, beyond the bytes of the name, once it is idle, and its peak before that. \
+         Pairs with 1,000 held locks are measured on another server, alternately; the ratio is the median of the turns. \
+         Renewals: every lease once in 10 s, as a time to live of 30 s needs, first without other load, then while \
+         64 clients acquire and release other locks; if one lease carries all locks of a client, there is \
+         nothing to renew for each lock. Then the server is killed and restarted twice: right after that load, and when \
+         it is idle.\n\n\
+         | system | acquired per second |  at most | at most | pairs/s with 1,000 held | with all | ratio | idle cores | \
          renewals/s | cores | pairs/s meanwhile | cores meanwhile | SIGKILL at work: start to first grant | at rest | next token |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );

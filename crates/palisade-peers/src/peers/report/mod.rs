@@ -1,4 +1,4 @@
-//! What a run says: Markdown for people, JSON for programs, a picture.
+//! The results of a run: Markdown for people, JSON for programs, a picture.
 
 mod chart;
 mod markdown;
@@ -14,14 +14,14 @@ use super::workload::Workload;
 use crate::lane::Error;
 use crate::measure::median;
 
-/// All that was measured.
+/// All measurements.
 pub(crate) struct Report {
     pub(crate) machine: String,
-    /// How the run was made, as one would type it.
+    /// The command of the run, as typed.
     pub(crate) command: String,
     /// The load of the machine before the first measurement and after the last.
     pub(crate) load: [String; 2],
-    /// Measurements before which the machine did not come to rest.
+    /// How many measurements began although the machine was not idle.
     pub(crate) restless: u32,
     pub(crate) rows: Vec<Row>,
     pub(crate) held: Vec<(&'static Profile, usize, Result<Held, String>)>,
@@ -31,14 +31,14 @@ pub(crate) struct Report {
 pub(crate) struct Row {
     pub(crate) workload: &'static Workload,
     pub(crate) profile: &'static Profile,
-    /// One for each round.
+    /// One sample per round.
     pub(crate) samples: Vec<Sample>,
-    /// Syncs for each operation, where they could be counted.
+    /// Syncs per operation, if they could be counted.
     pub(crate) syncs: Result<f64, String>,
     pub(crate) failed: Option<String>,
 }
 
-/// What a sample says in one column.
+/// The value of a sample in one column.
 type Figure = fn(&Sample) -> f64;
 
 /// A figure over all rounds.
@@ -105,7 +105,7 @@ impl Report {
         if self.rows.iter().any(|row| !row.samples.is_empty()) {
             std::fs::write(picture, chart::draw(self))?;
         } else if picture.exists() {
-            // That of another run.
+            // The picture of an earlier run.
             std::fs::remove_file(picture)?;
         }
         Ok(())

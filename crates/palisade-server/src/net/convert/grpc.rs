@@ -1,4 +1,4 @@
-//! The gRPC types.
+//! Conversions of the gRPC types.
 
 use palisade_core::{
     Change, Ending, Event, GrantRef, LeaseKey, LockView, Outcome, RequestId, Token, Wish,
@@ -83,7 +83,7 @@ fn grant(lock: &str, key: &[u8], token: u64) -> Result<GrantRef, Refusal> {
     })
 }
 
-/// In the messages an empty field stands for "not given".
+/// In the messages an empty field means "not given".
 fn given<T>(
     bytes: &[u8],
     read: impl Fn(&[u8]) -> Result<T, Refusal>,
@@ -95,7 +95,7 @@ fn given<T>(
     }
 }
 
-/// In the messages 0 stands for "not given".
+/// In the messages 0 means "not given".
 fn number<T>(number: u64, read: impl Fn(u64) -> Result<T, Refusal>) -> Result<Option<T>, Refusal> {
     if number == 0 {
         Ok(None)
@@ -162,7 +162,7 @@ fn say(outcome: Outcome) -> Say {
             valid_for_ms: renewed.valid_for.as_millis(),
         }),
         Outcome::Released { token } => released(token),
-        // What was taken is over: told as an ending, which a repeat gets too.
+        // The revoked grant is over: reported as an ending, which a repeat gets too.
         Outcome::Revoked { token } => self::ended(token, Ending::Revoked),
         Outcome::Ended { token, how } => self::ended(token, how),
         Outcome::Done => Say::Done(v1::Done {}),
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_out_of_range_are_refused_and_zero_means_none_where_it_may() {
+    fn tokens_out_of_range_are_refused_and_zero_means_none_where_allowed() {
         let renewal = |fencing_token| v1::RenewRequest {
             lock: "x".into(),
             lock_token: vec![0; 16],
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_told_in_full() {
+    fn a_grant_reply_has_all_fields() {
         let granted = palisade_core::Granted {
             token: Token::new(34).unwrap(),
             lease: palisade_core::LeaseId(Token::new(30).unwrap()),
@@ -383,7 +383,7 @@ mod tests {
             acquired_at: WallTime(77),
         };
         let reply = reply(5, Answer::Outcome(Outcome::Granted(granted)), &identity());
-        let told = v1::Granted {
+        let granted = v1::Granted {
             fencing_token: 34,
             lock_token: vec![9; 16],
             lease_id: 30,
@@ -396,7 +396,7 @@ mod tests {
             reply,
             v1::Reply {
                 id: 5,
-                outcome: Some(Say::Granted(told))
+                outcome: Some(Say::Granted(granted))
             }
         );
     }

@@ -1,4 +1,4 @@
-//! The JSON types.
+//! Conversions of the JSON types.
 
 use palisade_core::{
     Change, Ending, Event, GrantRef, Granted, Holder, LeaseKey, LockName, LockView, Renewed,
@@ -69,7 +69,7 @@ fn lock_token(hex: &str) -> Result<LeaseKey, Refusal> {
     LeaseKey::from_hex(hex).map_err(|invalid| Refusal::invalid(invalid.to_string()))
 }
 
-/// 32 hexadecimal digits, or the same with the hyphens of a UUID.
+/// 32 hexadecimal digits, with or without the hyphens of a UUID.
 pub(in crate::net) fn request_id(text: &str) -> Result<RequestId, Refusal> {
     let hyphens = [8, 13, 18, 23];
     let is_uuid = text.len() == 36 && hyphens.iter().all(|&at| text.as_bytes()[at] == b'-');
@@ -83,7 +83,7 @@ pub(in crate::net) fn request_id(text: &str) -> Result<RequestId, Refusal> {
     })
 }
 
-/// A listing's position, which callers hand back unread.
+/// A listing's position; callers return it without reading it.
 pub(in crate::net) fn cursor(text: &str) -> Result<u64, Refusal> {
     text.strip_prefix(CURSOR)
         .filter(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
@@ -95,7 +95,7 @@ fn next_cursor(position: u64) -> String {
     format!("{CURSOR}{position:016x}")
 }
 
-/// Says which kind of cursor it is, so that another kind can follow one day.
+/// The kind of cursor, so that another kind can follow one day.
 const CURSOR: &str = "a";
 
 pub(in crate::net) fn granted(
@@ -213,7 +213,7 @@ fn wall_time(wall: WallTime) -> String {
     let instant = i64::try_from(wall.0)
         .ok()
         .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-    // A clock set beyond the year 9999 cannot be printed; nothing is decided by it.
+    // A time beyond the year 9999 cannot be printed; no decision depends on it.
     format!("{:.3}", instant.unwrap_or(jiff::Timestamp::MAX))
 }
 
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn cursors_come_back_as_they_were_given() {
+    fn cursors_survive_a_round_trip() {
         for position in [0, 1, u64::MAX] {
             assert_eq!(cursor(&next_cursor(position)), Ok(position));
         }
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_has_a_duration_of_its_own_or_is_named() {
+    fn a_request_has_a_duration_or_names_a_lease() {
         let lock = LockName::new("x").unwrap();
         assert!(acquire(lock.clone(), &body()).is_ok());
         let none = wire::AcquireBody {

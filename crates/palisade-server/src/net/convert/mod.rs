@@ -1,5 +1,5 @@
-//! Between the wire and the pipeline. Total: every input becomes a request or a [`Refusal`], every
-//! answer a reply or a [`Refusal`].
+//! Conversions between the wire and the pipeline. Total: every input becomes a request or a [`Refusal`], and every
+//! answer becomes a reply or a [`Refusal`].
 
 pub(super) mod grpc;
 pub(super) mod json;
@@ -12,16 +12,16 @@ use palisade_proto::{Code, json as wire};
 
 use crate::pipeline::{Answer, Failure};
 
-/// Why the caller does not get what it asked for.
+/// Why the caller does not get what it requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) code: Code,
     pub(super) message: String,
     /// For `held`: who has the lock.
     pub(super) holder: Option<Holder>,
-    /// For `stale`: the token the lock is held with.
+    /// For `stale`: the token with which the lock is held.
     pub(super) highest: Option<Token>,
-    /// For a grant that is over: the token it had.
+    /// For a grant that is over: its token.
     pub(super) token: Option<Token>,
 }
 
@@ -40,15 +40,15 @@ impl Refusal {
         Refusal::new(Code::Invalid, message)
     }
 
-    /// Input that the field named refuses.
+    /// An invalid value of the named field.
     fn field(name: &str, invalid: &Invalid) -> Refusal {
         Refusal::invalid(format!("{name}: {invalid}"))
     }
 
-    /// When asking again makes sense, where that is known.
+    /// After how long a retry makes sense, if known.
     pub(super) fn retry_after_ms(&self) -> Option<u64> {
         match self.code {
-            // At least one: with 0 a client would spin.
+            // At least one: with 0 a client would retry in a busy loop.
             Code::Held => self
                 .holder
                 .as_ref()
@@ -59,7 +59,7 @@ impl Refusal {
     }
 }
 
-/// What an answer that is not the one hoped for says to its caller.
+/// The refusal for an answer other than the requested one.
 pub(super) fn refusal(answer: Answer) -> Refusal {
     match answer {
         Answer::Outcome(outcome) => denial(outcome),
@@ -76,30 +76,30 @@ fn denial(outcome: Outcome) -> Refusal {
         Outcome::Ended { token, how } => ended(token, how),
         Outcome::NotHeld => Refusal::new(
             Code::NotHeld,
-            "this lock_token does not hold this lock: it is unknown, for another lock, or its grant is over",
+            "this lock_token does not hold this lock: it is unknown, belongs to another lock, or its grant is over",
         ),
         Outcome::Stale { highest } => Refusal {
             highest: Some(highest),
             ..Refusal::new(
                 Code::Stale,
-                format!("the lock is held with fencing token {highest}, not with the one given"),
+                format!("the lock is held with fencing token {highest}, not with the given one"),
             )
         },
         Outcome::QueueFull(bound) => Refusal::new(Code::QueueFull, queue_full(bound)),
         Outcome::Abandoned => Refusal::new(
             Code::Abandoned,
-            "this request_id was given up before: choose a new one",
+            "this request_id was abandoned: choose a new one",
         ),
         Outcome::TokensExhausted => Refusal::new(
             Code::TokensExhausted,
             format!(
-                "the last fencing token, {}, is out: nothing is granted any more",
+                "the last fencing token, {}, was issued: no more locks can be granted",
                 Token::MAX
             ),
         ),
         Outcome::TooManyLocks { max } => Refusal::new(
             Code::TooManyLocks,
-            format!("the authority holds {max} locks, as many as its settings allow"),
+            format!("the authority has {max} locks, the most that its settings allow"),
         ),
         Outcome::Invalid(invalid) => Refusal::invalid(invalid.to_string()),
         Outcome::Granted(_)
@@ -128,7 +128,7 @@ fn ended(token: Token, how: Ending) -> Refusal {
     let (code, what) = match how {
         Ending::Released => (Code::NotHeld, "was released"),
         Ending::Expired => (Code::Expired, "has expired"),
-        Ending::Revoked => (Code::Revoked, "was taken away by an operator"),
+        Ending::Revoked => (Code::Revoked, "was revoked by an operator"),
         Ending::Superseded => (
             Code::Superseded,
             "was superseded by a later one of the same client",
@@ -144,19 +144,19 @@ fn ended(token: Token, how: Ending) -> Refusal {
 fn queue_full(bound: QueueBound) -> String {
     match bound {
         QueueBound::Lock { max } => {
-            format!("{max} requests wait for this lock, as many as may wait")
+            format!("{max} requests wait for this lock, which is the limit")
         }
         QueueBound::Client { max } => {
-            format!("{max} requests of this client wait, as many as may wait")
+            format!("{max} requests of this client wait, which is the limit")
         }
     }
 }
 
-/// The pipeline answered another question than the one asked: a defect, told to the caller as such.
+/// The pipeline answered a different question: a defect, reported to the caller as such.
 fn mismatch() -> Refusal {
     Refusal::new(
         Code::Internal,
-        "the authority gave an answer that does not fit the question",
+        "the authority gave an answer that does not fit the request",
     )
 }
 
@@ -190,7 +190,7 @@ fn under(lease: Option<LeaseKey>, ttl: Option<Ttl>) -> Result<Under<()>, Refusal
     }
 }
 
-/// No wait is a try.
+/// A wait of zero is a try.
 fn wait(millis: u64) -> Result<Option<Span>, Refusal> {
     if millis > limits::MAX_WAIT.as_millis() {
         return Err(Refusal::field(
@@ -223,7 +223,7 @@ fn short(what: &'static str, text: &str, max: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The start of names to list or watch; empty means all.
+/// The start of the names to list or watch; empty means all.
 pub(super) fn prefix(text: &str) -> Result<Box<str>, Refusal> {
     if !text.is_empty() {
         lock_name("prefix", text)?;
@@ -231,7 +231,7 @@ pub(super) fn prefix(text: &str) -> Result<Box<str>, Refusal> {
     Ok(text.into())
 }
 
-/// How many locks a page may have.
+/// How many locks a page may contain.
 pub(super) fn page_limit(asked: Option<u64>) -> Result<usize, Refusal> {
     let (most, default) = wire::LIST_LIMIT;
     match asked.map(usize::try_from) {
@@ -243,7 +243,7 @@ pub(super) fn page_limit(asked: Option<u64>) -> Result<usize, Refusal> {
     }
 }
 
-/// The protocol crate states the ranges for its readers; they are the core's.
+/// The protocol crate documents the ranges for its readers; they must be the core's.
 const _: () = {
     assert!(*wire::LEASE_DURATION_MS.start() == Ttl::MIN.as_millis() as u64);
     assert!(*wire::LEASE_DURATION_MS.end() == Ttl::MAX.as_millis() as u64);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_of_nothing_is_a_try() {
+    fn a_wait_of_zero_is_a_try() {
         assert_eq!(wait(0), Ok(None));
         assert_eq!(wait(86_400_000), Ok(Some(limits::MAX_WAIT)));
     }

@@ -1,4 +1,4 @@
-//! What comes in: names in paths, query parameters and JSON bodies, with every refusal as JSON.
+//! Input: names in paths, query parameters and JSON bodies; every refusal is JSON.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::net::app::App;
 use crate::net::convert::{self, Refusal};
 use crate::shell;
 
-/// The lock that the path names; percent-encoded, so any name can be written.
+/// The lock in the path; percent-encoded, so any name can be written.
 pub(super) struct Lock(pub(super) LockName);
 
 impl FromRequestParts<Arc<App>> for Lock {
@@ -28,7 +28,7 @@ impl FromRequestParts<Arc<App>> for Lock {
     }
 }
 
-/// The request that the path names.
+/// The request id in the path.
 pub(super) struct Named(pub(super) RequestId);
 
 impl FromRequestParts<Arc<App>> for Named {
@@ -40,26 +40,25 @@ impl FromRequestParts<Arc<App>> for Named {
     }
 }
 
-/// The one part of the path that varies, decoded.
+/// The variable part of the path, decoded.
 async fn segment(parts: &mut Parts, app: &Arc<App>, name: &str) -> Result<String, Refusal> {
     let escapes = well_escaped(name, parts.uri.path());
     let params = RawPathParams::from_request_parts(parts, app).await;
     escapes?;
-    // What is no UTF-8 is no name either.
-    let params =
-        params.map_err(|_| Refusal::invalid(format!("{name}: it is not printable ASCII")))?;
+    // Text that is not UTF-8 is not a name either.
+    let params = params.map_err(|_| Refusal::invalid(format!("{name} is not printable ASCII")))?;
     let value = params.iter().next().map_or("", |(_, value)| value);
     Ok(value.to_owned())
 }
 
-/// Decoders leave an escape that is none as it stands, so two spellings would be one name.
+/// Decoders keep an invalid escape unchanged, so two spellings would mean one name.
 fn well_escaped(what: &str, encoded: &str) -> Result<(), Refusal> {
     for (at, _) in encoded.match_indices('%') {
         let digits = encoded.as_bytes().get(at + 1..at + 3);
         if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
             let shown: String = encoded[at..].chars().take(3).collect();
             return Err(Refusal::invalid(format!(
-                "{what}: {shown:?} is no percent-encoding; a % is written %25"
+                "{what}: {shown:?} is not a percent-encoded byte; write a % as %25"
             )));
         }
     }
@@ -89,14 +88,14 @@ fn source(error: &dyn std::error::Error) -> String {
     }
     let message = innermost.to_string();
     message
-        .replace("there are no fields", "this path takes none")
+        .replace("there are no fields", "this path takes no parameters")
         .replacen("field", "parameter", 1)
 }
 
-/// An integer among the parameters.
+/// An integer query parameter.
 pub(super) fn integer(name: &str, text: Option<&str>) -> Result<Option<u64>, Refusal> {
     let Some(text) = text else { return Ok(None) };
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     let digits = text
         .bytes()
         .all(|byte| byte.is_ascii_digit())
@@ -109,7 +108,7 @@ pub(super) fn integer(name: &str, text: Option<&str>) -> Result<Option<u64>, Ref
     }
 }
 
-/// A JSON body: an object. Where nothing has to be said it may be left out.
+/// A JSON object as the body. An empty body is allowed where every field is optional.
 pub(super) struct Input<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for Input<T> {
@@ -123,12 +122,12 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Input<T> {
         let said: &[u8] = if body.is_empty() { b"{}" } else { &body };
         serde_json::from_slice(said)
             .map(|Object(input)| Input(input))
-            .map_err(|error| Refusal::invalid(complaint(&error, &body)).into())
+            .map_err(|error| Refusal::invalid(describe_error(&error, &body)).into())
     }
 }
 
-/// What is wrong with a body, for a person.
-fn complaint(error: &serde_json::Error, body: &[u8]) -> String {
+/// What is wrong with a body, for people.
+fn describe_error(error: &serde_json::Error, body: &[u8]) -> String {
     if body.is_empty() {
         return "the body is empty; a JSON object is needed".to_owned();
     }
@@ -139,11 +138,10 @@ fn complaint(error: &serde_json::Error, body: &[u8]) -> String {
     }
 }
 
-/// JSON may come undeclared, and as the form type that `curl -d` sends by itself.
+/// JSON may come without a content type, and with the form type that `curl -d` sends by default.
 ///
-/// From a web page it may not: a browser sends forms anywhere without asking, so a foreign page could
-/// take or break locks through a visitor's browser. For `application/json` it asks first, and is
-/// told no.
+/// From a web page it may not: browsers send forms anywhere without asking, so another site's page could take or break
+/// locks through a visitor's browser. For `application/json` a browser asks first, and the answer is no.
 fn declared_as_json(headers: &HeaderMap) -> Result<(), Refusal> {
     let declared = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
     let essence = declared

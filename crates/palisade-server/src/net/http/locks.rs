@@ -19,7 +19,7 @@ use crate::net::app::App;
 use crate::net::convert::{self, Refusal, json, refusal};
 use crate::pipeline::{Answer, Request};
 
-/// Which lock.
+/// The lock in the path.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
 #[allow(dead_code, reason = "read by the derive; never built")]
@@ -29,10 +29,10 @@ struct LockPath {
     resource_id: String,
 }
 
-/// Ask for a lock
+/// Request a lock
 ///
-/// Grants it at once, or waits in its queue for up to `wait_ms`. When the connection of a waiting
-/// request is closed, the request leaves the queue.
+/// Grants it at once, or waits in its queue for up to `wait_ms`. If the connection of a waiting request is closed, the
+/// request leaves the queue.
 #[utoipa::path(
     post,
     path = "/v1/locks/{resource_id}/acquire",
@@ -40,8 +40,8 @@ struct LockPath {
     params(LockPath),
     request_body = AcquireBody,
     responses(
-        (status = 200, description = "The lock is yours.", body = AcquireReply),
-        (status = 409, description = "`held`: somebody else has it. `abandoned`: this request was given up.", body = DeniedReply),
+        (status = 200, description = "The lock is granted.", body = AcquireReply),
+        (status = 409, description = "`held`: another client holds it. `abandoned`: this request was abandoned.", body = DeniedReply),
         (status = 410, description = "`expired`, `revoked`, `superseded`: the grant of this request, or its lease, is over.", body = DeniedReply),
         (status = 429, description = "`queue_full`, `too_many_locks`", body = DeniedReply),
         (status = 507, description = "`tokens_exhausted`", body = DeniedReply),
@@ -61,9 +61,9 @@ pub(super) async fn acquire(
     }
 }
 
-/// Extend a lease
+/// Renew a lease
 ///
-/// Every grant under the lease lives on; the fencing token stays.
+/// Every grant under the lease is extended; their fencing tokens stay the same.
 #[utoipa::path(
     post,
     path = "/v1/locks/{resource_id}/renew",
@@ -71,7 +71,7 @@ pub(super) async fn acquire(
     params(LockPath),
     request_body = RenewBody,
     responses(
-        (status = 200, description = "The lease lasts its full time again.", body = RenewReply),
+        (status = 200, description = "The lease has its full time again.", body = RenewReply),
         (status = 409, description = "`not_held`", body = ErrorReply),
         (status = 410, description = "`expired`, `revoked`, `superseded`", body = ErrorReply),
         (status = 412, description = "`stale`", body = ErrorReply),
@@ -89,9 +89,9 @@ pub(super) async fn renew(
     }
 }
 
-/// Give a lock up
+/// Release a lock
 ///
-/// The next in its queue gets it. Releasing again is answered 200 with `already_released`.
+/// The next request in its queue gets it. A repeated release gets 200 with `already_released`.
 #[utoipa::path(
     post,
     path = "/v1/locks/{resource_id}/release",
@@ -99,7 +99,7 @@ pub(super) async fn renew(
     params(LockPath),
     request_body = ReleaseBody,
     responses(
-        (status = 200, description = "It is given up.", body = ReleaseReply),
+        (status = 200, description = "The lock is released.", body = ReleaseReply),
         (status = 409, description = "`not_held`", body = ErrorReply),
         (status = 410, description = "`expired`, `revoked`, `superseded`", body = ErrorReply),
         (status = 412, description = "`stale`", body = ErrorReply),
@@ -127,11 +127,11 @@ pub(super) async fn release(
     }))
 }
 
-/// Give a request up
+/// Abandon a request
 ///
-/// For a caller that does not know what became of its acquire. If the request waits it leaves the queue;
-/// if it was granted the lock is released; if it arrives later it is refused as `abandoned`. It can be
-/// repeated, and the body may be left out.
+/// For a caller that does not know the outcome of its acquire. If the request is waiting, it leaves the queue; if it
+/// was granted, the lock is released; if it arrives later, it is refused as `abandoned`. The call may be repeated, and
+/// the body may be omitted.
 #[utoipa::path(
     post,
     path = "/v1/requests/{request_id}/abandon",
@@ -143,7 +143,7 @@ pub(super) async fn release(
         description = "The `request_id` of the acquire."
     )),
     responses(
-        (status = 200, description = "Nothing of it is left.", body = AbandonReply),
+        (status = 200, description = "The request is gone.", body = AbandonReply),
         Refusals,
     )
 )]
@@ -161,10 +161,10 @@ pub(super) async fn abandon(
     }
 }
 
-/// Take a lock away from its holder
+/// Revoke a lock
 ///
-/// An operator's call. Only the fence at the resource keeps the old holder from writing: the next
-/// token is what shuts it out.
+/// For operators. Only the fence at the resource can stop the old holder from writing: it rejects the old token once it
+/// has seen the next one.
 #[utoipa::path(
     post,
     path = "/v1/locks/{resource_id}/break",
@@ -172,8 +172,8 @@ pub(super) async fn abandon(
     params(LockPath),
     request_body = BreakBody,
     responses(
-        (status = 200, description = "It is taken away.", body = BreakReply),
-        (status = 409, description = "`not_held`: nobody has it, perhaps because it is broken already.", body = ErrorReply),
+        (status = 200, description = "The lock is revoked.", body = BreakReply),
+        (status = 409, description = "`not_held`: nobody holds it, perhaps because it was already revoked.", body = ErrorReply),
         (status = 412, description = "`stale`: it is held with another token", body = ErrorReply),
         Refusals,
     )
@@ -189,7 +189,7 @@ pub(super) async fn revoke(
             revoked: true,
             fencing_token: token.get(),
         })),
-        // The general message speaks of a lock_token, which an operator does not have.
+        // The general message mentions a lock_token, which an operator does not have.
         Answer::Outcome(Outcome::NotHeld) => {
             Err(Refusal::new(Code::NotHeld, "nobody holds this lock").into())
         }
@@ -197,16 +197,16 @@ pub(super) async fn revoke(
     }
 }
 
-/// Who holds a lock
+/// Show a lock
 ///
-/// A lock that nobody ever asked for is free, like any other free one.
+/// A lock that nobody ever requested is free, like any other free lock.
 #[utoipa::path(
     get,
     path = "/v1/locks/{resource_id}",
     tag = "locks",
     params(LockPath),
     responses(
-        (status = 200, description = "What is known of it.", body = LockReply),
+        (status = 200, description = "The lock's state.", body = LockReply),
         Refusals,
     )
 )]
@@ -226,17 +226,17 @@ pub(super) struct Listing {
     cursor: Option<String>,
 }
 
-/// The locks that are held
+/// List the locks that are held
 ///
-/// In pages; locks granted or released between two pages may be missed or listed.
+/// In pages; locks that are granted or released between two pages may be missing or listed.
 #[utoipa::path(
     get,
     path = "/v1/locks",
     tag = "locks",
     params(
-        ("prefix" = Option<String>, Query, max_length = 255, pattern = "^[ -~]*$", description = "Only locks whose names start so."),
-        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "At most this many on the page; 100 if left out."),
-        ("cursor" = Option<String>, Query, pattern = "^a[0-9a-fA-F]{16}$", description = "The `next_cursor` of the page before."),
+        ("prefix" = Option<String>, Query, max_length = 255, pattern = "^[ -~]*$", description = "Only locks whose names start with this."),
+        ("limit" = Option<u64>, Query, minimum = 1, maximum = 1000, description = "The most locks on the page; 100 by default."),
+        ("cursor" = Option<String>, Query, pattern = "^a[0-9a-fA-F]{16}$", description = "The `next_cursor` of the previous page."),
     ),
     responses(
         (status = 200, description = "One page.", body = ListReply),
@@ -256,7 +256,7 @@ pub(super) async fn list(
         .transpose()?
         .or(Some(0));
     let mut found = Vec::new();
-    // The pipeline looks at a bounded piece at a time, so that a rare prefix delays nobody else.
+    // The pipeline examines a bounded piece at a time, so that a rare prefix delays nobody else.
     while let Some(cursor) = next
         && found.len() < limit
     {

@@ -24,7 +24,7 @@ use super::listings;
 use input::Params;
 use reply::Problem;
 
-/// Every path, and JSON answers for those that are not there.
+/// The routes, and JSON answers for all other paths.
 pub(super) fn routes(app: &Arc<App>) -> Router {
     let listing = Router::new().route("/v1/locks", get(locks::list));
     let without_parameters = Router::new()
@@ -51,7 +51,7 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .with_state(Arc::clone(app))
 }
 
-/// A refusal from outside the handlers, as they would give it.
+/// A refusal from outside the handlers, in the form of theirs.
 pub(super) fn refused(refusal: Refusal) -> axum::response::Response {
     axum::response::IntoResponse::into_response(Problem::from(refusal))
 }
@@ -76,7 +76,7 @@ fn is_grpc(headers: &axum::http::HeaderMap) -> bool {
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// What to say about a path that leads nowhere.
+/// The refusal for an unknown path.
 fn missing(path: &str) -> Refusal {
     let Some(rest) = path.strip_prefix("/v1/locks/") else {
         return Refusal::new(Code::NotFound, format!("there is nothing at {path}"));

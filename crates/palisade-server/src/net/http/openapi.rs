@@ -19,7 +19,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
     tags(
-        (name = "locks", description = "Acquire, renew, release, look and watch."),
+        (name = "locks", description = "Acquire, renew, release, show and watch."),
         (name = "operation", description = "Status, health, metrics, the manual clock."),
     ),
     paths(
@@ -41,7 +41,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
 )]
 struct Document;
 
-/// The refusals that every operation can meet.
+/// The refusals that every operation can return.
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "read by the derive; never built")]
 pub(super) enum Refusals {

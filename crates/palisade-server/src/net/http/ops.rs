@@ -1,4 +1,4 @@
-//! For operators and testers: status, health, metrics, the description, the manual clock.
+//! For operators and testers: status, health, metrics, the API description, the manual clock.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::net::convert::{Refusal, json, refusal};
 use crate::net::metrics::{self as meters, Format};
 use crate::pipeline::{Answer, Request};
 
-/// What the authority says about itself
+/// Show the authority's state
 #[utoipa::path(
     get,
     path = "/v1/status",
@@ -31,17 +31,17 @@ pub(super) async fn status(State(app): State<Arc<App>>) -> Reply<StatusReply> {
     }
 }
 
-/// Move a manual clock
+/// Advance a manual clock
 ///
-/// For tests of your own code against expiry, without sleeping. Only a server started with
-/// `--clock manual` takes it; any other answers `refused`.
+/// For testing your own code against expiry without sleeping. Only a server that was started with `--clock manual`
+/// accepts it; any other answers `refused`.
 #[utoipa::path(
     post,
     path = "/v1/clock/advance",
     tag = "operation",
     request_body = AdvanceBody,
     responses(
-        (status = 200, description = "The clock after it moved. What was due has expired.", body = ClockReply),
+        (status = 200, description = "The clock's new time. Leases that were due have expired.", body = ClockReply),
         (status = 409, description = "`refused`: the clock is not manual.", body = palisade_proto::json::ErrorReply),
         Refusals,
     )
@@ -58,12 +58,12 @@ pub(super) async fn advance(
     }
 }
 
-/// Whether the server can be asked
+/// Check that the server works
 #[utoipa::path(
     get,
     path = "/healthz",
     tag = "operation",
-    responses((status = 200, description = "It can.", body = HealthReply), Refusals)
+    responses((status = 200, description = "It works.", body = HealthReply), Refusals)
 )]
 pub(super) async fn health(State(app): State<Arc<App>>) -> Reply<HealthReply> {
     if app.handle.stopped().borrow().is_some() {
@@ -76,9 +76,9 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Reply<HealthReply> {
     }))
 }
 
-/// Counters and gauges for Prometheus
+/// Read counters and gauges for Prometheus
 ///
-/// In Prometheus' own text format, or in OpenMetrics for who asks for it with `Accept`.
+/// In Prometheus' own text format, or in OpenMetrics if `Accept` asks for it.
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -99,7 +99,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> 
     (headers, meters::text(&app, format))
 }
 
-/// This description
+/// Read this description
 #[utoipa::path(
     get,
     path = "/openapi.json",

@@ -1,4 +1,4 @@
-//! What goes out: JSON, and every refusal in the same shape.
+//! Output: JSON, and every refusal in the same form.
 
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{StatusCode, header};
@@ -18,7 +18,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
             Ok(body) => {
                 let headers = [
                     (CONTENT_TYPE, HeaderValue::from_static("application/json")),
-                    // Secrets and states that are over in a moment: nothing for a cache.
+                    // Secrets and short-lived states must not be cached.
                     (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
                 ];
                 (headers, body).into_response()
@@ -32,12 +32,12 @@ impl<T: Serialize> IntoResponse for Json<T> {
 #[derive(Debug)]
 pub(super) struct Problem {
     refusal: Refusal,
-    /// The lock that was not acquired, where an acquire was denied.
+    /// The lock of a denied acquire.
     denied: Option<LockName>,
 }
 
 impl Problem {
-    /// An acquire that was denied.
+    /// A denied acquire.
     pub(super) fn denied(lock: LockName, refusal: Refusal) -> Problem {
         Problem {
             refusal,
@@ -72,7 +72,7 @@ impl IntoResponse for Problem {
         let status = StatusCode::from_u16(refusal.code.http());
         *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         if let Some(ms) = refusal.retry_after_ms() {
-            // The header counts in seconds; rounded up, so that the retry does not come too early.
+            // The header counts seconds; rounded up, so that the retry does not come too early.
             response
                 .headers_mut()
                 .insert(RETRY_AFTER, ms.div_ceil(1_000).into());

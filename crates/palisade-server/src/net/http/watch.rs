@@ -19,7 +19,7 @@ use super::openapi::Refusals;
 use super::reply::Problem;
 use crate::net::app::App;
 use crate::net::convert::{self, json};
-use crate::net::watch::{self as feed, Notice, Wish};
+use crate::net::watch::{self as feed, Notice, WatchRequest};
 
 /// The parameters of a watch.
 #[derive(Debug, Deserialize)]
@@ -29,22 +29,21 @@ pub(super) struct Watching {
     after_revision: Option<String>,
 }
 
-/// Changes as they become durable
+/// Watch changes as they become durable
 ///
-/// Server-sent events named `granted`, `released`, `expired`, `revoked` and `superseded`, whose id is
-/// the revision, and `missed` when this watcher was too slow or away. Comments keep the connection
-/// open.
+/// Server-sent events named `granted`, `released`, `expired`, `revoked` and `superseded`, whose id is the revision, and
+/// `missed` if this watcher was too slow or disconnected. Comments keep the connection open.
 ///
-/// A watcher that comes back is told at once what it missed: the latest changes themselves, some ten
-/// thousand, and how many there were before them. Revisions never go back, also over a restore, so one that
-/// is higher than the authority's latest is refused as `invalid`: another authority counted it.
+/// A watcher that reconnects first gets what it missed: the latest changes themselves, about ten thousand, and the
+/// number of changes before them. Revisions never go back, not even after a restore, so a revision above the
+/// authority's latest is refused as `invalid`: it came from another authority.
 #[utoipa::path(
     get,
     path = "/v1/watch",
     tag = "locks",
     params(
-        ("prefix" = Option<String>, Query, description = "Only locks whose names start so."),
-        ("after_revision" = Option<u64>, Query, description = "The last change seen; what came since is told at once, and what is not known any more is counted in a `missed` event. A browser says it by itself, in `Last-Event-ID`."),
+        ("prefix" = Option<String>, Query, description = "Only locks whose names start with this."),
+        ("after_revision" = Option<u64>, Query, description = "The last change seen. Later changes are sent at once; those that are no longer known are counted in a `missed` event. Browsers send it by themselves, in `Last-Event-ID`."),
     ),
     responses(
         (status = 200, description = "Events without end.", content_type = "text/event-stream", body = palisade_proto::json::EventBody),
@@ -57,17 +56,17 @@ pub(super) async fn watch(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let prefix = convert::prefix(watching.prefix.as_deref().unwrap_or_default())?;
-    // A browser that reconnects repeats the first URL: what it saw last is in the header.
+    // A browser that reconnects repeats the first URL; the header has the last event that it saw.
     let after = match headers.get(LAST_EVENT_ID) {
         Some(id) => integer(LAST_EVENT_ID, Some(id.to_str().unwrap_or_default()))?,
         None => integer("after_revision", watching.after_revision.as_deref())?,
     };
-    let batches = feed::watch(&app, Wish { prefix, after })?;
+    let batches = feed::watch(&app, WatchRequest { prefix, after })?;
     let mut quiet = tokio::time::interval(KEEP_ALIVE);
-    // The first tick comes after the time, not at once.
+    // The first tick comes after one period, not at once.
     quiet.reset();
-    let bytes = batches.timeout_repeating(quiet).map(|told| {
-        Ok::<_, Infallible>(match told {
+    let bytes = batches.timeout_repeating(quiet).map(|batch| {
+        Ok::<_, Infallible>(match batch {
             Ok(batch) => batch.encoded(encode),
             Err(_) => Bytes::from_static(b":\n\n"),
         })
@@ -81,12 +80,12 @@ pub(super) async fn watch(
 
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// Events as the stream has them: fields on a line each, and an empty line.
+/// Encodes notices as a stream: each field on a line, and an empty line after each event.
 fn encode(notices: &[Notice]) -> Bytes {
     let mut bytes = Vec::new();
     for notice in notices {
-        // Neither name nor id has a line break, and JSON without spaces has none either. Writing to memory
-        // does not fail.
+        // Neither the name nor the id contains a line break, and compact JSON does not either. Writing to memory cannot
+        // fail.
         let _ = match notice {
             Notice::Change(change) => {
                 let (name, body) = json::event(change);

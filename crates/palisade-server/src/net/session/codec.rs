@@ -1,4 +1,4 @@
-//! The gRPC session's codec: a frame's operations are counted before it is decoded.
+//! The gRPC session's codec: counts a frame's operations before it decodes the frame.
 
 use super::super::convert::Refusal;
 use super::super::grpc::status;
@@ -9,28 +9,28 @@ use prost::bytes::Buf as _;
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// Decodes frames of up to so many operations.
+/// Decodes frames with at most this many operations.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::net) struct Counted {
+pub(in crate::net) struct CountingCodec {
     pub(in crate::net) most: usize,
 }
 
-impl Codec for Counted {
+impl Codec for CountingCodec {
     type Encode = Replies;
     type Decode = Requests;
-    type Encoder = Counted;
-    type Decoder = Counted;
+    type Encoder = CountingCodec;
+    type Decoder = CountingCodec;
 
-    fn encoder(&mut self) -> Counted {
+    fn encoder(&mut self) -> CountingCodec {
         *self
     }
 
-    fn decoder(&mut self) -> Counted {
+    fn decoder(&mut self) -> CountingCodec {
         *self
     }
 }
 
-impl Encoder for Counted {
+impl Encoder for CountingCodec {
     type Item = Replies;
     type Error = Status;
 
@@ -42,7 +42,7 @@ impl Encoder for Counted {
     }
 }
 
-impl Decoder for Counted {
+impl Decoder for CountingCodec {
     type Item = Requests;
     type Error = Status;
 
@@ -51,7 +51,7 @@ impl Decoder for Counted {
         let invalid = |why| status(&Refusal::invalid(why));
         frames::check_count(&frame, self.most).map_err(|error| invalid(error.to_string()))?;
         let requests = Requests::decode(frame)
-            .map_err(|error| invalid(format!("a frame that is no message: {error}")))?;
+            .map_err(|error| invalid(format!("a frame that is not a message: {error}")))?;
         Ok(Some(requests))
     }
 }

@@ -1,4 +1,4 @@
-//! The session as a gRPC stream. One object does both halves inside the response's own poll.
+//! The session as a gRPC stream. One object does both directions inside the response's poll.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use tonic::Status;
 use super::super::app::App;
 use super::{FRAMES_A_TURN, Flow};
 
-/// A session's stream of replies; `S` is the stream of requests it reads.
-pub(in crate::net) struct Replying<S> {
+/// A session's stream of replies; `S` is the stream of requests that it reads.
+pub(in crate::net) struct ReplyStream<S> {
     flow: Flow,
-    /// Frames of requests; `None` once the client has no more to send.
+    /// The frames of requests; `None` when the client sends no more.
     frames: Option<S>,
     /// A frame for which there is no memory yet.
     held: Option<Requests>,
-    /// Why the session ends early; told when everything answered is out.
+    /// Why the session ends early; sent after all answers.
     failed: Option<Status>,
     draining: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl<S> Replying<S> {
-    pub(in crate::net) fn new(app: Arc<App>, frames: S) -> Replying<S> {
-        Replying {
+impl<S> ReplyStream<S> {
+    pub(in crate::net) fn new(app: Arc<App>, frames: S) -> ReplyStream<S> {
+        ReplyStream {
             draining: Box::pin(app.draining()),
             flow: Flow::new(app),
             frames: Some(frames),
@@ -43,9 +43,9 @@ impl<S> Replying<S> {
     }
 }
 
-impl<S: Stream<Item = Result<Requests, Status>> + Unpin> Replying<S> {
-    /// Reads frames while the client may have more in flight. `Ready` when reading should go on
-    /// after the answers had their turn.
+impl<S: Stream<Item = Result<Requests, Status>> + Unpin> ReplyStream<S> {
+    /// Reads frames while the client may have more in flight. `Ready` means: read again after the answers have had
+    /// their turn.
     fn poll_frames(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..FRAMES_A_TURN {
             let Some(frames) = &mut self.frames else {
@@ -72,12 +72,12 @@ impl<S: Stream<Item = Result<Requests, Status>> + Unpin> Replying<S> {
     }
 }
 
-impl<S: Stream<Item = Result<Requests, Status>> + Unpin> Stream for Replying<S> {
+impl<S: Stream<Item = Result<Requests, Status>> + Unpin> Stream for ReplyStream<S> {
     type Item = Result<Replies, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        // The connection takes the next frame when it has passed the last one on.
+        // The connection takes the next frame only after it has passed on the last one.
         this.flow.sent();
         if this.frames.is_some() && this.draining.as_mut().poll(cx).is_ready() {
             this.close(Some(Status::unavailable("the server is stopping")));
@@ -89,11 +89,11 @@ impl<S: Stream<Item = Result<Requests, Status>> + Unpin> Stream for Replying<S> 
             return Poll::Ready(Some(Ok(Replies { replies })));
         }
         if turn.is_ready() {
-            // The pipeline has nothing more for this session.
+            // The pipeline has no more answers for this session.
             return Poll::Ready(this.failed.take().map(Err));
         }
         if more {
-            // More frames are there: come back, after others had their turn.
+            // More frames are ready: come back after others have had their turn.
             cx.waker().wake_by_ref();
         }
         Poll::Pending

@@ -4,16 +4,16 @@
 //!  frame of requests ──► one submit ──► pipeline ──► answers, as they finish
 //!        ▲                  ▲                             │
 //!        │ counted          └── listings, one at a time   │
-//!        │ before decoded                                 │
+//!        │ before decoding                                │
 //!  frame of replies  ◄── everything that is ready ◄───────┘
 //! ```
 //!
-//! It comes in two dresses with the same messages: [`grpc`], for any gRPC client, and [`plain`], frames
-//! on a bare connection, which costs less than half. What they share is [`Flow`]: no task and no lock
-//! per operation, and a client that does not read its replies is not read from either.
+//! There are two forms with the same messages: [`grpc`], for any gRPC client, and [`plain`], frames on a bare
+//! connection, which costs less than half. Both use [`Flow`], which has no task and no lock per operation, and stops
+//! reading from a client that does not read its replies.
 //!
-//! A session holds a bounded number of bytes, and all of them together, too: an operation counts from before
-//! it is decoded until its reply has left.
+//! The bytes of each session are bounded, and so are those of all sessions together: an operation counts from before it
+//! is decoded until its reply has left.
 
 mod codec;
 mod grpc;
@@ -32,32 +32,32 @@ use super::budget::Share;
 use super::convert::grpc as convert;
 use crate::pipeline::{self, Answer, Answers, Session};
 
-pub(super) use codec::Counted;
-pub(super) use grpc::Replying;
+pub(super) use codec::CountingCodec;
+pub(super) use grpc::ReplyStream;
 pub(super) use plain::serve;
 
 /// Operations going in, replies coming out.
 struct Flow {
     app: Arc<App>,
-    /// Dropped when no more is handed in: `answers` ends then.
+    /// Dropped when no more requests follow: then `answers` ends.
     session: Option<Session>,
-    /// Whether more is read.
+    /// Whether more requests are read.
     open: bool,
     answers: Answers,
     /// Answers taken from the pipeline that did not fit the last frame.
     rest: vec::IntoIter<(u64, Answer)>,
     /// Replies to operations that never reached the pipeline.
     refused: VecDeque<Reply>,
-    /// Listings that wait for their turn: the next one is asked for when the page before it has left.
+    /// Waiting listings: the next one starts when the previous page has left.
     listings: VecDeque<(u64, pipeline::Request)>,
-    /// What the page asked for may take, in bytes; 0 if none is.
+    /// The maximum size in bytes of the page being made; 0 if none is.
     page: usize,
-    /// Operations taken in whose replies have not left.
+    /// Accepted operations whose replies have not left.
     in_flight: usize,
-    /// Those whose replies are in the frame that is being sent, and whether a page is among them.
+    /// The operations whose replies are in the frame being sent, and whether a page is among them.
     leaving: usize,
     page_leaves: bool,
-    /// Bytes of a large frame that is not complete yet.
+    /// The bytes of a large frame that is not complete yet.
     arriving: usize,
     share: Share,
 }
@@ -84,7 +84,7 @@ impl Flow {
         }
     }
 
-    /// What this session holds, in bytes.
+    /// How many bytes this session holds.
     fn bytes(&self) -> usize {
         self.in_flight * OPERATION_BYTES + self.page + self.arriving
     }
@@ -95,20 +95,20 @@ impl Flow {
             && self.bytes() < self.app.settings.session_bytes
     }
 
-    /// Whether there is memory for a frame that announces so many bytes. If not, the task is woken when it is
-    /// worth asking again.
+    /// Whether there is memory for a frame that announces this many bytes. If not, the task is woken when another try
+    /// may succeed.
     fn may_arrive(&mut self, bytes: usize, cx: &Context<'_>) -> bool {
         self.arriving = if bytes > SMALL_FRAME { bytes } else { 0 };
         self.share.hold(self.bytes(), cx)
     }
 
-    /// The same for so many more operations.
+    /// Whether there is memory for this many more operations.
     fn may_take(&mut self, operations: usize, cx: &Context<'_>) -> bool {
         self.share
             .hold(self.bytes() + operations * OPERATION_BYTES, cx)
     }
 
-    /// Hands a frame's operations to the pipeline, in one piece; listings get in line.
+    /// Hands a frame's operations to the pipeline at once; listings are queued.
     fn submit(&mut self, frame: Requests) {
         self.arriving = 0;
         self.in_flight += frame.requests.len();
@@ -129,7 +129,7 @@ impl Flow {
         }
     }
 
-    /// Takes no more requests: what waits in a queue leaves it.
+    /// Accepts no more requests; those waiting in a queue leave it.
     fn close(&mut self) {
         self.open = false;
         self.arriving = 0;
@@ -138,7 +138,7 @@ impl Flow {
         }
     }
 
-    /// Asks for the next listing, if the page before it has left and there is memory for one more.
+    /// Starts the next listing if the previous page has left and there is memory for another.
     fn next_listing(&mut self, cx: &Context<'_>) {
         if let Some((_, pipeline::Request::List { limit, .. })) = self.listings.front()
             && self.page == 0
@@ -157,8 +157,8 @@ impl Flow {
         }
     }
 
-    /// Puts what is ready into a frame. `Ready` when that frame should go out as it is: it is full, or
-    /// the pipeline has nothing more for this session.
+    /// Puts ready replies into a frame. `Ready` means that the frame should be sent: it is full, or the pipeline has no
+    /// more answers for this session.
     fn poll_replies(&mut self, cx: &mut Context<'_>, mut put: impl FnMut(Reply)) -> Poll<()> {
         while self.leaving < FRAME_REPLIES
             && let Some(reply) = self.refused.pop_front()
@@ -188,7 +188,7 @@ impl Flow {
         }
     }
 
-    /// The replies that were put into a frame have left; what they took is given back.
+    /// The replies of a frame have left: gives their memory back.
     fn sent(&mut self) {
         if self.leaving == 0 {
             return;
@@ -199,7 +199,7 @@ impl Flow {
             self.page = 0;
         }
         if self.in_flight == 0 {
-            // A burst leaves no room behind.
+            // Frees the memory of a burst.
             (self.refused, self.listings) = (VecDeque::new(), VecDeque::new());
         }
         self.share.settle(self.bytes());
@@ -212,16 +212,16 @@ impl Drop for Flow {
     }
 }
 
-/// What an operation in flight takes at most, as its request, in the pipeline and as its reply: two names,
-/// a text, and the records around them. A lock in a page takes as much.
+/// The most bytes of an operation in flight, as a request, in the pipeline and as a reply: two names, a text, and the
+/// records around them. A lock in a page takes as much.
 pub(super) const OPERATION_BYTES: usize = 1 << 10;
 
-/// A frame up to this size is a session's own affair while it arrives.
+/// A frame up to this size is not charged while it arrives.
 const SMALL_FRAME: usize = 16 << 10;
 
-/// Replies in one frame at most. A full frame, or a page of a listing (which ends its frame), stays
-/// well under the 4 MiB a gRPC client takes by default.
+/// The most replies in one frame. A full frame, or a page of a listing (which ends its frame), stays well under the
+/// 4 MiB that gRPC clients accept by default.
 const FRAME_REPLIES: usize = 1_024;
 
-/// Frames read before answers get their turn.
+/// How many frames are read before answers get their turn.
 const FRAMES_A_TURN: usize = 16;

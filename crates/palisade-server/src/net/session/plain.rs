@@ -6,8 +6,8 @@
 //!            └──────────────────────────────────────────────┘
 //! ```
 //!
-//! It reads only while nothing is left to write, so a client that does not read its replies is not
-//! read from. What has become ready since the last write leaves in one frame, with one system call.
+//! It reads only while nothing is left to write, so it does not read from a client that does not read its replies. All
+//! replies that became ready since the last write leave in one frame, with one system call.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -27,7 +27,7 @@ use super::super::convert::{Refusal, grpc as convert};
 use super::{FRAMES_A_TURN, Flow};
 use crate::shell::{Phase, Transport};
 
-/// Serves one session to its end; `read` was read from the stream already.
+/// Serves one session to its end; `read` was already read from the stream.
 pub(in crate::net) async fn serve<T: Transport>(app: Arc<App>, stream: T, read: BytesMut) {
     let mut phase = app.phase();
     let mut plain = Plain::new(app, stream, read);
@@ -37,7 +37,7 @@ pub(in crate::net) async fn serve<T: Transport>(app: Arc<App>, stream: T, read: 
                 tracing::debug!(%error, "session ended");
             }
         }
-        // An error means that the server is gone altogether.
+        // An error means that the server is gone.
         _ = phase.wait_for(|phase| *phase == Phase::Cutting) => {}
     }
 }
@@ -47,20 +47,20 @@ struct Plain<T> {
     stream: T,
     inbound: BytesMut,
     outbound: Vec<u8>,
-    /// How much of `outbound` is on its way.
+    /// How many bytes of `outbound` are written.
     written: usize,
     /// Whether the preface was read.
     opened: bool,
-    /// Whether anything more is read.
+    /// Whether more is read.
     reading: bool,
-    /// Empty frames to answer.
+    /// The number of empty frames to answer.
     pings: usize,
-    /// What was done in this turn: operations, replies, and what weighs as much.
+    /// The work of this turn: operations, replies, and bytes weighed like them.
     done: usize,
-    /// Why the session ends early; told when everything answered is out.
+    /// Why the session ends early; sent after all answers.
     failed: Option<Refusal>,
     draining: Pin<Box<dyn Future<Output = ()> + Send>>,
-    vigil: Vigil,
+    liveness: LivenessCheck,
 }
 
 impl<T: Transport> Plain<T> {
@@ -77,7 +77,7 @@ impl<T: Transport> Plain<T> {
             pings: 0,
             done: 0,
             failed: None,
-            vigil: Vigil::new(),
+            liveness: LivenessCheck::new(),
         }
     }
 
@@ -87,8 +87,8 @@ impl<T: Transport> Plain<T> {
             let stopping = Refusal::new(Code::Unavailable, "the server is stopping");
             self.close(Some(stopping));
         }
-        while self.vigil.poll_tick(cx).is_ready() {
-            if self.vigil.is_over(!self.inbound.is_empty()) {
+        while self.liveness.poll_tick(cx).is_ready() {
+            if self.liveness.is_over(!self.inbound.is_empty()) {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
@@ -96,7 +96,7 @@ impl<T: Transport> Plain<T> {
         loop {
             ready!(self.poll_flush(cx))?;
             if self.done >= TURN {
-                // Others on this thread have their turn, too; one of them may be the pipeline.
+                // Other tasks on this thread get their turn; one of them may be the pipeline.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -106,7 +106,7 @@ impl<T: Transport> Plain<T> {
                 continue;
             }
             if turn.is_ready() {
-                // The pipeline has nothing more for this session.
+                // The pipeline has no more answers for this session.
                 let Some(refusal) = self.failed.take() else {
                     return Pin::new(&mut self.stream).poll_shutdown(cx);
                 };
@@ -116,14 +116,14 @@ impl<T: Transport> Plain<T> {
                 continue;
             }
             if more {
-                // More is there: come back, after others had their turn.
+                // More is ready: come back after others have had their turn.
                 cx.waker().wake_by_ref();
             }
             return Poll::Pending;
         }
     }
 
-    /// Takes no more requests.
+    /// Accepts no more requests.
     fn close(&mut self, failed: Option<Refusal>) {
         self.reading = false;
         self.flow.close();
@@ -145,8 +145,7 @@ impl<T: Transport> Plain<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads while the client may have more in flight. `Ready` when reading should go on after the
-    /// answers had their turn.
+    /// Reads while the client may have more in flight. `Ready` means: read again after the answers have had their turn.
     fn poll_inbound(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..FRAMES_A_TURN {
             if self.reading
@@ -167,13 +166,13 @@ impl<T: Transport> Plain<T> {
             self.inbound.reserve(READ_BYTES);
             match ready!(pin!(self.stream.read_buf(&mut self.inbound)).poll(cx)) {
                 Ok(0) | Err(_) => self.close(None),
-                Ok(_) => self.vigil.heard(),
+                Ok(_) => self.liveness.received(),
             }
         }
         Poll::Ready(())
     }
 
-    /// Hands in the frames that are complete, while the client may have more in flight.
+    /// Submits the complete frames while the client may have more in flight.
     fn take_frames(&mut self, cx: &Context<'_>) -> Result<(), Refusal> {
         if !self.opened {
             let Some(preface) = self.inbound.first_chunk() else {
@@ -181,7 +180,7 @@ impl<T: Transport> Plain<T> {
             };
             if *preface != frames::PREFACE {
                 return Err(Refusal::invalid(
-                    "this server speaks plain sessions of version 1 only",
+                    "this server supports only version 1 of plain sessions",
                 ));
             }
             self.opened = true;
@@ -194,7 +193,7 @@ impl<T: Transport> Plain<T> {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(()),
                 Err(TooLong { bytes }) => {
-                    let message = format!("a frame of {bytes} bytes; at most {most} are taken");
+                    let message = format!("a frame of {bytes} bytes; at most {most} are allowed");
                     return Err(Refusal::invalid(message));
                 }
             };
@@ -210,20 +209,22 @@ impl<T: Transport> Plain<T> {
                 }
                 self.done += operations + length / BYTES_AS_ONE;
                 let requests = Requests::decode(frame).map_err(|error| {
-                    Refusal::invalid(format!("a frame that is no message: {error}"))
+                    Refusal::invalid(format!("a frame that is not a message: {error}"))
                 })?;
                 if requests.requests.iter().any(|request| request.id == 0) {
-                    return Err(Refusal::invalid("no operation of a plain session has id 0"));
+                    return Err(Refusal::invalid(
+                        "an operation of a plain session must not have id 0",
+                    ));
                 }
                 self.flow.submit(requests);
             }
-            self.vigil.completed();
+            self.liveness.completed();
             self.inbound.advance(frames::HEADER + length);
         }
         Ok(())
     }
 
-    /// Puts everything that is ready into one frame; `Ready` with nothing in it at the session's end.
+    /// Puts all ready replies into one frame; `Ready` with an empty frame at the session's end.
     fn gather(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..std::mem::take(&mut self.pings) {
             frames::put_empty(&mut self.outbound);
@@ -240,22 +241,22 @@ impl<T: Transport> Plain<T> {
     }
 }
 
-/// Looks whether the client is still there, and not stuck in a frame.
-struct Vigil {
+/// Checks that the client is alive and not stuck in a frame.
+struct LivenessCheck {
     interval: Interval,
-    /// Looks at which nothing had been heard since the one before.
+    /// How many checks in a row found that nothing was received.
     silent: u32,
-    /// Looks that met the same frame unfinished.
+    /// How many checks in a row found the same frame unfinished.
     stuck: u32,
 }
 
-impl Vigil {
-    fn new() -> Vigil {
+impl LivenessCheck {
+    fn new() -> LivenessCheck {
         let mut interval = interval(frames::SILENCE);
-        // The first look is one period from now, not at once.
+        // The first check comes after one period, not at once.
         interval.reset();
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Vigil {
+        LivenessCheck {
             interval,
             silent: 0,
             stuck: 0,
@@ -266,7 +267,7 @@ impl Vigil {
         self.interval.poll_tick(cx)
     }
 
-    fn heard(&mut self) {
+    fn received(&mut self) {
         self.silent = 0;
     }
 
@@ -274,7 +275,7 @@ impl Vigil {
         self.stuck = 0;
     }
 
-    /// At a look: whether the session should end.
+    /// One check: whether the session should end.
     fn is_over(&mut self, in_a_frame: bool) -> bool {
         self.silent += 1;
         self.stuck = if in_a_frame { self.stuck + 1 } else { 0 };
@@ -282,15 +283,15 @@ impl Vigil {
     }
 }
 
-/// Operations and replies after which others on the thread have their turn, and bytes that weigh as much as
-/// one of them: together some milliseconds.
+/// The number of operations and replies after which other tasks on the thread get their turn, and how many bytes weigh
+/// as much as one of them: together some milliseconds.
 const TURN: usize = 4_096;
 const BYTES_AS_ONE: usize = 256;
 
-/// Room made for each read.
+/// The buffer space for each read.
 const READ_BYTES: usize = 4 << 10;
 
-/// Room kept between bursts.
+/// The buffer space kept between bursts.
 const KEEP_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
@@ -298,15 +299,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_client_that_is_silent_or_stuck_in_a_frame_is_given_up() {
-        let mut vigil = Vigil::new();
-        assert!(!vigil.is_over(false) && !vigil.is_over(false) && vigil.is_over(false));
-        vigil.heard();
-        assert!(!vigil.is_over(true));
-        vigil.heard();
-        assert!(vigil.is_over(true), "bytes came, but the frame is the same");
-        vigil.heard();
-        vigil.completed();
-        assert!(!vigil.is_over(true));
+    async fn a_silent_or_stuck_client_is_dropped() {
+        let mut liveness = LivenessCheck::new();
+        assert!(!liveness.is_over(false) && !liveness.is_over(false) && liveness.is_over(false));
+        liveness.received();
+        assert!(!liveness.is_over(true));
+        liveness.received();
+        assert!(
+            liveness.is_over(true),
+            "bytes arrived, but the frame is still unfinished"
+        );
+        liveness.received();
+        liveness.completed();
+        assert!(!liveness.is_over(true));
     }
 }

@@ -1,4 +1,4 @@
-//! Fences of the folders below one folder.
+//! Fences of the folders below a common parent.
 
 use std::path::Path;
 
@@ -16,8 +16,9 @@ impl Folders {
             return Ok(Folders(Root::new(path)));
         }
         let text = format!("--url: {path:?} is not the absolute path of a folder");
-        Err(Failure::usage(text)
-            .hint("for example file:///srv/fenced, where reports is /srv/fenced/reports"))
+        Err(Failure::usage(text).hint(
+            "for example file:///srv/fenced; the resource reports is then /srv/fenced/reports",
+        ))
     }
 
     pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {

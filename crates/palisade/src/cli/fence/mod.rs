@@ -1,13 +1,13 @@
-//! `palisade fence`: the fences of resources, seen by an operator.
+//! `palisade fence`: the fences of resources, for operators.
 //!
 //! ```text
 //!   --url scheme://… ┐
-//!   --data DIR       ┴► Resources (one match by scheme, here and nowhere else) → show · ls · rearm
+//!   --data DIR       ┴► Resources (the only match by scheme) → show · ls · rearm
 //!   install KIND     → the schema of that kind, run or printed
 //! ```
 
+mod data_dir;
 mod files;
-mod folder;
 mod postgres;
 mod redis;
 
@@ -36,17 +36,17 @@ pub(crate) enum FenceCommand {
     Rearm(RearmArgs),
 }
 
-/// How many fences one question asks for.
+/// How many fences one request asks for.
 const PAGE: u32 = 500;
 
 /// Where the resources are.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
-struct Where {
+struct Location {
     /// Where the fences are: postgres://USER@HOST:PORT/DATABASE, redis://HOST:PORT or file:///FOLDER, the
-    /// folder above the fenced ones. A password comes within the URL from PALISADE_FENCE_URL, PostgreSQL's
-    /// also from PGPASSWORD; not from here, where every user of the machine could read it. The connection
-    /// is not encrypted: use a socket, this machine or a tunnel.
+    /// parent of the fenced folders. Put a URL with a password into PALISADE_FENCE_URL (PostgreSQL also reads
+    /// PGPASSWORD), because other users can see command lines. The connection is not encrypted: use a
+    /// socket, this machine or a tunnel.
     #[arg(
         long,
         value_name = "URL",
@@ -54,14 +54,14 @@ struct Where {
         hide_env_values = true
     )]
     url: Option<String>,
-    /// The data directory of a `palisade store` or a `palisade gateway` that is stopped.
+    /// The data directory of a stopped `palisade store` or `palisade gateway`.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InstallArgs {
-    /// What kind of resource.
+    /// The kind of resource.
     kind: Kind,
     /// The database; see `palisade fence show --help`.
     #[arg(
@@ -72,11 +72,11 @@ pub(crate) struct InstallArgs {
         required_unless_present = "dry_run"
     )]
     url: Option<String>,
-    /// Reject every write to this table that carries no current token of the resource [default: the
-    /// resource is called like the table]. May be given several times.
+    /// Reject every write to this table that does not carry the resource's current token [default: the
+    /// resource has the table's name]. May be repeated.
     #[arg(long = "table", value_name = "TABLE[=RESOURCE]")]
     tables: Vec<String>,
-    /// Print what would be run, and run nothing.
+    /// Print the statements without running them.
     #[arg(long)]
     dry_run: bool,
 }
@@ -91,7 +91,7 @@ pub(crate) struct ShowArgs {
     /// The resource.
     resource: String,
     #[command(flatten)]
-    at: Where,
+    at: Location,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -100,7 +100,7 @@ pub(crate) struct LsArgs {
     #[arg(default_value = "")]
     prefix: String,
     #[command(flatten)]
-    at: Where,
+    at: Location,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -110,38 +110,38 @@ pub(crate) struct RearmArgs {
     /// The lowest token that is admitted again: one that the authority issued for this, not a holder's.
     #[arg(long, value_name = "N", value_parser = value::token)]
     floor: Token,
-    /// Lower a poisoned fence: the token that it stands at, which no authority issued.
+    /// Lower a poisoned fence: its current token, which no authority issued.
     #[arg(long, value_name = "N", value_parser = value::token)]
     lower_from: Option<Token>,
-    /// The authority whose tokens count from now on [default: the first one that is named].
+    /// The authority whose tokens count from now on [default: the first one that a holder names].
     #[arg(long, value_name = "ID", value_parser = authority)]
     authority_id: Option<AuthorityId>,
     #[command(flatten)]
-    at: Where,
+    at: Location,
 }
 
 fn authority(text: &str) -> Result<AuthorityId, String> {
     AuthorityId::new(text).map_err(|invalid| invalid.to_string())
 }
 
-/// Resources of one place: what each kind must be able to do.
+/// The resources of one location, and what each kind must support.
 enum Resources {
     Files(files::Folders),
-    Folder(folder::Folder),
+    DataDir(data_dir::DataDir),
     Postgres(postgres::Database),
     Redis(redis::Server),
 }
 
 impl Resources {
-    async fn open(at: &Where) -> Result<Resources, Failure> {
+    async fn open(at: &Location) -> Result<Resources, Failure> {
         match (&at.url, &at.data) {
-            (_, Some(dir)) => folder::Folder::open(dir).map(Resources::Folder),
+            (_, Some(dir)) => data_dir::DataDir::open(dir).map(Resources::DataDir),
             (Some(url), None) => Resources::of(url).await,
-            (None, None) => Err(Failure::usage("--url or --data is wanted".to_owned())),
+            (None, None) => Err(Failure::usage("give --url or --data".to_owned())),
         }
     }
 
-    /// The one place where a URL's scheme is looked at.
+    /// The only place that looks at a URL's scheme.
     async fn of(url: &str) -> Result<Resources, Failure> {
         match url.split_once("://").map(|(scheme, _)| scheme) {
             Some("postgres" | "postgresql") => {
@@ -154,14 +154,14 @@ impl Resources {
                 let path = url.trim_start_matches("file://");
                 Ok(Resources::Files(files::Folders::open(path)?))
             }
-            // The URL is not repeated: it may have a password in it.
+            // Does not repeat the URL, which may contain a password.
             scheme => Err(Failure::usage(match scheme {
-                Some(scheme) => format!("--url: no fences are known under {scheme}://"),
-                None => "--url: it has no scheme".to_owned(),
+                Some(scheme) => format!("--url: {scheme}:// is not supported"),
+                None => "--url: the scheme is missing".to_owned(),
             })
             .hint(
-                "postgres://, redis:// or file:///; a store's or a gateway's directory is --data; \
-                 others have it in the library, as palisade_fence::Admin",
+                "use postgres://, redis:// or file:///, or --data for the directory of a store or a gateway; \
+                 for other fences, use palisade_fence::Admin in a program",
             )),
         }
     }
@@ -169,17 +169,17 @@ impl Resources {
     async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
         match self {
             Resources::Files(folders) => folders.show(resource).await,
-            Resources::Folder(folder) => folder.show(resource).await,
+            Resources::DataDir(dir) => dir.show(resource).await,
             Resources::Postgres(database) => database.show(resource).await,
             Resources::Redis(server) => server.show(resource).await,
         }
     }
 
-    /// A page of them, in name order, from the one behind `after` on.
+    /// One page in name order, starting after `after`.
     async fn list(&mut self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Failure> {
         match self {
             Resources::Files(folders) => folders.list(prefix, after).await,
-            Resources::Folder(folder) => folder.list(prefix, after).await,
+            Resources::DataDir(dir) => dir.list(prefix, after).await,
             Resources::Postgres(database) => database.list(prefix, after).await,
             Resources::Redis(server) => server.list(prefix, after).await,
         }
@@ -188,14 +188,14 @@ impl Resources {
     async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
         match self {
             Resources::Files(folders) => folders.rearm(resource, with).await,
-            Resources::Folder(folder) => folder.rearm(resource, with).await,
+            Resources::DataDir(dir) => dir.rearm(resource, with).await,
             Resources::Postgres(database) => database.rearm(resource, with).await,
             Resources::Redis(server) => server.rearm(resource, with).await,
         }
     }
 }
 
-/// A fault of a fence, by what to do about it.
+/// Turns a fence's fault into a failure of the command.
 fn failed(kind: FaultKind, message: String) -> Failure {
     match kind {
         FaultKind::Invalid => Failure::usage(message),
@@ -206,8 +206,8 @@ fn failed(kind: FaultKind, message: String) -> Failure {
 fn too_low(floor: FloorTooLow) -> Failure {
     let highest = floor.highest;
     Failure::new(FAILED, Code::Stale.name(), floor.to_string()).hint(format!(
-        "choose a floor above {highest}; if that is no token of the authority's, because the fence was \
-         poisoned, add --lower-from {highest}"
+        "choose a floor above {highest}; if the authority never issued {highest} (a poisoned \
+         fence), add --lower-from {highest}"
     ))
 }
 

@@ -10,7 +10,7 @@ use super::{PAGE, failed, too_low};
 
 pub(super) struct Database(Client);
 
-/// What is to be run: file name and SQL.
+/// What to run: names and SQL.
 pub(super) fn steps(tables: &[String]) -> Result<Vec<(String, String)>, Failure> {
     let files = MIGRATIONS.iter();
     let mut steps: Vec<_> = files
@@ -19,7 +19,7 @@ pub(super) fn steps(tables: &[String]) -> Result<Vec<(String, String)>, Failure>
     for given in tables {
         let (table, resource) = given.split_once('=').unwrap_or((given, given));
         if table.is_empty() || table.contains('\0') {
-            let text = format!("--table {given:?}: TABLE or TABLE=RESOURCE is wanted");
+            let text = format!("--table {given:?}: write TABLE or TABLE=RESOURCE");
             return Err(Failure::usage(text));
         }
         palisade_fence::ResourceId::new(resource)
@@ -34,7 +34,7 @@ pub(super) fn steps(tables: &[String]) -> Result<Vec<(String, String)>, Failure>
     Ok(steps)
 }
 
-/// A string as SQL has it, whatever the server's settings.
+/// A string literal that is valid under every setting of the server.
 fn quoted(text: &str) -> String {
     let text = text.replace('\'', "''");
     match text.contains('\\') {
@@ -56,22 +56,25 @@ impl Database {
         }
         let (client, connection) = config.connect(NoTls).await.map_err(|error| {
             let fault = Fault::from(error);
-            Failure::new(FAILED, Code::Unavailable.name(), told(&fault))
+            Failure::new(FAILED, Code::Unavailable.name(), with_causes(&fault))
                 .hint("is the database running there, and is the password in PGPASSWORD?")
         })?;
-        // It ends with the client; its errors come out where the client asks.
+        // The connection task ends with the client; queries report its errors.
         tokio::spawn(connection);
         Ok(Database(client))
     }
 
-    /// All of it or nothing.
+    /// Installs everything or nothing.
     pub(super) async fn install(&mut self, steps: &[(String, String)]) -> Result<(), Failure> {
         let tx = self.0.transaction().await.map_err(Fault::from)?;
         for (name, sql) in steps {
             let done = tx.batch_execute(sql).await;
             done.map_err(|error| {
                 let fault = Fault::from(error);
-                Failure::local(format!("{name}: {}; nothing was installed", told(&fault)))
+                Failure::local(format!(
+                    "{name}: {}; nothing was installed",
+                    with_causes(&fault)
+                ))
             })?;
         }
         Ok(tx.commit().await.map_err(Fault::from)?)
@@ -98,8 +101,8 @@ impl Database {
     }
 }
 
-/// With what lies below, which the driver leaves out of its own words.
-fn told(fault: &Fault) -> String {
+/// The fault with its deeper causes, which the driver's own message omits.
+fn with_causes(fault: &Fault) -> String {
     let mut text = fault.to_string();
     let mut below = std::error::Error::source(fault).and_then(std::error::Error::source);
     while let Some(error) = below {
@@ -119,7 +122,7 @@ impl From<Fault> for Failure {
                 "no fence is installed in this database",
             )
             .hint("palisade fence install postgres --url URL"),
-            other => failed(other.kind(), told(&other)),
+            other => failed(other.kind(), with_causes(&other)),
         }
     }
 }

@@ -1,41 +1,41 @@
-//! From an act to a chart: lanes from top to bottom, then the same steps on an axis to scale.
+//! Turns an act into a chart: lanes from top to bottom, then the same steps on an axis to scale.
 //!
 //! ```text
 //! lock service │ ━━ lease of A ━━━━━━━━━━━━━━┥━━ lease of B ━━┥
 //! client A     │ ━━ believes ━━━━━━━━━━━━━━━━╱╱ still believes ╱╱
 //!              │   ▒▒ paused ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒
 //! client B     │        ┄┄ waits ┄┄┄┄┄┄┄┄┄┄┄━━ believes ━━━━━━
-//! resource     │ ─○──○──────────────────────○────○───────⚠────  each sign with its label below it
+//! resource     │ ─○──○──────────────────────○────○───────⚠────  each sign has its label below it
 //!              │ nothing ───────────────────────│ B ────│ A – B is gone
-//! time         │ \  \ …           steps in order, joined to an axis to scale
+//! time         │ \  \ …           steps in order, connected to an axis to scale
 //! ```
 //!
-//! On one machine a message takes a fraction of a millisecond and a lease seconds, so the lanes show steps: in order,
-//! and each as far from the next as its words need. Because the axis makes that room, no label needs to give way.
+//! On one machine a message takes a fraction of a millisecond and a lease takes seconds, so the lanes show steps in
+//! order, each as far from the next as their texts need. The axis makes this room, so no label has to move.
 
 use palisade_draw::axis::{Linear, Room, Steps, tracks};
 use palisade_draw::{Anchor, Canvas, Font, Layer, Rect, Shape, width};
 
 use super::model::{Act, Admission, Event, Message};
-use super::spans::{Look, Row, Span, Step};
+use super::spans::{BarStyle, Row, Span, Step};
 use super::words::{LONG_MS, describe, duration, in_flight, seconds};
 
-/// Width of the lanes' names.
+/// Width of the column of lane names.
 pub(super) const GUTTER: f64 = 112.0;
-/// Least width of the lanes.
+/// Minimum width of the lanes.
 pub(super) const PLOT: f64 = 888.0;
 const MARGIN: f64 = 12.0;
-/// The least distance between two steps.
+/// The minimum distance between two steps.
 const GAP: f64 = 13.0;
-/// Moments closer than this are one step, ms.
+/// Moments closer than this count as one step, ms.
 const SAME_MS: f64 = 0.02;
 /// Free space on both sides of a text in its bar.
 const PAD: f64 = 8.0;
 const LINE: f64 = 15.0;
-/// From a sign's centre to the middle of the first line of its label.
+/// The distance from a sign's centre to the middle of the first line of its label.
 const BELOW: f64 = 18.0;
 
-/// A laid-out act: the names of the lanes, which stay in place when the lanes are scrolled, and the lanes.
+/// A laid-out act: the lane names, which stay in place when the lanes are scrolled, and the lanes.
 pub(super) struct Chart {
     pub(super) names: Canvas,
     pub(super) lanes: Canvas,
@@ -48,9 +48,9 @@ struct Layout<'a> {
     lanes: Canvas,
     /// The height reached so far.
     y: f64,
-    /// For each row and track that was drawn: its bar's upper and lower edge.
+    /// The upper and lower edge of the bar of each row and track drawn so far.
     rows: Vec<(Row, f64, f64)>,
-    /// The height of the resource's signs.
+    /// The vertical position of the resource's signs.
     signs: f64,
 }
 
@@ -104,7 +104,7 @@ fn axis(act: &Act, spans: &[Span], steps: &[Step<'_>]) -> Steps {
     let end = act.end();
     let mut moments: Vec<f64> = spans.iter().flat_map(|span| [span.from, span.to]).collect();
     moments.extend(steps.iter().map(|step| step.at));
-    // A little before the first moment, so that its label has room on both sides.
+    // Starts a little before the first moment, so that its label has room on both sides.
     let first = moments
         .iter()
         .copied()
@@ -147,7 +147,7 @@ fn label_width(step: &Step<'_>) -> f64 {
 }
 
 impl Layout<'_> {
-    /// A lane: what `draw` draws, on a background, with its name in front of it.
+    /// A lane: a background, a name in front, and what `draw` draws.
     fn lane(&mut self, name: &str, class: &str, draw: impl FnOnce(&mut Self)) {
         let top = self.y;
         self.y += 8.0;
@@ -167,7 +167,7 @@ impl Layout<'_> {
         self.names.text((8.0, y), Anchor::Start, font, &name, class);
     }
 
-    /// The bars of these rows that have any.
+    /// The bars of these rows.
     fn bars(&mut self, spans: &[Span], rows: &[Row]) {
         for row in rows {
             let own: Vec<&Span> = spans.iter().filter(|span| span.row == *row).collect();
@@ -202,43 +202,50 @@ impl Layout<'_> {
                 .map_or(0, |id| self.act.number(id)),
             _ => 0,
         };
-        let (class, font) = match span.look {
-            Look::Lease => (format!("tint-c{}", client % 4), Font::SmallStrong),
-            Look::Belief => (format!("tint-c{}", client % 4), Font::Small),
-            Look::Gap => ("gap".to_owned(), Font::SmallStrong),
-            Look::Wait => ("wait".to_owned(), Font::Small),
-            Look::Pause => ("pause".to_owned(), Font::Small),
-            Look::Network => ("network".to_owned(), Font::Small),
-            Look::Both => ("both".to_owned(), Font::SmallStrong),
-            Look::Fence => ("fence".to_owned(), Font::Small),
-            Look::Content => ("content".to_owned(), Font::Small),
-            Look::Lost => ("lost".to_owned(), Font::SmallStrong),
+        let (class, font) = match span.style {
+            BarStyle::Lease => (format!("tint-c{}", client % 4), Font::SmallStrong),
+            BarStyle::Belief => (format!("tint-c{}", client % 4), Font::Small),
+            BarStyle::Gap => ("gap".to_owned(), Font::SmallStrong),
+            BarStyle::Wait => ("wait".to_owned(), Font::Small),
+            BarStyle::Pause => ("pause".to_owned(), Font::Small),
+            BarStyle::Network => ("network".to_owned(), Font::Small),
+            BarStyle::Both => ("both".to_owned(), Font::SmallStrong),
+            BarStyle::Fence => ("fence".to_owned(), Font::Small),
+            BarStyle::Content => ("content".to_owned(), Font::Small),
+            BarStyle::Lost => ("lost".to_owned(), Font::SmallStrong),
         };
         self.lanes.about(Some(span.event));
-        let corner = if matches!(span.look, Look::Lease | Look::Belief | Look::Gap) {
+        let corner = if matches!(
+            span.style,
+            BarStyle::Lease | BarStyle::Belief | BarStyle::Gap
+        ) {
             3.0
         } else {
             0.0
         };
         self.lanes.rect(Layer::Bar, bar, corner, class.clone());
-        if matches!(span.look, Look::Gap | Look::Pause) {
+        if matches!(span.style, BarStyle::Gap | BarStyle::Pause) {
             self.lanes
                 .hatch(Layer::Bar, bar, 7.0, format!("{class}-hatch"));
         }
-        if let (Look::Both, Some(upper)) =
-            (span.look, self.row(|row| matches!(row, Row::Belief(_))))
+        if let (BarStyle::Both, Some(upper)) =
+            (span.style, self.row(|row| matches!(row, Row::Belief(_))))
         {
             let band = Rect::new(left, upper.1, right - left, bar.y - upper.1);
             self.lanes.rect(Layer::Ground, band, 0.0, "both-band");
         }
-        // Moments that are one step leave no room; pointing at the bar shows its words.
+        // Moments of one step leave no room for text; a tooltip shows it.
         if width(&span.words, font) <= bar.w {
-            let ink = if span.look == Look::Lost { "bad" } else { "" };
+            let ink = if span.style == BarStyle::Lost {
+                "bad"
+            } else {
+                ""
+            };
             self.lanes.text_within(bar, font, &span.words, ink);
         }
     }
 
-    /// The last row of this kind that was drawn: its upper and its lower edge.
+    /// The last row of this kind: its upper and lower edge.
     fn row(&self, wanted: impl Fn(&Row) -> bool) -> Option<(f64, f64)> {
         let mut rows = self.rows.iter().rev();
         rows.find(|(row, ..)| wanted(row))
@@ -350,11 +357,11 @@ impl Layout<'_> {
         let client = format!("line-c{}", self.act.number(&message.client) % 4);
         let there = message.arrived_ms.or(message.decided_ms);
         let back = message.decided_ms.or(message.arrived_ms);
-        // One that the network holds up has a bar of its own, and leaves from its end.
+        // A delayed message has a bar of its own, and its arrow starts at the end of the bar.
         let sent = in_flight(message).and(there).or(message.sent_ms).or(there);
         if let Some(sent) = sent {
             let from = (self.axis.x(sent), near);
-            // The sign stands where the resource decided; a request that has to wait is decided much later.
+            // The sign stands where the resource decided; a request that waits is decided much later.
             let quick = back
                 .zip(there)
                 .is_some_and(|(back, there)| back - there < LONG_MS);
@@ -373,7 +380,7 @@ impl Layout<'_> {
         }
     }
 
-    /// A line with a head at its end.
+    /// A line with an arrowhead.
     fn arrow(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
         let size = if class.contains("danger") { 11.0 } else { 7.0 };
         let (dx, dy) = (to.0 - from.0, to.1 - from.1);
@@ -398,7 +405,7 @@ impl Layout<'_> {
         self.lanes.mark(Layer::Line, Shape::Path(head), fill);
     }
 
-    /// The end of each lease, down to the resource: what happens to its right happens without it.
+    /// The end of each lease, down to the resource: later operations happen without the lease.
     fn ends(&mut self) {
         let bottom = self.signs - 12.0;
         for (event, entry) in self.act.events.iter().enumerate() {
@@ -411,7 +418,7 @@ impl Layout<'_> {
         self.lanes.about(None);
     }
 
-    /// The steps on an axis to scale.
+    /// The axis to scale.
     fn time(&mut self) {
         let (top, y) = (self.y - 4.0, self.y + 26.0);
         let ends = self.axis.steps();
@@ -468,7 +475,7 @@ impl Layout<'_> {
     }
 }
 
-/// The sign of a verdict, told apart by its shape as well as by its colour.
+/// The sign of a verdict, distinguished by shape as well as by colour.
 pub(super) fn sign(
     verdict: Option<Admission>,
     is_dangerous: bool,

@@ -1,11 +1,11 @@
-//! The picture of `palisade demo`: recorded events in, one SVG or one HTML page out.
+//! The picture of `palisade demo`: turns recorded events into an SVG or an HTML page.
 //!
 //! ```text
 //! records of every process ─► merge ─► Act ─► spans and steps ─► chart (lanes) ─► picture: SVG, HTML
 //! ```
 //!
-//! Nothing here reads a clock or a file: equal acts give equal bytes. What the picture claims is computed from the
-//! events (whether an update was lost, and which write was dangerous), so that it cannot flatter the run.
+//! Nothing here reads a clock or a file: equal acts give equal bytes. The picture's claims (whether an update was lost,
+//! which write was dangerous) are computed from the events, so it cannot show more than the run proved.
 
 mod chart;
 mod model;

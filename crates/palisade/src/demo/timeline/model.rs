@@ -1,11 +1,11 @@
-//! What the demo's processes record, and what a timeline is drawn from.
+//! The records of the demo's processes, from which a timeline is drawn.
 //!
-//! Every time is in **milliseconds since the start of the act**, on one wall clock of one machine, as a fraction
+//! Every time is in **milliseconds since the start of the act**, on one clock of one machine, as a fraction
 //! (`2013.42`). Times are measured, so nothing here expects them to be round, sorted or complete.
 
 use serde::{Deserialize, Serialize};
 
-/// One telling of the story: the same schedule against one kind of resource.
+/// One run of the schedule against one kind of resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Act {
     pub(crate) name: ActName,
@@ -24,31 +24,31 @@ pub(crate) struct Act {
 pub(crate) enum ActName {
     /// The resource checks nothing.
     Unfenced,
-    /// The resource refuses a token below the highest it has admitted a write from.
+    /// The resource rejects a token below the highest one of any admitted write.
     Textbook,
     /// The holder's first operation is a claim, which raises the fence before the first read.
     Claim,
 }
 
-/// One recorded fact; a JSON line is one of these, tagged by `"event"`.
+/// One recorded event; a JSON line is one of these, tagged by `"event"`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
     /// The lock service granted the lock.
     Granted(Lease),
-    /// Time ran out at the lock service.
+    /// A lease expired at the lock service.
     Expired(Lease),
-    /// The holder gave the lock back.
+    /// The holder released the lock.
     Released(Lease),
-    /// A client acted as holder during this time, right or wrong.
+    /// A client believed during this time that it holds the lock, rightly or wrongly.
     Believed(Period),
-    /// A client was stopped (SIGSTOP) and could notice nothing.
+    /// A client was stopped (SIGSTOP).
     Paused(Period),
     /// A message from a client to the lock service, and its answer.
     Request(Request),
     /// A message from a client to the resource, and its verdict.
     Operation(Operation),
-    /// What the resource holds from now on.
+    /// The resource's content from now on.
     Content(Content),
 }
 
@@ -64,14 +64,14 @@ pub(crate) struct Lease {
     pub(crate) ttl_ms: Option<f64>,
 }
 
-/// A time in the life of a client.
+/// A period in which a client believed or was stopped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Period {
     pub(crate) from_ms: f64,
     /// Absent if it never ended.
     pub(crate) to_ms: Option<f64>,
     pub(crate) client: String,
-    /// The token that a belief was about.
+    /// The token of the believed grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<u64>,
 }
@@ -86,10 +86,10 @@ pub(crate) struct Content {
     pub(crate) highest: Option<u64>,
 }
 
-/// The times of one message. Each process fills in what it saw; [`merge`] puts the halves together.
+/// The times of one message. Each process fills in what it saw; [`merge`] joins the halves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Message {
-    /// Names the message, so that the records of sender and receiver can be joined.
+    /// Identifies the message, so that the records of sender and receiver can be joined.
     pub(crate) id: String,
     #[serde(default)]
     pub(crate) client: String,
@@ -113,12 +113,12 @@ pub(crate) struct Request {
     #[serde(flatten)]
     pub(crate) message: Message,
     pub(crate) request: RequestKind,
-    /// What came back; absent if nobody saw an answer.
+    /// The answer; absent if nobody saw one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) answer: Option<Answer>,
 }
 
-/// What a client asks of the lock service.
+/// A client's request to the lock service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RequestKind {
@@ -128,13 +128,13 @@ pub(crate) enum RequestKind {
     Release,
 }
 
-/// What the lock service says.
+/// The lock service's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     /// The lock is granted, with this token.
     Granted(u64),
-    /// Released as asked.
+    /// Released.
     Done,
     /// Refused for another reason: the code of the answer.
     Refused(String),
@@ -146,7 +146,7 @@ pub(crate) struct Operation {
     #[serde(flatten)]
     pub(crate) message: Message,
     pub(crate) operation: OperationKind,
-    /// The fencing token it carried; absent where none was sent.
+    /// The fencing token of the operation; absent if none was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<u64>,
     /// What was written, or what a read returned.
@@ -157,7 +157,7 @@ pub(crate) struct Operation {
     pub(crate) verdict: Option<Admission>,
 }
 
-/// What a client asks of the resource.
+/// A client's request to the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OperationKind {
@@ -173,15 +173,15 @@ pub(crate) enum OperationKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Admission {
-    /// Done without looking at a token.
+    /// Executed without a check of a token.
     Unchecked,
-    /// The fence let it pass.
+    /// The fence admitted it.
     Admitted,
-    /// The fence refused it: the token is below this highest one.
+    /// The fence rejected it: its token is below this highest one.
     Rejected(u64),
 }
 
-/// An update that a client made: who, and the item it added.
+/// An update: its client, and the item it added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Update {
     pub(crate) client: String,
@@ -189,26 +189,26 @@ pub(crate) struct Update {
     pub(crate) item: String,
 }
 
-/// The end of an act: what clients were promised against what the resource holds.
+/// The end of an act: the answers to the clients, and the resource's content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
-    /// Updates whose writer was told "done".
+    /// Updates whose writer got "done".
     pub(crate) acknowledged: Vec<Update>,
-    /// Updates whose writer was told "rejected".
+    /// Updates whose writer got "rejected".
     pub(crate) rejected: Vec<Update>,
     /// What the resource held when the act ended.
     pub(crate) content: Vec<String>,
-    /// Why the story did not take place as planned, if so; the verdict then proves nothing.
+    /// Why the act did not follow its schedule, if so; the verdict then proves nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) incomplete: Option<String>,
 }
 
-/// What an act showed.
+/// The result of an act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// An acknowledged update is gone.
     Lost,
-    /// Every acknowledged update is there.
+    /// Every acknowledged update is present.
     Kept,
     /// The run did not follow the schedule.
     Incomplete,
@@ -228,7 +228,7 @@ impl Act {
 }
 
 impl ActName {
-    /// The word for the act, as on the command line.
+    /// The act's name on the command line.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Unfenced => "unfenced",
@@ -263,12 +263,12 @@ impl ActName {
             }
             Self::Claim => {
                 "B’s first operation is a claim, which raises the fence to 2 before B reads anything. A’s delayed write \
-                 carries token 1, is rejected, and A is told so: nothing that was acknowledged is lost."
+                 carries token 1, is rejected, and A learns of it: nothing that was acknowledged is lost."
             }
         }
     }
 
-    /// The resource, in two words.
+    /// A short name of the resource.
     pub(crate) fn resource(self) -> &'static str {
         match self {
             Self::Unfenced => "no fence",
@@ -279,7 +279,7 @@ impl ActName {
 }
 
 impl Verdict {
-    /// What the act showed, compared here and not taken on trust.
+    /// The act's result, computed from its records.
     pub(crate) fn outcome(&self) -> Outcome {
         match (&self.incomplete, self.lost().is_empty()) {
             (Some(_), _) => Outcome::Incomplete,
@@ -288,7 +288,7 @@ impl Verdict {
         }
     }
 
-    /// The acknowledged updates that the final content lacks.
+    /// The acknowledged updates that are missing from the final content.
     pub(crate) fn lost(&self) -> Vec<&Update> {
         self.acknowledged
             .iter()
@@ -316,15 +316,15 @@ impl Verdict {
     }
 }
 
-/// The distinct writers of some updates, as words.
+/// The distinct writers of these updates.
 fn writers<'a>(updates: impl Iterator<Item = &'a Update>) -> String {
     let mut names: Vec<&str> = updates.map(|update| update.client.as_str()).collect();
     names.dedup();
     names.join(" and ")
 }
 
-/// Joins the records of one message that different processes wrote: equal kind and equal id become one event.
-/// Everything else passes through, in order.
+/// Joins the records of one message that different processes wrote: records of equal kind and id become one event.
+/// Other events pass through, in order.
 #[must_use]
 pub(crate) fn merge(records: impl IntoIterator<Item = Event>) -> Vec<Event> {
     let mut merged: Vec<Event> = Vec::new();
@@ -370,7 +370,7 @@ impl Event {
         times.filter(|time| time.is_finite()).collect()
     }
 
-    /// Takes over what `other` knows about the same message; false if it is about something else.
+    /// Adds what `other` knows about the same message; false if it is about something else.
     fn absorb(&mut self, other: &Self) -> bool {
         match (self, other) {
             (Self::Request(mine), Self::Request(theirs))

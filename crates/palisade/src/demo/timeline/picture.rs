@@ -1,4 +1,4 @@
-//! The whole picture: first what the acts lost, then the legend, then each act. Once as SVG, once as a page.
+//! The whole picture as SVG and as a page: first what the acts lost, then the legend, then each act.
 
 use std::fmt::Write as _;
 
@@ -12,22 +12,22 @@ use super::style::style;
 use super::words::{describe, listed};
 
 const TITLE: &str = "What happens to a paused lock holder’s late write";
-/// The sentence that Palisade says first.
+/// Palisade's main message.
 const MESSAGE: &str = "No lock service can stop two processes from both believing they hold a lock. \
     The lease saves work; the fence keeps data safe.";
 const EDGE: f64 = 20.0;
 const WIDE: f64 = GUTTER + PLOT;
 
-/// One self-contained SVG with all acts, one below the other.
+/// One self-contained SVG with all acts below each other.
 pub(crate) fn svg(acts: &[Act]) -> String {
     let label = format!(
         "{TITLE}. {}",
-        acts.iter().map(told).collect::<Vec<_>>().join(" ")
+        acts.iter().map(alt_text).collect::<Vec<_>>().join(" ")
     );
     drawing(acts).to_svg(&style(), &label)
 }
 
-/// The picture before it is written down.
+/// The picture as a canvas.
 pub(super) fn drawing(acts: &[Act]) -> Canvas {
     let charts: Vec<_> = acts.iter().map(chart).collect();
     let wide = charts
@@ -69,7 +69,7 @@ pub(super) fn drawing(acts: &[Act]) -> Canvas {
     canvas
 }
 
-/// What each act lost, side by side; returns the height reached.
+/// The results of the acts, side by side; returns the height reached.
 fn results(canvas: &mut Canvas, acts: &[Act], top: f64) -> f64 {
     let wide = (WIDE + 14.0) / acts.len().max(1) as f64 - 14.0;
     for (number, act) in acts.iter().enumerate() {
@@ -110,7 +110,7 @@ fn outcome(act: &Act) -> (&'static str, Option<Admission>, bool) {
     }
 }
 
-/// The outcome in few words.
+/// The outcome in a few words.
 fn short(verdict: &Verdict) -> String {
     let lost: Vec<&str> = verdict
         .lost()
@@ -124,7 +124,7 @@ fn short(verdict: &Verdict) -> String {
     }
 }
 
-/// What clients were told, and what is there.
+/// What clients were told, and the final content.
 fn evidence(verdict: &Verdict) -> String {
     let names = |updates: &[Update]| {
         listed(
@@ -145,8 +145,8 @@ fn evidence(verdict: &Verdict) -> String {
     )
 }
 
-/// An act in one sentence, for a reader who does not see the picture.
-fn told(act: &Act) -> String {
+/// An act in one sentence, for readers who cannot see the picture.
+fn alt_text(act: &Act) -> String {
     format!(
         "{}: {}.",
         capital(act.name.resource()),
@@ -202,7 +202,7 @@ fn legend() -> Vec<Entry> {
         entry([bar("tint-c0")], "lease, or a belief in it"),
         entry(hatched("gap"), "a belief without a lease"),
         entry(hatched("pause"), "paused"),
-        entry([bar("wait")], "waiting, or held up in the network"),
+        entry([bar("wait")], "waiting, or delayed in the network"),
         entry([line("line-c0 message")], "message (thin: answer)"),
         entry(
             [(Shape::Line((18.0, 1.0), (18.0, 17.0)), "end".to_owned())],
@@ -212,11 +212,11 @@ fn legend() -> Vec<Entry> {
     ]
 }
 
-/// One self-contained page: no script, no font, no picture from anywhere else.
+/// One self-contained page: no script, and no font or picture from elsewhere.
 pub(crate) fn html(acts: &[Act]) -> String {
     let mut body =
         format!("<h1>{TITLE}</h1><p><strong>{MESSAGE}</strong></p><ul class=\"results\">");
-    // Writing to a String cannot fail; the same holds below.
+    // Writing to a String cannot fail; the same applies below.
     for act in acts {
         let (class, verdict) = (outcome(act).0, &act.verdict);
         let _ = write!(
@@ -229,16 +229,16 @@ pub(crate) fn html(acts: &[Act]) -> String {
     }
     let _ = write!(
         body,
-        "</ul><p>The same story with real processes, told once for each kind of resource. Every mark below is drawn \
-         from a time that was measured in that run; hover over one to read it.</p>{}",
+        "</ul><p>The same schedule with real processes, once for each kind of resource. Every mark below shows \
+         a time that was measured in that run; hover over a mark to read it.</p>{}",
         legend::list(&legend())
     );
     acts.iter().for_each(|act| section(&mut body, act));
     body.push_str(
         "<footer>Drawn by <code>palisade demo</code>. Times are milliseconds since the start of each act, on this \
-         machine’s clock. Each client took its own. The lock service’s are those at which a watcher or the client was \
-         told, whichever came first. The resource’s were taken next to it, by the proxy that every message to it went \
-         through.</footer>",
+         machine’s clock. Each client measured its own. For the lock service, it is when a watcher or the client \
+         learned of the event, whichever was first. For the resource, the proxy in front of it measured, through which \
+         every message went.</footer>",
     );
     page(
         "Palisade demo: a paused holder’s late write",
@@ -254,7 +254,7 @@ const PAGE: &str = ".results{display:flex;flex-wrap:wrap;gap:14px;list-style:non
     .chart{display:flex;min-width:900px}.chart svg{flex:none;height:auto}\
     .chart .names{position:sticky;left:0;background:var(--bg)}";
 
-/// One act: the names of its lanes stay in place while the lanes are scrolled.
+/// One act: the lane names stay in place while the lanes are scrolled.
 fn section(body: &mut String, act: &Act) {
     let chart = chart(act);
     let whole = chart.names.width + chart.lanes.width;
@@ -273,7 +273,7 @@ fn section(body: &mut String, act: &Act) {
         share(chart.names.width),
         chart.names.to_inline("", ""),
         share(chart.lanes.width),
-        chart.lanes.to_inline("", &told(act))
+        chart.lanes.to_inline("", &alt_text(act))
     );
     let start = |event: &Event| event.instants().into_iter().reduce(f64::min).unwrap_or(0.0);
     let mut rows: Vec<(f64, &Event)> = act

@@ -1,37 +1,37 @@
-//! What an act consists of: spans of time, which become bars, and steps at the resource, which become signs.
+//! The elements of an act: periods of time, drawn as bars, and steps at the resource, drawn as signs.
 
 use super::model::{
     Act, Admission, Content, Event, Lease, Message, Operation, OperationKind, Period, RequestKind,
 };
 use super::words::{LONG_MS, asked, duration, in_flight, label, listed};
 
-/// The rows of the picture from top to bottom. The number is that of the client.
+/// The rows of the picture from top to bottom. The number is the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Row {
     /// Leases at the lock service.
     Lease,
     /// When this client and another one both believe that they hold the lock.
     Both(usize),
-    /// What this client believes, and when it waits.
+    /// When this client believes that it holds the lock, and when it waits.
     Belief(usize),
     /// When this client is stopped.
     Pause(usize),
-    /// Messages of this client that the network holds up.
+    /// Messages of this client that the network delays.
     Network(usize),
-    /// How high the fence stands.
+    /// The fence's highest token.
     Fence,
-    /// What the resource holds.
+    /// The resource's content.
     Content,
 }
 
-/// How a bar looks: a CSS class each.
+/// The style of a bar; each has a CSS class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum BarStyle {
     /// A lease.
     Lease,
-    /// A belief that is right.
+    /// A correct belief.
     Belief,
-    /// A belief that is wrong: the lease is over.
+    /// A wrong belief: the lease is over.
     Gap,
     /// Waiting for the lock.
     Wait,
@@ -41,9 +41,9 @@ pub(super) enum Look {
     Network,
     /// Two beliefs at once.
     Both,
-    /// The height of the fence.
+    /// The fence's highest token.
     Fence,
-    /// A fence that fell, or content from which an acknowledged update is gone.
+    /// A fence whose token fell, or content that lacks an acknowledged update.
     Lost,
     /// Content.
     Content,
@@ -54,16 +54,16 @@ pub(super) enum Look {
 pub(super) struct Span {
     /// The event that it shows, by index.
     pub(super) event: usize,
-    /// Where.
+    /// Its row.
     pub(super) row: Row,
     /// From when, ms.
     pub(super) from: f64,
     /// Until when, ms; never before `from`.
     pub(super) to: f64,
-    /// What is written on it.
+    /// The text on the bar.
     pub(super) words: String,
-    /// How it looks.
-    pub(super) look: Look,
+    /// Its style.
+    pub(super) style: BarStyle,
 }
 
 /// An operation at the resource.
@@ -75,9 +75,9 @@ pub(super) struct Step<'a> {
     pub(super) at: f64,
     /// The operation.
     pub(super) operation: &'a Operation,
-    /// What is written below its sign, line by line.
+    /// The text below its sign, line by line.
     pub(super) lines: Vec<String>,
-    /// Whether it is a write that must not have been done.
+    /// Whether it is a write that must not take effect.
     pub(super) is_dangerous: bool,
 }
 
@@ -109,7 +109,7 @@ impl Act {
         last * 1.03 + 1.0
     }
 
-    /// Whether this write took effect although the lock had been granted to somebody else, with a higher token.
+    /// Whether this write took effect after somebody else was granted the lock with a higher token.
     pub(super) fn is_dangerous(&self, operation: &Operation) -> bool {
         let done = matches!(
             operation.verdict,
@@ -151,7 +151,7 @@ impl Act {
         steps
     }
 
-    /// Everything that lasts.
+    /// All periods of time.
     pub(super) fn spans(&self) -> Vec<Span> {
         let mut spans = Vec::new();
         for (event, entry) in self.events.iter().enumerate() {
@@ -164,8 +164,8 @@ impl Act {
 
     fn add(&self, spans: &mut Vec<Span>, event: usize, entry: &Event) {
         let number = self.number(entry.client().unwrap_or_default());
-        let mut add = |row, from, to: Option<f64>, look, words| {
-            spans.extend(self.span(event, row, (from, to), look, words));
+        let mut add = |row, from, to: Option<f64>, style, words| {
+            spans.extend(self.span(event, row, (from, to), style, words));
         };
         match entry {
             Event::Granted(Lease {
@@ -180,7 +180,7 @@ impl Act {
                     Row::Lease,
                     *at_ms,
                     self.lease_end(*token),
-                    Look::Lease,
+                    BarStyle::Lease,
                     words,
                 );
             }
@@ -194,10 +194,10 @@ impl Act {
                 let lease_end = token.and_then(|token| self.lease_end(token));
                 let right = lease_end.unwrap_or(end).clamp(*from_ms, end.max(*from_ms));
                 let words = format!("{client} believes that it holds the lock");
-                add(row, *from_ms, Some(right), Look::Belief, words);
+                add(row, *from_ms, Some(right), BarStyle::Belief, words);
                 if end > right {
                     let words = format!("{client} still believes it: {}", duration(end - right));
-                    add(row, right, Some(end), Look::Gap, words);
+                    add(row, right, Some(end), BarStyle::Gap, words);
                 }
             }
             Event::Paused(Period {
@@ -208,7 +208,7 @@ impl Act {
             }) => {
                 let length = duration(to_ms.unwrap_or(self.end()) - from_ms);
                 let words = format!("{client} is paused (SIGSTOP): {length}");
-                add(Row::Pause(number), *from_ms, *to_ms, Look::Pause, words);
+                add(Row::Pause(number), *from_ms, *to_ms, BarStyle::Pause, words);
             }
             Event::Request(request) if request.request == RequestKind::Acquire => {
                 let message = &request.message;
@@ -218,7 +218,7 @@ impl Act {
                         message.client,
                         duration(to - from)
                     );
-                    add(Row::Belief(number), from, Some(to), Look::Wait, words);
+                    add(Row::Belief(number), from, Some(to), BarStyle::Wait, words);
                 }
             }
             Event::Operation(operation) => {
@@ -231,7 +231,7 @@ impl Act {
                         Row::Network(number),
                         from,
                         message.arrived_ms,
-                        Look::Network,
+                        BarStyle::Network,
                         words,
                     );
                 }
@@ -240,13 +240,13 @@ impl Act {
         }
     }
 
-    /// A span with finite ends in order. One without an end lasts to the end of the picture.
+    /// A span with finite ends in order. Without an end it lasts to the end of the picture.
     fn span(
         &self,
         event: usize,
         row: Row,
         (from, to): (f64, Option<f64>),
-        look: Look,
+        style: BarStyle,
         words: String,
     ) -> Option<Span> {
         let to = to.filter(|to| to.is_finite());
@@ -257,12 +257,12 @@ impl Act {
             from,
             to,
             words,
-            look,
+            style,
         };
         from.is_finite().then_some(span)
     }
 
-    /// When the lease with this token ended, ms; nothing if it did not.
+    /// When the lease with this token ended, ms; `None` if it did not.
     fn lease_end(&self, token: u64) -> Option<f64> {
         self.events.iter().find_map(|event| match event {
             Event::Expired(end) | Event::Released(end) if end.token == token => {
@@ -287,13 +287,13 @@ impl Act {
                 if upper < lower && from < to {
                     let words = format!("both believe it: {}", duration(to - from));
                     let row = Row::Both(*lower);
-                    spans.extend(self.span(*event, row, (from, Some(to)), Look::Both, words));
+                    spans.extend(self.span(*event, row, (from, Some(to)), BarStyle::Both, words));
                 }
             }
         }
     }
 
-    /// The height of the fence and the content of the resource, from one change to the next.
+    /// The fence's token and the resource's content, from one change to the next.
     fn states(&self, spans: &mut Vec<Span>) {
         let events = self.events.iter().enumerate();
         let states = events.filter_map(|(event, entry)| match entry {
@@ -311,33 +311,33 @@ impl Act {
             let fell = fence[..number]
                 .iter()
                 .any(|before| before.1.highest > Some(highest));
-            let (look, words) = match fell {
-                true => (Look::Lost, format!("the fence FELL to token {highest}")),
-                false => (Look::Fence, format!("fence at token {highest}")),
+            let (style, words) = match fell {
+                true => (BarStyle::Lost, format!("the fence FELL to token {highest}")),
+                false => (BarStyle::Fence, format!("fence at token {highest}")),
             };
             let to = fence.get(number + 1).map(|next| next.1.at_ms);
-            spans.extend(self.span(*event, Row::Fence, (state.at_ms, to), look, words));
+            spans.extend(self.span(*event, Row::Fence, (state.at_ms, to), style, words));
         }
         states.dedup_by_key(|(_, content)| &content.items);
         let mut before: &[String] = &[];
         for (number, (event, Content { at_ms, items, .. })) in states.iter().enumerate() {
             let gone = before.iter().filter(|item| !items.contains(item));
             let gone: Vec<String> = gone.cloned().collect();
-            let (look, words) = match gone.is_empty() {
-                true => (Look::Content, listed(items)),
+            let (style, words) = match gone.is_empty() {
+                true => (BarStyle::Content, listed(items)),
                 false => (
-                    Look::Lost,
+                    BarStyle::Lost,
                     format!("{} ({} is gone)", listed(items), listed(&gone)),
                 ),
             };
             let to = states.get(number + 1).map(|next| next.1.at_ms);
-            spans.extend(self.span(*event, Row::Content, (*at_ms, to), look, words));
+            spans.extend(self.span(*event, Row::Content, (*at_ms, to), style, words));
             before = items;
         }
     }
 }
 
-/// From when to when a client waited for the answer, if that was long enough to be part of the story.
+/// From when to when a client waited for the answer, if that was long enough to show.
 fn waited(message: &Message) -> Option<(f64, f64)> {
     let (from, to) = (
         message.sent_ms?,

@@ -1,4 +1,4 @@
-//! How the demo's marks look.
+//! The style sheet of the demo's pictures.
 
 use palisade_draw::style::{
     AMBER, AMBER_TINT, BAD, BAD_TINT, GOOD, GOOD_TINT, GREY, GREY_TINT, INK, LANE, PAPER, Rule,

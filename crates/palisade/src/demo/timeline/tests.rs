@@ -1,12 +1,12 @@
-//! The picture must show every event, keep its labels apart and beside their marks, let no text become markup, and hold
-//! up when an act is empty or crowded.
+//! The picture must show every event, keep labels apart and next to their marks, never turn text into markup, and still
+//! work when an act is empty or crowded.
 
 use palisade_draw::{Canvas, Font, Mark, Rect, Shape, Text, escape};
 
 use super::chart::chart;
 use super::model::*;
 use super::picture::drawing;
-use super::spans::{Look, Row};
+use super::spans::{BarStyle, Row};
 use super::{html, svg};
 
 /// Three acts as the demo recorded them.
@@ -26,13 +26,13 @@ fn assert_legible(act: &Act) {
     assert!(problems.is_empty(), "{:?}: {problems:#?}", act.name);
 }
 
-/// Where the middle of a shape is, from left to right.
+/// The horizontal middle of a shape.
 fn middle(shape: &Shape) -> f64 {
     match shape {
         Shape::Circle((x, _), _) => *x,
         Shape::Rect(rect, _) => rect.middle().0,
         Shape::Line(a, b) => (a.0 + b.0) / 2.0,
-        // The sign of danger: its second point is its top.
+        // The danger sign: its second point is its top.
         Shape::Path(data) => data[data.find('L').unwrap_or(0) + 1..]
             .split(' ')
             .next()
@@ -248,7 +248,7 @@ fn a_write_is_dangerous_only_after_the_next_grant() {
 }
 
 #[test]
-fn what_was_lost_is_seen_first() {
+fn the_results_come_first() {
     let canvas = drawing(&acts());
     let place = |wanted: &str| {
         let found = canvas.texts.iter().find(|text| text.text == wanted);
@@ -276,7 +276,7 @@ fn the_wait_and_the_content_are_bars_with_words() {
         let spans = act.spans();
         let wait = spans
             .iter()
-            .find(|span| span.look == Look::Wait)
+            .find(|span| span.style == BarStyle::Wait)
             .expect("B waits");
         assert!(
             wait.to - wait.from > 1_000.0 && wait.words.starts_with("B waits for the lock: 1."),
@@ -306,7 +306,7 @@ fn the_wait_and_the_content_are_bars_with_words() {
 }
 
 #[test]
-fn the_axis_to_scale_is_to_scale_and_says_so() {
+fn the_axis_is_to_scale_and_labelled() {
     for act in acts() {
         let chart = chart(&act);
         for words in ["steps in order", "time, to scale"] {
@@ -374,7 +374,7 @@ fn text_from_events_never_becomes_markup() {
 }
 
 #[test]
-fn the_files_stand_alone_and_are_small() {
+fn the_files_are_self_contained_and_small() {
     let (picture, page) = (svg(&acts()), html(&acts()));
     for text in [&picture, &page] {
         assert!(text.len() < 200_000, "{}", text.len());
@@ -387,7 +387,7 @@ fn the_files_stand_alone_and_are_small() {
 }
 
 #[test]
-fn the_verdict_is_compared_and_not_believed() {
+fn the_verdict_is_computed_from_the_records() {
     let headlines: Vec<String> = acts().iter().map(|act| act.verdict.headline()).collect();
     let wanted = [
         "acknowledged update of B lost",
@@ -406,10 +406,13 @@ fn the_verdict_is_compared_and_not_believed() {
 }
 
 #[test]
-fn the_gap_between_belief_and_truth_is_drawn_only_where_there_is_one() {
+fn a_wrong_belief_is_drawn_only_where_there_is_one() {
     let gaps = |act: &Act| {
         let spans = act.spans();
-        spans.iter().filter(|span| span.look == Look::Gap).count()
+        spans
+            .iter()
+            .filter(|span| span.style == BarStyle::Gap)
+            .count()
     };
     let mut act = acts().remove(0);
     assert_eq!(gaps(&act), 1, "A's belief outlives its lease, B's does not");
@@ -422,7 +425,7 @@ fn the_gap_between_belief_and_truth_is_drawn_only_where_there_is_one() {
 }
 
 #[test]
-fn spans_that_run_backwards_and_times_that_are_none_lay_out() {
+fn reversed_spans_and_times_that_are_not_numbers_lay_out() {
     let mut act = acts().remove(1);
     for (index, event) in act.events.iter_mut().enumerate() {
         let odd = [f64::NAN, f64::INFINITY, -80.0, 1e12][index % 4];
@@ -445,7 +448,7 @@ fn spans_that_run_backwards_and_times_that_are_none_lay_out() {
 }
 
 #[test]
-fn a_fence_that_falls_is_called_broken() {
+fn a_fence_whose_token_falls_is_reported() {
     let words = |act: &Act| {
         svg(std::slice::from_ref(act))
             .matches("the fence FELL to token 1<")
@@ -485,7 +488,7 @@ fn records_of_sender_and_receiver_merge_into_one_message() {
 }
 
 #[test]
-fn the_fixture_has_the_words_of_the_model_and_survives_a_round_trip() {
+fn the_fixture_has_the_texts_of_the_model_and_survives_a_round_trip() {
     for act in acts() {
         let fresh = Act::new(act.name);
         assert_eq!(
@@ -501,16 +504,13 @@ fn the_fixture_has_the_words_of_the_model_and_survives_a_round_trip() {
     }
 }
 
-/// `PALISADE_BLESS=1 cargo test -p palisade --bin palisade readme` draws it anew.
+/// `PALISADE_BLESS=1 cargo test -p palisade --bin palisade readme` writes it again.
 #[test]
-fn the_picture_in_the_readme_is_the_one_of_the_fixture() {
+fn the_picture_in_the_readme_shows_the_fixture() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/demo.svg");
     if std::env::var_os("PALISADE_BLESS").is_some() {
         std::fs::write(path, svg(&acts())).expect("docs/ can be written");
     }
-    let committed = std::fs::read_to_string(path).expect("docs/demo.svg is there");
-    assert!(
-        committed == svg(&acts()),
-        "docs/demo.svg is another picture"
-    );
+    let committed = std::fs::read_to_string(path).expect("docs/demo.svg exists");
+    assert!(committed == svg(&acts()), "docs/demo.svg is out of date");
 }

@@ -1,4 +1,4 @@
-//! Words for events and times.
+//! Texts for events and times.
 
 use super::model::{
     Admission, Answer, Content, Event, Lease, Message, Operation, OperationKind, Period, Request,
@@ -77,7 +77,7 @@ fn length(period: &Period) -> String {
     })
 }
 
-/// What a client asked of the resource.
+/// A client's request to the resource.
 pub(super) fn asked(operation: &Operation) -> String {
     match operation.operation {
         OperationKind::Claim => "claims".to_owned(),
@@ -89,7 +89,7 @@ pub(super) fn asked(operation: &Operation) -> String {
     }
 }
 
-/// The label of an operation, line by line: who did what, with which token, and what came of it.
+/// The label of an operation, line by line: client and operation, token, and result.
 pub(crate) fn label(operation: &Operation) -> Vec<String> {
     let mut lines = vec![format!("{} {}", operation.message.client, asked(operation))];
     lines.extend(operation.token.map(|token| format!("token {token}")));
@@ -108,16 +108,16 @@ pub(crate) fn label(operation: &Operation) -> Vec<String> {
     lines
 }
 
-/// How long a message was under way, if that was long enough to be part of the story.
+/// How long a message was in flight, if that was long enough to show.
 pub(super) fn in_flight(message: &Message) -> Option<f64> {
     let flight = message.arrived_ms? - message.sent_ms?;
     (flight >= LONG_MS).then_some(flight)
 }
 
-/// What takes longer than this is part of the story, ms.
+/// Only delays longer than this are shown, ms.
 pub(super) const LONG_MS: f64 = 100.0;
 
-/// A duration in the unit a person would use: `0.4 ms`, `38 ms`, `2.01 s`.
+/// A duration in a readable unit: `0.4 ms`, `38 ms`, `2.01 s`.
 pub(crate) fn duration(ms: f64) -> String {
     match ms.abs() {
         size if size < 0.095 => format!("{:.0} µs", ms * 1_000.0),

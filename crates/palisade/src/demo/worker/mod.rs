@@ -1,12 +1,12 @@
-//! A worker of the story, in a process of its own: hold the lock, read the list, add an item, write the list.
+//! A worker process: acquires the lock, reads the list, adds an item, writes the list.
 //!
 //! ```text
 //!   acquire ─► (claim) ─► read ─► [breakpoint] ─► lease.check()? ─► [breakpoint] ─► write ─► release
 //! ```
 //!
-//! It is as careful as a program can be on its side: the guard renews in the background, and the lease is checked
-//! right before the write is sent. At a breakpoint the worker waits for a line from the demo, so that the pause hits
-//! the same place in every run. Without the demo, a pause can hit that place just as well.
+//! It is as careful as a client can be: the guard renews in the background, and the lease is checked right before the
+//! write is sent. At a breakpoint the worker waits for a line from the demo, so that the pause hits the same place in
+//! every run. Without the demo, a pause can hit that place just as well.
 
 mod storage;
 
@@ -18,18 +18,18 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 
 use super::clock::ActClock;
-use super::ledger::Note;
+use super::recorder::Note;
 use super::timeline::{Answer, Event, Message, Period, Request, RequestKind};
 use storage::{Storage, Written};
 
-/// What one worker has to do; passed to its process as one argument, in JSON.
+/// A worker's task; its process gets it as one argument, in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Assignment {
     /// Its name, which is also its client id and the item that it adds.
     pub(super) client: String,
     /// The lock server's URL.
     pub(super) authority: String,
-    /// Where its requests to the store go: address and port.
+    /// The address and port for its requests to the store.
     pub(super) store: String,
     /// How long its lease lasts without renewal.
     pub(super) ttl_ms: u64,
@@ -37,7 +37,7 @@ pub(super) struct Assignment {
     pub(super) wait_ms: u64,
     /// When the act began.
     pub(super) origin_nanos: u64,
-    /// Whether its first operation at the store is a claim, and its read carries the token.
+    /// Whether its first operation at the store is a claim and its read carries the token.
     pub(super) claims: bool,
     /// Where it waits for a line from the demo.
     pub(super) breakpoint: Breakpoint,
@@ -55,7 +55,7 @@ pub(super) enum Breakpoint {
     Checked,
 }
 
-/// The lock of the story, and the resource and file that it guards.
+/// The demo's lock, and the resource and file that it guards.
 pub(super) const LOCK: &str = "orders";
 pub(super) const RESOURCE: &str = "storage:orders";
 pub(super) const FILE: &str = "/list.txt";
@@ -64,10 +64,10 @@ pub(super) const FILE: &str = "/list.txt";
 ///
 /// # Errors
 /// Standard output is closed.
-pub(super) fn play(assignment: &Assignment) -> io::Result<()> {
-    match Worker::new(assignment).and_then(|worker| worker.play()) {
-        Ok(()) => tell(&Note::Done),
-        Err(message) => tell(&Note::Failed { message }),
+pub(super) fn run(assignment: &Assignment) -> io::Result<()> {
+    match Worker::new(assignment).and_then(|worker| worker.run()) {
+        Ok(()) => print(&Note::Done),
+        Err(message) => print(&Note::Failed { message }),
     }
 }
 
@@ -94,7 +94,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    fn play(&self) -> Result<(), Failed> {
+    fn run(&self) -> Result<(), Failed> {
         let (lease, from_ms) = self.acquire()?;
         let (lost, clock) = (lease.lost(), self.clock);
         let learned = self.runtime.spawn(async move {
@@ -165,13 +165,13 @@ impl<'a> Worker<'a> {
         items.push(assignment.client.clone());
         lease.check().map_err(words)?;
         let (at_ms, remaining) = (self.clock.now_ms(), lease.remaining());
-        said(&Note::Checked {
+        send(&Note::Checked {
             at_ms,
             remaining_ms: remaining.as_secs_f64() * 1_000.0,
         })?;
         self.pause_at(Breakpoint::Checked)?;
         let item = assignment.client.clone();
-        said(&match storage.write(&items)? {
+        send(&match storage.write(&items)? {
             Written::Acknowledged => Note::Acknowledged { item },
             Written::Rejected => Note::Rejected { item },
         })
@@ -198,7 +198,7 @@ impl<'a> Worker<'a> {
         if self.assignment.breakpoint != place {
             return Ok(());
         }
-        said(&Note::Breakpoint)?;
+        send(&Note::Breakpoint)?;
         match io::stdin().read_line(&mut String::new()) {
             Ok(0) => Err("the demo closed its standard input".to_owned()),
             other => other.map(drop).map_err(words),
@@ -220,15 +220,15 @@ fn words(error: impl ToString) -> Failed {
 }
 
 fn record(event: Event) -> Result<(), Failed> {
-    said(&Note::Record { event })
+    send(&Note::Record { event })
 }
 
-fn said(note: &Note) -> Result<(), Failed> {
-    tell(note).map_err(words)
+fn send(note: &Note) -> Result<(), Failed> {
+    print(note).map_err(words)
 }
 
-/// One line to the demo, at once.
-fn tell(note: &Note) -> io::Result<()> {
+/// Sends one line to the demo at once.
+fn print(note: &Note) -> io::Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, note)?;
     out.write_all(b"\n")?;

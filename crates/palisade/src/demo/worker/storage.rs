@@ -13,7 +13,7 @@ use crate::demo::clock::ActClock;
 use crate::demo::http::{self, items};
 use crate::demo::timeline::{Event, Message, Operation, OperationKind};
 
-/// The store, as the holder of one grant sees it.
+/// The store, as the holder of one grant uses it.
 pub(super) struct Storage<'a> {
     pub(super) assignment: &'a Assignment,
     pub(super) clock: ActClock,
@@ -23,14 +23,14 @@ pub(super) struct Storage<'a> {
 
 /// The store's answer to a write.
 pub(super) enum Written {
-    /// It is done.
+    /// The write is done.
     Acknowledged,
     /// The token is stale.
     Rejected,
 }
 
 impl Storage<'_> {
-    /// Raises the fence to the token, before anything is read.
+    /// Raises the fence to the token, before any read.
     pub(super) fn claim(&self) -> Result<(), Failed> {
         let body = json!({
             "resource_id": RESOURCE, "fencing_token": self.token.get(), "authority": self.authority.as_str(),
@@ -50,7 +50,7 @@ impl Storage<'_> {
         }
     }
 
-    /// The list. Where holders claim, the read carries the token and is refused when it is stale.
+    /// Reads the list. If holders claim, the read carries the token and is rejected when it is stale.
     pub(super) fn read(&self) -> Result<Vec<String>, Failed> {
         let resource = RESOURCE.replace(':', "%3A");
         let path = format!("/v1/storage/{resource}/files{FILE}");
@@ -104,7 +104,7 @@ impl Storage<'_> {
         )
     }
 
-    /// Sends one request, waits for its answer however long it takes, and records both.
+    /// Sends one request, waits for its answer without a time limit, and records both.
     fn exchange(
         &self,
         what: &str,
@@ -120,7 +120,7 @@ impl Storage<'_> {
         let mut answer = Vec::new();
         connection.read_to_end(&mut answer).map_err(words)?;
         let answered_ms = Some(self.clock.now_ms());
-        let answer = http::Message::parse(&answer).ok_or("the store's answer broke off")?;
+        let answer = http::Message::parse(&answer).ok_or("the store's answer is incomplete")?;
         let client = self.assignment.client.clone();
         let message = Message {
             id: self.id(what),

@@ -1,4 +1,4 @@
-//! The interface as a stranger sees it: bytes over a socket.
+//! The interface as a client sees it: bytes over a socket.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Reply {
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 
-    /// Status and code, and that the body has the one shape every error has.
+    /// Status and code; also checks that the body has the form of every error.
     fn refusal(&self) -> (u16, String) {
         let body = self.json();
         assert_eq!(body["success"], json!(false), "{body}");
@@ -228,7 +228,7 @@ async fn a_tokened_read_raises_and_is_rejected_when_stale() {
         412
     );
     assert_eq!(served.get(path, "").await.text(), "x");
-    // The path's own slash may be there twice, but nothing leads out of the resource.
+    // The path may begin with a slash of its own, but no path leads out of the resource.
     assert_eq!(served.get("/v1/storage/r/files//f", "").await.text(), "x");
     for outside in [
         "../f",
@@ -277,7 +277,7 @@ async fn a_tokened_read_raises_and_is_rejected_when_stale() {
 }
 
 #[tokio::test]
-async fn numbers_make_writes_repeatable() {
+async fn sequence_numbers_make_writes_repeatable() {
     let served = Served::start().await;
     let first = json!({"sequence": 1});
     assert_eq!(
@@ -314,7 +314,7 @@ async fn numbers_make_writes_repeatable() {
 }
 
 #[tokio::test]
-async fn every_other_rejection_has_its_code() {
+async fn every_other_rejection_has_its_own_code() {
     let served = Served::start().await;
     let jump = served.claim(palisade_fence::DEFAULT_MAX_JUMP + 1).await;
     assert_eq!(jump.refusal(), (409, "jump".to_owned()));
@@ -378,7 +378,7 @@ async fn lists_page_by_page() {
 }
 
 #[tokio::test]
-async fn rejected_zombies_are_counted() {
+async fn late_writes_are_counted_as_rejected() {
     let served = Served::start().await;
     served.claim(5).await;
     served.claim(4).await;
@@ -422,7 +422,7 @@ async fn a_restart_keeps_what_was_acknowledged() {
     served.stop().await;
 }
 
-/// The same interface without the check: what the fence is for.
+/// Control: the same interface without the check.
 #[tokio::test]
 async fn the_unfenced_store_takes_the_late_write() {
     let rule = Rule {
@@ -443,9 +443,9 @@ async fn the_unfenced_store_takes_the_late_write() {
     served.stop().await;
 }
 
-/// Every path of the description leads somewhere, and every code it names is one of the table's.
+/// Every path of the description exists, and every code in it is in the table.
 #[tokio::test]
-async fn the_description_is_of_this_interface() {
+async fn the_description_matches_the_interface() {
     let served = Served::start().await;
     let described = served.get("/openapi.json", "").await.json();
     let paths = described["paths"].as_object().unwrap();
@@ -454,7 +454,7 @@ async fn the_description_is_of_this_interface() {
     for (path, methods) in paths {
         for operation in methods.as_object().unwrap().values() {
             let name = operation["operationId"].as_str().expect(path);
-            assert!(names.insert(name), "{name} is told twice");
+            assert!(names.insert(name), "{name} appears twice");
         }
         let path = path
             .replace("{resource_id}", "r")

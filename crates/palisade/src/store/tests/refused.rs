@@ -1,10 +1,10 @@
-//! What is refused, how it is called, and that it changes nothing.
+//! Which requests are refused, with which code, and that they change nothing.
 
 use axum::response::IntoResponse as _;
 
 use super::*;
 
-/// What is put in place of one field, and the word the message must have.
+/// Each row replaces one field; the message must contain the word.
 #[tokio::test]
 async fn every_bad_input_is_named_and_changes_nothing() {
     let served = Served::start().await;
@@ -73,7 +73,7 @@ async fn every_bad_input_is_named_and_changes_nothing() {
         ),
         (
             r#"{"resource_id":"r","fencing_token":1,"fencing_token":2}"#,
-            "fencing_token is told twice",
+            "fencing_token appears twice",
         ),
         (
             r#"{"resource_id":"r","fencing_token":1,"write_payload":{}}"#,
@@ -82,7 +82,7 @@ async fn every_bad_input_is_named_and_changes_nothing() {
         (r#"{"resource_id":"r","fencing_token":1"#, "EOF"),
         (
             r#"{"resource_id":"r","fencing_token":1,"write_payload":{"bytes":"eA==","bytes":"eQ=="}}"#,
-            "bytes is told twice",
+            "bytes appears twice",
         ),
         (
             r#"{"resource_id":"r","fencing_token":9007199254740993.0}"#,
@@ -140,7 +140,7 @@ async fn every_wrong_request_gets_json() {
     let reply = served.post("/v1/storage/r", "{}").await;
     assert_eq!(reply.refusal(), (405, "method_not_allowed".to_owned()));
     assert!(reply.header("allow").unwrap().contains("GET"));
-    // `write` and `claim` are paths of their own, and names of resources when they are read.
+    // `write` and `claim` are paths when posted to, and names of resources when read.
     assert_eq!(served.post("/healthz", "").await.refusal().0, 405);
     let form = b"POST /v1/storage/claim HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
         content-type: text/plain\r\ncontent-length: 2\r\n\r\n{}";
@@ -218,7 +218,7 @@ async fn a_slow_request_is_ended() {
 }
 
 #[tokio::test]
-async fn an_address_has_one_reading() {
+async fn an_ambiguous_address_is_refused() {
     let served = Served::start().await;
     for (path, word) in [
         ("/v1/storage/%zz", "%zz"),
@@ -245,7 +245,7 @@ async fn an_address_has_one_reading() {
     served.stop().await;
 }
 
-/// Also what is refused before a fence sees it (rule F13).
+/// Including refusals that happen before a fence decides (rule F13).
 #[tokio::test]
 async fn every_refusal_is_counted() {
     let served = Served::start().await;
@@ -261,7 +261,7 @@ async fn every_refusal_is_counted() {
         .get("/v1/storage/r/files/f", "X-Fencing-Token: five\r\n")
         .await;
     served.get("/v1/storage/claim", "").await;
-    // Nothing there is no refusal.
+    // A missing object is not a refusal.
     served.get("/v1/storage/r/files/f", "").await;
     let metrics = served.get("/metrics", "").await.text();
     for (reason, count) in [
@@ -276,7 +276,7 @@ async fn every_refusal_is_counted() {
     served.stop().await;
 }
 
-/// The one table has every code that a fence, the store or the gateway answers with, and its status.
+/// The table contains every code of fences, store and gateway, with its status.
 #[test]
 fn every_code_is_in_the_table() {
     use palisade_proto::Code;

@@ -1,4 +1,4 @@
-//! Real servers, real jobs, real signals, and bounded waits for what they do.
+//! Real servers, real jobs, real signals, and waits with a time limit.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
@@ -15,10 +15,10 @@ use serde_json::Value;
 
 pub(crate) mod proxy;
 
-/// How long anything may take that should happen at once; only a test that fails waits for it.
+/// The time limit of everything that should happen at once; only a failing test waits this long.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// The program under test, without the environment of who runs the tests.
+/// The program under test, without the environment of the person who runs the tests.
 pub(crate) fn palisade() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
     for name in ["AUTHORITY", "LOCK", "LOCK_TOKEN", "FENCING_TOKEN", "LOG"] {
@@ -28,7 +28,7 @@ pub(crate) fn palisade() -> Command {
     command
 }
 
-/// A lock server on a free port and a directory of its own.
+/// A lock server on a free port with its own directory.
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
@@ -40,7 +40,7 @@ impl Server {
         Server::with(&[])
     }
 
-    /// A server with settings.
+    /// Starts a server with these flags.
     pub(crate) fn with(settings: &[&str]) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let (child, url) = serve("127.0.0.1:0", &dir.path().join("data"), settings);
@@ -80,12 +80,12 @@ impl Server {
         self.palisade(arguments).output().unwrap()
     }
 
-    /// Starts `palisade run` and keeps it.
+    /// Starts `palisade run` in the background.
     pub(crate) fn run(&self, arguments: &[&str]) -> Run {
         Run::start(&mut self.palisade(&[&["run"], arguments].concat()))
     }
 
-    /// What `palisade show` says.
+    /// The output of `palisade show`.
     pub(crate) fn show(&self, lock: &str) -> Value {
         json(&self.output(&["show", lock, "--json"]).stdout)
     }
@@ -94,12 +94,12 @@ impl Server {
         self.dir.path().join(name)
     }
 
-    /// The process ids that a job has written down, one a line, once there are this many.
+    /// The process ids that a job has written to a file, one per line, once there are this many.
     pub(crate) fn pids(&self, name: &str, count: usize) -> Vec<i32> {
         let path = self.file(name);
         let read = || -> Vec<i32> {
             let text = fs::read_to_string(&path).unwrap_or_default();
-            // The last line may not have been written whole.
+            // The last line may be incomplete.
             let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
             whole.lines().map(|line| line.parse().unwrap()).collect()
         };
@@ -138,13 +138,13 @@ impl Drop for Server {
     }
 }
 
-/// A `palisade run` under way.
+/// A running `palisade run`.
 pub(crate) struct Run {
     child: Option<Child>,
 }
 
 impl Run {
-    /// Takes charge of any command that does not end by itself.
+    /// Takes ownership of any command that does not end by itself.
     pub(crate) fn keep(child: Child) -> Run {
         Run { child: Some(child) }
     }
@@ -181,7 +181,7 @@ impl Run {
         self.child.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end, with a bound.
+    /// Waits for its end, with a time limit.
     pub(crate) fn end(mut self) -> Output {
         until("the end of palisade run", || self.is_over());
         self.child.take().unwrap().wait_with_output().unwrap()
@@ -248,23 +248,23 @@ pub(crate) fn now() -> Timestamp {
     BootClock.now()
 }
 
-/// Waits for a condition, with a bound.
+/// Waits for a condition, with a time limit.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let give_up = now().after(SOON.into());
     while !holds() {
-        assert!(now() < give_up, "waited in vain for: {what}");
+        assert!(now() < give_up, "timed out waiting for: {what}");
         pause();
     }
 }
 
-/// Waits until the clock of the leases has reached `at`.
+/// Waits until the leases' clock has reached `at`.
 pub(crate) fn until_time(at: Timestamp) {
     until(&format!("{at:?}"), || now() >= at);
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the one pause between two looks at a condition"
+    reason = "the only pause between two checks of a condition"
 )]
 fn pause() {
     std::thread::sleep(Duration::from_millis(2)); // real time: other processes need it to do what is waited for
@@ -286,8 +286,8 @@ pub(crate) fn status(output: &Output) -> i32 {
         .unwrap_or_else(|| panic!("{}: {}", output.status, text(&output.stderr)))
 }
 
-/// A job of four processes that all ignore SIGTERM: the command, its child, a grandchild, and one that left
-/// the group for a session of its own. Each writes its id into `pids`.
+/// A job of four processes that all ignore SIGTERM: the command, its child, a grandchild, and one that left the
+/// group for a session of its own. Each writes its id into `pids`.
 pub(crate) const STUBBORN: &str = r#"
     trap '' TERM
     echo $$ >> pids
@@ -296,11 +296,11 @@ pub(crate) const STUBBORN: &str = r#"
     while :; do sleep 1000; done
 "#;
 
-/// How many of the processes of [`STUBBORN`] write themselves down.
+/// How many processes of [`STUBBORN`] write their id.
 pub(crate) const STUBBORN_PIDS: usize = 4;
 
-/// Prints those processes of the file `pids` that are alive.
-pub(crate) const WHO_LIVES: &str = r#"
+/// Prints the processes of the file `pids` that are alive.
+pub(crate) const PRINT_LIVE_PIDS: &str = r#"
     for pid in $(cat pids); do
         grep -q '^State:[[:space:]][^ZX]' /proc/$pid/status 2>/dev/null && echo $pid
     done; true

@@ -1,4 +1,4 @@
-//! A network that can be frozen: what is under way stays under way, and nothing is closed.
+//! A network that can be frozen: bytes in flight stay there, and nothing is closed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -33,7 +33,7 @@ impl Proxy {
         Proxy { url, frozen }
     }
 
-    /// From now on nothing gets through, in either direction, for ever.
+    /// From now on nothing gets through in either direction.
     pub(crate) fn freeze(&self) {
         self.frozen.store(true, Ordering::SeqCst);
     }

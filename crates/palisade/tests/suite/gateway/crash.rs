@@ -1,10 +1,10 @@
-//! What is kept when something dies, and what is not promised.
+//! What survives a crash, and what is not promised.
 
 use super::support::{Caller, Gateway, until};
 use super::upstream::{Upstream, crashing};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mark_outlives_a_kill_with_its_write_under_way() {
+async fn a_mark_survives_a_kill_with_its_write_in_flight() {
     let (upstream, url) = Upstream::start().await;
     let dir = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(&url, dir.path(), &[]);
@@ -18,7 +18,7 @@ async fn a_mark_outlives_a_kill_with_its_write_under_way() {
     until("the slow write", || upstream.has_arrived(1)).await;
     gateway.kill();
     client.abort();
-    // The service still has the write of token 5. Until it has settled, nobody newer is let in.
+    // The service still has the write of token 5. Until it has settled, no higher token gets in.
     let settings = ["--settle", "600ms", "--wait", "50ms"];
     let gateway = Gateway::start(&url, dir.path(), &settings);
     assert_eq!(gateway.started["settling"], true);
@@ -32,7 +32,7 @@ async fn a_mark_outlives_a_kill_with_its_write_under_way() {
         (503, "unavailable".into())
     );
     assert_eq!(upstream.value("a").unwrap(), "before");
-    upstream.let_go(1);
+    upstream.release_writes(1);
     until("the slow write's effect", || {
         upstream.value("a").as_deref() == Some("in flight")
     })
@@ -50,7 +50,7 @@ async fn a_mark_outlives_a_kill_with_its_write_under_way() {
         caller.put("/accounts/a", 5, "zombie").await.code(),
         (412, "stale".into())
     );
-    // An orderly end leaves nothing to settle.
+    // A clean stop leaves nothing to settle.
     gateway.stop().await;
     let gateway = Gateway::start(&url, dir.path(), &[]);
     assert_eq!(gateway.started["settling"], false);
@@ -63,7 +63,7 @@ async fn a_mark_outlives_a_kill_with_its_write_under_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_that_hangs_is_504_and_keeps_newer_ones_out_until_it_has_settled() {
+async fn a_hanging_service_is_504_and_higher_tokens_wait_until_it_has_settled() {
     let (upstream, url) = Upstream::start().await;
     let dir = tempfile::tempdir().unwrap();
     let settings = [
@@ -82,7 +82,7 @@ async fn a_service_that_hangs_is_504_and_keeps_newer_ones_out_until_it_has_settl
         caller.get("/accounts/a", 2).await.code(),
         (503, "unavailable".into())
     );
-    upstream.let_go(1);
+    upstream.release_writes(1);
     until("the effect", || upstream.value("a").is_some()).await;
     let mut read = caller.get("/accounts/a", 2).await;
     while read.status == 503 {
@@ -92,7 +92,7 @@ async fn a_service_that_hangs_is_504_and_keeps_newer_ones_out_until_it_has_settl
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_that_breaks_off_is_not_known_and_one_that_is_not_there_was_not_asked() {
+async fn a_broken_connection_is_an_unknown_outcome_and_a_refused_one_is_unavailable() {
     let url = crashing().await;
     let dir = tempfile::tempdir().unwrap();
     let settings = ["--settle", "1h", "--wait", "50ms"];
@@ -106,7 +106,7 @@ async fn a_service_that_breaks_off_is_not_known_and_one_that_is_not_there_was_no
         (503, "unavailable".into())
     );
     gateway.kill();
-    // A port that nobody listens on.
+    // Nothing listens on this port.
     let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let nowhere = format!("http://{}", nobody.local_addr().unwrap());
     drop(nobody);
@@ -114,7 +114,7 @@ async fn a_service_that_breaks_off_is_not_known_and_one_that_is_not_there_was_no
     let gateway = Gateway::start(&nowhere, dir.path(), &settings);
     let caller = Caller::of(&gateway.url);
     for _ in 0..2 {
-        // Nothing was sent, so the same number may be tried again, and nothing has to settle.
+        // Nothing was sent, so the same number may be used again, and nothing has to settle.
         let missing = caller.call("PUT", "/a", &numbered, "x").await;
         assert_eq!(missing.code(), (502, "unavailable".into()));
     }
@@ -127,7 +127,7 @@ async fn a_service_that_breaks_off_is_not_known_and_one_that_is_not_there_was_no
     assert_eq!(gateway.started["settling"], false);
 }
 
-/// What became of a numbered write is kept in memory: after a crash it is not made up.
+/// The outcome of a numbered write is kept in memory only: after a crash it is not invented.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_numbered_write_is_never_sent_twice_not_even_after_a_kill() {
     let (upstream, url) = Upstream::start().await;

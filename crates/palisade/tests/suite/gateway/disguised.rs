@@ -1,5 +1,5 @@
-//! Writes that pass as reads, or hide in other requests (rule F11): nobody gets past the gateway without a
-//! token. Each is carried out by a real service when it is sent there.
+//! Writes disguised as reads or hidden in other requests (rule F11): none gets past the gateway without a token.
+//! A real service executes each of them when it is sent there directly.
 
 use palisade_testbed::LenientUpstream;
 
@@ -58,7 +58,7 @@ async fn nothing_that_writes_passes_as_a_read() {
         let (answer, _open) = exchange(&gateway.url, request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{what}: {answer}");
         assert_eq!(hits(&url).await, before, "{what}");
-        // The control arm: the service itself carries it out.
+        // Control: the service itself executes it.
         let (_, _open) = exchange(&url, request.as_bytes()).await;
         until_async(what, async || hits(&url).await == before + 1).await;
     }
@@ -88,7 +88,7 @@ async fn nothing_that_writes_passes_as_a_read() {
             let request =
                 format!("{method} /accounts/8 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{body}");
             let (answer, _) = exchange(&gateway.url, request.as_bytes()).await;
-            // Of two lengths the gateway's server keeps the chunks, and the upstream gets one length.
+            // Of two lengths the gateway's server uses the chunks, and the upstream gets one length.
             let expected = if method == "GET" { "400" } else { "428" };
             assert!(
                 answer.starts_with(&format!("HTTP/1.1 {expected} ")),
@@ -104,7 +104,7 @@ async fn nothing_that_writes_passes_as_a_read() {
 
 /// A holder of account 8 hides a write to account 7 in a body that the service does not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_the_service_does_not_read_is_no_further_request() {
+async fn a_body_that_the_service_does_not_read_is_not_taken_for_a_request() {
     let upstream = LenientUpstream::start("urlparse");
     let url = upstream.url();
     let dir = tempfile::tempdir().unwrap();

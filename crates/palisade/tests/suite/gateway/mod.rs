@@ -1,12 +1,12 @@
 //! `palisade gateway` as a process in front of real services.
 
-mod counted;
+mod audit;
 mod crash;
 mod disguised;
 mod paused;
+mod paused_holder;
 mod refused;
 mod spelling;
-mod story;
 mod streaming;
 mod support;
 mod upstream;

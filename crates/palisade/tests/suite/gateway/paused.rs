@@ -1,5 +1,5 @@
-//! A paused holder keeps nobody waiting (rule F12): its client is stopped while an answer or a request is
-//! under way, in front of a real service.
+//! A paused holder delays nobody (rule F12): its client is stopped in the middle of an answer or a request, in front of
+//! a real service.
 
 use palisade_testbed::LenientUpstream;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -34,9 +34,9 @@ async fn stopped_client(gateway: &Gateway) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_does_not_read_its_answer_keeps_no_claim_waiting() {
+async fn a_client_that_does_not_read_its_answer_delays_no_claim() {
     let upstream = LenientUpstream::start("urlparse");
-    // Nothing but the end of the service's answer can let the claim in.
+    // Only the end of the service's answer can let the claim in.
     let hour = [&ROUTE[..], &["--write-timeout", "1h", "--settle", "1h"]].concat();
     let dir = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(&upstream.url(), &dir.path().join("a"), &hour);
@@ -46,7 +46,7 @@ async fn a_client_that_does_not_read_its_answer_keeps_no_claim_waiting() {
         claim(&caller, 2).await.status == 200
     })
     .await;
-    // And when it goes on, it gets all of its answer.
+    // When the client continues, it gets its whole answer.
     let mut rest = Vec::new();
     while rest.len() < 32 << 20 {
         assert!(
@@ -55,7 +55,7 @@ async fn a_client_that_does_not_read_its_answer_keeps_no_claim_waiting() {
             rest.len()
         );
     }
-    // The control arm: what is kept of an answer has a bound, and the rest waits for the client.
+    // Control: the buffer for an answer is bounded, and the rest waits for the client.
     let little = [&hour[..], &["--answer-bytes", "65536"]].concat();
     let gateway = Gateway::start(&upstream.url(), &dir.path().join("b"), &little);
     let mut client = stopped_client(&gateway).await;
@@ -70,7 +70,7 @@ async fn a_client_that_does_not_read_its_answer_keeps_no_claim_waiting() {
     })
     .await;
     reading.abort();
-    // And the bound for the whole write, which ends it then.
+    // The bound for the whole write then ends it.
     let settings = [
         "--answer-bytes",
         "65536",
@@ -90,7 +90,7 @@ async fn a_client_that_does_not_read_its_answer_keeps_no_claim_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_sends_slowly_keeps_no_claim_waiting() {
+async fn a_client_that_sends_slowly_delays_no_claim() {
     let upstream = LenientUpstream::start("urlparse");
     let dir = tempfile::tempdir().unwrap();
     let hour = [
@@ -116,7 +116,7 @@ async fn a_client_that_sends_slowly_keeps_no_claim_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_has_bounds_in_bytes_and_in_time() {
+async fn a_request_is_bounded_in_bytes_and_in_time() {
     let (upstream, url) = Upstream::start().await;
     let dir = tempfile::tempdir().unwrap();
     let settings = [
@@ -147,10 +147,10 @@ async fn a_request_has_bounds_in_bytes_and_in_time() {
     assert_eq!(upstream.value("7").unwrap().len(), 1_000);
 }
 
-/// A proxy before the service says 503 while the service still carries the write out (row of an outage:
-/// the newer holder reads, and then the older write lands).
+/// A proxy in front of the service answers 503 while the service still executes the write: the newer holder reads,
+/// and then the older write lands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_proxys_503_is_no_end_of_a_write() {
+async fn a_503_from_a_proxy_does_not_end_a_write() {
     let (upstream, url) = Upstream::start().await;
     let dir = tempfile::tempdir().unwrap();
     let routes = ["--route", "/proxied/{status}/{id:uint}=account:{id}"];
@@ -168,25 +168,25 @@ async fn a_proxys_503_is_no_end_of_a_write() {
             (503, "unavailable".into()),
             "{status}"
         );
-        upstream.let_go(1);
+        upstream.release_writes(1);
         until_async("the late write", async || {
             upstream.value("7") == Some(status.to_string())
         })
         .await;
         assert!(upstream.has_arrived(at + 1));
     }
-    // The control arm: told that there is no proxy, the gateway lets the newer holder read before it lands.
+    // Control: told that there is no proxy, the gateway lets the newer holder read before the write lands.
     let alone = [&settings[..], &["--upstream-answers-for-itself"]].concat();
     let gateway = Gateway::start(&url, &dir.path().join("alone"), &alone);
     let caller = Caller::of(&gateway.url);
     assert_eq!(caller.put("/proxied/503/7", 1, "late").await.status, 503);
     assert_eq!(caller.get("/accounts/7", 2).await.text(), "530");
-    upstream.let_go(1);
+    upstream.release_writes(1);
     until_async("the late write", async || {
         upstream.value("7").as_deref() == Some("late")
     })
     .await;
-    // These are ends.
+    // These statuses do end a write.
     for status in [400, 404, 409, 429, 500, 501] {
         let gateway = Gateway::start(&url, &dir.path().join(status.to_string()), &settings);
         let caller = Caller::of(&gateway.url);
@@ -198,6 +198,6 @@ async fn a_proxys_503_is_no_end_of_a_write() {
             status
         );
         assert_eq!(claim(&caller, 2).await.status, 200, "{status}");
-        upstream.let_go(1);
+        upstream.release_writes(1);
     }
 }

@@ -1,4 +1,4 @@
-//! What is refused: command lines, directories, requests.
+//! Refused command lines, directories and requests.
 
 use std::process::Output;
 
@@ -32,7 +32,7 @@ fn refused(settings: &[&str]) -> Output {
 }
 
 #[test]
-fn a_wrong_command_line_names_what_is_wrong() {
+fn a_usage_error_names_its_cause() {
     let good = "http://127.0.0.1:9";
     for (settings, named) in [
         (&[][..], "--upstream"),
@@ -130,7 +130,7 @@ async fn a_directory_belongs_to_one_gateway_and_is_not_copied() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bad_request_reaches_nobody_and_raises_nothing() {
+async fn a_bad_request_is_not_forwarded_and_raises_nothing() {
     let (upstream, url) = Upstream::start().await;
     let dir = tempfile::tempdir().unwrap();
     let routes = ["--route", "/accounts/{id}=account:{id}"];
@@ -185,9 +185,9 @@ async fn a_bad_request_reaches_nobody_and_raises_nothing() {
     assert_eq!(caller.put("/accounts/a", 1, "good").await.status, 200);
 }
 
-/// Bytes that are no request end their connection and nothing else.
+/// Bytes that are not a request end their connection and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn noise_is_survived() {
+async fn random_bytes_do_no_harm() {
     let (_upstream, url) = Upstream::start().await;
     let dir = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(&url, dir.path(), &[]);

@@ -1,5 +1,4 @@
-//! Names that real services read as the same one (rule F11): a stale token must not get at account 7 by
-//! another spelling of it.
+//! Names that real services treat as equal (rule F11): a stale token must not reach account 7 under another spelling.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +6,7 @@ use palisade_testbed::LenientUpstream;
 
 use super::support::{Caller, Gateway, raw_put, writes};
 
-/// Ways to spell the account, put together from a table.
+/// Spellings of the account, generated from a table.
 fn spellings() -> BTreeSet<String> {
     let before = [
         "",
@@ -99,7 +98,7 @@ fn spellings() -> BTreeSet<String> {
     all
 }
 
-/// What a stale holder's writes have done to account 7: how many there were.
+/// How many of a stale holder's writes reached account 7.
 async fn overwritten(url: &str) -> usize {
     let all = writes(url).await;
     all.iter()
@@ -107,7 +106,7 @@ async fn overwritten(url: &str) -> usize {
         .count()
 }
 
-/// A newer holder has account 7; an older one writes to every spelling. How many writes hit the account.
+/// A newer holder has account 7; an older one writes to every spelling. Returns how many writes reached the account.
 async fn attack(upstream: &str, routes: &[&str]) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let settings: Vec<_> = routes.iter().flat_map(|route| ["--route", route]).collect();
@@ -131,11 +130,11 @@ async fn attack(upstream: &str, routes: &[&str]) -> usize {
     overwritten(upstream).await - before
 }
 
-async fn a_stale_token_gets_at_no_account(kind: &'static str) {
+async fn a_stale_token_reaches_no_account(kind: &'static str) {
     assert!(spellings().len() > 400, "{}", spellings().len());
     let upstream = LenientUpstream::start(kind);
     let url = upstream.url();
-    // The control arm: so many spellings are account 7 to the service itself.
+    // Control: this many spellings mean account 7 to the service itself.
     for path in spellings() {
         raw_put(&url, &path, None, "stale").await;
     }
@@ -149,22 +148,22 @@ async fn a_stale_token_gets_at_no_account(kind: &'static str) {
     ] {
         assert_eq!(attack(&url, routes).await, 0, "{kind} behind {routes:?}");
     }
-    // The other control arm: a type that is wrong for a service that reads numbers.
+    // Second control: a route type that does not fit a service that parses numbers.
     let lenient = attack(&url, &["/accounts/{id:name}=account:{id}"]).await;
     assert!(lenient > 0, "{kind}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stale_token_gets_at_no_account_of_fastapi() {
-    a_stale_token_gets_at_no_account("fastapi").await;
+async fn a_stale_token_reaches_no_account_of_fastapi() {
+    a_stale_token_reaches_no_account("fastapi").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stale_token_gets_at_no_account_of_flask() {
-    a_stale_token_gets_at_no_account("flask").await;
+async fn a_stale_token_reaches_no_account_of_flask() {
+    a_stale_token_reaches_no_account("flask").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stale_token_gets_at_no_account_of_urlparse() {
-    a_stale_token_gets_at_no_account("urlparse").await;
+async fn a_stale_token_reaches_no_account_of_urlparse() {
+    a_stale_token_reaches_no_account("urlparse").await;
 }

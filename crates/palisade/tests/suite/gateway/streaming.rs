@@ -1,4 +1,4 @@
-//! Reads go through piece by piece, headers of the hop stay behind, errors of the service pass.
+//! Reads are streamed, hop-by-hop headers are removed, errors of the service pass through.
 
 use std::time::Duration;
 
@@ -34,9 +34,9 @@ async fn a_read_of_a_hundred_mib_takes_little_memory() {
     assert!(grown < 24 << 10, "{grown} KiB more than before");
 }
 
-/// Each piece of an answer comes before the next is made: nothing waits for an end.
+/// Each piece of an answer arrives before the next is made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pieces_of_an_answer_come_before_the_next_is_made() {
+async fn each_piece_of_an_answer_arrives_before_the_next_is_made() {
     for method in ["GET", "POST"] {
         let (upstream, url) = Upstream::start().await;
         let dir = tempfile::tempdir().unwrap();
@@ -47,7 +47,7 @@ async fn pieces_of_an_answer_come_before_the_next_is_made() {
             .await;
         let mut body = response.into_body();
         for _ in 0..100 {
-            upstream.let_go(1);
+            upstream.release_writes(1);
             let frame = tokio::time::timeout(Duration::from_secs(20), body.frame()).await;
             let piece = frame.unwrap().unwrap().unwrap().into_data().unwrap();
             assert_eq!(piece, "tick");

@@ -20,7 +20,7 @@ pub(crate) fn palisade() -> Command {
     command
 }
 
-/// A gateway on free ports. Killed with its test.
+/// A gateway on free ports, killed with its test.
 pub(crate) struct Gateway {
     child: Child,
     pub(crate) url: String,
@@ -28,7 +28,7 @@ pub(crate) struct Gateway {
     pub(crate) started: Value,
 }
 
-/// A gateway's command line, without its settings.
+/// A gateway's command line without its settings.
 pub(crate) fn command(upstream: &str, dir: &Path) -> Command {
     let mut command = palisade();
     command
@@ -43,7 +43,7 @@ impl Gateway {
         Gateway::spawn(upstream, dir, settings, Stdio::null())
     }
 
-    /// One that writes its log into a file.
+    /// Starts a gateway that logs into a file.
     pub(crate) fn logging(upstream: &str, dir: &Path, settings: &[&str], log: &Path) -> Gateway {
         let log = std::fs::File::create(log).unwrap();
         Gateway::spawn(upstream, dir, settings, log.into())
@@ -71,7 +71,7 @@ impl Gateway {
         self.child.wait().unwrap();
     }
 
-    /// SIGTERM, and its end.
+    /// Sends SIGTERM and waits for the end.
     pub(crate) async fn stop(mut self) {
         let pid = rustix::process::Pid::from_raw(self.pid()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -86,7 +86,7 @@ impl Gateway {
         self.child.id().try_into().unwrap()
     }
 
-    /// The most memory it ever had, in KiB.
+    /// Its peak memory in KiB.
     pub(crate) fn peak_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -102,7 +102,7 @@ impl Drop for Gateway {
     }
 }
 
-/// Somebody with a token, or without.
+/// A client that sends requests with or without a token.
 #[derive(Clone)]
 pub(crate) struct Caller {
     client: Client<HttpConnector, Body>,
@@ -125,7 +125,7 @@ impl Reply {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
     }
 
-    /// Status and code of an error in the one shape all have.
+    /// Status and code of an error; checks that it has the form of all errors.
     pub(crate) fn code(&self) -> (u16, String) {
         let body = self.json();
         assert_eq!(body["success"], false, "{body}");
@@ -197,7 +197,7 @@ impl Caller {
     }
 }
 
-/// Waits for a condition, with a bound.
+/// Waits for a condition, with a time limit.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let waiting = async {
         while !holds() {
@@ -205,10 +205,10 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         }
     };
     let waited = tokio::time::timeout(Duration::from_secs(20), waiting).await;
-    waited.unwrap_or_else(|_| panic!("waited in vain for: {what}"));
+    waited.unwrap_or_else(|_| panic!("timed out waiting for: {what}"));
 }
 
-/// [`until`], for a condition that has to be asked for.
+/// [`until`] with an asynchronous condition.
 pub(crate) async fn until_async(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !holds().await {
@@ -216,7 +216,7 @@ pub(crate) async fn until_async(what: &str, mut holds: impl AsyncFnMut() -> bool
         }
     };
     let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await;
-    waited.unwrap_or_else(|_| panic!("waited in vain for: {what}"));
+    waited.unwrap_or_else(|_| panic!("timed out waiting for: {what}"));
 }
 
 pub(crate) async fn connect(url: &str) -> TcpStream {
@@ -225,7 +225,7 @@ pub(crate) async fn connect(url: &str) -> TcpStream {
         .unwrap()
 }
 
-/// Sends bytes as they are, and reads the head of the first answer; the connection stays open.
+/// Sends raw bytes, and reads the head of the first answer; the connection stays open.
 pub(crate) async fn exchange(url: &str, bytes: &[u8]) -> (String, TcpStream) {
     let mut stream = connect(url).await;
     stream.write_all(bytes).await.unwrap();
@@ -239,7 +239,7 @@ pub(crate) async fn exchange(url: &str, bytes: &[u8]) -> (String, TcpStream) {
     (String::from_utf8_lossy(&head).into_owned(), stream)
 }
 
-/// A PUT to a path that no client library would let through.
+/// A PUT to a path that client libraries reject.
 pub(crate) async fn raw_put(url: &str, path: &str, token: Option<u64>, body: &str) -> String {
     let token = token.map_or_else(String::new, |token| format!("X-Fencing-Token: {token}\r\n"));
     let length = body.len();
@@ -249,7 +249,7 @@ pub(crate) async fn raw_put(url: &str, path: &str, token: Option<u64>, body: &st
     exchange(url, request.as_bytes()).await.0
 }
 
-/// The writes that a lenient service has carried out.
+/// The writes that a lenient service has executed.
 pub(crate) async fn writes(url: &str) -> Vec<(i64, String)> {
     let log = Caller::of(url).observe("/log").await;
     serde_json::from_slice(&log.body).unwrap()

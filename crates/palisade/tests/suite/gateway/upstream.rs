@@ -1,5 +1,5 @@
-//! Services that know of no fence: a table of numbers that can be slow and can be large, and one that
-//! breaks off.
+//! Services without a fence: a table of numbers that can answer slowly and at length, and one that closes connections
+//! early.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,8 +53,8 @@ impl Upstream {
         self.table.lock().unwrap().get(id).cloned()
     }
 
-    /// Lets slow writes take effect.
-    pub(crate) fn let_go(&self, count: usize) {
+    /// Lets this many slow writes take effect.
+    pub(crate) fn release_writes(&self, count: usize) {
         self.semaphore().add_permits(count);
     }
 
@@ -75,7 +75,7 @@ async fn write(State(upstream): State<Upstream>, Path(id): Path<String>, text: S
     upstream.table.lock().unwrap().insert(id, text);
 }
 
-/// A write that goes on although its client has gone.
+/// A write that takes effect even if its client is gone.
 async fn slow(State(upstream): State<Upstream>, Path(id): Path<String>, text: String) {
     upstream.arrived.fetch_add(1, Ordering::SeqCst);
     let working = tokio::spawn(async move {
@@ -85,7 +85,7 @@ async fn slow(State(upstream): State<Upstream>, Path(id): Path<String>, text: St
     working.await.unwrap();
 }
 
-/// A write as behind a proxy that has lost patience: answered at once, and carried out when it is let go.
+/// A write as behind an impatient proxy: answered at once, executed when the test releases it.
 async fn proxied(
     State(upstream): State<Upstream>,
     Path((status, id)): Path<(u16, String)>,
@@ -104,11 +104,11 @@ async fn headers(headers: HeaderMap) -> impl IntoResponse {
     for (name, value) in &headers {
         text.push_str(&format!("{name}: {}\n", value.to_str().unwrap()));
     }
-    let of_the_hop = [("keep-alive", "timeout=5"), ("x-upstream", "yes")];
-    (of_the_hop, text)
+    let hop_by_hop = [("keep-alive", "timeout=5"), ("x-upstream", "yes")];
+    (hop_by_hop, text)
 }
 
-/// How many bytes came, and in how many pieces.
+/// The number of bytes and of pieces in the body.
 async fn count(mut body: Body) -> String {
     let mut bytes = 0;
     while let Some(frame) = body.frame().await {
@@ -117,7 +117,7 @@ async fn count(mut body: Body) -> String {
     bytes.to_string()
 }
 
-/// A piece for each one that is let go.
+/// A body with one piece for each release by the test.
 async fn ticks(State(upstream): State<Upstream>) -> Body {
     let (send, receive) = tokio::sync::mpsc::channel(1);
     tokio::spawn(async move {
@@ -135,7 +135,7 @@ async fn big(Path(mib): Path<usize>) -> Body {
     pieces(mib)
 }
 
-/// A body of so many MiB, made piece by piece, of unknown length.
+/// A body of this many MiB, made piece by piece, of unknown length.
 pub(crate) fn pieces(mib: usize) -> Body {
     let (send, receive) = tokio::sync::mpsc::channel::<Bytes>(1);
     tokio::spawn(async move {
@@ -149,7 +149,7 @@ pub(crate) fn pieces(mib: usize) -> Body {
     channel(receive)
 }
 
-/// A body of what comes through a channel.
+/// A body whose pieces come through a channel.
 pub(crate) fn channel(receive: tokio::sync::mpsc::Receiver<Bytes>) -> Body {
     let next = |mut receive: tokio::sync::mpsc::Receiver<Bytes>| async move {
         let piece = receive.recv().await?;

@@ -1,4 +1,4 @@
-//! Redis: one script takes the lock and draws the token, one gives it back; a message wakes waiters.
+//! Redis: one script takes the lock and draws the token, another releases it; a message wakes waiters.
 
 mod notifications;
 mod pipeline;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::{Connection as Any, Terms};
-use crate::lane::{Error, Renewing, Step, random};
+use crate::lane::{Error, LaneFuture, Renewing, random};
 use notifications::Notifications;
 use pipeline::Pipeline;
 use resp::Value;
@@ -32,7 +32,7 @@ struct Lane {
     shared: Arc<Shared>,
     lock: Vec<u8>,
     value: [u8; 16],
-    /// Notified when another lane gives the lock back.
+    /// Notified when another lane releases the lock.
     released: Option<Arc<Notify>>,
 }
 
@@ -77,7 +77,7 @@ async fn socket(port: u16) -> Result<TcpStream, Error> {
     Ok(stream)
 }
 
-/// Loads a script; returns its digest, by which it is called.
+/// Loads a script; returns the digest by which it is called.
 async fn script(pipeline: &Pipeline, text: &str) -> Result<Vec<u8>, Error> {
     match pipeline.ask(&[b"SCRIPT", b"LOAD", text.as_bytes()]).await? {
         Value::Text(name) => Ok(name),
@@ -86,7 +86,7 @@ async fn script(pipeline: &Pipeline, text: &str) -> Result<Vec<u8>, Error> {
 }
 
 impl Any for Connection {
-    fn lane<'a>(&'a self, lock: &'a str) -> Step<'a, Box<dyn Renewing>> {
+    fn lane<'a>(&'a self, lock: &'a str) -> LaneFuture<'a, Box<dyn Renewing>> {
         Box::pin(async move {
             let released = match &self.shared.notifications {
                 Some(channel) => Some(channel.subscribe(lock.as_bytes()).await?),
@@ -118,13 +118,13 @@ impl Lane {
         ];
         match shared.pipeline.ask(&words).await? {
             Value::Number(number) => Ok(number.unsigned_abs()),
-            other => Err(format!("unexpected answer of a script: {other:?}").into()),
+            other => Err(format!("unexpected answer from a script: {other:?}").into()),
         }
     }
 }
 
 impl crate::lane::Lane for Lane {
-    fn acquire(&mut self) -> Step<'_, u64> {
+    fn acquire(&mut self) -> LaneFuture<'_, u64> {
         Box::pin(async move {
             loop {
                 match (self.call(&self.shared.take).await?, &self.released) {
@@ -136,7 +136,7 @@ impl crate::lane::Lane for Lane {
         })
     }
 
-    fn release(&mut self) -> Step<'_, ()> {
+    fn release(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             match self.call(&self.shared.give).await? {
                 0 => Err("not held".into()),
@@ -147,7 +147,7 @@ impl crate::lane::Lane for Lane {
 }
 
 impl Renewing for Lane {
-    fn renew(&mut self) -> Step<'_, ()> {
+    fn renew(&mut self) -> LaneFuture<'_, ()> {
         Box::pin(async move {
             match self.call(&self.shared.renew).await? {
                 0 => Err("not held".into()),

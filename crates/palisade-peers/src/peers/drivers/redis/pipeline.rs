@@ -1,12 +1,12 @@
-//! A connection on which any number of commands are in flight.
+//! A connection with any number of commands in flight.
 //!
 //! ```text
 //!   callers ─► queue ─► everything queued, one write ─► Redis ─► one read, many replies ─► callers, in order
 //! ```
 //!
-//! Written for this, because a pipelining library spends more on a command than Redis does, and the
-//! load shares the cores with the server. It has the shape of palisade-client's own connection. A
-//! caller that is alone on its connection writes and reads for itself: no task, no wake-up.
+//! Written for this purpose, because a pipelining library spends more on a command than Redis does, and the load shares
+//! the cores with the server. It resembles palisade-client's own connection. A caller that is alone on its connection
+//! writes and reads by itself: no task, no wake-up.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,10 +22,10 @@ use crate::lane::Error;
 
 pub(super) enum Pipeline {
     Alone(tokio::sync::Mutex<(TcpStream, BytesMut)>),
-    Shared(mpsc::UnboundedSender<Asked>),
+    Shared(mpsc::UnboundedSender<PendingCommand>),
 }
 
-type Asked = (Vec<u8>, oneshot::Sender<Value>);
+type PendingCommand = (Vec<u8>, oneshot::Sender<Value>);
 type Open = Arc<Mutex<VecDeque<oneshot::Sender<Value>>>>;
 
 impl Pipeline {
@@ -36,7 +36,7 @@ impl Pipeline {
         let (asking, asked) = mpsc::unbounded_channel();
         let (reading, writing) = stream.into_split();
         let open = Open::default();
-        // Both end with the connection, which ends when nobody is left who could ask.
+        // Both tasks end with the connection, which ends when no caller is left.
         tokio::spawn(write(asked, writing, Arc::clone(&open)));
         tokio::spawn(read(reading, open));
         Pipeline::Shared(asking)
@@ -82,7 +82,7 @@ pub(super) async fn next(
 }
 
 async fn write(
-    mut asked: mpsc::UnboundedReceiver<Asked>,
+    mut asked: mpsc::UnboundedReceiver<PendingCommand>,
     mut stream: OwnedWriteHalf,
     open: Open,
 ) -> Option<()> {
@@ -107,7 +107,7 @@ async fn read(mut stream: OwnedReadHalf, open: Open) -> Option<()> {
         let value = next(&mut stream, &mut inbound).await.ok();
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(value) = value else {
-            // Dropping these tells the callers that no reply comes.
+            // Dropping these tells the callers that no reply will come.
             open.clear();
             return None;
         };
@@ -115,7 +115,7 @@ async fn read(mut stream: OwnedReadHalf, open: Open) -> Option<()> {
     }
 }
 
-/// Commands in one write at most.
+/// The most commands in one write.
 const BURST: usize = 1_024;
 
 /// The buffer space for each read, in bytes.

@@ -1,4 +1,4 @@
-//! As much of Redis' protocol as is needed: commands as arrays of bytes, and all kinds of replies.
+//! The necessary subset of Redis' protocol: commands as arrays of bytes, and all kinds of replies.
 
 use crate::lane::Error;
 
@@ -27,10 +27,10 @@ fn head(out: &mut Vec<u8>, kind: u8, number: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The first reply in these bytes, and how long it is; `None` while it is not all there.
+/// The first reply in these bytes and its length; `None` until it is complete.
 ///
 /// # Errors
-/// The bytes are no reply.
+/// The bytes are not a reply.
 pub(super) fn first(bytes: &[u8]) -> Result<Option<(Value, usize)>, Error> {
     let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
         return Ok(None);
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_is_read_once_it_is_all_there() {
+    fn a_reply_is_parsed_once_it_is_complete() {
         let bytes = b"*3\r\n$7\r\nmessage\r\n:42\r\n$-1\r\n+OK\r\n";
         let list = vec![
             Value::Text(b"message".to_vec()),

@@ -1,8 +1,8 @@
-//! Programs that nobody here wrote read the OpenAPI document and judge the lock server by it.
+//! External tools test the lock server against its OpenAPI document.
 //!
-//! Schemathesis sends what the document allows and what it forbids, and compares the answers with it;
-//! `PALISADE_JUDGE_EXAMPLES` says how many for each operation. openapi-python-client writes a client, which
-//! must be importable, every module of it.
+//! Schemathesis sends requests that the document allows and forbids, and checks the answers against it;
+//! `PALISADE_JUDGE_EXAMPLES` sets how many for each operation. openapi-python-client generates a client, all of whose
+//! modules must be importable.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -18,7 +18,7 @@ fn tool(program: &str) -> PathBuf {
     found
 }
 
-/// What is no contradiction: a denial is an answer to a request that is right.
+/// Statuses that are no contradiction: a denial answers a correct request.
 const SETTINGS: &str = r#"
 [checks]
 positive_data_acceptance.expected-statuses = ["2xx", "409", "410", "412", "429"]
@@ -26,7 +26,10 @@ positive_data_acceptance.expected-statuses = ["2xx", "409", "410", "412", "429"]
 
 fn schemathesis(server: &Server, document: &Value, more: &[&str]) -> Output {
     let examples = std::env::var("PALISADE_JUDGE_EXAMPLES").unwrap_or_else(|_| "8".to_owned());
-    let (settings, file) = (server.file("schemathesis.toml"), server.file("judged.json"));
+    let (settings, file) = (
+        server.file("schemathesis.toml"),
+        server.file("testable_document.json"),
+    );
     std::fs::write(&settings, SETTINGS).unwrap();
     std::fs::write(&file, document.to_string()).unwrap();
     Command::new(tool("schemathesis"))
@@ -39,7 +42,7 @@ fn schemathesis(server: &Server, document: &Value, more: &[&str]) -> Output {
             "--continue-on-failure",
             "--no-shrink",
         ])
-        // Text of other bytes is bounded in bytes, which a document cannot say.
+        // Non-ASCII text is bounded in bytes, which a document cannot express.
         .args(["--generation-codec", "ascii"])
         .args(more)
         .arg(file)
@@ -52,10 +55,9 @@ fn document() -> Value {
     serde_json::to_value(palisade_server::net::openapi()).unwrap()
 }
 
-/// The document without what it can say in words only: one id for two requests is refused, and a lease
-/// that is not named by its key needs a duration. (Said as a schema, it would make generators write two
-/// types.)
-fn judged() -> Value {
+/// The document without rules that a schema cannot express well: one id for two requests is refused, and a lease that
+/// is not named by its key needs a duration. (As a schema, that would make generators write two types.)
+fn testable_document() -> Value {
     let mut document = document();
     let body = document
         .pointer_mut("/components/schemas/AcquireBody")
@@ -71,27 +73,27 @@ fn judged() -> Value {
 #[test]
 fn schemathesis_finds_no_contradiction_and_a_planted_one() {
     let server = Server::with(&["--clock", "manual"]);
-    let mut judged = judged();
-    // The watch is left out: events without end.
+    let mut testable_document = testable_document();
+    // Without the watch: its events never end.
     let phases = ["--phases", "examples,coverage,fuzzing"];
     let all = [&phases[..], &["--exclude-path", "/v1/watch"]].concat();
-    let output = schemathesis(&server, &judged, &all);
+    let output = schemathesis(&server, &testable_document, &all);
     let said = text(&output.stdout);
     assert!(output.status.success(), "{said}{}", text(&output.stderr));
     assert!(said.contains("Tested: 12"), "{said}");
-    // Control: a document that promises more than the server takes.
+    // Control: a document that allows more than the server accepts.
     let ttl = "/components/schemas/AcquireBody/properties/lease_duration_ms/minimum";
-    *judged.pointer_mut(ttl).unwrap() = 0.into();
+    *testable_document.pointer_mut(ttl).unwrap() = 0.into();
     let acquire = "/v1/locks/{resource_id}/acquire";
     let some = ["--phases", "coverage", "--include-path", acquire];
-    let output = schemathesis(&server, &judged, &some);
+    let output = schemathesis(&server, &testable_document, &some);
     let said = text(&output.stdout);
     assert!(!output.status.success(), "{said}");
     assert!(said.contains("Schema-valid request rejected"), "{said}");
 }
 
 #[test]
-fn a_generated_client_can_be_imported_whole() {
+fn every_module_of_a_generated_client_can_be_imported() {
     let server = Server::start();
     let file = server.file("openapi.json");
     std::fs::write(&file, document().to_string()).unwrap();

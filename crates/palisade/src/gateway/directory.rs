@@ -1,8 +1,8 @@
-//! A gateway's directory: its marks, and whether the last one ended with nothing under way.
+//! A gateway's directory: its marks, and whether the last run ended with no write in flight.
 //!
 //! ```text
 //!   DIR/marks          a store of fences without objects, see palisade_fence::store
-//!   DIR/ended-cleanly  there only while no gateway runs, and the last one left nothing under way
+//!   DIR/ended-cleanly  exists only while no gateway runs, if the last one left no write in flight
 //! ```
 
 use std::fs::{self, File};
@@ -13,35 +13,39 @@ use palisade_fence::Rule;
 use palisade_fence::http::Start;
 use palisade_fence::store::{OpenError, Settings, Store};
 
-/// An opened directory.
+/// An open gateway directory.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct Directory {
     dir: PathBuf,
     store: Store,
     start: Start,
 }
 
-/// A directory that was not opened.
+/// Why a directory could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FolderError {
+pub(crate) enum DirectoryError {
     #[error(transparent)]
     Marks(#[from] OpenError),
     #[error(
-        "there are no marks here: if they were lost, late writes would be let in; \
-         bring the directory back, or start without --expect-marks"
+        "there are no marks here; if they were lost, late writes would get through: \
+         put the directory back, or start without --expect-marks"
     )]
     Lost,
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-impl Folder {
-    /// Opens a directory, or makes it unless it must be there (rule F7: marks that were lost must not look
-    /// like none yet). It belongs to this process until it is dropped.
-    pub(crate) fn open(dir: &Path, rule: Rule, expected: bool) -> Result<Folder, FolderError> {
+impl Directory {
+    /// Opens a directory. Creates it unless `expected` is set (rule F7: lost marks must not look like a new
+    /// gateway). The directory belongs to this process until it is dropped.
+    pub(crate) fn open(
+        dir: &Path,
+        rule: Rule,
+        expected: bool,
+    ) -> Result<Directory, DirectoryError> {
         let new = !marks(dir).exists();
         if new && expected {
-            return Err(FolderError::Lost);
+            return Err(DirectoryError::Lost);
         }
         fs::create_dir_all(dir)?;
         let store = Store::open(&marks(dir), &Settings::default().with_rule(rule))?;
@@ -50,10 +54,10 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => new,
             Err(error) => return Err(error.into()),
         };
-        // From here on a crash must be seen.
+        // Durable before the first write: from here on, the next start notices a crash.
         File::open(dir)?.sync_all()?;
         let start = if clean { Start::Clean } else { Start::Unclean };
-        Ok(Folder {
+        Ok(Directory {
             dir: dir.to_owned(),
             store,
             start,
@@ -68,14 +72,14 @@ impl Folder {
         self.start
     }
 
-    /// Notes that nothing is under way, and nothing will be.
+    /// Records that no write is in flight and none will follow.
     pub(super) fn ended_cleanly(&self) -> io::Result<()> {
         File::create(ended_cleanly(&self.dir))?.sync_all()?;
         File::open(&self.dir)?.sync_all()
     }
 }
 
-/// Where a gateway's marks are; an operator looks there while it is stopped.
+/// Where a gateway's marks are; `palisade fence` reads them while the gateway is stopped.
 pub(crate) fn marks(dir: &Path) -> PathBuf {
     dir.join("marks")
 }

@@ -1,4 +1,4 @@
-//! Everything that was heard in one world, on one clock.
+//! The event log of one world, on one clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_core::Timestamp;
 
-use super::event::{Event, Fault, Said, Target, What};
+use super::event::{Event, Fault, Target, WorkerLine, WorkerStep};
 use super::server::lock;
 
-/// What happened, in the order in which the director heard of it.
+/// All events in the order in which the director received them.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct EventLog {
     origin: Timestamp,
     state: Mutex<State>,
     changed: Condvar,
@@ -24,15 +24,15 @@ pub(super) struct State {
     pub(super) events: Vec<Event>,
     pub(super) faults: Vec<Fault>,
     pub(super) acknowledged: u64,
-    /// The lanes on which a worker has read and not written yet.
+    /// For each worker, the lanes on which it has read but not written yet.
     thinking: BTreeMap<usize, BTreeSet<usize>>,
     /// How many processes of a worker have ended.
     ended: BTreeMap<usize, u32>,
 }
 
-impl Ledger {
-    pub(super) fn new() -> Ledger {
-        Ledger {
+impl EventLog {
+    pub(super) fn new() -> EventLog {
+        EventLog {
             origin: BootClock.now(),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -43,17 +43,17 @@ impl Ledger {
         BootClock.now().since(self.origin).as_nanos() as f64 / 1e6
     }
 
-    /// A worker's line; `None` is the end of its process.
-    pub(super) fn hear(&self, worker: usize, line: Option<&str>) {
+    /// Takes a worker's line; `None` is the end of its process.
+    pub(super) fn receive(&self, worker: usize, line: Option<&str>) {
         let at_ms = self.now_ms();
         let mut state = lock(&self.state);
-        match line.map(serde_json::from_str::<Said>) {
-            Some(Ok(said)) => state.take(Event {
+        match line.map(serde_json::from_str::<WorkerLine>) {
+            Some(Ok(line)) => state.take(Event {
                 at_ms,
                 worker,
-                said,
+                line,
             }),
-            // A line that a kill has cut in two was not heard.
+            // Ignores a line that a kill cut off.
             Some(Err(_)) => {}
             None => {
                 state.thinking.remove(&worker);
@@ -64,7 +64,7 @@ impl Ledger {
         self.changed.notify_all();
     }
 
-    /// A fault that is over.
+    /// Records a fault that is over.
     pub(super) fn note(&self, from_ms: f64, target: Target, what: String) {
         let to_ms = self.now_ms();
         lock(&self.state).faults.push(Fault {
@@ -79,7 +79,7 @@ impl Ledger {
         lock(&self.state).acknowledged
     }
 
-    /// Of these workers, but for one, whoever is between read and write on most lanes; waits for it, but not long.
+    /// The worker, other than `but`, that is between read and write on the most lanes; waits briefly for one.
     pub(super) fn thinker(&self, workers: Range<usize>, but: Option<usize>) -> Option<usize> {
         let most = |state: &State| {
             let lanes = |worker: &usize| state.thinking.get(worker).map_or(0, BTreeSet::len);
@@ -87,11 +87,11 @@ impl Ledger {
             let most = others.max_by_key(lanes)?;
             (lanes(&most) > 0).then_some(most)
         };
-        let state = self.wait(LOOK, |state| most(state).is_some());
+        let state = self.wait(THINKER_TIMEOUT, |state| most(state).is_some());
         most(&state)
     }
 
-    /// Waits until this many processes of a worker have ended; whether they have.
+    /// Waits until this many processes of a worker have ended; returns whether they have.
     pub(super) fn ended(&self, worker: usize, processes: u32, patience: Duration) -> bool {
         let over = |state: &State| state.ended.get(&worker).copied().unwrap_or(0) >= processes;
         over(&self.wait(patience, over))
@@ -105,7 +105,7 @@ impl Ledger {
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0
     }
 
-    /// Everything, once nobody has anything to say any more.
+    /// Takes all events at the end.
     pub(super) fn take(&self) -> State {
         std::mem::take(&mut lock(&self.state))
     }
@@ -114,15 +114,15 @@ impl Ledger {
 impl State {
     fn take(&mut self, event: Event) {
         let thinking = self.thinking.entry(event.worker).or_default();
-        match event.said.what {
-            What::Read => drop(thinking.insert(event.said.lane)),
-            What::Sent { .. } => drop(thinking.remove(&event.said.lane)),
-            What::Acknowledged { .. } => self.acknowledged += 1,
+        match event.line.what {
+            WorkerStep::Read => drop(thinking.insert(event.line.lane)),
+            WorkerStep::Sent { .. } => drop(thinking.remove(&event.line.lane)),
+            WorkerStep::Acknowledged { .. } => self.acknowledged += 1,
             _ => {}
         }
         self.events.push(event);
     }
 }
 
-/// How long to look for somebody who thinks.
-const LOOK: Duration = Duration::from_millis(50);
+/// How long to wait for a worker between read and write.
+const THINKER_TIMEOUT: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Virtual time, the network and the authority.
+//! The simulation: virtual time, the network and the authority.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -11,62 +11,62 @@ use palisade_core::{
 use super::client::{Client, Step, Wish};
 use crate::history::event::{Answer, Event};
 
-/// How large a history is.
+/// The size of a history.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Who takes part.
+    /// The number of clients.
     pub clients: usize,
-    /// What they compete for.
+    /// The number of locks.
     pub locks: usize,
-    /// Calls made.
+    /// The number of calls.
     pub operations: usize,
 }
 
-/// Something that happens at an instant; equal instants in the order in which they were planned.
+/// An event at an instant; events at equal instants happen in the order in which they were scheduled.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+enum ScheduledEvent {
     /// A client takes its next step.
     Wake { client: usize },
     /// A request reaches the authority.
     Arrive { op: usize },
     /// An answer reaches its client.
     Back { op: usize, answer: usize },
-    /// A client waits no longer for an answer.
+    /// A client stops waiting for an answer.
     GiveUp { op: usize },
     /// The authority stops running.
     Leave,
-    /// It runs again.
+    /// The authority runs again.
     Return { since: Timestamp, restarted: bool },
 }
 
-/// A call under way.
+/// A call in flight.
 struct Pending {
     client: usize,
     wish: Wish,
     done: bool,
 }
 
-pub(super) struct Stage {
+pub(super) struct Simulation {
     rng: Rng,
     shape: Shape,
     machine: Machine,
     now: Timestamp,
-    planned: BinaryHeap<Reverse<(Timestamp, u64, Happening)>>,
+    planned: BinaryHeap<Reverse<(Timestamp, u64, ScheduledEvent)>>,
     plans: u64,
     clients: Vec<Client>,
     ops: Vec<Pending>,
     answers: Vec<(Answer, Option<palisade_core::Granted>)>,
     waiting: BTreeMap<RequestId, usize>,
-    /// Until when the authority does not run.
+    /// Until when the authority is stopped.
     away: Option<Timestamp>,
     events: Vec<Event>,
-    /// Kept only where somebody wants it.
+    /// Kept only on request.
     log: Option<Vec<Entry>>,
 }
 
-impl Stage {
-    pub(super) fn new(seed: u64, shape: Shape) -> Stage {
-        let mut stage = Stage {
+impl Simulation {
+    pub(super) fn new(seed: u64, shape: Shape) -> Simulation {
+        let mut simulation = Simulation {
             rng: Rng::with_seed(seed),
             shape,
             machine: Machine::new(seed),
@@ -82,27 +82,27 @@ impl Stage {
             log: None,
         };
         for number in 0..shape.clients {
-            stage.clients.push(Client::new(number));
-            let nap = stage.rng.u64(0..50_000_000);
-            stage.plan(nap, Happening::Wake { client: number });
+            simulation.clients.push(Client::new(number));
+            let nap = simulation.rng.u64(0..50_000_000);
+            simulation.plan(nap, ScheduledEvent::Wake { client: number });
         }
-        let first = stage.rng.u64(200_000_000..10_000_000_000);
-        stage.plan(first, Happening::Leave);
-        stage
+        let first = simulation.rng.u64(200_000_000..10_000_000_000);
+        simulation.plan(first, ScheduledEvent::Leave);
+        simulation
     }
 
-    pub(super) fn play(mut self) -> Vec<Event> {
+    pub(super) fn run_history(mut self) -> Vec<Event> {
         self.run();
         self.events
     }
 
-    pub(super) fn play_log(mut self) -> Vec<Entry> {
+    pub(super) fn run_log(mut self) -> Vec<Entry> {
         self.log = Some(Vec::new());
         self.run();
         self.log.unwrap_or_default()
     }
 
-    /// Until every call was made and nothing is under way any more.
+    /// Runs until all calls were made and none is in flight.
     fn run(&mut self) {
         while let Some(Reverse((at, ..))) = self.planned.peek() {
             let due = self.machine.next_due().map(|due| due.max(self.now));
@@ -111,21 +111,21 @@ impl Stage {
                 self.apply(Command::Expire);
                 continue;
             }
-            let Some(Reverse((at, _, happening))) = self.planned.pop() else {
+            let Some(Reverse((at, _, event))) = self.planned.pop() else {
                 break;
             };
             self.now = at;
-            self.happen(happening);
+            self.happen(event);
         }
     }
 
-    fn plan(&mut self, after_ns: u64, happening: Happening) {
+    fn plan(&mut self, after_ns: u64, event: ScheduledEvent) {
         let at = self.now.after(Span::from_nanos(after_ns));
         self.plans += 1;
-        self.planned.push(Reverse((at, self.plans, happening)));
+        self.planned.push(Reverse((at, self.plans, event)));
     }
 
-    /// Mostly a quick network, now and then a slow one.
+    /// Usually a fast network, sometimes a slow one.
     fn delay(&mut self) -> u64 {
         match self.rng.u8(0..40) {
             0 => self.rng.u64(1_000_000..1_500_000_000),
@@ -138,14 +138,14 @@ impl Stage {
         self.rng.u8(0..33) == 0
     }
 
-    fn happen(&mut self, happening: Happening) {
-        match happening {
-            Happening::Wake { client } => self.wake(client),
-            Happening::Arrive { op } => self.arrive(op),
-            Happening::Back { op, answer } => self.back(op, answer),
-            Happening::GiveUp { op } => self.give_up(op),
-            Happening::Leave => self.leave(),
-            Happening::Return { since, restarted } => self.come_back(since, restarted),
+    fn happen(&mut self, event: ScheduledEvent) {
+        match event {
+            ScheduledEvent::Wake { client } => self.wake(client),
+            ScheduledEvent::Arrive { op } => self.arrive(op),
+            ScheduledEvent::Back { op, answer } => self.back(op, answer),
+            ScheduledEvent::GiveUp { op } => self.give_up(op),
+            ScheduledEvent::Leave => self.leave(),
+            ScheduledEvent::Return { since, restarted } => self.come_back(since, restarted),
         }
     }
 
@@ -155,7 +155,7 @@ impl Stage {
         }
         match self.clients[client].step(&mut self.rng, self.shape.locks) {
             Step::Ask(wish) => self.ask(client, wish),
-            Step::Rest(nanos) => self.plan(nanos, Happening::Wake { client }),
+            Step::Rest(nanos) => self.plan(nanos, ScheduledEvent::Wake { client }),
         }
     }
 
@@ -169,10 +169,10 @@ impl Stage {
         });
         if !self.lost() {
             let delay = self.delay();
-            self.plan(delay, Happening::Arrive { op });
+            self.plan(delay, ScheduledEvent::Arrive { op });
         }
         let patience = wish.patience() + self.rng.u64(200_000_000..800_000_000);
-        self.plan(patience, Happening::GiveUp { op });
+        self.plan(patience, ScheduledEvent::GiveUp { op });
         self.ops.push(Pending {
             client,
             wish,
@@ -182,9 +182,9 @@ impl Stage {
 
     fn arrive(&mut self, op: usize) {
         if let Some(until) = self.away {
-            // The network keeps what nobody takes in.
+            // The network keeps the request until the authority runs again.
             let wait = until.since(self.now).as_nanos() + 1;
-            self.plan(wait, Happening::Arrive { op });
+            self.plan(wait, ScheduledEvent::Arrive { op });
             return;
         }
         let client = self.ops[op].client;
@@ -203,7 +203,7 @@ impl Stage {
             (Outcome::Queued, Some(request)) => {
                 self.waiting.insert(request, op);
             }
-            (outcome, _) => self.tell(op, outcome),
+            (outcome, _) => self.report(op, outcome),
         }
     }
 
@@ -233,13 +233,13 @@ impl Stage {
             if let Effect::Settled { request, outcome } = effect
                 && let Some(op) = self.waiting.remove(&request)
             {
-                self.tell(op, outcome);
+                self.report(op, outcome);
             }
         }
         outcome
     }
 
-    fn tell(&mut self, op: usize, outcome: Outcome) {
+    fn report(&mut self, op: usize, outcome: Outcome) {
         let (answer, granted) = match outcome {
             Outcome::Granted(granted) => {
                 let answer = Answer::Granted {
@@ -284,7 +284,7 @@ impl Stage {
         let number = self.answers.len();
         self.answers.push((answer, granted));
         let delay = self.delay();
-        self.plan(delay, Happening::Back { op, answer: number });
+        self.plan(delay, ScheduledEvent::Back { op, answer: number });
     }
 
     fn back(&mut self, op: usize, answer: usize) {
@@ -300,8 +300,8 @@ impl Stage {
         });
         let client = pending.client;
         let wish = pending.wish.clone();
-        let nap = self.clients[client].told(&mut self.rng, &wish, &answer, granted);
-        self.plan(nap, Happening::Wake { client });
+        let nap = self.clients[client].handle_answer(&mut self.rng, &wish, &answer, granted);
+        self.plan(nap, ScheduledEvent::Wake { client });
     }
 
     fn give_up(&mut self, op: usize) {
@@ -311,7 +311,7 @@ impl Stage {
         }
         let (client, wish) = (pending.client, pending.wish.clone());
         let nap = self.clients[client].unanswered(&mut self.rng, wish);
-        self.plan(nap, Happening::Wake { client });
+        self.plan(nap, ScheduledEvent::Wake { client });
     }
 
     fn leave(&mut self) {
@@ -322,7 +322,7 @@ impl Stage {
         self.away = Some(self.now.after(Span::from_nanos(length)));
         let restarted = self.rng.bool();
         let since = self.now;
-        self.plan(length, Happening::Return { since, restarted });
+        self.plan(length, ScheduledEvent::Return { since, restarted });
     }
 
     fn come_back(&mut self, since: Timestamp, restarted: bool) {
@@ -334,14 +334,14 @@ impl Stage {
             Away::Stalled
         };
         self.apply(Command::Grace(away));
-        // The timers look every millisecond, so what ended just before may not have been noticed.
+        // The timers check every millisecond, so a lease that ended just before may not have been noticed.
         let slack = Span::from_millis(2).as_nanos();
         self.events.push(Event::Away {
             at: Timestamp::from_nanos(since.as_nanos().saturating_sub(slack)),
             until: self.now,
         });
         let next = self.rng.u64(5_000_000_000..60_000_000_000);
-        self.plan(next, Happening::Leave);
+        self.plan(next, ScheduledEvent::Leave);
     }
 }
 
@@ -350,7 +350,7 @@ pub(super) fn client_id(number: usize) -> ClientId {
     named(&format!("c{number}"), ClientId::new)
 }
 
-/// Names made of letters and digits are always good.
+/// Cannot fail: letters and digits are always valid in names.
 pub(super) fn named<T, E>(name: &str, make: impl Fn(&str) -> Result<T, E>) -> T {
     match make(name) {
         Ok(name) => name,

@@ -1,4 +1,4 @@
-//! Where an attack takes place: the program under test as processes, and what can be seen of them from outside.
+//! The harness of the attacks: processes of the program under test, and what can be observed of them from outside.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -16,20 +16,20 @@ use super::http;
 use crate::chaos::process::{Line, Process};
 use crate::chaos::server::{last_words, launch};
 
-/// What every attack is given.
-pub(super) struct Scene {
+/// The context of every attack.
+pub(super) struct Harness {
     /// The program under test.
     pub(super) binary: PathBuf,
-    /// Whether the amounts are those of a test, not of the full run.
+    /// Whether to use the smaller amounts of a test.
     pub(super) short: bool,
     folder: TempDir,
     started: Cell<u32>,
 }
 
-impl Scene {
-    pub(super) fn new(binary: &Path, short: bool) -> Result<Scene, String> {
+impl Harness {
+    pub(super) fn new(binary: &Path, short: bool) -> Result<Harness, String> {
         let folder = TempDir::with_prefix("palisade-attack-").map_err(text)?;
-        Ok(Scene {
+        Ok(Harness {
             binary: binary.to_owned(),
             short,
             folder,
@@ -46,17 +46,17 @@ impl Scene {
         self.folder.path().join(name)
     }
 
-    /// `palisade serve` on a folder of the scene.
+    /// Starts `palisade serve` on a folder of the harness.
     pub(super) fn serve(&self, data: &str) -> Result<Program, String> {
         self.start(&Start::new("serve", &self.path(data)))
     }
 
-    /// `palisade store` on a folder of the scene.
+    /// Starts `palisade store` on a folder of the harness.
     pub(super) fn store(&self, data: &str) -> Result<Program, String> {
         self.start(&Start::new("store", &self.path(data)))
     }
 
-    /// Starts a server and waits until it serves; an error has its last words.
+    /// Starts a server and waits until it serves; an error contains the end of its log.
     pub(super) fn start(&self, start: &Start) -> Result<Program, String> {
         let number = self.started.replace(self.started.get() + 1);
         let log = self.path(&format!("{number}-{}.log", start.role));
@@ -68,7 +68,7 @@ impl Scene {
         let line = Line {
             words,
             environment: Vec::new(),
-            way: start.way.clone(),
+            prefix: start.prefix.clone(),
         };
         let (process, said) = launch(&line, &log)?;
         let address = said["listening"].as_str().and_then(|at| at.parse().ok());
@@ -88,7 +88,7 @@ impl Scene {
         command.output().map_err(text)
     }
 
-    /// Starts any other program that ends with the scene; each line that it prints goes to `heard`.
+    /// Starts another program, which ends with the harness; `heard` gets each line that it prints.
     pub(super) fn other(
         &self,
         words: &[String],
@@ -99,17 +99,17 @@ impl Scene {
         let line = Line {
             words: words.to_vec(),
             environment: environment.iter().map(owned).collect(),
-            way: Vec::new(),
+            prefix: Vec::new(),
         };
         Process::start(&line, &self.path("others.log"), heard).map_err(text)
     }
 
-    /// The end of what the other programs said.
+    /// The end of the other programs' output.
     pub(super) fn others_last_words(&self) -> String {
         last_words(&self.path("others.log"))
     }
 
-    /// Runs a line of shell in the folder of the scene.
+    /// Runs a shell command in the folder of the harness.
     pub(super) fn shell(&self, line: &str) -> Result<(), String> {
         let mut command = Command::new("sh");
         command.args(["-ec", line]).current_dir(self.folder.path());
@@ -124,14 +124,14 @@ impl Scene {
     }
 }
 
-/// How a server is started.
+/// How to start a server.
 pub(super) struct Start {
     role: &'static str,
     data: PathBuf,
     pub(super) listen: SocketAddr,
     pub(super) arguments: Vec<String>,
-    /// What its command begins with.
-    pub(super) way: Vec<String>,
+    /// The words in front of its command.
+    pub(super) prefix: Vec<String>,
 }
 
 impl Start {
@@ -141,13 +141,13 @@ impl Start {
             data: data.to_owned(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             arguments: Vec::new(),
-            way: Vec::new(),
+            prefix: Vec::new(),
         }
     }
 
-    /// Below a limit of the kernel, such as `--nofile=1024:1024`.
+    /// Starts it under a kernel limit such as `--nofile=1024:1024`.
     pub(super) fn limited(mut self, limit: &str) -> Start {
-        self.way = ["prlimit", limit].map(str::to_owned).to_vec();
+        self.prefix = ["prlimit", limit].map(str::to_owned).to_vec();
         self
     }
 
@@ -175,13 +175,13 @@ impl Program {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Whether it runs and still says that it serves.
+    /// Whether it is running and still reports that it serves.
     pub(super) fn serves(&mut self) -> bool {
         let healthy = http::get(self.address, "/healthz").is_ok_and(|reply| reply.status == 200);
         healthy && !self.process.is_over()
     }
 
-    /// Asks it to stop and waits until it is gone: how long that took, or an error after a minute.
+    /// Sends SIGTERM and waits for the end: how long that took, or an error after a minute.
     pub(super) fn terminate(mut self) -> Result<Duration, String> {
         let begun = now();
         self.process.send(Signal::TERM);
@@ -190,11 +190,11 @@ impl Program {
             .ok_or_else(|| "it did not stop within a minute of SIGTERM".to_owned())
     }
 
-    /// Processor time that it has used so far.
+    /// The processor time that it has used.
     pub(super) fn cpu_seconds(&self) -> f64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()));
         let stat = stat.unwrap_or_default();
-        // The fields after the name, which may have spaces: user and system time are the 12th and 13th of them.
+        // The fields after the name, which may contain spaces: user and system time are the 12th and 13th of them.
         let fields = stat
             .rsplit_once(") ")
             .map_or("", |(_, fields)| fields)
@@ -206,7 +206,7 @@ impl Program {
         ticks.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
     }
 
-    /// Memory that is its own, in MiB; 0 when it is gone.
+    /// Its private memory in MiB; 0 when it is gone.
     pub(super) fn memory_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()));
         let line = status.unwrap_or_default();
@@ -215,8 +215,8 @@ impl Program {
         kib.unwrap_or(0) / 1024
     }
 
-    /// Watches it for this long at most and says how far its memory grew above `before`, in MiB. Where that is
-    /// more than `most` the watch is over, so that an attack does not fell this machine too.
+    /// Watches it for at most this long and returns by how many MiB its memory grew above `before`. Stops early above
+    /// `most`, so that an attack does not exhaust this machine's memory.
     pub(super) fn growth_mib(&mut self, before: u64, most: u64, time: Duration) -> u64 {
         let mut peak = 0;
         until(time, || {
@@ -227,7 +227,7 @@ impl Program {
     }
 }
 
-/// An instant of a clock that never stands still.
+/// The current time of a clock that also counts suspend.
 pub(super) fn now() -> Timestamp {
     BootClock.now()
 }
@@ -236,7 +236,7 @@ pub(super) fn elapsed(since: Timestamp) -> Duration {
     now().since(since).to_duration()
 }
 
-/// Waits for a condition, at most this long; whether it came.
+/// Waits for a condition, at most this long; returns whether it was met.
 pub(super) fn until(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let begun = now();
     loop {
@@ -250,7 +250,7 @@ pub(super) fn until(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Lets time pass: an attack often consists of nothing else.
+/// Waits: many attacks consist of nothing else.
 #[expect(
     clippy::disallowed_methods,
     reason = "the subject of these attacks is what processes do in real time"

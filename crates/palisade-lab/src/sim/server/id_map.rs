@@ -1,5 +1,4 @@
-//! What the lab remembers of the authority across its lives: numbers for the facts, and what two
-//! mutants need.
+//! What the lab remembers of the authority across restarts: numbers for the facts, and data for two mutants.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,25 +7,25 @@ use palisade_core::{GrantRef, Granted, LeaseKey, RequestId, Token};
 use crate::sim::mutants::Mutant;
 
 /// See the module.
-pub(crate) struct Ledger {
+pub(crate) struct IdMap {
     requests: HashMap<RequestId, u32>,
-    /// Secrets by token, for the release that names no grant.
+    /// Lease keys by token, for the release that names no grant.
     keys: BTreeMap<u64, LeaseKey>,
     names: Option<Names>,
 }
 
-/// Tokens as the mutant gives them out: in the order in which requests arrived.
+/// Tokens as the mutant issues them: in the order in which requests arrived.
 #[derive(Default)]
 struct Names {
     drawn: HashMap<RequestId, u64>,
-    /// From the machine's token to the one given out.
+    /// From the machine's token to the issued one.
     given: BTreeMap<u64, u64>,
 }
 
-impl Ledger {
-    pub(crate) fn new(mutant: Option<Mutant>) -> Ledger {
+impl IdMap {
+    pub(crate) fn new(mutant: Option<Mutant>) -> IdMap {
         let renames = mutant == Some(Mutant::TokenBeforeGrant);
-        Ledger {
+        IdMap {
             requests: HashMap::new(),
             keys: BTreeMap::new(),
             names: renames.then(Names::default),
@@ -57,7 +56,7 @@ impl Ledger {
         }
     }
 
-    /// The token that is given out for one of the machine's.
+    /// The issued token for one of the machine's.
     pub(crate) fn outward(&self, token: Token) -> Token {
         let given = self
             .names
@@ -66,7 +65,7 @@ impl Ledger {
         given.map_or(token, |given| Token::new(*given).unwrap_or(token))
     }
 
-    /// The machine's token for one that was given out.
+    /// The machine's token for an issued one.
     pub(crate) fn inward(&self, token: Token) -> Token {
         let Some(names) = &self.names else {
             return token;

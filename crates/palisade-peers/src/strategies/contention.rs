@@ -1,5 +1,5 @@
-//! The gatekeeper: a crowd after one row. A conditional write alone keeps the data safe and makes
-//! nearly everybody work in vain; a lock in front lets one in at a time.
+//! Many workers contend for one row. A conditional write alone keeps the data safe but makes most workers repeat their
+//! work; a lock in front lets one in at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,34 +9,34 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 
 use super::counter::{Counter, Mode, Written};
-use super::{Holding, Lock, Outcome, Place};
+use super::{Holding, Lock, Outcome, Servers};
 use crate::lane::{Error, random};
 use crate::measure::now;
 
-/// What one arm took.
-pub(crate) struct Passed {
+/// The result of one arm.
+pub(crate) struct ArmResult {
     pub(crate) name: &'static str,
     pub(crate) outcome: Outcome,
     /// Seconds of CPU that the database's processes spent.
     pub(crate) database_cpu: f64,
 }
 
-/// Connections that the crowd shares, as behind a pool.
+/// Connections that the workers share, as in a pool.
 const CONNECTIONS: usize = 64;
 
-/// Between read and write.
+/// The time between read and write.
 const THINK: Duration = Duration::from_millis(1);
 
-pub(super) async fn run(place: &Place, crowd: u32) -> Result<Vec<Passed>, Error> {
+pub(super) async fn run(servers: &Servers, crowd: u32) -> Result<Vec<ArmResult>, Error> {
     Ok(vec![
-        arm(place, crowd, false).await?,
-        arm(place, crowd, true).await?,
+        arm(servers, crowd, false).await?,
+        arm(servers, crowd, true).await?,
     ])
 }
 
-async fn arm(place: &Place, crowd: u32, locked: bool) -> Result<Passed, Error> {
+async fn arm(servers: &Servers, crowd: u32, locked: bool) -> Result<ArmResult, Error> {
     let name = format!("gate-{:x}", u128::from_le_bytes(random()?));
-    let url = place.postgres.url();
+    let url = servers.postgres.url();
     Counter::create(&url, &name).await?;
     let mode = if locked { Mode::Claim } else { Mode::Version };
     let mut pool = Vec::new();
@@ -47,8 +47,8 @@ async fn arm(place: &Place, crowd: u32, locked: bool) -> Result<Passed, Error> {
         free: Semaphore::new(CONNECTIONS),
         connections: Mutex::new(pool),
     });
-    let service = place.service(Lock::Palisade).await?;
-    let (before, begin) = (cpu(place.postgres.pid()), now());
+    let service = servers.service(Lock::Palisade).await?;
+    let (before, begin) = (cpu(servers.postgres.pid()), now());
     let mut workers = JoinSet::new();
     for _ in 0..crowd {
         let holder = locked
@@ -62,10 +62,10 @@ async fn arm(place: &Place, crowd: u32, locked: bool) -> Result<Passed, Error> {
         outcome.acknowledged += 1;
     }
     outcome.millis = (now() - begin) as f64 / 1e6;
-    let database_cpu = cpu(place.postgres.pid()) - before;
+    let database_cpu = cpu(servers.postgres.pid()) - before;
     let counted = Counter::total(&url, &name).await?;
     outcome.lost = outcome.acknowledged.saturating_sub(counted);
-    Ok(Passed {
+    Ok(ArmResult {
         name: if locked {
             "Palisade lock + conditional write"
         } else {
@@ -81,7 +81,7 @@ struct Pool {
     connections: Mutex<Vec<Counter>>,
 }
 
-/// Adds once; says how often it was rejected before.
+/// Adds once; returns how often it was rejected before.
 async fn worker(mut holder: Option<Holding>, pool: Arc<Pool>) -> Result<u64, Error> {
     let mut rejected = 0;
     loop {
@@ -109,14 +109,14 @@ async fn worker(mut holder: Option<Holding>, pool: Arc<Pool>) -> Result<u64, Err
     }
 }
 
-/// Seconds of CPU of a process and its children, the dead ones among them.
+/// CPU seconds of a process and its children, including those that have ended.
 fn cpu(parent: u32) -> f64 {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ticks: u64 = processes
         .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok())
         .filter_map(|stat| {
             let (pid, _) = stat.split_once(' ')?;
-            // After the name, which may hold anything: state, parent, …
+            // The fields after the name, which may contain anything: state, parent, …
             let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
             let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
             let own = number(11)? + number(12)?;

@@ -1,4 +1,4 @@
-//! Places for connections: so many in all, so many for each address.
+//! Connection slots, limited in total and for each address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,38 +9,38 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Meters;
 
-/// The places there are.
+/// All slots.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Slots {
     all: Arc<Semaphore>,
-    /// How many there are in all.
+    /// The total number of slots.
     pub(super) most: u32,
     most_per_address: u32,
     taken: Mutex<HashMap<IpAddr, u32>>,
     meters: Arc<Meters>,
 }
 
-/// Why there is no place.
+/// Why there is no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Full {
-    /// Every place is taken.
+pub(super) enum NoSlot {
+    /// All slots are taken.
     All(u32),
-    /// Every place of this address is taken.
+    /// All slots of this address are taken.
     Address(u32),
 }
 
-/// One place; dropping it gives it back.
+/// One slot; dropping it gives it back.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: Arc<Places>,
+pub(super) struct Slot {
+    slots: Arc<Slots>,
     address: IpAddr,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Places {
-    /// `per_address`: half of all if not given.
-    pub(super) fn new(most: u32, per_address: Option<u32>, meters: Arc<Meters>) -> Arc<Places> {
-        Arc::new(Places {
+impl Slots {
+    /// `per_address` is half of all if not given.
+    pub(super) fn new(most: u32, per_address: Option<u32>, meters: Arc<Meters>) -> Arc<Slots> {
+        Arc::new(Slots {
             all: Arc::new(Semaphore::new(most as usize)),
             most,
             most_per_address: per_address.unwrap_or(most.div_ceil(2)),
@@ -49,31 +49,31 @@ impl Places {
         })
     }
 
-    pub(super) fn take(self: &Arc<Places>, address: IpAddr) -> Result<Place, Full> {
+    pub(super) fn take(self: &Arc<Slots>, address: IpAddr) -> Result<Slot, NoSlot> {
         let address = network(address);
         let Ok(permit) = Arc::clone(&self.all).try_acquire_owned() else {
             self.meters.refused.fetch_add(1, Relaxed);
-            return Err(Full::All(self.most));
+            return Err(NoSlot::All(self.most));
         };
         let mut taken = self.taken();
         let of_address = taken.entry(address).or_default();
         if *of_address >= self.most_per_address {
             self.meters.refused.fetch_add(1, Relaxed);
-            return Err(Full::Address(self.most_per_address));
+            return Err(NoSlot::Address(self.most_per_address));
         }
         *of_address += 1;
         self.meters.accepted.fetch_add(1, Relaxed);
         self.meters.open.fetch_add(1, Relaxed);
-        Ok(Place {
-            places: Arc::clone(self),
+        Ok(Slot {
+            slots: Arc::clone(self),
             address,
             _permit: permit,
         })
     }
 
-    /// Waits until every place was given back.
+    /// Waits until every slot is free.
     pub(super) async fn all_free(&self) {
-        // It is never closed.
+        // The semaphore is never closed.
         let _ = self.all.acquire_many(self.most).await;
     }
 
@@ -82,10 +82,10 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        self.places.meters.open.fetch_sub(1, Relaxed);
-        let mut taken = self.places.taken();
+        self.slots.meters.open.fetch_sub(1, Relaxed);
+        let mut taken = self.slots.taken();
         if let Some(count) = taken.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
@@ -95,7 +95,7 @@ impl Drop for Place {
     }
 }
 
-/// What counts as one address: an IPv4 address, however written, or the /64 that one subscriber of IPv6 has.
+/// What counts as one address: an IPv4 address, in either notation, or an IPv6 /64, the range of one subscriber.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -108,31 +108,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_address_cannot_take_every_place() {
-        let places = Places::new(4, None, Arc::default());
+    fn one_address_cannot_take_every_slot() {
+        let slots = Slots::new(4, None, Arc::default());
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        let first = places.take(ip("192.0.2.1")).unwrap();
-        let _second = places.take(ip("::ffff:192.0.2.1")).unwrap();
-        assert_eq!(places.take(ip("192.0.2.1")).unwrap_err(), Full::Address(2));
-        let _third = places.take(ip("2001:db8::1")).unwrap();
-        let _fourth = places.take(ip("2001:db8::ffff:2")).unwrap();
-        assert_eq!(places.take(ip("192.0.2.9")).unwrap_err(), Full::All(4));
+        let first = slots.take(ip("192.0.2.1")).unwrap();
+        let _second = slots.take(ip("::ffff:192.0.2.1")).unwrap();
+        assert_eq!(slots.take(ip("192.0.2.1")).unwrap_err(), NoSlot::Address(2));
+        let _third = slots.take(ip("2001:db8::1")).unwrap();
+        let _fourth = slots.take(ip("2001:db8::ffff:2")).unwrap();
+        assert_eq!(slots.take(ip("192.0.2.9")).unwrap_err(), NoSlot::All(4));
         drop(first);
         assert_eq!(
-            places.take(ip("2001:db8::3")).unwrap_err(),
-            Full::Address(2)
+            slots.take(ip("2001:db8::3")).unwrap_err(),
+            NoSlot::Address(2)
         );
-        let _again = places.take(ip("192.0.2.1")).unwrap();
-        assert_eq!(places.meters.open.load(Relaxed), 4);
-        assert_eq!(places.meters.refused.load(Relaxed), 3);
+        let _again = slots.take(ip("192.0.2.1")).unwrap();
+        assert_eq!(slots.meters.open.load(Relaxed), 4);
+        assert_eq!(slots.meters.refused.load(Relaxed), 3);
     }
 
     #[test]
-    fn places_given_back_leave_nothing_behind() {
-        let places = Places::new(4, Some(1), Arc::default());
+    fn returned_slots_leave_no_entry_behind() {
+        let slots = Slots::new(4, Some(1), Arc::default());
         for host in 0..10_u8 {
-            drop(places.take([10, 0, 0, host].into()).unwrap());
+            drop(slots.take([10, 0, 0, host].into()).unwrap());
         }
-        assert!(places.taken().is_empty());
+        assert!(slots.taken().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! The paused holder, in front of a service that knows of no fence.
+//! The paused holder, in front of a service without a fence.
 
 use super::support::{Caller, Gateway, until};
 use super::upstream::Upstream;
@@ -10,7 +10,7 @@ const ROUTE: [&str; 4] = [
     "/slow/{id}=account:{id}",
 ];
 
-/// Two holders add one each; the first is paused between its read and its write. What is there in the end.
+/// Two holders add one each; the first is paused between its read and its write. Returns the final values.
 async fn two_holders(caller: &Caller, account: &str, first: u64) -> (u64, u64) {
     let path = format!("/accounts/{account}");
     let (old, new) = (first, first + 1);
@@ -32,7 +32,7 @@ async fn zero(upstream: &str, account: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_zombie_corrupts_the_service_and_not_what_is_behind_the_gateway() {
+async fn a_late_write_corrupts_the_bare_service_but_not_one_behind_the_gateway() {
     let (_upstream, url) = Upstream::start().await;
     let dir = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(&url, dir.path(), &ROUTE);
@@ -50,7 +50,7 @@ async fn a_zombie_corrupts_the_service_and_not_what_is_behind_the_gateway() {
     let late = caller.put("/accounts/fenced", 33, "zombie").await;
     assert_eq!(late.code(), (412, "stale".into()));
     assert_eq!(late.json()["error"]["highest"], 34);
-    // And the operator sees it.
+    // The operator sees the rejections.
     let admin = Caller::of(&gateway.admin);
     let metrics = admin.observe("/metrics").await.text();
     assert!(
@@ -73,7 +73,7 @@ async fn a_zombie_corrupts_the_service_and_not_what_is_behind_the_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forced_late_writes_lose_with_the_textbook_fence_only() {
+async fn forced_late_writes_lose_updates_with_the_textbook_fence_only() {
     let (_upstream, url) = Upstream::start().await;
     for (fence, expected) in [("textbook", 1_000), ("claim", 0)] {
         let dir = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ async fn a_newer_claim_waits_for_the_older_write_at_the_service() {
     tokio::time::sleep(std::time::Duration::from_millis(50)).await; // real time: the claim must not be answered meanwhile
     assert!(!newer.is_finished());
     assert_eq!(upstream.value("a"), None);
-    upstream.let_go(1);
+    upstream.release_writes(1);
     assert_eq!(older.await.unwrap(), 200);
     let (read, seen) = newer.await.unwrap();
     assert_eq!((read.as_str(), seen.as_deref()), ("old", Some("old")));

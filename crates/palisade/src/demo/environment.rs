@@ -1,4 +1,4 @@
-//! The processes of an act: a lock server, a store, the network between them, and the workers as they start.
+//! The processes of an act: a lock server, a store, the network between them, and the workers.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ use tokio::sync::mpsc;
 use super::Error;
 use super::authority::Watcher;
 use super::clock::ActClock;
-use super::ledger::{Ledger, Note};
 use super::network::{Barrier, Network};
 use super::process::Process;
+use super::recorder::{Note, Recorder};
 use super::timeline::{ActName, Event, Period};
 use super::worker::{Assignment, Breakpoint};
 
 /// The running processes of one act. Dropping it ends them all.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct Environment {
     pub(super) act: ActName,
     pub(super) ttl: Duration,
     pub(super) clock: ActClock,
-    pub(super) ledger: Arc<Ledger>,
+    pub(super) recorder: Arc<Recorder>,
     pub(super) network: Network,
     pub(super) watcher: Watcher,
     workers: Vec<(String, Process)>,
@@ -31,7 +31,7 @@ pub(super) struct Stage {
     folder: PathBuf,
 }
 
-/// A server of this program, and where it listens.
+/// A server of this program, and its address.
 #[derive(Debug)]
 struct Server {
     process: Process,
@@ -39,13 +39,13 @@ struct Server {
     address: String,
 }
 
-impl Stage {
-    /// Starts both servers on free ports, with data and logs in this folder. The act's time begins when they are up.
+impl Environment {
+    /// Starts both servers on free ports, with data and logs in this folder. The act's time begins when both are ready.
     pub(super) async fn build(
         act: ActName,
         ttl: Duration,
         folder: PathBuf,
-    ) -> Result<Stage, Error> {
+    ) -> Result<Environment, Error> {
         let mode: &[&str] = match act {
             ActName::Unfenced => &["--danger-unfenced"],
             ActName::Textbook => &["--fence", "textbook"],
@@ -53,21 +53,21 @@ impl Stage {
         };
         let serve = Server::start("serve", &[], &folder).await?;
         let store = Server::start("store", mode, &folder).await?;
-        let (clock, ledger) = (ActClock::start(), Arc::new(Ledger::new()));
-        let network = Network::new(store.address.clone(), clock, Arc::clone(&ledger));
+        let (clock, recorder) = (ActClock::start(), Arc::new(Recorder::new()));
+        let network = Network::new(store.address.clone(), clock, Arc::clone(&recorder));
         network
             .read_content()
             .await
             .map_err(|error| Error::start("store", &error.to_string()))?;
         let url = format!("http://{}", serve.address);
-        let watcher = Watcher::open(&url, clock, Arc::clone(&ledger)).await;
+        let watcher = Watcher::open(&url, clock, Arc::clone(&recorder)).await;
         let watcher = watcher.map_err(|error| Error::start("serve", &error.to_string()))?;
         let servers = [serve, store];
-        Ok(Stage {
+        Ok(Environment {
             act,
             ttl,
             clock,
-            ledger,
+            recorder,
             network,
             watcher,
             workers: Vec::new(),
@@ -95,9 +95,9 @@ impl Stage {
         };
         let assignment = serde_json::to_string(&assignment)?;
         let log = self.folder.join(format!("worker-{client}.log"));
-        let (ledger, name) = (Arc::clone(&self.ledger), client.to_owned());
+        let (recorder, name) = (Arc::clone(&self.recorder), client.to_owned());
         let process = Process::start(&["demo-worker", &assignment], &log, move |line| {
-            ledger.note(&name, read(line))
+            recorder.note(&name, read(line))
         })?;
         let id = process.id();
         self.workers.push((client.to_owned(), process));
@@ -110,12 +110,12 @@ impl Stage {
         Ok(self.clock.now_ms())
     }
 
-    /// Lets a stopped worker run again with SIGCONT, and records its pause.
+    /// Continues a stopped worker with SIGCONT, and records its pause.
     pub(super) fn resume(&self, client: &str, from_ms: f64) -> io::Result<f64> {
         let to_ms = self.clock.now_ms();
         self.worker(client)?.resume()?;
         let client = client.to_owned();
-        self.ledger.record(Event::Paused(Period {
+        self.recorder.record(Event::Paused(Period {
             from_ms,
             to_ms: Some(to_ms),
             client,
@@ -135,7 +135,7 @@ impl Stage {
     /// Waits until the client's request is in the lock's queue.
     pub(super) async fn queued(&self, client: &str) -> Result<f64, String> {
         let waiting = tokio::time::timeout(PATIENCE, self.watcher.queued(client)).await;
-        let waiting = waiting.map_err(|_| format!("{client} never came to wait for the lock"))?;
+        let waiting = waiting.map_err(|_| format!("{client} never queued for the lock"))?;
         waiting.map_err(|error| error.to_string())
     }
 
@@ -161,17 +161,17 @@ impl Stage {
 }
 
 impl Server {
-    /// Starts `palisade serve` or `palisade store` and waits until it says where it listens.
+    /// Starts `palisade serve` or `palisade store` and waits until it prints its address.
     async fn start(role: &'static str, more: &[&str], folder: &Path) -> Result<Server, Error> {
         let data = folder.join(format!("{role}-data"));
         let data = data.to_string_lossy();
         let log = folder.join(format!("{role}.log"));
         let mut arguments = vec![role, "--json", "--listen", "127.0.0.1:0", "--data", &data];
         arguments.extend(more);
-        let (tell, mut lines) = mpsc::unbounded_channel();
+        let (sender, mut lines) = mpsc::unbounded_channel();
         let process = Process::start(&arguments, &log, move |line| {
             // Only the first line is read.
-            let _ = tell.send(line);
+            let _ = sender.send(line);
         });
         let process = process.map_err(|error| Error::start(role, &error.to_string()))?;
         let first = tokio::time::timeout(PATIENCE, lines.recv()).await;
@@ -192,7 +192,7 @@ impl Server {
     }
 }
 
-/// A worker's line. One that cannot be parsed ends the act, and is shown.
+/// Parses a worker's line. A line that cannot be parsed ends the act and is shown.
 fn read(line: Option<String>) -> Note {
     let Some(line) = line else { return Note::Ended };
     serde_json::from_str(&line).unwrap_or_else(|error| Note::Failed {
@@ -200,5 +200,5 @@ fn read(line: Option<String>) -> Note {
     })
 }
 
-/// The deadline of every step that should take no noticeable time.
+/// The deadline of every step that should take almost no time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Fences in a data directory: a store's, or a gateway's marks. Whoever serves it must be stopped first.
+//! Fences in the data directory of a store or a gateway, which must be stopped.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use super::super::failure::{FAILED, Failure};
 use super::{PAGE, too_low};
 use crate::gateway;
 
-pub(super) struct Folder(Store);
+pub(super) struct DataDir(Store);
 
-impl Folder {
-    /// Opens what is there, under the mode that it has; makes nothing.
-    pub(super) fn open(dir: &Path) -> Result<Folder, Failure> {
+impl DataDir {
+    /// Opens an existing directory in the mode that it records; creates nothing.
+    pub(super) fn open(dir: &Path) -> Result<DataDir, Failure> {
         let marks = gateway::marks(dir);
         let dir = if marks.is_dir() {
             marks
@@ -24,7 +24,7 @@ impl Folder {
         let there = std::fs::read_dir(&dir).is_ok_and(|mut files| files.next().is_some());
         if !there {
             let text = format!(
-                "--data {}: there is no store and no gateway's marks",
+                "--data {}: there are neither a store nor a gateway's marks",
                 dir.display()
             );
             return Err(Failure::usage(text));
@@ -37,9 +37,9 @@ impl Folder {
             }),
             other => other,
         };
-        opened.map(Folder).map_err(|error| {
+        opened.map(DataDir).map_err(|error| {
             Failure::local(format!("--data {}: {error}", dir.display())).hint(
-                "stop the store or the gateway that serves it, look or re-arm, and start it again",
+                "stop the store or the gateway that serves it, run this command again, then restart it",
             )
         })
     }

@@ -1,55 +1,58 @@
-//! The two schedules of the story. Every step waits for an event that was recorded; none for a time.
+//! The two schedules. Every step waits for a recorded event, none for a time.
 //!
 //! ```text
 //!  unfenced          A: lock, read, check ─┤stopped├──────────────────────────────┤write
 //!                    B:                       waits ─ lock, read, thinks, check, write, release
 //!  textbook, claim   A: lock, (claim), read, check, write ─┤in the network ─────┤arrives
-//!                                                         ─┤stopped ───────────────┤is told
+//!                                                         ─┤stopped ───────────────┤gets the answer
 //!                    B:                       waits ─ lock, (claim), read, thinks ─┤check, write, release
 //! ```
 
 use super::authority::reconcile;
-use super::ledger::{Note, Snapshot};
+use super::environment::{Environment, PATIENCE};
 use super::network::Barrier;
 use super::progress::Progress;
-use super::stage::{PATIENCE, Stage};
+use super::recorder::{Note, Snapshot};
 use super::timeline::{ActName, Lease, OperationKind, duration};
 use super::worker::Breakpoint;
 
-/// Why an act broke off: a sentence. The act is inconclusive then.
+/// Why an act stopped early: a sentence. The act is then inconclusive.
 type Failure = String;
 
-/// Runs the act of this stage while the lock is watched.
-pub(super) async fn play(stage: &mut Stage, progress: Progress) -> Result<(), Failure> {
-    let watching = stage
+/// Runs an act while its lock is watched.
+pub(super) async fn run(environment: &mut Environment, progress: Progress) -> Result<(), Failure> {
+    let watching = environment
         .watcher
         .watch()
         .await
         .map_err(|error| error.to_string())?;
-    let mut driver = Driver { stage, progress };
+    let mut driver = Driver {
+        environment,
+        progress,
+    };
     tokio::select! {
-        played = driver.play() => played,
+        result = driver.run() => result,
         error = watching => Err(error.to_string()),
     }
 }
 
 struct Driver<'a> {
-    stage: &'a mut Stage,
+    environment: &'a mut Environment,
     progress: Progress,
 }
 
 impl Driver<'_> {
-    async fn play(&mut self) -> Result<(), Failure> {
-        match self.stage.act {
+    async fn run(&mut self) -> Result<(), Failure> {
+        match self.environment.act {
             ActName::Unfenced => self.paused_before_it_sent().await,
             ActName::Textbook | ActName::Claim => self.delayed_in_the_network().await,
         }
     }
 
-    /// A is stopped between the check of its lease and its write, and writes when it runs again.
+    /// A is stopped between the check of its lease and its write, and writes after it continues.
     async fn paused_before_it_sent(&mut self) -> Result<(), Failure> {
         let progress = self.progress;
-        self.stage
+        self.environment
             .start_worker("A", Breakpoint::Checked, None)
             .await
             .map_err(words)?;
@@ -61,8 +64,8 @@ impl Driver<'_> {
         self.lock_passes_to_b().await?;
         self.b_writes().await?;
         self.short_pause().await;
-        // It reads the line when it runs again; it has made its check before.
-        self.stage.pass_breakpoint("A").map_err(words)?;
+        // A reads the line after it continues; it has made its check before.
+        self.environment.pass_breakpoint("A").map_err(words)?;
         self.resume_a(paused)?;
         let snapshot = self.noted("A", Note::Done).await?;
         progress.operation(&snapshot, "A", OperationKind::Write);
@@ -70,27 +73,27 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// A's write is sent in time, held up in the network, and arrives when B has read.
+    /// A's write is sent in time, delayed in the network, and arrives after B has read.
     async fn delayed_in_the_network(&mut self) -> Result<(), Failure> {
         let progress = self.progress;
         let barrier = Barrier::closed();
-        self.stage
+        self.environment
             .start_worker("A", Breakpoint::Nowhere, Some(barrier.clone()))
             .await
             .map_err(words)?;
         self.granted("A").await?;
         self.noted("A", Note::Held).await?;
-        // Noted before the write was sent, but on another channel.
+        // Recorded before the write was sent, but on another channel.
         let checked = |snapshot: &Snapshot| snapshot.checked("A").map(|_| snapshot.clone());
         let snapshot = self
-            .stage
-            .ledger
+            .environment
+            .recorder
             .until("A’s check of its lease", PATIENCE, checked)
             .await?;
         progress.operation(&snapshot, "A", OperationKind::Claim);
         progress.operation(&snapshot, "A", OperationKind::Read);
         progress.check(&snapshot, "A");
-        progress.meanwhile("A’s write is held up in the network");
+        progress.meanwhile("A’s write is delayed in the network");
         let paused = self.pause_a("while its write is on the way").await?;
         self.lock_passes_to_b().await?;
         self.short_pause().await;
@@ -100,8 +103,8 @@ impl Driver<'_> {
             write.message.decided_ms.map(|_| snapshot.clone())
         };
         let snapshot = self
-            .stage
-            .ledger
+            .environment
+            .recorder
             .until("the arrival of A’s write", PATIENCE, decided)
             .await?;
         progress.operation(&snapshot, "A", OperationKind::Write);
@@ -114,44 +117,40 @@ impl Driver<'_> {
 
     /// Stops A.
     async fn pause_a(&mut self, when: &str) -> Result<f64, Failure> {
-        let paused = self.stage.pause("A").await.map_err(words)?;
+        let paused = self.environment.pause("A").await.map_err(words)?;
         self.progress
             .at(paused, &format!("A is stopped (SIGSTOP) {when}"));
         Ok(paused)
     }
 
     fn resume_a(&mut self, paused: f64) -> Result<(), Failure> {
-        let resumed = self.stage.resume("A", paused).map_err(words)?;
+        let resumed = self.environment.resume("A", paused).map_err(words)?;
         self.progress.at(
             resumed,
-            &format!(
-                "A runs again (SIGCONT) after {}",
-                duration(resumed - paused)
-            ),
+            &format!("A continues (SIGCONT) after {}", duration(resumed - paused)),
         );
         Ok(())
     }
 
-    /// B waits in the lock's queue until A's lease has run out, is granted the lock, reads, and thinks.
+    /// B waits in the lock's queue until A's lease has expired, is granted the lock, reads, and thinks.
     async fn lock_passes_to_b(&mut self) -> Result<(), Failure> {
         self.short_pause().await;
-        self.stage
+        self.environment
             .start_worker("B", Breakpoint::Read, None)
             .await
             .map_err(words)?;
-        let queued = self.stage.queued("B").await?;
-        self.progress
-            .at(queued, "B asks for the lock, and waits for it");
+        let queued = self.environment.queued("B").await?;
+        self.progress.at(queued, "B requests the lock and waits");
         self.progress.meanwhile(&format!(
-            "A’s lease runs out {} after its grant",
+            "A’s lease expires {} after its grant",
             duration(self.ttl_ms())
         ));
         let expired = |snapshot: &Snapshot| snapshot.expired("A");
-        self.stage
-            .ledger
+        self.environment
+            .recorder
             .until(
                 "the expiry of A’s lease",
-                self.stage.ttl + PATIENCE,
+                self.environment.ttl + PATIENCE,
                 expired,
             )
             .await?;
@@ -172,7 +171,11 @@ impl Driver<'_> {
                 .filter(|_| snapshot.asked(client))
                 .map(|_| snapshot.clone())
         };
-        let mut snapshot = self.stage.ledger.until(&what, PATIENCE, granted).await?;
+        let mut snapshot = self
+            .environment
+            .recorder
+            .until(&what, PATIENCE, granted)
+            .await?;
         reconcile(&mut snapshot.events);
         if let Some(expired) = snapshot.expired("A") {
             self.progress
@@ -201,13 +204,13 @@ impl Driver<'_> {
                 .any(|known| *known == note)
                 .then(|| snapshot.clone())
         };
-        self.stage.ledger.until(&what, PATIENCE, said).await
+        self.environment.recorder.until(&what, PATIENCE, said).await
     }
 
     /// B writes and releases. The watcher of the lock service sees the release last.
     async fn b_writes(&mut self) -> Result<(), Failure> {
         self.short_pause().await;
-        self.stage.pass_breakpoint("B").map_err(words)?;
+        self.environment.pass_breakpoint("B").map_err(words)?;
         let snapshot = self.noted("B", Note::Done).await?;
         self.progress.check(&snapshot, "B");
         self.progress
@@ -215,21 +218,21 @@ impl Driver<'_> {
         self.progress.answer(&snapshot, "B");
         let released = |snapshot: &Snapshot| snapshot.released("B");
         let released = self
-            .stage
-            .ledger
+            .environment
+            .recorder
             .until("B’s release", PATIENCE, released)
             .await?;
         self.progress.at(released, "B has released the lock");
         Ok(())
     }
 
-    /// A short pause, so that the picture shows one thing after the other. Nothing depends on its length.
+    /// A short pause, so that the picture shows one event after the other. Nothing depends on its length.
     async fn short_pause(&self) {
-        tokio::time::sleep(self.stage.ttl / 10).await;
+        tokio::time::sleep(self.environment.ttl / 10).await;
     }
 
     fn ttl_ms(&self) -> f64 {
-        self.stage.ttl.as_secs_f64() * 1_000.0
+        self.environment.ttl.as_secs_f64() * 1_000.0
     }
 }
 

@@ -1,4 +1,4 @@
-//! A server process that lives on a directory others have lived on before.
+//! A server process on a data directory that outlives it.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
@@ -14,19 +14,19 @@ use palisade_client::{ClientId, LockName, Ttl};
 use palisade_core::{RequestId, Span, Timestamp};
 use rustix::process::{Pid, Signal, kill_process};
 
-pub(crate) struct Life {
+pub(crate) struct ServerProcess {
     child: Child,
     pub(crate) url: String,
-    /// Read before the process was started: nothing the server says is older.
-    pub(crate) begun: Watch,
+    /// Taken before the process was started.
+    pub(crate) begun: Stopwatch,
 }
 
-/// Measures from a moment on.
-pub(crate) struct Watch(Timestamp);
+/// Measures time from its creation.
+pub(crate) struct Stopwatch(Timestamp);
 
-impl Watch {
-    pub(crate) fn start() -> Watch {
-        Watch(BootClock.now())
+impl Stopwatch {
+    pub(crate) fn start() -> Stopwatch {
+        Stopwatch(BootClock.now())
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
@@ -46,14 +46,14 @@ fn serve(data: &Path) -> Command {
     command
 }
 
-impl Life {
-    pub(crate) fn begin(data: &Path) -> Life {
-        Life::begin_with(data, &[])
+impl ServerProcess {
+    pub(crate) fn begin(data: &Path) -> ServerProcess {
+        ServerProcess::begin_with(data, &[])
     }
 
-    /// The same with these variables in its environment.
-    pub(crate) fn begin_with(data: &Path, environment: &[(&str, &str)]) -> Life {
-        let begun = Watch::start();
+    /// Starts it with these environment variables.
+    pub(crate) fn begin_with(data: &Path, environment: &[(&str, &str)]) -> ServerProcess {
+        let begun = Stopwatch::start();
         let mut command = serve(data);
         let mut child = command.envs(environment.iter().copied()).spawn().unwrap();
         let mut line = String::new();
@@ -61,17 +61,17 @@ impl Life {
             .read_line(&mut line)
             .unwrap();
         let started: serde_json::Value = serde_json::from_str(&line).expect("the start-up line");
-        Life {
+        ServerProcess {
             child,
             url: started["url"].as_str().unwrap().to_owned(),
             begun,
         }
     }
 
-    /// Starts a server and kills it after so many microseconds of its start-up.
-    pub(crate) fn stillborn(data: &Path, micros: u64) {
+    /// Starts a server and kills it this many microseconds later, during its start.
+    pub(crate) fn start_and_kill(data: &Path, micros: u64) {
         let mut child = serve(data).spawn().unwrap();
-        let watch = Watch::start();
+        let watch = Stopwatch::start();
         while watch.elapsed() < Duration::from_micros(micros) {
             std::hint::spin_loop();
         }
@@ -94,14 +94,14 @@ impl Life {
     }
 }
 
-impl Drop for Life {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A wish with a request id of its own.
+/// A request with a request id of its own.
 pub(crate) fn asking(
     lock: &str,
     client: &str,

@@ -1,4 +1,4 @@
-//! A schedule in words.
+//! Describes a schedule in words.
 
 use super::authority::Authority;
 use super::state::{Phase, State};
@@ -9,20 +9,20 @@ pub(super) fn name(client: u8) -> String {
     char::from(b'A' + client).to_string()
 }
 
-/// Plays the schedule once more and says what happens.
+/// Runs the schedule again and describes each step.
 pub(super) fn schedule(world: &mut World, actions: &[Action]) -> Vec<String> {
     let mut state = State::first(world.scope, Authority::FIRST);
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     for action in actions {
         let (next, _) = world.after(&state, *action);
-        told.push(line(&state, &next, *action));
+        lines.push(line(&state, &next, *action));
         state = next;
     }
     let lost = state.acknowledged & !state.value;
     if lost != 0 {
-        told.push(format!("{} was acknowledged and is gone", set(lost)));
+        lines.push(format!("{} was acknowledged and is gone", set(lost)));
     }
-    told
+    lines
 }
 
 fn line(before: &State, after: &State, action: Action) -> String {
@@ -44,11 +44,14 @@ fn what(before: &State, after: &State, action: Action) -> String {
             let (name, client) = client(number);
             match client.token {
                 Some(token) => format!("{name} is granted the lock with token {token}"),
-                None => format!("{name} asks for the lock and waits"),
+                None => format!("{name} requests the lock and waits"),
             }
         }
         Action::AskAgain(number) => {
-            format!("{} asks again, with the same request id", name(number))
+            format!(
+                "{} repeats its request, with the same request id",
+                name(number)
+            )
         }
         Action::Claim(number) => match client(number) {
             (name, client) if client.phase == Phase::Claimed => format!("{name} claims"),
@@ -85,16 +88,16 @@ fn what(before: &State, after: &State, action: Action) -> String {
             )
         }
         Action::DeliverUnheard(message) => format!(
-            "{}'s write of {} arrives, its answer is lost, it is sent again; the set is {}",
+            "{}'s write of {} arrives, its answer is lost, and it is sent again; the set is {}",
             name(message.client),
             set(message.value),
             set(after.value)
         ),
         Action::Release(number) => format!("{} releases", name(number)),
-        Action::ReleaseAgain(number) => format!("{}'s release arrives once more", name(number)),
-        Action::Expire => "the holder's lease expires, and it does not know".to_owned(),
-        Action::ClientCrash(number) => format!("{} crashes and starts again", name(number)),
-        Action::AuthorityRestart => "the authority crashes and starts again".to_owned(),
+        Action::ReleaseAgain(number) => format!("{}'s release arrives again", name(number)),
+        Action::Expire => "the holder's lease expires without its knowledge".to_owned(),
+        Action::ClientCrash(number) => format!("{} crashes and restarts", name(number)),
+        Action::AuthorityRestart => "the authority crashes and restarts".to_owned(),
         Action::Backup => "a backup of the authority is taken".to_owned(),
         Action::AuthorityRestore => "the authority is restored from its backup".to_owned(),
         Action::FenceLost => "the resource crashes and loses its fence state".to_owned(),

@@ -1,4 +1,4 @@
-//! `ls`, `show`, `watch` and `break`: what others hold.
+//! `ls`, `show`, `watch` and `break`: locks that others hold.
 
 use palisade_client::{Change, Ending, LockView, Options, Revocation, WatchEvent};
 use palisade_core::LockName;
@@ -27,13 +27,13 @@ pub(super) async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
             rows.push(row(&view));
         }
     }
-    // The server lists in an order of its own.
+    // The server lists in its own order.
     rows.sort_unstable();
     match (out.json, rows.is_empty()) {
         (true, _) => Ok(()),
         (false, true) if args.prefix.is_empty() => out.text("no lock is held"),
         (false, true) => out.text(&format!(
-            "no lock is held whose name starts with {}",
+            "no lock whose name starts with {} is held",
             args.prefix
         )),
         (false, false) => out.text(&listing_of(&rows, out)),
@@ -101,7 +101,7 @@ fn describe(view: &LockView, out: Out) -> String {
     format!("{lock} is held\n{}", facts(out, &rows))
 }
 
-/// Text of strangers must not steer a terminal.
+/// Text from clients must not control the terminal.
 fn printable(text: &str) -> String {
     text.chars()
         .map(|letter| {
@@ -157,7 +157,7 @@ fn missed(missed: u64, out: Out) -> Result<(), Failure> {
         return out.value(&MissedBody { missed });
     }
     out.text(&out.faint(&format!(
-        "… {missed} events missed: look at the locks afresh with palisade ls"
+        "… {missed} events missed: list the locks again with palisade ls"
     )))
 }
 
@@ -246,7 +246,7 @@ pub(super) async fn revoke(args: &BreakArgs, out: Out) -> Result<(), Failure> {
     ))
 }
 
-/// A prefix is the beginning of a name, so what no name can contain is refused instead of finding nothing.
+/// A prefix is the beginning of a name: one that no name can have is an error, not an empty result.
 fn check_prefix(prefix: &str) -> Result<(), Failure> {
     if prefix.is_empty() {
         return Ok(());

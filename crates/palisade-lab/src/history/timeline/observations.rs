@@ -1,8 +1,8 @@
-//! Sightings: what answers tell about grants, also about those of others.
+//! Observations: what answers say about grants, including those of other clients.
 
 use palisade_core::{ClientId, Ending, LockName, Timestamp, Token, Ttl};
 
-use super::{End, Gathered, Life, Refresh, ToldOver, Window, Wish};
+use super::{End, Gathered, Lifetime, Refresh, ReportedEnd, Window, Wish};
 use crate::history::event::{Answer, Call};
 use crate::history::read::Operation;
 use crate::history::violation::{Broken, Violation};
@@ -56,16 +56,16 @@ impl<'h> Gathered<'h> {
             Answer::Stale { token } => self.seen(lock, *token, None, window, found),
             Answer::Free => self.locks.entry(lock).or_default().free.push(window),
             Answer::NotHeld => {
-                if let Some(life) = named.and_then(|token| self.life(lock, token)) {
-                    life.told_over.push(ToldOver {
+                if let Some(lifetime) = named.and_then(|token| self.lifetime(lock, token)) {
+                    lifetime.reported_ends.push(ReportedEnd {
                         back: window.back,
                         how: None,
                     });
                 }
             }
             Answer::Ended { token, how } => {
-                if let Some(life) = self.life(lock, *token) {
-                    life.told_over.push(ToldOver {
+                if let Some(lifetime) = self.lifetime(lock, *token) {
+                    lifetime.reported_ends.push(ReportedEnd {
                         back: window.back,
                         how: Some(*how),
                     });
@@ -110,7 +110,7 @@ impl<'h> Gathered<'h> {
         }
     }
 
-    /// Somebody saw the lock held with this token, perhaps by a holder that was never told itself.
+    /// The lock was seen held with this token, perhaps by a holder that never got its answer.
     fn seen(
         &mut self,
         lock: &'h LockName,
@@ -120,9 +120,9 @@ impl<'h> Gathered<'h> {
         found: &mut Vec<Violation>,
     ) {
         let timeline = self.locks.entry(lock).or_default();
-        if !timeline.lives.contains_key(&token) {
+        if !timeline.lifetimes.contains_key(&token) {
             if holder.is_none() && !timeline.wishes.is_empty() {
-                // Whose it is, nobody said.
+                // The holder is not known.
                 return;
             }
             let asked = |wish: &&Wish<'h>| Some(wish.client) == holder;
@@ -137,27 +137,26 @@ impl<'h> Gathered<'h> {
                 return;
             };
             timeline
-                .lives
+                .lifetimes
                 .insert(token, adopted(token, wish, &asked, window));
             self.adopt_lease(lock, token, &asked, window);
         }
-        let Some(life) = self.life(lock, token) else {
+        let Some(lifetime) = self.lifetime(lock, token) else {
             return;
         };
-        life.seen.push(window);
-        life.by = life.by.min(window.back);
-        if let Some(holder) = holder.filter(|holder| *holder != life.client) {
+        lifetime.seen.push(window);
+        lifetime.by = lifetime.by.min(window.back);
+        if let Some(holder) = holder.filter(|holder| *holder != lifetime.client) {
             found.push(Violation::new(
                 Broken::UnknownToken,
                 lock,
                 &[token],
-                format!("granted to {}, seen with {holder}", life.client),
+                format!("granted to {}, seen with {holder}", lifetime.client),
             ));
         }
     }
 
-    /// The lease of a grant that was one of these wishes. If it may be one that was there before,
-    /// nothing is known of it.
+    /// The lease of a grant that answered one of these wishes. If it may be an older lease, nothing is known of it.
     fn adopt_lease(
         &mut self,
         lock: &'h LockName,
@@ -187,7 +186,7 @@ impl<'h> Gathered<'h> {
         back: Option<Timestamp>,
         ttl: Option<Ttl>,
     ) {
-        if let Some(lease) = self.life(lock, token).map(|life| life.lease) {
+        if let Some(lease) = self.lifetime(lock, token).map(|lifetime| lifetime.lease) {
             let refresh = Refresh { sent, back, ttl };
             self.lease_mut(lock, lease).refresh(refresh);
         }
@@ -201,21 +200,21 @@ impl<'h> Gathered<'h> {
         back: Option<Timestamp>,
         how: Ending,
     ) {
-        if let Some(life) = self.life(lock, token) {
-            life.ends.push(End { sent, back, how });
+        if let Some(lifetime) = self.lifetime(lock, token) {
+            lifetime.ends.push(End { sent, back, how });
         }
     }
 }
 
-/// A grant that only others saw: one of these wishes, at the earliest the first.
-fn adopted<'h>(token: Token, wish: &Wish<'h>, asked: &[Wish<'h>], window: Window) -> Life<'h> {
+/// A grant that only others saw: it answered one of these wishes, at the earliest the first.
+fn adopted<'h>(token: Token, wish: &Wish<'h>, asked: &[Wish<'h>], window: Window) -> Lifetime<'h> {
     let abandoned = asked.iter().filter_map(|wish| wish.abandoned);
     let abandoned = abandoned.map(|sent| End {
         sent,
         back: None,
         how: Ending::Released,
     });
-    Life {
+    Lifetime {
         token,
         client: wish.client,
         lease: token,
@@ -225,6 +224,6 @@ fn adopted<'h>(token: Token, wish: &Wish<'h>, asked: &[Wish<'h>], window: Window
         answered: None,
         seen: Vec::new(),
         ends: abandoned.collect(),
-        told_over: Vec::new(),
+        reported_ends: Vec::new(),
     }
 }

@@ -1,11 +1,11 @@
-//! Every rejection, of every reason, is one event and one count (rule F13), and none says how to lower a fence.
+//! Every rejection, whatever its reason, is logged and counted once (rule F13); no message says how to lower a fence.
 
 use std::fs;
 
 use super::support::{Caller, Gateway};
 use super::upstream::Upstream;
 
-/// By default one request can take a fence as far as one restore leaps, and by the flag as far as it says.
+/// By default one request can raise a fence by one restore's leap; the flag changes that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_is_believed_up_to_a_bound() {
     let (_upstream, url) = Upstream::start().await;

@@ -1,4 +1,4 @@
-//! Everything that was recorded in an act. The story waits here for events, never for a time.
+//! Everything recorded in an act. The driver waits here for events, never for a time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::timeline::{Event, Lease, Operation, OperationKind, Period, RequestKind, merge};
 
-/// What a worker prints on its standard output, one JSON value a line.
+/// What a worker prints on its standard output, one JSON value per line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub(super) enum Note {
@@ -20,14 +20,14 @@ pub(super) enum Note {
     },
     /// The guard confirmed that the lease still holds.
     Checked {
-        /// When.
+        /// The time of the check.
         at_ms: f64,
-        /// For how long, by the holder's own clock.
+        /// The time left, by the holder's own clock.
         remaining_ms: f64,
     },
-    /// It waits at its breakpoint.
+    /// The worker waits at its breakpoint.
     Breakpoint,
-    /// The store said that the update is done.
+    /// The store acknowledged the update.
     Acknowledged {
         /// The item added.
         item: String,
@@ -37,37 +37,37 @@ pub(super) enum Note {
         /// The item that was to be added.
         item: String,
     },
-    /// It gave up.
+    /// The worker gave up.
     Failed {
         /// Why.
         message: String,
     },
-    /// The network has received the whole write and holds it up. Noted by the network, not by the worker.
+    /// The network has received the whole write and delays it. Recorded by the network, not by the worker.
     Held,
-    /// It finished its work.
+    /// The worker finished its work.
     Done,
-    /// Its output ended. Noted by the demo, not by the worker.
+    /// The worker's output ended. Recorded by the demo, not by the worker.
     Ended,
 }
 
 /// What has been recorded so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
-    /// The timeline's events, the halves of each message joined.
+    /// The timeline's events; the two halves of each message are joined.
     pub(super) events: Vec<Event>,
     notes: Vec<(String, Note)>,
 }
 
 /// Collects the records of all processes of an act.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct Recorder {
     state: Mutex<Snapshot>,
     version: watch::Sender<u64>,
 }
 
-impl Ledger {
-    pub(super) fn new() -> Ledger {
-        Ledger {
+impl Recorder {
+    pub(super) fn new() -> Recorder {
+        Recorder {
             state: Mutex::default(),
             version: watch::Sender::new(0),
         }
@@ -91,10 +91,10 @@ impl Ledger {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Waits until `look` finds something.
+    /// Waits until `look` returns a value.
     ///
     /// # Errors
-    /// A sentence: it did not happen in time, or a worker gave up before.
+    /// A sentence: it did not happen in time, or a worker gave up first.
     pub(super) async fn until<T>(
         &self,
         what: &str,
@@ -112,7 +112,7 @@ impl Ledger {
                 if let Some(gone) = snapshot.gone() {
                     return Err(gone);
                 }
-                // The sender lives as long as this ledger.
+                // The sender lives as long as `self`.
                 let _ = changes.changed().await;
             }
         };
@@ -128,7 +128,7 @@ impl Ledger {
     }
 
     fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        // Every change is a single push: a panic elsewhere leaves nothing half done.
+        // Every change is a single push, so a panic elsewhere leaves nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -208,7 +208,7 @@ impl Snapshot {
         })
     }
 
-    /// Why no more will come from a worker, if one gave up.
+    /// Why a worker will record no more, if one gave up.
     fn gone(&self) -> Option<String> {
         let clients = self.notes.iter().filter(|(_, note)| *note == Note::Ended);
         clients.map(|(client, _)| client).find_map(|client| {

@@ -1,5 +1,4 @@
-//! What every request passes first: an address that has one reading, and a place where each refusal is
-//! noted (rule F13).
+//! Middleware for every request: checks that the address is unambiguous, and records each refusal (rule F13).
 
 use std::sync::Arc;
 
@@ -12,8 +11,12 @@ use palisade_fence::http::{Problem, Refused};
 
 use crate::store::App;
 
-/// Checks the address, and notes what is refused before a fence judges it.
-pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+/// Checks the address, and records refusals that happen before a fence decides.
+pub(super) async fn check_address(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let at = format!("{} {}", request.method(), request.uri().path());
     let response = match address(request.uri()) {
         Ok(()) => next.run(request).await,
@@ -27,7 +30,7 @@ pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: N
     response
 }
 
-/// Only the listing takes parameters; its own reader refuses those it does not know.
+/// Only the listing takes parameters; its handler refuses unknown ones.
 fn address(uri: &Uri) -> Result<(), Problem> {
     percent_encoded(uri)?;
     match uri.query() {
@@ -39,7 +42,7 @@ fn address(uri: &Uri) -> Result<(), Problem> {
     }
 }
 
-/// A percent sign begins two hexadecimal digits; what else it could be is not guessed.
+/// A percent sign must be followed by two hexadecimal digits; other meanings are not guessed.
 pub(crate) fn percent_encoded(uri: &Uri) -> Result<(), Problem> {
     let whole = uri.path_and_query().map_or("", |both| both.as_str());
     let is_hex = |part: &str| {
@@ -51,7 +54,7 @@ pub(crate) fn percent_encoded(uri: &Uri) -> Result<(), Problem> {
         Some(part) => {
             let shown: String = part.chars().take(2).collect();
             Err(Problem::invalid(format!(
-                "%{shown} in the address is no percent-encoded byte; a percent sign is written %25"
+                "%{shown} in the address is not a percent-encoded byte; write a percent sign as %25"
             )))
         }
     }
