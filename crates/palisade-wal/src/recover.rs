@@ -1,4 +1,4 @@
-//! What is on disk: the newest whole snapshot and the longest valid prefix of frames behind it.
+//! Recovery: finds the newest whole snapshot and the longest valid prefix of frames behind it.
 //!
 //! ```text
 //!   snapshot ≤ S │ sealed segments: each frame must be there, up to the next segment's first
@@ -6,7 +6,7 @@
 //!                                           └ anything valid behind X → the frame at X was synced: damage
 //! ```
 //!
-//! [`scan`] only reads; [`Tail::repair`] then makes the end of the log fit to be appended to.
+//! [`scan`] only reads; [`Tail::repair`] then prepares the end of the log for appends.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::segment::{self, Extent, Image, Info};
 use crate::snapshot::{self, SnapshotReader};
 use crate::storage::{Access, File, Storage};
 
-/// What opening a log found.
+/// The findings at the opening of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// The last frame in the snapshot that was used.
@@ -42,7 +42,7 @@ pub struct RecoveryReport {
 ///
 /// A frame that was being written when the machine or the process stopped looks like this, and nothing in it was
 /// acknowledged. Damage to the last frame, when no mark is behind it, looks the same: then it was acknowledged.
-/// Which of the two it was is not known.
+/// Nothing on disk tells the two apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
     /// The segment.
@@ -53,13 +53,13 @@ pub struct TornTail {
     pub bytes: u64,
 }
 
-/// What is on disk.
+/// The state on disk.
 pub(crate) struct Scan {
     pub(crate) snapshot: Option<Seq>,
     pub(crate) damaged_snapshots: Vec<Damage>,
     /// The segments with frames behind the snapshot; the last one is the active one.
     pub(crate) segments: Vec<Info>,
-    /// File names of segments and snapshots that the snapshot made useless.
+    /// File names of segments and snapshots that the snapshot replaces.
     pub(crate) superseded: Vec<String>,
     pub(crate) tail: Tail,
     /// The last opening that the log knows.
@@ -95,7 +95,7 @@ impl Tail {
         self.end == segment::HEADER as u64
     }
 
-    /// Makes the tail fit to be appended to; durable on return.
+    /// Prepares the tail for appends; durable on return.
     ///
     /// Junk is overwritten with zeros, so that it never stands behind a later frame. The last frame (and
     /// the mark behind it) is written again: after a failed sync in an earlier process the cache may show it
@@ -188,7 +188,7 @@ fn newest_snapshot(
     Ok((None, damaged))
 }
 
-/// No segment continues the newest whole snapshot (or the beginning of time).
+/// No segment continues the newest whole snapshot, or begins with frame 1 when there is none.
 fn nothing_reaches(
     dir: &Path,
     covered: u64,
@@ -314,7 +314,7 @@ fn judge_tail(image: &Image, extent: &Extent, covered: u64, path: &Path) -> Resu
     })
 }
 
-/// Removes what an unfinished operation left behind: its names are never part of the log.
+/// Removes the files of unfinished operations. Their names are never part of the log.
 pub(crate) fn remove_leftovers(storage: &dyn Storage) -> io::Result<Vec<String>> {
     let mut names = storage.list()?;
     names.retain(|name| is_leftover(name));

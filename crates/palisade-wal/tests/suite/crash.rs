@@ -174,7 +174,7 @@ fn a_failed_sync_then_a_crash_during_recovery_is_no_damage() {
 /// The control arm: a storage whose sync does nothing must lose something acknowledged, or these tests
 /// could not fail.
 #[test]
-fn a_lying_sync_is_found_out() {
+fn a_sync_that_does_nothing_loses_acknowledged_frames() {
     let storage = SimStorage::new(1);
     let mut wal = create(&storage);
     storage.set_lying(true);

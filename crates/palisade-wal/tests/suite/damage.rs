@@ -57,7 +57,7 @@ fn flip_every_bit(storage: &SimStorage, last: u64) -> usize {
                 assert_eq!(found, Journal::upto(last - 1), "{name}, bit {bit}");
                 assert!(
                     opened.report().torn.is_some(),
-                    "{name}, bit {bit}: dropped without a word"
+                    "{name}, bit {bit}: dropped and not reported"
                 );
                 dropped += 1;
             }
@@ -293,7 +293,7 @@ fn a_snapshot_that_ends_early_or_late_is_damage() {
 }
 
 #[test]
-fn another_format_version_is_told_from_damage() {
+fn another_format_version_is_not_reported_as_damage() {
     let (storage, wal) = sample(30);
     wal.close().unwrap();
     for name in segments(&storage).into_iter().chain(snapshots(&storage)) {
@@ -316,7 +316,7 @@ fn another_format_version_is_told_from_damage() {
 
 #[test]
 fn a_missing_identity_is_refused_where_anything_was_committed() {
-    // What an interrupted creation leaves: a directory that was never opened.
+    // An interrupted creation leaves a directory that was never opened.
     let storage = SimStorage::new(1);
     let made = SimStorage::new(1);
     drop(create(&made));
@@ -355,6 +355,6 @@ fn leftovers_are_removed() {
     );
     assert!(
         storage.read("notes.txt").is_some(),
-        "a stranger's file stays"
+        "the file of another program stays"
     );
 }

@@ -28,7 +28,7 @@ fn open(dir: &Path) -> Result<Opened, OpenError> {
     Wal::open(dir, &settings())
 }
 
-/// What `cp -r` does.
+/// Copies a directory as `cp -r` does.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -75,7 +75,7 @@ fn the_defaults_work() {
 }
 
 #[test]
-fn a_second_opener_is_refused_and_told_where() {
+fn a_second_opener_is_refused_with_the_path_and_the_process_id() {
     let home = tempfile::tempdir().unwrap();
     let wal = create(home.path());
     let refused = open(home.path()).err().unwrap();
@@ -115,7 +115,7 @@ fn a_moved_directory_opens_and_a_copied_one_is_refused() {
         refused.to_string().contains("palisade restore"),
         "{refused}"
     );
-    // The way to open it.
+    // A restore opens it.
     let restored = home.path().join("d");
     restore(&copied, &restored).unwrap();
     assert_eq!(Journal::of(&open(&restored).unwrap()), Journal::upto(10));
@@ -168,7 +168,7 @@ fn a_backup_opens_only_by_restore_with_the_same_owner_in_a_new_life() {
     assert_eq!(Journal::of(&open(&restored).unwrap()), Journal::upto(200));
 }
 
-/// Runs `compact` until told to stop and once more; returns how many snapshots were made.
+/// Runs `compact` until `stop` is set and once more; returns how many snapshots were made.
 fn compact_until(compactor: &Compactor, stop: &AtomicBool) -> usize {
     let mut made = 0;
     loop {

@@ -1,4 +1,4 @@
-//! A full disk is met early, told, and healed; large payloads; random histories.
+//! A full disk is discovered early, reported and survived; large payloads; random histories.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn fill_up(wal: &mut Wal) -> u64 {
 }
 
 #[test]
-fn a_full_disk_is_no_poison_and_heals() {
+fn a_full_disk_does_not_poison_the_log_and_new_room_is_used() {
     let storage = SimStorage::new(1);
     let mut wal = create(&storage);
     storage.set_capacity(Some(20_000));
@@ -34,7 +34,7 @@ fn a_full_disk_is_no_poison_and_heals() {
     assert!(!wal.has_room(3_900));
     assert!(matches!(wal.commit(&[7; 3_900]), Err(CommitError::Full(_))));
     assert_eq!((wal.poisoned(), wal.last_seq()), (None, Seq::new(last)));
-    // What fits is still taken.
+    // A payload that fits is still committed.
     assert!(wal.has_room(0));
     wal.seal_mark().unwrap();
     storage.set_capacity(None);

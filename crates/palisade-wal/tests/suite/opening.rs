@@ -24,7 +24,7 @@ fn refusal(storage: &SimStorage) -> String {
     }
 }
 
-/// What `palisade restore --in-place` does: all that was there, and one frame more for the leap.
+/// Does what `palisade restore --in-place` does: keeps all frames and adds one for the leap.
 fn restore_in_place(storage: &SimStorage) -> Result<u64, OpenError> {
     let in_place = InPlace::begin_on(Arc::new(storage.clone()))?;
     let mut journal = Journal::default();
@@ -242,10 +242,8 @@ fn a_backup_holds_every_acknowledged_frame_of_a_live_log_and_of_a_killed_one() {
     }
 }
 
-type Loses = fn(&SimStorage);
-
-/// The directory, and its identity file.
-const WAYS_TO_VANISH: [(Loses, &str); 3] = [
+/// Ways to remove or replace the directory or its identity file, and the reason that is reported.
+const WAYS_TO_VANISH: [(fn(&SimStorage), &str); 3] = [
     (
         |storage| storage.set_moved(true),
         "was removed, renamed or replaced",
@@ -313,9 +311,9 @@ fn a_preparation_that_fails_says_why_until_it_succeeds() {
         full.contains("simulated") && full.contains("check its disk"),
         "{full}"
     );
-    let told = watch.change().unwrap().unwrap_err();
-    assert!(told.contains("simulated"), "{told}");
-    assert_eq!(watch.change(), None, "it is told once");
+    let reported = watch.change().unwrap().unwrap_err();
+    assert!(reported.contains("simulated"), "{reported}");
+    assert_eq!(watch.change(), None, "it is reported once");
     wal.reserve(3_990).unwrap();
     assert_eq!(watch.change(), Some(Ok(())));
     fill(&mut wal, 20);
