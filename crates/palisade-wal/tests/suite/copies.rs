@@ -102,3 +102,17 @@ fn sealed_bytes_are_folded_once_and_their_files_go() {
     assert_eq!(opened.report().snapshot, Some(made.seq));
     assert_eq!(Journal::of(&opened), Journal::upto(last + 20));
 }
+
+#[test]
+fn a_snapshot_of_everything_leaves_nothing_to_fold_in_a_segment_sealed_after_it() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    fill(&mut wal, 5);
+    let mut journal = Journal::upto(5);
+    wal.snapshot(|out| journal.save(out)).unwrap().unwrap();
+    wal.commit(&[1; 4000]).unwrap();
+    assert!(segments(&storage).len() > 1);
+    let compactor = wal.compactor();
+    assert_eq!(compactor.sealed_bytes(), 0);
+    assert_eq!(compactor.compact(&mut Journal::default()).unwrap(), None);
+}

@@ -332,6 +332,9 @@ fn a_missing_identity_is_refused_where_anything_was_committed() {
     drop(wal);
     storage.remove("identity").unwrap();
     assert!(matches!(open(&storage), Err(OpenError::NoIdentity { .. })));
+    let later = SimStorage::new(1);
+    later.put("log-00000000000000000005.seg", &bytes);
+    assert!(matches!(open(&later), Err(OpenError::NoIdentity { .. })));
     assert!(matches!(
         crate::common::open_or_create(&storage),
         Err(OpenError::NoIdentity { .. })

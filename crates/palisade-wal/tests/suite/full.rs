@@ -101,23 +101,36 @@ fn a_payload_over_a_segment_gets_a_longer_one_and_over_the_limit_is_refused() {
 }
 
 #[test]
-fn settings_out_of_range_are_refused() {
-    let storage = Arc::new(SimStorage::new(1));
-    for (segment_bytes, first_segment_bytes) in
-        [(4095, 4095), (2 << 30, 4096), (8192, 4095), (8192, 8193)]
-    {
-        let wrong = Options {
+fn settings_out_of_range_are_refused_with_the_range() {
+    let create_with = |segment_bytes, first_segment_bytes| {
+        let settings = Options {
             segment_bytes,
             first_segment_bytes,
             ..options()
         };
-        let refused = Wal::create_on(storage.clone(), &create_options(), &wrong)
-            .err()
-            .unwrap();
-        assert!(
-            matches!(refused, OpenError::InvalidOption { .. }),
-            "{refused}"
-        );
+        let storage = Arc::new(SimStorage::new(1));
+        let created = Wal::create_on(storage, &create_options(), &settings);
+        created.map(drop).map_err(|error| error.to_string())
+    };
+    for (segment, first, why) in [
+        (
+            4095,
+            4095,
+            "segment_bytes is 4095, it must be from 4096 to 1073741824",
+        ),
+        ((1 << 30) + 1, 4096, "segment_bytes is 1073741825"),
+        (
+            8192,
+            4095,
+            "first_segment_bytes is 4095, it must be from 4096 to 8192",
+        ),
+        (8192, 8193, "first_segment_bytes is 8193"),
+    ] {
+        let refused = create_with(segment, first).unwrap_err();
+        assert!(refused.starts_with(why), "{refused}");
+    }
+    for (segment, first) in [(4096, 4096), (1 << 30, 4096), (8192, 8192)] {
+        assert_eq!(create_with(segment, first), Ok(()));
     }
 }
 

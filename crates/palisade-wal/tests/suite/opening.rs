@@ -1,8 +1,11 @@
 //! Older copies put back in place, touched files, and directories that vanish (rule A5).
 
+use std::io;
 use std::sync::Arc;
 
-use crate::common::{Journal, create, create_options, fill, open, options, payload, segments};
+use crate::common::{
+    Hooked, Journal, create, create_options, fill, open, open_or_create, options, payload, segments,
+};
 use palisade_wal::testing::{Fault, Loss, PutBack, SimStorage};
 use palisade_wal::{
     CommitError, Fold, InPlace, OpenError, Options, Preparation, Wal, backup_on, restore_on,
@@ -317,4 +320,87 @@ fn a_preparation_that_fails_says_why_until_it_succeeds() {
     wal.reserve(3_990).unwrap();
     assert_eq!(watch.change(), Some(Ok(())));
     fill(&mut wal, 20);
+}
+
+/// A file that cannot be looked at is neither a missing one nor a copied one.
+#[test]
+fn a_directory_that_cannot_be_read_is_not_created_anew_and_not_called_a_copy() {
+    for failing in [("open", "identity"), ("id_of", "opening-")] {
+        let (storage, _) = original_and_copy(5, false, true, false);
+        let unreadable = Arc::new(Hooked {
+            storage: storage.clone(),
+            before: move |call: &str, file: &str| match call == failing.0
+                && file.starts_with(failing.1)
+            {
+                true => Err(io::Error::other("simulated")),
+                false => Ok(()),
+            },
+        });
+        let refused = Wal::open_or_create_on(unreadable, &create_options(), &options());
+        let refused = refused.err().unwrap();
+        assert!(matches!(refused, OpenError::Io { .. }), "{refused}");
+        assert!(refused.to_string().contains("simulated"), "{refused}");
+        assert_eq!(Journal::of(&open(&storage).unwrap()), Journal::upto(40));
+    }
+}
+
+#[test]
+fn openings_are_counted_on_by_a_restore_in_place() {
+    let opening = |storage: &SimStorage| {
+        let identity = String::from_utf8(storage.read("identity").unwrap()).unwrap();
+        let line = identity
+            .lines()
+            .find_map(|line| line.strip_prefix("opening "));
+        line.unwrap().split(' ').next().unwrap().to_owned()
+    };
+    let (storage, _) = original_and_copy(5, false, true, false);
+    assert_eq!(opening(&storage), "3");
+    restore_in_place(&storage).unwrap();
+    assert_eq!(opening(&storage), "4");
+    drop(open_or_create(&storage).unwrap());
+    assert_eq!(opening(&storage), "5");
+}
+
+#[test]
+fn an_id_is_32_hexadecimal_digits() {
+    let id = palisade_wal::Id::from_bytes([0xa7; 16]);
+    assert_eq!(id.to_string(), "a7".repeat(16));
+    assert_eq!(id.to_string().parse(), Ok(id));
+    for wrong in [
+        "a7",
+        &"a7".repeat(17),
+        &format!("+{}", "a".repeat(31)),
+        &"g".repeat(32),
+    ] {
+        wrong.parse::<palisade_wal::Id>().unwrap_err();
+    }
+}
+
+#[test]
+fn a_report_counts_the_frames_behind_the_snapshot() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    fill(&mut wal, 30);
+    let made = wal.compactor().compact(&mut Journal::default()).unwrap();
+    let covered = made.unwrap().seq.get();
+    drop(wal);
+    let opened = open(&storage).unwrap();
+    let report = opened.report();
+    assert_eq!(
+        (report.frames, report.last.unwrap().get()),
+        (30 - covered, 30)
+    );
+}
+
+#[test]
+fn a_frame_that_cannot_be_applied_is_named() {
+    let storage = SimStorage::new(1);
+    fill(&mut create(&storage), 3);
+    let opened = open(&storage).unwrap();
+    let failed = opened.replay(|seq, _| match seq.get() {
+        2 => Err("simulated"),
+        _ => Ok(()),
+    });
+    let failed = failed.unwrap_err().to_string();
+    assert_eq!(failed, "frame 2 cannot be applied: simulated");
 }
