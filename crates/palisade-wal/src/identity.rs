@@ -216,11 +216,8 @@ impl Found {
     }
 
     /// Refuses a log of another opening than the identity's, and one whose last segment was touched since it was
-    /// written. A log that was never written to says nothing.
+    /// written.
     pub(crate) fn check_log(&self, storage: &dyn Storage, scan: &Scan) -> Result<(), OpenError> {
-        if scan.is_blank() {
-            return Ok(());
-        }
         let (opening, before) = match self.recorded {
             Recorded::Opening {
                 opening, before, ..

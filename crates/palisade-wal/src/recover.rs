@@ -66,13 +66,6 @@ pub(crate) struct Scan {
     pub(crate) opening: Option<Opening>,
 }
 
-impl Scan {
-    /// Nothing was ever written to this log: it has one segment and no snapshot, and the segment is a header.
-    pub(crate) fn is_blank(&self) -> bool {
-        self.snapshot.is_none() && self.tail.first == 1 && self.tail.is_blank()
-    }
-}
-
 /// The end of the last segment.
 pub(crate) struct Tail {
     pub(crate) first: u64,

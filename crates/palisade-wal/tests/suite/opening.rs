@@ -143,6 +143,17 @@ fn an_identity_and_a_log_of_two_openings_contradict_each_other() {
     mixed.put("identity", &older.read("identity").unwrap());
     let text = refusal(&mixed);
     assert!(text.contains("opening-"), "{text}");
+
+    // The first segment as it was before the first opening: going on there would forget every frame.
+    let mixed = storage.restart();
+    let mut blank = older.read(&log).unwrap();
+    blank[64..].fill(0);
+    segments(&storage)
+        .iter()
+        .for_each(|name| mixed.take_away(name));
+    mixed.put(&log, &blank);
+    let text = refusal(&mixed);
+    assert!(text.contains("log of opening none"), "{text}");
 }
 
 fn older_files(older: &SimStorage) -> Vec<String> {
