@@ -15,8 +15,9 @@ use crate::segment::{self, Image};
 use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
 use crate::storage::{Access, DirStorage, Storage};
 
-/// How often a live directory is read anew when it changes under the reader.
-const ATTEMPTS: usize = 20;
+/// How often a live directory is read anew when it changes under the reader. On a busy machine the reader may lose to
+/// rotations and compactions many times in a row.
+const ATTEMPTS: usize = 100;
 
 /// A finished copy.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -270,7 +270,7 @@ fn recovered(
         len: tail.len,
         end: tail.end,
         seed: tail.seed,
-        settled: tail.settled,
+        settled: false,
     };
     let mut sealed = scan.segments.clone();
     sealed.pop();

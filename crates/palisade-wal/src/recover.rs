@@ -8,6 +8,7 @@
 //!
 //! [`scan`] only reads; [`Tail::repair`] then prepares the end of the log for appends.
 
+use std::cmp::Ordering;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -73,8 +74,6 @@ pub(crate) struct Tail {
     pub(crate) end: u64,
     pub(crate) next_seq: u64,
     pub(crate) seed: Seed,
-    /// All frames are known to be synced.
-    pub(crate) settled: bool,
     /// Where bytes that are not zero end, behind `end`.
     pub(crate) junk_end: u64,
     /// Where the last data frame is (the first frame, when there is none), and the bytes from there to `end`: what
@@ -240,28 +239,24 @@ fn scan_segments(
 
 /// A segment with a successor must hold every frame up to it: the successor was made after all were synced.
 fn check_sealed(extent: &Extent, next_first: u64, path: &Path) -> Result<(), Damage> {
-    if extent.next_seq == next_first {
-        return Ok(());
-    }
-    if extent.sealed && extent.next_seq < next_first {
-        let why = format!(
-            "the file is missing: the segment before it is sealed, the next one begins with frame {next_first}"
-        );
-        return Err(Damage {
+    match extent.next_seq.cmp(&next_first) {
+        Ordering::Equal => Ok(()),
+        Ordering::Less if extent.sealed => Err(Damage {
             file: path.with_file_name(segment::name(extent.next_seq)),
             offset: 0,
-            why,
-        });
+            why: format!(
+                "the file is missing: the segment before it is sealed, the next one begins with frame {next_first}"
+            ),
+        }),
+        _ => Err(Damage {
+            file: path.to_owned(),
+            offset: extent.end as u64,
+            why: format!(
+                "frame {} is not valid, and a segment that begins with frame {next_first} proves that it was synced",
+                extent.next_seq
+            ),
+        }),
     }
-    let why = format!(
-        "frame {} is not valid, and a segment that begins with frame {next_first} proves that it was synced",
-        extent.next_seq
-    );
-    Err(Damage {
-        file: path.to_owned(),
-        offset: extent.end as u64,
-        why,
-    })
 }
 
 /// Tells a torn tail from damage.
@@ -301,7 +296,6 @@ fn judge_tail(image: &Image, extent: &Extent, covered: u64, path: &Path) -> Resu
         end: extent.end as u64,
         next_seq: extent.next_seq,
         seed: image.seed,
-        settled: extent.settled || extent.next_seq == covered + 1,
         junk_end: image.junk_end(extent.end) as u64,
         last_frame,
     })

@@ -92,8 +92,6 @@ pub(crate) struct Extent {
     pub(crate) end: usize,
     /// The seq that would come there.
     pub(crate) next_seq: u64,
-    /// The last frame is a mark, or there is none: everything is known to be synced.
-    pub(crate) settled: bool,
     /// The segment says that another one follows.
     pub(crate) sealed: bool,
     /// Where the last data frame begins.
@@ -146,7 +144,6 @@ impl Image {
         let mut extent = Extent {
             end: HEADER,
             next_seq: self.first,
-            settled: true,
             sealed: false,
             last_data: None,
             opening: None,
@@ -183,7 +180,6 @@ impl Image {
         if header.kind == Kind::Opening {
             extent.opening = Opening::decode(payload);
         }
-        extent.settled = header.kind != Kind::Data;
         extent.sealed = header.kind == Kind::Seal;
         extent.end += frame::size(header.len);
         Ok(true)

@@ -121,6 +121,18 @@ fn a_flip_in_a_synced_frame_names_file_and_offset() {
 }
 
 #[test]
+fn a_flip_in_a_sealed_segment_is_proved_by_the_next_segment() {
+    let (storage, wal) = sample(30);
+    wal.close().unwrap();
+    let names = segments(&storage);
+    assert!(names.len() > 1);
+    storage.flip(&names[0], 200 * 8);
+    let damage = damage(&storage);
+    assert!(damage.file.ends_with(&names[0]), "{damage}");
+    assert!(damage.why.contains("is not valid"), "{damage}");
+}
+
+#[test]
 fn a_tail_torn_at_any_length_is_cut_off_and_never_comes_back() {
     for last in 1..=7 {
         let storage = SimStorage::new(1);
@@ -274,6 +286,33 @@ fn a_damaged_snapshot_is_skipped_only_when_the_log_has_all_it_held() {
     // The segments are gone.
     storage.put(&name, &bytes);
     assert!(damage(&storage).file.ends_with(&name));
+}
+
+/// A crash after a snapshot got its name leaves the one before it and the segments that both cover.
+#[test]
+fn files_that_a_snapshot_replaces_are_removed_at_the_next_opening() {
+    let (storage, mut wal) = sample(30);
+    let before = storage.restart();
+    wal.compactor()
+        .compact(&mut Journal::default())
+        .unwrap()
+        .unwrap();
+    fill(&mut wal, 31);
+    wal.close().unwrap();
+    let kept = (segments(&storage), snapshots(&storage));
+    let replaced: Vec<String> = segments(&before)
+        .into_iter()
+        .chain(snapshots(&before))
+        .filter(|name| storage.read(name).is_none())
+        .collect();
+    assert!(replaced.len() > 1);
+    for name in &replaced {
+        storage.put(name, &before.read(name).unwrap());
+    }
+    let opened = open(&storage).unwrap();
+    assert_eq!(Journal::of(&opened), Journal::upto(31));
+    assert_eq!(opened.report().removed.len(), replaced.len());
+    assert_eq!((segments(&storage), snapshots(&storage)), kept);
 }
 
 #[test]

@@ -100,6 +100,35 @@ fn a_payload_over_a_segment_gets_a_longer_one_and_over_the_limit_is_refused() {
     assert_eq!(lens, [100_000, 5, 100_000, 5, MAX_PAYLOAD]);
 }
 
+/// A segment of 4 KiB has room for 3,880 bytes behind its header and the opening, when a mark and a seal follow.
+#[test]
+fn a_mark_and_a_seal_fit_behind_a_payload_of_any_length() {
+    for len in (3_800..3_960).chain(4_000..4_200) {
+        let storage = SimStorage::new(1);
+        let mut wal = create(&storage);
+        assert_eq!(wal.has_room(len), len <= 3_880, "{len}");
+        for len in [len, 1, len] {
+            wal.reserve(len).unwrap();
+            assert!(wal.has_room(len), "{len}");
+            wal.commit(&vec![1; len]).unwrap();
+            wal.seal_mark().unwrap();
+        }
+        drop(wal);
+        let mut lens = Vec::new();
+        let opened = open(&storage.crash(Loss::DropAll)).unwrap();
+        let collect = |_, payload: &[u8]| {
+            lens.push(payload.len());
+            Ok::<(), std::convert::Infallible>(())
+        };
+        opened.replay(collect).unwrap();
+        assert_eq!(lens, [len, 1, len]);
+        for name in segments(&storage) {
+            let bytes = storage.read(&name).unwrap().len();
+            assert_eq!(bytes, if len <= 3_880 { 4_096 } else { 8_192 }, "{name}");
+        }
+    }
+}
+
 #[test]
 fn settings_out_of_range_are_refused_with_the_range() {
     let create_with = |segment_bytes, first_segment_bytes| {
