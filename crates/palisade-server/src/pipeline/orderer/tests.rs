@@ -1,7 +1,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use palisade_core::{ClientId, LockName, Span, Ttl, Under, Wish};
+use palisade_core::{ClientId, LockName, Span, Ttl, Under, Wish, limits};
 
 use super::*;
 use crate::pipeline::codec::decode_batch;
@@ -379,12 +379,53 @@ fn a_batch_is_over_when_it_is_large_or_took_long() {
     assert!((3..10).contains(&taken), "{taken}");
     bench.commit();
 
+    let list = || Request::List {
+        prefix: "".into(),
+        cursor: 0,
+        limit: 1,
+    };
+    for (request, many) in [
+        ((|| Request::Status) as fn() -> Request, LOOK_AFTER),
+        (list, LOOK_AFTER / PAGE_WEIGHT),
+    ] {
+        bench.begin();
+        for asked in 0..many {
+            let early = || panic!("the clock is read after {asked} of {many} requests");
+            assert!(!bench.orderer.is_batch_over(early));
+            bench.ask(caller(1), request());
+        }
+        assert!(!bench.orderer.is_batch_over(|| Timestamp::ZERO.after(TURN)));
+        (0..many).for_each(|_| bench.ask(caller(1), request()));
+        assert!(bench.orderer.is_batch_over(|| Timestamp::from_millis(11)));
+        bench.commit();
+    }
+}
+
+#[test]
+fn the_room_that_the_log_must_have_holds_the_largest_batch() {
+    let mut bench = Bench::new();
     bench.begin();
-    let ask = |bench: &mut Bench| bench.ask(caller(1), Request::Status);
-    (0..LOOK_AFTER).for_each(|_| ask(&mut bench));
-    assert!(!bench.orderer.is_batch_over(|| Timestamp::ZERO.after(TURN)));
-    (0..LOOK_AFTER).for_each(|_| ask(&mut bench));
-    assert!(bench.orderer.is_batch_over(|| Timestamp::from_millis(11)));
+    let mut taken = 0u64;
+    while !bench.orderer.is_batch_over(|| Timestamp::ZERO) {
+        taken += 1;
+        let id = u128::from(taken).to_le_bytes();
+        let name = format!("{taken:0>width$}", width = limits::NAME_BYTES);
+        let wish = Wish {
+            lock: LockName::new(&name).unwrap(),
+            client: ClientId::new(&name).unwrap(),
+            under: Under::new(Ttl::from_millis(TTL_MS).unwrap()),
+            wait: Some(Span::from_millis(1)),
+            request: Some(RequestId::from_bytes(id)),
+            metadata: Some("m".repeat(limits::METADATA_BYTES).into()),
+        };
+        let key = || LeaseKey::from_bytes(id);
+        bench
+            .orderer
+            .request(Request::Acquire(wish), caller(1), key);
+    }
+    let bytes = bench.orderer.entry().unwrap().len();
+    assert!((1 << 20..=ROOM).contains(&bytes), "{bytes}");
+    assert!(ROOM <= palisade_wal::MAX_PAYLOAD);
 }
 
 #[test]
