@@ -1,19 +1,19 @@
 //! Mutation testing, by a tool that nobody here wrote: `cargo mutants` changes one expression at a time in a copy of
 //! the repository, and the tests that belong to the file must notice.
 //!
-//! What may survive is listed, with the reason, in `.cargo/mutants.toml`. Anything else that survives is a failure.
+//! Mutants that may survive are listed, with the reason, in `.cargo/mutants.toml`. Any other survivor is a failure.
 
 use std::process::{Command, Stdio};
 
-use crate::shell::{cargo, run, target};
+use crate::shell::{cargo, spelled, target};
 
 /// Files that are mutated, and the tests that must notice.
 struct Group {
     package: &'static str,
     files: &'static [&'static str],
-    /// What `cargo test` is told.
+    /// Arguments of `cargo test`: the test programs.
     tests: &'static str,
-    /// Parts of the names of those tests; none: all of them.
+    /// Arguments of those programs: parts of the names of tests to run, or none for all, and `--skip`.
     names: &'static [&'static str],
 }
 
@@ -58,6 +58,10 @@ const GROUPS: [Group; 4] = [
     },
 ];
 
+/// The tool's exit code when the tests of some mutants did not end, whether others survived or not. A mutant that loops
+/// for ever is noticed by that.
+const TIMED_OUT: i32 = 3;
+
 /// Whether the tool is there; if not, how to get it.
 pub(crate) fn missing() -> Option<String> {
     let mut version = Command::new("cargo");
@@ -91,7 +95,8 @@ impl Group {
     fn run(&self) -> Result<(), String> {
         let report = target().join("lab/mutants").join(self.package);
         std::fs::create_dir_all(&report).map_err(|error| error.to_string())?;
-        let mut command = cargo(&["mutants", "--all-features", "--timeout", "120", "--package"]);
+        // The tool allows each mutant five times the time of the tests without one.
+        let mut command = cargo(&["mutants", "--all-features", "--package"]);
         command.arg(self.package).arg("--output").arg(&report);
         for file in self.files {
             command.args(["--file", file]);
@@ -105,6 +110,21 @@ impl Group {
             .map(|word| format!("--cargo-arg={word}"));
         // Behind the first `--` stands what `cargo test` gets, behind the second what its programs get.
         command.args(tests).args(["--", "--"]).args(self.names);
-        run(&mut command).map_err(|error| format!("{error}; see {}", report.display()))
+        let status = command.status();
+        let status = status.map_err(|error| format!("{}: {error}", spelled(&command)))?;
+        let missed = report.join("mutants.out/missed.txt");
+        let all_caught = match status.code() {
+            Some(0) => true,
+            Some(TIMED_OUT) => std::fs::read(&missed).is_ok_and(|names| names.is_empty()),
+            _ => false,
+        };
+        match all_caught {
+            true => Ok(()),
+            false => Err(format!(
+                "{} ended with {status}; see {}",
+                spelled(&command),
+                missed.display()
+            )),
+        }
     }
 }
