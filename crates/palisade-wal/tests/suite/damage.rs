@@ -183,6 +183,33 @@ fn a_tail_torn_at_any_length_is_cut_off_and_never_comes_back() {
     }
 }
 
+/// The head of a torn frame counts as a torn write only if it says that the frame before it was the last synced one.
+#[test]
+fn a_torn_frame_whose_head_says_that_it_was_synced_is_damage() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    fill(&mut wal, 3);
+    drop(wal);
+    let name = segments(&storage).pop().unwrap();
+    let at = used(&storage, &name).next_multiple_of(8) - 32 - payload(3).len().next_multiple_of(8);
+    for (synced, torn) in [(2u64, true), (3, false), (4, false)] {
+        let copy = storage.restart();
+        let mut bytes = copy.read(&name).unwrap();
+        bytes[at + 32..].fill(0);
+        bytes[at + 16..at + 24].copy_from_slice(&synced.to_le_bytes());
+        let seed = [&[0x11; 16][..], &1u64.to_le_bytes()].concat();
+        let mut crc = crc32fast::Hasher::new_with_initial(crc32fast::hash(&seed));
+        crc.update(&(at as u64).to_le_bytes());
+        crc.update(&bytes[at..at + 28]);
+        bytes[at + 28..at + 32].copy_from_slice(&crc.finalize().to_le_bytes());
+        copy.put(&name, &bytes);
+        match torn {
+            true => assert!(open(&copy).unwrap().report().torn.is_some()),
+            false => assert!(damage(&copy).why.contains("proves that it was synced")),
+        }
+    }
+}
+
 /// Bytes of a real frame are no frame anywhere else: not at another offset, not in another life.
 #[test]
 fn stale_frames_are_not_taken_for_valid_ones() {
@@ -324,7 +351,10 @@ fn a_snapshot_that_ends_early_or_late_is_damage() {
     for len in 0..whole.len() {
         let copy = storage.restart();
         copy.put(&name, &whole[..len]);
-        assert!(damage(&copy).file.ends_with(&name), "cut at {len}");
+        let damage = damage(&copy);
+        assert!(damage.file.ends_with(&name), "cut at {len}");
+        let why = if len < 64 { "header" } else { "ends too early" };
+        assert!(damage.why.contains(why), "cut at {len}: {damage}");
     }
     let longer: Vec<u8> = whole.iter().copied().chain([0]).collect();
     storage.put(&name, &longer);
