@@ -235,12 +235,44 @@ fn files_are_private_to_their_owner() {
     let dir = home.path().join("new");
     let mut wal = create(&dir);
     fill(&mut wal, 1);
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o077;
-    assert_eq!(mode(&dir), 0);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&dir), 0o700);
     // The segment being prepared appears and disappears; the others stay.
     for name in ["LOCK", "identity", "log-00000000000000000001.seg"] {
-        assert_eq!(mode(&dir.join(name)), 0, "{name}");
+        assert_eq!(mode(&dir.join(name)), 0o600, "{name}");
     }
+}
+
+/// A child that inherited one would keep the directory locked after the end of its parent.
+#[test]
+fn no_descriptor_of_a_log_is_inherited_by_a_child() {
+    const CLOSE_ON_EXEC: u32 = 0o2_000_000;
+    let home = tempfile::tempdir().unwrap();
+    let mut wal = create(home.path());
+    fill(&mut wal, 100);
+    let mut found = 0;
+    for fd in fs::read_dir("/proc/self/fd").unwrap() {
+        let fd = fd.unwrap();
+        let info = format!("/proc/self/fdinfo/{}", fd.file_name().display());
+        // Other threads work beside this one, so a descriptor may be gone by now.
+        let (Ok(path), Ok(info)) = (fs::read_link(fd.path()), fs::read_to_string(info)) else {
+            continue;
+        };
+        if path.starts_with(home.path()) {
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+            let flags = u32::from_str_radix(flags.unwrap().trim(), 8).unwrap();
+            assert_ne!(flags & CLOSE_ON_EXEC, 0, "{}", path.display());
+            found += 1;
+        }
+    }
+    // The directory and its spares, LOCK, the identity and the segment that is written to.
+    assert!(found >= 8, "{found}");
+}
+
+#[test]
+fn a_file_is_no_directory_to_open() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    assert!(matches!(open(file.path()), Err(OpenError::Missing { .. })));
 }
 
 #[test]
@@ -250,6 +282,7 @@ fn a_real_storage_does_what_the_trait_says() {
     let file = storage.open("a", palisade_wal::Access::Create).unwrap();
     assert!(file.is_empty().unwrap());
     file.write_at(3, b"xyz").unwrap();
+    assert!(!file.is_empty().unwrap());
     let mut buf = [9; 8];
     assert_eq!(
         (file.read_at(0, &mut buf).unwrap(), &buf),
