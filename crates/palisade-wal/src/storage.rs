@@ -375,7 +375,7 @@ impl Storage for DirStorage {
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        let dir = self.held.open(".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let dir = self.held.open(".", OFlags::RDONLY)?;
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::new(dir)? {
             // Our own names are ASCII. A name that is not valid UTF-8 is of another program's file.

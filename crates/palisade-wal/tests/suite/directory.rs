@@ -293,6 +293,8 @@ fn a_real_storage_does_what_the_trait_says() {
     storage.rename("a", "b").unwrap();
     let renamed = storage.id_of("b").unwrap();
     assert_eq!((renamed.device, renamed.inode), (id.device, id.inode));
+    assert!(renamed.changed_ns >= id.changed_ns && id.changed_ns > 1_700_000_000_000_000_000);
+    assert_eq!(storage.path(), home.path());
     let same = storage.open("b", palisade_wal::Access::Write).unwrap();
     assert_eq!(same.id().unwrap(), renamed);
     assert!(file.try_lock().unwrap() && !same.try_lock().unwrap());
@@ -305,4 +307,32 @@ fn a_real_storage_does_what_the_trait_says() {
         .unwrap();
     assert_eq!(gone.kind(), std::io::ErrorKind::NotFound);
     assert_eq!(Options::default().preparation, Preparation::Background);
+}
+
+#[test]
+fn a_real_directory_that_is_renamed_removed_or_replaced_poisons_its_log() {
+    type Change = fn(&Path, &Path);
+    let changes: [Change; 3] = [
+        |dir, other| fs::rename(dir, other).unwrap(),
+        |dir, _| fs::remove_dir_all(dir).unwrap(),
+        |dir, other| {
+            fs::rename(dir, other).unwrap();
+            fs::create_dir(dir).unwrap();
+        },
+    ];
+    for change in changes {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("log");
+        let inline = Options {
+            preparation: Preparation::Inline,
+            ..settings()
+        };
+        let opened = Wal::create(&dir, &CreateOptions::default(), &inline).unwrap();
+        let wal = opened.into_wal();
+        wal.check_directory().unwrap();
+        change(&dir, &home.path().join("other"));
+        let refused = wal.check_directory().unwrap_err().to_string();
+        let why = format!("{} was removed, renamed or replaced", dir.display());
+        assert!(refused.contains(&why), "{refused}");
+    }
 }

@@ -2,10 +2,12 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::common::{
-    Journal, create, create_options, fill, ignore, open, open_or_create, options, payload, segments,
+    Hooked, Journal, create, create_options, fill, ignore, open, open_or_create, options, payload,
+    segments,
 };
 use palisade_wal::testing::{Loss, SimStorage};
 use palisade_wal::{CommitError, MAX_PAYLOAD, OpenError, Options, Preparation, Seq, Wal};
@@ -69,6 +71,90 @@ fn the_background_finds_new_room_by_itself() {
         Journal::of(&open(&storage).unwrap()),
         Journal::upto(last + 20)
     );
+}
+
+#[test]
+fn the_background_prepares_one_segment_and_then_only_looks() {
+    let (looks, prepared) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let counted = (looks.clone(), prepared.clone());
+    let storage = Hooked {
+        storage: SimStorage::new(1),
+        before: move |call: &str, file: &str| {
+            match (call, file) {
+                ("is_in_place", _) => counted.0.fetch_add(1, Ordering::Relaxed),
+                ("open", "next.seg") => counted.1.fetch_add(1, Ordering::Relaxed),
+                _ => 0,
+            };
+            Ok(())
+        },
+    };
+    let background = Options {
+        preparation: Preparation::Background,
+        ..options()
+    };
+    let opened = Wal::create_on(Arc::new(storage), &create_options(), &background).unwrap();
+    let wal = opened.into_wal();
+    while looks.load(Ordering::Relaxed) < 3 {
+        std::thread::yield_now();
+    }
+    assert!(wal.has_room(3_880));
+    // The first segment of the log, and the one that is ready.
+    assert_eq!(prepared.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real time: the pause between two attempts is the subject"
+)]
+fn the_background_pauses_after_a_preparation_that_failed() {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let attempts = Arc::new(AtomicU32::new(0));
+    let counted = attempts.clone();
+    let storage = SimStorage::new(1);
+    drop(create(&storage));
+    let full = Hooked {
+        storage,
+        before: move |call: &str, file: &str| match (call, file) {
+            ("open", "next.seg") => {
+                counted.fetch_add(1, Ordering::Relaxed);
+                Err(ErrorKind::StorageFull.into())
+            }
+            _ => Ok(()),
+        },
+    };
+    let background = Options {
+        preparation: Preparation::Background,
+        prepare_retry: PAUSE,
+        ..options()
+    };
+    let begun = Instant::now();
+    let opened = Wal::open_on(Arc::new(full), &background).unwrap();
+    while attempts.load(Ordering::Relaxed) < 5 {
+        std::thread::yield_now();
+    }
+    assert!(begun.elapsed() >= PAUSE * 4);
+    drop(opened);
+}
+
+/// The thread looks at the directory twice a second, and at a wanted segment at once.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real time: a wait for the next look would take seconds"
+)]
+fn the_background_begins_to_prepare_as_soon_as_a_segment_is_wanted() {
+    let storage = SimStorage::new(1);
+    let background = Options {
+        preparation: Preparation::Background,
+        ..options()
+    };
+    let opened = Wal::create_on(Arc::new(storage.clone()), &create_options(), &background);
+    let mut wal = opened.unwrap().into_wal();
+    let begun = Instant::now();
+    fill(&mut wal, 400);
+    assert!(segments(&storage).len() > 40);
+    assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
