@@ -417,3 +417,50 @@ fn a_frame_that_cannot_be_applied_is_named() {
     let failed = failed.unwrap_err().to_string();
     assert_eq!(failed, "frame 2 cannot be applied: simulated");
 }
+
+#[test]
+fn a_full_log_names_the_error_and_how_to_remove_its_cause() {
+    for (error, advice) in [
+        (
+            io::ErrorKind::StorageFull.into(),
+            "free some space on its disk",
+        ),
+        (
+            io::ErrorKind::QuotaExceeded.into(),
+            "free some space on its disk",
+        ),
+        (io::ErrorKind::FileTooLarge.into(), "ulimit -f"),
+        (io::Error::from_raw_os_error(24), "ulimit -n"),
+        (io::Error::from_raw_os_error(23), "ulimit -n"),
+        (io::Error::other("simulated"), "check its disk"),
+    ] {
+        let says = error.to_string();
+        let storage = SimStorage::new(1);
+        drop(create(&storage));
+        let error = std::sync::Mutex::new(Some(error));
+        let failing = Hooked {
+            storage,
+            before: move |call: &str, file: &str| match (call, file) {
+                ("open", "next.seg") => error.lock().unwrap().take().map_or(Ok(()), Err),
+                _ => Ok(()),
+            },
+        };
+        let opened = Wal::open_on(Arc::new(failing), &options()).unwrap();
+        let full = opened.into_wal().reserve(4_000).unwrap_err().to_string();
+        assert!(full.contains(&says) && full.contains(advice), "{full}");
+    }
+}
+
+#[test]
+fn an_opening_goes_into_the_last_segment_and_into_a_new_one_when_that_is_full() {
+    for (len, segments_after) in [(100, 1), (3_880, 2)] {
+        let storage = SimStorage::new(1);
+        let mut wal = create(&storage);
+        wal.commit(&vec![1; len]).unwrap();
+        drop(wal);
+        for _ in 0..2 {
+            drop(open(&storage).unwrap());
+            assert_eq!(segments(&storage).len(), segments_after, "{len}");
+        }
+    }
+}
