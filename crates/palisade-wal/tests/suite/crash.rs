@@ -221,6 +221,36 @@ fn a_crash_at_any_call_of_a_restore_leaves_a_whole_directory_or_none() {
     }
 }
 
+/// The new segment does not say yet which opening was the last; the one before it does, and the snapshot covers that.
+#[test]
+fn a_crash_at_any_call_of_a_rotation_right_after_a_snapshot_leaves_a_log_that_opens() {
+    let rotate = |fault: Option<u64>| {
+        let storage = SimStorage::new(1);
+        drop(create(&storage));
+        let mut wal = open(&storage).unwrap().into_wal();
+        fill(&mut wal, 5);
+        let mut journal = Journal::upto(5);
+        wal.snapshot(|out| palisade_wal::Fold::save(&mut journal, out))
+            .unwrap();
+        let before = storage.calls();
+        if let Some(call) = fault {
+            storage.fault_at(before + call, Fault::Crash);
+        }
+        let committed = wal.commit(&[1; 3_800]).is_ok();
+        (storage.calls() - before, storage, committed)
+    };
+    let (calls, ..) = rotate(None);
+    for call in 1..=calls {
+        for loss in LOSSES {
+            let (_, storage, committed) = rotate(Some(call));
+            assert!(!committed);
+            let opened = open(&storage.crash(loss));
+            let opened = opened.unwrap_or_else(|e| panic!("crash at call {call}, {loss:?}: {e}"));
+            assert!((5..=6).contains(&opened.report().last.map_or(0, Seq::get)));
+        }
+    }
+}
+
 #[test]
 fn after_a_failed_write_or_sync_nothing_is_acknowledged() {
     for offset in 1..=2 {
