@@ -251,6 +251,50 @@ fn a_crash_at_any_call_of_a_rotation_right_after_a_snapshot_leaves_a_log_that_op
     }
 }
 
+/// Nothing was acknowledged behind it yet, so a part of an opening's frame proves nothing.
+#[test]
+fn an_opening_that_is_torn_at_any_byte_is_done_again() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    fill(&mut wal, 3);
+    drop(wal);
+    let name = crate::common::segments(&storage).pop().unwrap();
+    let before = storage.read(&name).unwrap();
+    let whole = storage.restart();
+    drop(open(&whole).unwrap());
+    let mut torn = 0;
+    for call in 1..=whole.calls() {
+        let crashed = storage.restart();
+        crashed.fault_at(call, Fault::Crash);
+        drop(open(&crashed));
+        let left = crashed.crash(Loss::KeepAll);
+        let bytes = left.read(&name).unwrap();
+        let names = palisade_wal::Storage::list(&left).unwrap();
+        if names
+            .iter()
+            .filter(|name| name.starts_with("opening-"))
+            .count()
+            < 2
+        {
+            // The file of the opening before goes when this one is in the log for good.
+            continue;
+        }
+        let Some(last) = (0..bytes.len()).rfind(|at| bytes[*at] != before[*at]) else {
+            continue;
+        };
+        for end in last.saturating_sub(55)..=last {
+            let copy = left.restart();
+            let mut bytes = bytes.clone();
+            bytes[end..=last].fill(0);
+            copy.put(&name, &bytes);
+            let opened = open(&copy).unwrap_or_else(|e| panic!("call {call}, byte {end}: {e}"));
+            assert_eq!(Journal::of(&opened), Journal::upto(3));
+            torn += usize::from(opened.report().torn.is_some());
+        }
+    }
+    assert!(torn > 30, "{torn}");
+}
+
 #[test]
 fn after_a_failed_write_or_sync_nothing_is_acknowledged() {
     for offset in 1..=2 {
