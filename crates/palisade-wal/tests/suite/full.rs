@@ -74,7 +74,11 @@ fn the_background_finds_new_room_by_itself() {
 }
 
 #[test]
-fn the_background_prepares_one_segment_and_then_only_looks() {
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real time: the pause between two looks is a part of the subject"
+)]
+fn the_background_prepares_one_segment_and_then_only_looks_twice_a_second() {
     let (looks, prepared) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let counted = (looks.clone(), prepared.clone());
     let storage = Hooked {
@@ -92,11 +96,14 @@ fn the_background_prepares_one_segment_and_then_only_looks() {
         preparation: Preparation::Background,
         ..options()
     };
+    let begun = Instant::now();
     let opened = Wal::create_on(Arc::new(storage), &create_options(), &background).unwrap();
     let wal = opened.into_wal();
+    // The first one comes with the segment.
     while looks.load(Ordering::Relaxed) < 3 {
         std::thread::yield_now();
     }
+    assert!(begun.elapsed() >= Duration::from_millis(900));
     assert!(wal.has_room(3_880));
     // The first segment of the log, and the one that is ready.
     assert_eq!(prepared.load(Ordering::Relaxed), 2);
