@@ -302,6 +302,9 @@ fn a_real_storage_does_what_the_trait_says() {
         !file.was_written_last().unwrap()
     });
     assert!(renamed_later);
+    fs::create_dir(home.path().join("sub")).unwrap();
+    let unreadable = storage.open("sub", palisade_wal::Access::Read).unwrap();
+    unreadable.read_at(0, &mut buf).unwrap_err();
     let renamed = storage.id_of("b").unwrap();
     let same = storage.open("b", palisade_wal::Access::Write).unwrap();
     assert_eq!(same.id().unwrap(), renamed);
