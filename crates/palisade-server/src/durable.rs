@@ -23,6 +23,7 @@ use palisade_wal::{
 };
 
 use crate::pipeline::clock::wall;
+use crate::pipeline::orderer::ROOM;
 use crate::pipeline::replay::{Replay, ReplayError};
 use crate::pipeline::{Identity, Log, LogError, Pipeline, Returning, Start, seed, start};
 
@@ -31,6 +32,9 @@ use crate::pipeline::{Identity, Log, LogError, Pipeline, Returning, Start, seed,
 const SNAPSHOT_AFTER: u64 = 64 << 20;
 const SNAPSHOT_WHEN_IDLE: u64 = 16 << 20;
 const SNAPSHOT_POLL: Duration = Duration::from_millis(500);
+
+// A batch is one frame of the log.
+const _: () = assert!(ROOM <= palisade_wal::MAX_PAYLOAD);
 
 /// How an authority on disk is run.
 #[derive(Clone, Debug, Default)]
