@@ -394,7 +394,13 @@ fn a_batch_is_over_when_it_is_large_or_took_long() {
             assert!(!bench.orderer.is_batch_over(early));
             bench.ask(caller(1), request());
         }
-        assert!(!bench.orderer.is_batch_over(|| Timestamp::ZERO.after(TURN)));
+        let mut read = false;
+        let in_time = || {
+            read = true;
+            Timestamp::ZERO.after(TURN)
+        };
+        assert!(!bench.orderer.is_batch_over(in_time));
+        assert!(read, "the clock is read after {many} requests");
         (0..many).for_each(|_| bench.ask(caller(1), request()));
         assert!(bench.orderer.is_batch_over(|| Timestamp::from_millis(11)));
         bench.commit();
