@@ -140,6 +140,16 @@ mod tests {
     }
 
     #[test]
+    fn the_memory_of_an_event_is_its_size_and_its_names_and_its_reason() {
+        let event = Event {
+            lock: LockName::new("a/long/name").unwrap(),
+            client: ClientId::new("client").unwrap(),
+            ..event(1, 100)
+        };
+        assert_eq!(bytes_of(&event), size_of::<Event>() + 11 + 6 + 100);
+    }
+
+    #[test]
     fn the_oldest_make_room_by_number_and_by_bytes() {
         let recent = Recent::new(0);
         for revision in 1..=EVENTS as u64 + 10 {

@@ -258,8 +258,10 @@ fn a_backup_holds_every_acknowledged_frame_of_a_live_log_and_of_a_killed_one() {
     }
 }
 
+type Change = fn(&SimStorage);
+
 /// Ways to remove or replace the directory or its identity file, and the reason that is reported.
-const WAYS_TO_VANISH: [(fn(&SimStorage), &str); 3] = [
+const WAYS_TO_VANISH: [(Change, &str); 3] = [
     (
         |storage| storage.set_moved(true),
         "was removed, renamed or replaced",
