@@ -362,6 +362,22 @@ mod tests {
         assert!(unknown.to_string().contains(why), "{unknown}");
     }
 
+    #[test]
+    fn the_batch_of_a_return_leads_to_the_state_that_returned() {
+        let (mut returned, mut follower) = (worked(10), worked(10));
+        for returning in [Returning::Restarted, Returning::Restored { leap: 1_000 }] {
+            let batch = returned.return_from(returning);
+            follower.batch(&batch).unwrap();
+            assert!(bytes(&returned) == bytes(&follower));
+        }
+        assert!(
+            follower
+                .finish()
+                .next_token()
+                .is_some_and(|next| next.get() > 1_000)
+        );
+    }
+
     /// Where the `n`th record of a snapshot begins.
     fn place(snapshot: &[u8], n: usize) -> usize {
         let mut rest = &snapshot[1..];
