@@ -23,26 +23,31 @@ use palisade_wal::{
 };
 
 use crate::pipeline::clock::wall;
+use crate::pipeline::orderer::ROOM;
 use crate::pipeline::replay::{Replay, ReplayError};
 use crate::pipeline::{Identity, Log, LogError, Pipeline, Returning, Start, seed, start};
 
-/// Sealed log that is worth a snapshot while the authority works, and while it does not; how often the thread
-/// looks. A start reads 16 MiB in about a tenth of a second.
+/// Bytes of sealed log that are worth a snapshot while the authority is busy, and while it is idle; how often the
+/// thread checks. A start reads 16 MiB in about a tenth of a second.
 const SNAPSHOT_AFTER: u64 = 64 << 20;
-const SNAPSHOT_AT_REST: u64 = 16 << 20;
+const SNAPSHOT_WHEN_IDLE: u64 = 16 << 20;
 const SNAPSHOT_POLL: Duration = Duration::from_millis(500);
+
+// A batch is one frame of the log.
+const _: () = assert!(ROOM <= palisade_wal::MAX_PAYLOAD);
 
 /// How an authority on disk is run.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The operator's bounds.
     pub limits: Limits,
-    /// Whether the clock moves only when told.
+    /// Whether the clock moves only when it is set.
     pub manual_clock: bool,
     /// How the log is run.
     pub log: Options,
-    /// Called when much memory was freed: that of a start, and after each snapshot that of the second machine,
-    /// which was as large as the first. The allocator is the program's, so is how to make it give memory back.
+    /// Called when much memory was freed: after the start, and after each snapshot, when the second machine is
+    /// dropped, which was as large as the first. The program chooses the allocator, so it knows how to make it return
+    /// memory to the system.
     pub give_memory_back: Option<fn()>,
 }
 
@@ -79,11 +84,11 @@ pub enum Error {
     /// A restore could not put the new directory in place.
     #[error("{what} {path}: {source}")]
     Place {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// On which path.
+        /// Its path.
         path: String,
-        /// Why it failed.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -92,7 +97,7 @@ pub enum Error {
 pub struct Authority {
     /// The pipeline.
     pub pipeline: Pipeline,
-    /// What was found at start-up.
+    /// The findings at start-up.
     pub report: RecoveryReport,
     /// Whether the directory was made just now.
     pub created: bool,
@@ -113,13 +118,13 @@ impl Authority {
 /// again (rule A7).
 ///
 /// # Errors
-/// [`Error`], whose message names what stands in the way. Nothing was served.
+/// [`Error`], whose message names the obstacle. No request was taken in.
 pub fn open(dir: &Path, settings: &Settings) -> Result<Authority, Error> {
     let opened = Wal::open_or_create(dir, &CreateOptions::default(), &settings.log)?;
     run(opened, settings)
 }
 
-/// The same on a log that is open already.
+/// Starts the authority's pipeline on a log that is open already.
 ///
 /// # Errors
 /// As [`open`].
@@ -209,7 +214,7 @@ pub fn restore_in_place(dir: &Path) -> Result<Restored, Error> {
     in_place
         .replay(|_, batch| replayed.batch(batch))
         .map_err(not_replayed)?;
-    // It is in the state that is written down, so the batch itself is not needed.
+    // The batch itself is not needed: its effect is in the state that is written down.
     let _ = replayed.return_from(Returning::Restored { leap: by });
     let identity = in_place.finish(&Options::default(), |out| {
         replayed.snapshot(|bytes| out.write_all(bytes))
@@ -227,10 +232,10 @@ fn restored(identity: &palisade_wal::Identity, replayed: Replay) -> Result<Resto
     })
 }
 
-/// What [`restore`] made.
+/// A restored authority.
 #[derive(Clone, Debug)]
 pub struct Restored {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     /// The token the next grant gets; `None` if the range is exhausted.
     pub next_token: Option<palisade_core::Token>,
@@ -317,7 +322,7 @@ fn from_snapshot(reader: &mut SnapshotReader) -> Result<Replay, Error> {
 /// The log as the pipeline sees it.
 struct OnDisk {
     wal: Wal,
-    /// Set with every commit; the thread that makes snapshots takes it back.
+    /// Set by every commit, cleared by the thread that makes snapshots.
     worked: Arc<AtomicBool>,
     /// Why there was no room when last asked.
     no_room: String,
@@ -354,7 +359,7 @@ impl Log for OnDisk {
     }
 
     fn idle(&mut self) {
-        // Only a help for a later recovery; a failure poisons the log, and the next commit says so.
+        // The mark only helps a later recovery. A failure poisons the log, and the next commit reports it.
         let _ = self.wal.seal_mark();
     }
 }
@@ -387,12 +392,12 @@ impl Drop for Snapshots {
     }
 }
 
-/// What that thread does.
+/// The state of that thread.
 struct Maker {
     compactor: Compactor,
     preparation: PreparationWatch,
     give_memory_back: fn(),
-    /// Whether something was logged since this was last taken back.
+    /// Whether something was logged since the last check.
     worked: Arc<AtomicBool>,
 }
 
@@ -429,18 +434,18 @@ impl Maker {
         }
     }
 
-    /// At rest is who has logged nothing since this was asked last.
+    /// Idle means that nothing was logged since the last check.
     fn is_due(&self, worth: &Worth) -> bool {
-        let at_rest = !self.worked.swap(false, Ordering::Relaxed);
-        worth.is_reached(self.compactor.sealed_bytes(), at_rest)
+        let idle = !self.worked.swap(false, Ordering::Relaxed);
+        worth.is_reached(self.compactor.sealed_bytes(), idle)
     }
 }
 
 /// How much sealed log is worth a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Worth {
-    at_work: u64,
-    at_rest: u64,
+    busy: u64,
+    idle: u64,
 }
 
 impl Default for Worth {
@@ -450,26 +455,26 @@ impl Default for Worth {
 }
 
 impl Worth {
-    /// At work, a snapshot of a large state must not follow the last one too soon. At rest only the disk minds,
-    /// and the next start has little to read.
+    /// While the authority is busy, a snapshot of a large state must not follow the last one too soon. While it is
+    /// idle, a snapshot costs only disk traffic and shortens the next start.
     fn after(bytes: u64) -> Worth {
         Worth {
-            at_work: SNAPSHOT_AFTER.max(bytes * 2),
-            at_rest: SNAPSHOT_AT_REST.max(bytes / 8),
+            busy: SNAPSHOT_AFTER.max(bytes * 2),
+            idle: SNAPSHOT_WHEN_IDLE.max(bytes / 8),
         }
     }
 
-    /// Not again at once.
+    /// The next attempt waits for more log.
     fn after_failure(sealed: u64) -> Worth {
         let more = sealed + SNAPSHOT_AFTER;
         Worth {
-            at_work: more,
-            at_rest: more,
+            busy: more,
+            idle: more,
         }
     }
 
-    fn is_reached(&self, sealed: u64, at_rest: bool) -> bool {
-        sealed >= if at_rest { self.at_rest } else { self.at_work }
+    fn is_reached(&self, sealed: u64, idle: bool) -> bool {
+        sealed >= if idle { self.idle } else { self.busy }
     }
 }
 
@@ -513,7 +518,7 @@ mod tests {
     fn how_much_log_is_worth_a_snapshot_depends_on_the_work_and_on_the_last_one() {
         let (first, after_large) = (Worth::default(), Worth::after(160 * MIB));
         let failed = Worth::after_failure(70 * MIB);
-        for (worth, at_rest, least) in [
+        for (worth, idle, least) in [
             (first, false, 64),
             (first, true, 16),
             (after_large, false, 320),
@@ -521,13 +526,13 @@ mod tests {
             (failed, false, 134),
             (failed, true, 134),
         ] {
-            assert!(worth.is_reached(least * MIB, at_rest), "{worth:?}");
-            assert!(!worth.is_reached(least * MIB - 1, at_rest), "{worth:?}");
+            assert!(worth.is_reached(least * MIB, idle), "{worth:?}");
+            assert!(!worth.is_reached(least * MIB - 1, idle), "{worth:?}");
         }
     }
 
     #[test]
-    fn who_has_logged_something_is_at_rest_one_look_later() {
+    fn a_log_is_idle_one_check_after_its_last_commit() {
         let dir = tempfile::tempdir().unwrap();
         let create = CreateOptions::default();
         let opened = Wal::create(&dir.path().join("data"), &create, &Options::small(4 << 10));
@@ -543,18 +548,18 @@ mod tests {
             worked,
             no_room: String::new(),
         };
-        let only_at_rest = Worth {
-            at_work: u64::MAX,
-            at_rest: 0,
+        let only_idle = Worth {
+            busy: u64::MAX,
+            idle: 0,
         };
-        assert!(maker.is_due(&only_at_rest));
+        assert!(maker.is_due(&only_idle));
         for _ in 0..2 {
             assert!(log.has_room(1));
             log.commit(b"x").unwrap();
-            assert!(!maker.is_due(&only_at_rest), "at work");
+            assert!(!maker.is_due(&only_idle), "busy");
             assert!(log.has_room(1));
             log.idle();
-            assert!(maker.is_due(&only_at_rest), "at rest");
+            assert!(maker.is_due(&only_idle), "idle");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a commit costs: one frame, one write, one sync. The folder is the system's for temporary
+//! The cost of a commit: one frame, one write, one sync. The folder is the system's for temporary
 //! files, or the one that `PALISADE_BENCH_DIR` names.
 //!
 //! ```text

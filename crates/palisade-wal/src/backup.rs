@@ -15,13 +15,14 @@ use crate::segment::{self, Image};
 use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
 use crate::storage::{Access, DirStorage, Storage};
 
-/// How often a live directory is read anew when it changes under the reader.
-const ATTEMPTS: usize = 20;
+/// How often a live directory is read anew when it changes under the reader. On a busy machine the reader may lose to
+/// rotations and compactions many times in a row.
+const ATTEMPTS: usize = 100;
 
-/// What was copied.
+/// A finished copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyReport {
-    /// Who the copy is.
+    /// The identity of the copy.
     pub identity: Identity,
     /// The last frame in it.
     pub last: Option<Seq>,
@@ -42,7 +43,7 @@ pub fn backup(from: &Path, to: &Path) -> Result<CopyReport, OpenError> {
 /// Makes a live log in the empty directory `to` out of a backup (or any other copy) in `from`.
 ///
 /// The owner stays, the incarnation is new. The caller then commits its own entry about the leap:
-/// whatever the original acknowledged after the backup was made is not in it. Durable on return.
+/// the backup lacks everything that the original acknowledged after it was made. Durable on return.
 ///
 /// # Errors
 /// [`OpenError::NotEmpty`] for the target; damage in the source; I/O.
@@ -127,7 +128,7 @@ fn copy(
     })
 }
 
-/// Begins anew when files were rotated or compacted away under the reader. Damage that stays is damage.
+/// Starts again when a rotation or a compaction removed files under the reader. Damage that is found twice is real.
 fn copy_retrying(
     from: &dyn Storage,
     to: &dyn Storage,
@@ -181,7 +182,7 @@ fn refuse_filled(to: &dyn Storage) -> Result<(), OpenError> {
     }
 }
 
-/// Takes an unfinished attempt's files away again.
+/// Removes the files of an unfinished attempt.
 fn clear(to: &dyn Storage) -> io::Result<()> {
     let names = to.list()?;
     let ours = |name: &&String| {
@@ -217,7 +218,7 @@ fn copy_snapshot(
     let mut reader = SnapshotReader::open(from, &source.incarnation, seq)?;
     let mut writer = SnapshotWriter::create(to, &snapshot::name(seq), &target.incarnation, seq)
         .map_err(CopyError::Write)?;
-    // Reading and writing are not told apart here; damage was ruled out by the scan.
+    // `io::copy` does not say which side failed. The scan has read the whole snapshot, so it was the write.
     io::copy(&mut reader, &mut writer).map_err(CopyError::Write)?;
     writer.finish().map_err(CopyError::Write)?;
     Ok(())

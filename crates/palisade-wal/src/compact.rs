@@ -1,8 +1,8 @@
 //! Snapshots in the background, without stopping the writer.
 //!
 //! The caller rebuilds its state a second time, from the newest snapshot and the *sealed* segments only, and
-//! writes it out. Sealed segments are never written again, so this races with nobody; the hot path shares one
-//! short mutex with it, at rotation.
+//! writes it out. Sealed segments are never written again, so there is no race with the writer; the hot
+//! path shares one short mutex with it, at rotation.
 
 use std::fmt;
 use std::io;
@@ -16,14 +16,14 @@ use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
 use crate::storage::{File, Storage};
 use crate::{Seq, hold};
 
-/// What the writer, the opened log and the compactors share.
+/// The state that the writer, the opened log and the compactors share.
 pub(crate) struct Shared {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) identity: Identity,
     pub(crate) opening: Opening,
     /// Held for its lock, and to notice that another file has its name.
     identity_file: Box<dyn File>,
-    /// Why the directory is not this log's any more. Set once; nothing is committed after it.
+    /// Why the directory no longer belongs to this log. Set once; nothing is committed after it.
     lost: OnceLock<String>,
     /// Why the last preparation of a segment failed, and what to do; stays until one succeeds.
     pub(crate) preparation_failure: Mutex<Option<String>>,
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
 #[derive(Clone)]
 struct Catalog {
     snapshot: Option<Seq>,
-    /// In order; without what the snapshot made useless.
+    /// In order, without those that the snapshot replaced.
     sealed: Vec<Info>,
 }
 
@@ -81,8 +81,8 @@ impl Shared {
         self.lost.get().map(String::as_str)
     }
 
-    /// Looks whether the directory's path still leads to it, and its identity file is still the one that was written
-    /// at the opening. What cannot be found out now is asked again at the next look.
+    /// Checks that the directory's path still leads to it, and that its identity file is still the one that was
+    /// written at the opening. If the system does not say, the next check asks again.
     pub(crate) fn check_directory(&self) {
         let dir = self.storage.path();
         let why = if matches!(self.storage.is_in_place(), Ok(false)) {
@@ -122,7 +122,7 @@ impl Shared {
         }
     }
 
-    /// Makes a snapshot that ends with `seq`, whatever is sealed.
+    /// Makes a snapshot that ends with `seq`, even if that frame is not in a sealed segment.
     pub(crate) fn snapshot_at<E>(
         &self,
         seq: Seq,
@@ -133,7 +133,7 @@ impl Shared {
         self.install(&mut gate, seq, save)
     }
 
-    /// Writes a snapshot, makes it durable, and removes what it replaces.
+    /// Writes a snapshot, makes it durable, and removes the files that it replaces.
     fn install<E>(
         &self,
         gate: &mut Gate,
@@ -214,7 +214,7 @@ impl Shared {
 
 /// The caller's state, rebuilt beside the live one.
 pub trait Fold {
-    /// What can go wrong in the caller's code; `From<io::Error>` makes `?` work in it.
+    /// The error of the caller's code; `From<io::Error>` makes `?` work in it.
     type Error;
 
     /// Takes the previous snapshot; called first, and not at all when there is none.
@@ -271,7 +271,7 @@ impl Compactor {
         hold(&self.shared.catalog).sealed_bytes()
     }
 
-    /// Tells from now on when the preparation of segments begins to fail, and when it works again.
+    /// Reports from now on when the preparation of segments begins to fail, and when it works again.
     pub fn watch_preparation(&self) -> PreparationWatch {
         PreparationWatch {
             shared: self.shared.clone(),
@@ -317,7 +317,7 @@ impl Compactor {
     }
 }
 
-/// Tells when the preparation of segments begins to fail, and when it works again: for a log of events.
+/// Reports when the preparation of segments begins to fail, and when it works again: for a log of events.
 ///
 /// The log goes on while there is room in the segment being written to and in the one that is ready.
 pub struct PreparationWatch {
@@ -326,7 +326,7 @@ pub struct PreparationWatch {
 }
 
 impl PreparationWatch {
-    /// What has changed since this was last asked: why it fails now and what to do, or that it works again.
+    /// The change since the last call: why preparation fails now and what to do, or that it works again.
     pub fn change(&mut self) -> Option<Result<(), String>> {
         let failure = hold(&self.shared.preparation_failure).clone();
         let changed = failure.is_some() != self.fails;

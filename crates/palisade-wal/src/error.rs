@@ -1,4 +1,4 @@
-//! What can go wrong, told exactly: each message names the cause and the next step.
+//! Errors. Each message names the cause and the next step.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub struct Damage {
     pub file: PathBuf,
     /// Where in the file, in bytes.
     pub offset: u64,
-    /// What is wrong, and what proves it.
+    /// The finding, and its proof.
     pub why: String,
 }
 
@@ -40,7 +40,7 @@ pub enum ReadError {
     Io {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -100,7 +100,7 @@ pub enum OpenError {
     Copied {
         /// The directory.
         dir: PathBuf,
-        /// What is not as it was left.
+        /// The difference from the state in which it was left.
         why: String,
     },
     /// The directory is a backup.
@@ -114,7 +114,7 @@ pub enum OpenError {
     InvalidOption {
         /// The setting.
         name: &'static str,
-        /// What it was set to.
+        /// Its value.
         value: u64,
         /// The lowest value allowed.
         min: u64,
@@ -137,9 +137,9 @@ pub enum OpenError {
     /// The operating system reported an error.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was being done, with the file.
+        /// The operation, with the file.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -194,7 +194,7 @@ pub enum CommitError {
     Io {
         /// The call, with the file.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// An earlier write or sync failed. Nothing was written.
@@ -229,7 +229,7 @@ pub enum ReplayError<E> {
     Apply {
         /// The frame.
         seq: crate::Seq,
-        /// What the caller's function said.
+        /// The error of the caller's function.
         source: E,
     },
 }
@@ -248,7 +248,7 @@ pub enum CompactError<E> {
     Io {
         /// The call, with the file.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// An earlier snapshot's directory sync failed, so no later one can be trusted; or the directory is gone.

@@ -25,7 +25,7 @@ const MAGIC_MARK: u32 = u32::from_le_bytes(*b"PfrM");
 const MAGIC_SEAL: u32 = u32::from_le_bytes(*b"PfrS");
 const MAGIC_OPENING: u32 = u32::from_le_bytes(*b"PfrO");
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A committed payload.
@@ -65,7 +65,7 @@ pub(crate) struct Header {
     body_crc: u32,
 }
 
-/// What a segment's checksums start from.
+/// The start value of a segment's checksums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seed(u32);
 
@@ -96,7 +96,7 @@ pub(crate) fn size(payload: usize) -> usize {
     HEADER + payload.next_multiple_of(ALIGN)
 }
 
-/// What goes into a frame.
+/// The content of a frame.
 pub(crate) struct Entry<'a> {
     pub(crate) kind: Kind,
     pub(crate) seq: u64,

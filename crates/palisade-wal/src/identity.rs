@@ -1,4 +1,4 @@
-//! Who a directory is, and which of its openings wrote last.
+//! The identity of a directory, and the opening that wrote to it last.
 //!
 //! ```text
 //!   identity ──────────────► opening-…7        an empty file that nobody touches; its device, inode and change
@@ -78,16 +78,16 @@ impl FromStr for Id {
     }
 }
 
-/// What a directory is for.
+/// The purpose of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It is opened and written to.
     Live,
-    /// It is only ever restored from.
+    /// It is only the source of a restore.
     Backup,
 }
 
-/// Who a directory is.
+/// The identity of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The owner (the authority or the store) the log belongs to; survives backup and restore.
@@ -158,12 +158,12 @@ pub(crate) fn is_opening(name: &str) -> bool {
     digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// What an identity records besides who it is.
+/// The files that an identity file vouches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recorded {
     /// Version 1: the device and inode of the identity file itself.
     Itself { device: u64, inode: u64 },
-    /// A backup: it may travel.
+    /// None: a backup may be copied and moved.
     Nothing,
     Opening {
         opening: Opening,
@@ -181,7 +181,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Refuses what may not be opened for writing: a backup, a copy, a directory whose files were touched.
+    /// Refuses a directory that may not be opened for writing: a backup, a copy, one whose files were touched.
     pub(crate) fn check_live(&self, storage: &dyn Storage) -> Result<(), OpenError> {
         let dir = storage.path();
         if self.identity.kind == Kind::Backup {
@@ -216,11 +216,8 @@ impl Found {
     }
 
     /// Refuses a log of another opening than the identity's, and one whose last segment was touched since it was
-    /// written. A log that was never written to says nothing.
+    /// written.
     pub(crate) fn check_log(&self, storage: &dyn Storage, scan: &Scan) -> Result<(), OpenError> {
-        if scan.is_blank() {
-            return Ok(());
-        }
         let (opening, before) = match self.recorded {
             Recorded::Opening {
                 opening, before, ..
@@ -294,7 +291,7 @@ fn or_none(opening: Option<Opening>) -> String {
     opening.map_or_else(|| "none".to_owned(), |opening| opening.to_string())
 }
 
-/// Whether anything but a write was done to a file last; not asked of a file system that does not tell.
+/// Whether the last change of a file was something else than a write; `false` on a file system that cannot tell.
 fn was_touched(storage: &dyn Storage, name: &str) -> io::Result<bool> {
     if storage.open(name, Access::Read)?.was_written_last()? {
         return Ok(false);
@@ -336,7 +333,7 @@ pub(crate) fn write_live(
     Ok(current)
 }
 
-/// The same up to the step that counts: under its own name the new identity is nobody's yet.
+/// [`write_live`] up to the rename, which makes the new identity count.
 fn prepare_live(
     storage: &dyn Storage,
     identity: &Identity,
@@ -363,7 +360,7 @@ pub(crate) fn install(storage: &dyn Storage) -> io::Result<()> {
     storage.sync_dir()
 }
 
-/// Ends an opening that the log knows by now: removes the files of earlier ones, durably.
+/// Ends an opening that is in the log by now: removes the files of earlier openings, durably.
 pub(crate) fn complete(storage: &dyn Storage, current: Opening) -> io::Result<()> {
     let kept = current.file();
     let names = storage.list()?;

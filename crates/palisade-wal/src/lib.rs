@@ -1,4 +1,4 @@
-//! A durable log of opaque payloads, with snapshots and a directory that knows who it is.
+//! A durable log of opaque payloads, with snapshots and a directory that has an identity.
 //!
 //! ```text
 //!   caller's batch ──commit──▶ one frame, one fdatasync ──▶ log-…1.seg  log-…9.seg  next.seg
@@ -34,9 +34,9 @@
 //! # }
 //! ```
 //!
-//! What holds:
+//! Guarantees:
 //!
-//! - what `commit` acknowledged is there after any crash, in order, and nothing stands between it;
+//! - every payload that `commit` acknowledged is there after any crash, in order and without gaps;
 //! - a torn tail (an end that is no whole frame) is cut off and reported, damage to anything that is known to
 //!   be synced is refused with file and offset, never skipped;
 //! - a failed write or sync poisons the log: it is never retried, because the kernel marks the pages

@@ -19,17 +19,17 @@ use crate::snapshot::SnapshotReader;
 use crate::storage::{Access, DirStorage, File, Storage};
 use crate::writer::{Active, Wal, name_segment};
 
-/// Where the next segment is filled with zeros.
+/// The thread that fills the next segment with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preparation {
-    /// In a thread of the log, ahead of need. What a server wants.
+    /// A thread of the log, ahead of need. For servers.
     Background,
-    /// On the caller's thread when it is needed: every run makes the same calls in the same order. What
-    /// a simulation wants.
+    /// The caller's thread, when the segment is needed: every run makes the same calls in the same order. For
+    /// simulations.
     Inline,
 }
 
-/// How a log is run. Plain values; none of them is recorded on disk.
+/// Settings of an open log. Plain values; none of them is recorded on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The length of a segment: 4 KiB to 1 GiB. A frame that needs more gets a longer one.
@@ -37,7 +37,7 @@ pub struct Options {
     /// The length of a new directory's first segment, so that creating one takes no time: 4 KiB to
     /// `segment_bytes`. The second is prepared meanwhile.
     pub first_segment_bytes: u64,
-    /// Where segments are prepared.
+    /// The thread that prepares segments.
     pub preparation: Preparation,
     /// How long the background waits after a failed preparation (a full disk) before it tries again.
     pub prepare_retry: Duration,
@@ -89,7 +89,7 @@ fn in_range(name: &'static str, value: u64, min: u64, max: u64) -> Result<(), Op
     }
 }
 
-/// Who a new directory will be.
+/// The identity of a new directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CreateOptions {
     /// The owner; random when not given.
@@ -125,11 +125,11 @@ impl Wal {
     }
 
     /// Opens an existing log: takes the lock, checks the identity, reads everything, cuts off a torn tail.
-    /// What it hands out is on stable storage on return.
+    /// Everything it hands out is on stable storage on return.
     ///
     /// # Errors
-    /// [`OpenError`] names what stands in the way and what to do; nothing on disk was changed then, but for
-    /// an I/O error while the tail was being repaired.
+    /// [`OpenError`] names the obstacle and the next step. Nothing on disk has changed then, except after an I/O
+    /// error during the repair of the tail.
     pub fn open(dir: &Path, options: &Options) -> Result<Opened, OpenError> {
         Wal::open_on(Arc::new(DirStorage::lock(dir)?), options)
     }
@@ -193,8 +193,8 @@ impl Wal {
     }
 }
 
-/// Opens a log. `held` is its identity file where this process has locked it already: a lock that is given back and
-/// taken again can be lost to a child that is being started and has not closed its copy of the file yet.
+/// Opens a log. `held` is its identity file if this process has locked it already: a child process that is just
+/// starting may still have a copy of the file open, so a lock that is released and taken again can be lost to it.
 fn open_holding(
     storage: Arc<dyn Storage>,
     options: &Options,
@@ -216,8 +216,8 @@ fn open_holding(
     recovered(storage.clone(), &found, scan, options).map_err(what())
 }
 
-/// Refuses log files without an identity; all but what an interrupted creation leaves, where nothing was
-/// ever committed.
+/// Refuses log files without an identity, except the one file of an interrupted creation, where nothing was ever
+/// committed.
 fn refuse_orphans(storage: &dyn Storage) -> Result<(), OpenError> {
     let what = || format!("read {}", storage.path().display());
     let names = storage.list().map_err(OpenError::io(what()))?;
@@ -248,7 +248,7 @@ fn make(storage: &dyn Storage, identity: &Identity, segment_bytes: u64) -> io::R
     identity::write_live(storage, identity, 1, None)
 }
 
-/// Makes what [`recover::scan`] found durable and fit to be appended to.
+/// Makes the log that [`recover::scan`] found durable and ready for appends.
 fn recovered(
     storage: Arc<dyn Storage>,
     found: &Found,
@@ -270,7 +270,7 @@ fn recovered(
         len: tail.len,
         end: tail.end,
         seed: tail.seed,
-        settled: tail.settled,
+        settled: false,
     };
     let mut sealed = scan.segments.clone();
     sealed.pop();
@@ -345,12 +345,12 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Who the directory is.
+    /// The identity of the directory.
     pub fn identity(&self) -> &Identity {
         self.wal.identity()
     }
 
-    /// What was found.
+    /// The findings of recovery.
     pub fn report(&self) -> &RecoveryReport {
         &self.report
     }
@@ -387,7 +387,7 @@ impl Opened {
         )
     }
 
-    /// The log, to be written to.
+    /// The log, ready for writing.
     pub fn into_wal(self) -> Wal {
         self.wal
     }

@@ -2,9 +2,9 @@
 //!
 //! A segment is preallocated by writing zeros, so that an fdatasync later has no metadata to flush (0.12 ms
 //! against 0.20 ms on a growing file). Filling one inline would stall commits for 50–180 ms, so a thread
-//! does it. A full disk is met here, away from the commit path, and tried again at a bounded rate.
+//! does it. A full disk is discovered here, away from the commit path, and tried again at a bounded rate.
 //!
-//! The same thread looks twice a second whether the directory is still where it was opened.
+//! This thread also checks twice a second that the directory is still where it was opened.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ pub(crate) const NEXT: &str = "next.seg";
 /// Synced after this many bytes, so that a commit's fdatasync never waits behind a whole segment of zeros.
 const SYNC_EVERY: u64 = 1 << 20;
 
-/// How often the thread looks whether the directory is still there.
+/// How often the thread checks that the directory is still there.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// A file of `len` zeros, synced.
@@ -35,17 +35,18 @@ pub(crate) struct Prepared {
 }
 
 pub(crate) struct Preparer {
-    desk: Arc<Desk>,
+    inner: Arc<Inner>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Desk {
+/// The state that the writer and the thread share.
+struct Inner {
     shared: Arc<Shared>,
     segment_bytes: u64,
     retry: Duration,
     state: Mutex<State>,
     changed: Condvar,
-    /// Seen between two chunks of zeros, so that closing does not wait for a whole segment.
+    /// Checked between two chunks of zeros, so that closing does not wait for a whole segment.
     stop: AtomicBool,
 }
 
@@ -57,7 +58,7 @@ struct State {
 
 impl Preparer {
     pub(crate) fn start(shared: Arc<Shared>, options: &Options) -> io::Result<Preparer> {
-        let desk = Arc::new(Desk {
+        let inner = Arc::new(Inner {
             shared,
             segment_bytes: options.segment_bytes,
             retry: options.prepare_retry,
@@ -71,32 +72,32 @@ impl Preparer {
         let thread = match options.preparation {
             Preparation::Inline => None,
             Preparation::Background => {
-                let desk = desk.clone();
+                let inner = inner.clone();
                 Some(
                     thread::Builder::new()
                         .name("wal-prepare".to_owned())
-                        .spawn(move || desk.work())?,
+                        .spawn(move || inner.run())?,
                 )
             }
         };
-        Ok(Preparer { desk, thread })
+        Ok(Preparer { inner, thread })
     }
 
     /// Whether a segment of at least `len` bytes is ready now.
     pub(crate) fn is_ready(&self, len: u64) -> bool {
-        hold(&self.desk.state)
+        hold(&self.inner.state)
             .ready
             .as_ref()
             .is_some_and(|prepared| prepared.len >= len)
     }
 
-    /// Sees to it that a segment of at least `len` bytes is ready.
+    /// Makes sure that a segment of at least `len` bytes is ready.
     ///
     /// Waits for an attempt under way, unless the one before it failed: then the answer is known.
     pub(crate) fn ensure(&self, len: u64) -> Result<(), String> {
         let mut prepared = self.obtain()?;
         if prepared.len < len {
-            // A payload larger than a whole segment; rare enough to be filled right here.
+            // The payload is larger than a whole segment. That is rare, so the caller's thread fills the rest.
             if let Err(error) =
                 zero(&*prepared.file, prepared.len, len).and_then(|()| prepared.file.sync_data())
             {
@@ -105,7 +106,7 @@ impl Preparer {
             }
             prepared.len = len;
         }
-        hold(&self.desk.state).ready = Some(prepared);
+        hold(&self.inner.state).ready = Some(prepared);
         Ok(())
     }
 
@@ -117,27 +118,27 @@ impl Preparer {
 
     /// Starts on the next segment.
     pub(crate) fn resume(&self) {
-        hold(&self.desk.state).wanted = true;
-        self.desk.changed.notify_all();
+        hold(&self.inner.state).wanted = true;
+        self.inner.changed.notify_all();
     }
 
     fn obtain(&self) -> Result<Prepared, String> {
-        let mut state = hold(&self.desk.state);
+        let mut state = hold(&self.inner.state);
         loop {
             if let Some(prepared) = state.ready.take() {
                 return Ok(prepared);
             }
             if self.thread.is_none() {
                 state.wanted = false;
-                let filled = self.desk.fill().map_err(|e| explained(&e));
-                self.desk.note(filled.as_ref().err());
+                let filled = self.inner.fill().map_err(|e| explained(&e));
+                self.inner.note(filled.as_ref().err());
                 return filled;
             }
-            if let Some(cause) = &*hold(&self.desk.shared.preparation_failure) {
+            if let Some(cause) = &*hold(&self.inner.shared.preparation_failure) {
                 return Err(cause.clone());
             }
             state = self
-                .desk
+                .inner
                 .changed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
@@ -147,18 +148,18 @@ impl Preparer {
 
 impl Drop for Preparer {
     fn drop(&mut self) {
-        self.desk.stop.store(true, Ordering::Release);
+        self.inner.stop.store(true, Ordering::Release);
         // Taking the lock orders the flag before the thread's next look, so that the wake-up is not lost.
-        drop(hold(&self.desk.state));
-        self.desk.changed.notify_all();
+        drop(hold(&self.inner.state));
+        self.inner.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panicked thread has nothing left to lose.
+            // A panic of the thread was reported already.
             let _ = thread.join();
         }
     }
 }
 
-impl Desk {
+impl Inner {
     fn stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -167,7 +168,7 @@ impl Desk {
         *hold(&self.shared.preparation_failure) = failure.cloned();
     }
 
-    fn work(&self) {
+    fn run(&self) {
         while let Some(wanted) = self.next_task() {
             self.shared.check_directory();
             if !wanted {
@@ -194,8 +195,8 @@ impl Desk {
         }
     }
 
-    /// Waits until a segment is wanted and takes the task, or until it is time for a look; `None` when there is
-    /// nothing more to do.
+    /// Waits until a segment is wanted, and says so, or until the next check of the directory is due. `None` when the
+    /// log is being closed.
     fn next_task(&self) -> Option<bool> {
         let state = hold(&self.state);
         let idle = |state: &mut State| !state.wanted && !self.stopping();
@@ -216,7 +217,7 @@ impl Desk {
     }
 }
 
-/// What happened, and what to do about it.
+/// The error, and how to remove its cause.
 fn explained(error: &io::Error) -> String {
     let advice = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space on its disk",

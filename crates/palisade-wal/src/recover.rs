@@ -1,4 +1,4 @@
-//! What is on disk: the newest whole snapshot and the longest valid prefix of frames behind it.
+//! Recovery: finds the newest whole snapshot and the longest valid prefix of frames behind it.
 //!
 //! ```text
 //!   snapshot ≤ S │ sealed segments: each frame must be there, up to the next segment's first
@@ -6,8 +6,9 @@
 //!                                           └ anything valid behind X → the frame at X was synced: damage
 //! ```
 //!
-//! [`scan`] only reads; [`Tail::repair`] then makes the end of the log fit to be appended to.
+//! [`scan`] only reads; [`Tail::repair`] then prepares the end of the log for appends.
 
+use std::cmp::Ordering;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,7 @@ use crate::segment::{self, Extent, Image, Info};
 use crate::snapshot::{self, SnapshotReader};
 use crate::storage::{Access, File, Storage};
 
-/// What opening a log found.
+/// The findings at the opening of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// The last frame in the snapshot that was used.
@@ -42,7 +43,7 @@ pub struct RecoveryReport {
 ///
 /// A frame that was being written when the machine or the process stopped looks like this, and nothing in it was
 /// acknowledged. Damage to the last frame, when no mark is behind it, looks the same: then it was acknowledged.
-/// Which of the two it was is not known.
+/// Nothing on disk tells the two apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
     /// The segment.
@@ -53,24 +54,17 @@ pub struct TornTail {
     pub bytes: u64,
 }
 
-/// What is on disk.
+/// The state on disk.
 pub(crate) struct Scan {
     pub(crate) snapshot: Option<Seq>,
     pub(crate) damaged_snapshots: Vec<Damage>,
     /// The segments with frames behind the snapshot; the last one is the active one.
     pub(crate) segments: Vec<Info>,
-    /// File names of segments and snapshots that the snapshot made useless.
+    /// File names of segments and snapshots that the snapshot replaces.
     pub(crate) superseded: Vec<String>,
     pub(crate) tail: Tail,
     /// The last opening that the log knows.
     pub(crate) opening: Option<Opening>,
-}
-
-impl Scan {
-    /// Nothing was ever written to this log: it has one segment and no snapshot, and the segment is a header.
-    pub(crate) fn is_blank(&self) -> bool {
-        self.snapshot.is_none() && self.tail.first == 1 && self.tail.is_blank()
-    }
 }
 
 /// The end of the last segment.
@@ -80,8 +74,6 @@ pub(crate) struct Tail {
     pub(crate) end: u64,
     pub(crate) next_seq: u64,
     pub(crate) seed: Seed,
-    /// All frames are known to be synced.
-    pub(crate) settled: bool,
     /// Where bytes that are not zero end, behind `end`.
     pub(crate) junk_end: u64,
     /// Where the last data frame is (the first frame, when there is none), and the bytes from there to `end`: what
@@ -95,7 +87,7 @@ impl Tail {
         self.end == segment::HEADER as u64
     }
 
-    /// Makes the tail fit to be appended to; durable on return.
+    /// Prepares the tail for appends; durable on return.
     ///
     /// Junk is overwritten with zeros, so that it never stands behind a later frame. The last frame (and
     /// the mark behind it) is written again: after a failed sync in an earlier process the cache may show it
@@ -188,7 +180,7 @@ fn newest_snapshot(
     Ok((None, damaged))
 }
 
-/// No segment continues the newest whole snapshot (or the beginning of time).
+/// No segment continues the newest whole snapshot, or begins with frame 1 when there is none.
 fn nothing_reaches(
     dir: &Path,
     covered: u64,
@@ -247,28 +239,24 @@ fn scan_segments(
 
 /// A segment with a successor must hold every frame up to it: the successor was made after all were synced.
 fn check_sealed(extent: &Extent, next_first: u64, path: &Path) -> Result<(), Damage> {
-    if extent.next_seq == next_first {
-        return Ok(());
-    }
-    if extent.sealed && extent.next_seq < next_first {
-        let why = format!(
-            "the file is missing: the segment before it is sealed, the next one begins with frame {next_first}"
-        );
-        return Err(Damage {
+    match extent.next_seq.cmp(&next_first) {
+        Ordering::Equal => Ok(()),
+        Ordering::Less if extent.sealed => Err(Damage {
             file: path.with_file_name(segment::name(extent.next_seq)),
             offset: 0,
-            why,
-        });
+            why: format!(
+                "the file is missing: the segment before it is sealed, the next one begins with frame {next_first}"
+            ),
+        }),
+        _ => Err(Damage {
+            file: path.to_owned(),
+            offset: extent.end as u64,
+            why: format!(
+                "frame {} is not valid, and a segment that begins with frame {next_first} proves that it was synced",
+                extent.next_seq
+            ),
+        }),
     }
-    let why = format!(
-        "frame {} is not valid, and a segment that begins with frame {next_first} proves that it was synced",
-        extent.next_seq
-    );
-    Err(Damage {
-        file: path.to_owned(),
-        offset: extent.end as u64,
-        why,
-    })
 }
 
 /// Tells a torn tail from damage.
@@ -308,13 +296,12 @@ fn judge_tail(image: &Image, extent: &Extent, covered: u64, path: &Path) -> Resu
         end: extent.end as u64,
         next_seq: extent.next_seq,
         seed: image.seed,
-        settled: extent.settled || extent.next_seq == covered + 1,
         junk_end: image.junk_end(extent.end) as u64,
         last_frame,
     })
 }
 
-/// Removes what an unfinished operation left behind: its names are never part of the log.
+/// Removes the files of unfinished operations. Their names are never part of the log.
 pub(crate) fn remove_leftovers(storage: &dyn Storage) -> io::Result<Vec<String>> {
     let mut names = storage.list()?;
     names.retain(|name| is_leftover(name));

@@ -1,13 +1,13 @@
-//! A new life of a log in its own directory, for one whose files were touched or replaced.
+//! A new incarnation of a log in its own directory, after files in it were touched or replaced.
 //!
 //! ```text
 //!   opening-…8 ──► identity.tmp (new incarnation) ──► snap-(last + 1) ──► log-(last + 2) ──► identity
 //!                                                                                  the step that counts ┘
 //! ```
 //!
-//! The snapshot holds all that was there, and the caller's own entry about the leap in the place of one frame more;
-//! so no new file has the name of an old one, and the next open removes the old ones. Before the last step the
-//! directory is the old one, and `identity.tmp` tells whose files an interrupted attempt has left.
+//! The snapshot holds everything that was there and takes the place of one frame more: the caller's own entry about the
+//! leap. So no new file has the name of an old one, and the next open removes the old ones. Before the last step the
+//! old incarnation counts, and `identity.tmp` names the incarnation whose files an interrupted attempt has left.
 
 use std::io;
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
 use crate::storage::{Access, DirStorage, File, Storage};
 use crate::writer::{Active, name_segment};
 
-/// A directory that is about to begin a new life: first rebuild the state from it, then write that down.
+/// A directory that is about to begin a new incarnation: first rebuild the state from it, then write that down.
 ///
 /// ```text
 /// snapshot() → load it · replay(…) → apply each frame · finish(…) → the state with the caller's own entry in it
@@ -39,7 +39,7 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// Takes the lock and reads the log in `dir`, whether its files were touched or not.
+    /// Takes the lock and reads the log in `dir`, even if its files were touched.
     ///
     /// # Errors
     /// As [`Wal::open`](crate::Wal::open), but never [`OpenError::Copied`]. Nothing of the log was changed.
@@ -97,8 +97,8 @@ impl InPlace {
         )
     }
 
-    /// Begins the new life with what `save` writes. The owner stays, the incarnation is new. Durable on return; a
-    /// crash before that leaves the old life, and this can be done again.
+    /// Begins the new incarnation with the state that `save` writes. The owner stays. Durable on return; a crash before
+    /// that leaves the old incarnation, and this can be done again.
     ///
     /// # Errors
     /// [`OpenError::Io`].
@@ -172,8 +172,7 @@ fn write_segment(
     active.open(&current.opening, first, &mut Vec::new())
 }
 
-/// Takes away what an interrupted attempt left: the files of the incarnation that `identity.tmp` names, and then
-/// that file.
+/// Removes the files of an interrupted attempt: those of the incarnation that `identity.tmp` names, and then that file.
 pub(crate) fn clear_attempt(storage: &dyn Storage, identity: &Identity) -> Result<(), OpenError> {
     let what = || OpenError::io(format!("clear {}", storage.path().display()));
     // It is durable and whole before any other file of the attempt is made.

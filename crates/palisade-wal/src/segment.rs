@@ -62,7 +62,7 @@ pub(crate) fn encode_header(incarnation: &Id, first: u64, len: u64) -> [u8; HEAD
     bytes
 }
 
-/// What the log remembers of a segment that holds frames `first..=last`.
+/// A segment that holds frames `first..=last`, as the log remembers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Info {
     pub(crate) first: u64,
@@ -92,8 +92,6 @@ pub(crate) struct Extent {
     pub(crate) end: usize,
     /// The seq that would come there.
     pub(crate) next_seq: u64,
-    /// The last entry is a mark, or nothing was written yet: all of it is known to be synced.
-    pub(crate) settled: bool,
     /// The segment says that another one follows.
     pub(crate) sealed: bool,
     /// Where the last data frame begins.
@@ -146,7 +144,6 @@ impl Image {
         let mut extent = Extent {
             end: HEADER,
             next_seq: self.first,
-            settled: true,
             sealed: false,
             last_data: None,
             opening: None,
@@ -155,7 +152,7 @@ impl Image {
         Ok(extent)
     }
 
-    /// Takes the frame at the end of `extent` in, if it is valid and the one that belongs there.
+    /// Adds the frame at the end of `extent` to it, if the frame is valid and belongs there.
     fn step<E>(
         &self,
         extent: &mut Extent,
@@ -183,7 +180,6 @@ impl Image {
         if header.kind == Kind::Opening {
             extent.opening = Opening::decode(payload);
         }
-        extent.settled = header.kind != Kind::Data;
         extent.sealed = header.kind == Kind::Seal;
         extent.end += frame::size(header.len);
         Ok(true)
@@ -218,11 +214,11 @@ impl Image {
     }
 }
 
-/// Whether this is the header of the frame that was being written when the lights went out.
+/// Whether this is the header of the frame that was being written when the process or the machine stopped.
 fn expected_and_torn(header: &frame::Header, next_seq: u64) -> bool {
     match header.kind {
         Kind::Data => header.seq == next_seq && header.synced_upto < next_seq,
-        // Marks and seals are whole or not there: they are nothing but a header.
+        // Marks and seals consist of a header only, so they are never torn.
         Kind::Mark | Kind::Seal => false,
         Kind::Opening => header.seq == next_seq - 1,
     }

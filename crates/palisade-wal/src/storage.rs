@@ -24,7 +24,7 @@ pub enum Access {
     Read,
     /// An existing file, to read and write.
     Write,
-    /// A new empty file, to read and write; whatever had the name is emptied.
+    /// An empty file, to read and write; an existing file is emptied.
     Create,
 }
 
@@ -70,37 +70,37 @@ pub trait Storage: Send + Sync + 'static {
     /// Opens a file.
     ///
     /// # Errors
-    /// `NotFound` for a name that is not there, unless it is to be created; whatever the system says.
+    /// `NotFound` for a name that is not there, unless it is to be created; the system's error.
     fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn File>>;
 
     /// Renames a file, atomically replacing the one that had the new name.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// The names in the directory, in no order.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     fn list(&self) -> io::Result<Vec<String>>;
 
     /// Makes names durable.
     ///
     /// # Errors
-    /// Whatever the system says; what was named since the last sync may be lost then.
+    /// The system's error; what was named since the last sync may be lost then.
     fn sync_dir(&self) -> io::Result<()>;
 
     /// Which file has this name, by its name alone.
     ///
     /// # Errors
-    /// `NotFound` for a name that is not there; whatever the system says.
+    /// `NotFound` for a name that is not there; the system's error.
     fn id_of(&self, name: &str) -> io::Result<FileId>;
 
     /// Whether the path that was opened still leads to this directory: not removed, renamed or replaced.
@@ -112,7 +112,7 @@ pub trait Storage: Send + Sync + 'static {
     /// 128 random bits.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     fn random(&self) -> io::Result<[u8; 16]>;
 
     /// Where the directory is, for messages.
@@ -124,19 +124,19 @@ pub trait File: Send + Sync {
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Writes all of `bytes` at an offset, growing the file when needed.
     ///
     /// # Errors
-    /// `StorageFull` on a full disk; whatever the system says. A part may have been written.
+    /// `StorageFull` on a full disk; the system's error. A part may have been written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes the file's bytes and length durable (fdatasync).
     ///
     /// # Errors
-    /// Whatever the system says. After that nothing is known about what was written since the last sync.
+    /// The system's error. After that nothing is known about what was written since the last sync.
     fn sync_data(&self) -> io::Result<()>;
 
     /// Makes the file's bytes, length and times durable (fsync).
@@ -148,13 +148,13 @@ pub trait File: Send + Sync {
     /// The file's length in bytes.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     fn len(&self) -> io::Result<u64>;
 
     /// Whether the file has no bytes.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -162,20 +162,20 @@ pub trait File: Send + Sync {
     /// Which file this is.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     fn id(&self) -> io::Result<FileId>;
 
     /// Whether the last change of the file was a write to it. A write gives both times of a file the same value;
     /// tools that set the time of a copy, a rename or a change of owner or mode make them differ.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     fn was_written_last(&self) -> io::Result<bool>;
 
     /// Takes an exclusive lock on the file, which lasts as long as it is open; `false` when another process has it.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// The system's error.
     fn try_lock(&self) -> io::Result<bool>;
 }
 
@@ -199,15 +199,15 @@ pub struct DirStorage {
     held: Arc<Held>,
 }
 
-/// What is kept open.
+/// The descriptors that stay open.
 #[derive(Debug)]
 struct Held {
     /// The directory. Its flock is the one that no rename or removal of a file can lose; the kernel drops it with
     /// the last descriptor, also when the process dies.
     dir: OwnedFd,
-    /// The lock file, for programs of before, which lock only this.
+    /// The lock file, for older programs, which lock only this.
     _lock: Option<fs::File>,
-    /// Descriptors to give up when the process has no others left.
+    /// Spare descriptors, released when the process has no others left.
     spares: Mutex<Vec<OwnedFd>>,
 }
 
@@ -246,7 +246,7 @@ impl DirStorage {
         DirStorage::lock(path)
     }
 
-    /// Opens an existing directory beside whoever has it open: only for reading.
+    /// Opens an existing directory for reading only, even if another process has it open.
     ///
     /// # Errors
     /// [`OpenError::Missing`] when there is no such directory.
@@ -314,7 +314,7 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Locks the directory, and the lock file for programs of before, and writes the process id into that one.
+/// Locks the directory and, for older programs, the lock file, and writes the process id into the latter.
 fn take_locks(path: &Path, dir: &OwnedFd) -> Result<fs::File, OpenError> {
     let what = || format!("lock {}", path.display());
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
@@ -375,10 +375,10 @@ impl Storage for DirStorage {
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        let dir = self.held.open(".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let dir = self.held.open(".", OFlags::RDONLY)?;
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::new(dir)? {
-            // Our own names are ASCII; a name that is no text is a stranger's, and kept as such.
+            // Our own names are ASCII. A name that is not valid UTF-8 is of another program's file.
             let name = entry?.file_name().to_string_lossy().into_owned();
             if name != "." && name != ".." {
                 names.push(name);

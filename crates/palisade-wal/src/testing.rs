@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use crate::hold;
 use crate::storage::{Access, File, FileId, Storage};
 
-/// What is written at once or not at all.
+/// The unit of atomic writes, in bytes.
 const SECTOR: usize = 512;
 
 /// Which unsynced writes a crash loses.
@@ -35,7 +35,7 @@ pub enum Loss {
     Torn(u64),
 }
 
-/// What happens at a call.
+/// The fault that is injected at a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The call fails once; a write may have been done in part, a sync forgets what it did not do.
@@ -116,7 +116,7 @@ struct Content {
     pending: Vec<Write>,
     times: Times,
     durable_times: Times,
-    /// What the times were since they were made durable; any of them may be what a crash leaves.
+    /// The times since the last durable ones. A crash may leave any of them.
     pending_times: Vec<Times>,
 }
 
@@ -187,7 +187,7 @@ impl SimStorage {
         hold(&self.disk).lying = lying;
     }
 
-    /// The directory after a power loss. The old one stays with whoever still has it open.
+    /// The directory after a power loss. Logs that are still open keep the old one.
     pub fn crash(&self, loss: Loss) -> SimStorage {
         let mut disk = hold(&self.disk).clone();
         disk.lose(loss);
@@ -199,14 +199,14 @@ impl SimStorage {
         hold(&self.disk).clone().fresh()
     }
 
-    /// What `cp -r` makes of the directory.
+    /// A copy of the directory, as `cp -r` makes it.
     pub fn copied(&self) -> SimStorage {
         let mut disk = hold(&self.disk).clone();
         disk.device += 1;
         disk.fresh()
     }
 
-    /// What becomes of the directory when `older`, an earlier state of it, is put back in place.
+    /// The directory after `older`, an earlier state of it, was put back in place.
     pub fn put_back(&self, older: &SimStorage, way: PutBack) -> SimStorage {
         let (mut disk, older) = (hold(&self.disk).clone(), hold(&older.disk).clone());
         disk.changes += 10 * CALLS_A_TICK;
@@ -249,7 +249,7 @@ impl SimStorage {
         disk.fresh()
     }
 
-    /// What `chown -R` or `chmod -R` does.
+    /// Changes the change time of every file, as `chown -R` and `chmod -R` do.
     pub fn touch(&self) {
         let mut disk = hold(&self.disk);
         disk.changes += 10 * CALLS_A_TICK;

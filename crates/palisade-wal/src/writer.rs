@@ -90,7 +90,7 @@ impl Wal {
         }
     }
 
-    /// Who the directory is.
+    /// The identity of the directory.
     pub fn identity(&self) -> &Identity {
         &self.shared.identity
     }
@@ -105,8 +105,8 @@ impl Wal {
         self.poison.as_deref().or(self.shared.lost())
     }
 
-    /// Looks whether the directory is still where it was opened, and poisons the log when it is not. With
-    /// [`Preparation::Background`](crate::Preparation::Background) a thread does so all the time.
+    /// Checks that the directory is still where it was opened, and poisons the log when it is not. With
+    /// [`Preparation::Background`](crate::Preparation::Background) a thread does so twice a second.
     ///
     /// # Errors
     /// [`CommitError::Poisoned`].
@@ -126,10 +126,10 @@ impl Wal {
             && (self.active.fits(bytes) || self.preparer.is_ready(segment::len_for(bytes)))
     }
 
-    /// Sees to it that the next commit of up to `bytes` cannot meet a full disk.
+    /// Makes sure that the next commit of up to `bytes` cannot fail for want of disk space.
     ///
-    /// Call it before applying what is going to be committed. It may wait for the next segment to be
-    /// filled when that has not kept up.
+    /// Call it before applying the payload's effects. It may wait until the next segment is filled, when that has
+    /// not kept up.
     ///
     /// # Errors
     /// [`Full`] when neither this segment nor a prepared next one can take the bytes. The log goes on, and
@@ -266,7 +266,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Goes on in the prepared segment, then seals the one before.
+    /// Moves on to the prepared segment, then seals the one before.
     ///
     /// In this order a seal proves that its successor was durably there.
     fn rotate(&mut self, payload: usize) -> Result<(), CommitError> {
@@ -277,7 +277,7 @@ impl Wal {
             Err(error) => return Err(self.fail(format!("start of segment {name}"), error)),
         };
         if self.next_seq == self.active.first {
-            // Nothing is in the old one; the new one has just replaced it under the same name.
+            // The old one is empty, and the new one has just replaced it under the same name.
             self.active = fresh;
         } else {
             self.append(Kind::Seal, self.next_seq - 1, &[])?;

@@ -5,12 +5,12 @@ use std::time::Duration;
 use palisade_core::{Span, Timestamp, WallTime};
 use rustix::time::{ClockId, clock_gettime};
 
-/// What stamps the log.
+/// The clock that stamps the log.
 #[derive(Debug)]
 pub enum Clock {
     /// CLOCK_BOOTTIME, which counts suspended time, resumed from where the log ended.
     Running(Running),
-    /// Moves only when told. For people who test their own code against expiry.
+    /// Moves only when it is set. For tests of expiry in a user's own code.
     Manual(Timestamp),
 }
 
@@ -31,7 +31,7 @@ impl Clock {
         })
     }
 
-    /// A clock that shows `at` until it is told otherwise.
+    /// A clock that shows `at` until it is moved.
     #[must_use]
     pub fn manual_from(at: Timestamp) -> Clock {
         Clock::Manual(at)
@@ -47,8 +47,7 @@ impl Clock {
         }
     }
 
-    /// How long to sleep until the clock shows `due`, at most `longest`. A manual clock gets nowhere
-    /// by waiting.
+    /// How long to sleep until the clock shows `due`, at most `longest`. Waiting does not move a manual clock.
     pub(super) fn until(&self, due: Option<Timestamp>, longest: Duration) -> Duration {
         match (self, due) {
             (Clock::Running(_), Some(due)) => longest.min(due.since(self.now()).to_duration()),
@@ -73,14 +72,14 @@ impl Clock {
     }
 }
 
-/// What the wall clock shows: for people, and for a restore, which leaps farther the later it is.
+/// The time on the wall clock: for people, and for a restore, which leaps farther the later it is.
 pub(crate) fn wall() -> WallTime {
     let now = clock_gettime(ClockId::Realtime);
     let millis = i128::from(now.tv_sec) * 1_000 + i128::from(now.tv_nsec) / 1_000_000;
     WallTime(u64::try_from(millis).unwrap_or(0))
 }
 
-/// The processor time that this thread has used: what it worked, not how long it took.
+/// The processor time that this thread has used, which is not the time that passed.
 pub(super) fn processor_time() -> Span {
     Span::from_nanos(nanos(ClockId::ThreadCPUTime))
 }

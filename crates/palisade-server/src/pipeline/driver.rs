@@ -1,4 +1,4 @@
-//! The one thread that drives the orderer: inbox, alarm, clock, log, and what leaves.
+//! The one thread that drives the orderer: inbox, alarm, clock, log, answers and events.
 //!
 //! ```text
 //!   inbox ──drain──► round ──► Orderer ──entry──► log.commit ──► answers, events
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A round takes in everything that is there. While it is being synced the next one gathers, so the
-//! batches grow with the load and no timer decides how long to wait for company. The clock is read
+//! batches grow with the load and no timer decides how long to wait for more. The clock is read
 //! **after** a round is drained, for the reason that the orderer's module names.
 
 use std::mem;
@@ -41,7 +41,7 @@ pub(super) struct Driver {
     clock: Clock,
     inbox: UnboundedReceiver<Message>,
     shared: Arc<Shared>,
-    /// Whether nothing was taken in since the alarm rang.
+    /// Whether no message has arrived since the alarm last rang.
     quiet: bool,
     stopping: bool,
 }
@@ -91,13 +91,13 @@ impl Driver {
 
     /// Works until it is asked to stop, the log fails, or another node leads.
     pub(super) async fn run(mut self) {
-        let (stopped, told) = match self.rounds().await {
+        let (stopped, answers) = match self.rounds().await {
             Ok(()) => (Stopped::Asked, self.orderer.stopped()),
             Err(LogError::Failed(why)) => (Stopped::LogFailed(why), self.orderer.failed()),
             Err(LogError::Deposed) => (Stopped::Deposed, self.orderer.deposed()),
         };
         // Failures only: there is nothing to give back.
-        let _ = send(told);
+        let _ = send(answers);
         self.inbox.close();
         while let Ok(message) = self.inbox.try_recv() {
             turn_away(message);
@@ -105,7 +105,7 @@ impl Driver {
         self.shared.stopped.send_replace(Some(stopped));
     }
 
-    /// The first batch of this process: what has to be recorded before anybody is served.
+    /// The first batch of this process: commands that have to be recorded before any request is taken in.
     pub(super) fn open(&mut self, first: Vec<Command>) -> Result<(), LogError> {
         self.orderer.open(self.clock.now(), wall(), first);
         self.publish()
@@ -163,8 +163,8 @@ impl Driver {
             return;
         }
         self.quiet = false;
-        // The neighbours read what has come for them and write what they were answered: a sync is next,
-        // and they would wait for it.
+        // The neighbours read their requests and write their answers now: a sync is next, and they would wait
+        // for it.
         yield_now().await;
         while round.len() <= ROUND
             && let Ok(message) = self.inbox.try_recv()
@@ -309,7 +309,7 @@ impl ReplyTo {
 }
 
 /// Lets answers out, those of a session in one message as long as no other comes between them. Returns the
-/// grants that nobody was there to take.
+/// grants whose callers were gone.
 fn send(mut answers: Drain<'_, (ReplyTo, Answer)>) -> Vec<GrantRef> {
     let mut unclaimed = Vec::new();
     while let Some((to, answer)) = answers.next() {
@@ -343,7 +343,7 @@ fn send(mut answers: Drain<'_, (ReplyTo, Answer)>) -> Vec<GrantRef> {
     unclaimed
 }
 
-/// Whoever still stands in line is told that nothing happened.
+/// Answers a message that is not carried out any more: nothing happened.
 fn turn_away(message: Message) {
     match message {
         Message::Call { reply, .. } => drop(reply.send(Answer::Failed(Failure::stopping()))),
@@ -389,7 +389,7 @@ fn count_event(stats: &Stats, event: &Event) {
 }
 
 impl Shared {
-    /// Shows durable events to whoever watches.
+    /// Shows durable events to the watchers.
     fn show(&self, batch: Arc<[Event]>, revision: u64) {
         for event in &*batch {
             count_event(&self.stats, event);
@@ -398,7 +398,7 @@ impl Shared {
             let _ = self.events.send(Arc::clone(&batch));
         }
         self.recent.push(batch);
-        // After that: who does not wait yet finds it there.
+        // Only after the push, so that a watcher that begins to wait now finds the events there.
         if self.news.receiver_count() > 0 {
             self.news.send_replace(revision);
         }

@@ -1,4 +1,4 @@
-//! The way into the pipeline: a cheap, cloneable handle for its faces.
+//! The way into the pipeline: a cheap, cloneable handle for the server's interfaces.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +14,10 @@ use super::recent::{Recent, Since};
 use super::request::{Answer, Failure, Request};
 use super::stats::Stats;
 
-/// What a session's owner reads: finished operations, in the order in which they finished.
+/// The answers that a session's owner reads: finished operations, in the order in which they finished.
 pub type Answers = mpsc::UnboundedReceiver<Vec<(u64, Answer)>>;
 
-/// Which authority this is.
+/// The identity of an authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Keeps for the authority's whole life; fences are bound to it.
@@ -26,22 +26,22 @@ pub struct Identity {
     pub incarnation: String,
 }
 
-/// The pipeline's front door. Cloning is cheap; the pipeline stops when it is told to, not when the
-/// last handle goes.
+/// The handle through which requests reach the pipeline. Cloning is cheap; the pipeline stops when
+/// [`Handle::stop`] is called, not when the last handle is dropped.
 #[derive(Clone)]
 pub struct Handle {
     inbox: mpsc::UnboundedSender<Message>,
     shared: Arc<Shared>,
 }
 
-/// What the handles and the pipeline's thread share.
+/// The state that the handles and the pipeline's thread share.
 pub(super) struct Shared {
     pub(super) identity: Identity,
     pub(super) stats: Stats,
     pub(super) events: broadcast::Sender<Arc<[Event]>>,
     pub(super) stopped: watch::Sender<Option<Stopped>>,
     pub(super) recent: Recent,
-    /// The latest revision, for who waits for the next one.
+    /// The latest revision, for watchers that wait for the next one.
     pub(super) news: watch::Sender<u64>,
     next_session: AtomicU64,
     /// The runtime of the pipeline's thread, and the tasks on it that are not the pipeline's own.
@@ -60,10 +60,10 @@ pub enum Stopped {
     Deposed,
 }
 
-/// What travels to the pipeline's thread.
+/// A message to the pipeline's thread.
 pub(super) enum Message {
-    /// One question with one answer. If nobody is there to take a grant, it is given back, unless the
-    /// caller can ask for it again.
+    /// One request with one answer. If the caller of a grant is gone, the grant is released, unless the caller can
+    /// ask for it again.
     Call {
         request: Request,
         reply: oneshot::Sender<Answer>,
@@ -91,7 +91,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Says that nothing happened to these requests.
+    /// Answers these requests: nothing happened.
     pub(super) fn refuse(&self, requests: impl Iterator<Item = (u64, Request)>) {
         let refused = requests.map(|(id, _)| (id, Answer::Failed(Failure::stopping())));
         let _ = self.answers.send(refused.collect());
@@ -154,8 +154,8 @@ impl Handle {
         )
     }
 
-    /// Runs a task on the pipeline's own thread, between two rounds: what it submits is taken in, and
-    /// what it is answered reaches it, without another thread being woken. It must never block. Aborted
+    /// Runs a task on the pipeline's own thread, between two rounds. Its requests and their answers wake no other
+    /// thread. It must never block. Aborted
     /// at once if the pipeline's thread is gone.
     pub fn near<T: Send + 'static>(
         &self,
@@ -189,7 +189,7 @@ impl Handle {
         self.shared.recent.since(revision)
     }
 
-    /// Which authority this is.
+    /// The identity of an authority.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.shared.identity

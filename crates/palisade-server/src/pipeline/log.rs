@@ -1,4 +1,4 @@
-//! What the pipeline asks of whatever makes its batches durable.
+//! The interface between the pipeline and the log that makes its batches durable.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ pub trait Log: Send {
         Ok(())
     }
 
-    /// Nothing is going on: time for small housekeeping.
+    /// The pipeline is idle: time for small housekeeping.
     fn idle(&mut self) {}
 }
 

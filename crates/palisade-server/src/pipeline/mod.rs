@@ -51,7 +51,7 @@ pub use stats::{Counter, Stats};
 use driver::Driver;
 use handle::Shared;
 
-/// What a pipeline is started with.
+/// The parts and settings that a pipeline starts with.
 pub struct Start {
     /// Which authority this is.
     pub identity: Identity,
@@ -59,7 +59,7 @@ pub struct Start {
     pub machine: Machine,
     /// Where batches become durable.
     pub log: Box<dyn Log>,
-    /// Whether the clock moves only when told.
+    /// Whether the clock moves only when it is set.
     pub manual_clock: bool,
     /// The operator's bounds.
     pub limits: Limits,
@@ -81,13 +81,13 @@ pub enum Returning {
 }
 
 impl Returning {
-    /// What has to be logged before anybody is served.
+    /// The commands that have to be logged before any request is taken in.
     fn commands(self) -> Vec<Command> {
         match self {
             Returning::Restarted => vec![Command::Grace(Away::Restarted)],
             Returning::Restored { leap } => {
-                // Grace first: a lease that is due would end inside the leap, and hand its lock on under a
-                // token from before it.
+                // Grace first: otherwise a lease that is due would end with the leap's entry, and its lock would be
+                // granted under a token from before the leap.
                 vec![Command::Grace(Away::Restarted), Command::Leap { by: leap }]
             }
         }
@@ -109,8 +109,8 @@ pub fn seed() -> u64 {
     u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// Starts the pipeline. The clock resumes where the log ended, and what a return has to record is
-/// durable when this returns.
+/// Starts the pipeline. The clock resumes where the log ended, and the commands of a return are durable when
+/// this returns.
 ///
 /// # Errors
 /// If the log takes nothing, or the operating system gives no thread.

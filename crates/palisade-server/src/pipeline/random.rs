@@ -1,4 +1,4 @@
-//! Random bytes, bought from the kernel by the page.
+//! Random bytes, read from the kernel a page at a time.
 
 use std::cell::RefCell;
 

@@ -17,18 +17,18 @@ struct Kept {
     latest: u64,
 }
 
-/// What happened after a revision, as far as it is still known.
+/// The events after a revision that are still kept.
 #[derive(Clone, Debug)]
 pub struct Since {
-    /// The first batches with later events, in order. A first revision that does not follow shows how much is
-    /// not known any more.
+    /// The first batches with later events, in order. If their first revision is not the next one, the events in
+    /// between are no longer kept.
     pub batches: Vec<Arc<[Event]>>,
     /// The latest event's revision.
     pub latest: u64,
 }
 
 impl Recent {
-    /// Begins behind an event that nobody will ask for.
+    /// Begins behind the event of revision `latest`, which is not kept.
     pub(super) fn new(latest: u64) -> Recent {
         Recent(Mutex::new(Kept {
             batches: VecDeque::new(),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_after_a_revision_is_known_from_its_batch_on() {
+    fn the_events_after_a_revision_begin_with_its_batch() {
         let recent = Recent::new(10);
         assert_eq!((recent.latest(), revisions(&recent, 0)), (10, vec![]));
         recent.push([].into());
@@ -137,6 +137,16 @@ mod tests {
         assert_eq!(revisions(&recent, 12), [13]);
         assert!(revisions(&recent, 13).is_empty());
         assert!(revisions(&recent, 99).is_empty());
+    }
+
+    #[test]
+    fn the_memory_of_an_event_is_its_size_and_its_names_and_its_reason() {
+        let event = Event {
+            lock: LockName::new("a/long/name").unwrap(),
+            client: ClientId::new("client").unwrap(),
+            ..event(1, 100)
+        };
+        assert_eq!(bytes_of(&event), size_of::<Event>() + 11 + 6 + 100);
     }
 
     #[test]

@@ -48,7 +48,7 @@ const LARGE: usize = 1 << 20;
 /// So many commands are looked up at once: what they need fits into the processor's caches.
 const AHEAD: usize = 32;
 
-/// What one grant takes in the log, at least: a lease's key, its times, its names.
+/// The least that one grant takes in the log: a lease's key, its times, its names.
 const GRANT_BYTES: u64 = 64;
 
 /// Room for more locks than this is not made in advance.
@@ -84,7 +84,7 @@ impl Replay {
         Ok(Replay { machine })
     }
 
-    /// Makes room for what so many bytes of the log can grant: tables that grow step by step cost a fifth
+    /// Makes room for the locks that so many bytes of the log can grant: tables that grow step by step cost a fifth
     /// of a start with a million locks. After a snapshot it is not worth it: what follows are as likely
     /// other commands, and the room would be made by hashing all that is there already.
     #[must_use]
@@ -153,8 +153,8 @@ impl Replay {
     }
 }
 
-/// Has something done on another thread, if it is worth one and one can be had. The answer waits for it, or
-/// does it now.
+/// Starts `work` on another thread, if it is worth one and the system gives one. The returned function waits for the
+/// result, or does the work itself.
 fn beside<'scope, T: Send + 'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     worth_it: bool,
@@ -360,6 +360,22 @@ mod tests {
         let unknown = Replay::from_nothing(1).batch(&[3, 0, 0]).unwrap_err();
         let why = "a batch has an unknown version";
         assert!(unknown.to_string().contains(why), "{unknown}");
+    }
+
+    #[test]
+    fn the_batch_of_a_return_leads_to_the_state_that_returned() {
+        let (mut returned, mut follower) = (worked(10), worked(10));
+        for returning in [Returning::Restarted, Returning::Restored { leap: 1_000 }] {
+            let batch = returned.return_from(returning);
+            follower.batch(&batch).unwrap();
+            assert!(bytes(&returned) == bytes(&follower));
+        }
+        assert!(
+            follower
+                .finish()
+                .next_token()
+                .is_some_and(|next| next.get() > 1_000)
+        );
     }
 
     /// Where the `n`th record of a snapshot begins.

@@ -1,4 +1,4 @@
-//! What the faces of the server (gRPC, HTTP, in-process) ask of the pipeline, and what they get.
+//! Requests of the server's interfaces (gRPC, HTTP, in-process) to the pipeline, and its answers.
 
 use palisade_core::{GrantRef, LockName, LockView, Outcome, RequestId, Span, Token, Ttl, Wish};
 
@@ -66,7 +66,7 @@ pub enum Answer {
     Failed(Failure),
 }
 
-/// What the authority says about itself.
+/// The state of the authority in numbers.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// The token the next grant gets; `None` when the range is exhausted.
@@ -77,7 +77,7 @@ pub struct Status {
     pub leases: usize,
     /// Requests that wait.
     pub waiters: usize,
-    /// Whether the clock moves only when told.
+    /// Whether the clock moves only when it is set.
     pub manual_clock: bool,
 }
 

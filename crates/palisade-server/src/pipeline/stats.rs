@@ -28,7 +28,7 @@ impl Counter {
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What the pipeline has done since it started, and what it holds now.
+        /// Counters of the pipeline since it started, and the sizes of its state now.
         #[derive(Debug, Default)]
         pub struct Stats {
             $($(#[$doc])* pub $name: Counter,)*

@@ -21,7 +21,7 @@ use palisade_server::pipeline::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-/// A log in memory that can be told to be full, to fail, or to hold its breath.
+/// A log in memory that can be set to be full, to fail, or to pause.
 #[derive(Clone, Default)]
 struct Paper {
     batches: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -30,7 +30,7 @@ struct Paper {
     gate: Arc<Mutex<()>>,
     /// Commits that were begun, whether or not the gate let them through.
     begun: Arc<AtomicUsize>,
-    /// How many times it was told that nothing is going on.
+    /// How many times it was told that the pipeline is idle.
     rests: Arc<AtomicUsize>,
     /// How many times it was asked whether this node leads, and whether another one does.
     confirms: Arc<AtomicUsize>,
@@ -207,7 +207,7 @@ async fn no_answer_leaves_before_its_batch_is_durable() {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_not_logged() {
+async fn a_request_that_changes_nothing_is_not_logged() {
     let paper = Paper::default();
     let pipeline = fresh(&paper);
     let (_, key) = granted(&pipeline.handle, "a", "c1").await;
@@ -226,7 +226,7 @@ async fn what_changes_nothing_is_not_logged() {
 }
 
 #[tokio::test]
-async fn the_log_is_told_when_nothing_is_going_on() {
+async fn the_log_is_told_when_the_pipeline_is_idle() {
     let paper = Paper::default();
     let pipeline = fresh(&paper);
     for _ in 0..2 {
@@ -416,7 +416,7 @@ async fn a_session_that_hangs_up_leaves_its_queues_but_keeps_its_grants() {
 }
 
 #[tokio::test]
-async fn a_grant_nobody_can_ask_for_again_is_given_back() {
+async fn a_grant_that_its_caller_cannot_ask_for_again_is_released() {
     let paper = Paper::default();
     let pipeline = fresh(&paper);
     for named in [false, true] {
@@ -513,7 +513,7 @@ async fn a_failed_log_acknowledges_nothing_more_and_says_why() {
 }
 
 #[tokio::test]
-async fn what_is_no_entry_leaves_only_when_the_leadership_is_confirmed() {
+async fn answers_without_an_entry_leave_only_when_the_leadership_is_confirmed() {
     let paper = Paper::default();
     let pipeline = fresh(&paper);
     let confirms = || paper.confirms.load(Ordering::SeqCst);
@@ -553,16 +553,16 @@ async fn a_deposed_node_says_what_may_have_happened_and_what_has_not() {
         (3, Request::Acquire(wish("b", "c1", None))),
     ]);
     assert_eq!(stopped(&pipeline.handle).await, Stopped::Deposed);
-    let mut told = std::collections::BTreeMap::new();
+    let mut received = std::collections::BTreeMap::new();
     while let Ok(more) = answers.try_recv() {
-        told.extend(more);
+        received.extend(more);
     }
     assert!(matches!(
-        told[&1],
+        received[&1],
         Answer::Failed(Failure::UnknownOutcome(_))
     ));
     for untouched in [2, 3] {
-        let answer = &told[&untouched];
+        let answer = &received[&untouched];
         assert!(
             matches!(answer, Answer::Failed(Failure::Unavailable(_))),
             "{untouched}: {answer:?}"

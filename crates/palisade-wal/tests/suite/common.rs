@@ -1,14 +1,16 @@
-//! What the tests share.
+//! Helpers that the tests share.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{
-    CreateOptions, Fold, Id, OpenError, Opened, Options, Seq, SnapshotReader, SnapshotWriter, Wal,
+    Access, CreateOptions, File, FileId, Fold, Id, OpenError, Opened, Options, Seq, SnapshotReader,
+    SnapshotWriter, Storage, Wal,
 };
 
 /// 4 KiB segments, so that a few frames rotate.
@@ -132,4 +134,56 @@ fn names(storage: &SimStorage, suffix: &str) -> Vec<String> {
     names.retain(|name| name.ends_with(suffix) && name.contains('0'));
     names.sort();
     names
+}
+
+/// A storage that calls `before` with the name of each call and of its file: to fail it, or to let another process
+/// work in between.
+pub(crate) struct Hooked<F> {
+    pub(crate) storage: SimStorage,
+    pub(crate) before: F,
+}
+
+impl<F: Fn(&str, &str) -> io::Result<()> + Send + Sync + 'static> Storage for Hooked<F> {
+    fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn File>> {
+        (self.before)("open", name)?;
+        self.storage.open(name, access)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        (self.before)("rename", from)?;
+        self.storage.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        (self.before)("remove", name)?;
+        self.storage.remove(name)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        (self.before)("list", "")?;
+        self.storage.list()
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        (self.before)("sync_dir", "")?;
+        self.storage.sync_dir()
+    }
+
+    fn id_of(&self, name: &str) -> io::Result<FileId> {
+        (self.before)("id_of", name)?;
+        self.storage.id_of(name)
+    }
+
+    fn is_in_place(&self) -> io::Result<bool> {
+        (self.before)("is_in_place", "")?;
+        self.storage.is_in_place()
+    }
+
+    fn random(&self) -> io::Result<[u8; 16]> {
+        self.storage.random()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.storage.path()
+    }
 }

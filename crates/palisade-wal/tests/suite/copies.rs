@@ -1,7 +1,9 @@
 //! How a copy ends its segments, and which sealed bytes a snapshot is made of.
 
+use std::io::{Read, Write};
+
 use crate::common::{Journal, create, fill, open, segments, snapshots};
-use palisade_wal::testing::SimStorage;
+use palisade_wal::testing::{Fault, SimStorage};
 use palisade_wal::{Fold, Id, OpenError, Seq, backup_on, restore_on};
 
 /// The magic of the last frame in a segment.
@@ -101,4 +103,74 @@ fn sealed_bytes_are_folded_once_and_their_files_go() {
     let opened = open(&storage.restart()).unwrap();
     assert_eq!(opened.report().snapshot, Some(made.seq));
     assert_eq!(Journal::of(&opened), Journal::upto(last + 20));
+}
+
+#[test]
+fn a_snapshot_of_everything_leaves_nothing_to_fold_in_a_segment_sealed_after_it() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    fill(&mut wal, 5);
+    let mut journal = Journal::upto(5);
+    wal.snapshot(|out| journal.save(out)).unwrap().unwrap();
+    wal.commit(&[1; 4000]).unwrap();
+    assert!(segments(&storage).len() > 1);
+    let compactor = wal.compactor();
+    assert_eq!(compactor.sealed_bytes(), 0);
+    assert_eq!(compactor.compact(&mut Journal::default()).unwrap(), None);
+}
+
+#[test]
+fn a_snapshot_of_many_chunks_comes_back_in_pieces_of_any_size() {
+    let state: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+    for piece in [1_000, 65_536, 300_000] {
+        let storage = SimStorage::new(1);
+        let mut wal = create(&storage);
+        fill(&mut wal, 1);
+        let save = |out: &mut palisade_wal::SnapshotWriter| {
+            state
+                .chunks(piece)
+                .try_for_each(|piece| out.write_all(piece))
+        };
+        let made = wal.snapshot(save).unwrap().unwrap();
+        let file = storage.read(&snapshots(&storage)[0]).unwrap();
+        assert_eq!(made.bytes, file.len() as u64);
+        drop(wal);
+        let opened = open(&storage).unwrap();
+        let mut snapshot = opened.snapshot().unwrap().unwrap();
+        let (mut read, mut buffer) = (Vec::new(), vec![0; piece]);
+        loop {
+            match snapshot.read(&mut buffer).unwrap() {
+                0 => break,
+                len => read.extend_from_slice(&buffer[..len]),
+            }
+        }
+        assert!(read == state, "pieces of {piece}");
+        assert_eq!(
+            snapshot.read(&mut buffer).unwrap(),
+            0,
+            "the end stays the end"
+        );
+    }
+}
+
+#[test]
+fn a_snapshot_that_was_not_finished_is_removed_at_the_next_opening() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    fill(&mut wal, 30);
+    // The calls of a small snapshot before its rename: create, header, chunk, trailer, sync.
+    storage.fault_at(storage.calls() + 5, Fault::Crash);
+    wal.compactor()
+        .compact(&mut Journal::default())
+        .unwrap_err();
+    drop(wal);
+    let opened = open(&storage.restart()).unwrap();
+    let removed = &opened.report().removed;
+    assert!(
+        removed
+            .iter()
+            .any(|name| name.starts_with("snap-") && name.ends_with(".snap.tmp")),
+        "{removed:?}"
+    );
+    assert_eq!(Journal::of(&opened), Journal::upto(30));
 }

@@ -174,7 +174,7 @@ fn a_failed_sync_then_a_crash_during_recovery_is_no_damage() {
 /// The control arm: a storage whose sync does nothing must lose something acknowledged, or these tests
 /// could not fail.
 #[test]
-fn a_lying_sync_is_found_out() {
+fn a_sync_that_does_nothing_loses_acknowledged_frames() {
     let storage = SimStorage::new(1);
     let mut wal = create(&storage);
     storage.set_lying(true);
@@ -219,6 +219,80 @@ fn a_crash_at_any_call_of_a_restore_leaves_a_whole_directory_or_none() {
             }
         }
     }
+}
+
+/// The new segment does not say yet which opening was the last; the one before it does, and the snapshot covers that.
+#[test]
+fn a_crash_at_any_call_of_a_rotation_right_after_a_snapshot_leaves_a_log_that_opens() {
+    let rotate = |fault: Option<u64>| {
+        let storage = SimStorage::new(1);
+        drop(create(&storage));
+        let mut wal = open(&storage).unwrap().into_wal();
+        fill(&mut wal, 5);
+        let mut journal = Journal::upto(5);
+        wal.snapshot(|out| palisade_wal::Fold::save(&mut journal, out))
+            .unwrap();
+        let before = storage.calls();
+        if let Some(call) = fault {
+            storage.fault_at(before + call, Fault::Crash);
+        }
+        let committed = wal.commit(&[1; 3_800]).is_ok();
+        (storage.calls() - before, storage, committed)
+    };
+    let (calls, ..) = rotate(None);
+    for call in 1..=calls {
+        for loss in LOSSES {
+            let (_, storage, committed) = rotate(Some(call));
+            assert!(!committed);
+            let opened = open(&storage.crash(loss));
+            let opened = opened.unwrap_or_else(|e| panic!("crash at call {call}, {loss:?}: {e}"));
+            assert!((5..=6).contains(&opened.report().last.map_or(0, Seq::get)));
+        }
+    }
+}
+
+/// Nothing was acknowledged behind it yet, so a part of an opening's frame proves nothing.
+#[test]
+fn an_opening_that_is_torn_at_any_byte_is_done_again() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    fill(&mut wal, 3);
+    drop(wal);
+    let name = crate::common::segments(&storage).pop().unwrap();
+    let before = storage.read(&name).unwrap();
+    let whole = storage.restart();
+    drop(open(&whole).unwrap());
+    let mut torn = 0;
+    for call in 1..=whole.calls() {
+        let crashed = storage.restart();
+        crashed.fault_at(call, Fault::Crash);
+        drop(open(&crashed));
+        let left = crashed.crash(Loss::KeepAll);
+        let bytes = left.read(&name).unwrap();
+        let names = palisade_wal::Storage::list(&left).unwrap();
+        if names
+            .iter()
+            .filter(|name| name.starts_with("opening-"))
+            .count()
+            < 2
+        {
+            // The file of the opening before goes when this one is in the log for good.
+            continue;
+        }
+        let Some(last) = (0..bytes.len()).rfind(|at| bytes[*at] != before[*at]) else {
+            continue;
+        };
+        for end in last.saturating_sub(55)..=last {
+            let copy = left.restart();
+            let mut bytes = bytes.clone();
+            bytes[end..=last].fill(0);
+            copy.put(&name, &bytes);
+            let opened = open(&copy).unwrap_or_else(|e| panic!("call {call}, byte {end}: {e}"));
+            assert_eq!(Journal::of(&opened), Journal::upto(3));
+            torn += usize::from(opened.report().torn.is_some());
+        }
+    }
+    assert!(torn > 30, "{torn}");
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn flip_every_bit(storage: &SimStorage, last: u64) -> usize {
                 assert_eq!(found, Journal::upto(last - 1), "{name}, bit {bit}");
                 assert!(
                     opened.report().torn.is_some(),
-                    "{name}, bit {bit}: dropped without a word"
+                    "{name}, bit {bit}: dropped and not reported"
                 );
                 dropped += 1;
             }
@@ -121,6 +121,18 @@ fn a_flip_in_a_synced_frame_names_file_and_offset() {
 }
 
 #[test]
+fn a_flip_in_a_sealed_segment_is_proved_by_the_next_segment() {
+    let (storage, wal) = sample(30);
+    wal.close().unwrap();
+    let names = segments(&storage);
+    assert!(names.len() > 1);
+    storage.flip(&names[0], 200 * 8);
+    let damage = damage(&storage);
+    assert!(damage.file.ends_with(&names[0]), "{damage}");
+    assert!(damage.why.contains("is not valid"), "{damage}");
+}
+
+#[test]
 fn a_tail_torn_at_any_length_is_cut_off_and_never_comes_back() {
     for last in 1..=7 {
         let storage = SimStorage::new(1);
@@ -167,6 +179,33 @@ fn a_tail_torn_at_any_length_is_cut_off_and_never_comes_back() {
                 (Journal::of(&again), again.report().torn.clone()),
                 (Journal::upto(last + 1), None)
             );
+        }
+    }
+}
+
+/// The head of a torn frame counts as a torn write only if it says that the frame before it was the last synced one.
+#[test]
+fn a_torn_frame_whose_head_says_that_it_was_synced_is_damage() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    fill(&mut wal, 3);
+    drop(wal);
+    let name = segments(&storage).pop().unwrap();
+    let at = used(&storage, &name).next_multiple_of(8) - 32 - payload(3).len().next_multiple_of(8);
+    for (synced, torn) in [(2u64, true), (3, false), (4, false)] {
+        let copy = storage.restart();
+        let mut bytes = copy.read(&name).unwrap();
+        bytes[at + 32..].fill(0);
+        bytes[at + 16..at + 24].copy_from_slice(&synced.to_le_bytes());
+        let seed = [&[0x11; 16][..], &1u64.to_le_bytes()].concat();
+        let mut crc = crc32fast::Hasher::new_with_initial(crc32fast::hash(&seed));
+        crc.update(&(at as u64).to_le_bytes());
+        crc.update(&bytes[at..at + 28]);
+        bytes[at + 28..at + 32].copy_from_slice(&crc.finalize().to_le_bytes());
+        copy.put(&name, &bytes);
+        match torn {
+            true => assert!(open(&copy).unwrap().report().torn.is_some()),
+            false => assert!(damage(&copy).why.contains("proves that it was synced")),
         }
     }
 }
@@ -276,6 +315,33 @@ fn a_damaged_snapshot_is_skipped_only_when_the_log_has_all_it_held() {
     assert!(damage(&storage).file.ends_with(&name));
 }
 
+/// A crash after a snapshot got its name leaves the one before it and the segments that both cover.
+#[test]
+fn files_that_a_snapshot_replaces_are_removed_at_the_next_opening() {
+    let (storage, mut wal) = sample(30);
+    let before = storage.restart();
+    wal.compactor()
+        .compact(&mut Journal::default())
+        .unwrap()
+        .unwrap();
+    fill(&mut wal, 31);
+    wal.close().unwrap();
+    let kept = (segments(&storage), snapshots(&storage));
+    let replaced: Vec<String> = segments(&before)
+        .into_iter()
+        .chain(snapshots(&before))
+        .filter(|name| storage.read(name).is_none())
+        .collect();
+    assert!(replaced.len() > 1);
+    for name in &replaced {
+        storage.put(name, &before.read(name).unwrap());
+    }
+    let opened = open(&storage).unwrap();
+    assert_eq!(Journal::of(&opened), Journal::upto(31));
+    assert_eq!(opened.report().removed.len(), replaced.len());
+    assert_eq!((segments(&storage), snapshots(&storage)), kept);
+}
+
 #[test]
 fn a_snapshot_that_ends_early_or_late_is_damage() {
     let (storage, wal) = sample(30);
@@ -285,7 +351,10 @@ fn a_snapshot_that_ends_early_or_late_is_damage() {
     for len in 0..whole.len() {
         let copy = storage.restart();
         copy.put(&name, &whole[..len]);
-        assert!(damage(&copy).file.ends_with(&name), "cut at {len}");
+        let damage = damage(&copy);
+        assert!(damage.file.ends_with(&name), "cut at {len}");
+        let why = if len < 64 { "header" } else { "ends too early" };
+        assert!(damage.why.contains(why), "cut at {len}: {damage}");
     }
     let longer: Vec<u8> = whole.iter().copied().chain([0]).collect();
     storage.put(&name, &longer);
@@ -293,7 +362,7 @@ fn a_snapshot_that_ends_early_or_late_is_damage() {
 }
 
 #[test]
-fn another_format_version_is_told_from_damage() {
+fn another_format_version_is_not_reported_as_damage() {
     let (storage, wal) = sample(30);
     wal.close().unwrap();
     for name in segments(&storage).into_iter().chain(snapshots(&storage)) {
@@ -316,7 +385,7 @@ fn another_format_version_is_told_from_damage() {
 
 #[test]
 fn a_missing_identity_is_refused_where_anything_was_committed() {
-    // What an interrupted creation leaves: a directory that was never opened.
+    // An interrupted creation leaves a directory that was never opened.
     let storage = SimStorage::new(1);
     let made = SimStorage::new(1);
     drop(create(&made));
@@ -332,6 +401,9 @@ fn a_missing_identity_is_refused_where_anything_was_committed() {
     drop(wal);
     storage.remove("identity").unwrap();
     assert!(matches!(open(&storage), Err(OpenError::NoIdentity { .. })));
+    let later = SimStorage::new(1);
+    later.put("log-00000000000000000005.seg", &bytes);
+    assert!(matches!(open(&later), Err(OpenError::NoIdentity { .. })));
     assert!(matches!(
         crate::common::open_or_create(&storage),
         Err(OpenError::NoIdentity { .. })
@@ -355,6 +427,6 @@ fn leftovers_are_removed() {
     );
     assert!(
         storage.read("notes.txt").is_some(),
-        "a stranger's file stays"
+        "the file of another program stays"
     );
 }

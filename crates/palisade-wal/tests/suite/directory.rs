@@ -28,7 +28,7 @@ fn open(dir: &Path) -> Result<Opened, OpenError> {
     Wal::open(dir, &settings())
 }
 
-/// What `cp -r` does.
+/// Copies a directory as `cp -r` does.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -75,7 +75,7 @@ fn the_defaults_work() {
 }
 
 #[test]
-fn a_second_opener_is_refused_and_told_where() {
+fn a_second_opener_is_refused_with_the_path_and_the_process_id() {
     let home = tempfile::tempdir().unwrap();
     let wal = create(home.path());
     let refused = open(home.path()).err().unwrap();
@@ -115,7 +115,7 @@ fn a_moved_directory_opens_and_a_copied_one_is_refused() {
         refused.to_string().contains("palisade restore"),
         "{refused}"
     );
-    // The way to open it.
+    // A restore opens it.
     let restored = home.path().join("d");
     restore(&copied, &restored).unwrap();
     assert_eq!(Journal::of(&open(&restored).unwrap()), Journal::upto(10));
@@ -168,7 +168,7 @@ fn a_backup_opens_only_by_restore_with_the_same_owner_in_a_new_life() {
     assert_eq!(Journal::of(&open(&restored).unwrap()), Journal::upto(200));
 }
 
-/// Runs `compact` until told to stop and once more; returns how many snapshots were made.
+/// Runs `compact` until `stop` is set and once more; returns how many snapshots were made.
 fn compact_until(compactor: &Compactor, stop: &AtomicBool) -> usize {
     let mut made = 0;
     loop {
@@ -212,15 +212,16 @@ fn commits_compaction_and_backups_go_on_together() {
             }
         });
         let mut last = 0;
-        while last < 1_000 || !backing_up.is_finished() {
+        // Not for ever: the snapshot grows with the log, and a backup takes longer the larger it is.
+        while last < 1_000 || (last < 3_000 && !backing_up.is_finished()) {
             last += 1;
             wal.commit(&payload(last)).unwrap();
         }
+        backing_up.join().unwrap();
         stop.store(true, Ordering::Release);
         assert!(compacting.join().unwrap() > 0);
         assert_eq!(wal.compactor().sealed_bytes(), 0);
         wal.close().unwrap();
-        backing_up.join().unwrap();
         let opened = open(&live).unwrap();
         assert!(opened.report().snapshot.is_some());
         assert_eq!(Journal::of(&opened), Journal::upto(last));
@@ -234,12 +235,46 @@ fn files_are_private_to_their_owner() {
     let dir = home.path().join("new");
     let mut wal = create(&dir);
     fill(&mut wal, 1);
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o077;
-    assert_eq!(mode(&dir), 0);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&dir), 0o700);
     // The segment being prepared appears and disappears; the others stay.
     for name in ["LOCK", "identity", "log-00000000000000000001.seg"] {
-        assert_eq!(mode(&dir.join(name)), 0, "{name}");
+        assert_eq!(mode(&dir.join(name)), 0o600, "{name}");
     }
+}
+
+/// A child that inherited one would keep the directory locked after the end of its parent.
+#[test]
+fn no_descriptor_of_a_log_is_inherited_by_a_child() {
+    const CLOSE_ON_EXEC: u32 = 0o2_000_000;
+    let home = tempfile::tempdir().unwrap();
+    let mut wal = create(home.path());
+    fill(&mut wal, 100);
+    let (mut of_directory, mut of_files) = (0, 0);
+    for fd in fs::read_dir("/proc/self/fd").unwrap() {
+        let fd = fd.unwrap();
+        let info = format!("/proc/self/fdinfo/{}", fd.file_name().display());
+        // Other threads work beside this one, so a descriptor may be gone by now.
+        let (Ok(path), Ok(info)) = (fs::read_link(fd.path()), fs::read_to_string(info)) else {
+            continue;
+        };
+        if path.starts_with(home.path()) {
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+            let flags = u32::from_str_radix(flags.unwrap().trim(), 8).unwrap();
+            assert_ne!(flags & CLOSE_ON_EXEC, 0, "{}", path.display());
+            of_directory += usize::from(path == home.path());
+            of_files += usize::from(path != home.path());
+        }
+    }
+    // The directory has four spares; the files are at least LOCK, the identity and the segment that is written to.
+    assert_eq!(of_directory, 5);
+    assert!(of_files >= 3, "{of_files}");
+}
+
+#[test]
+fn a_file_is_no_directory_to_open() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    assert!(matches!(open(file.path()), Err(OpenError::Missing { .. })));
 }
 
 #[test]
@@ -249,6 +284,7 @@ fn a_real_storage_does_what_the_trait_says() {
     let file = storage.open("a", palisade_wal::Access::Create).unwrap();
     assert!(file.is_empty().unwrap());
     file.write_at(3, b"xyz").unwrap();
+    assert!(!file.is_empty().unwrap());
     let mut buf = [9; 8];
     assert_eq!(
         (file.read_at(0, &mut buf).unwrap(), &buf),
@@ -259,6 +295,19 @@ fn a_real_storage_does_what_the_trait_says() {
     storage.rename("a", "b").unwrap();
     let renamed = storage.id_of("b").unwrap();
     assert_eq!((renamed.device, renamed.inode), (id.device, id.inode));
+    assert!(renamed.changed_ns >= id.changed_ns && id.changed_ns > 1_700_000_000_000_000_000);
+    assert_eq!(storage.path(), home.path());
+    // A file system's clock moves in steps of some milliseconds.
+    let renamed_later = (0..100_000).any(|_| {
+        storage.rename("b", "c").unwrap();
+        storage.rename("c", "b").unwrap();
+        !file.was_written_last().unwrap()
+    });
+    assert!(renamed_later);
+    fs::create_dir(home.path().join("sub")).unwrap();
+    let unreadable = storage.open("sub", palisade_wal::Access::Read).unwrap();
+    unreadable.read_at(0, &mut buf).unwrap_err();
+    let renamed = storage.id_of("b").unwrap();
     let same = storage.open("b", palisade_wal::Access::Write).unwrap();
     assert_eq!(same.id().unwrap(), renamed);
     assert!(file.try_lock().unwrap() && !same.try_lock().unwrap());
@@ -271,4 +320,32 @@ fn a_real_storage_does_what_the_trait_says() {
         .unwrap();
     assert_eq!(gone.kind(), std::io::ErrorKind::NotFound);
     assert_eq!(Options::default().preparation, Preparation::Background);
+}
+
+#[test]
+fn a_real_directory_that_is_renamed_removed_or_replaced_poisons_its_log() {
+    type Change = fn(&Path, &Path);
+    let changes: [Change; 3] = [
+        |dir, other| fs::rename(dir, other).unwrap(),
+        |dir, _| fs::remove_dir_all(dir).unwrap(),
+        |dir, other| {
+            fs::rename(dir, other).unwrap();
+            fs::create_dir(dir).unwrap();
+        },
+    ];
+    for change in changes {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("log");
+        let inline = Options {
+            preparation: Preparation::Inline,
+            ..settings()
+        };
+        let opened = Wal::create(&dir, &CreateOptions::default(), &inline).unwrap();
+        let wal = opened.into_wal();
+        wal.check_directory().unwrap();
+        change(&dir, &home.path().join("other"));
+        let refused = wal.check_directory().unwrap_err().to_string();
+        let why = format!("{} was removed, renamed or replaced", dir.display());
+        assert!(refused.contains(&why), "{refused}");
+    }
 }

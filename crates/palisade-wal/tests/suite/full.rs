@@ -1,11 +1,13 @@
-//! A full disk is met early, told, and healed; large payloads; random histories.
+//! A full disk is discovered early, reported and survived; large payloads; random histories.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::common::{
-    Journal, create, create_options, fill, ignore, open, open_or_create, options, payload, segments,
+    Hooked, Journal, create, create_options, fill, ignore, open, open_or_create, options, payload,
+    segments,
 };
 use palisade_wal::testing::{Loss, SimStorage};
 use palisade_wal::{CommitError, MAX_PAYLOAD, OpenError, Options, Preparation, Seq, Wal};
@@ -23,7 +25,7 @@ fn fill_up(wal: &mut Wal) -> u64 {
 }
 
 #[test]
-fn a_full_disk_is_no_poison_and_heals() {
+fn a_full_disk_does_not_poison_the_log_and_new_room_is_used() {
     let storage = SimStorage::new(1);
     let mut wal = create(&storage);
     storage.set_capacity(Some(20_000));
@@ -34,7 +36,7 @@ fn a_full_disk_is_no_poison_and_heals() {
     assert!(!wal.has_room(3_900));
     assert!(matches!(wal.commit(&[7; 3_900]), Err(CommitError::Full(_))));
     assert_eq!((wal.poisoned(), wal.last_seq()), (None, Seq::new(last)));
-    // What fits is still taken.
+    // A payload that fits is still committed.
     assert!(wal.has_room(0));
     wal.seal_mark().unwrap();
     storage.set_capacity(None);
@@ -72,6 +74,97 @@ fn the_background_finds_new_room_by_itself() {
 }
 
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real time: the pause between two looks is a part of the subject"
+)]
+fn the_background_prepares_one_segment_and_then_only_looks_twice_a_second() {
+    let (looks, prepared) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let counted = (looks.clone(), prepared.clone());
+    let storage = Hooked {
+        storage: SimStorage::new(1),
+        before: move |call: &str, file: &str| {
+            match (call, file) {
+                ("is_in_place", _) => counted.0.fetch_add(1, Ordering::Relaxed),
+                ("open", "next.seg") => counted.1.fetch_add(1, Ordering::Relaxed),
+                _ => 0,
+            };
+            Ok(())
+        },
+    };
+    let background = Options {
+        preparation: Preparation::Background,
+        ..options()
+    };
+    let begun = Instant::now();
+    let opened = Wal::create_on(Arc::new(storage), &create_options(), &background).unwrap();
+    let wal = opened.into_wal();
+    // The first one comes with the segment.
+    while looks.load(Ordering::Relaxed) < 3 {
+        std::thread::yield_now();
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(900));
+    assert!(wal.has_room(3_880));
+    // The first segment of the log, and the one that is ready.
+    assert_eq!(prepared.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real time: the pause between two attempts is the subject"
+)]
+fn the_background_pauses_after_a_preparation_that_failed() {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let attempts = Arc::new(AtomicU32::new(0));
+    let counted = attempts.clone();
+    let storage = SimStorage::new(1);
+    drop(create(&storage));
+    let full = Hooked {
+        storage,
+        before: move |call: &str, file: &str| match (call, file) {
+            ("open", "next.seg") => {
+                counted.fetch_add(1, Ordering::Relaxed);
+                Err(ErrorKind::StorageFull.into())
+            }
+            _ => Ok(()),
+        },
+    };
+    let background = Options {
+        preparation: Preparation::Background,
+        prepare_retry: PAUSE,
+        ..options()
+    };
+    let begun = Instant::now();
+    let opened = Wal::open_on(Arc::new(full), &background).unwrap();
+    while attempts.load(Ordering::Relaxed) < 5 {
+        std::thread::yield_now();
+    }
+    assert!(begun.elapsed() >= PAUSE * 4);
+    drop(opened);
+}
+
+/// The thread looks at the directory twice a second, and at a wanted segment at once.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "real time: a wait for the next look would take seconds"
+)]
+fn the_background_begins_to_prepare_as_soon_as_a_segment_is_wanted() {
+    let storage = SimStorage::new(1);
+    let background = Options {
+        preparation: Preparation::Background,
+        ..options()
+    };
+    let opened = Wal::create_on(Arc::new(storage.clone()), &create_options(), &background);
+    let mut wal = opened.unwrap().into_wal();
+    let begun = Instant::now();
+    fill(&mut wal, 400);
+    assert!(segments(&storage).len() > 40);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
 fn a_payload_over_a_segment_gets_a_longer_one_and_over_the_limit_is_refused() {
     let storage = SimStorage::new(1);
     let mut wal = create(&storage);
@@ -100,24 +193,66 @@ fn a_payload_over_a_segment_gets_a_longer_one_and_over_the_limit_is_refused() {
     assert_eq!(lens, [100_000, 5, 100_000, 5, MAX_PAYLOAD]);
 }
 
+/// A segment of 4 KiB has room for 3,880 bytes behind its header and the opening, when a mark and a seal follow.
 #[test]
-fn settings_out_of_range_are_refused() {
-    let storage = Arc::new(SimStorage::new(1));
-    for (segment_bytes, first_segment_bytes) in
-        [(4095, 4095), (2 << 30, 4096), (8192, 4095), (8192, 8193)]
-    {
-        let wrong = Options {
+fn a_mark_and_a_seal_fit_behind_a_payload_of_any_length() {
+    for len in (3_800..3_960).chain(4_000..4_200) {
+        let storage = SimStorage::new(1);
+        let mut wal = create(&storage);
+        assert_eq!(wal.has_room(len), len <= 3_880, "{len}");
+        for len in [len, 1, len] {
+            wal.reserve(len).unwrap();
+            assert!(wal.has_room(len), "{len}");
+            wal.commit(&vec![1; len]).unwrap();
+            wal.seal_mark().unwrap();
+        }
+        drop(wal);
+        let mut lens = Vec::new();
+        let opened = open(&storage.crash(Loss::DropAll)).unwrap();
+        let collect = |_, payload: &[u8]| {
+            lens.push(payload.len());
+            Ok::<(), std::convert::Infallible>(())
+        };
+        opened.replay(collect).unwrap();
+        assert_eq!(lens, [len, 1, len]);
+        for name in segments(&storage) {
+            let bytes = storage.read(&name).unwrap().len();
+            assert_eq!(bytes, if len <= 3_880 { 4_096 } else { 8_192 }, "{name}");
+        }
+    }
+}
+
+#[test]
+fn settings_out_of_range_are_refused_with_the_range() {
+    let create_with = |segment_bytes, first_segment_bytes| {
+        let settings = Options {
             segment_bytes,
             first_segment_bytes,
             ..options()
         };
-        let refused = Wal::create_on(storage.clone(), &create_options(), &wrong)
-            .err()
-            .unwrap();
-        assert!(
-            matches!(refused, OpenError::InvalidOption { .. }),
-            "{refused}"
-        );
+        let storage = Arc::new(SimStorage::new(1));
+        let created = Wal::create_on(storage, &create_options(), &settings);
+        created.map(drop).map_err(|error| error.to_string())
+    };
+    for (segment, first, why) in [
+        (
+            4095,
+            4095,
+            "segment_bytes is 4095, it must be from 4096 to 1073741824",
+        ),
+        ((1 << 30) + 1, 4096, "segment_bytes is 1073741825"),
+        (
+            8192,
+            4095,
+            "first_segment_bytes is 4095, it must be from 4096 to 8192",
+        ),
+        (8192, 8193, "first_segment_bytes is 8193"),
+    ] {
+        let refused = create_with(segment, first).unwrap_err();
+        assert!(refused.starts_with(why), "{refused}");
+    }
+    for (segment, first) in [(4096, 4096), (1 << 30, 4096), (8192, 8192)] {
+        assert_eq!(create_with(segment, first), Ok(()));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The format, held fast by files that were committed once.
+//! The format, compared with files that were committed once.
 //!
 //! A change of these bytes is a new format version. `UPDATE_GOLDEN=1` writes them anew.
 
@@ -11,7 +11,7 @@ use palisade_wal::testing::SimStorage;
 
 const FRAMES: u64 = 30;
 
-/// What is written today.
+/// The files of the version that is written today.
 fn golden() -> PathBuf {
     of_version(2)
 }
@@ -35,7 +35,7 @@ fn written() -> SimStorage {
 }
 
 #[test]
-fn what_is_written_today_is_what_was_written_then() {
+fn the_format_has_not_changed() {
     let storage = written();
     for name in storage.list().unwrap() {
         let bytes = storage.read(&name).unwrap();
@@ -81,7 +81,7 @@ fn read_back(version: u32) -> SimStorage {
 }
 
 #[test]
-fn what_was_written_then_is_read_today() {
+fn every_version_of_the_format_is_read() {
     for version in [1, 2] {
         let storage = read_back(version);
         let opened = open(&storage).unwrap();

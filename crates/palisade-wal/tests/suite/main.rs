@@ -14,4 +14,5 @@ mod damage;
 mod directory;
 mod full;
 mod golden;
+mod live_source;
 mod opening;

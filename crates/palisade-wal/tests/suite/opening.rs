@@ -1,8 +1,11 @@
 //! Older copies put back in place, touched files, and directories that vanish (rule A5).
 
+use std::io;
 use std::sync::Arc;
 
-use crate::common::{Journal, create, create_options, fill, open, options, payload, segments};
+use crate::common::{
+    Hooked, Journal, create, create_options, fill, open, open_or_create, options, payload, segments,
+};
 use palisade_wal::testing::{Fault, Loss, PutBack, SimStorage};
 use palisade_wal::{
     CommitError, Fold, InPlace, OpenError, Options, Preparation, Wal, backup_on, restore_on,
@@ -24,7 +27,7 @@ fn refusal(storage: &SimStorage) -> String {
     }
 }
 
-/// What `palisade restore --in-place` does: all that was there, and one frame more for the leap.
+/// Does what `palisade restore --in-place` does: keeps all frames and adds one for the leap.
 fn restore_in_place(storage: &SimStorage) -> Result<u64, OpenError> {
     let in_place = InPlace::begin_on(Arc::new(storage.clone()))?;
     let mut journal = Journal::default();
@@ -140,6 +143,17 @@ fn an_identity_and_a_log_of_two_openings_contradict_each_other() {
     mixed.put("identity", &older.read("identity").unwrap());
     let text = refusal(&mixed);
     assert!(text.contains("opening-"), "{text}");
+
+    // The first segment as it was before the first opening: going on there would forget every frame.
+    let mixed = storage.restart();
+    let mut blank = older.read(&log).unwrap();
+    blank[64..].fill(0);
+    segments(&storage)
+        .iter()
+        .for_each(|name| mixed.take_away(name));
+    mixed.put(&log, &blank);
+    let text = refusal(&mixed);
+    assert!(text.contains("log of opening none"), "{text}");
 }
 
 fn older_files(older: &SimStorage) -> Vec<String> {
@@ -153,7 +167,9 @@ fn touched_files_are_refused_and_a_file_system_without_such_times_is_not() {
     let (storage, _) = original_and_copy(5, false, true, true);
     let touched = storage.restart();
     touched.touch();
-    assert!(refusal(&touched).contains("chown"));
+    let text = refusal(&touched);
+    assert!(text.contains("chown") && text.contains("inode"), "{text}");
+    assert!(text.contains("change time 0.0000000"), "{text}");
     assert_eq!(restore_in_place(&touched).unwrap(), 41);
     assert_eq!(Journal::of(&open(&touched).unwrap()), Journal::upto(41));
 
@@ -242,10 +258,10 @@ fn a_backup_holds_every_acknowledged_frame_of_a_live_log_and_of_a_killed_one() {
     }
 }
 
-type Loses = fn(&SimStorage);
+type Change = fn(&SimStorage);
 
-/// The directory, and its identity file.
-const WAYS_TO_VANISH: [(Loses, &str); 3] = [
+/// Ways to remove or replace the directory or its identity file, and the reason that is reported.
+const WAYS_TO_VANISH: [(Change, &str); 3] = [
     (
         |storage| storage.set_moved(true),
         "was removed, renamed or replaced",
@@ -313,10 +329,140 @@ fn a_preparation_that_fails_says_why_until_it_succeeds() {
         full.contains("simulated") && full.contains("check its disk"),
         "{full}"
     );
-    let told = watch.change().unwrap().unwrap_err();
-    assert!(told.contains("simulated"), "{told}");
-    assert_eq!(watch.change(), None, "it is told once");
+    let reported = watch.change().unwrap().unwrap_err();
+    assert!(reported.contains("simulated"), "{reported}");
+    assert_eq!(watch.change(), None, "it is reported once");
     wal.reserve(3_990).unwrap();
     assert_eq!(watch.change(), Some(Ok(())));
     fill(&mut wal, 20);
+}
+
+/// A file that cannot be looked at is neither a missing one nor a copied one.
+#[test]
+fn a_directory_that_cannot_be_read_is_not_created_anew_and_not_called_a_copy() {
+    for failing in [("open", "identity"), ("id_of", "opening-")] {
+        let (storage, _) = original_and_copy(5, false, true, false);
+        let unreadable = Arc::new(Hooked {
+            storage: storage.clone(),
+            before: move |call: &str, file: &str| match call == failing.0
+                && file.starts_with(failing.1)
+            {
+                true => Err(io::Error::other("simulated")),
+                false => Ok(()),
+            },
+        });
+        let refused = Wal::open_or_create_on(unreadable, &create_options(), &options());
+        let refused = refused.err().unwrap();
+        assert!(matches!(refused, OpenError::Io { .. }), "{refused}");
+        assert!(refused.to_string().contains("simulated"), "{refused}");
+        assert_eq!(Journal::of(&open(&storage).unwrap()), Journal::upto(40));
+    }
+}
+
+#[test]
+fn openings_are_counted_on_by_a_restore_in_place() {
+    let opening = |storage: &SimStorage| {
+        let identity = String::from_utf8(storage.read("identity").unwrap()).unwrap();
+        let line = identity
+            .lines()
+            .find_map(|line| line.strip_prefix("opening "));
+        line.unwrap().split(' ').next().unwrap().to_owned()
+    };
+    let (storage, _) = original_and_copy(5, false, true, false);
+    assert_eq!(opening(&storage), "3");
+    restore_in_place(&storage).unwrap();
+    assert_eq!(opening(&storage), "4");
+    drop(open_or_create(&storage).unwrap());
+    assert_eq!(opening(&storage), "5");
+}
+
+#[test]
+fn an_id_is_32_hexadecimal_digits() {
+    let id = palisade_wal::Id::from_bytes([0xa7; 16]);
+    assert_eq!(id.to_string(), "a7".repeat(16));
+    assert_eq!(id.to_string().parse(), Ok(id));
+    for wrong in [
+        "a7",
+        &"a7".repeat(17),
+        &format!("+{}", "a".repeat(31)),
+        &"g".repeat(32),
+    ] {
+        wrong.parse::<palisade_wal::Id>().unwrap_err();
+    }
+}
+
+#[test]
+fn a_report_counts_the_frames_behind_the_snapshot() {
+    let storage = SimStorage::new(1);
+    let mut wal = create(&storage);
+    fill(&mut wal, 30);
+    let made = wal.compactor().compact(&mut Journal::default()).unwrap();
+    let covered = made.unwrap().seq.get();
+    drop(wal);
+    let opened = open(&storage).unwrap();
+    let report = opened.report();
+    assert_eq!(
+        (report.frames, report.last.unwrap().get()),
+        (30 - covered, 30)
+    );
+}
+
+#[test]
+fn a_frame_that_cannot_be_applied_is_named() {
+    let storage = SimStorage::new(1);
+    fill(&mut create(&storage), 3);
+    let opened = open(&storage).unwrap();
+    let failed = opened.replay(|seq, _| match seq.get() {
+        2 => Err("simulated"),
+        _ => Ok(()),
+    });
+    let failed = failed.unwrap_err().to_string();
+    assert_eq!(failed, "frame 2 cannot be applied: simulated");
+}
+
+#[test]
+fn a_full_log_names_the_error_and_how_to_remove_its_cause() {
+    for (error, advice) in [
+        (
+            io::ErrorKind::StorageFull.into(),
+            "free some space on its disk",
+        ),
+        (
+            io::ErrorKind::QuotaExceeded.into(),
+            "free some space on its disk",
+        ),
+        (io::ErrorKind::FileTooLarge.into(), "ulimit -f"),
+        (io::Error::from_raw_os_error(24), "ulimit -n"),
+        (io::Error::from_raw_os_error(23), "ulimit -n"),
+        (io::Error::other("simulated"), "check its disk"),
+    ] {
+        let says = error.to_string();
+        let storage = SimStorage::new(1);
+        drop(create(&storage));
+        let error = std::sync::Mutex::new(Some(error));
+        let failing = Hooked {
+            storage,
+            before: move |call: &str, file: &str| match (call, file) {
+                ("open", "next.seg") => error.lock().unwrap().take().map_or(Ok(()), Err),
+                _ => Ok(()),
+            },
+        };
+        let opened = Wal::open_on(Arc::new(failing), &options()).unwrap();
+        let full = opened.into_wal().reserve(4_000).unwrap_err().to_string();
+        assert!(full.contains(&says) && full.contains(advice), "{full}");
+    }
+}
+
+#[test]
+fn an_opening_goes_into_the_last_segment_and_into_a_new_one_when_that_is_full() {
+    for (len, segments_after) in [(100, 1), (3_880, 2)] {
+        let storage = SimStorage::new(1);
+        let mut wal = create(&storage);
+        wal.commit(&vec![1; len]).unwrap();
+        drop(wal);
+        for _ in 0..2 {
+            drop(open(&storage).unwrap());
+            assert_eq!(segments(&storage).len(), segments_after, "{len}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use palisade_core::{
 /// Bytes that no writer of this version has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// What was wrong.
+    /// The fault.
     pub what: &'static str,
     /// How many bytes were left when it was found.
     pub left: usize,

@@ -4,7 +4,7 @@ use palisade_core::{Command, LeaseKey, LockView, Machine, Timestamp};
 
 use crate::pipeline::request::{Answer, Failure, Request, Status};
 
-/// What is to be done about a request.
+/// The way a request is handled.
 pub(super) enum Intake {
     /// It may change state.
     Command(Command),

@@ -46,8 +46,8 @@ use replies::Replies;
 /// often where a live lease does not bear a pause of this length.
 const HEARTBEAT: Span = Span::from_millis(100);
 
-/// Work on one batch before it is made durable, so that whatever is asked, leases end in time; and how many
-/// operations are done between two looks at the clock. A page of a listing counts for many.
+/// The longest work on one batch before it is made durable, so that leases end in time under any load; and the
+/// number of operations between two looks at the clock. A page of a listing counts as many operations.
 const TURN: Span = Span::from_millis(10);
 const LOOK_AFTER: usize = 256;
 const PAGE_WEIGHT: usize = 64;
@@ -77,7 +77,7 @@ pub struct Released<'a, A> {
     pub events: Drain<'a, Event>,
 }
 
-/// The machine, the batch being built, and who waits for which answer at an address `A`.
+/// The machine, the batch being built, and the addresses `A` at which answers are awaited.
 ///
 /// A batch begins with [`begin`](Orderer::begin), or with [`open`](Orderer::open) for the first one, and ends
 /// with [`committed`](Orderer::committed). [`request`](Orderer::request) is for the time between them.
@@ -103,8 +103,8 @@ pub struct Orderer<A> {
 }
 
 impl<A: Address> Orderer<A> {
-    /// Goes on from the state a log ends in. A manual clock passes while nobody works, so it shows no
-    /// absence.
+    /// Goes on from the state a log ends in. With a manual clock no absence is recognised: it may move while nothing
+    /// works.
     #[must_use]
     pub fn new(machine: Machine, manual_clock: bool) -> Orderer<A> {
         Orderer {
@@ -125,7 +125,7 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// The same with smaller batches: the log then needs room for so many bytes and one command.
+    /// Makes the batches smaller: the log then needs room for so many bytes and one command.
     #[must_use]
     pub fn with_batches_of(self, bytes: usize) -> Orderer<A> {
         Orderer {
@@ -163,7 +163,7 @@ impl<A: Address> Orderer<A> {
         self.presence.slept(span, planned);
     }
 
-    /// Begins the first batch: what has to be recorded before anybody is served.
+    /// Begins the first batch with commands that have to be recorded before any request is taken in.
     pub fn open(&mut self, at: Timestamp, wall: WallTime, first: Vec<Command>) {
         self.stamp(at, wall);
         for command in first {
@@ -171,8 +171,8 @@ impl<A: Address> Orderer<A> {
         }
     }
 
-    /// Begins a batch, and records first what time has done. Says for which absence leases got their time
-    /// again (rule A7). An error in `room` is why the log takes nothing: then nothing is applied until a batch
+    /// Begins a batch, and first records what ended by the passing of time. Returns the absence for which leases got
+    /// their time again (rule A7). An error in `room` is why the log takes nothing: then nothing is applied until a batch
     /// has room, and for that time, too, leases get theirs again.
     pub fn begin(&mut self, now: Moment, room: Result<(), String>) -> Option<Away> {
         let was_full = mem::replace(&mut self.no_room, room.err()).is_some();

@@ -1,4 +1,4 @@
-//! Whether the authority was away, and what its clients get for it (rule A7).
+//! Detects that the authority was away, so that leases get their time again (rule A7).
 //!
 //! ```text
 //!   from one look at the clock to the next:
@@ -7,12 +7,12 @@
 //!
 //! Away is what is left when the thread's own work and its planned sleep are taken from the time that
 //! passed: a stopped process, a suspended machine, a processor that others had, a sync that the disk would
-//! not end. Work is never away, whoever asked for it and however long it took: else a caller who keeps this
-//! thread busy would keep the leases of the dead alive.
+//! not end. Work is never absence, however much of it was asked for: otherwise a caller that keeps this
+//! thread busy would keep the leases of dead holders alive.
 
 use palisade_core::{Away, Span, Timestamp, limits};
 
-/// What the ordering thread knows of its own absences.
+/// The ordering thread's record of its own absences.
 #[derive(Clone, Debug)]
 pub struct Presence {
     /// At the last look: the clock, and the processor time that the thread had used.
@@ -70,7 +70,7 @@ impl Presence {
 
 /// On a machine that is overloaded for good, short pauses follow one another, and each would keep a dead
 /// holder's short lease alive. So in 20 s, counted from the first, eight are made good and no more. The lease
-/// is shorter than 2 s, so eight keep it alive for 16 s, and whatever the load, it ends within the 20.
+/// is shorter than 2 s, so eight keep it alive for 16 s, and under any load it ends within the 20 s.
 const ROW: u32 = 8;
 const ROW_SPAN: Span = Span::from_millis(20_000);
 

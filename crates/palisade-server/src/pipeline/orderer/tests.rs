@@ -1,7 +1,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use palisade_core::{ClientId, LockName, Span, Ttl, Under, Wish};
+use palisade_core::{ClientId, LockName, Span, Ttl, Under, Wish, limits};
 
 use super::*;
 use crate::pipeline::codec::decode_batch;
@@ -39,7 +39,7 @@ fn of_session(session: u64, number: u32) -> To {
     }
 }
 
-/// An orderer, the log that its batches go to, and a time that moves when told.
+/// An orderer, the log that its batches go to, and a time that moves when it is set.
 struct Bench {
     orderer: Orderer<To>,
     log: Vec<Vec<u8>>,
@@ -115,7 +115,7 @@ impl Bench {
         (numbered(answers), events)
     }
 
-    /// What a restart would find.
+    /// The machine that a restart would rebuild.
     fn recovered(&self) -> Machine {
         let mut replay = Replay::from_nothing(7);
         for batch in &self.log {
@@ -150,7 +150,7 @@ fn unknown(answers: &[(u32, Answer)]) -> Vec<u32> {
 }
 
 #[test]
-fn what_is_released_is_in_the_entry_that_was_committed() {
+fn released_answers_rest_on_the_entry_that_was_committed() {
     let mut bench = Bench::new();
     bench.begin();
     bench.acquire(caller(1), "a", None);
@@ -165,7 +165,7 @@ fn what_is_released_is_in_the_entry_that_was_committed() {
 }
 
 #[test]
-fn what_changes_nothing_is_answered_and_is_no_entry() {
+fn a_request_that_changes_nothing_is_answered_without_an_entry() {
     let mut bench = Bench::new();
     bench.begin();
     bench.acquire(caller(1), "a", None);
@@ -199,14 +199,15 @@ fn a_failed_commit_tells_everybody_in_flight_that_the_outcome_is_unknown() {
         bench.begin();
         bench.acquire(caller(4), "b", None);
         bench.ask(caller(5), Request::Status);
-        let told = numbered(ending(&mut bench.orderer));
+        let answers = numbered(ending(&mut bench.orderer));
         assert_eq!(
-            unknown(&told),
+            unknown(&answers),
             [4, 5, 2, 3],
             "in flight, then those who wait"
         );
         assert!(
-            told.iter()
+            answers
+                .iter()
                 .all(|(_, answer)| format!("{answer:?}").contains(said))
         );
         let (answers, events) = bench.commit();
@@ -218,15 +219,15 @@ fn a_failed_commit_tells_everybody_in_flight_that_the_outcome_is_unknown() {
 }
 
 #[test]
-fn a_stop_in_order_tells_those_who_wait_that_they_got_nothing() {
+fn at_an_orderly_stop_waiting_requests_are_answered_that_nothing_happened() {
     let mut bench = Bench::new();
     bench.begin();
     bench.acquire(caller(1), "a", None);
     bench.acquire(of_session(7, 2), "a", Some(60_000));
     bench.commit();
-    let told = numbered(bench.orderer.stopped());
+    let answers = numbered(bench.orderer.stopped());
     assert!(matches!(
-        told[..],
+        answers[..],
         [(2, Answer::Failed(Failure::Unavailable(_)))]
     ));
 }
@@ -245,7 +246,7 @@ fn a_hang_up_takes_the_sessions_requests_out_of_their_queues_in_order() {
     let withdrawn = [5, 4, 2].map(|number| Command::Withdraw(RequestId::from_bytes([number; 16])));
     assert_eq!(bench.commands(), withdrawn);
     let (answers, _) = bench.commit();
-    assert!(answers.is_empty(), "nobody is there to be told");
+    assert!(answers.is_empty(), "no caller is left");
     assert_eq!(bench.recovered().waiters(), 1);
 }
 
@@ -311,7 +312,7 @@ fn a_full_log_refuses_changes_and_lets_them_in_again_after_a_grace() {
 }
 
 #[test]
-fn a_grant_that_nobody_took_is_released_in_the_next_batch() {
+fn a_grant_whose_caller_is_gone_is_released_in_the_next_batch() {
     let mut bench = Bench::new();
     bench.begin();
     bench.acquire(caller(1), "a", None);
@@ -326,7 +327,7 @@ fn a_grant_that_nobody_took_is_released_in_the_next_batch() {
 }
 
 #[test]
-fn what_is_over_ends_before_the_requests_of_the_same_batch() {
+fn expired_leases_end_before_the_requests_of_the_same_batch() {
     let mut bench = Bench::new();
     bench.begin();
     bench.acquire(caller(1), "a", None);
@@ -378,12 +379,58 @@ fn a_batch_is_over_when_it_is_large_or_took_long() {
     assert!((3..10).contains(&taken), "{taken}");
     bench.commit();
 
+    let list = || Request::List {
+        prefix: "".into(),
+        cursor: 0,
+        limit: 1,
+    };
+    for (request, many) in [
+        ((|| Request::Status) as fn() -> Request, LOOK_AFTER),
+        (list, LOOK_AFTER / PAGE_WEIGHT),
+    ] {
+        bench.begin();
+        for asked in 0..many {
+            let early = || panic!("the clock is read after {asked} of {many} requests");
+            assert!(!bench.orderer.is_batch_over(early));
+            bench.ask(caller(1), request());
+        }
+        let mut read = false;
+        let in_time = || {
+            read = true;
+            Timestamp::ZERO.after(TURN)
+        };
+        assert!(!bench.orderer.is_batch_over(in_time));
+        assert!(read, "the clock is read after {many} requests");
+        (0..many).for_each(|_| bench.ask(caller(1), request()));
+        assert!(bench.orderer.is_batch_over(|| Timestamp::from_millis(11)));
+        bench.commit();
+    }
+}
+
+#[test]
+fn the_room_that_the_log_must_have_holds_the_largest_batch() {
+    let mut bench = Bench::new();
     bench.begin();
-    let ask = |bench: &mut Bench| bench.ask(caller(1), Request::Status);
-    (0..LOOK_AFTER).for_each(|_| ask(&mut bench));
-    assert!(!bench.orderer.is_batch_over(|| Timestamp::ZERO.after(TURN)));
-    (0..LOOK_AFTER).for_each(|_| ask(&mut bench));
-    assert!(bench.orderer.is_batch_over(|| Timestamp::from_millis(11)));
+    let mut taken = 0u64;
+    while !bench.orderer.is_batch_over(|| Timestamp::ZERO) {
+        taken += 1;
+        let id = u128::from(taken).to_le_bytes();
+        let name = format!("{taken:0>width$}", width = limits::NAME_BYTES);
+        let wish = Wish {
+            lock: LockName::new(&name).unwrap(),
+            client: ClientId::new(&name).unwrap(),
+            under: Under::new(Ttl::from_millis(TTL_MS).unwrap()),
+            wait: Some(Span::from_millis(1)),
+            request: Some(RequestId::from_bytes(id)),
+            metadata: Some("m".repeat(limits::METADATA_BYTES).into()),
+        };
+        let key = || LeaseKey::from_bytes(id);
+        bench
+            .orderer
+            .request(Request::Acquire(wish), caller(1), key);
+    }
+    let bytes = bench.orderer.entry().unwrap().len();
+    assert!((1 << 20..=ROOM).contains(&bytes), "{bytes}");
 }
 
 #[test]
