@@ -259,12 +259,13 @@ impl Machine {
             return;
         }
         let lock = &self.tables.locks[self.tables.lock_of(grant)];
+        let (grant, lease) = self.tables.held(grant);
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
+            token: grant.token(),
             lock: lock.name.clone(),
-            client: self.tables.client_of(grant).clone(),
-            token: self.tables.grant(grant).token(),
+            client: self.tables.clients[lease.client].id.clone(),
             change,
         }));
     }
