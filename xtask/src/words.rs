@@ -254,7 +254,7 @@ mod tests {
     }
 
     fn page(text: &str) -> File {
-        File::new("a.md", Some(text.to_owned()), false)
+        File::new("a.md", Some(text.to_owned()))
     }
 
     #[test]
