@@ -33,7 +33,7 @@ const KNOWN: &[(&str, &str)] = &[
 ///
 /// # Errors
 /// [`Fault::Invalid`] for an address that is not valid or an authority that is not part of this build,
-/// [`Fault::Unavailable`] if nothing answers there. A message never contains a password.
+/// [`Fault::Unreachable`] if nothing answers there. A message never contains a password.
 pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn LockService>, Fault> {
     // In a build without any authority there is nothing to configure.
     let _ = options;

@@ -124,8 +124,8 @@ pub use lease::Lease;
 pub use listing::Listing;
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
-    AuthorityId, Change, ClientId, Ending, GrantRef, Holder, LeaseId, LeaseKey, LockName, LockView,
-    Token, Ttl,
+    AuthorityId, Change, ClientId, Code, Ending, GrantRef, Holder, LeaseId, LeaseKey, LockName,
+    LockView, Token, Ttl,
 };
 pub use service::{LockService, Released, Renewal, Revocation, Status, WatchEvent};
 pub use watch::Watch;

@@ -1,82 +1,10 @@
-//! The one table of error codes: gRPC, HTTP, the command line and the docs all read it.
-//!
-//! A code is chosen by what its receiver does next, and its name never changes. `docs/errors.md` is
+//! How HTTP and gRPC carry the codes of [`palisade_core::Code`], and whether to ask again. `docs/errors.md` is
 //! [`markdown`], kept equal by a test.
 
 use std::fmt;
 
+use palisade_core::Code;
 use tonic::Code as Grpc;
-
-/// What a refusal is called on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Code {
-    /// Somebody else has the lock.
-    Held,
-    /// The caller does not hold the lock.
-    NotHeld,
-    /// The caller's lease ran out.
-    Expired,
-    /// An operator took the lock away.
-    Revoked,
-    /// The same client acquired the lock again under another lease.
-    Superseded,
-    /// The lock is held with another token than the one named.
-    Stale,
-    /// The request was given up before.
-    Abandoned,
-    /// The input was refused.
-    Invalid,
-    /// Understood, but this authority is not set up for it.
-    Refused,
-    /// Too many requests wait already.
-    QueueFull,
-    /// The authority holds as many locks as it may.
-    TooManyLocks,
-    /// The token range is used up.
-    TokensExhausted,
-    /// Nothing happened.
-    Unavailable,
-    /// It may have happened.
-    UnknownOutcome,
-    /// No such path.
-    NotFound,
-    /// The path exists, with another method.
-    MethodNotAllowed,
-    /// The request took too long to arrive.
-    RequestTimeout,
-    /// The request is larger than allowed.
-    TooLarge,
-    /// A body of another type than JSON.
-    UnsupportedMediaType,
-    /// The request calls the server by a name that it does not go by.
-    Misdirected,
-    /// A web page of another host wants to change something.
-    CrossOrigin,
-    /// A gRPC call over HTTP/1.1.
-    HttpVersion,
-    /// A defect of the server.
-    Internal,
-    /// A late duplicate of a grant's own write, at a fence.
-    SequenceStale,
-    /// A second write of a grant, at a strict fence.
-    AlreadyWritten,
-    /// A sequence number of another write, at a fence.
-    SequenceReused,
-    /// A token of another authority, at a fence.
-    WrongAuthority,
-    /// A token of another lock, at a fence.
-    WrongLock,
-    /// A token too far above the highest, at a fence.
-    Jump,
-    /// A write without a token, at a fence.
-    Tokenless,
-    /// Nothing to change, at a fence.
-    Missing,
-    /// A fenced store is full.
-    StorageFull,
-    /// A write that no route of a gateway maps.
-    NoRoute,
-}
 
 /// Whether asking again is safe, and when it helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,13 +17,11 @@ pub enum Retry {
     No,
 }
 
-/// One line of the table.
+/// How HTTP and gRPC carry a code.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The code.
     pub code: Code,
-    /// Its name on the wire.
-    pub name: &'static str,
     /// The HTTP status it comes with.
     pub http: u16,
     /// How a unary gRPC call that meets it ends. `Ok` means that the code is in the reply: a denial
@@ -103,342 +29,96 @@ pub struct Row {
     pub grpc: Grpc,
     /// Whether asking again helps.
     pub retry: Retry,
-    /// What it means, and what to do.
-    pub meaning: &'static str,
 }
 
-const fn row(
-    code: Code,
-    name: &'static str,
-    http: u16,
-    grpc: Grpc,
-    retry: Retry,
-    meaning: &'static str,
-) -> Row {
+const fn row(code: Code, http: u16, grpc: Grpc, retry: Retry) -> Row {
     Row {
         code,
-        name,
         http,
         grpc,
         retry,
-        meaning,
+    }
+}
+
+impl Row {
+    /// The line of a code.
+    #[must_use]
+    pub const fn of(code: Code) -> &'static Row {
+        &TABLE[code as usize]
     }
 }
 
 /// Every code, in the order of [`Code`].
-pub const TABLE: [Row; 33] = [
-    row(
-        Code::Held,
-        "held",
-        409,
-        Grpc::Ok,
-        Retry::Later,
-        "Somebody else has the lock, or the wait ended before it was free. `holder` says who and for how long; `retry_after_ms` is what is left of its lease.",
-    ),
-    row(
-        Code::NotHeld,
-        "not_held",
-        409,
-        Grpc::Ok,
-        Retry::No,
-        "The caller does not hold this lock: the `lock_token` is unknown, belongs to another lock, or was released. 409 and not 404, because every name is a lock and the path is right; it is the state that does not fit.",
-    ),
-    row(
-        Code::Expired,
-        "expired",
-        410,
-        Grpc::Ok,
-        Retry::No,
-        "The lease ran out before the request was ordered. It is never revived: stop the work, and acquire again for a new, higher token.",
-    ),
-    row(
-        Code::Revoked,
-        "revoked",
-        410,
-        Grpc::Ok,
-        Retry::No,
-        "An operator took the lock away (`palisade break`). Stop the work.",
-    ),
-    row(
-        Code::Superseded,
-        "superseded",
-        410,
-        Grpc::Ok,
-        Retry::No,
-        "The same `client_id` acquired the lock again under a new lease, with a higher token: this is its former life. Stop the work.",
-    ),
-    row(
-        Code::Stale,
-        "stale",
-        412,
-        Grpc::Ok,
-        Retry::No,
-        "Server: the lock is held with another fencing token than the one given; `highest` is the one it is held with. Fence: a newer holder, with the token `highest`, has been at this resource. Give up: stop the work.",
-    ),
-    row(
-        Code::Abandoned,
-        "abandoned",
-        409,
-        Grpc::Ok,
-        Retry::No,
-        "This `request_id` was given up by its caller and never takes effect. Choose a new one.",
-    ),
-    row(
-        Code::Invalid,
-        "invalid",
-        400,
-        Grpc::InvalidArgument,
-        Retry::No,
-        "The request is malformed or out of range, or cannot be decoded at all. The message names the field and the range; nothing changed.",
-    ),
-    row(
-        Code::Refused,
-        "refused",
-        409,
-        Grpc::FailedPrecondition,
-        Retry::No,
-        "Well-formed, but this authority is not set up for it, for example advancing a clock without `--clock manual`. Nothing changed.",
-    ),
-    row(
-        Code::QueueFull,
-        "queue_full",
-        429,
-        Grpc::Ok,
-        Retry::Later,
-        "As many requests wait, for this lock or of this client, as may wait. Nothing changed.",
-    ),
-    row(
-        Code::TooManyLocks,
-        "too_many_locks",
-        429,
-        Grpc::Ok,
-        Retry::Later,
-        "The authority holds as many locks as its settings allow. Nothing changed.",
-    ),
-    row(
-        Code::TokensExhausted,
-        "tokens_exhausted",
-        507,
-        Grpc::Ok,
-        Retry::No,
-        "The last fencing token is out (2^53 - 1). The authority never grants again; call an operator.",
-    ),
-    row(
-        Code::Unavailable,
-        "unavailable",
-        503,
-        Grpc::Unavailable,
-        Retry::Later,
-        "Nothing happened: the authority is stopping, or its disk is full.",
-    ),
-    row(
-        Code::UnknownOutcome,
-        "unknown_outcome",
-        504,
-        Grpc::Unknown,
-        Retry::SameRequest,
-        "It may have happened. Repeat the request with the same `request_id`; a renew or release can simply be repeated.",
-    ),
-    row(
-        Code::NotFound,
-        "not_found",
-        404,
-        Grpc::Unimplemented,
-        Retry::No,
-        "There is nothing at this path. A lock that nobody holds is not an error.",
-    ),
-    row(
-        Code::MethodNotAllowed,
-        "method_not_allowed",
-        405,
-        Grpc::Unimplemented,
-        Retry::No,
-        "The path exists, but not with this method; the `Allow` header lists what it takes.",
-    ),
+pub const TABLE: [Row; Code::ALL.len()] = [
+    row(Code::Held, 409, Grpc::Ok, Retry::Later),
+    row(Code::NotHeld, 409, Grpc::Ok, Retry::No),
+    row(Code::Expired, 410, Grpc::Ok, Retry::No),
+    row(Code::Revoked, 410, Grpc::Ok, Retry::No),
+    row(Code::Superseded, 410, Grpc::Ok, Retry::No),
+    row(Code::Stale, 412, Grpc::Ok, Retry::No),
+    row(Code::Abandoned, 409, Grpc::Ok, Retry::No),
+    row(Code::Invalid, 400, Grpc::InvalidArgument, Retry::No),
+    row(Code::Refused, 409, Grpc::FailedPrecondition, Retry::No),
+    row(Code::QueueFull, 429, Grpc::Ok, Retry::Later),
+    row(Code::TooManyLocks, 429, Grpc::Ok, Retry::Later),
+    row(Code::TokensExhausted, 507, Grpc::Ok, Retry::No),
+    row(Code::Unavailable, 503, Grpc::Unavailable, Retry::Later),
+    row(Code::UnknownOutcome, 504, Grpc::Unknown, Retry::SameRequest),
+    row(Code::NotFound, 404, Grpc::Unimplemented, Retry::No),
+    row(Code::MethodNotAllowed, 405, Grpc::Unimplemented, Retry::No),
     row(
         Code::RequestTimeout,
-        "request_timeout",
         408,
         Grpc::DeadlineExceeded,
         Retry::Later,
-        "The body did not arrive in time. Nothing changed.",
     ),
-    row(
-        Code::TooLarge,
-        "too_large",
-        413,
-        Grpc::OutOfRange,
-        Retry::No,
-        "The body, or the gRPC message, is larger than allowed. Nothing changed.",
-    ),
+    row(Code::TooLarge, 413, Grpc::OutOfRange, Retry::No),
     row(
         Code::UnsupportedMediaType,
-        "unsupported_media_type",
         415,
         Grpc::Unimplemented,
         Retry::No,
-        "The body is declared as something other than JSON. No `Content-Type`, and the form type that curl sends by itself, are taken as JSON, except from a web page (a request with `Origin`). Nothing changed.",
     ),
-    row(
-        Code::Misdirected,
-        "misdirected",
-        421,
-        Grpc::PermissionDenied,
-        Retry::No,
-        "The request calls the server by a name that it does not go by (`Host`, `:authority`). Use its address, or start it with `--allow-host NAME`; without this check a web page whose name points at the server could use it. Nothing changed.",
-    ),
-    row(
-        Code::CrossOrigin,
-        "cross_origin",
-        403,
-        Grpc::PermissionDenied,
-        Retry::No,
-        "A web page of another host (`Origin`) wants to change something. Start the server with `--allow-host NAME` if it should. Nothing changed.",
-    ),
-    row(
-        Code::HttpVersion,
-        "http_version",
-        505,
-        Grpc::Unimplemented,
-        Retry::No,
-        "A gRPC call came over HTTP/1.1. Nothing changed.",
-    ),
-    row(
-        Code::Internal,
-        "internal",
-        500,
-        Grpc::Internal,
-        Retry::SameRequest,
-        "A defect of the server. Please report it.",
-    ),
+    row(Code::Misdirected, 421, Grpc::PermissionDenied, Retry::No),
+    row(Code::CrossOrigin, 403, Grpc::PermissionDenied, Retry::No),
+    row(Code::HttpVersion, 505, Grpc::Unimplemented, Retry::No),
+    row(Code::Internal, 500, Grpc::Internal, Retry::SameRequest),
     row(
         Code::SequenceStale,
-        "sequence_stale",
         412,
         Grpc::FailedPrecondition,
         Retry::No,
-        "Fence: a later write of this very grant was carried out; this one is a late duplicate. Nothing changed.",
     ),
     row(
         Code::AlreadyWritten,
-        "already_written",
         409,
         Grpc::FailedPrecondition,
         Retry::No,
-        "Fence with one write for each grant: something was written under this token, perhaps by an earlier attempt. Read before anything else. Nothing changed.",
     ),
     row(
         Code::SequenceReused,
-        "sequence_reused",
         409,
         Grpc::FailedPrecondition,
         Retry::No,
-        "Fence: `sequence` was used for another write of this grant; `last` is the highest one used. Nothing changed.",
     ),
     row(
         Code::WrongAuthority,
-        "wrong_authority",
         409,
         Grpc::FailedPrecondition,
         Retry::No,
-        "Fence: tokens of another authority count here, and the request names none or a different one. Tokens of two authorities are never compared. Nothing changed.",
     ),
-    row(
-        Code::WrongLock,
-        "wrong_lock",
-        409,
-        Grpc::FailedPrecondition,
-        Retry::No,
-        "Fence: tokens of another lock count here, and the request names none or a different one. Nothing changed.",
-    ),
-    row(
-        Code::Jump,
-        "jump",
-        409,
-        Grpc::FailedPrecondition,
-        Retry::No,
-        "Fence: the token is farther above `highest` than an unsigned token is believed (`bound`, the flag `--max-jump`). If the lock server was restored several times since, call an operator. Nothing changed.",
-    ),
-    row(
-        Code::Tokenless,
-        "tokenless",
-        428,
-        Grpc::FailedPrecondition,
-        Retry::No,
-        "Fence: a write without a fencing token. Acquire the lock and send the token of the grant. Nothing changed.",
-    ),
-    row(
-        Code::Missing,
-        "missing",
-        404,
-        Grpc::NotFound,
-        Retry::No,
-        "Fence: there is nothing to change. Nothing changed.",
-    ),
+    row(Code::WrongLock, 409, Grpc::FailedPrecondition, Retry::No),
+    row(Code::Jump, 409, Grpc::FailedPrecondition, Retry::No),
+    row(Code::Tokenless, 428, Grpc::FailedPrecondition, Retry::No),
+    row(Code::Missing, 404, Grpc::NotFound, Retry::No),
     row(
         Code::StorageFull,
-        "storage_full",
         507,
         Grpc::ResourceExhausted,
         Retry::Later,
-        "Store: a limit of the store, or its disk, is full. Nothing changed.",
     ),
-    row(
-        Code::NoRoute,
-        "no_route",
-        404,
-        Grpc::NotFound,
-        Retry::No,
-        "Gateway: no `--route` says which resource a write to this path changes, so it would not be fenced. Nothing was sent on.",
-    ),
+    row(Code::NoRoute, 404, Grpc::NotFound, Retry::No),
 ];
-
-impl Code {
-    /// Its line of the table.
-    #[must_use]
-    pub const fn row(self) -> &'static Row {
-        &TABLE[self as usize]
-    }
-
-    /// Its name on the wire.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        self.row().name
-    }
-
-    /// The code with this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Code> {
-        TABLE
-            .iter()
-            .find(|row| row.name == name)
-            .map(|row| row.code)
-    }
-
-    /// The HTTP status it comes with.
-    #[must_use]
-    pub const fn http(self) -> u16 {
-        self.row().http
-    }
-
-    /// How a unary gRPC call that meets it ends; `Ok`: the code is in the reply.
-    #[must_use]
-    pub const fn grpc(self) -> Grpc {
-        self.row().grpc
-    }
-
-    /// Whether asking again helps.
-    #[must_use]
-    pub const fn retry(self) -> Retry {
-        self.row().retry
-    }
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 impl fmt::Display for Retry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -459,7 +139,8 @@ pub fn markdown() -> String {
             Grpc::Ok => "in the reply".to_owned(),
             code => format!("`{}`", screaming(code)),
         };
-        let (name, http, retry, meaning) = (row.name, row.http, row.retry, row.meaning);
+        let (name, meaning) = (row.code, row.code.meaning());
+        let (http, retry) = (row.http, row.retry);
         page.push_str(&format!(
             "| `{name}` | {http} | {grpc} | {retry} | {meaning} |\n"
         ));
@@ -511,8 +192,8 @@ mod tests {
     #[test]
     fn every_code_finds_its_own_row_by_number_and_by_name() {
         for row in &TABLE {
-            assert_eq!(row.code.row().name, row.name);
-            assert_eq!(Code::from_name(row.name), Some(row.code));
+            assert_eq!(Row::of(row.code).code, row.code);
+            assert_eq!(Code::from_name(row.code.name()), Some(row.code));
         }
         assert_eq!(Code::from_name("nonsense"), None);
     }
@@ -520,7 +201,7 @@ mod tests {
     #[test]
     fn what_succeeds_in_grpc_is_a_denial_in_http() {
         for row in &TABLE {
-            assert!((400..=599).contains(&row.http), "{}", row.name);
+            assert!((400..=599).contains(&row.http), "{}", row.code);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::support::relay::Relay;
 use palisade_client::conformance::{self, Habit, Subject};
 use palisade_client::etcd::Etcd;
 use palisade_client::service::{AcquireRequest, Acquired, Under};
-use palisade_client::{Client, ClientId, Fault, LockName, LockService, Ttl, secs};
+use palisade_client::{Client, ClientId, Code, Fault, LockName, LockService, Ttl, secs};
 use palisade_core::{RequestId, Span};
 use palisade_testbed::Etcd as Server;
 
@@ -311,7 +311,7 @@ async fn a_time_to_live_the_cluster_would_lengthen_is_refused_with_the_range() {
     for (ttl, range) in [(1_000, "2000 ms ..="), (2_500, "1 s ..= 86400 s")] {
         let wish = client.lock("orders").ttl(Duration::from_millis(ttl));
         let refused = wish.try_acquire().await.unwrap_err();
-        assert_eq!(refused.code(), "invalid");
+        assert_eq!(refused.code(), Code::Invalid);
         assert!(refused.to_string().contains(range), "{refused}");
     }
     assert_eq!(client.show("orders").await.unwrap().waiters, 0);

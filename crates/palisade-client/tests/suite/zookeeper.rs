@@ -10,7 +10,7 @@ use crate::support::relay::Relay;
 use palisade_client::conformance::{self, Habit, Subject};
 use palisade_client::service::{AcquireRequest, Acquired, Under};
 use palisade_client::zookeeper::ZooKeeper;
-use palisade_client::{Client, ClientId, Fault, GrantRef, LockName, LockService, Ttl, secs};
+use palisade_client::{Client, ClientId, Code, Fault, GrantRef, LockName, LockService, Ttl, secs};
 use palisade_core::{RequestId, Span};
 use palisade_testbed::ZooKeeper as Server;
 use tokio::task::JoinHandle;
@@ -310,7 +310,7 @@ async fn a_time_to_live_the_ensemble_would_change_is_refused_with_the_range() {
     for (ttl, range) in [(500, "1000 ms ..="), (61_000, "..= 60000 ms")] {
         let wish = client.lock("orders").ttl(Duration::from_millis(ttl));
         let refused = wish.try_acquire().await.unwrap_err();
-        assert_eq!(refused.code(), "invalid");
+        assert_eq!(refused.code(), Code::Invalid);
         assert!(refused.to_string().contains(range), "{refused}");
     }
 }

@@ -1,5 +1,6 @@
 //! Bodies: one that is read to its end before a write begins, and one that does not idle for ever.
 
+use palisade_core::Code;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub(super) async fn read_whole(
     timeout(within, reading).await.unwrap_or_else(|_| {
         let message = format!("the body did not arrive within {within:?}; nothing was sent");
         let status = StatusCode::REQUEST_TIMEOUT;
-        Err(Problem::new(status, "request_timeout", message))
+        Err(Problem::new(status, Code::RequestTimeout, message))
     })
 }
 
@@ -81,7 +82,8 @@ pub(super) fn permits(bytes: usize) -> u32 {
 
 fn too_large(most: usize) -> Problem {
     let message = format!("the body of a write is larger than {most} bytes; nothing was sent");
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).with("max_bytes", most as u64)
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge, message)
+        .with("max_bytes", most as u64)
 }
 
 /// A body that fails when nothing of it comes for a while, and counts what comes.

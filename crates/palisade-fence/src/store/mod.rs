@@ -32,6 +32,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
+use palisade_core::Code;
 use palisade_core::fence::Mode;
 use palisade_wal::{
     CreateOptions, DirStorage, Identity, InPlace, RecoveryReport, ReplayError, Storage, Wal,
@@ -188,7 +189,7 @@ impl Store {
 
     /// Notes a request that was refused in front of the store, in its counts and in the log (rule F13): as
     /// [`audit::refused`].
-    pub fn refused(&self, at: &str, resource: Option<&str>, reason: &'static str, why: &str) {
+    pub fn refused(&self, at: &str, resource: Option<&str>, reason: Code, why: &str) {
         self.0.counters.rejected.count(reason);
         audit::refused(at, resource, None, reason, why);
     }

@@ -3,7 +3,7 @@
 //! Numbers only: locks, clients and requests are counted from 0, instants of the authority are
 //! nanoseconds of its own clock, tokens are what the clients were given.
 
-use palisade_core::Ending;
+use palisade_core::{Code, Ending};
 
 /// One thing that happened.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
@@ -166,7 +166,7 @@ pub enum Fact {
         /// The highest token there.
         highest: Option<u64>,
         /// Why.
-        code: &'static str,
+        code: Code,
     },
     /// The resource started on what its disk holds.
     ResourceRecovered {

@@ -20,8 +20,7 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) struct Failure {
     /// The exit status.
     pub(crate) status: u8,
-    /// A name of the table of error codes.
-    pub(crate) code: &'static str,
+    pub(crate) code: Code,
     /// What is wrong, naming what it is about.
     pub(crate) message: String,
     /// What to do next.
@@ -36,9 +35,6 @@ fn is_palisade(url: &str) -> bool {
         .iter()
         .any(|scheme| url.starts_with(scheme))
 }
-
-/// How the system's own errors end: nobody has answered.
-const OS_ERROR: &str = "(os error ";
 
 /// The form of an error with `--json`: the same as over HTTP.
 #[derive(Serialize)]
@@ -57,7 +53,7 @@ struct Inner<'a> {
 }
 
 impl Failure {
-    pub(crate) fn new(status: u8, code: &'static str, message: impl Into<String>) -> Failure {
+    pub(crate) fn new(status: u8, code: Code, message: impl Into<String>) -> Failure {
         Failure {
             status,
             code,
@@ -69,12 +65,12 @@ impl Failure {
 
     /// A command line that was refused.
     pub(crate) fn usage(message: impl Into<String>) -> Failure {
-        Failure::new(USAGE, Code::Invalid.name(), message)
+        Failure::new(USAGE, Code::Invalid, message)
     }
 
     /// Something on this machine that did not work.
     pub(crate) fn local(message: impl Into<String>) -> Failure {
-        Failure::new(FAILED, Code::Internal.name(), message)
+        Failure::new(FAILED, Code::Internal, message)
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
@@ -116,14 +112,10 @@ impl Failure {
         let message = format!("{}: {fault}", palisade_client::without_secrets(url));
         match fault {
             Fault::Invalid(_) => Failure::new(USAGE, fault.code(), message),
-            Fault::Unavailable(_) if !is_palisade(url) => {
+            Fault::Unreachable(_) if !is_palisade(url) => {
                 Failure::new(FAILED, fault.code(), message).hint("is it running there?")
             }
-            // Whoever answers is running, and says itself what to do.
-            Fault::Unavailable(why) if !why.contains(OS_ERROR) => {
-                Failure::new(FAILED, fault.code(), message)
-            }
-            Fault::Unavailable(_) => Failure::new(FAILED, fault.code(), message).hint(
+            Fault::Unreachable(_) => Failure::new(FAILED, fault.code(), message).hint(
                 "is a server running there? Start one with `palisade serve`, or name another with \
                  --authority URL or PALISADE_AUTHORITY",
             ),
@@ -160,7 +152,7 @@ impl Failure {
         });
         let hint = self.hint.as_deref();
         let error = Inner {
-            code: self.code,
+            code: self.code.name(),
             message: &self.message,
             hint,
             holder,

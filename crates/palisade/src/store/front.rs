@@ -22,7 +22,7 @@ pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: N
     if let Some(Refused { reason, why }) = response.extensions().get()
         && audit::REASONS.contains(reason)
     {
-        app.store.refused(&at, None, reason, why);
+        app.store.refused(&at, None, *reason, why);
     }
     response
 }

@@ -56,7 +56,7 @@ impl Database {
         }
         let (client, connection) = config.connect(NoTls).await.map_err(|error| {
             let fault = Fault::from(error);
-            Failure::new(FAILED, Code::Unavailable.name(), told(&fault))
+            Failure::new(FAILED, Code::Unavailable, told(&fault))
                 .hint("is the database running there, and is the password in PGPASSWORD?")
         })?;
         // It ends with the client; its errors come out where the client asks.
@@ -115,7 +115,7 @@ impl From<Fault> for Failure {
             Fault::FloorTooLow(floor) => too_low(floor),
             Fault::NotInstalled(_) => Failure::new(
                 FAILED,
-                Code::Invalid.name(),
+                Code::Invalid,
                 "no fence is installed in this database",
             )
             .hint("palisade fence install postgres --url URL"),
