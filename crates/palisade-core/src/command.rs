@@ -76,11 +76,13 @@ pub enum Away {
 }
 
 /// A request for a lock before it is ordered: a new lease has no secret yet.
-pub type Wish = Acquire<()>;
+pub type Wish<R = Option<RequestId>> = Acquire<(), R>;
 
-/// A request for a lock. `K` is the secret of a new lease, which whoever orders the log draws.
+/// A request for a lock: the only list of what it consists of, from the client to the log. `K` is the secret of
+/// a new lease, which is drawn where the log is ordered. `R` is its id: a [`RequestId`] where every request has
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acquire<K = LeaseKey> {
+pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
     /// Which lock.
     pub lock: LockName,
     /// Who asks.
@@ -90,7 +92,7 @@ pub struct Acquire<K = LeaseKey> {
     /// How long to wait in the queue; `None` is a try.
     pub wait: Option<Span>,
     /// What makes a retry recognisable. A request that may wait always has one.
-    pub request: Option<RequestId>,
+    pub request: R,
     /// Free text shown with the holder.
     pub metadata: Option<Box<str>>,
 }
@@ -99,6 +101,18 @@ impl Wish {
     /// The request as it is logged.
     #[must_use]
     pub fn with_key(self, key: impl FnOnce() -> LeaseKey) -> Acquire {
+        self.map(key, |request| request)
+    }
+}
+
+impl From<Wish<RequestId>> for Wish {
+    fn from(named: Wish<RequestId>) -> Wish {
+        named.map(|| (), Some)
+    }
+}
+
+impl<R> Wish<R> {
+    fn map<K, S>(self, key: impl FnOnce() -> K, request: impl FnOnce(R) -> S) -> Acquire<K, S> {
         Acquire {
             lock: self.lock,
             client: self.client,
@@ -107,7 +121,7 @@ impl Wish {
                 Under::Existing { key, ttl } => Under::Existing { key, ttl },
             },
             wait: self.wait,
-            request: self.request,
+            request: request(self.request),
             metadata: self.metadata,
         }
     }
