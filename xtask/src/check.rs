@@ -110,7 +110,7 @@ impl Plan {
             println!("{} {note}", step.name);
         }
         println!(
-            "check: {} passed, {} failed, {} not run",
+            "check: {} passed, {} failed, {} skipped",
             self.0.len() - failed.len() - not_run.len(),
             failed.len(),
             not_run.len()
