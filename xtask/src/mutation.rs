@@ -1,7 +1,7 @@
 //! Mutation testing, by a tool that nobody here wrote: `cargo mutants` changes one expression at a time in a copy of
 //! the repository, and the tests that belong to the file must notice.
 //!
-//! What may survive is listed, with the reason, in `.cargo/mutants.toml`. Anything else that survives is a failure.
+//! The mutants that may survive are listed, with the reasons, in `.cargo/mutants.toml`. Anything else that survives is a failure.
 
 use std::process::{Command, Stdio};
 
@@ -11,7 +11,7 @@ use crate::shell::{cargo, run, target};
 struct Group {
     package: &'static str,
     files: &'static [&'static str],
-    /// What `cargo test` is told.
+    /// The arguments of `cargo test`.
     tests: &'static str,
     /// Parts of the names of those tests; none: all of them.
     names: &'static [&'static str],

@@ -95,7 +95,7 @@ pub(crate) fn spelled(command: &Command) -> String {
         .join(" ")
 }
 
-/// What `work` returned, and how long it took.
+/// The result of `work`, and how long it took.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     #[expect(
         clippy::disallowed_methods,

@@ -115,7 +115,7 @@ fn code(tree: &Tree, find: impl Fn(&File, &str) -> Option<String>) -> Vec<Findin
         .collect()
 }
 
-/// What the orderer must not name.
+/// The names that the orderer must not contain.
 const IO: &[&str] = &[
     "tokio",
     "rustix",

@@ -9,7 +9,7 @@ pub enum Fault {
     /// Nothing happened: it is safe to try again, with the same request id or a new one.
     #[error("the authority is unavailable: {0}")]
     Unavailable(Box<str>),
-    /// The same, because nobody answers at the address: perhaps no server is running there.
+    /// Nothing happened, because nobody answers at the address: perhaps no server is running there.
     #[error("the authority is unavailable: {0}")]
     Unreachable(Box<str>),
     /// The operation may have happened: repeat it with the same request id, or abandon that id.

@@ -1,4 +1,4 @@
-//! The one table of codes: what a refusal is called, everywhere.
+//! The one table of codes: the names of refusals, everywhere.
 //!
 //! A code is chosen by what its receiver does next, and its name never changes. How HTTP and gRPC carry it is
 //! in `palisade_proto::codes`.
@@ -7,7 +7,7 @@ use core::fmt;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident, $name:literal, $meaning:literal;)*) => {
-        /// What a refusal is called.
+        /// The name of a refusal.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Code {
             $($(#[$doc])* $code,)*
@@ -25,7 +25,7 @@ macro_rules! codes {
                 }
             }
 
-            /// What it means, and what to do.
+            /// Its meaning, and what to do about it.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self {

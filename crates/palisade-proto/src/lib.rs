@@ -1,4 +1,4 @@
-//! What Palisade says on the wire.
+//! The messages of Palisade on the wire.
 //!
 //! * [`v1`] – the gRPC interface, generated from `proto/palisade/v1/palisade.proto`.
 //! * [`frames`] – the same session's messages on a bare TCP connection, for the fast path.

@@ -1,4 +1,4 @@
-//! What a fence answers.
+//! The answers of a fence.
 
 use core::fmt;
 

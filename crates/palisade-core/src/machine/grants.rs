@@ -168,7 +168,7 @@ impl Machine {
         self.peek_lease(lock, client, under)
     }
 
-    /// The same without ending anything: an expired lease counts as gone.
+    /// As [`Machine::lease_for`], without ending anything: an expired lease counts as gone.
     pub(super) fn peek_lease(
         &self,
         lock: &LockName,
@@ -376,7 +376,7 @@ impl Machine {
         }
     }
 
-    /// Ends a grant and remembers how. The lock's record stays for whoever is next.
+    /// Ends a grant and remembers how. The lock's record stays for the next grant.
     fn end(
         &mut self,
         grant: Slot,
@@ -436,14 +436,14 @@ impl Machine {
             && !lease.is_expired(self.now)
     }
 
-    /// What is known of a grant that is not live.
+    /// The memory of a grant that is not live.
     fn past(&self, grant: &GrantRef) -> Outcome {
         ended(self.over.of_lease(&grant.key).find(|over| {
             over.lock == grant.lock && grant.token.is_none_or(|token| token == over.token)
         }))
     }
 
-    /// What is known of a lease that is not live: how it lost the lock asked for, or its last one. One that
+    /// The memory of a lease that is not live: how it lost the lock asked for, or its last one. One that
     /// still stands in line loses that by expiry.
     fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
         let of_lock = self.over.of_lease(key).find(|over| over.lock == *lock);
@@ -459,7 +459,7 @@ impl Machine {
         ended(of_lock.or_else(|| self.over.of_lease(key).next()))
     }
 
-    /// Who holds by a grant.
+    /// The holder by a grant.
     pub(super) fn holder_by(&self, grant: Slot) -> Holder {
         let (grant, lease) = self.tables.held(grant);
         Holder {
