@@ -1,4 +1,4 @@
-//! What can be asked of the machine. A command carries everything that decides its outcome, so that
+//! The commands of the machine. A command carries everything that decides its outcome, so that
 //! a replay of the log ends in the same state.
 
 use alloc::boxed::Box;
@@ -70,7 +70,7 @@ pub enum Away {
     /// The process was there all the time but did not run, or could not write, for [`STALL`](crate::limits::STALL) or
     /// longer.
     Stalled,
-    /// The same for this long, which is shorter: only leases that do not bear it ([`Ttl::bears`]) get their
+    /// As [`Stalled`](Away::Stalled), for this shorter time: only leases that do not bear it ([`Ttl::bears`]) get their
     /// full time again.
     Paused(Span),
 }
@@ -85,16 +85,36 @@ pub type Wish<R = Option<RequestId>> = Acquire<(), R>;
 pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
     /// Which lock.
     pub lock: LockName,
-    /// Who asks.
+    /// The client that asks.
     pub client: ClientId,
     /// The lease to put the grant under.
     pub under: Under<K>,
     /// How long to wait in the queue; `None` is a try.
     pub wait: Option<Span>,
-    /// What makes a retry recognisable. A request that may wait always has one.
+    /// The id that makes a retry recognisable. A request that may wait always has one.
     pub request: R,
     /// Free text shown with the holder.
     pub metadata: Option<Box<str>>,
+}
+
+impl<K, R> Acquire<K, R> {
+    /// A try without metadata. Other requests say what differs, so that a new field changes few of them.
+    #[must_use]
+    pub const fn new(
+        lock: LockName,
+        client: ClientId,
+        under: Under<K>,
+        request: R,
+    ) -> Acquire<K, R> {
+        Acquire {
+            lock,
+            client,
+            under,
+            wait: None,
+            request,
+            metadata: None,
+        }
+    }
 }
 
 impl Wish {

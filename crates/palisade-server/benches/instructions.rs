@@ -63,17 +63,15 @@ fn acquire(lock: &LockName, number: u64) -> Command {
 }
 
 fn wish<K>(lock: &LockName, number: u64, key: K) -> Acquire<K> {
-    Acquire {
-        lock: lock.clone(),
-        client: ClientId::new("bench-7f3a-12-40").unwrap(),
-        under: Under::New {
+    Acquire::new(
+        lock.clone(),
+        ClientId::new("bench-7f3a-12-40").unwrap(),
+        Under::New {
             key,
             ttl: Ttl::from_millis(10_000).unwrap(),
         },
-        wait: None,
-        request: Some(RequestId::from_bytes(u128::from(number).to_be_bytes())),
-        metadata: None,
-    }
+        Some(RequestId::from_bytes(u128::from(number).to_be_bytes())),
+    )
 }
 
 fn release(lock: &LockName, number: u64) -> Command {

@@ -96,12 +96,13 @@ async fn a_waiter_keeps_its_place_for_longer_than_its_lease_would_last() {
     let client = Client::connect(&url).await.unwrap();
     let held = client.lock("orders").ttl(secs(60)).acquire().await.unwrap();
     let wish = |lock: &str, wait, id| AcquireRequest {
-        lock: LockName::new(lock).unwrap(),
-        client: ClientId::new("waiter").unwrap(),
-        under: Under::new(Ttl::from_millis(2_000).unwrap()),
         wait,
-        request: RequestId::from_bytes([id; 16]),
-        metadata: None,
+        ..AcquireRequest::new(
+            LockName::new(lock).unwrap(),
+            ClientId::new("waiter").unwrap(),
+            Under::new(Ttl::from_millis(2_000).unwrap()),
+            RequestId::from_bytes([id; 16]),
+        )
     };
     let waits = tokio::spawn({
         let (etcd, wish) = (
@@ -235,12 +236,13 @@ fn stopped_waiter(url: &str, stopped: &std::sync::mpsc::Receiver<()>) -> Result<
         let (etcd, looking) = (Etcd::connect(url).await?, Etcd::connect(url).await?);
         let lock = LockName::new("orders").unwrap();
         let asked = etcd.acquire(AcquireRequest {
-            lock: lock.clone(),
-            client: ClientId::new("stopped").unwrap(),
-            under: Under::new(Ttl::from_millis(2_000).unwrap()),
             wait: Some(Span::from_millis(60_000)),
-            request: RequestId::from_bytes(*b"stopped waiter 1"),
-            metadata: None,
+            ..AcquireRequest::new(
+                lock.clone(),
+                ClientId::new("stopped").unwrap(),
+                Under::new(Ttl::from_millis(2_000).unwrap()),
+                RequestId::from_bytes(*b"stopped waiter 1"),
+            )
         });
         let stop = async {
             while looking.show(lock.clone()).await.unwrap().waiters == 0 {

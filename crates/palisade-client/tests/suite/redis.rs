@@ -245,14 +245,12 @@ async fn tokens_of_every_length_are_exact_and_distinct() {
         let counter: u64 = counter;
         let key = tokens(redis.authority());
         let _: String = command(&server, &["SET", &key, &counter.to_string()]).await;
-        let wish = AcquireRequest {
-            lock: lock.clone(),
-            client: ClientId::new("c").unwrap(),
-            under: Under::new(Ttl::from_millis(60_000).unwrap()),
-            wait: None,
-            request: RequestId::from_bytes([number; 16]),
-            metadata: None,
-        };
+        let wish = AcquireRequest::new(
+            lock.clone(),
+            ClientId::new("c").unwrap(),
+            Under::new(Ttl::from_millis(60_000).unwrap()),
+            RequestId::from_bytes([number; 16]),
+        );
         let Acquired::Granted(granted) = redis.acquire(wish).await.unwrap() else {
             panic!("not granted");
         };

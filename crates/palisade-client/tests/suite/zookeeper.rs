@@ -119,12 +119,13 @@ async fn a_sequence_that_contradicts_the_transactions_grants_nothing() {
 
 fn wish(lock: &str, request: u8) -> AcquireRequest {
     AcquireRequest {
-        lock: LockName::new(lock).unwrap(),
-        client: ClientId::new("client").unwrap(),
-        under: Under::new(Ttl::from_millis(20_000).unwrap()),
         wait: Some(Span::from_millis(60_000)),
-        request: RequestId::from_bytes([request; 16]),
-        metadata: None,
+        ..AcquireRequest::new(
+            LockName::new(lock).unwrap(),
+            ClientId::new("client").unwrap(),
+            Under::new(Ttl::from_millis(20_000).unwrap()),
+            RequestId::from_bytes([request; 16]),
+        )
     }
 }
 

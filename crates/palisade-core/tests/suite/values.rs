@@ -235,17 +235,15 @@ fn a_replayed_entry_changes_the_state_as_it_did_when_it_was_applied() {
     let entry = |at, lock: &str, client: &str, key| Entry {
         at: Timestamp::from_millis(at),
         wall: WallTime(at),
-        command: Command::Acquire(Acquire {
-            lock: LockName::new(lock).unwrap(),
-            client: ClientId::new(client).unwrap(),
-            under: Under::New {
+        command: Command::Acquire(Acquire::new(
+            LockName::new(lock).unwrap(),
+            ClientId::new(client).unwrap(),
+            Under::New {
                 key: LeaseKey::from_bytes([key; 16]),
                 ttl: Ttl::from_millis(1_000).unwrap(),
             },
-            wait: None,
-            request: None,
-            metadata: None,
-        }),
+            None,
+        )),
     };
     let (mut applied, mut replayed) = (Machine::new(7), Machine::new(7));
     // The third finds the first one's lease over.

@@ -59,14 +59,12 @@ async fn the_log_rests_at_the_second_quiet_alarm_and_not_at_the_first() {
     .unwrap();
     let next = || calls.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_eq!([next(), next(), next()], [Check, Idle, Check]);
-    let wish = Wish {
-        lock: LockName::new("orders").unwrap(),
-        client: ClientId::new("a").unwrap(),
-        under: Under::new(Ttl::from_millis(10_000).unwrap()),
-        wait: None,
-        request: None,
-        metadata: None,
-    };
+    let wish = Wish::new(
+        LockName::new("orders").unwrap(),
+        ClientId::new("a").unwrap(),
+        Under::new(Ttl::from_millis(10_000).unwrap()),
+        None,
+    );
     pipeline.handle.call(Request::Acquire(wish)).await;
     while next() != Commit {}
     assert_eq!([next(), next(), next()], [Check, Idle, Check]);
