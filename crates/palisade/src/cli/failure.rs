@@ -166,3 +166,22 @@ impl From<std::io::Error> for Failure {
         Failure::local(error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_proposed_only_where_nobody_answers() {
+        let hint = |fault: Fault, url| Failure::of_fault(&fault, url).hint.unwrap_or_default();
+        let (palisade, redis) = ("http://127.0.0.1:7420", "redis://127.0.0.1");
+        assert!(hint(Fault::unreachable("refused"), palisade).contains("palisade serve"));
+        assert_eq!(
+            hint(Fault::unreachable("refused"), redis),
+            "is it running there?"
+        );
+        // A server that answers says itself what to do, whatever its words are.
+        let full = Fault::unavailable("the disk is full (os error 28)");
+        assert_eq!(hint(full, palisade), "");
+    }
+}
