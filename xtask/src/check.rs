@@ -38,6 +38,11 @@ const STEPS: &[Step] = &[
         run: dependencies::check,
     },
     Step {
+        name: "deny",
+        fix: "choose another dependency, or add it to deny.toml with the reason",
+        run: deny,
+    },
+    Step {
         name: "clippy",
         fix: "mend what it names; an exception is `#[expect(lint, reason = \"…\")]` at the smallest item",
         run: clippy,
@@ -48,6 +53,9 @@ const STEPS: &[Step] = &[
         run: doc,
     },
 ];
+
+/// How the note of a step begins that lacks what it needs.
+const NOT_RUN: &str = "NOT RUN: ";
 
 /// Which steps to run.
 #[derive(Debug)]
@@ -78,13 +86,14 @@ impl Plan {
 
     /// Runs the steps; true when all of them passed.
     pub(crate) fn run(&self) -> bool {
-        let mut failed = Vec::new();
+        let (mut failed, mut not_run) = (Vec::new(), Vec::new());
         for step in self.0.iter().map(|number| &STEPS[*number]) {
             println!("── {}", step.name);
             flush();
             let (outcome, time) = timed(step.run);
             let seconds = time.as_secs_f32();
             match outcome {
+                Ok(note) if note.starts_with(NOT_RUN) => not_run.push((step, note)),
                 Ok(note) => println!("ok {:<8} {seconds:6.1} s   {note}", step.name),
                 Err(complaint) => {
                     println!("FAILED {:<8} {seconds:6.1} s", step.name);
@@ -97,10 +106,14 @@ impl Plan {
         for (step, complaint) in &failed {
             println!("{} failed: {complaint}\n   to fix: {}", step.name, step.fix);
         }
+        for (step, note) in &not_run {
+            println!("{} {note}", step.name);
+        }
         println!(
-            "check: {} passed, {} failed",
-            self.0.len() - failed.len(),
-            failed.len()
+            "check: {} passed, {} failed, {} skipped",
+            self.0.len() - failed.len() - not_run.len(),
+            failed.len(),
+            not_run.len()
         );
         failed.is_empty()
     }
@@ -114,6 +127,18 @@ fn flush() {
 
 fn format() -> Result<String, String> {
     run(&mut cargo(&["fmt", "--all", "--", "--check"])).map(|()| String::new())
+}
+
+/// Licences, duplicates and sources of the dependencies. The tool takes minutes to build, so it is not installed
+/// here, and where it is missing the step says so.
+fn deny() -> Result<String, String> {
+    if shell::read(&mut cargo(&["deny", "--version"])).is_err() {
+        return Ok(format!(
+            "{NOT_RUN}cargo-deny is missing; `cargo install cargo-deny --locked` installs it"
+        ));
+    }
+    let scope = ["deny", "--locked", "check", "licenses", "bans", "sources"];
+    run(&mut cargo(&scope)).map(|()| String::new())
 }
 
 fn clippy() -> Result<String, String> {

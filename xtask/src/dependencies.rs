@@ -1,4 +1,4 @@
-//! What each crate may depend on: the column "must be absent" of the map in ARCHITECTURE.md, checked against what
+//! The dependencies that each crate may have: the column "must be absent" of the map in ARCHITECTURE.md, checked against what
 //! cargo itself resolves.
 //!
 //! The core has no clock, no I/O and no randomness because it is `no_std`: the compiler refuses the rest. Left to
@@ -70,7 +70,7 @@ const LEAVES: &[&str] = &[
     "xtask",
 ];
 
-/// What `cargo metadata` says about the workspace, as far as it is needed here.
+/// The part of `cargo metadata` that is needed here.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -160,7 +160,7 @@ fn forbidden(metadata: &Metadata) -> Vec<String> {
     wrong
 }
 
-/// What the core depends on and may not, and what the list names in vain; `tree` is what cargo lists.
+/// The dependencies of the core that are not allowed, and those that the list names in vain; `tree` is the list of cargo.
 fn off_the_list(tree: &str) -> Vec<String> {
     let names = tree
         .lines()

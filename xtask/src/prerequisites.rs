@@ -1,4 +1,4 @@
-//! What the tests need from the machine besides Rust. Installed where we may, named where we may not.
+//! The programs that the tests need besides Rust. They are installed where that is allowed, and named elsewhere.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -102,7 +102,7 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
     },
 ];
 
-/// What counts instructions.
+/// The program that counts instructions.
 pub(crate) const CALLGRIND: &[Prerequisite] = &[Prerequisite {
     name: "valgrind",
     probe: &["valgrind", "--version"],
@@ -149,7 +149,7 @@ pub(crate) struct Environment {
     packages: &'static [&'static str],
 }
 
-/// What the testbed looks for.
+/// The files that the testbed looks for.
 pub(crate) const ENVIRONMENTS: &[Environment] = &[
     // S3 and DynamoDB.
     Environment {

@@ -27,7 +27,25 @@ pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
         .args(arguments)
         .current_dir(root())
         .stdin(Stdio::null());
+    let names = std::env::vars_os().map(|(name, _)| name);
+    for name in names.filter(|name| is_about_this_crate(name)) {
+        command.env_remove(name);
+    }
     command
+}
+
+/// Whether `cargo run` set this variable to describe `xtask`. Build scripts watch such variables, so a cargo
+/// that inherits them builds `ring` and all that uses it again.
+fn is_about_this_crate(name: &OsStr) -> bool {
+    const BEGINNINGS: [&str; 5] = [
+        "CARGO_PKG_",
+        "CARGO_MANIFEST_",
+        "CARGO_BIN_",
+        "CARGO_CRATE_",
+        "CARGO_PRIMARY_",
+    ];
+    let name = name.to_string_lossy();
+    BEGINNINGS.iter().any(|begin| name.starts_with(begin))
 }
 
 /// Runs to the end with the output shown as it comes.
@@ -77,7 +95,7 @@ pub(crate) fn spelled(command: &Command) -> String {
         .join(" ")
 }
 
-/// What `work` returned, and how long it took.
+/// The result of `work`, and how long it took.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     #[expect(
         clippy::disallowed_methods,
@@ -86,4 +104,29 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = work();
     (result, start.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The variables are there, because cargo runs this test, too.
+    #[test]
+    fn a_nested_cargo_does_not_inherit_what_describes_this_crate() {
+        assert!(std::env::var_os("CARGO_PKG_NAME").is_some());
+        let nested = cargo(&["--version"]);
+        let removed = |wanted: &str| {
+            let mut changes = nested.get_envs();
+            changes.any(|(name, value)| name == wanted && value.is_none())
+        };
+        assert!(removed("CARGO_PKG_NAME") && removed("CARGO_MANIFEST_DIR"));
+        for chosen in [
+            "CARGO",
+            "CARGO_HOME",
+            "CARGO_TARGET_DIR",
+            "CARGO_PROFILE_DEV_DEBUG",
+        ] {
+            assert!(!is_about_this_crate(OsStr::new(chosen)), "{chosen}");
+        }
+    }
 }

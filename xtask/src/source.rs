@@ -8,7 +8,6 @@
 //! All three have the same lines, so a finding in one points at the right place in the file.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -21,7 +20,6 @@ pub(crate) struct File {
     pub(crate) path: String,
     /// `None` when the bytes are not UTF-8.
     pub(crate) text: Option<String>,
-    pub(crate) executable: bool,
     rust: Option<Rust>,
 }
 
@@ -62,11 +60,7 @@ impl Tree {
             }
             let bytes = fs::read(&full).map_err(|error| format!("{path}: {error}"))?;
             let text = String::from_utf8(bytes).ok();
-            files.push(File::new(
-                path,
-                text,
-                facts.permissions().mode() & 0o111 != 0,
-            ));
+            files.push(File::new(path, text));
         }
         Ok(Self::new(files))
     }
@@ -124,7 +118,7 @@ fn test_modules_elsewhere(file: &File) -> Vec<String> {
 }
 
 impl File {
-    pub(crate) fn new(path: &str, text: Option<String>, executable: bool) -> Self {
+    pub(crate) fn new(path: &str, text: Option<String>) -> Self {
         let rust = text
             .as_deref()
             .filter(|_| path.ends_with(".rs"))
@@ -141,7 +135,6 @@ impl File {
         Self {
             path: path.to_owned(),
             text,
-            executable,
             rust,
         }
     }
@@ -446,14 +439,14 @@ mod tests {
     fn test_items_are_told_from_the_product() {
         let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n  fn b() {}\n}\nfn c() {}\n#[tokio::test(flavor = \"x\")]\n\
                     async fn d(x: [u8; 2]) {\n}\n#[cfg(any(test, feature = \"f\"))]\nfn e() {}\n#[cfg(not(test))]\nfn f() {}\n";
-        let file = File::new("a/src/lib.rs", Some(text.to_owned()), false);
+        let file = File::new("a/src/lib.rs", Some(text.to_owned()));
         let found: Vec<usize> = (1..=13).filter(|line| file.is_test(*line)).collect();
         assert_eq!(found, [2, 3, 4, 5, 7, 8, 9]);
     }
 
     #[test]
     fn a_test_module_in_its_own_file_is_test_code() {
-        let rust = |path: &str, text: &str| File::new(path, Some(text.to_owned()), false);
+        let rust = |path: &str, text: &str| File::new(path, Some(text.to_owned()));
         let tree = Tree::new(vec![
             rust("a/src/lib.rs", "#[cfg(test)]\nmod harness;\nmod real;\n"),
             rust("a/src/harness.rs", "fn a() {}\n"),
@@ -478,11 +471,11 @@ mod tests {
     }
 
     impl Tree {
-        /// A tree of these files; what starts with `#!` is executable.
+        /// A tree of these files.
         pub(crate) fn of(files: &[(&str, &str)]) -> Self {
-            let read = files.iter().map(|(path, text)| {
-                File::new(path, Some((*text).to_owned()), text.starts_with("#!"))
-            });
+            let read = files
+                .iter()
+                .map(|(path, text)| File::new(path, Some((*text).to_owned())));
             Self::new(read.collect())
         }
     }

@@ -12,7 +12,7 @@ use crate::bench::instructions;
 use crate::prerequisites::{CALLGRIND, PREREQUISITES, ensure, ensure_environments};
 use crate::shell::{cargo, read, run, spelled, target, timed};
 
-/// How long the output may stay open after cargo has ended. Whoever holds it then was left behind by a test.
+/// How long the output may stay open after cargo has ended. A process that holds it then was left behind by a test.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// All packages at once: tests of one package start the programs of another.
@@ -24,7 +24,7 @@ const UNIT_TESTS: [&str; 2] = ["--lib", "--bins"];
 /// The test programs beside which nothing else may run.
 const ALONE: &str = "alone";
 
-/// What to test.
+/// The tests to run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Unit tests only.
@@ -189,7 +189,7 @@ fn test_programs() -> Result<BTreeSet<String>, String> {
         .collect())
 }
 
-/// What `cargo metadata` says about the workspace, as far as it is needed here.
+/// The part of `cargo metadata` that is needed here.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,

@@ -7,7 +7,7 @@ use crate::source::{File, Tree};
 use crate::tidy::Finding;
 
 struct Row {
-    /// What not to say: lower case, words separated by single spaces.
+    /// The words to avoid: lower case, separated by single spaces.
     not: &'static [&'static str],
     say: &'static str,
     why: &'static str,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     fn page(text: &str) -> File {
-        File::new("a.md", Some(text.to_owned()), false)
+        File::new("a.md", Some(text.to_owned()))
     }
 
     #[test]

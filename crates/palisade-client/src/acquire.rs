@@ -46,7 +46,7 @@ pub struct LockRequest {
 struct Parent {
     key: LeaseKey,
     client: ClientId,
-    /// What is renewed for it, unless another client does that.
+    /// The lease that is renewed for it, unless another client does that.
     kept: Option<Arc<KeptLease>>,
     /// Set if the parent was already lost when the caller named it.
     lost: Option<Lost>,

@@ -93,7 +93,7 @@ impl Client {
     /// [`connect`](crate::connect()).
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unavailable`] if nothing
+    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] if nothing
     /// answers there.
     pub async fn connect(url: &str) -> Result<Client, Error> {
         Client::connect_with(url, Options::default()).await

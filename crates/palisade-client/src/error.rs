@@ -1,6 +1,6 @@
 //! Errors of calls that return no lease.
 
-use palisade_core::{Ending, Holder, Invalid, LockName, Token};
+use palisade_core::{Code, Ending, Holder, Invalid, LockName, Token};
 
 use crate::fault::Fault;
 
@@ -42,14 +42,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// The name of the error in the table of error codes.
+    /// The code of the error.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Error::Held { .. } => "held",
-            Error::QueueFull { .. } => "queue_full",
-            Error::TooManyLocks(_) => "too_many_locks",
-            Error::TokensExhausted => "tokens_exhausted",
+            Error::Held { .. } => Code::Held,
+            Error::QueueFull { .. } => Code::QueueFull,
+            Error::TooManyLocks(_) => Code::TooManyLocks,
+            Error::TokensExhausted => Code::TokensExhausted,
             Error::Lost(lost) => lost.why.code(),
             Error::Fault(fault) => fault.code(),
         }
@@ -109,15 +109,15 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// The name of the loss in the table of error codes.
+    /// The code of the loss.
     #[must_use]
-    pub fn code(self) -> &'static str {
+    pub fn code(self) -> Code {
         match self {
-            Loss::Deadline | Loss::Ended(Ending::Expired) => "expired",
-            Loss::Stale { .. } => "stale",
-            Loss::Ended(Ending::Superseded) => "superseded",
-            Loss::Ended(Ending::Revoked) => "revoked",
-            Loss::Released | Loss::NotHeld | Loss::Ended(Ending::Released) => "not_held",
+            Loss::Deadline | Loss::Ended(Ending::Expired) => Code::Expired,
+            Loss::Stale { .. } => Code::Stale,
+            Loss::Ended(Ending::Superseded) => Code::Superseded,
+            Loss::Ended(Ending::Revoked) => Code::Revoked,
+            Loss::Released | Loss::NotHeld | Loss::Ended(Ending::Released) => Code::NotHeld,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Faults between a client and its authority, grouped by what the caller does next.
 
+use palisade_core::Code;
+
 /// An operation without an answer from the authority. A denial is not a fault: it is one of the outcomes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -7,6 +9,9 @@ pub enum Fault {
     /// Nothing happened: it is safe to try again, with the same request id or a new one.
     #[error("the authority is unavailable: {0}")]
     Unavailable(Box<str>),
+    /// Nothing happened, because nobody answers at the address: perhaps no server is running there.
+    #[error("the authority is unavailable: {0}")]
+    Unreachable(Box<str>),
     /// The operation may have happened: repeat it with the same request id, or abandon that id.
     #[error("the outcome is unknown: {0}")]
     UnknownOutcome(Box<str>),
@@ -22,6 +27,11 @@ impl Fault {
     /// Creates a fault: nothing happened, because of `why`.
     pub fn unavailable(why: impl ToString) -> Fault {
         Fault::Unavailable(why.to_string().into())
+    }
+
+    /// Creates a fault: nobody answers at the address; `why` says how that showed.
+    pub fn unreachable(why: impl ToString) -> Fault {
+        Fault::Unreachable(why.to_string().into())
     }
 
     /// Creates a fault: the operation may have happened; `why` says why there is no answer.
@@ -42,7 +52,10 @@ impl Fault {
     /// Whether the same operation may succeed when it is repeated.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(self, Fault::Unavailable(_) | Fault::UnknownOutcome(_))
+        matches!(
+            self,
+            Fault::Unavailable(_) | Fault::Unreachable(_) | Fault::UnknownOutcome(_)
+        )
     }
 
     /// The reason, without the kind of fault.
@@ -50,6 +63,7 @@ impl Fault {
     pub fn reason(&self) -> &str {
         match self {
             Fault::Unavailable(why)
+            | Fault::Unreachable(why)
             | Fault::UnknownOutcome(why)
             | Fault::Invalid(why)
             | Fault::Unsupported(why) => why,
@@ -60,6 +74,7 @@ impl Fault {
     #[cfg(feature = "palisade")]
     pub(crate) fn at(mut self, place: &impl std::fmt::Display) -> Fault {
         let (Fault::Unavailable(why)
+        | Fault::Unreachable(why)
         | Fault::UnknownOutcome(why)
         | Fault::Invalid(why)
         | Fault::Unsupported(why)) = &mut self;
@@ -67,14 +82,14 @@ impl Fault {
         self
     }
 
-    /// The name of the fault in the table of error codes.
+    /// The code of the fault.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> Code {
         match self {
-            Fault::Unavailable(_) => "unavailable",
-            Fault::UnknownOutcome(_) => "unknown_outcome",
-            Fault::Invalid(_) => "invalid",
-            Fault::Unsupported(_) => "unsupported",
+            Fault::Unavailable(_) | Fault::Unreachable(_) => Code::Unavailable,
+            Fault::UnknownOutcome(_) => Code::UnknownOutcome,
+            Fault::Invalid(_) => Code::Invalid,
+            Fault::Unsupported(_) => Code::Refused,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a holder knows, shared between its guard and the keeper: until when it may act.
+//! A holder's knowledge of its grant, shared between its guard and the keeper: until when it may act.
 //!
 //! The token is not here. Nothing that renews, checks or releases needs it, and an authority without
 //! tokens can share this.
@@ -72,7 +72,7 @@ impl Hold {
 
     /// The holder does not hold from now on. The first reason given stays.
     pub(crate) fn lose(&self, why: Loss) {
-        // The reason first: whoever reads LOST finds it.
+        // The reason first, so that it is there when LOST is read.
         let _ = self.why.set(why);
         self.deadline.store(LOST, Ordering::Release);
         self.signal.cancel();

@@ -36,7 +36,7 @@ pub(crate) struct Keeper {
     running: AtomicBool,
 }
 
-/// What guards and the task share.
+/// The state that guards and the task share.
 pub(crate) struct Core {
     pub(crate) service: Arc<dyn LockService>,
     pub(crate) clock: Arc<dyn Clock>,

@@ -31,7 +31,7 @@ use crate::service::Released;
 #[must_use = "dropping the guard releases the lock"]
 pub struct Lease {
     kept: Arc<Kept>,
-    /// What is renewed, perhaps with other guards' grants.
+    /// The lease that is renewed, perhaps with other guards' grants.
     lease: Arc<KeptLease>,
     keeper: Arc<Keeper>,
     facts: Facts,
@@ -39,7 +39,7 @@ pub struct Lease {
     settled: bool,
 }
 
-/// What is fixed for the life of a grant.
+/// The facts that stay for the life of a grant.
 #[derive(Clone, Debug)]
 struct Facts {
     authority: AuthorityId,
@@ -110,7 +110,7 @@ impl Lease {
         &self.facts.authority
     }
 
-    /// Who holds it, as listings show it.
+    /// The client id of its holder, as listings show it.
     #[must_use]
     pub fn client_id(&self) -> &ClientId {
         &self.facts.client
@@ -122,7 +122,7 @@ impl Lease {
         self.facts.lease
     }
 
-    /// The lease's secret (`lock_token` in the HTTP interface): whoever has it may renew and release.
+    /// The lease's secret (`lock_token` in the HTTP interface). A program that has it may renew and release.
     /// Never send it to a resource.
     #[must_use]
     pub fn lease_key(&self) -> &LeaseKey {
@@ -203,7 +203,7 @@ impl Lease {
         Ok(released)
     }
 
-    /// Stops renewing without releasing: the lock stays with whoever gets the secret, until the
+    /// Stops renewing without releasing: the lock stays with the program that gets the secret, until the
     /// lease expires. For this process it counts as given up.
     #[must_use = "the grant can only be renewed or released with this"]
     pub fn detach(mut self) -> GrantRef {

@@ -90,6 +90,7 @@ mod pending;
 mod random;
 mod retry;
 mod schedule;
+mod secrets;
 #[cfg(any(feature = "etcd", feature = "redlock", feature = "zookeeper"))]
 mod url;
 mod watch;
@@ -117,16 +118,17 @@ use std::time::Duration;
 
 pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest};
 pub use client::{Client, Options};
-pub use connect::{connect, without_password, without_secrets};
+pub use connect::connect;
 pub use error::{Error, Loss, Lost};
 pub use fault::Fault;
 pub use lease::Lease;
 pub use listing::Listing;
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
-    AuthorityId, Change, ClientId, Ending, GrantRef, Holder, LeaseId, LeaseKey, LockName, LockView,
-    Token, Ttl,
+    AuthorityId, Change, ClientId, Code, Ending, GrantRef, Holder, LeaseId, LeaseKey, LockName,
+    LockView, Token, Ttl,
 };
+pub use secrets::{without_password, without_secrets};
 pub use service::{LockService, Released, Renewal, Revocation, Status, WatchEvent};
 pub use watch::Watch;
 

@@ -1,4 +1,4 @@
-//! What is due when: one entry for each lease that is kept.
+//! The schedule of renewals and deadlines: one entry for each lease that is kept.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ struct Place {
 pub(crate) struct Schedule {
     due: BTreeMap<(Timestamp, u64), Arc<KeptLease>>,
     next_serial: u64,
-    /// What the alarm is set for.
+    /// The instant that the alarm is set for.
     armed: Timestamp,
 }
 

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use futures_core::Stream;
 use palisade_core::{
     AuthorityId, Change, ClientId, Ending, GrantRef, Granted, Holder, LockName, LockView, Renewed,
-    RequestId, Span, Token, Ttl, Wish,
+    RequestId, Token, Ttl, Wish,
 };
 
 use crate::fault::Fault;
@@ -87,35 +87,9 @@ fn unsupported<'a, T: 'a>(what: &'static str) -> Operation<'a, T> {
     Box::pin(async move { Err(Fault::unsupported(what)) })
 }
 
-/// A request for a lock: a [`Wish`] that always has an id.
-#[derive(Clone, Debug)]
-pub struct AcquireRequest {
-    /// The requested lock.
-    pub lock: LockName,
-    /// The requesting client.
-    pub client: ClientId,
-    /// The lease that the grant goes under.
-    pub under: Under<()>,
-    /// How long to wait in the queue; `None` for a try.
-    pub wait: Option<Span>,
-    /// The id that makes a retry recognisable, and that [`LockService::abandon`] takes.
-    pub request: RequestId,
-    /// Free text shown with the holder.
-    pub metadata: Option<Box<str>>,
-}
-
-impl From<AcquireRequest> for Wish {
-    fn from(asked: AcquireRequest) -> Wish {
-        Wish {
-            lock: asked.lock,
-            client: asked.client,
-            under: asked.under,
-            wait: asked.wait,
-            request: Some(asked.request),
-            metadata: asked.metadata,
-        }
-    }
-}
+/// A request for a lock. It always has an id, which makes a retry recognisable, and which
+/// [`LockService::abandon`] takes.
+pub type AcquireRequest = Wish<RequestId>;
 
 /// The outcomes of an acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]

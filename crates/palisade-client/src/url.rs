@@ -66,7 +66,7 @@ impl<'a> Parts<'a> {
     pub(crate) fn wrong(&self, why: impl fmt::Display) -> Fault {
         Fault::invalid(format!(
             "{} is not the address of an authority: {why}",
-            crate::connect::without_secrets(self.url)
+            crate::secrets::without_secrets(self.url)
         ))
     }
 }

@@ -64,17 +64,15 @@ fn key(number: u64) -> LeaseKey {
 }
 
 fn acquire(lock: LockName, number: u64, ttl_ms: u64) -> Command {
-    Command::Acquire(Acquire {
+    Command::Acquire(Acquire::new(
         lock,
-        client: ClientId::new(&format!("client-{number}")).unwrap(),
-        under: Under::New {
+        ClientId::new(&format!("client-{number}")).unwrap(),
+        Under::New {
             key: key(number),
             ttl: Ttl::from_millis(ttl_ms).unwrap(),
         },
-        wait: None,
-        request: Some(RequestId::from_bytes(u128::from(number).to_be_bytes())),
-        metadata: None,
-    })
+        Some(RequestId::from_bytes(u128::from(number).to_be_bytes())),
+    ))
 }
 
 fn grant(lock: &LockName, number: u64) -> GrantRef {

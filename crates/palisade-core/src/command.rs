@@ -1,4 +1,4 @@
-//! What can be asked of the machine. A command carries everything that decides its outcome, so that
+//! The commands of the machine. A command carries everything that decides its outcome, so that
 //! a replay of the log ends in the same state.
 
 use alloc::boxed::Box;
@@ -70,35 +70,69 @@ pub enum Away {
     /// The process was there all the time but did not run, or could not write, for [`STALL`](crate::limits::STALL) or
     /// longer.
     Stalled,
-    /// The same for this long, which is shorter: only leases that do not bear it ([`Ttl::bears`]) get their
+    /// As [`Stalled`](Away::Stalled), for this shorter time: only leases that do not bear it ([`Ttl::bears`]) get their
     /// full time again.
     Paused(Span),
 }
 
 /// A request for a lock before it is ordered: a new lease has no secret yet.
-pub type Wish = Acquire<()>;
+pub type Wish<R = Option<RequestId>> = Acquire<(), R>;
 
-/// A request for a lock. `K` is the secret of a new lease, which whoever orders the log draws.
+/// A request for a lock: the only list of what it consists of, from the client to the log. `K` is the secret of
+/// a new lease, which is drawn where the log is ordered. `R` is its id: a [`RequestId`] where every request has
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acquire<K = LeaseKey> {
+pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
     /// Which lock.
     pub lock: LockName,
-    /// Who asks.
+    /// The client that asks.
     pub client: ClientId,
     /// The lease to put the grant under.
     pub under: Under<K>,
     /// How long to wait in the queue; `None` is a try.
     pub wait: Option<Span>,
-    /// What makes a retry recognisable. A request that may wait always has one.
-    pub request: Option<RequestId>,
+    /// The id that makes a retry recognisable. A request that may wait always has one.
+    pub request: R,
     /// Free text shown with the holder.
     pub metadata: Option<Box<str>>,
+}
+
+impl<K, R> Acquire<K, R> {
+    /// A try without metadata. Other requests say what differs, so that a new field changes few of them.
+    #[must_use]
+    pub const fn new(
+        lock: LockName,
+        client: ClientId,
+        under: Under<K>,
+        request: R,
+    ) -> Acquire<K, R> {
+        Acquire {
+            lock,
+            client,
+            under,
+            wait: None,
+            request,
+            metadata: None,
+        }
+    }
 }
 
 impl Wish {
     /// The request as it is logged.
     #[must_use]
     pub fn with_key(self, key: impl FnOnce() -> LeaseKey) -> Acquire {
+        self.map(key, |request| request)
+    }
+}
+
+impl From<Wish<RequestId>> for Wish {
+    fn from(named: Wish<RequestId>) -> Wish {
+        named.map(|| (), Some)
+    }
+}
+
+impl<R> Wish<R> {
+    fn map<K, S>(self, key: impl FnOnce() -> K, request: impl FnOnce(R) -> S) -> Acquire<K, S> {
         Acquire {
             lock: self.lock,
             client: self.client,
@@ -107,7 +141,7 @@ impl Wish {
                 Under::Existing { key, ttl } => Under::Existing { key, ttl },
             },
             wait: self.wait,
-            request: self.request,
+            request: request(self.request),
             metadata: self.metadata,
         }
     }

@@ -74,7 +74,7 @@ impl fmt::Display for Sequence {
     }
 }
 
-/// What a fence keeps, in the same atomic, durable step as the data it guards (rules F1 and F4).
+/// The state of a fence, kept in the same atomic, durable step as the data it guards (rules F1 and F4).
 ///
 /// The default is a fence that nothing was ever presented to. It must not be used in place of a
 /// state that was lost (rule F7): re-arm with [`FenceState::floor`] instead.
@@ -93,11 +93,11 @@ pub struct FenceState {
 pub struct Mark {
     /// The highest token.
     pub token: Token,
-    /// What was written under that token.
+    /// The write under that token.
     pub written: Written,
 }
 
-/// What was written under the highest token.
+/// The write under the highest token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// Nothing: it was claimed or read.
@@ -195,7 +195,7 @@ impl fmt::Display for FloorTooLow {
     }
 }
 
-/// What a holder shows at a resource: its token and, where it has them, whose token that is.
+/// A holder's proof at a resource: its token and, where it has them, the authority and the lock of that token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass<'a> {
     /// The fencing token of the grant.
@@ -217,7 +217,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The same, naming the authority that issued the token.
+    /// Names the authority that issued the token.
     #[must_use]
     pub const fn by(self, authority: &'a AuthorityId) -> Pass<'a> {
         Pass {
@@ -226,7 +226,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The same, naming the lock the token was issued for.
+    /// Names the lock that the token was issued for.
     #[must_use]
     pub const fn of(self, lock: &'a LockName) -> Pass<'a> {
         Pass {
@@ -243,7 +243,7 @@ impl From<Token> for Pass<'_> {
     }
 }
 
-/// What the holder wants to do under its token.
+/// An operation of a holder under its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Raise the fence, before the first read (rule F2).
@@ -257,7 +257,7 @@ pub enum Op {
 /// How a fence decides: one rule for the whole life of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What is checked.
+    /// The kind of check.
     pub mode: Mode,
     /// How far one token may be above the highest (rule F10); the first token is a leap from zero.
     ///
@@ -266,7 +266,7 @@ pub struct Rule {
     pub max_jump: Option<u64>,
 }
 
-/// What a fence checks.
+/// The checks that a fence makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// The claim fence: every operation that carries a token checks and raises. The one to use.

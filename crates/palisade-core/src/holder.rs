@@ -57,7 +57,7 @@ impl Default for Caution {
     }
 }
 
-/// What a holder knows: the token it was granted and until when it may act.
+/// A holder's knowledge of its grant: the token, and until when it may act.
 ///
 /// The token never changes. The deadline moves forward only through [`Holding::renewed`] and is cut
 /// short by [`Holding::lost`]; once lost, nothing brings it back.

@@ -18,7 +18,7 @@ impl fmt::Debug for LeaseId {
     }
 }
 
-/// The secret of a lease, 128 random bits: whoever has it may renew and release.
+/// The secret of a lease, 128 random bits. A client that has it may renew and release.
 ///
 /// It goes to the client and back to the authority, never to a resource, a log line or a listing;
 /// its `Debug` form hides it.
@@ -59,7 +59,7 @@ impl fmt::Debug for LeaseKey {
     }
 }
 
-/// What makes a retry recognisable: 128 bits chosen by the caller, new for each new wish.
+/// The id that makes a retry recognisable: 128 bits chosen by the caller, new for each new wish.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId([u8; 16]);
 

@@ -1,4 +1,4 @@
-//! What can be wrong with input. Each message names the value and the range.
+//! Reasons why input is refused. Each message names the value and the range.
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ pub enum Invalid {
     Name {
         /// Which name.
         kind: NameKind,
-        /// What is wrong with it.
+        /// The reason.
         fault: NameFault,
     },
     /// A token outside `1 ..= 2^53 - 1`.
@@ -23,7 +23,7 @@ pub enum Invalid {
     },
     /// A time to live outside the range in force.
     Ttl {
-        /// What was asked for, in milliseconds.
+        /// The value given, in milliseconds.
         given_ms: u64,
         /// The shortest allowed.
         min: Ttl,
@@ -37,7 +37,7 @@ pub enum Invalid {
     },
     /// A wait longer than [`limits::MAX_WAIT`].
     Wait {
-        /// What was asked for, in milliseconds.
+        /// The value given, in milliseconds.
         given_ms: u64,
     },
     /// Not 32 hexadecimal digits.
@@ -70,7 +70,7 @@ pub enum NameKind {
     Authority,
 }
 
-/// What is wrong with a name.
+/// The reasons why a name is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameFault {
     /// It has no bytes.

@@ -1,4 +1,4 @@
-//! What must be true of a machine at every moment, as named predicates.
+//! Predicates that are true of a machine at every moment.
 //!
 //! Tests, the simulator and anyone who doubts call [`check`] after every step.
 
@@ -223,12 +223,13 @@ mod tests {
         ];
         for ((lock, client, under), n) in asks.into_iter().zip(0..) {
             let command = Command::Acquire(Acquire {
-                lock: LockName::new(lock).unwrap(),
-                client: ClientId::new(client).unwrap(),
-                under,
                 wait: Some(Span::from_millis(1_000)),
-                request: Some(RequestId::from_bytes([n; 16])),
-                metadata: None,
+                ..Acquire::new(
+                    LockName::new(lock).unwrap(),
+                    ClientId::new(client).unwrap(),
+                    under,
+                    Some(RequestId::from_bytes([n; 16])),
+                )
             });
             let entry = Entry {
                 at: Timestamp::ZERO,

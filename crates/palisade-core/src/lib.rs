@@ -22,6 +22,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod code;
 pub mod command;
 pub mod fence;
 pub mod holder;
@@ -35,6 +36,7 @@ pub mod outcome;
 pub mod time;
 pub mod token;
 
+pub use code::Code;
 pub use command::{Acquire, Away, Command, Entry, GrantRef, Under, Wish};
 pub use id::{LeaseId, LeaseKey, RequestId};
 pub use invalid::Invalid;

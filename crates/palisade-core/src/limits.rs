@@ -25,7 +25,7 @@ pub const PAUSE_PARTS: u64 = 4;
 /// What is left is for the next one, and callers get their turn between the two.
 pub const EXPIRE_ALONE: u32 = 2_048;
 
-/// The same for an entry that does something else. Hundreds of those are applied between two looks at the
+/// The bound for an entry that does something else. Hundreds of those are applied between two looks at the
 /// clock.
 pub const EXPIRE_BESIDE: u32 = 16;
 

@@ -64,11 +64,11 @@ macro_rules! name {
 }
 
 name! {
-    /// What a lock is called: the thing one holder at a time may have.
+    /// The name of a lock, the thing that one holder at a time may have.
     LockName, NameKind::Lock
 }
 name! {
-    /// Who asks. Two requests with the same client id come from the same contender, which takes its
+    /// The name of a client. Two requests with the same client id come from the same contender, which takes its
     /// own lock back at once; ids made by the library carry random bits.
     ClientId, NameKind::Client
 }

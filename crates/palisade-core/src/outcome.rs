@@ -1,4 +1,4 @@
-//! What the machine answers. A denial is a value among others.
+//! The answers of the machine. A denial is a value among others.
 
 use alloc::boxed::Box;
 
@@ -93,7 +93,7 @@ pub struct Renewed {
     pub valid_for: Span,
 }
 
-/// Who has a lock.
+/// The holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The holder's client id.
@@ -132,7 +132,7 @@ pub enum QueueBound {
     },
 }
 
-/// What a command did to others than its caller.
+/// An effect of a command on others than its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// A request that waited has its answer.
@@ -159,11 +159,11 @@ pub struct Event {
     pub client: ClientId,
     /// The token concerned.
     pub token: Token,
-    /// What happened.
+    /// The kind of change.
     pub change: Change,
 }
 
-/// What happened to a lock.
+/// A change of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It was granted.
@@ -180,7 +180,7 @@ pub enum Change {
     },
 }
 
-/// What is known of one lock, for `show` and `ls`.
+/// One lock as `show` and `ls` see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockView {
     /// The lock.

@@ -1,4 +1,4 @@
-//! Time as data. Nothing in this crate reads a clock: whoever orders the log stamps it.
+//! Time as data. Nothing in this crate reads a clock: the log is stamped where it is ordered.
 
 use core::fmt;
 use core::time::Duration;

@@ -13,40 +13,40 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use palisade_core::fence::{Pass, Reject};
-use palisade_core::{AuthorityId, LockName, Token};
+use palisade_core::{AuthorityId, Code, LockName, Token};
 
 use crate::checked::Checked;
 
 /// Every reason: those of [`Reject::CODES`], then those for which a request is refused before a fence
-/// judges it, as their codes are on the wire.
-pub const REASONS: [&str; Reject::CODES.len() + REFUSED.len()] = {
-    let mut reasons = [""; Reject::CODES.len() + REFUSED.len()];
+/// judges it.
+pub const REASONS: [Code; Reject::CODES.len() + REFUSED.len()] = {
+    let mut reasons = [Code::Invalid; Reject::CODES.len() + REFUSED.len()];
     let (rejected, refused) = reasons.split_at_mut(Reject::CODES.len());
     rejected.copy_from_slice(&Reject::CODES);
     refused.copy_from_slice(&REFUSED);
     reasons
 };
 
-const REFUSED: [&str; 9] = [
-    "invalid",
-    "no_route",
-    "method_not_allowed",
-    "too_large",
-    "request_timeout",
-    "unsupported_media_type",
-    "unavailable",
-    "unknown_outcome",
-    "storage_full",
+const REFUSED: [Code; 9] = [
+    Code::Invalid,
+    Code::NoRoute,
+    Code::MethodNotAllowed,
+    Code::TooLarge,
+    Code::RequestTimeout,
+    Code::UnsupportedMediaType,
+    Code::Unavailable,
+    Code::UnknownOutcome,
+    Code::StorageFull,
 ];
 
 /// Rejections by reason; every one of [`REASONS`] once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts(pub [(&'static str, u64); REASONS.len()]);
+pub struct Counts(pub [(Code, u64); REASONS.len()]);
 
 impl Counts {
     /// Returns the number for this reason; `None` if there is no such reason.
     #[must_use]
-    pub fn of(&self, code: &str) -> Option<u64> {
+    pub fn of(&self, code: Code) -> Option<u64> {
         let found = self.0.iter().find(|(reason, _)| *reason == code);
         found.map(|(_, count)| *count)
     }
@@ -81,7 +81,7 @@ impl Tally {
     )]
     const NEW: Tally = Tally([const { AtomicU64::new(0) }; REASONS.len()]);
 
-    pub(crate) fn count(&self, reason: &str) {
+    pub(crate) fn count(&self, reason: Code) {
         let at = REASONS.iter().position(|known| *known == reason);
         if let Some(counter) = at.and_then(|at| self.0.get(at)) {
             counter.fetch_add(1, Ordering::Relaxed);
@@ -115,7 +115,7 @@ pub fn rejected(resource: &str, pass: Option<Pass<'_>>, reject: &Reject) {
         .and_then(|pass| pass.authority)
         .map(AuthorityId::as_str);
     let lock = pass.and_then(|pass| pass.lock).map(LockName::as_str);
-    let reason = reject.code();
+    let reason = reject.code().name();
     match reject {
         Reject::Missing => {
             tracing::info!(
@@ -144,11 +144,11 @@ pub fn refused(
     at: &str,
     resource: Option<&str>,
     token: Option<Token>,
-    reason: &'static str,
+    reason: Code,
     why: &str,
 ) {
     REJECTED.count(reason);
-    let token = token.map(Token::get);
+    let (token, reason) = (token.map(Token::get), reason.name());
     tracing::warn!(at, resource, token, reason, why, "refused");
 }
 

@@ -101,6 +101,7 @@ pub use fence::{Change, Fence, Write};
 pub use name::{Invalid, ObjectPath, PathFault, ResourceId};
 #[cfg(any(feature = "memory", feature = "store"))]
 pub use objects::{Fault, Limits, View};
+pub use palisade_core::Code;
 pub use palisade_core::fence::{
     DEFAULT_MAX_JUMP, FenceRecord, FenceState, FloorTooLow, Mark, Mode, Op, Pass, Rearm, Reject,
     Rule, Sequence, Verdict, Written,

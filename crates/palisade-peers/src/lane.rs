@@ -67,12 +67,13 @@ impl Lane for Adapter {
         Box::pin(async move {
             self.request = self.request.wrapping_add(1);
             let request = AcquireRequest {
-                lock: self.lock.clone(),
-                client: self.client.clone(),
-                under: Under::new(self.ttl),
                 wait: Some(Span::from_millis(60_000)),
-                request: RequestId::from_bytes(self.request.to_le_bytes()),
-                metadata: None,
+                ..AcquireRequest::new(
+                    self.lock.clone(),
+                    self.client.clone(),
+                    Under::new(self.ttl),
+                    RequestId::from_bytes(self.request.to_le_bytes()),
+                )
             };
             match self.service.acquire(request).await? {
                 Acquired::Granted(granted) => {

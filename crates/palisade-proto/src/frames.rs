@@ -10,7 +10,7 @@
 //! framing, windows and two tasks a connection do not reach.
 //!
 //! * A client speaks first, and again at least every [`SILENCE`]: an empty frame will do, and is
-//!   answered by an empty frame. Whoever hears nothing for longer may take the other for gone.
+//!   answered by an empty frame. A side that hears nothing for longer may take the other for gone.
 //! * No operation has id 0: a reply with it says why the server ends the session; nothing after it is read.
 //! * The connection's end is the session's: requests that wait leave their queues, grants stay.
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use prost::Message;
 
-/// What a client says first: the name and version of what follows.
+/// The first bytes of a client: the name and version of what follows.
 pub const PREFACE: [u8; 8] = *b"\0PLSDE1\n";
 
 /// A client is never silent for longer.

@@ -1,9 +1,9 @@
-//! What Palisade says on the wire.
+//! The messages of Palisade on the wire.
 //!
 //! * [`v1`] – the gRPC interface, generated from `proto/palisade/v1/palisade.proto`.
 //! * [`frames`] – the same session's messages on a bare TCP connection, for the fast path.
 //! * [`json`] – the bodies of the HTTP interface.
-//! * [`codes`] – the one table of error codes that both use.
+//! * [`codes`] – how both carry the codes of [`Code`].
 //!
 //! Nothing here knows the machine behind it; the server translates.
 
@@ -11,7 +11,7 @@ pub mod codes;
 pub mod frames;
 pub mod json;
 
-pub use codes::Code;
+pub use palisade_core::Code;
 
 /// The generated gRPC types, client and server.
 #[allow(

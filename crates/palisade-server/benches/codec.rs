@@ -28,17 +28,15 @@ fn commands() -> Vec<Command> {
     let pair = |number: u64| {
         let lock = LockName::new(&format!("orders/{number}")).unwrap();
         let key = LeaseKey::from_bytes([7; 16]);
-        let acquire = Acquire {
-            lock: lock.clone(),
-            client: ClientId::new(&format!("client-{number}")).unwrap(),
-            under: Under::New {
+        let acquire = Acquire::new(
+            lock.clone(),
+            ClientId::new(&format!("client-{number}")).unwrap(),
+            Under::New {
                 key,
                 ttl: Ttl::from_millis(10_000).unwrap(),
             },
-            wait: None,
-            request: Some(RequestId::from_bytes([9; 16])),
-            metadata: None,
-        };
+            Some(RequestId::from_bytes([9; 16])),
+        );
         let token = Some(Token::new(number + 1).unwrap());
         [
             Command::Acquire(acquire),

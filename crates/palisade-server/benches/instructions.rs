@@ -1,14 +1,16 @@
 //! The hot path, step by step, so often that starting up does not count: `instructions STEP TIMES`.
 //!
 //! `cargo xtask bench instructions` runs it under callgrind, twice with different numbers of times,
-//! and compares the instructions of one turn with those in `bench/instructions.txt`. Everything
+//! and compares the instructions of one turn with those in `bench/instructions.ARCH.txt`. Everything
 //! here is the same in every run: no clock, no random number, no thread.
 //!
 //! ```text
 //!   wire-in ──► apply-pair · apply-renew ──► log-encode ──► wire-out
+//!               └───────────── order-pair ─────────────┘
 //! ```
 //!
-//! A turn is one acquire and one release, or one renewal. Without arguments it names its steps.
+//! A turn is one acquire and one release, or one renewal. `order-pair` is the whole orderer, with a batch
+//! for each of the two. Without arguments it names its steps.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,20 +23,23 @@ use std::hint::black_box;
 
 use palisade_core::{
     Acquire, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockName, Machine, RequestId,
-    Timestamp, Token, Ttl, Under, WallTime,
+    Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 use palisade_proto::frames::{self, Open};
 use palisade_proto::v1 as pb;
+use palisade_server::pipeline::Request;
 use palisade_server::pipeline::codec::{encode_command, encode_head};
+use palisade_server::pipeline::orderer::{Address, Moment, Orderer};
 use prost::Message as _;
 
 type Step = fn(u64);
 
-const STEPS: [(&str, Step); 5] = [
+const STEPS: [(&str, Step); 6] = [
     ("wire-in", wire_in),
     ("apply-pair", apply_pair),
     ("apply-renew", apply_renew),
     ("log-encode", log_encode),
+    ("order-pair", order_pair),
     ("wire-out", wire_out),
 ];
 
@@ -54,25 +59,31 @@ fn key(number: u64) -> LeaseKey {
 }
 
 fn acquire(lock: &LockName, number: u64) -> Command {
-    Command::Acquire(Acquire {
-        lock: lock.clone(),
-        client: ClientId::new("bench-7f3a-12-40").unwrap(),
-        under: Under::New {
-            key: key(number),
+    Command::Acquire(wish(lock, number, key(number)))
+}
+
+fn wish<K>(lock: &LockName, number: u64, key: K) -> Acquire<K> {
+    Acquire::new(
+        lock.clone(),
+        ClientId::new("bench-7f3a-12-40").unwrap(),
+        Under::New {
+            key,
             ttl: Ttl::from_millis(10_000).unwrap(),
         },
-        wait: None,
-        request: Some(RequestId::from_bytes(u128::from(number).to_be_bytes())),
-        metadata: None,
-    })
+        Some(RequestId::from_bytes(u128::from(number).to_be_bytes())),
+    )
 }
 
 fn release(lock: &LockName, number: u64) -> Command {
-    Command::Release(GrantRef {
+    Command::Release(grant(lock, number))
+}
+
+fn grant(lock: &LockName, number: u64) -> GrantRef {
+    GrantRef {
         lock: lock.clone(),
         key: key(number),
         token: Some(Token::new(number + 1).unwrap()),
-    })
+    }
 }
 
 /// A machine with a thousand locks held, and its next turn's number.
@@ -121,11 +132,7 @@ fn apply_renew(times: u64) {
     let mut held = Held::new();
     for number in 0..times {
         let lock = number % 1_000;
-        let grant = GrantRef {
-            lock: held.locks[lock as usize].clone(),
-            key: key(lock),
-            token: Some(Token::new(lock + 1).unwrap()),
-        };
+        let grant = grant(&held.locks[lock as usize], lock);
         held.apply(1_000 + number, Command::Renew { grant, ttl: None });
     }
 }
@@ -141,6 +148,42 @@ fn log_encode(times: u64) {
             encode_command(&mut out, command);
         }
         black_box(&out);
+    }
+}
+
+/// A caller that stays until it is answered.
+struct Caller;
+
+impl Address for Caller {
+    fn session(&self) -> Option<u64> {
+        None
+    }
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+fn order_pair(times: u64) {
+    let mut orderer = Orderer::new(Held::new().machine, false);
+    let lock = LockName::new("bench/7f3a/12/40").unwrap();
+    for number in 1_000..1_000 + times {
+        let asks = [
+            Request::Acquire(wish(&lock, number, ())),
+            Request::Release(grant(&lock, number)),
+        ];
+        for request in asks {
+            let now = Moment {
+                at: Timestamp::from_nanos(number * 1_000),
+                wall: WallTime::default(),
+                worked: Span::ZERO,
+            };
+            orderer.begin(now, Ok(()));
+            orderer.request(request, Caller, || key(number));
+            black_box(orderer.entry().unwrap());
+            let released = orderer.committed();
+            black_box((released.answers.count(), released.events.count()));
+        }
     }
 }
 

@@ -5,47 +5,8 @@ use std::collections::BTreeSet;
 use super::Finding;
 use crate::source::{File, Tree};
 
-const SERVE: &str = "cargo run --release -- serve";
-const TEST: &str = "cargo xtask test";
 const RULES: &str = "docs/rules.md";
 const GUARANTEES: &str = "docs/guarantees.md";
-
-pub(super) fn front_door(tree: &Tree) -> Vec<Finding> {
-    let mut found = Vec::new();
-    match tree.file("README.md") {
-        None => found.push(Finding::new("README.md", 1, "there is none")),
-        Some(readme) => {
-            let missing = [SERVE, TEST]
-                .into_iter()
-                .filter(|command| !readme.text().contains(command));
-            found.extend(
-                missing.map(|command| {
-                    Finding::new("README.md", 1, format!("does not show `{command}`"))
-                }),
-            );
-        }
-    }
-    match tree.file(".ci/run") {
-        None => found.push(Finding::new(".ci/run", 1, "there is none")),
-        Some(script) => {
-            if !script.executable {
-                found.push(Finding::new(".ci/run", 1, "not executable"));
-            }
-            if !script.lines().any(|(_, line)| {
-                line.split('#')
-                    .next()
-                    .is_some_and(|code| code.contains(TEST))
-            }) {
-                found.push(Finding::new(
-                    ".ci/run",
-                    1,
-                    format!("does not call `{TEST}`"),
-                ));
-            }
-        }
-    }
-    found
-}
 
 /// Rules of docs/rules.md that no line of docs/guarantees.md answers, tests named there that do not exist, and ids
 /// that appear twice.

@@ -115,29 +115,27 @@ fn log_seam() {
 }
 
 #[test]
-fn front_door() {
-    let readme = (
-        "README.md",
-        "cargo run --release -- serve\ncargo xtask test\n",
-    );
-    let script = (".ci/run", "#!/usr/bin/env bash\ncargo xtask test\n");
-    finds("front-door", &[readme, script], &[]);
-    finds("front-door", &[], &["README.md:1", ".ci/run:1"]);
-    finds(
-        "front-door",
-        &[("README.md", "cargo run\n"), script],
-        &["README.md:1", "README.md:1"],
-    );
-    finds(
-        "front-door",
-        &[readme, (".ci/run", "cargo xtask test\n")],
-        &[".ci/run:1"],
-    );
-    finds(
-        "front-door",
-        &[readme, (".ci/run", "#!/bin/sh\n# cargo xtask test\n")],
-        &[".ci/run:1"],
-    );
+fn orderer_io() {
+    let at = |name: &str| format!("crates/palisade-server/src/pipeline/{name}");
+    let (orderer, part, driver) = (at("orderer.rs"), at("orderer/intake.rs"), at("driver.rs"));
+    for line in [
+        "use tokio::time::Instant;\n",
+        "use std::{io, mem};\n",
+        "    let start = std::time::Instant::now();\n",
+        "    rustix::time::clock_gettime(id)\n",
+        "use super::super::random;\n",
+        "    super::clock::wall()\n",
+    ] {
+        finds("orderer-io", &[(&part, line)], &[&format!("{part}:1")]);
+        finds(
+            "orderer-io",
+            &[(&orderer, line)],
+            &[&format!("{orderer}:1")],
+        );
+        finds("orderer-io", &[(&driver, line)], &[]);
+    }
+    let pure = "// No tokio here.\nuse std::mem;\nlet manual_clock = false;\n";
+    finds("orderer-io", &[(&part, pure)], &[]);
 }
 
 #[test]

@@ -121,12 +121,13 @@ impl Hand {
     pub(super) fn wish(&self, ttl: Ttl, wait: Duration) -> Result<AcquireRequest, Failure> {
         let request = RequestId::from_bytes(random::bytes().map_err(say)?);
         Ok(AcquireRequest {
-            lock: self.lock.clone(),
-            client: ClientId::new(&format!("hand-{}", request.to_hex())).map_err(say)?,
-            under: Under::new(ttl),
             wait: (wait > Duration::ZERO).then(|| Span::from(wait)),
-            request,
-            metadata: None,
+            ..AcquireRequest::new(
+                self.lock.clone(),
+                ClientId::new(&format!("hand-{}", request.to_hex())).map_err(say)?,
+                Under::new(ttl),
+                request,
+            )
         })
     }
 

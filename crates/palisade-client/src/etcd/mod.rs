@@ -74,7 +74,7 @@ impl Etcd {
     /// fence sees them as two authorities.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unavailable`] if nothing answers there.
+    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] if nothing answers there.
     pub async fn connect(url: &str) -> Result<Etcd, Fault> {
         let address = address::Address::parse(url)?;
         let (wire, cluster) = Wire::connect(&address.hosts).await?;

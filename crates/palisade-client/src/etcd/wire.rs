@@ -68,7 +68,7 @@ impl Wire {
                 Ok(channel) => Wire { channel },
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(ToString::to_string);
-                    fault = Fault::unavailable(cause.unwrap_or_else(|| error.to_string()));
+                    fault = Fault::unreachable(cause.unwrap_or_else(|| error.to_string()));
                     continue;
                 }
             };

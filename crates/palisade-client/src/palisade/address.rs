@@ -109,7 +109,7 @@ fn port(given: &str) -> Option<u16> {
 }
 
 fn wrong(url: &str, why: &str) -> Fault {
-    let url = crate::connect::without_secrets(url);
+    let url = crate::secrets::without_secrets(url);
     Fault::invalid(format!("{url:?} is not the address of an authority: {why}"))
 }
 

@@ -199,7 +199,7 @@ impl Connection {
 }
 
 fn broke(error: &io::Error) -> Fault {
-    Fault::unavailable(format!("the connection broke: {error}"))
+    Fault::unreachable(format!("the connection broke: {error}"))
 }
 
 fn no_palisade() -> Fault {

@@ -75,7 +75,7 @@ async fn connect(
 ) -> Result<(Connection, AuthorityId), Fault> {
     let open = tokio::time::timeout(OPENING, open(address)).await;
     let (connection, authority) = open.unwrap_or_else(|_| {
-        Err(Fault::unavailable(format!(
+        Err(Fault::unreachable(format!(
             "{address} did not answer in {OPENING:?}"
         )))
     })?;
@@ -93,7 +93,7 @@ async fn connect(
 async fn open(address: &Address) -> Result<(Connection, AuthorityId), Fault> {
     let at = |fault: Fault| fault.at(address);
     let stream = TcpStream::connect(address.to_string()).await;
-    let stream = stream.map_err(|error| at(Fault::unavailable(error.to_string())))?;
+    let stream = stream.map_err(|error| at(Fault::unreachable(error)))?;
     // Frames are small; waiting to fill a segment would cost 40 ms each.
     let _ = stream.set_nodelay(true);
     let mut connection = Connection::new(stream);
@@ -105,7 +105,10 @@ async fn open(address: &Address) -> Result<(Connection, AuthorityId), Fault> {
 /// Waits before the next attempt to connect. Meanwhile callers learn at once that nothing was sent; they
 /// decide how long to repeat.
 async fn refuse_for(pause: Duration, queue: &mut Queue, fault: &Fault) {
-    let fault = Fault::unavailable(fault.reason());
+    let fault = match fault {
+        Fault::Unreachable(why) => Fault::unreachable(why),
+        other => Fault::unavailable(other.reason()),
+    };
     let refuse = async {
         while let Some((_, reply)) = queue.recv().await {
             let _ = reply.send(Err(fault.clone()));

@@ -44,7 +44,7 @@ impl Palisade {
     ///
     /// # Errors
     /// [`Fault::Invalid`] for an address that is not valid or a server that is not Palisade,
-    /// [`Fault::Unavailable`] if nothing answers there.
+    /// [`Fault::Unreachable`] if nothing answers there.
     pub async fn connect(url: &str, connections: usize) -> Result<Palisade, Fault> {
         let address = Address::parse(url)?;
         if tokio::runtime::Handle::try_current().is_err() {

@@ -18,7 +18,7 @@ struct Changes(Streaming<pb::Event>);
 /// Opens a watch on its own connection, so that a slow reader delays no other caller.
 pub(super) async fn open(address: Address, request: pb::WatchRequest) -> Result<Events, Fault> {
     let channel = address.endpoint().connect().await;
-    let channel = channel.map_err(|error| Fault::unavailable(wire::causes(&error)))?;
+    let channel = channel.map_err(|error| Fault::unreachable(wire::causes(&error)))?;
     let events = LocksClient::new(channel).watch(request).await;
     let events = events.map_err(|status| wire::fault(&status))?.into_inner();
     Ok(Box::pin(Changes(events)))

@@ -23,6 +23,7 @@ pub(super) fn of(error: &Error) -> Fault {
 /// The fault of a failed connection: nothing was sent yet.
 pub(super) fn connecting(error: &Error) -> Fault {
     match of(error) {
+        Fault::UnknownOutcome(why) if error.as_db_error().is_none() => Fault::Unreachable(why),
         Fault::UnknownOutcome(why) => Fault::Unavailable(why),
         other => other,
     }

@@ -71,7 +71,7 @@ impl Postgres {
     ///
     /// # Errors
     /// [`Fault::Invalid`] for an address that is not valid or a role without the right to set up,
-    /// [`Fault::Unavailable`] if nothing answers there.
+    /// [`Fault::Unreachable`] if nothing answers there.
     pub async fn connect(url: &str, connections: usize) -> Result<Postgres, Fault> {
         let pool = Pool::new(pool::config(url)?, connections)?;
         let authority = prepare(&pool).await?;

@@ -94,7 +94,7 @@ pub(super) fn config(url: &str) -> Result<Config, Fault> {
         let cause = std::error::Error::source(&error).map(ToString::to_string);
         Fault::invalid(format!(
             "{} is not the address of a database: {}",
-            crate::connect::without_secrets(url),
+            crate::secrets::without_secrets(url),
             cause.unwrap_or_else(|| error.to_string())
         ))
     })?;

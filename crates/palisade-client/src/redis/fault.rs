@@ -11,13 +11,16 @@ pub(super) fn address(error: &RedisError) -> Fault {
 
 /// The fault of a failed connection: nothing was sent yet.
 pub(super) fn connecting(error: &RedisError) -> Fault {
+    if error.is_io_error() {
+        return Fault::unreachable(error);
+    }
     Fault::unavailable(error)
 }
 
 /// The fault of an operation that may have been sent.
 pub(super) fn of(error: &RedisError) -> Fault {
     if error.is_connection_refusal() {
-        return Fault::unavailable(error);
+        return Fault::unreachable(error);
     }
     match error.code() {
         // The server answered before the script ran.

@@ -81,7 +81,7 @@ impl Redis {
     /// Connects to the server at `url`: `redis://[user[:password]@]host[:6379][/database]`. `?replicas=N`
     /// requires that N replicas have each grant. TLS is not built in.
     ///
-    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unavailable`] if nothing answers there.
+    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] if nothing answers there.
     pub async fn connect(url: &str) -> Result<Redis, Fault> {
         let Address { url, replicas } = Address::parse(url)?;
         let client = Client::open(url).map_err(|error| fault::address(&error))?;

@@ -56,7 +56,7 @@ impl Redlock {
     /// three or more.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unavailable`] unless most of them
+    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] unless most of them
     /// answer.
     pub async fn connect(url: &str) -> Result<Redlock, Fault> {
         let hosts = crate::url::Parts::of(url, "redlock")?.hosts(PORT)?;
@@ -74,7 +74,7 @@ impl Redlock {
         let there = count(futures_util::future::join_all(asked).await);
         if there < redlock.quorum() {
             let all = redlock.primaries.len();
-            return Err(Fault::unavailable(format!(
+            return Err(Fault::unreachable(format!(
                 "{there} of {all} primaries answer"
             )));
         }

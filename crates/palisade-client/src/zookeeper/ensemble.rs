@@ -170,10 +170,10 @@ async fn open(cluster: &str, timeout: Duration, detached: bool) -> Result<Client
         Ok(Ok(client)) => Ok(client),
         // No request was sent yet.
         Ok(Err(error)) => Err(match fault::of(error) {
-            Fault::UnknownOutcome(why) => Fault::Unavailable(why),
+            Fault::UnknownOutcome(why) => Fault::Unreachable(why),
             other => other,
         }),
-        Err(_) => Err(Fault::unavailable("no session was opened in time")),
+        Err(_) => Err(Fault::unreachable("no session was opened in time")),
     }
 }
 

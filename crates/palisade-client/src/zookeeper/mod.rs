@@ -68,7 +68,7 @@ impl ZooKeeper {
     /// is 2181, and the default root node is `palisade`.
     ///
     /// # Errors
-    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unavailable`] if nothing answers there.
+    /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] if nothing answers there.
     pub async fn connect(url: &str) -> Result<ZooKeeper, Fault> {
         let address = address::Address::parse(url)?;
         let ensemble = Ensemble::connect(address).await?;

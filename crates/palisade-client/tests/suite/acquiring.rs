@@ -7,7 +7,7 @@ use crate::support::scripted::{Answer, granted, usable};
 use crate::support::{Call, ScriptedLockService, scripted_client, settle};
 use palisade_client::clock::Clock as _;
 use palisade_client::service::{AcquireRequest, Acquired};
-use palisade_client::{Attempt, Error, Fault, Released, secs};
+use palisade_client::{Attempt, Code, Error, Fault, Released, secs};
 use palisade_core::{ClientId, Holder, Span, Timestamp, Token};
 
 const TTL: Duration = secs(10);
@@ -45,7 +45,10 @@ async fn a_denial_is_an_error_for_acquire_none_for_try_and_a_value_for_attempt()
     );
     answer.send(Ok(Acquired::Held(holder()))).unwrap();
     let error = acquire.await.unwrap().unwrap_err();
-    assert_eq!((error.code(), error.holder()), ("held", Some(&holder())));
+    assert_eq!(
+        (error.code(), error.holder()),
+        (Code::Held, Some(&holder()))
+    );
     assert_eq!(
         error.to_string(),
         "orders is held by b with token 33, for 4210 ms more unless renewed"
@@ -112,7 +115,7 @@ async fn input_out_of_range_is_refused_before_anything_is_sent() {
         ),
     ] {
         let error = wish.acquire().await.unwrap_err();
-        assert_eq!(error.code(), "invalid");
+        assert_eq!(error.code(), Code::Invalid);
         assert!(error.to_string().contains(says), "{error}");
     }
     assert!(service.calls().await.is_empty());
@@ -268,7 +271,7 @@ async fn an_attempt_that_may_have_arrived_outweighs_a_later_one_that_did_not() {
         }
     }
     let error = acquire.await.unwrap().unwrap_err();
-    assert_eq!(error.code(), "unknown_outcome");
+    assert_eq!(error.code(), Code::UnknownOutcome);
     assert_eq!(abandoned, Some(first.request));
 }
 
@@ -285,7 +288,7 @@ async fn an_acquire_without_an_answer_ends_by_itself_and_is_abandoned() {
     clock.advance(secs(1)).await;
     assert_eq!(
         acquire.await.unwrap().unwrap_err().code(),
-        "unknown_outcome"
+        Code::UnknownOutcome
     );
     assert!(matches!(service.call().await, Call::Abandon { .. }));
 }

@@ -12,7 +12,7 @@ use palisade_client::in_process::InProcess;
 use palisade_client::palisade::Palisade;
 use palisade_client::service::LockService;
 use palisade_client::{
-    Attempt, Change, Client, Ending, Loss, Options, Released, Revocation, Token, secs,
+    Attempt, Change, Client, Code, Ending, Loss, Options, Released, Revocation, Token, secs,
 };
 use palisade_core::Span;
 
@@ -166,7 +166,7 @@ async fn locks_under_one_lease_expire_together(authority: Authority) {
         .acquire()
         .await
         .unwrap_err();
-    assert_eq!(late.code(), "invalid", "{late}");
+    assert_eq!(late.code(), Code::Invalid, "{late}");
     drop((orders, stock));
 }
 

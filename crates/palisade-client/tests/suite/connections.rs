@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::relay::Relay;
 use crate::support::server::Server;
 use crate::support::{PATIENCE, until_shown};
-use palisade_client::{Client, Lease, Options, secs};
+use palisade_client::{Client, Code, Lease, Options, secs};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -104,8 +104,8 @@ async fn another_authority_at_the_same_address_is_not_believed() {
     // Until the client notices the break, an operation may have been sent: its outcome is unknown.
     let refused = loop {
         match client.lock("stock").try_acquire().await {
-            Err(error) if error.code() == "unavailable" => break error,
-            Err(error) => assert_eq!(error.code(), "unknown_outcome"),
+            Err(error) if error.code() == Code::Unavailable => break error,
+            Err(error) => assert_eq!(error.code(), Code::UnknownOutcome),
             Ok(_) => panic!("granted by another authority"),
         }
     };
@@ -136,7 +136,7 @@ async fn an_address_without_a_listener_is_an_error() {
     let error = Client::connect(&format!("http://{free}"))
         .await
         .unwrap_err();
-    assert_eq!(error.code(), "unavailable");
+    assert_eq!(error.code(), Code::Unavailable);
     let text = error.to_string();
     assert!(
         text.contains(&free.port().to_string()) && text.contains("refused"),
@@ -161,7 +161,10 @@ async fn another_kind_of_server_is_reported_without_a_wait() {
         .unwrap()
         .unwrap_err();
     assert!(
-        matches!(error.code(), "unavailable" | "unknown_outcome" | "invalid"),
+        matches!(
+            error.code(),
+            Code::Unavailable | Code::UnknownOutcome | Code::Invalid
+        ),
         "{error}"
     );
 }

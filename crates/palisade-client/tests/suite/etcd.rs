@@ -2,71 +2,26 @@
 //! own lock.
 
 use std::io::{Read as _, Write as _};
-use std::sync::{Arc, Mutex};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::poll;
-use crate::support::relay::Relay;
-use palisade_client::conformance::{self, Habit, Subject};
+use crate::support::served::{Adapter, Served, passes};
+use palisade_client::conformance::Habit;
 use palisade_client::etcd::Etcd;
 use palisade_client::service::{AcquireRequest, Acquired, Under};
-use palisade_client::{Client, ClientId, Fault, LockName, LockService, Ttl, secs};
+use palisade_client::{Client, ClientId, Code, Fault, LockName, LockService, Ttl, secs};
 use palisade_core::{RequestId, Span};
 use palisade_testbed::Etcd as Server;
 
-/// A cluster of one member, and its connections.
-struct Cluster {
-    server: Server,
-    relay: Relay,
-    connected: Mutex<Vec<Arc<Etcd>>>,
-}
-
-impl Cluster {
-    async fn start() -> Cluster {
-        // A cluster that never compacts searches all requests that the lock ever had.
-        let compact = "--auto-compaction-mode=periodic --auto-compaction-retention=5s";
-        let server = Server::start(&compact.split(' ').collect::<Vec<_>>());
-        let relay = Relay::to(server.address()).await;
-        Cluster {
-            server,
-            relay,
-            connected: Mutex::default(),
-        }
+impl Adapter for Etcd {
+    async fn connect_to(server: SocketAddr) -> Result<Etcd, Fault> {
+        Etcd::connect(&format!("etcd://{server}")).await
     }
 
-    async fn connect_to(
-        &self,
-        address: std::net::SocketAddr,
-    ) -> Result<Arc<dyn LockService>, Fault> {
-        let etcd = Arc::new(Etcd::connect(&format!("etcd://{address}")).await?);
-        self.connected.lock().unwrap().push(etcd.clone());
-        Ok(etcd)
-    }
-}
-
-impl Subject for Cluster {
-    async fn connect(&self) -> Result<Arc<dyn LockService>, Fault> {
-        let address = self.server.address();
-        self.connect_to(address).await
-    }
-
-    async fn connect_through(&self) -> Option<Result<Arc<dyn LockService>, Fault>> {
-        Some(self.connect_to(self.relay.address).await)
-    }
-
-    async fn cut(&self) {
-        self.relay.cut();
-    }
-
-    async fn crash(&self) -> bool {
-        self.server.kill();
-        self.server.start_again();
-        true
-    }
-
-    fn wake_ups(&self) -> Option<u64> {
-        let connected = self.connected.lock().unwrap();
-        Some(connected.iter().map(|etcd| etcd.wake_ups()).sum())
+    fn woken(&self) -> u64 {
+        self.wake_ups()
     }
 }
 
@@ -79,13 +34,12 @@ const HABIT: Habit = Habit {
     ..Habit::FULL
 };
 
-/// Set `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_passes_the_suite_for_authorities() {
-    let subject = Arc::new(Cluster::start().await);
-    let report = conformance::run(&subject, HABIT.scaled().unwrap()).await;
-    println!("{report}");
-    report.assert_passed();
+    // A cluster that never compacts searches all requests that the lock ever had.
+    let compact = "--auto-compaction-mode=periodic --auto-compaction-retention=5s";
+    let server = Server::start(&compact.split(' ').collect::<Vec<_>>());
+    passes(Served::<_, Etcd>::by(server), HABIT).await;
 }
 
 /// Makes one call to the JSON gateway, which does not use our client: the way in which other programs use
@@ -142,12 +96,13 @@ async fn a_waiter_keeps_its_place_for_longer_than_its_lease_would_last() {
     let client = Client::connect(&url).await.unwrap();
     let held = client.lock("orders").ttl(secs(60)).acquire().await.unwrap();
     let wish = |lock: &str, wait, id| AcquireRequest {
-        lock: LockName::new(lock).unwrap(),
-        client: ClientId::new("waiter").unwrap(),
-        under: Under::new(Ttl::from_millis(2_000).unwrap()),
         wait,
-        request: RequestId::from_bytes([id; 16]),
-        metadata: None,
+        ..AcquireRequest::new(
+            LockName::new(lock).unwrap(),
+            ClientId::new("waiter").unwrap(),
+            Under::new(Ttl::from_millis(2_000).unwrap()),
+            RequestId::from_bytes([id; 16]),
+        )
     };
     let waits = tokio::spawn({
         let (etcd, wish) = (
@@ -281,12 +236,13 @@ fn stopped_waiter(url: &str, stopped: &std::sync::mpsc::Receiver<()>) -> Result<
         let (etcd, looking) = (Etcd::connect(url).await?, Etcd::connect(url).await?);
         let lock = LockName::new("orders").unwrap();
         let asked = etcd.acquire(AcquireRequest {
-            lock: lock.clone(),
-            client: ClientId::new("stopped").unwrap(),
-            under: Under::new(Ttl::from_millis(2_000).unwrap()),
             wait: Some(Span::from_millis(60_000)),
-            request: RequestId::from_bytes(*b"stopped waiter 1"),
-            metadata: None,
+            ..AcquireRequest::new(
+                lock.clone(),
+                ClientId::new("stopped").unwrap(),
+                Under::new(Ttl::from_millis(2_000).unwrap()),
+                RequestId::from_bytes(*b"stopped waiter 1"),
+            )
         });
         let stop = async {
             while looking.show(lock.clone()).await.unwrap().waiters == 0 {
@@ -311,7 +267,7 @@ async fn a_time_to_live_the_cluster_would_lengthen_is_refused_with_the_range() {
     for (ttl, range) in [(1_000, "2000 ms ..="), (2_500, "1 s ..= 86400 s")] {
         let wish = client.lock("orders").ttl(Duration::from_millis(ttl));
         let refused = wish.try_acquire().await.unwrap_err();
-        assert_eq!(refused.code(), "invalid");
+        assert_eq!(refused.code(), Code::Invalid);
         assert!(refused.to_string().contains(range), "{refused}");
     }
     assert_eq!(client.show("orders").await.unwrap().waiters, 0);

@@ -2,69 +2,27 @@
 //! of the lock table.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::relay::Relay;
-use palisade_client::conformance::{self, Habit, Subject};
+use crate::support::served::{Adapter, Served, passes};
+use palisade_client::conformance::Habit;
 use palisade_client::postgres::Postgres;
 use palisade_client::postgres::advisory::AdvisoryLocks;
-use palisade_client::{Client, Error, Fault, LockService, secs};
+use palisade_client::{Client, Error, Fault, secs};
 use palisade_testbed::Postgres as Server;
 use tokio_postgres::NoTls;
-
-/// A database and its connections.
-struct Database {
-    server: Server,
-    relay: Relay,
-    connected: Mutex<Vec<Arc<Postgres>>>,
-}
-
-impl Database {
-    async fn start() -> Database {
-        let server = Server::start(&[]);
-        let relay = Relay::to(server.address()).await;
-        Database {
-            server,
-            relay,
-            connected: Mutex::default(),
-        }
-    }
-
-    async fn connect_to(&self, address: SocketAddr) -> Result<Arc<dyn LockService>, Fault> {
-        let postgres = Arc::new(Postgres::connect(&url(address), 2).await?);
-        self.connected.lock().unwrap().push(postgres.clone());
-        Ok(postgres)
-    }
-}
 
 fn url(address: SocketAddr) -> String {
     format!("postgres://postgres@{address}/postgres")
 }
 
-impl Subject for Database {
-    async fn connect(&self) -> Result<Arc<dyn LockService>, Fault> {
-        let address = self.server.address();
-        self.connect_to(address).await
+impl Adapter for Postgres {
+    async fn connect_to(server: SocketAddr) -> Result<Postgres, Fault> {
+        Postgres::connect(&url(server), 2).await
     }
 
-    async fn connect_through(&self) -> Option<Result<Arc<dyn LockService>, Fault>> {
-        Some(self.connect_to(self.relay.address).await)
-    }
-
-    async fn cut(&self) {
-        self.relay.cut();
-    }
-
-    async fn crash(&self) -> bool {
-        self.server.kill();
-        self.server.start_again();
-        true
-    }
-
-    fn wake_ups(&self) -> Option<u64> {
-        let connected = self.connected.lock().unwrap();
-        Some(connected.iter().map(|one| one.wake_ups()).sum())
+    fn woken(&self) -> u64 {
+        self.wake_ups()
     }
 }
 
@@ -74,13 +32,9 @@ const HABIT: Habit = Habit {
     ..Habit::FULL
 };
 
-/// Set `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_passes_the_suite_for_authorities() {
-    let subject = Arc::new(Database::start().await);
-    let report = conformance::run(&subject, HABIT.scaled().unwrap()).await;
-    println!("{report}");
-    report.assert_passed();
+    passes(Served::<_, Postgres>::by(Server::start(&[])), HABIT).await;
 }
 
 /// A separate session, for statements that are not Palisade's.

@@ -2,73 +2,31 @@
 //! properties of Redis.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 
-use palisade_client::conformance::{self, Habit, Subject};
+use palisade_client::conformance::Habit;
 use palisade_client::redis::Redis;
 use palisade_client::service::{AcquireRequest, Acquired, Released, Under};
 use palisade_client::{Client, ClientId, Error, Fault, LockService, Loss, Ttl, secs};
 use palisade_core::{GrantRef, LockName, RequestId, Token};
-use palisade_testbed::{Proxy, Redis as Server};
+use palisade_testbed::Redis as Server;
 
 use crate::support::redis_at;
+use crate::support::served::{Adapter, Served, passes};
 
-/// A server that syncs before it answers, and its connections.
-struct Primary {
-    server: Server,
-    proxy: Proxy,
-    connected: Mutex<Vec<Arc<Redis>>>,
-}
-
-impl Primary {
-    fn start() -> Primary {
-        let server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-        let proxy = Proxy::to(server.address());
-        Primary {
-            server,
-            proxy,
-            connected: Mutex::default(),
-        }
+impl Adapter for Redis {
+    async fn connect_to(server: SocketAddr) -> Result<Redis, Fault> {
+        Redis::connect(&format!("redis://{server}")).await
     }
 
-    async fn connect_to(&self, address: SocketAddr) -> Result<Arc<dyn LockService>, Fault> {
-        let redis = Arc::new(Redis::connect(&format!("redis://{address}")).await?);
-        self.connected.lock().unwrap().push(redis.clone());
-        Ok(redis)
+    fn woken(&self) -> u64 {
+        self.wake_ups()
     }
 }
 
-impl Subject for Primary {
-    async fn connect(&self) -> Result<Arc<dyn LockService>, Fault> {
-        self.connect_to(self.server.address()).await
-    }
-
-    async fn connect_through(&self) -> Option<Result<Arc<dyn LockService>, Fault>> {
-        Some(self.connect_to(self.proxy.addr()).await)
-    }
-
-    async fn cut(&self) {
-        self.proxy.break_connections();
-    }
-
-    async fn crash(&self) -> bool {
-        self.server.start_again();
-        true
-    }
-
-    fn wake_ups(&self) -> Option<u64> {
-        let connected = self.connected.lock().unwrap();
-        Some(connected.iter().map(|one| one.wake_ups()).sum())
-    }
-}
-
-/// Set `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_passes_the_suite_for_authorities() {
-    let subject = Arc::new(Primary::start());
-    let report = conformance::run(&subject, Habit::FULL.scaled().unwrap()).await;
-    println!("{report}");
-    report.assert_passed();
+    let syncs = ["--appendonly", "yes", "--appendfsync", "always"];
+    passes(Served::<_, Redis>::by(Server::start(&syncs)), Habit::FULL).await;
 }
 
 async fn command<T: redis::FromRedisValue>(server: &Server, words: &[&str]) -> T {
@@ -287,14 +245,12 @@ async fn tokens_of_every_length_are_exact_and_distinct() {
         let counter: u64 = counter;
         let key = tokens(redis.authority());
         let _: String = command(&server, &["SET", &key, &counter.to_string()]).await;
-        let wish = AcquireRequest {
-            lock: lock.clone(),
-            client: ClientId::new("c").unwrap(),
-            under: Under::new(Ttl::from_millis(60_000).unwrap()),
-            wait: None,
-            request: RequestId::from_bytes([number; 16]),
-            metadata: None,
-        };
+        let wish = AcquireRequest::new(
+            lock.clone(),
+            ClientId::new("c").unwrap(),
+            Under::new(Ttl::from_millis(60_000).unwrap()),
+            RequestId::from_bytes([number; 16]),
+        );
         let Acquired::Granted(granted) = redis.acquire(wish).await.unwrap() else {
             panic!("not granted");
         };

@@ -2,15 +2,15 @@
 //! sequence numbers.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::poll;
-use crate::support::relay::Relay;
-use palisade_client::conformance::{self, Habit, Subject};
+use crate::support::served::{Adapter, Served, passes};
+use palisade_client::conformance::{Habit, Subject};
 use palisade_client::service::{AcquireRequest, Acquired, Under};
 use palisade_client::zookeeper::ZooKeeper;
-use palisade_client::{Client, ClientId, Fault, GrantRef, LockName, LockService, Ttl, secs};
+use palisade_client::{Client, ClientId, Code, Fault, GrantRef, LockName, LockService, Ttl, secs};
 use palisade_core::{RequestId, Span};
 use palisade_testbed::ZooKeeper as Server;
 use tokio::task::JoinHandle;
@@ -19,55 +19,20 @@ use zookeeper_client::{Acls, CreateMode};
 /// Removes empty containers within a tenth of a second; the default is a minute.
 const CONTAINERS_GO_AT_ONCE: &str = "-Dznode.container.checkIntervalMs=100";
 
-/// An ensemble of one member, and its connections.
-struct Ensemble {
-    server: Server,
-    relay: Relay,
-    connected: Mutex<Vec<Arc<ZooKeeper>>>,
+/// An ensemble of one member.
+type Ensemble = Served<Server, ZooKeeper>;
+
+fn ensemble() -> Ensemble {
+    Served::by(Server::start(&[CONTAINERS_GO_AT_ONCE]))
 }
 
-impl Ensemble {
-    async fn start() -> Ensemble {
-        let server = Server::start(&[CONTAINERS_GO_AT_ONCE]);
-        let relay = Relay::to(server.address()).await;
-        Ensemble {
-            server,
-            relay,
-            connected: Mutex::default(),
-        }
+impl Adapter for ZooKeeper {
+    async fn connect_to(server: SocketAddr) -> Result<ZooKeeper, Fault> {
+        ZooKeeper::connect(&format!("zookeeper://{server}")).await
     }
 
-    async fn connect_to(&self, address: SocketAddr) -> Result<Arc<dyn LockService>, Fault> {
-        let url = format!("zookeeper://{address}");
-        let zookeeper = Arc::new(ZooKeeper::connect(&url).await?);
-        self.connected.lock().unwrap().push(zookeeper.clone());
-        Ok(zookeeper)
-    }
-}
-
-impl Subject for Ensemble {
-    async fn connect(&self) -> Result<Arc<dyn LockService>, Fault> {
-        let address = self.server.address();
-        self.connect_to(address).await
-    }
-
-    async fn connect_through(&self) -> Option<Result<Arc<dyn LockService>, Fault>> {
-        Some(self.connect_to(self.relay.address).await)
-    }
-
-    async fn cut(&self) {
-        self.relay.cut();
-    }
-
-    async fn crash(&self) -> bool {
-        self.server.kill();
-        self.server.start_again();
-        true
-    }
-
-    fn wake_ups(&self) -> Option<u64> {
-        let connected = self.connected.lock().unwrap();
-        Some(connected.iter().map(|one| one.wake_ups()).sum())
+    fn woken(&self) -> u64 {
+        self.wake_ups()
     }
 }
 
@@ -79,13 +44,9 @@ const HABIT: Habit = Habit {
     ..Habit::FULL
 };
 
-/// Set `PALISADE_CONFORMANCE_GRANTS=2000` for the full battery.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_passes_the_suite_for_authorities() {
-    let subject = Arc::new(Ensemble::start().await);
-    let report = conformance::run(&subject, HABIT.scaled().unwrap()).await;
-    println!("{report}");
-    report.assert_passed();
+    passes(ensemble(), HABIT).await;
 }
 
 /// The recipe from many books: the token is the sequence number. Its second grant repeats the first one's
@@ -158,12 +119,13 @@ async fn a_sequence_that_contradicts_the_transactions_grants_nothing() {
 
 fn wish(lock: &str, request: u8) -> AcquireRequest {
     AcquireRequest {
-        lock: LockName::new(lock).unwrap(),
-        client: ClientId::new("client").unwrap(),
-        under: Under::new(Ttl::from_millis(20_000).unwrap()),
         wait: Some(Span::from_millis(60_000)),
-        request: RequestId::from_bytes([request; 16]),
-        metadata: None,
+        ..AcquireRequest::new(
+            LockName::new(lock).unwrap(),
+            ClientId::new("client").unwrap(),
+            Under::new(Ttl::from_millis(20_000).unwrap()),
+            RequestId::from_bytes([request; 16]),
+        )
     }
 }
 
@@ -246,7 +208,7 @@ impl Queues {
 /// have existed at that moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_node_went_first_is_not_granted() {
-    let ensemble = Ensemble::start().await;
+    let ensemble = ensemble();
     let queues = Queues::form(&ensemble, 1).await;
     queues.delete_all().await;
     queues.nobody_is_granted().await;
@@ -256,7 +218,7 @@ async fn a_waiter_whose_node_went_first_is_not_granted() {
 /// session that lasts 2 s serves as the clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_node_went_learns_of_it_at_once() {
-    let ensemble = Ensemble::start().await;
+    let ensemble = ensemble();
     let mut queues = Queues::form(&ensemble, 1).await;
     let (directory, waiter) = queues.waiting.remove(0);
     let left_alone = zookeeper_client::Client::connector()
@@ -287,9 +249,9 @@ async fn a_waiter_whose_node_went_learns_of_it_at_once() {
 /// Events from the time without a connection are reported afterwards in any order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_node_went_while_it_had_no_connection_is_not_granted() {
-    let ensemble = Ensemble::start().await;
+    let ensemble = ensemble();
     let queues = Queues::form(&ensemble, 60).await;
-    ensemble.relay.move_to(None);
+    ensemble.relay.cut();
     // Requests sent while the connection breaks may be answered on another connection.
     let connected = async || {
         let renewed = queues.near.renew(queues.kept.clone(), None);
@@ -297,7 +259,7 @@ async fn a_waiter_whose_node_went_while_it_had_no_connection_is_not_granted() {
     };
     poll(async || !matches!(connected().await, Ok(Ok(_)))).await;
     queues.delete_all().await;
-    ensemble.relay.move_to(Some(ensemble.server.address()));
+    ensemble.relay.heal();
     queues.nobody_is_granted().await;
 }
 
@@ -310,7 +272,7 @@ async fn a_time_to_live_the_ensemble_would_change_is_refused_with_the_range() {
     for (ttl, range) in [(500, "1000 ms ..="), (61_000, "..= 60000 ms")] {
         let wish = client.lock("orders").ttl(Duration::from_millis(ttl));
         let refused = wish.try_acquire().await.unwrap_err();
-        assert_eq!(refused.code(), "invalid");
+        assert_eq!(refused.code(), Code::Invalid);
         assert!(refused.to_string().contains(range), "{refused}");
     }
 }
@@ -319,7 +281,7 @@ async fn a_time_to_live_the_ensemble_would_change_is_refused_with_the_range() {
 /// has stopped believing before the next one is granted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspended_session_is_not_held() {
-    let ensemble = Ensemble::start().await;
+    let ensemble = ensemble();
     let (near, far) = (
         ensemble.connect_through().await.unwrap().unwrap(),
         Client::new(ensemble.connect().await.unwrap()).unwrap(),
@@ -333,7 +295,7 @@ async fn a_suspended_session_is_not_held() {
     };
     let next = tokio::spawn(far.lock("orders").ttl(secs(6)).wait(secs(60)).acquire());
     poll(async || far.show("orders").await.unwrap().waiters == 1).await;
-    ensemble.relay.move_to(None);
+    ensemble.relay.cut();
     poll(async || near.renew(grant.clone(), None).await.is_err()).await;
     let longest = lease.remaining();
     assert!(longest <= secs(4), "two thirds of the session: {longest:?}");
@@ -342,6 +304,6 @@ async fn a_suspended_session_is_not_held() {
     let next = next.await.unwrap().unwrap();
     assert!(next.token() > lease.token() && lease.check().is_err());
     // After a reconnect its session has ended, and nothing of it is revived.
-    ensemble.relay.move_to(Some(ensemble.server.address()));
+    ensemble.relay.heal();
     assert!(lease.check().is_err());
 }

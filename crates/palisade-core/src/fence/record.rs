@@ -1,4 +1,4 @@
-//! What a resource stores of its fence, and the decision that every fence calls.
+//! The state of its fence that a resource stores, and the decision that every fence calls.
 
 use alloc::vec::Vec;
 

@@ -90,7 +90,7 @@ fn word(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Admit(_) => "admit",
         Verdict::Repeat => "repeat",
-        Verdict::Reject(reject) => reject.code(),
+        Verdict::Reject(reject) => reject.code().name(),
     }
 }
 

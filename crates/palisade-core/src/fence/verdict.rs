@@ -1,8 +1,9 @@
-//! What a fence answers.
+//! The answers of a fence.
 
 use core::fmt;
 
 use super::{FenceState, Sequence};
+use crate::code::Code;
 use crate::name::{AuthorityId, LockName};
 use crate::token::Token;
 
@@ -80,16 +81,16 @@ pub enum Reject {
 
 impl Reject {
     /// Every [`code`](Reject::code), once.
-    pub const CODES: [&'static str; 9] = [
-        "stale",
-        "sequence_stale",
-        "already_written",
-        "sequence_reused",
-        "wrong_authority",
-        "wrong_lock",
-        "jump",
-        "tokenless",
-        "missing",
+    pub const CODES: [Code; 9] = [
+        Code::Stale,
+        Code::SequenceStale,
+        Code::AlreadyWritten,
+        Code::SequenceReused,
+        Code::WrongAuthority,
+        Code::WrongLock,
+        Code::Jump,
+        Code::Tokenless,
+        Code::Missing,
     ];
 
     /// The highest token at the resource, where the reason names it.
@@ -102,19 +103,19 @@ impl Reject {
         }
     }
 
-    /// The reason as one word, for wire formats and counters; one of [`Reject::CODES`].
+    /// The code of the reason; one of [`Reject::CODES`].
     #[must_use]
-    pub const fn code(&self) -> &'static str {
+    pub const fn code(&self) -> Code {
         match self {
-            Reject::Stale { .. } => "stale",
-            Reject::SequenceStale { .. } => "sequence_stale",
-            Reject::AlreadyWritten => "already_written",
-            Reject::SequenceReused { .. } => "sequence_reused",
-            Reject::WrongAuthority { .. } => "wrong_authority",
-            Reject::WrongLock { .. } => "wrong_lock",
-            Reject::Jump { .. } => "jump",
-            Reject::Tokenless { .. } => "tokenless",
-            Reject::Missing => "missing",
+            Reject::Stale { .. } => Code::Stale,
+            Reject::SequenceStale { .. } => Code::SequenceStale,
+            Reject::AlreadyWritten => Code::AlreadyWritten,
+            Reject::SequenceReused { .. } => Code::SequenceReused,
+            Reject::WrongAuthority { .. } => Code::WrongAuthority,
+            Reject::WrongLock { .. } => Code::WrongLock,
+            Reject::Jump { .. } => Code::Jump,
+            Reject::Tokenless { .. } => Code::Tokenless,
+            Reject::Missing => Code::Missing,
         }
     }
 }

@@ -196,7 +196,7 @@ impl Tables {
 }
 
 impl Machine {
-    /// Sets the rule for the entries to come. It is no part of the state: whoever replays a log reads it there.
+    /// Sets the rule for the entries to come. It is no part of the state: a replay reads it from the log.
     pub fn set_expiry(&mut self, expiry: Expiry) {
         self.expiry = expiry;
     }
@@ -270,12 +270,13 @@ mod tests {
 
     fn acquire(lock: u64, client: &str, under: Under, wait: Option<Span>) -> Command {
         Command::Acquire(Acquire {
-            lock: LockName::new(&format!("lock/{lock}")).unwrap(),
-            client: ClientId::new(client).unwrap(),
-            under,
             wait,
-            request: wait.map(|_| RequestId::from_bytes(u128::from(lock).to_le_bytes())),
-            metadata: None,
+            ..Acquire::new(
+                LockName::new(&format!("lock/{lock}")).unwrap(),
+                ClientId::new(client).unwrap(),
+                under,
+                wait.map(|_| RequestId::from_bytes(u128::from(lock).to_le_bytes())),
+            )
         })
     }
 

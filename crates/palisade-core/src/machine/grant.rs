@@ -88,10 +88,17 @@ impl Tables {
         &mut self.locks[grant].grant
     }
 
+    /// A grant and the lease that it is under.
+    #[inline]
+    pub(crate) fn held(&self, grant: Slot) -> (&Grant, &Lease) {
+        let grant = self.grant(grant);
+        (grant, &self.leases[grant.lease])
+    }
+
     /// The lease that a grant is under.
     #[inline]
     pub(crate) fn lease_of(&self, grant: Slot) -> &Lease {
-        &self.leases[self.grant(grant).lease]
+        self.held(grant).1
     }
 
     /// The client that holds by a grant.

@@ -88,7 +88,7 @@ impl Machine {
             None => self.past(grant),
             // Nobody else is told that it holds, or gets the holder's secret.
             Some(live) if self.tables.client_of(live) != client => reused(),
-            Some(live) => Outcome::Granted(self.granted(live, self.left(live), Span::ZERO)),
+            Some(live) => Outcome::Granted(self.granted(live, Span::ZERO)),
         }
     }
 
@@ -138,7 +138,7 @@ impl Machine {
         let grant = self.tables.grant_on(lock);
         let holder = self.tables.grant(grant).lease();
         if matches!(lease, LeaseFor::Live(mine) if mine == holder) {
-            return Outcome::Granted(self.granted(grant, self.left(grant), Span::ZERO));
+            return Outcome::Granted(self.granted(grant, Span::ZERO));
         }
         if *self.tables.client_of(grant) == acquire.client {
             return self.supersede(grant, acquire, lease, effects);
@@ -168,7 +168,7 @@ impl Machine {
         self.peek_lease(lock, client, under)
     }
 
-    /// The same without ending anything: an expired lease counts as gone.
+    /// As [`Machine::lease_for`], without ending anything: an expired lease counts as gone.
     pub(super) fn peek_lease(
         &self,
         lock: &LockName,
@@ -285,19 +285,17 @@ impl Machine {
         let grant = self.tables.grant_on(lock);
         let ttl = self.tables.lease_of(grant).ttl;
         self.event(grant, Change::Granted { ttl }, effects);
-        let valid_for = waited.plus(self.left(grant));
-        Outcome::Granted(self.granted(grant, valid_for, waited))
+        Outcome::Granted(self.granted(grant, waited))
     }
 
-    fn granted(&self, grant: Slot, valid_for: Span, waited: Span) -> Granted {
-        let lease = self.tables.lease_of(grant);
-        let grant = self.tables.grant(grant);
+    fn granted(&self, grant: Slot, waited: Span) -> Granted {
+        let (grant, lease) = self.tables.held(grant);
         Granted {
             token: grant.token(),
             lease: lease.id,
             key: lease.key,
             ttl: lease.ttl,
-            valid_for,
+            valid_for: waited.plus(lease.expires.since(self.now)),
             waited,
             acquired_at: grant.wall(),
         }
@@ -316,18 +314,17 @@ impl Machine {
             return self.past(grant);
         };
         self.changed = true;
-        let lease = self.tables.grant(live).lease();
+        let grant = *self.tables.grant(live);
         if let Some(ttl) = ttl {
-            self.tables.set_ttl(lease, ttl);
+            self.tables.set_ttl(grant.lease(), ttl);
         }
-        let lease = &mut self.tables.leases[lease];
+        let lease = &mut self.tables.leases[grant.lease()];
         // A shorter time to live never takes away what was granted before.
         lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
-        let (ttl, token) = (lease.ttl, self.tables.grant(live).token());
         Outcome::Renewed(Renewed {
-            token,
-            ttl,
-            valid_for: self.left(live),
+            token: grant.token(),
+            ttl: lease.ttl,
+            valid_for: lease.expires.since(self.now),
         })
     }
 
@@ -379,7 +376,7 @@ impl Machine {
         }
     }
 
-    /// Ends a grant and remembers how. The lock's record stays for whoever is next.
+    /// Ends a grant and remembers how. The lock's record stays for the next grant.
     fn end(
         &mut self,
         grant: Slot,
@@ -391,10 +388,12 @@ impl Machine {
         self.ended += 1;
         self.event(grant, Change::Ended { how, reason }, effects);
         let lock = self.tables.lock_of(grant);
+        let (ends, lease) = self.tables.held(grant);
+        let (key, token) = (lease.key, ends.token());
         self.over.remember(Over {
-            key: self.tables.lease_of(grant).key,
+            key,
             lock: self.tables.locks[lock].name.clone(),
-            token: self.tables.grant(grant).token(),
+            token,
             how,
         });
         self.tables.set_metadata(lock, None);
@@ -431,21 +430,20 @@ impl Machine {
     }
 
     fn is_live(&self, grant: Slot, named: &GrantRef) -> bool {
-        let lease = self.tables.lease_of(grant);
-        let token = self.tables.grant(grant).token();
+        let (grant, lease) = self.tables.held(grant);
         lease.key == named.key
-            && named.token.is_none_or(|named| named == token)
+            && named.token.is_none_or(|token| token == grant.token())
             && !lease.is_expired(self.now)
     }
 
-    /// What is known of a grant that is not live.
+    /// The memory of a grant that is not live.
     fn past(&self, grant: &GrantRef) -> Outcome {
         ended(self.over.of_lease(&grant.key).find(|over| {
             over.lock == grant.lock && grant.token.is_none_or(|token| token == over.token)
         }))
     }
 
-    /// What is known of a lease that is not live: how it lost the lock asked for, or its last one. One that
+    /// The memory of a lease that is not live: how it lost the lock asked for, or its last one. One that
     /// still stands in line loses that by expiry.
     fn past_lease(&self, key: &LeaseKey, lock: &LockName) -> Outcome {
         let of_lock = self.over.of_lease(key).find(|over| over.lock == *lock);
@@ -461,17 +459,13 @@ impl Machine {
         ended(of_lock.or_else(|| self.over.of_lease(key).next()))
     }
 
-    /// How long the lease of a grant still lasts.
-    fn left(&self, grant: Slot) -> Span {
-        self.tables.lease_of(grant).expires.since(self.now)
-    }
-
-    /// Who holds by a grant.
+    /// The holder by a grant.
     pub(super) fn holder_by(&self, grant: Slot) -> Holder {
+        let (grant, lease) = self.tables.held(grant);
         Holder {
-            client: self.tables.client_of(grant).clone(),
-            token: self.tables.grant(grant).token(),
-            remaining: self.left(grant),
+            client: self.tables.clients[lease.client].id.clone(),
+            token: grant.token(),
+            remaining: lease.expires.since(self.now),
         }
     }
 }

@@ -64,7 +64,7 @@ impl Index {
         self.find_hashed(self.hash(key), is)
     }
 
-    /// The same for who has the hash, of this index or of one with the same seed.
+    /// As [`find`](Index::find), with a hash that this index made, or another one with the same seed.
     pub(super) fn find_hashed(&self, hash: u64, is: impl Fn(Slot) -> bool) -> Option<Slot> {
         self.parts[part(hash)].find(hash, |slot| is(*slot)).copied()
     }
@@ -81,7 +81,7 @@ impl Index {
         self.parts[part(hash)].insert_unique(hash, slot, |slot| rehash(hasher, *slot));
     }
 
-    /// The same where an entry with this key, for which `is` is true, makes room for the new one.
+    /// As [`insert`](Index::insert), but an entry with this key, for which `is` is true, makes room for the new one.
     pub(super) fn replace<K: Hash + ?Sized>(
         &mut self,
         key: &K,

@@ -1,4 +1,4 @@
-//! What the machine remembers of things that are over, so that a retry gets the first answer and a
+//! The memory of requests and grants that are over, so that a retry gets the first answer and a
 //! late message learns how its grant ended.
 //!
 //! Both memories are rings of [`limits::REMEMBERED`] entries; the oldest makes room.
@@ -38,7 +38,7 @@ pub struct Over {
     pub how: Ending,
 }
 
-/// What a remembered entry is found by.
+/// The key of a remembered entry.
 pub(super) trait Keyed {
     type Key<'a>: Hash + PartialEq
     where

@@ -73,7 +73,7 @@ pub struct Machine {
     expiry: Expiry,
 }
 
-/// What [`Machine::apply`] says.
+/// The result of [`Machine::apply`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// The caller's answer.
@@ -117,7 +117,7 @@ impl Machine {
         self.wall = entry.wall;
         (self.changed, self.ended) = (false, 0);
         match entry.command {
-            // Whoever was away must not expire its clients before it gives them their time back.
+            // An authority that was away gives its clients their time back before it expires any of them.
             Command::Grace(away) => self.give_back(before, away),
             Command::Expire => {}
             _ => self.expire_due(false, effects),
@@ -129,7 +129,7 @@ impl Machine {
         }
     }
 
-    /// The same for an entry whose effects were had long ago.
+    /// Applies an entry whose effects were already delivered.
     pub fn replay(&mut self, entry: Entry) {
         self.silent = true;
         self.apply(entry, &mut Vec::new());
@@ -259,12 +259,13 @@ impl Machine {
             return;
         }
         let lock = &self.tables.locks[self.tables.lock_of(grant)];
+        let (grant, lease) = self.tables.held(grant);
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
+            token: grant.token(),
             lock: lock.name.clone(),
-            client: self.tables.client_of(grant).clone(),
-            token: self.tables.grant(grant).token(),
+            client: self.tables.clients[lease.client].id.clone(),
             change,
         }));
     }

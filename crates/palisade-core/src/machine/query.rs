@@ -1,4 +1,4 @@
-//! What can be asked without changing anything. The instant is an argument: a lease that is over by
+//! Questions that change nothing. The instant is an argument: a lease that is over by
 //! then is not shown, whether or not its end was logged yet.
 
 use alloc::boxed::Box;
@@ -66,7 +66,7 @@ impl Machine {
         self.tables.waiters.len()
     }
 
-    /// What is known of a held lock; `None` if it is free.
+    /// The view of a held lock; `None` if it is free.
     #[must_use]
     pub fn view(&self, lock: &str, now: Timestamp) -> Option<LockView> {
         self.tables

@@ -14,11 +14,11 @@ use crate::time::{Timestamp, Ttl};
 pub(crate) struct Lock {
     pub(crate) name: LockName,
     pub(crate) grant: Grant,
-    /// What most locks do not have; [`NIL`] for those.
+    /// Most locks have none: [`NIL`].
     pub(crate) extra: Slot,
 }
 
-/// What only some locks have: text from the holder, and a queue.
+/// The parts that few locks have: text from the holder, and a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Extra {
     pub(crate) metadata: Option<Box<str>>,

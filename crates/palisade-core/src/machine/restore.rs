@@ -37,7 +37,7 @@ impl core::error::Error for Corrupt {}
 pub enum Part {
     /// The head, and leases: [`Leases`].
     Leases,
-    /// Grants, and who waits: [`Grants`].
+    /// Grants and waiting requests: [`Grants`].
     Grants,
     /// Answers and endings: [`Past`].
     Past,
@@ -99,7 +99,7 @@ impl Leases {
     }
 }
 
-/// The second part: the grants, and who waits for their locks.
+/// The second part: the grants, and the requests that wait for their locks.
 #[derive(Debug)]
 pub struct Grants {
     /// Locks that are under no lease yet, in the order of their slots.

@@ -93,6 +93,7 @@ impl<T> Index<Slot> for Slab<T> {
         clippy::expect_used,
         reason = "a dangling slot is a bug; going on would corrupt who holds what"
     )]
+    #[inline]
     fn index(&self, slot: Slot) -> &T {
         self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
             .as_ref()
@@ -105,6 +106,7 @@ impl<T> IndexMut<Slot> for Slab<T> {
         clippy::expect_used,
         reason = "a dangling slot is a bug; going on would corrupt who holds what"
     )]
+    #[inline]
     fn index_mut(&mut self, slot: Slot) -> &mut T {
         self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
             .as_mut()

@@ -233,8 +233,9 @@ impl Tables {
         }
     }
 
+    #[inline]
     pub(super) fn set_metadata(&mut self, slot: Slot, metadata: Option<Box<str>>) {
-        if metadata.is_some() || self.extra(slot).is_some() {
+        if metadata.is_some() || self.locks[slot].extra != NIL {
             self.extra_mut(slot).metadata = metadata;
         }
     }
@@ -248,12 +249,14 @@ impl Tables {
         self.extra(lock).map_or(0, |extra| extra.waiting)
     }
 
+    #[inline]
     pub(super) fn first_waiter(&self, lock: Slot) -> Option<Slot> {
         self.extra(lock)
             .map(|extra| extra.first)
             .filter(|first| *first != NIL)
     }
 
+    #[inline]
     fn extra(&self, lock: Slot) -> Option<&Extra> {
         self.extras.get(self.locks[lock].extra)
     }

@@ -1,4 +1,4 @@
-//! Queues: who waits, who is next, who is no longer there.
+//! The queues of waiting requests: which one is next, and which ones are no longer there.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

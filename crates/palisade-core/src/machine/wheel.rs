@@ -121,6 +121,7 @@ impl Wheel {
     }
 
     /// Works off every tick up to `now` if no timer stands there, as nearly always; says whether it did.
+    #[inline]
     pub(super) fn pass(&mut self, now: Timestamp) -> bool {
         let now_tick = floor_tick(now);
         let free = now_tick < self.soonest;
@@ -213,6 +214,7 @@ pub(crate) fn is_due(due: Timestamp, now: Timestamp) -> bool {
     ceil_tick(due) <= floor_tick(now)
 }
 
+#[inline]
 fn floor_tick(at: Timestamp) -> u64 {
     at.as_nanos() / 1_000_000
 }

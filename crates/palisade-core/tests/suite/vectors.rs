@@ -8,7 +8,7 @@ use std::path::Path;
 use palisade_core::fence::{
     FenceRecord, FenceState, Mark, Mode, Op, Pass, Reject, Rule, Sequence, Verdict, Written,
 };
-use palisade_core::{AuthorityId, LockName, Token};
+use palisade_core::{AuthorityId, Code, LockName, Token};
 
 /// The names of an authority and of a lock, either of which may be missing.
 type Names = [Option<&'static str>; 2];
@@ -262,7 +262,7 @@ fn verdict_json(verdict: &Verdict<FenceRecord>) -> Vec<(&'static str, Option<Str
                 Reject::Jump { bound, .. } => Some(("bound", Some(decimal(*bound)))),
                 _ => None,
             });
-            reject.code()
+            reject.code().name()
         }
     };
     fields.insert(0, ("verdict", Some(text(code))));
@@ -353,7 +353,10 @@ fn the_vectors_contain_every_verdict_of_the_decision() {
         cases.iter().any(is_it)
     };
     // Only the resource finds that there is nothing to change.
-    let codes = Reject::CODES.into_iter().filter(|code| *code != "missing");
+    let codes = Reject::CODES
+        .into_iter()
+        .filter(|code| *code != Code::Missing);
+    let codes = codes.map(Code::name);
     for code in codes.chain(["admit", "repeat"]) {
         assert!(found(code), "{code}");
     }

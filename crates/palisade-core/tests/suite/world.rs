@@ -138,14 +138,12 @@ pub(crate) struct Ask {
 
 pub(crate) fn ask(lock: &str, client: &str) -> Ask {
     let ttl = ttl(TTL_MS);
-    let acquire = Acquire {
-        lock: lock_name(lock),
-        client: client_id(client),
-        under: Under::New { key: key(0), ttl },
-        wait: None,
-        request: None,
-        metadata: None,
-    };
+    let acquire = Acquire::new(
+        lock_name(lock),
+        client_id(client),
+        Under::New { key: key(0), ttl },
+        None,
+    );
     Ask { acquire, ttl }
 }
 

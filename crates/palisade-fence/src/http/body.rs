@@ -1,5 +1,6 @@
 //! Request bodies: one that is read to its end before a write begins, and one that fails when it is idle.
 
+use palisade_core::Code;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub(super) async fn read_whole(
     timeout(within, reading).await.unwrap_or_else(|_| {
         let message = format!("the body did not arrive within {within:?}; nothing was sent");
         let status = StatusCode::REQUEST_TIMEOUT;
-        Err(Problem::new(status, "request_timeout", message))
+        Err(Problem::new(status, Code::RequestTimeout, message))
     })
 }
 
@@ -81,7 +82,8 @@ pub(super) fn permits(bytes: usize) -> u32 {
 
 fn too_large(most: usize) -> Problem {
     let message = format!("the body of a write is larger than {most} bytes; nothing was sent");
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).with("max_bytes", most as u64)
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge, message)
+        .with("max_bytes", most as u64)
 }
 
 /// A body that fails if no piece of it arrives for some time, and counts the pieces.

@@ -1,5 +1,6 @@
 //! The layer: it judges a request, passes it on and watches for its end.
 
+use palisade_core::Code;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -387,5 +388,5 @@ fn tokenless() -> Problem {
     let message = format!(
         "{TOKEN_HEADER} is missing: a write here must carry the token of its holder's grant"
     );
-    Problem::new(StatusCode::PRECONDITION_REQUIRED, "tokenless", message)
+    Problem::new(StatusCode::PRECONDITION_REQUIRED, Code::Tokenless, message)
 }

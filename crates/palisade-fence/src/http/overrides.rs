@@ -15,6 +15,7 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Method, StatusCode};
 use http_body::Body as _;
+use palisade_core::Code;
 use percent_encoding::percent_decode_str;
 
 use crate::http::Problem;
@@ -26,7 +27,7 @@ pub(super) fn refuse(head: &Parts, body: &Body) -> Result<(), Problem> {
     if matches!(*method, Method::TRACE | Method::CONNECT) {
         let message = format!("{method} does not pass a fence");
         let status = StatusCode::METHOD_NOT_ALLOWED;
-        return Err(Problem::new(status, "method_not_allowed", message));
+        return Err(Problem::new(status, Code::MethodNotAllowed, message));
     }
     for name in head.headers.keys() {
         if let Some(what) = overridden(name.as_str()) {

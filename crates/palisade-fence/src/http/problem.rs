@@ -4,6 +4,7 @@ use axum_core::body::Body;
 use axum_core::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
+use palisade_core::Code;
 use palisade_core::fence::Reject;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::{Map, Value, json};
@@ -18,7 +19,7 @@ use crate::objects::Fault;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     status: StatusCode,
-    code: &'static str,
+    code: Code,
     message: String,
     /// Further fields for the holder, beside the message.
     more: Map<String, Value>,
@@ -31,14 +32,14 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// Its code.
-    pub reason: &'static str,
+    pub reason: Code,
     /// Its message.
     pub why: String,
 }
 
 impl Problem {
     /// Creates a refusal with a status, a code and a message.
-    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Problem {
+    pub fn new(status: StatusCode, code: Code, message: impl Into<String>) -> Problem {
         Problem {
             status,
             code,
@@ -50,17 +51,17 @@ impl Problem {
 
     /// 400: the request is not valid, and nothing happened.
     pub fn invalid(message: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, "invalid", message)
+        Problem::new(StatusCode::BAD_REQUEST, Code::Invalid, message)
     }
 
     /// 503: nothing happened.
     pub fn unavailable(message: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, message)
     }
 
     /// 504: it may have happened.
     pub fn unknown_outcome(message: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::GATEWAY_TIMEOUT, "unknown_outcome", message)
+        Problem::new(StatusCode::GATEWAY_TIMEOUT, Code::UnknownOutcome, message)
     }
 
     /// Returns the same problem with another status, for a gateway's 502.
@@ -76,9 +77,9 @@ impl Problem {
         self
     }
 
-    /// Returns its code on the wire.
+    /// Returns its code.
     #[must_use]
-    pub const fn code(&self) -> &'static str {
+    pub const fn code(&self) -> Code {
         self.code
     }
 
@@ -90,7 +91,7 @@ impl Problem {
 
     fn error(&self) -> Value {
         let mut error = Map::new();
-        error.insert("code".to_owned(), self.code.into());
+        error.insert("code".to_owned(), self.code.name().into());
         error.insert("message".to_owned(), self.message.clone().into());
         error.extend(self.more.clone());
         error.into()
@@ -103,7 +104,7 @@ impl Problem {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert("grpc-status", self.grpc_status().into());
-        headers.insert("palisade-code", HeaderValue::from_static(self.code));
+        headers.insert("palisade-code", HeaderValue::from_static(self.code.name()));
         let message = utf8_percent_encode(&self.message, NOT_IN_MESSAGE).to_string();
         for (name, text) in [
             ("grpc-message", message),
@@ -119,7 +120,7 @@ impl Problem {
     /// The gRPC status that asks the caller to do the same as the HTTP status does.
     fn grpc_status(&self) -> u16 {
         match (self.code, self.status.as_u16()) {
-            ("unknown_outcome", _) => 2,
+            (Code::UnknownOutcome, _) => 2,
             (_, 400) => 3,
             (_, 404) => 5,
             (_, 405) => 12,
@@ -198,7 +199,7 @@ impl From<Fault> for Problem {
         match fault {
             Fault::Invalid(_) | Fault::FloorTooLow(_) => Problem::invalid(message),
             Fault::ObjectTooLarge { max, .. } => {
-                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+                Problem::new(StatusCode::PAYLOAD_TOO_LARGE, Code::TooLarge, message)
                     .with("max_bytes", max)
             }
             Fault::StorageFull { max } => storage_full(message).with("max_bytes", max),
@@ -222,7 +223,7 @@ impl From<crate::store::StoreError> for Problem {
 }
 
 fn storage_full(message: String) -> Problem {
-    Problem::new(StatusCode::INSUFFICIENT_STORAGE, "storage_full", message)
+    Problem::new(StatusCode::INSUFFICIENT_STORAGE, Code::StorageFull, message)
 }
 
 impl IntoResponse for Problem {

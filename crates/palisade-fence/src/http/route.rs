@@ -2,6 +2,7 @@
 
 use http::Method;
 use http::request::Parts;
+use palisade_core::Code;
 
 use crate::http::spelling::{PlaceholderType, segment, segments};
 use crate::http::{Problem, TOKEN_HEADER};
@@ -175,7 +176,7 @@ impl Resources for Routes {
             None if safe || self.pass_unrouted => Ok(None),
             None => Err(Problem::new(
                 http::StatusCode::NOT_FOUND,
-                "no_route",
+                Code::NoRoute,
                 format!(
                     "no route maps {} to a resource, so a write there would not be fenced",
                     head.uri.path()
@@ -329,7 +330,7 @@ const PLACEHOLDER: &str = "a placeholder is a whole segment, {id} or {id:TYPE}; 
 mod tests {
     use super::*;
 
-    fn found(routes: &Routes, method: &str, path: &str) -> Result<Option<String>, &'static str> {
+    fn found(routes: &Routes, method: &str, path: &str) -> Result<Option<String>, Code> {
         let head = http::Request::builder()
             .method(method)
             .uri(path)
@@ -393,16 +394,16 @@ mod tests {
             "/a/%C3%A4",
         ] {
             for routes in [&routes, &routes.clone().pass_unrouted(true)] {
-                assert_eq!(found(routes, "PUT", path), Err("invalid"), "{path}");
+                assert_eq!(found(routes, "PUT", path), Err(Code::Invalid), "{path}");
                 assert_eq!(found(routes, "GET", path), Ok(None), "{path}");
             }
         }
         let with_all = Routes::parse(["/=all", "/a/{id:uint}={id}"]).unwrap();
         let put = |path| found(&with_all, "PUT", path);
         assert_eq!(put("/a/7"), Ok(Some("7".to_owned())));
-        assert_eq!(put("/a/07"), Err("invalid"), "it does not fall through");
+        assert_eq!(put("/a/07"), Err(Code::Invalid), "it does not fall through");
         assert_eq!(put("/b/07"), Ok(Some("all".to_owned())));
-        assert_eq!(found(&routes, "PUT", "/b/c"), Err("no_route"));
+        assert_eq!(found(&routes, "PUT", "/b/c"), Err(Code::NoRoute));
         assert_eq!(found(&routes.pass_unrouted(true), "PUT", "/b/c"), Ok(None));
     }
 

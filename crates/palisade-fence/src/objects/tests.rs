@@ -32,7 +32,7 @@ fn run(table: &mut Table, request: Request) -> Result<String, Fault> {
             "admit".to_owned()
         }
         Plan::Repeat => "repeat".to_owned(),
-        Plan::Reject(reject) => reject.code().to_owned(),
+        Plan::Reject(reject) => reject.code().name().to_owned(),
     })
 }
 

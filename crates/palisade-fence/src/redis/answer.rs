@@ -1,7 +1,7 @@
 //! Conversion of the script's answers into the crate's types.
 
 use palisade_core::fence::{Reject, Sequence};
-use palisade_core::{AuthorityId, LockName, Token};
+use palisade_core::{AuthorityId, Code, LockName, Token};
 use redis::Value;
 
 use super::fault::Fault;
@@ -47,27 +47,27 @@ fn odd(reply: &[Value]) -> Fault {
 
 fn reject(code: &str, what: &str, bound: &str) -> Option<Reject> {
     let last = || what.parse().ok().and_then(Sequence::new);
-    Some(match code {
-        "stale" => Reject::Stale {
+    Some(match Code::from_name(code)? {
+        Code::Stale => Reject::Stale {
             highest: token(what)?,
         },
-        "sequence_stale" => Reject::SequenceStale { last: last()? },
-        "already_written" => Reject::AlreadyWritten,
-        "sequence_reused" => Reject::SequenceReused { last: last()? },
-        "wrong_authority" => Reject::WrongAuthority {
+        Code::SequenceStale => Reject::SequenceStale { last: last()? },
+        Code::AlreadyWritten => Reject::AlreadyWritten,
+        Code::SequenceReused => Reject::SequenceReused { last: last()? },
+        Code::WrongAuthority => Reject::WrongAuthority {
             bound: AuthorityId::new(what).ok()?,
         },
-        "wrong_lock" => Reject::WrongLock {
+        Code::WrongLock => Reject::WrongLock {
             bound: LockName::new(what).ok()?,
         },
-        "jump" => Reject::Jump {
+        Code::Jump => Reject::Jump {
             highest: token(what),
             bound: bound.parse().ok()?,
         },
-        "tokenless" => Reject::Tokenless {
+        Code::Tokenless => Reject::Tokenless {
             highest: token(what)?,
         },
-        "missing" => Reject::Missing,
+        Code::Missing => Reject::Missing,
         _ => return None,
     })
 }

@@ -32,6 +32,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
+use palisade_core::Code;
 use palisade_core::fence::Mode;
 use palisade_wal::{
     CreateOptions, DirStorage, Identity, InPlace, RecoveryReport, ReplayError, Storage, Wal,
@@ -186,7 +187,7 @@ impl Store {
 
     /// Records a request that was refused before it reached the store, in the store's counts and as
     /// [`audit::refused`] does (rule F13).
-    pub fn refused(&self, at: &str, resource: Option<&str>, reason: &'static str, why: &str) {
+    pub fn refused(&self, at: &str, resource: Option<&str>, reason: Code, why: &str) {
         self.0.counters.rejected.count(reason);
         audit::refused(at, resource, None, reason, why);
     }

@@ -1,7 +1,7 @@
 //! Restarts, crashes at every storage call, full disks and damage, on the log's simulated storage.
 
-use palisade_core::Token;
 use palisade_core::fence::{Mode, Pass, Rule, Sequence};
+use palisade_core::{Code, Token};
 use palisade_wal::Options;
 use palisade_wal::testing::{Fault, Loss, SimStorage};
 use tokio::runtime::{Builder, Runtime};
@@ -318,8 +318,8 @@ fn rejections_are_counted_by_reason() {
         }
         let counts = store.counts();
         assert_eq!((counts.admitted, counts.resources), (1, 1));
-        assert!(counts.rejected.of("stale") == Some(3), "{counts:?}");
-        assert!(counts.rejected.of("jump") == Some(0), "{counts:?}");
+        assert!(counts.rejected.of(Code::Stale) == Some(3), "{counts:?}");
+        assert!(counts.rejected.of(Code::Jump) == Some(0), "{counts:?}");
     });
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
-use palisade_core::{AuthorityId, LockName, Token};
+use palisade_core::{AuthorityId, Code, LockName, Token};
 use palisade_fence::store::{Settings, Store};
 use palisade_fence::{
     Admin, Change, Fence, Limits, Pass, Rearm, Reject, Rule, Write, audit, memory,
@@ -127,7 +127,7 @@ impl Subscriber for Recorder {
 #[test]
 fn a_rejected_holder_is_named_in_the_log_and_counted() {
     let recorder = Recorder::default();
-    let before = audit::counts().of("stale").unwrap();
+    let before = audit::counts().of(Code::Stale).unwrap();
     let (ours, lock) = (
         AuthorityId::new("ours").unwrap(),
         LockName::new("nightly").unwrap(),
@@ -154,6 +154,6 @@ fn a_rejected_holder_is_named_in_the_log_and_counted() {
         assert!(logged.contains(field), "{field} is not in: {logged}");
     }
     // Other tests of this process also cause rejections.
-    assert!(audit::counts().of("stale").unwrap() > before);
-    assert_eq!(audit::counts().of("no such reason"), None);
+    assert!(audit::counts().of(Code::Stale).unwrap() > before);
+    assert_eq!(audit::counts().of(Code::Held), None, "no fence says so");
 }

@@ -194,15 +194,16 @@ impl Authority {
 
     fn acquire(&self, client: u8, ask: u8) -> Acquire {
         Acquire {
-            lock: self.lock.clone(),
-            client: self.clients[usize::from(client)].clone(),
-            under: Under::New {
-                key: key(client, ask),
-                ttl: Ttl::MIN,
-            },
             wait: Some(MAX_WAIT),
-            request: Some(request(client, ask)),
-            metadata: None,
+            ..Acquire::new(
+                self.lock.clone(),
+                self.clients[usize::from(client)].clone(),
+                Under::New {
+                    key: key(client, ask),
+                    ttl: Ttl::MIN,
+                },
+                Some(request(client, ask)),
+            )
         }
     }
 

@@ -3,7 +3,7 @@
 //! Only numbers: locks, clients and requests are counted from 0, instants of the authority are nanoseconds of its own
 //! clock, tokens are those that clients got.
 
-use palisade_core::Ending;
+use palisade_core::{Code, Ending};
 
 /// One event.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
@@ -166,7 +166,7 @@ pub enum Fact {
         /// The highest token of the fence.
         highest: Option<u64>,
         /// The reason.
-        code: &'static str,
+        code: Code,
     },
     /// The resource started from its disk.
     ResourceRecovered {

@@ -252,12 +252,13 @@ impl Holding {
 
     pub(crate) async fn acquire(&mut self, ttl: Ttl) -> Result<Token, Error> {
         let request = AcquireRequest {
-            lock: self.lock.clone(),
-            client: self.client.clone(),
-            under: Under::new(ttl),
             wait: Some(Span::from_millis(600_000)),
-            request: RequestId::from_bytes(random()?),
-            metadata: None,
+            ..AcquireRequest::new(
+                self.lock.clone(),
+                self.client.clone(),
+                Under::new(ttl),
+                RequestId::from_bytes(random()?),
+            )
         };
         match self.service.acquire(request).await? {
             Acquired::Granted(granted) => {

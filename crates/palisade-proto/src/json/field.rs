@@ -83,7 +83,7 @@ fn whole(number: &Number) -> Option<u64> {
     number.as_u64().or_else(|| number.as_f64().and_then(exact))
 }
 
-/// What the field must be, and what was given.
+/// The values that the field takes, and the one given.
 fn complaint(must: &str, given: &Value) -> String {
     format!("{must}, not {}", describe(given))
 }

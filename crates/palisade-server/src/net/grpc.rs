@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::routing::any;
+use palisade_proto::codes::Row;
 use palisade_proto::v1::locks_server::{Locks, LocksServer};
 use palisade_proto::{Code, FILE_DESCRIPTOR_SET, v1};
 use tokio_stream::adapters::Map;
@@ -125,7 +126,7 @@ fn failed(reply: &v1::Reply) -> Option<Refusal> {
         return None;
     };
     let code = Code::from_name(&error.code).unwrap_or(Code::Internal);
-    (code.grpc() != tonic::Code::Ok).then(|| Refusal::new(code, error.message.clone()))
+    (Row::of(code).grpc != tonic::Code::Ok).then(|| Refusal::new(code, error.message.clone()))
 }
 
 /// The code for a call that failed in the gRPC library. INTERNAL there means a message that cannot be decoded, which is
@@ -164,7 +165,7 @@ async fn coded(mut response: http::Response<axum::body::Body>) -> http::Response
 const CODE: &str = "palisade-code";
 
 pub(super) fn status(refusal: &Refusal) -> Status {
-    let mut status = Status::new(refusal.code.grpc(), refusal.message.clone());
+    let mut status = Status::new(Row::of(refusal.code).grpc, refusal.message.clone());
     let name = MetadataValue::from_static(refusal.code.name());
     status.metadata_mut().insert(CODE, name);
     status

@@ -18,14 +18,12 @@ fn open(dir: &Path) -> Result<Authority, Error> {
 }
 
 async fn grant(authority: &Authority, lock: &str) -> u64 {
-    let wish = Wish {
-        lock: LockName::new(lock).unwrap(),
-        client: ClientId::new("c").unwrap(),
-        under: Under::new(Ttl::from_millis(10_000).unwrap()),
-        wait: None,
-        request: None,
-        metadata: None,
-    };
+    let wish = Wish::new(
+        LockName::new(lock).unwrap(),
+        ClientId::new("c").unwrap(),
+        Under::new(Ttl::from_millis(10_000).unwrap()),
+        None,
+    );
     match authority.pipeline.handle.call(Request::Acquire(wish)).await {
         Answer::Outcome(Outcome::Granted(granted)) => granted.token.get(),
         other => panic!("{other:?}"),

@@ -58,14 +58,12 @@ impl Seen {
 }
 
 fn acquire(lock: &str) -> Request {
-    Request::Acquire(Wish {
-        lock: LockName::new(lock).unwrap(),
-        client: ClientId::new("holder").unwrap(),
-        under: Under::new(Ttl::from_millis(TTL_MS).unwrap()),
-        wait: None,
-        request: None,
-        metadata: None,
-    })
+    Request::Acquire(Wish::new(
+        LockName::new(lock).unwrap(),
+        ClientId::new("holder").unwrap(),
+        Under::new(Ttl::from_millis(TTL_MS).unwrap()),
+        None,
+    ))
 }
 
 fn grant(of: &Acknowledged) -> GrantRef {

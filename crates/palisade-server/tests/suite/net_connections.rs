@@ -69,13 +69,7 @@ async fn an_idle_connection_is_closed_and_a_long_poll_is_not_idle() {
     }))
     .await;
     let (key, _) = server.lock("x", "a").await;
-    let mut waiting = server.connect().await;
-    let body = r#"{"client_id": "b", "lease_duration_ms": 10000, "wait_ms": 60000}"#;
-    let request = format!(
-        "POST /v1/locks/x/acquire HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    waiting.write_all(request.as_bytes()).await.unwrap();
+    let mut waiting = server.waiting().await;
     server.waiters(1).await;
 
     // An idle connection opened after the long poll is closed before it.
@@ -184,13 +178,7 @@ async fn a_server_that_goes_down_ends_waits_watches_and_sessions_and_frees_its_p
         .await
         .unwrap();
 
-    let mut waiting = server.connect().await;
-    let body = r#"{"client_id": "b", "lease_duration_ms": 10000, "wait_ms": 60000}"#;
-    let request = format!(
-        "POST /v1/locks/x/acquire HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    waiting.write_all(request.as_bytes()).await.unwrap();
+    let mut waiting = server.waiting().await;
     server.waiters(2).await;
 
     server.ask_to_stop();

@@ -305,13 +305,7 @@ async fn a_wait_is_a_long_poll_that_ends_with_the_grant_or_the_deadline() {
 async fn a_waiting_client_that_hangs_up_leaves_the_queue() {
     let server = Server::start().await;
     server.lock("x", "a").await;
-    let mut waiting = server.connect().await;
-    let body = r#"{"client_id": "b", "lease_duration_ms": 10000, "wait_ms": 60000}"#;
-    let request = format!(
-        "POST /v1/locks/x/acquire HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    waiting.write_all(request.as_bytes()).await.unwrap();
+    let waiting = server.waiting().await;
     server.waiters(1).await;
     drop(waiting);
     server.waiters(0).await;

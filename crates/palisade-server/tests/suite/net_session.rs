@@ -327,14 +327,10 @@ async fn a_session_that_hangs_up_leaves_its_queues(dress: Dress) {
 }
 
 async fn a_session_reads_no_further_while_too_much_is_in_flight(dress: Dress) {
-    let settings = Settings {
+    let server = Server::with(Wish::net(Settings {
         session_operations: 10,
         ..Settings::default()
-    };
-    let server = Server::with(Wish {
-        settings,
-        ..Wish::default()
-    })
+    }))
     .await;
     let mut locks = client(&server).await;
     let key = granted(said(locks.acquire(acquire("x", "a", 0)).await)).lock_token;
@@ -364,14 +360,10 @@ async fn a_session_reads_no_further_while_too_much_is_in_flight(dress: Dress) {
 }
 
 async fn a_frame_that_is_too_large_ends_the_session_with_a_word(dress: Dress) {
-    let settings = Settings {
+    let server = Server::with(Wish::net(Settings {
         frame_bytes: 1_024,
         ..Settings::default()
-    };
-    let server = Server::with(Wish {
-        settings,
-        ..Wish::default()
-    })
+    }))
     .await;
     let mut session = Session::open(&server, dress).await;
     session
@@ -382,14 +374,10 @@ async fn a_frame_that_is_too_large_ends_the_session_with_a_word(dress: Dress) {
 }
 
 async fn a_frame_of_too_many_operations_is_refused_before_it_is_decoded(dress: Dress) {
-    let settings = Settings {
+    let server = Server::with(Wish::net(Settings {
         frame_operations: 100,
         ..Settings::default()
-    };
-    let server = Server::with(Wish {
-        settings,
-        ..Wish::default()
-    })
+    }))
     .await;
     let operations = |count| {
         (1..=count).map(|id| {
@@ -461,16 +449,12 @@ async fn a_listing_is_made_when_the_one_before_it_was_read(dress: Dress) {
 }
 
 async fn who_borrows_all_the_memory_there_is_stops_nobody_who_needs_little(dress: Dress) {
-    let settings = Settings {
+    let server = Server::with(Wish::net(Settings {
         frame_operations: 1_000,
         session_bytes: 2 << 20,
         sessions_bytes: (2 << 20) + (1_000 << 10),
         ..Settings::default()
-    };
-    let server = Server::with(Wish {
-        settings,
-        ..Wish::default()
-    })
+    }))
     .await;
     for lock in ["x0", "x1", "x2"] {
         server.lock(lock, "holder").await;

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::net_support::{Server, Wish};
+use crate::net_support::{Server, Wish, acquire_and_wait};
 use palisade_server::shell::Settings;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -92,12 +92,7 @@ async fn patient(peer_timeout: Duration, host: &str) -> Server {
 async fn wait_in(server: &Server, connect: impl FnOnce(SocketAddr) -> TcpStream) -> TcpStream {
     server.lock("x", "holder").await;
     let mut waiting = connect(server.addr);
-    let body = r#"{"client_id": "b", "lease_duration_ms": 10000, "wait_ms": 86400000}"#;
-    let length = body.len();
-    let request = format!(
-        "POST /v1/locks/x/acquire HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n\r\n{body}"
-    );
-    waiting.write_all(request.as_bytes()).unwrap();
+    waiting.write_all(acquire_and_wait().as_bytes()).unwrap();
     server.waiters(1).await;
     waiting
 }

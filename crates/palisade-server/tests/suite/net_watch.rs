@@ -196,14 +196,10 @@ async fn a_last_id_that_is_nonsense_or_in_the_future_is_answered() {
 #[tokio::test]
 async fn one_watch_more_than_the_settings_allow_is_refused_and_a_place_is_free_again_when_one_ends()
 {
-    let settings = Settings {
+    let server = Server::with(Wish::net(Settings {
         watches: 1,
         ..Settings::default()
-    };
-    let server = Server::with(Wish {
-        settings,
-        ..Wish::default()
-    })
+    }))
     .await;
     let first = Events::open(&server, "/v1/watch", "").await;
     let refused = server.get("/v1/watch").await;

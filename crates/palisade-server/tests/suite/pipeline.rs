@@ -125,12 +125,13 @@ fn fresh(paper: &Paper) -> Pipeline {
 
 fn wish(lock: &str, client: &str, wait_ms: Option<u64>) -> Wish {
     Wish {
-        lock: LockName::new(lock).unwrap(),
-        client: ClientId::new(client).unwrap(),
-        under: Under::new(Ttl::from_millis(10_000).unwrap()),
         wait: wait_ms.map(Span::from_millis),
-        request: None,
-        metadata: None,
+        ..Wish::new(
+            LockName::new(lock).unwrap(),
+            ClientId::new(client).unwrap(),
+            Under::new(Ttl::from_millis(10_000).unwrap()),
+            None,
+        )
     }
 }
 

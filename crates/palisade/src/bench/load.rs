@@ -191,12 +191,13 @@ impl Loop {
     async fn acquire(&mut self) -> Result<Option<GrantRef>, Error> {
         let contended = self.shared.mode == Mode::Contended;
         let request = AcquireRequest {
-            lock: self.lock.clone(),
-            client: self.client.clone(),
-            under: Under::new(self.shared.ttl),
             wait: contended.then_some(PATIENCE),
-            request: self.next_request(),
-            metadata: None,
+            ..AcquireRequest::new(
+                self.lock.clone(),
+                self.client.clone(),
+                Under::new(self.shared.ttl),
+                self.next_request(),
+            )
         };
         let sent = now();
         let outcome = self.service.acquire(request).await?;

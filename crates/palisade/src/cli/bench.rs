@@ -64,7 +64,7 @@ pub(super) fn bench(args: &BenchArgs, out: Out) -> Result<(), Failure> {
         Ok(true) => Ok(()),
         Ok(false) => {
             let message = "tokens were issued twice or out of order: this is a bug in Palisade";
-            Err(Failure::new(FAILED, Code::Internal.name(), message))
+            Err(Failure::new(FAILED, Code::Internal, message))
         }
         Err(error) => Err(Failure::of(&error, url)),
     }

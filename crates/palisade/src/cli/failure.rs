@@ -21,7 +21,7 @@ pub(crate) struct Failure {
     /// The exit status.
     pub(crate) status: u8,
     /// A code from the table of error codes.
-    pub(crate) code: &'static str,
+    pub(crate) code: Code,
     /// What is wrong, with real names.
     pub(crate) message: String,
     /// What to do next.
@@ -36,9 +36,6 @@ fn is_palisade(url: &str) -> bool {
         .iter()
         .any(|scheme| url.starts_with(scheme))
 }
-
-/// How the operating system's own errors end; with one of these, nothing answered.
-const OS_ERROR: &str = "(os error ";
 
 /// The form of an error with `--json`, as over HTTP.
 #[derive(Serialize)]
@@ -57,7 +54,7 @@ struct Inner<'a> {
 }
 
 impl Failure {
-    pub(crate) fn new(status: u8, code: &'static str, message: impl Into<String>) -> Failure {
+    pub(crate) fn new(status: u8, code: Code, message: impl Into<String>) -> Failure {
         Failure {
             status,
             code,
@@ -69,12 +66,12 @@ impl Failure {
 
     /// A command line that was rejected.
     pub(crate) fn usage(message: impl Into<String>) -> Failure {
-        Failure::new(USAGE, Code::Invalid.name(), message)
+        Failure::new(USAGE, Code::Invalid, message)
     }
 
     /// A failure on this machine.
     pub(crate) fn local(message: impl Into<String>) -> Failure {
-        Failure::new(FAILED, Code::Internal.name(), message)
+        Failure::new(FAILED, Code::Internal, message)
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
@@ -116,14 +113,10 @@ impl Failure {
         let message = format!("{}: {fault}", palisade_client::without_secrets(url));
         match fault {
             Fault::Invalid(_) => Failure::new(USAGE, fault.code(), message),
-            Fault::Unavailable(_) if !is_palisade(url) => {
+            Fault::Unreachable(_) if !is_palisade(url) => {
                 Failure::new(FAILED, fault.code(), message).hint("is it running there?")
             }
-            // Something answered, and its message says what to do.
-            Fault::Unavailable(why) if !why.contains(OS_ERROR) => {
-                Failure::new(FAILED, fault.code(), message)
-            }
-            Fault::Unavailable(_) => Failure::new(FAILED, fault.code(), message).hint(
+            Fault::Unreachable(_) => Failure::new(FAILED, fault.code(), message).hint(
                 "is a server running there? Start one with `palisade serve`, or name another with \
                  --authority URL or PALISADE_AUTHORITY",
             ),
@@ -160,7 +153,7 @@ impl Failure {
         });
         let hint = self.hint.as_deref();
         let error = Inner {
-            code: self.code,
+            code: self.code.name(),
             message: &self.message,
             hint,
             holder,
@@ -172,5 +165,24 @@ impl Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Failure {
         Failure::local(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_proposed_only_where_nobody_answers() {
+        let hint = |fault: Fault, url| Failure::of_fault(&fault, url).hint.unwrap_or_default();
+        let (palisade, redis) = ("http://127.0.0.1:7420", "redis://127.0.0.1");
+        assert!(hint(Fault::unreachable("refused"), palisade).contains("palisade serve"));
+        assert_eq!(
+            hint(Fault::unreachable("refused"), redis),
+            "is it running there?"
+        );
+        // A server that answers says itself what to do, whatever its words are.
+        let full = Fault::unavailable("the disk is full (os error 28)");
+        assert_eq!(hint(full, palisade), "");
     }
 }

@@ -168,7 +168,7 @@ impl GatewayArgs {
 }
 
 fn wrong(message: String) -> Failure {
-    Failure::new(USAGE, Code::Invalid.name(), message)
+    Failure::new(USAGE, Code::Invalid, message)
 }
 
 pub(super) fn gateway(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
@@ -235,7 +235,7 @@ async fn bind(flag: &str, at: SocketAddr) -> Result<TcpListener, Failure> {
 }
 
 fn failed(message: String) -> Failure {
-    Failure::new(FAILED, Code::Internal.name(), message)
+    Failure::new(FAILED, Code::Internal, message)
 }
 
 fn announce(args: &GatewayArgs, ports: &Ports, start: Start, out: Out) -> Result<(), Failure> {

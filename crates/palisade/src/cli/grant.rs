@@ -214,14 +214,14 @@ pub(super) fn over(lock: &str, how: Ending) -> Failure {
         ),
     };
     let hint = "stop the work that relied on it; a new acquire gets a new, higher token";
-    Failure::new(LOST, code.name(), format!("{lock} {what}")).hint(hint)
+    Failure::new(LOST, code, format!("{lock} {what}")).hint(hint)
 }
 
 pub(super) fn not_held(lock: &str) -> Failure {
     let hint = format!("see who holds it: palisade show {}", shell_word(lock));
     Failure::new(
         LOST,
-        Code::NotHeld.name(),
+        Code::NotHeld,
         format!("{lock} is not held by the named grant"),
     )
     .hint(hint)
@@ -230,5 +230,5 @@ pub(super) fn not_held(lock: &str) -> Failure {
 pub(super) fn stale(lock: &str, highest: palisade_core::Token) -> Failure {
     let message = format!("{lock} is held with another fencing token, {highest}");
     let hint = format!("look again: palisade show {}", shell_word(lock));
-    Failure::new(LOST, Code::Stale.name(), message).hint(hint)
+    Failure::new(LOST, Code::Stale, message).hint(hint)
 }

@@ -28,6 +28,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use palisade_client::{Client, Options};
+use palisade_proto::Code;
 
 use args::Connection;
 
@@ -198,6 +199,6 @@ fn only_run() -> Failure {
     let why = "redlock:// supports `palisade run` only: it has no fencing token that names a grant (acquire, \
                renew, release, break), keeps no record of who holds a lock (show, ls) and announces \
                nothing (watch)";
-    Failure::new(FAILED, "unsupported", why)
+    Failure::new(FAILED, Code::Refused, why)
         .hint("use an authority with tokens; for a single Redis primary: redis://host")
 }

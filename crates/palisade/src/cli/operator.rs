@@ -176,9 +176,5 @@ fn store_in_place(data: &Path, out: Out) -> Result<(), Failure> {
 }
 
 fn failed(error: impl ToString) -> Failure {
-    Failure::new(
-        FAILED,
-        palisade_proto::Code::Internal.name(),
-        error.to_string(),
-    )
+    Failure::new(FAILED, palisade_proto::Code::Internal, error.to_string())
 }

@@ -149,7 +149,7 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
 }
 
 fn failed(code: Code, message: String) -> Failure {
-    Failure::new(FAILED, code.name(), message)
+    Failure::new(FAILED, code, message)
 }
 
 fn announce(args: &StoreArgs, at: SocketAddr, out: Out) -> Result<(), Failure> {

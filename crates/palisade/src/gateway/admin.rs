@@ -1,5 +1,6 @@
 //! The operator's interface of a gateway. It has its own port, so it hides no path of the upstream.
 
+use palisade_proto::Code;
 use std::sync::Arc;
 
 use axum::extract::{Path, Query, Request, State};
@@ -122,7 +123,7 @@ async fn show(
         Some(view) => Ok(Json(fence(resource.id(), &view.fence))),
         None => {
             let message = format!("{name} was never fenced");
-            Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message))
+            Err(Problem::new(StatusCode::NOT_FOUND, Code::NotFound, message))
         }
     }
 }
@@ -143,5 +144,5 @@ fn fence(resource: &ResourceId, state: &FenceState) -> Value {
 
 async fn not_found(uri: Uri) -> Problem {
     let message = format!("there is nothing at {}", uri.path());
-    Problem::new(StatusCode::NOT_FOUND, "not_found", message)
+    Problem::new(StatusCode::NOT_FOUND, Code::NotFound, message)
 }

@@ -35,6 +35,7 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse as _, Response};
 use palisade_fence::http::{FenceLayer, Policy, Problem, Routes};
 use palisade_proto::Code;
+use palisade_proto::codes::Row;
 use palisade_server::shell::{self, Exchange, Hosts, Service, Shell};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -111,8 +112,9 @@ impl Service for AdminService {
 }
 
 fn refused(code: Code, message: String) -> Response {
-    let status = StatusCode::from_u16(code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    Problem::new(status, code.name(), message).into_response()
+    let status =
+        StatusCode::from_u16(Row::of(code).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    Problem::new(status, code, message).into_response()
 }
 
 /// The two ports of a gateway.

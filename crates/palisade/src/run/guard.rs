@@ -111,7 +111,7 @@ impl Guard {
             Guard::Tokenless { guard, .. } => {
                 let lock = guard.lock();
                 let message = format!("{lock} is lost: most primaries did not extend it in time");
-                return Failure::new(LOST, Code::Expired.name(), message);
+                return Failure::new(LOST, Code::Expired, message);
             }
         };
         match lease.check() {
@@ -123,7 +123,7 @@ impl Guard {
                     lease.lock(),
                     lease.token()
                 );
-                Failure::new(LOST, Code::Expired.name(), message)
+                Failure::new(LOST, Code::Expired, message)
             }
         }
     }
@@ -207,7 +207,7 @@ async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
                 "{} is held: most primaries did not grant it",
                 lock_args.lock
             );
-            Err(Failure::new(NOT_ACQUIRED, Code::Held.name(), message)
+            Err(Failure::new(NOT_ACQUIRED, Code::Held, message)
                 .hint("Redlock does not know the holder; wait longer with --wait"))
         }
     }
@@ -217,7 +217,7 @@ async fn release(lease: Lease, out: Out) -> Option<Failure> {
     let (lock, token, ttl) = (lease.lock().clone(), lease.token(), lease.ttl());
     let was = |how: &str, code: Code| {
         let message = format!("{lock} (token {token}) was lost before it was released: {how}");
-        Some(Failure::new(LOST, code.name(), message))
+        Some(Failure::new(LOST, code, message))
     };
     match lease.release().await {
         Ok(Released::Released | Released::Ended(Ending::Released)) => None,

@@ -131,7 +131,7 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
         };
     };
     if let Some(hook) = &args.on_lost {
-        hook::run(hook, environment, failure.code, &mut signals).await;
+        hook::run(hook, environment, failure.code.name(), &mut signals).await;
     }
     Err(failure)
 }
@@ -139,7 +139,7 @@ async fn hold(args: &RunArgs, grace: Span, out: Out) -> Result<u8, Failure> {
 fn timed_out(lock: &LockName, args: &RunArgs) -> Failure {
     let after = args.timeout.unwrap_or_default();
     let message = format!("the command was ended after {after:?}; {lock} is released");
-    Failure::new(TIMED_OUT, Code::Expired.name(), message).hint("choose a longer --timeout")
+    Failure::new(TIMED_OUT, Code::Expired, message).hint("choose a longer --timeout")
 }
 
 fn ended_by(signal: Signal) -> u8 {
@@ -218,8 +218,8 @@ fn not_started(args: &RunArgs, error: &io::Error) -> Failure {
         .map(|program| program.display().to_string())
         .unwrap_or_default();
     let (status, code) = match error.kind() {
-        io::ErrorKind::NotFound => (NOT_FOUND, Code::NotFound.name()),
-        _ => (NOT_EXECUTABLE, Code::Refused.name()),
+        io::ErrorKind::NotFound => (NOT_FOUND, Code::NotFound),
+        _ => (NOT_EXECUTABLE, Code::Refused),
     };
     Failure::new(status, code, format!("{program}: {error}"))
 }

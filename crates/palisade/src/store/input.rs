@@ -1,5 +1,6 @@
 //! Request bodies, headers and names; an error names what is wrong.
 
+use palisade_proto::Code;
 use std::fmt;
 use std::sync::Arc;
 
@@ -254,7 +255,7 @@ fn declared_as_json(headers: &HeaderMap) -> Result<(), Problem> {
     let message = "the body must be JSON: send Content-Type: application/json";
     Err(Problem::new(
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        "unsupported_media_type",
+        Code::UnsupportedMediaType,
         message,
     ))
 }

@@ -25,7 +25,7 @@ pub(super) async fn check_address(
     if let Some(Refused { reason, why }) = response.extensions().get()
         && audit::REASONS.contains(reason)
     {
-        app.store.refused(&at, None, reason, why);
+        app.store.refused(&at, None, *reason, why);
     }
     response
 }

@@ -42,6 +42,7 @@ use palisade_fence::Mode;
 use palisade_fence::http::Problem;
 use palisade_fence::store::Store;
 use palisade_proto::Code;
+use palisade_proto::codes::Row;
 use palisade_server::shell::{self, Exchange, Shell};
 use tokio::net::TcpListener;
 
@@ -89,8 +90,9 @@ impl shell::Service for Service {
 
 /// A refusal with a code from the table.
 fn refused(code: Code, message: String) -> Problem {
-    let status = StatusCode::from_u16(code.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    Problem::new(status, code.name(), message)
+    let status =
+        StatusCode::from_u16(Row::of(code).http).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    Problem::new(status, code, message)
 }
 
 /// Serves the store until `shutdown`, then finishes what is in flight.
@@ -147,7 +149,7 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
     );
     Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,
-        "method_not_allowed",
+        Code::MethodNotAllowed,
         message,
     )
 }
@@ -157,7 +159,7 @@ async fn not_found(uri: Uri) -> Problem {
         "there is nothing at {}; in a resource_id, '/' is written %2F",
         uri.path()
     );
-    Problem::new(StatusCode::NOT_FOUND, "not_found", message)
+    Problem::new(StatusCode::NOT_FOUND, Code::NotFound, message)
 }
 
 /// The name of a mode, as on the command line.

@@ -1,5 +1,6 @@
 //! The handlers: parse, call the store, answer.
 
+use palisade_proto::Code;
 use std::sync::Arc;
 
 use axum::Json;
@@ -64,7 +65,7 @@ fn tokenless(resource: &ResourceId) -> Problem {
     let message = format!(
         "fencing_token is missing: a write to {resource} must carry the token of its holder's grant"
     );
-    Problem::new(StatusCode::PRECONDITION_REQUIRED, "tokenless", message)
+    Problem::new(StatusCode::PRECONDITION_REQUIRED, Code::Tokenless, message)
 }
 
 /// `POST /v1/storage/claim`: raises the fence, before the first read (rule F2).
@@ -206,7 +207,7 @@ fn object(
     let Some(bytes) = bytes else {
         return Err(Problem::new(
             StatusCode::NOT_FOUND,
-            "not_found",
+            Code::NotFound,
             format!("there is no object {path}"),
         ));
     };

@@ -113,12 +113,13 @@ pub(crate) fn asking(
     id[..8].copy_from_slice(&random(0));
     id[8..].copy_from_slice(&random(1));
     AcquireRequest {
-        lock: LockName::new(lock).unwrap(),
-        client: ClientId::new(client).unwrap(),
-        under: Under::new(Ttl::from_millis(ttl.as_millis().try_into().unwrap()).unwrap()),
         wait: wait.map(Span::from),
-        request: RequestId::from_bytes(id),
-        metadata: None,
+        ..AcquireRequest::new(
+            LockName::new(lock).unwrap(),
+            ClientId::new(client).unwrap(),
+            Under::new(Ttl::from_millis(ttl.as_millis().try_into().unwrap()).unwrap()),
+            RequestId::from_bytes(id),
+        )
     }
 }
 

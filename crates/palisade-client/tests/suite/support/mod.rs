@@ -4,6 +4,8 @@
 
 pub(crate) mod relay;
 pub(crate) mod scripted;
+#[cfg(feature = "conformance")]
+pub(crate) mod served;
 pub(crate) mod server;
 pub(crate) mod virtual_clock;
 

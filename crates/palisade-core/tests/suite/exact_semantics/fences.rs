@@ -192,7 +192,10 @@ fn writing_without_holding_says_so() {
         fenced.decide_tokenless_write(),
         Verdict::Reject(tokenless.clone())
     );
-    assert_eq!((tokenless.code(), text.as_str()), ("tokenless", "held"));
+    assert_eq!(
+        (tokenless.code().name(), text.as_str()),
+        ("tokenless", "held")
+    );
     assert!(tokenless.to_string().contains("must carry a fencing token"));
 }
 

@@ -104,7 +104,7 @@ async fn a_token_set_by_hand_is_compared() {
         let job = [(by_hand.as_str(), &[][..]), (&named, &[]), (WRITES[1], &[])];
         let got = match Tokio::carry_out(&mut c, &Plain(&job)).await {
             Ok(_) => None,
-            Err(Refused::Rejected(reject)) => Some(reject.code().to_owned()),
+            Err(Refused::Rejected(reject)) => Some(reject.code().name().to_owned()),
             Err(Refused::Fault(Fault::Database { state, .. })) => Some(state),
             Err(other) => panic!("{other}"),
         };

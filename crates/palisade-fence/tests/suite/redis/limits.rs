@@ -1,6 +1,6 @@
 //! Bad input, lost and corrupt marks, servers that cannot keep fences, and a cluster.
 
-use palisade_core::{AuthorityId, Token};
+use palisade_core::{AuthorityId, Code, Token};
 use palisade_fence::redis::{Fault, Objects, Operator, Resource, probe};
 use palisade_fence::{Admin as _, Change, Checked, Fence as _, Pass, Rearm, Reject, Rule, Write};
 use palisade_testbed::Redis;
@@ -323,8 +323,8 @@ async fn rejections_are_counted() {
     let con = &mut connect(&server.url()).await;
     let resource = Resource::new("counted").unwrap();
     assert!(resource.claim(con, t(2)).await.unwrap().is_admitted());
-    let before = palisade_fence::audit::counts().of("tokenless").unwrap();
+    let before = palisade_fence::audit::counts().of(Code::Tokenless).unwrap();
     let forgot = resource.write_tokenless().set(con, "{counted}:x", b"x");
     assert!(!forgot.await.unwrap().is_admitted());
-    assert!(palisade_fence::audit::counts().of("tokenless").unwrap() > before);
+    assert!(palisade_fence::audit::counts().of(Code::Tokenless).unwrap() > before);
 }

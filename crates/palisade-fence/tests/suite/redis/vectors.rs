@@ -81,7 +81,7 @@ fn answer(case: &Case) -> Vec<String> {
         Verdict::Repeat => return vec!["repeat".to_owned(), highest],
         Verdict::Reject(reject) => reject,
     };
-    let mut words = vec!["reject".to_owned(), reject.code().to_owned()];
+    let mut words = vec!["reject".to_owned(), reject.code().name().to_owned()];
     words.extend(match reject {
         Reject::Stale { highest } | Reject::Tokenless { highest } => vec![highest.to_string()],
         Reject::SequenceStale { last } | Reject::SequenceReused { last } => vec![last.to_string()],

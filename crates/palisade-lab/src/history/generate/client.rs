@@ -117,18 +117,19 @@ impl Wish {
                 wait_ms,
                 request,
             } => Command::Acquire(Acquire {
-                lock: lock.clone(),
-                client: client.clone(),
-                under: match under {
-                    Ok(ttl) => Under::New { key, ttl: *ttl },
-                    Err((_, key)) => Under::Existing {
-                        key: *key,
-                        ttl: None,
-                    },
-                },
                 wait: wait_ms.map(Span::from_millis),
-                request: *request,
-                metadata: None,
+                ..Acquire::new(
+                    lock.clone(),
+                    client.clone(),
+                    match under {
+                        Ok(ttl) => Under::New { key, ttl: *ttl },
+                        Err((_, key)) => Under::Existing {
+                            key: *key,
+                            ttl: None,
+                        },
+                    },
+                    *request,
+                )
             }),
             Wish::Renew { held, ttl } => Command::Renew {
                 grant: held.named(),

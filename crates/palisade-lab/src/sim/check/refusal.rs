@@ -1,6 +1,7 @@
 //! The newest holder is never rejected because of an older grant (A2, A4, A5, F6, F10). An operator's floor after a
 //! lost fence is not a grant; it may reject earlier holders.
 
+use palisade_core::Code;
 use std::collections::BTreeMap;
 
 use super::Check;
@@ -47,9 +48,9 @@ impl Check for Refusal {
                 code,
                 ..
             } => match *code {
-                "stale" => return self.stale(*lock, *token, *highest),
+                Code::Stale => return self.stale(*lock, *token, *highest),
                 // A late duplicate of the holder's own write.
-                "sequence_stale" => {}
+                Code::SequenceStale => {}
                 code => return Err(format!("resource {lock} rejected token {token}: {code}")),
             },
             _ => {}

@@ -46,14 +46,8 @@ pub fn encode_head(out: &mut Vec<u8>, at: Timestamp, wall: WallTime) {
 pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
     match command {
         Command::Acquire(acquire) => put_acquire(out, acquire),
-        Command::Renew { grant, ttl } => {
-            out.byte(RENEW);
-            put_grant(out, grant, *ttl);
-        }
-        Command::Release(grant) => {
-            out.byte(RELEASE);
-            put_grant(out, grant, None);
-        }
+        Command::Renew { grant, ttl } => put_grant(out, RENEW, grant, *ttl),
+        Command::Release(grant) => put_grant(out, RELEASE, grant, None),
         Command::Revoke {
             lock,
             token,
@@ -66,11 +60,11 @@ pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
         }
         Command::Withdraw(request) => {
             out.byte(WITHDRAW);
-            out.id(request.as_bytes());
+            out.bytes(request.as_bytes());
         }
         Command::Abandon(request) => {
             out.byte(ABANDON);
-            out.id(request.as_bytes());
+            out.bytes(request.as_bytes());
         }
         Command::Expire => out.byte(EXPIRE),
         Command::Grace(away) => {
@@ -118,16 +112,14 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         metadata,
     } = acquire;
     let (tag, key, ttl) = under_parts(under);
-    out.byte(tag);
-    out.byte(
-        flag(HAS_TTL, ttl.is_some())
-            | flag(HAS_WAIT, wait.is_some())
-            | flag(HAS_REQUEST, request.is_some())
-            | flag(HAS_METADATA, metadata.is_some()),
-    );
+    let flags = flag(HAS_TTL, ttl.is_some())
+        | flag(HAS_WAIT, wait.is_some())
+        | flag(HAS_REQUEST, request.is_some())
+        | flag(HAS_METADATA, metadata.is_some());
+    out.bytes(&[tag, flags]);
     out.text(lock);
     out.text(client);
-    out.id(key.as_bytes());
+    out.bytes(key.as_bytes());
     if let Some(ttl) = ttl {
         out.number(ttl.as_millis().into());
     }
@@ -135,7 +127,7 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         out.number(wait.as_nanos());
     }
     if let Some(request) = request {
-        out.id(request.as_bytes());
+        out.bytes(request.as_bytes());
     }
     if let Some(metadata) = metadata {
         out.text(metadata);
@@ -152,9 +144,8 @@ fn under_parts(under: &Under) -> (u8, LeaseKey, Option<Ttl>) {
 /// The lease part of a waiter or an acquire.
 pub(super) fn put_under(out: &mut Vec<u8>, under: &Under) {
     let (tag, key, ttl) = under_parts(under);
-    out.byte(tag);
-    out.byte(flag(HAS_TTL, ttl.is_some()));
-    out.id(key.as_bytes());
+    out.bytes(&[tag, flag(HAS_TTL, ttl.is_some())]);
+    out.bytes(key.as_bytes());
     if let Some(ttl) = ttl {
         out.number(ttl.as_millis().into());
     }
@@ -180,10 +171,12 @@ fn under(
     }
 }
 
-fn put_grant(out: &mut Vec<u8>, grant: &GrantRef, ttl: Option<Ttl>) {
-    out.byte(flag(HAS_TTL, ttl.is_some()) | flag(HAS_TOKEN, grant.token.is_some()));
+#[inline]
+fn put_grant(out: &mut Vec<u8>, tag: u8, grant: &GrantRef, ttl: Option<Ttl>) {
+    let flags = flag(HAS_TTL, ttl.is_some()) | flag(HAS_TOKEN, grant.token.is_some());
+    out.bytes(&[tag, flags]);
     out.text(&grant.lock);
-    out.id(grant.key.as_bytes());
+    out.bytes(grant.key.as_bytes());
     if let Some(token) = grant.token {
         out.number(token.get());
     }

@@ -33,7 +33,7 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
         Record::Lease(lease) => {
             out.byte(LEASE);
             out.number(lease.id.0.get());
-            out.id(lease.key.as_bytes());
+            out.bytes(lease.key.as_bytes());
             out.text(&lease.client);
             out.number(lease.ttl.as_millis().into());
             out.number(lease.expires.as_nanos());
@@ -42,20 +42,20 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
             out.byte(GRANT);
             out.text(&grant.lock);
             out.number(grant.token.get());
-            out.id(grant.key.as_bytes());
+            out.bytes(grant.key.as_bytes());
             out.number(grant.wall.0);
             put_optional_text(out, grant.metadata.as_deref());
         }
         Record::Waiter(waiter) => put_waiter(out, waiter),
         Record::Answered(answered) => {
             out.byte(ANSWERED);
-            out.id(answered.request.as_bytes());
+            out.bytes(answered.request.as_bytes());
             put_optional_text(out, answered.lock.as_deref());
             put_outcome(out, &answered.outcome);
         }
         Record::Over(over) => {
             out.byte(OVER);
-            out.id(over.key.as_bytes());
+            out.bytes(over.key.as_bytes());
             out.text(&over.lock);
             out.number(over.token.get());
             out.byte(ending_tag(over.how));
@@ -75,7 +75,7 @@ fn put_head(out: &mut Vec<u8>, head: &Head) {
 
 fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
     out.byte(WAITER);
-    out.id(waiter.request.as_bytes());
+    out.bytes(waiter.request.as_bytes());
     out.text(&waiter.lock);
     out.text(&waiter.client);
     put_under(out, &waiter.under);
@@ -193,7 +193,7 @@ fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
             out.byte(GRANTED);
             out.number(granted.token.get());
             out.number(granted.lease.0.get());
-            out.id(granted.key.as_bytes());
+            out.bytes(granted.key.as_bytes());
             out.number(granted.ttl.as_millis().into());
             out.number(granted.valid_for.as_nanos());
             out.number(granted.waited.as_nanos());

@@ -82,12 +82,13 @@ impl Bench {
     fn acquire(&mut self, to: To, lock: &str, wait_ms: Option<u64>) {
         let id = [to.number as u8; 16];
         let wish = Wish {
-            lock: LockName::new(lock).unwrap(),
-            client: ClientId::new(&format!("client-{}", to.number)).unwrap(),
-            under: Under::new(Ttl::from_millis(TTL_MS).unwrap()),
             wait: wait_ms.map(Span::from_millis),
-            request: Some(RequestId::from_bytes(id)),
-            metadata: None,
+            ..Wish::new(
+                LockName::new(lock).unwrap(),
+                ClientId::new(&format!("client-{}", to.number)).unwrap(),
+                Under::new(Ttl::from_millis(TTL_MS).unwrap()),
+                Some(RequestId::from_bytes(id)),
+            )
         };
         self.orderer
             .request(Request::Acquire(wish), to, || LeaseKey::from_bytes(id));

@@ -45,6 +45,15 @@ impl Log for Counted {
     }
 }
 
+/// Over HTTP/1.1: a request for the lock `x` that waits for a day.
+pub(crate) fn acquire_and_wait() -> String {
+    let body = r#"{"client_id": "b", "lease_duration_ms": 10000, "wait_ms": 86400000}"#;
+    let length = body.len();
+    format!(
+        "POST /v1/locks/x/acquire HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+}
+
 /// What a server is started with.
 pub(crate) struct Wish {
     pub(crate) settings: Settings,
@@ -68,10 +77,14 @@ impl Default for Wish {
 impl Wish {
     /// Those bounds and time-outs of its connections.
     pub(crate) fn shell(shell: shell::Settings) -> Wish {
-        let settings = Settings {
+        Wish::net(Settings {
             shell,
             ..Settings::default()
-        };
+        })
+    }
+
+    /// These settings of its network interfaces.
+    pub(crate) fn net(settings: Settings) -> Wish {
         Wish {
             settings,
             ..Wish::default()
@@ -182,6 +195,14 @@ impl Server {
 
     pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.addr).await.unwrap()
+    }
+
+    /// A connection whose request waits for the lock `x`.
+    pub(crate) async fn waiting(&self) -> TcpStream {
+        let mut stream = self.connect().await;
+        let request = acquire_and_wait();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream
     }
 
     /// Sends bytes on a connection of its own and reads to its end.

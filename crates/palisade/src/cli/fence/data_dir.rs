@@ -66,6 +66,6 @@ fn failed(error: StoreError) -> Failure {
     match error {
         StoreError::Fault(Fault::FloorTooLow(floor)) => too_low(floor),
         StoreError::Fault(fault) => Failure::usage(fault.to_string()),
-        other => Failure::new(FAILED, Code::Unavailable.name(), other.to_string()),
+        other => Failure::new(FAILED, Code::Unavailable, other.to_string()),
     }
 }

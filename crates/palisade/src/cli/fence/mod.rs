@@ -205,7 +205,7 @@ fn failed(kind: FaultKind, message: String) -> Failure {
 
 fn too_low(floor: FloorTooLow) -> Failure {
     let highest = floor.highest;
-    Failure::new(FAILED, Code::Stale.name(), floor.to_string()).hint(format!(
+    Failure::new(FAILED, Code::Stale, floor.to_string()).hint(format!(
         "choose a floor above {highest}; if the authority never issued {highest} (a poisoned \
          fence), add --lower-from {highest}"
     ))

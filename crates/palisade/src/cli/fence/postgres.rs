@@ -56,7 +56,7 @@ impl Database {
         }
         let (client, connection) = config.connect(NoTls).await.map_err(|error| {
             let fault = Fault::from(error);
-            Failure::new(FAILED, Code::Unavailable.name(), with_causes(&fault))
+            Failure::new(FAILED, Code::Unavailable, with_causes(&fault))
                 .hint("is the database running there, and is the password in PGPASSWORD?")
         })?;
         // The connection task ends with the client; queries report its errors.
@@ -118,7 +118,7 @@ impl From<Fault> for Failure {
             Fault::FloorTooLow(floor) => too_low(floor),
             Fault::NotInstalled(_) => Failure::new(
                 FAILED,
-                Code::Invalid.name(),
+                Code::Invalid,
                 "no fence is installed in this database",
             )
             .hint("palisade fence install postgres --url URL"),

@@ -18,7 +18,7 @@ impl Server {
         })?;
         let connected = client.get_multiplexed_async_connection().await;
         connected.map(Server).map_err(|error| {
-            Failure::new(FAILED, Code::Unavailable.name(), error.to_string())
+            Failure::new(FAILED, Code::Unavailable, error.to_string())
                 .hint("is Redis running there?")
         })
     }
