@@ -140,13 +140,7 @@ pub(crate) fn reject<T>(resource: &str, pass: Option<Pass<'_>>, reject: Reject) 
 
 /// Records a request that was refused before a fence judged it: its address, its resource and token if they are
 /// known, one of [`REASONS`], and the message to the caller.
-pub fn refused(
-    at: &str,
-    resource: Option<&str>,
-    token: Option<Token>,
-    reason: Code,
-    why: &str,
-) {
+pub fn refused(at: &str, resource: Option<&str>, token: Option<Token>, reason: Code, why: &str) {
     REJECTED.count(reason);
     let (token, reason) = (token.map(Token::get), reason.name());
     tracing::warn!(at, resource, token, reason, why, "refused");
