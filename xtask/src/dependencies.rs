@@ -47,6 +47,10 @@ const ABSENT: &[(&str, &[&str])] = &[
     ),
     // The log is an optional dependency, behind one file: see the rule `log-seam`.
     ("palisade-server", &["palisade-client", "palisade-fence"]),
+    (
+        "palisade-replica",
+        &["palisade-client", "palisade-fence", "palisade-proto"],
+    ),
     ("palisade-client", &["palisade-fence"]),
     (
         "palisade-fence",

@@ -4,6 +4,7 @@
 
 pub mod attack;
 pub mod chaos;
+pub mod cluster;
 pub mod decoders;
 pub mod exhaust;
 pub mod history;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::error::CompactError;
+use crate::error::{CompactError, ReadError};
 use crate::identity::{self, Current, Identity, Opening};
 use crate::open::replay;
 use crate::segment::Info;
@@ -269,6 +269,24 @@ impl Compactor {
     /// How many bytes of sealed log lie behind the newest snapshot: the work a compaction would do.
     pub fn sealed_bytes(&self) -> u64 {
         hold(&self.shared.catalog).sealed_bytes()
+    }
+
+    /// The newest snapshot, if there is one. It can be read to its end although a newer one takes its place meanwhile.
+    ///
+    /// # Errors
+    /// [`ReadError`] if its file cannot be opened, or is damaged.
+    pub fn newest(&self) -> Result<Option<SnapshotReader>, ReadError> {
+        let newest = || hold(&self.shared.catalog).snapshot;
+        let (storage, incarnation) = (&*self.shared.storage, &self.shared.identity.incarnation);
+        loop {
+            let Some(seq) = newest() else { return Ok(None) };
+            match SnapshotReader::open(storage, incarnation, seq) {
+                Ok(reader) => return Ok(Some(reader)),
+                // Its file went away between the two.
+                Err(_) if newest() != Some(seq) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Reports from now on when the preparation of segments begins to fail, and when it works again.

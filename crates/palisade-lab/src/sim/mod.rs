@@ -32,7 +32,7 @@ mod plan;
 mod port;
 mod queue;
 mod resource;
-mod rng;
+pub(crate) mod rng;
 mod server;
 mod shrink;
 mod worker;

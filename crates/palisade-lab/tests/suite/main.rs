@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod cluster;
 mod decoders;
 mod exhaust;
 mod history;

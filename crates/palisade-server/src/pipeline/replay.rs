@@ -63,6 +63,12 @@ impl Replay {
         }
     }
 
+    /// Goes on from a machine that was in use.
+    #[must_use]
+    pub fn from_machine(machine: Machine) -> Replay {
+        Replay { machine }
+    }
+
     /// Begins with a snapshot, as [`Replay::snapshot`] wrote it. A large one is read by three threads, each
     /// of its parts by one.
     ///

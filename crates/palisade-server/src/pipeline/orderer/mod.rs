@@ -140,6 +140,12 @@ impl<A: Address> Orderer<A> {
         &self.machine
     }
 
+    /// Gives the state up, with the last batch.
+    #[must_use]
+    pub fn into_machine(self) -> Machine {
+        self.machine
+    }
+
     /// The stamp of the latest batch.
     #[must_use]
     pub fn now(&self) -> Timestamp {

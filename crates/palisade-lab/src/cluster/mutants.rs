@@ -1,0 +1,58 @@
+//! The rules of the replicated mode, removed one at a time: each must be found.
+
+use super::check::Rule;
+
+/// One rule removed. Nothing of this is in the product: the lab takes the steps in the wrong order, or gives a part a
+/// disk that lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutant {
+    /// Answers leave before a quorum has the batch (R1).
+    AnswerBeforeQuorum,
+    /// A node says that its log is durable before it is (R2).
+    LyingDisk,
+    /// A machine that may contain what was never committed goes on (R3).
+    UncertainKept,
+    /// Reads leave without asking a quorum (R4).
+    NoConfirm,
+    /// A new leader stamps with its own clock (R8).
+    OwnClock,
+    /// A new leader gives no lease its time again (R10).
+    NoGrace,
+    /// A leader that can send and not hear goes on sending (R6).
+    NoProbe,
+}
+
+/// All of them, and the checkers one of which has to find each.
+pub const TABLE: &[(Mutant, &[Rule])] = &[
+    (
+        Mutant::AnswerBeforeQuorum,
+        &[
+            Rule::Durable,
+            Rule::OneToken,
+            Rule::TokenOrder,
+            Rule::OneAnswer,
+        ],
+    ),
+    // A node that lost what it said was durable may also find its own log contradicting itself.
+    (
+        Mutant::LyingDisk,
+        &[Rule::SameLog, Rule::Durable, Rule::OneToken, Rule::Sound],
+    ),
+    (
+        Mutant::UncertainKept,
+        &[
+            Rule::SameState,
+            Rule::Durable,
+            Rule::OneToken,
+            Rule::TokenOrder,
+        ],
+    ),
+    (Mutant::NoConfirm, &[Rule::StaleRead]),
+    // The clocks are hours apart: leases end at once, or not for hours.
+    (
+        Mutant::OwnClock,
+        &[Rule::OneHolder, Rule::FullTime, Rule::Serves],
+    ),
+    (Mutant::NoGrace, &[Rule::FullTime]),
+    (Mutant::NoProbe, &[Rule::Serves]),
+];

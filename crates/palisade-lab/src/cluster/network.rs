@@ -1,0 +1,148 @@
+//! Messages between machines: delayed, lost, doubled, reordered, cut off in one direction or both.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use palisade_replica::{NodeId, Transport};
+use tokio::sync::oneshot;
+
+use super::runtime::{sleep, within};
+use super::{Host, MS, hold};
+use crate::sim::rng::Rng;
+
+/// A machine: a node by its number, or a client by [`CLIENT`] and its number.
+pub(super) type Place = u8;
+
+/// The first client's place.
+pub(super) const CLIENT: Place = 100;
+
+/// See the module.
+pub(super) struct Network {
+    state: Mutex<State>,
+    hosts: Vec<Mutex<Host>>,
+}
+
+struct State {
+    rng: Rng,
+    cuts: BTreeSet<(Place, Place)>,
+    /// In a thousand.
+    lost: u64,
+    doubled: u64,
+    /// How much longer than usual a message may take, at most.
+    slow: u64,
+}
+
+impl Network {
+    pub(super) fn new(nodes: u8, rng: Rng) -> Network {
+        Network {
+            state: Mutex::new(State {
+                rng,
+                cuts: BTreeSet::new(),
+                lost: 0,
+                doubled: 0,
+                slow: 0,
+            }),
+            hosts: (0..nodes).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    pub(super) fn host(&self, node: Place) -> std::sync::MutexGuard<'_, Host> {
+        hold(&self.hosts[usize::from(node)])
+    }
+
+    pub(super) fn nodes(&self) -> Place {
+        self.hosts.len() as Place
+    }
+
+    /// From now on nothing arrives that goes this way.
+    pub(super) fn cut(&self, from: Place, to: Place) {
+        hold(&self.state).cuts.insert((from, to));
+    }
+
+    /// How bad the network is from now on.
+    pub(super) fn degrade(&self, lost: u64, doubled: u64, slow: u64) {
+        let mut state = hold(&self.state);
+        (state.lost, state.doubled, state.slow) = (lost, doubled, slow);
+    }
+
+    /// All cuts are mended.
+    pub(super) fn heal(&self) {
+        hold(&self.state).cuts.clear();
+    }
+
+    /// A message is on its way; whether it arrives.
+    pub(super) async fn travel(&self, from: Place, to: Place) -> bool {
+        let (delay, lost) = {
+            let mut state = hold(&self.state);
+            let (lost, slow) = (state.lost, state.slow);
+            let usual = state.rng.between(MS / 20, MS);
+            let longer = if slow > 0 { state.rng.below(slow) } else { 0 };
+            (usual + longer, state.rng.chance(lost))
+        };
+        sleep(delay).await;
+        !lost && !hold(&self.state).cuts.contains(&(from, to))
+    }
+
+    fn is_doubled(&self) -> bool {
+        let mut state = hold(&self.state);
+        let doubled = state.doubled;
+        state.rng.chance(doubled)
+    }
+}
+
+/// A node's way to the others.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) from: Place,
+    pub(super) network: Arc<Network>,
+}
+
+impl Link {
+    /// Has the message handled by the process of the node that it goes to, in that process.
+    fn deliver(&self, to: Place, message: Vec<u8>) -> Option<oneshot::Receiver<Vec<u8>>> {
+        let host = self.network.host(to);
+        let engine = host.engine.clone()?;
+        let process = host.process.clone().filter(|process| !process.is_dead())?;
+        drop(host);
+        let (reply, answer) = oneshot::channel();
+        process.spawn(async move {
+            let _ = reply.send(engine.answer(&message).await);
+        });
+        Some(answer)
+    }
+}
+
+impl Transport for Link {
+    async fn call(
+        &self,
+        to: NodeId,
+        _: &str,
+        message: Vec<u8>,
+        patience: Duration,
+    ) -> io::Result<Vec<u8>> {
+        let (from, to) = (self.from, to.0 as Place);
+        let exchange = async {
+            if !self.network.travel(from, to).await {
+                std::future::pending::<()>().await;
+            }
+            if self.network.is_doubled() {
+                drop(self.deliver(to, message.clone()));
+            }
+            let Some(answer) = self.deliver(to, message) else {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            };
+            let Ok(answer) = answer.await else {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            };
+            if !self.network.travel(to, from).await {
+                std::future::pending::<()>().await;
+            }
+            Ok(answer)
+        };
+        let patience = patience.as_nanos() as u64;
+        let timed_out = || Err(io::ErrorKind::TimedOut.into());
+        within(patience, exchange).await.unwrap_or_else(timed_out)
+    }
+}

@@ -1,0 +1,371 @@
+//! A node's process: the production engine, store, applier and orderer, driven in virtual time.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use futures_util::future::{Either, select};
+use palisade_core::{Away, Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
+use palisade_replica::{
+    Applier, Engine, Leadership, Lent, Members, NodeId, NotCommitted, Settings, Sink, Start, Store,
+    Stored, Work,
+};
+use palisade_server::pipeline::orderer::{Address, Moment, Orderer, Released};
+use palisade_server::pipeline::{Answer, Failure, Request};
+use palisade_wal::{CreateOptions, Id, Options, Wal};
+use tokio::sync::{mpsc, oneshot};
+
+use super::mutants::Mutant;
+use super::network::{Link, Place};
+use super::runtime::{LabRuntime, Process, now, sleep, within};
+use super::{MS, World, hold};
+use crate::sim::rng::Rng;
+
+/// A question of a client to a node.
+pub(super) struct Ask {
+    pub(super) request: Request,
+    pub(super) reply: oneshot::Sender<Said>,
+}
+
+/// What a node says to it.
+pub(super) enum Said {
+    Answer(Answer),
+    /// Another node leads, this one as far as it knows.
+    NotLeader(Option<Place>),
+}
+
+/// Where an answer goes.
+struct Caller(oneshot::Sender<Said>);
+
+impl Address for Caller {
+    fn session(&self) -> Option<u64> {
+        None
+    }
+
+    fn is_gone(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// A leader that cannot commit for so long stops serving (rule R5).
+const NO_QUORUM: u64 = 680 * MS;
+
+/// Sealed log that is worth a snapshot, and entries that are kept behind one.
+const SNAPSHOT_AFTER: u64 = 8 << 10;
+const KEEP: u64 = 8;
+
+/// Queue to the task that writes the log.
+struct Queue(mpsc::UnboundedSender<Work>);
+
+impl Sink for Queue {
+    fn submit(&self, work: Work) {
+        let _ = self.0.send(work);
+    }
+}
+
+/// Starts a node's process on its machine's disk.
+pub(super) fn start(world: &Arc<World>, place: Place) -> Result<(), String> {
+    let mut host = world.network.host(place);
+    host.boots += 1;
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let create = CreateOptions {
+        owner: Some(Id::from_bytes([7; 16])),
+        incarnation: Some(Id::from_bytes([1; 16])),
+    };
+    let disk = Arc::new(host.disk.clone());
+    let opened = Wal::open_or_create_on(disk, &create, &Options::small(4 << 10));
+    let stored = Stored::read(opened.map_err(|e| text(&e))?, u64::from(place));
+    let Stored { writer, mut state } = stored.map_err(|error| text(&error))?;
+    let process = Arc::new(Process::default());
+    let (queue, mut works) = mpsc::unbounded_channel();
+    let store = Store::new(
+        std::mem::take(&mut state.log),
+        Queue(queue),
+        writer.compactor(),
+        u64::from(place),
+    );
+    let applier = Arc::new(Applier::new(state, store.clone()));
+    let writer = Arc::new(Mutex::new(writer));
+    let disk_rng = Arc::new(Mutex::new(world.fork(500 + u64::from(place))));
+    let asking = Arc::clone(world);
+    process.spawn(async move {
+        while let Some(first) = works.recv().await {
+            let slow = hold(&asking.slow_disk)[usize::from(place)];
+            let took = hold(&disk_rng).between(MS / 10, 2 * MS);
+            sleep(took + slow).await;
+            let mut all = vec![first];
+            while let Ok(more) = works.try_recv() {
+                all.push(more);
+            }
+            if hold(&writer).work(all).is_err() {
+                // A failed sync ends the process (rule R2).
+                asking.died(place);
+                return;
+            }
+        }
+    });
+    let (inbox, asks) = mpsc::unbounded_channel();
+    host.process = Some(Arc::clone(&process));
+    host.inbox = Some(inbox);
+    host.engine = None;
+    host.store = Some(store.clone());
+    host.applier = Some(Arc::clone(&applier));
+    host.compared = 0;
+    let node = Node {
+        world: Arc::clone(world),
+        place,
+        store,
+        applier,
+        rng: world.fork(1_000 + u64::from(place) + 100 * u64::from(host.boots)),
+    };
+    process.spawn(node.run(asks));
+    Ok(())
+}
+
+struct Node {
+    world: Arc<World>,
+    place: Place,
+    store: Store,
+    applier: Arc<Applier>,
+    rng: Rng,
+}
+
+/// The inbox of a node.
+type Asks = mpsc::UnboundedReceiver<Ask>;
+
+impl Node {
+    async fn run(mut self, mut asks: Asks) {
+        let started = Engine::<LabRuntime>::start(Start {
+            node: NodeId(self.place.into()),
+            store: self.store.clone(),
+            applier: Arc::clone(&self.applier),
+            transport: Link {
+                from: self.place,
+                network: Arc::clone(&self.world.network),
+            },
+            settings: self.settings(),
+        });
+        let engine = match started.await {
+            Ok(engine) => engine,
+            Err(error) => return self.world.broken("start", error.to_string()),
+        };
+        self.world.network.host(self.place).engine = Some(engine.clone());
+        if self.place < self.world.first_members {
+            // Refused where the cluster is there already.
+            let _ = engine.form(&members(0..self.world.first_members)).await;
+        }
+        let process = self.world.network.host(self.place).process.clone();
+        if let Some(process) = process {
+            process.spawn(snapshots(
+                self.place,
+                engine.clone(),
+                self.store.clone(),
+                Arc::clone(&self.world),
+            ));
+        }
+        loop {
+            let led = self.follow(&engine, &mut asks).await;
+            let Ok((leadership, machine)) = led else {
+                return self.world.died(self.place);
+            };
+            if self.world.is_ended() {
+                return self
+                    .world
+                    .broken("a new leader", "while nothing fails".into());
+            }
+            self.world.count(|counts| counts.leaders += 1);
+            let (place, term) = (self.place, leadership.leader().term);
+            self.world.say(|| {
+                format!(
+                    "node {place} leads in term {term}, behind {}",
+                    leadership.contains()
+                )
+            });
+            let ended = self.lead(leadership, machine, &mut asks).await;
+            if let Err(error) = ended {
+                return self.world.broken("rebuild", error);
+            }
+            if self.world.is_ended() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        let settings = Settings::default();
+        match self.world.mutant {
+            Some(Mutant::NoProbe) => Settings {
+                probe: None,
+                ..settings
+            },
+            _ => settings,
+        }
+    }
+
+    /// Sends callers on, until this node leads.
+    async fn follow(
+        &self,
+        engine: &Engine<LabRuntime>,
+        asks: &mut Asks,
+    ) -> Result<(Leadership<LabRuntime>, Machine), NotCommitted> {
+        let mut wait = std::pin::pin!(Leadership::wait(engine, &self.applier));
+        loop {
+            let ask = std::pin::pin!(asks.recv());
+            match select(&mut wait, ask).await {
+                Either::Left((led, _)) => return led,
+                Either::Right((None, _)) => return std::future::pending().await,
+                Either::Right((Some(ask), _)) => {
+                    let leader = engine.progress().leader.map(|node| node.0 as Place);
+                    let _ = ask.reply.send(Said::NotLeader(leader));
+                }
+            }
+        }
+    }
+
+    /// Serves, until another node leads.
+    async fn lead(
+        &mut self,
+        mut leadership: Leadership<LabRuntime>,
+        machine: Machine,
+        asks: &mut Asks,
+    ) -> Result<(), String> {
+        let mutant = self.world.mutant;
+        let (since, from) = (self.local(), machine.now());
+        let from = match mutant {
+            // Its own clock, which no other node's has anything to do with.
+            Some(Mutant::OwnClock) => Timestamp::ZERO.after(Span::from_nanos(since)),
+            _ => from,
+        };
+        self.world.compare();
+        let contains = leadership.contains();
+        hold(&self.world.check).took_over(self.place, contains, &machine);
+        let mut orderer = Orderer::new(machine, false);
+        let mut first = vec![Command::Configure(Limits::DEFAULT)];
+        if mutant != Some(Mutant::NoGrace) {
+            first.insert(0, Command::Grace(Away::Restarted));
+        }
+        orderer.open(from, self.wall(), first);
+        let mut going = self.commit(&mut orderer, &mut leadership).await;
+        while going && !self.world.is_ended() {
+            let slept = self.local();
+            let planned = match orderer.next_due() {
+                Some(due) => due.since(self.at(from, since)).min(orderer.heartbeat()),
+                None => orderer.heartbeat(),
+            };
+            let first = within(planned.as_nanos().max(1), asks.recv()).await;
+            orderer.slept(Span::from_nanos(self.local() - slept), planned);
+            let mut round = Vec::from_iter(first.flatten());
+            while let Ok(ask) = asks.try_recv() {
+                round.push(ask);
+            }
+            let now = Moment {
+                at: self.at(from, since),
+                wall: self.wall(),
+                worked: Span::ZERO,
+            };
+            orderer.begin(now, Ok(()));
+            for Ask { request, reply } in round {
+                let rng = &mut self.rng;
+                orderer.request(request, Caller(reply), || LeaseKey::from_bytes(rng.bytes()));
+            }
+            going = self.commit(&mut orderer, &mut leadership).await;
+        }
+        self.world
+            .say(|| format!("node {} leads no longer", self.place));
+        for (caller, answer) in orderer.deposed() {
+            let _ = caller.0.send(Said::Answer(answer));
+        }
+        let machine = orderer.into_machine();
+        let ended = match mutant {
+            Some(Mutant::UncertainKept) => {
+                let contains = leadership.contains();
+                self.applier.take_back(Some(Lent { machine, contains }))
+            }
+            _ => leadership.end(machine),
+        };
+        ended.map_err(|error| error.to_string())
+    }
+
+    /// Ends the batch. `false`: this node leads no longer.
+    async fn commit(
+        &self,
+        orderer: &mut Orderer<Caller>,
+        leadership: &mut Leadership<LabRuntime>,
+    ) -> bool {
+        let mutant = self.world.mutant;
+        let entry = orderer.entry().map(Arc::<[u8]>::from);
+        let had_entry = entry.is_some();
+        let answered_first = mutant == Some(Mutant::AnswerBeforeQuorum);
+        if answered_first {
+            let_out(orderer.committed());
+        }
+        let done = match entry {
+            Some(batch) => within(NO_QUORUM, leadership.commit(batch, orderer.now())).await,
+            None if mutant == Some(Mutant::NoConfirm) => Some(Ok(())),
+            None if orderer.has_answers() => within(NO_QUORUM, leadership.confirm()).await,
+            None => Some(Ok(())),
+        };
+        let Some(Ok(())) = done else { return false };
+        if had_entry {
+            self.world
+                .say(|| format!("node {} committed {}", self.place, leadership.contains()));
+        }
+        if !answered_first {
+            let_out(orderer.committed());
+        }
+        true
+    }
+
+    /// This node's own clock, which has nothing to do with another's.
+    fn local(&self) -> u64 {
+        let place = u64::from(self.place);
+        let ppm = self.world.rates_ppm[usize::from(self.place)];
+        let real = i128::from(now());
+        let ticked = real + real * i128::from(ppm) / 1_000_000;
+        (place + 1) * 3_600_000 * MS + ticked as u64
+    }
+
+    fn at(&self, from: Timestamp, since: u64) -> Timestamp {
+        from.after(Span::from_nanos(self.local() - since))
+    }
+
+    fn wall(&self) -> WallTime {
+        WallTime(1_800_000_000_000 + self.local() / MS)
+    }
+}
+
+fn let_out(released: Released<'_, Caller>) {
+    drop(released.events);
+    for (caller, answer) in released.answers {
+        let _ = caller.0.send(Said::Answer(answer));
+    }
+}
+
+/// Makes a snapshot now and then.
+async fn snapshots(place: Place, engine: Engine<LabRuntime>, store: Store, world: Arc<World>) {
+    loop {
+        sleep(500 * MS).await;
+        if store.sealed_bytes() < SNAPSHOT_AFTER {
+            continue;
+        }
+        // What a snapshot contains is compared no longer.
+        world.compare_log(place);
+        // A failing disk makes none; it is tried again.
+        if let Ok(Some(_)) = store.compact() {
+            world.count(|counts| counts.snapshots += 1);
+            engine.snapshot_made(KEEP).await;
+        }
+    }
+}
+
+pub(super) fn members(places: std::ops::Range<Place>) -> Members {
+    let nodes: BTreeSet<NodeId> = places.map(|place| NodeId(place.into())).collect();
+    Members {
+        nodes: nodes.iter().map(|node| (*node, node.to_string())).collect(),
+        voters: vec![nodes],
+    }
+}
+
+/// A node that could not answer at all.
+pub(super) fn unavailable() -> Said {
+    Said::Answer(Answer::Failed(Failure::Unavailable("no connection".into())))
+}

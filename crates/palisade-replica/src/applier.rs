@@ -1,0 +1,230 @@
+//! Who has the machine: this node while it follows, the pipeline while it leads.
+
+use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use palisade_core::Machine;
+use palisade_server::pipeline::replay::Replay;
+use tokio::sync::Notify;
+
+use crate::entry::{Entry, Leader, LogId, Members, Payload};
+use crate::log::Log;
+use crate::state::{Head, State, StateError};
+use crate::store::Store;
+
+/// Applies committed entries to the machine, in order, while this node follows. While it leads, the machine is lent:
+/// the pipeline applies each batch before it proposes it.
+pub struct Applier {
+    inner: Mutex<Inner>,
+    returned: Notify,
+    store: Store,
+}
+
+struct Inner {
+    /// The last entry that the engine handed over.
+    applied: Option<LogId>,
+    members: (Option<LogId>, Members),
+    machine: Custody,
+    /// The last entry that is in the machine. It is ahead of `applied` when the machine has just come back.
+    contains: Option<LogId>,
+}
+
+enum Custody {
+    Here(Box<Replay>),
+    /// The pipeline of this leadership has it, and applies its own batches to it.
+    Lent(Leader),
+    /// It is being built anew as of `applied`, so nothing may be applied.
+    Rebuilt,
+}
+
+/// The machine of a node that leads.
+pub struct Lent {
+    /// It contains every committed entry.
+    pub machine: Machine,
+    /// The last of them.
+    pub contains: LogId,
+}
+
+impl Applier {
+    /// Goes on from a state that was read.
+    #[must_use]
+    pub fn new(state: State, store: Store) -> Applier {
+        let State {
+            applied,
+            members,
+            machine,
+            ..
+        } = state;
+        Applier {
+            inner: Mutex::new(Inner {
+                applied,
+                members,
+                machine: Custody::Here(Box::new(machine)),
+                contains: applied,
+            }),
+            returned: Notify::new(),
+            store,
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last entry that was applied, and who belongs to the cluster as of it.
+    #[must_use]
+    pub fn applied(&self) -> (Option<LogId>, (Option<LogId>, Members)) {
+        let inner = self.inner();
+        (inner.applied, inner.members.clone())
+    }
+
+    /// Applies a committed entry. Waits for the machine if it is lent and the entry is not its borrower's.
+    ///
+    /// # Errors
+    /// [`StateError`] if the entry is no batch: this node cannot go on.
+    pub async fn apply(&self, entry: Entry) -> Result<(), StateError> {
+        loop {
+            let returned = self.returned.notified();
+            match self.try_apply(&entry)? {
+                true => return Ok(()),
+                false => returned.await,
+            }
+        }
+    }
+
+    fn try_apply(&self, entry: &Entry) -> Result<bool, StateError> {
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        match (&mut inner.machine, &entry.payload) {
+            (Custody::Rebuilt, _) => return Ok(false),
+            (_, Payload::Blank) => {}
+            (_, Payload::Members(members)) => inner.members = (Some(entry.id), members.clone()),
+            (Custody::Lent(leader), Payload::Batch(_)) if entry.id.leader == *leader => {}
+            (Custody::Lent(_), Payload::Batch(_)) => return Ok(false),
+            (Custody::Here(machine), Payload::Batch(batch)) => {
+                if inner
+                    .contains
+                    .is_none_or(|last| last.index < entry.id.index)
+                {
+                    machine.batch(batch)?;
+                }
+            }
+        }
+        inner.applied = Some(entry.id);
+        if matches!(inner.machine, Custody::Here(_)) {
+            inner.contains = inner.contains.max(Some(entry.id));
+        }
+        Ok(true)
+    }
+
+    /// A snapshot of what is applied now.
+    ///
+    /// # Errors
+    /// [`StateError`] if the machine is lent and cannot be built anew from the log.
+    pub fn snapshot(&self) -> Result<Vec<u8>, StateError> {
+        let inner = self.inner();
+        let mut bytes = Vec::new();
+        let mut write = |part: &[u8]| -> Result<(), StateError> {
+            bytes.extend_from_slice(part);
+            Ok(())
+        };
+        match &inner.machine {
+            // What it contains beyond `applied` is committed too.
+            Custody::Here(machine) => {
+                let mut head = Vec::new();
+                let put = |log: &Log| Head::put(&mut head, inner.contains, &inner.members, log);
+                self.store.look(put);
+                write(&head)?;
+                machine.snapshot(write)?;
+            }
+            Custody::Lent(_) | Custody::Rebuilt => {
+                let applied = inner.applied;
+                drop(inner);
+                self.store.rebuild(applied)?.save(write)?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Another node's snapshot takes the place of everything before it.
+    pub(crate) async fn replace(&self, state: State) {
+        let State {
+            applied,
+            members,
+            machine,
+            ..
+        } = state;
+        loop {
+            let returned = self.returned.notified();
+            {
+                let mut inner = self.inner();
+                if matches!(inner.machine, Custody::Here(_)) {
+                    *inner = Inner {
+                        applied,
+                        members,
+                        machine: Custody::Here(Box::new(machine)),
+                        contains: applied,
+                    };
+                    return;
+                }
+            }
+            returned.await;
+        }
+    }
+
+    /// Lends the machine to the pipeline of `leader`, which is this node, once `from` and everything that is in the log
+    /// is applied. `None` while that is not so, and while the machine is lent already.
+    ///
+    /// What is in the log behind `from` may be a batch that this node proposed earlier under the same leadership, and
+    /// gave up.
+    #[must_use]
+    pub fn lend(&self, leader: Leader, from: LogId) -> Option<Lent> {
+        let mut inner = self.inner();
+        if inner.applied < Some(from).max(self.store.look(Log::last)) {
+            return None;
+        }
+        match mem::replace(&mut inner.machine, Custody::Lent(leader)) {
+            Custody::Here(machine) => Some(Lent {
+                machine: machine.finish(),
+                contains: inner.contains.map_or(from, |last| last.max(from)),
+            }),
+            lent => {
+                inner.machine = lent;
+                None
+            }
+        }
+    }
+
+    /// Whether a batch stands in the log between these two.
+    pub(crate) fn has_batch_between(&self, after: LogId, before: u64) -> bool {
+        let is_batch = |entry: &Entry| matches!(entry.payload, Payload::Batch(_));
+        self.store
+            .look(|log| log.range(after.index + 1..before).any(is_batch))
+    }
+
+    /// Takes the machine back. `None` if it is not certain that everything in it is committed: then it is built anew
+    /// (rule R3).
+    ///
+    /// # Errors
+    /// [`StateError`] if it cannot be built: this node cannot go on.
+    pub fn take_back(&self, lent: Option<Lent>) -> Result<(), StateError> {
+        let (machine, contains) = match lent {
+            Some(lent) => (Replay::from_machine(lent.machine), Some(lent.contains)),
+            None => {
+                let applied = {
+                    let mut inner = self.inner();
+                    inner.machine = Custody::Rebuilt;
+                    inner.applied
+                };
+                let state = self.store.rebuild(applied)?;
+                (state.machine, state.applied)
+            }
+        };
+        let mut inner = self.inner();
+        inner.machine = Custody::Here(Box::new(machine));
+        inner.contains = contains;
+        drop(inner);
+        self.returned.notify_waiters();
+        Ok(())
+    }
+}

@@ -1,0 +1,428 @@
+//! The consensus engine, openraft: nothing outside this folder names it.
+//!
+//! ```text
+//!   Engine ── propose, confirm, members ──► openraft::Raft
+//!                                             │ storage: Store     (log and votes)
+//!                                             │ machine: Applier   (committed entries, snapshots)
+//!                                             └ network: Transport (messages, as bytes)
+//! ```
+//!
+//! What is set, and why:
+//!
+//! - a leader that was restarted does not lead again without an election, because it may have missed entries that
+//!   were committed while it was away;
+//! - pre-vote: a node that was cut off does not disturb a healthy leader when it comes back;
+//! - a leader that hears no quorum pauses its appends for 700 ms, then tries again (rule R6): one that can send and
+//!   not hear would otherwise keep others from electing a leader for as long as that lasts;
+//! - snapshots and purges are made when [`Engine::snapshot_made`] is called, not by count.
+
+mod convert;
+mod machine;
+mod network;
+mod storage;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::io;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver as _;
+use openraft::batch::InlineBatch;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::impls::leader_id_adv::LeaderId;
+use openraft::impls::{ProgressResponder, Vote as RaftVote};
+use openraft::type_config::alias::WatchReceiverOf;
+use openraft::{
+    AsyncRuntime, ChangeMembers, Config, Raft, RaftMetrics, RaftTypeConfig, ReadPolicy,
+    ServerState, SnapshotPolicy,
+};
+
+use crate::applier::Applier;
+use crate::entry::{Leader, LogId, Members, NodeId};
+use crate::message::{Reply, Request};
+use crate::store::Store;
+use machine::Replicated;
+use network::{Incoming, Network};
+use storage::LogStorage;
+
+pub use network::Transport;
+
+/// The runtime that a node runs on: tokio's, or one in virtual time.
+pub use openraft::AsyncRuntime as Runtime;
+
+/// A batch on its way through the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Batch(Arc<[u8]>);
+
+impl std::fmt::Display for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+/// The engine's types on a runtime `R`.
+pub(crate) struct Types<R>(PhantomData<fn() -> R>);
+
+/// What the engine asks of any type, and a phantom always has.
+macro_rules! phantom {
+    ($($name:ident $body:tt)*) => {$( impl<R> $name for Types<R> $body )*};
+}
+
+phantom! {
+    Copy {}
+    Clone { fn clone(&self) -> Self { *self } }
+    Default { fn default() -> Self { Types(PhantomData) } }
+    Eq {}
+    PartialEq { fn eq(&self, _: &Self) -> bool { true } }
+    Ord { fn cmp(&self, _: &Self) -> std::cmp::Ordering { std::cmp::Ordering::Equal } }
+    PartialOrd {
+        fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> { Some(self.cmp(other)) }
+    }
+}
+
+impl<R> std::fmt::Debug for Types<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Types")
+    }
+}
+
+impl<R: AsyncRuntime> RaftTypeConfig for Types<R> {
+    type D = Batch;
+    type R = ();
+    type NodeId = NodeId;
+    type Node = String;
+    type Term = u64;
+    type LeaderId = LeaderId<u64, NodeId>;
+    type Vote = RaftVote<LeaderId<u64, NodeId>>;
+    type Payload = openraft::EntryPayload<Batch, NodeId, String>;
+    type Entry = openraft::Entry<LeaderId<u64, NodeId>, Self::Payload>;
+    type AsyncRuntime = R;
+    type Responder<T>
+        = ProgressResponder<Self, T>
+    where
+        T: openraft::OptionalSend + 'static;
+    type Batch<T>
+        = InlineBatch<T>
+    where
+        T: openraft::OptionalSend + 'static;
+    type ErrorSource = openraft::AnyError;
+}
+
+/// How long things take. The defaults suit nodes in one region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// A leader is heard from at least this often.
+    pub heartbeat: Duration,
+    /// A node that hears from no leader stands for election after a random time between these.
+    pub election: (Duration, Duration),
+    /// A leader that hears no quorum pauses and tries in turns of this length (rule R6). `None` leaves it sending, so
+    /// that one that can send and not hear keeps the cluster down.
+    pub probe: Option<Duration>,
+    /// A part of a snapshot takes no longer.
+    pub snapshot_part: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            heartbeat: Duration::from_millis(50),
+            election: (Duration::from_millis(200), Duration::from_millis(340)),
+            probe: Some(Duration::from_millis(700)),
+            snapshot_part: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What an engine is started with.
+pub struct Start<T> {
+    /// This node.
+    pub node: NodeId,
+    /// Its log.
+    pub store: Store,
+    /// Its machine.
+    pub applier: Arc<Applier>,
+    /// The way to the others.
+    pub transport: T,
+    /// How long things take.
+    pub settings: Settings,
+}
+
+/// What this node does in its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It belongs to no cluster yet, or is being added to one.
+    Learner,
+    /// It follows.
+    Follower,
+    /// It stands for election.
+    Candidate,
+    /// It leads, as far as it knows.
+    Leader,
+    /// The engine ended: the log failed.
+    Stopped,
+}
+
+/// How far a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What it does.
+    pub role: Role,
+    /// Its leadership, or the one it follows.
+    pub vote: Leader,
+    /// Who leads, as far as it knows.
+    pub leader: Option<NodeId>,
+    /// The index of its last entry.
+    pub last: Option<u64>,
+    /// Up to where entries are committed, as far as it knows.
+    pub committed: Option<LogId>,
+    /// Up to where they are applied.
+    pub applied: Option<LogId>,
+    /// Up to where a snapshot contains them.
+    pub snapshot: Option<LogId>,
+    /// Up to where they are purged.
+    pub purged: Option<LogId>,
+    /// Who belongs to the cluster.
+    pub members: Members,
+}
+
+/// Why a batch, or a read, must not be acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotCommitted {
+    /// This node does not lead; the batch is in no log.
+    #[error("this node does not lead")]
+    NotLeader,
+    /// This node led when the batch was proposed, and no longer: another leader may commit it.
+    #[error("another node took over before the batch was committed")]
+    Unknown,
+    /// The engine has ended.
+    #[error("replication has stopped: {0}")]
+    Stopped(String),
+}
+
+/// A change of the members that was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// A node of a cluster. Clones are the same node.
+pub struct Engine<R: AsyncRuntime> {
+    raft: Raft<Types<R>, Replicated>,
+    incoming: Arc<Incoming>,
+}
+
+impl<R: AsyncRuntime> Clone for Engine<R> {
+    fn clone(&self) -> Self {
+        Engine {
+            raft: self.raft.clone(),
+            incoming: Arc::clone(&self.incoming),
+        }
+    }
+}
+
+impl<R: AsyncRuntime> Engine<R> {
+    /// Starts a node on the runtime that runs this.
+    ///
+    /// # Errors
+    /// If its log cannot be read.
+    pub async fn start<T: Transport>(start: Start<T>) -> io::Result<Engine<R>> {
+        let Start {
+            node,
+            store,
+            applier,
+            transport,
+            settings,
+        } = start;
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let config = Config {
+            cluster_name: "palisade".into(),
+            heartbeat_interval: millis(settings.heartbeat),
+            election_timeout_min: millis(settings.election.0),
+            election_timeout_max: millis(settings.election.1),
+            quorum_loss_probe_interval: settings.probe.map(millis),
+            install_snapshot_timeout: millis(settings.snapshot_part),
+            enable_leader_restore: Some(false),
+            enable_pre_vote: Some(true),
+            snapshot_policy: SnapshotPolicy::Never,
+            // Purged is what `snapshot_made` asks for.
+            max_in_snapshot_log_to_keep: u64::MAX,
+            replication_lag_threshold: u64::MAX,
+            // One batch is under way at a time, so more entries than that belong to a node that catches up.
+            max_payload_entries: 64,
+            ..Config::default()
+        };
+        let config = Arc::new(config.validate().map_err(io::Error::other)?);
+        let raft = Raft::new(
+            node,
+            config,
+            Network::new(transport),
+            LogStorage::new(store.clone()),
+            Replicated::new(applier, store),
+        );
+        Ok(Engine {
+            raft: raft.await.map_err(io::Error::other)?,
+            incoming: Arc::default(),
+        })
+    }
+
+    /// Makes the first members of a new cluster. Every one of them may be told so, with the same members.
+    ///
+    /// # Errors
+    /// If this node already belongs to a cluster.
+    pub async fn form(&self, members: &Members) -> Result<(), Refused> {
+        let nodes = members.nodes.clone();
+        self.raft.initialize(nodes).await.map_err(refused)
+    }
+
+    /// Proposes a batch under a leadership of this node; gives its place in the log when a quorum has it on stable
+    /// storage (rule R1). It is refused if that leadership is over, also when this node leads again: entries that the
+    /// proposer does not know may stand between.
+    ///
+    /// # Errors
+    /// [`NotCommitted`].
+    pub fn propose(
+        &self,
+        leader: Leader,
+        batch: Arc<[u8]>,
+    ) -> impl Future<Output = Result<LogId, NotCommitted>> + Send + 'static {
+        let raft = self.raft.clone();
+        async move {
+            let (responder, committed, complete) = ProgressResponder::new();
+            let write = raft.write(Batch(batch)).responder(responder);
+            let sent = write.with_leader(convert::raft_leader(leader)).await;
+            sent.map_err(|fatal| NotCommitted::Stopped(fatal.to_string()))?;
+            if let Ok(id) = committed.await {
+                return Ok(convert::log_id(id));
+            }
+            match complete.await {
+                Ok(Ok(written)) => Ok(convert::log_id(written.log_id)),
+                Ok(Err(ClientWriteError::ForwardToLeader(_))) => Err(NotCommitted::NotLeader),
+                Ok(Err(_)) => Err(NotCommitted::Unknown),
+                Err(_) => Err(NotCommitted::Stopped("the engine has ended".into())),
+            }
+        }
+    }
+
+    /// Makes sure that this node leads, by asking a quorum, and under which leadership. Gives an entry of this
+    /// leadership: everything that was committed before this was asked stands before it, or is it (rule R4).
+    ///
+    /// # Errors
+    /// [`NotCommitted`].
+    pub fn confirm(&self) -> impl Future<Output = Result<LogId, NotCommitted>> + Send + 'static {
+        let raft = self.raft.clone();
+        async move {
+            match raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
+                Ok(linearizer) => Ok(convert::log_id(*linearizer.read_log_id().log_id())),
+                Err(RaftError::Fatal(fatal)) => Err(NotCommitted::Stopped(fatal.to_string())),
+                Err(_) => Err(NotCommitted::NotLeader),
+            }
+        }
+    }
+
+    /// How far this node is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let vote = convert::vote(metrics.vote);
+        let role = match (&metrics.running_state, metrics.state) {
+            (Err(_), _) | (_, ServerState::Shutdown) => Role::Stopped,
+            (_, ServerState::Learner) => Role::Learner,
+            (_, ServerState::Follower) => Role::Follower,
+            (_, ServerState::Candidate) => Role::Candidate,
+            (_, ServerState::Leader) => Role::Leader,
+        };
+        Progress {
+            role,
+            vote: vote.leader,
+            leader: metrics.current_leader,
+            last: metrics.last_log_index,
+            committed: metrics.cluster_committed.map(convert::log_id),
+            applied: metrics.last_applied.map(convert::log_id),
+            snapshot: metrics.snapshot.map(convert::log_id),
+            purged: metrics.purged.map(convert::log_id),
+            members: convert::members(metrics.membership_config.membership()),
+        }
+    }
+
+    /// Tells when [`progress`](Engine::progress) may say something new.
+    #[must_use]
+    pub fn watch(&self) -> Watch<R> {
+        Watch(self.raft.metrics())
+    }
+
+    /// Answers a message of another node.
+    pub async fn answer(&self, message: &[u8]) -> Vec<u8> {
+        let reply = match Request::decode(message) {
+            Ok(request) => self.incoming.answer(&self.raft, request).await,
+            Err(malformed) => Reply::Failed(malformed.to_string()),
+        };
+        reply.encode()
+    }
+
+    /// Adds a node that gets all entries and has no vote; returns when it has caught up (rule R18).
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing changed, or another leader decides.
+    pub async fn add_learner(&self, node: NodeId, address: &str) -> Result<(), Refused> {
+        let added = self.raft.add_learner(node, address.to_owned(), true).await;
+        added.map(drop).map_err(refused)
+    }
+
+    /// Makes these nodes the voters, by joint consensus (rule R18). Nodes that are no voters any more leave.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub async fn set_voters(&self, voters: BTreeSet<NodeId>) -> Result<(), Refused> {
+        let change = ChangeMembers::ReplaceAllVoters(voters);
+        let changed = self.raft.change_membership(change, false).await;
+        changed.map(drop).map_err(refused)
+    }
+
+    /// Asks `to` to lead (rule R22). It may decline.
+    pub async fn hand_over(&self, to: NodeId) {
+        let _ = self.raft.trigger().transfer_leader(to).await;
+    }
+
+    /// A new snapshot is on disk: entries that it contains need not be kept in memory, but for the last `keep`.
+    pub async fn snapshot_made(&self, keep: u64) {
+        let before = self.progress().snapshot;
+        let _ = self.raft.trigger().snapshot().await;
+        let mut watch = self.watch();
+        let known =
+            async { while self.progress().snapshot == before && watch.changed().await.is_ok() {} };
+        // It may be the one that is known already.
+        let _ = R::timeout(Duration::from_secs(1), known).await;
+        if let Some(snapshot) = self.progress().snapshot {
+            let to = snapshot.index.saturating_sub(keep);
+            let _ = self.raft.trigger().purge_log(to).await;
+        }
+    }
+
+    /// Ends the engine. What was proposed and not committed may still be committed by another node.
+    pub async fn stop(&self) {
+        let _ = self.raft.shutdown().await;
+    }
+}
+
+/// See [`Engine::watch`].
+pub struct Watch<R: AsyncRuntime>(WatchReceiverOf<Types<R>, RaftMetrics<Types<R>>>);
+
+impl<R: AsyncRuntime> Watch<R> {
+    /// Returns at the next change after the last one that was seen.
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn changed(&mut self) -> Result<(), NotCommitted> {
+        let ended = |_| NotCommitted::Stopped("the engine has ended".into());
+        self.0.changed().await.map_err(ended)
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> Refused {
+    Refused(error.to_string())
+}

@@ -1,0 +1,378 @@
+//! The engine's messages, as bytes over a [`Transport`].
+
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use openraft::type_config::alias::{SnapshotOf, VoteOf};
+use openraft::{AsyncRuntime, OptionalSend, Raft, Snapshot, SnapshotMeta};
+
+use super::machine::Replicated;
+use super::{Types, convert};
+use crate::entry::{LogId, Members, NodeId, Vote};
+use crate::message::{Candidacy, Reply, Request};
+
+/// The way to another node: a message there, an answer back.
+pub trait Transport: Clone + Send + Sync + 'static {
+    /// Sends a message, and waits for the answer no longer than `within`.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` if the node cannot be reached at all: the engine then waits longer before it tries again.
+    fn call(
+        &self,
+        to: NodeId,
+        address: &str,
+        message: Vec<u8>,
+        within: Duration,
+    ) -> impl Future<Output = io::Result<Vec<u8>>> + Send;
+}
+
+/// A snapshot goes in parts of this size.
+const PART: usize = 1 << 20;
+
+pub(super) struct Network<T> {
+    transport: T,
+}
+
+impl<T: Transport> Network<T> {
+    pub(super) fn new(transport: T) -> Network<T> {
+        Network { transport }
+    }
+}
+
+impl<R: AsyncRuntime, T: Transport> RaftNetworkFactory<Types<R>> for Network<T> {
+    type Network = Peer<T>;
+
+    async fn new_client(&mut self, target: NodeId, address: &String) -> Peer<T> {
+        Peer {
+            transport: self.transport.clone(),
+            node: target,
+            address: address.clone(),
+        }
+    }
+}
+
+/// One other node.
+pub(super) struct Peer<T> {
+    transport: T,
+    node: NodeId,
+    address: String,
+}
+
+impl<T: Transport> Peer<T> {
+    async fn ask<R: AsyncRuntime>(
+        &self,
+        request: &Request,
+        within: Duration,
+    ) -> Result<Reply, RPCError<Types<R>>> {
+        let message = request.encode();
+        let answer = self
+            .transport
+            .call(self.node, &self.address, message, within);
+        let answer = answer.await.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => RPCError::Unreachable(Unreachable::new(&error)),
+            _ => RPCError::Network(NetworkError::new(&error)),
+        })?;
+        let reply = Reply::decode(&answer).map_err(|error| NetworkError::new(&error))?;
+        match reply {
+            Reply::Failed(why) => Err(NetworkError::from_string(why).into()),
+            reply => Ok(reply),
+        }
+    }
+
+    async fn ask_for_vote<R: AsyncRuntime>(
+        &self,
+        request: Request,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types<R>>, RPCError<Types<R>>> {
+        match self.ask::<R>(&request, option.soft_ttl()).await? {
+            Reply::Vote {
+                vote,
+                last,
+                granted,
+            } => Ok(VoteResponse::new(
+                convert::raft_vote(vote),
+                last.map(convert::raft_log_id),
+                granted,
+            )),
+            other => Err(unexpected::<R>(&other)),
+        }
+    }
+}
+
+fn unexpected<R: AsyncRuntime>(reply: &Reply) -> RPCError<Types<R>> {
+    NetworkError::from_string(format!("an answer to another question: {reply:?}")).into()
+}
+
+fn candidacy<R: AsyncRuntime>(request: VoteRequest<Types<R>>) -> Candidacy {
+    Candidacy {
+        vote: convert::vote(request.vote),
+        last: request.last_log_id.map(convert::log_id),
+        transfer: request.leadership_transfer,
+    }
+}
+
+impl<R: AsyncRuntime, T: Transport> RaftNetworkV2<Types<R>> for Peer<T> {
+    type SnapshotData = Arc<[u8]>;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<Types<R>>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<Types<R>>, RPCError<Types<R>>> {
+        let request = Request::Append {
+            vote: convert::vote(request.vote),
+            previous: request.prev_log_id.map(convert::log_id),
+            commit: request.leader_commit.map(convert::log_id),
+            entries: request
+                .entries
+                .into_iter()
+                .map(convert::entry::<R>)
+                .collect(),
+        };
+        match self.ask::<R>(&request, option.soft_ttl()).await? {
+            Reply::Appended => Ok(AppendEntriesResponse::Success),
+            Reply::AppendedTo(last) => Ok(AppendEntriesResponse::PartialSuccess(
+                last.map(convert::raft_log_id),
+            )),
+            Reply::Conflict => Ok(AppendEntriesResponse::Conflict),
+            Reply::HigherVote(vote) => {
+                Ok(AppendEntriesResponse::HigherVote(convert::raft_vote(vote)))
+            }
+            other => Err(unexpected::<R>(&other)),
+        }
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<Types<R>>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types<R>>, RPCError<Types<R>>> {
+        self.ask_for_vote::<R>(Request::Vote(candidacy::<R>(request)), option)
+            .await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<Types<R>>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types<R>>, RPCError<Types<R>>> {
+        self.ask_for_vote::<R>(Request::PreVote(candidacy::<R>(request)), option)
+            .await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: VoteOf<Types<R>>,
+        snapshot: SnapshotOf<Types<R>, Arc<[u8]>>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<Types<R>>, StreamingError<Types<R>>> {
+        let Snapshot { meta, snapshot } = snapshot;
+        let vote = convert::vote(vote);
+        let mut cancel = std::pin::pin!(cancel);
+        let total = snapshot.len() as u64;
+        let mut offset = 0;
+        loop {
+            let end = snapshot.len().min(offset + PART);
+            let request = Request::Snapshot {
+                vote,
+                applied: meta.last_log_id.map(convert::log_id),
+                members: (
+                    meta.last_membership.log_id().map(convert::log_id),
+                    convert::members(meta.last_membership.membership()),
+                ),
+                offset: offset as u64,
+                total,
+                part: snapshot[offset..end].into(),
+            };
+            let ask = std::pin::pin!(self.ask::<R>(&request, option.soft_ttl()));
+            let reply = match futures_util::future::select(ask, &mut cancel).await {
+                futures_util::future::Either::Left((reply, _)) => reply?,
+                futures_util::future::Either::Right((closed, _)) => return Err(closed.into()),
+            };
+            let Reply::Snapshot(theirs) = reply else {
+                return Err(unexpected::<R>(&reply).into());
+            };
+            offset = end;
+            if offset == snapshot.len() || theirs != vote {
+                return Ok(SnapshotResponse::new(convert::raft_vote(theirs)));
+            }
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<Types<R>>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<Types<R>>, RPCError<Types<R>>> {
+        let request = Request::Transfer {
+            from: convert::vote(*request.from_leader()),
+            to: *request.to_node_id(),
+            last: request.last_log_id().copied().map(convert::log_id),
+        };
+        match self.ask::<R>(&request, option.soft_ttl()).await? {
+            Reply::Transfer(true) => Ok(Ok(())),
+            Reply::Transfer(false) => {
+                Err(NetworkError::from_string("the node did not take over").into())
+            }
+            other => Err(unexpected::<R>(&other)),
+        }
+    }
+}
+
+/// A snapshot that is being received. There is one at a time: one leader sends one.
+#[derive(Default)]
+pub(super) struct Incoming {
+    part: Mutex<Option<Receiving>>,
+}
+
+struct Receiving {
+    vote: Vote,
+    applied: Option<LogId>,
+    bytes: Vec<u8>,
+}
+
+impl Incoming {
+    pub(super) async fn answer<R: AsyncRuntime>(
+        &self,
+        raft: &Raft<Types<R>, Replicated>,
+        request: Request,
+    ) -> Reply {
+        match request {
+            Request::Append {
+                vote,
+                previous,
+                entries,
+                commit,
+            } => {
+                let answer = raft.append_entries(AppendEntriesRequest {
+                    vote: convert::raft_vote(vote),
+                    prev_log_id: previous.map(convert::raft_log_id),
+                    leader_commit: commit.map(convert::raft_log_id),
+                    entries: entries.into_iter().map(convert::raft_entry::<R>).collect(),
+                });
+                match answer.await {
+                    Ok(AppendEntriesResponse::Success) => Reply::Appended,
+                    Ok(AppendEntriesResponse::PartialSuccess(last)) => {
+                        Reply::AppendedTo(last.map(convert::log_id))
+                    }
+                    Ok(AppendEntriesResponse::Conflict) => Reply::Conflict,
+                    Ok(AppendEntriesResponse::HigherVote(vote)) => {
+                        Reply::HigherVote(convert::vote(vote))
+                    }
+                    Err(error) => Reply::Failed(error.to_string()),
+                }
+            }
+            Request::Vote(candidacy) => voted::<R, _>(raft.vote(request_vote(candidacy)).await),
+            Request::PreVote(candidacy) => {
+                voted::<R, _>(raft.pre_vote(request_vote(candidacy)).await)
+            }
+            Request::Snapshot {
+                vote,
+                applied,
+                members,
+                offset,
+                total,
+                part,
+            } => match self.take_in(vote, applied, offset, total, &part) {
+                Ok(None) => Reply::Snapshot(vote),
+                Ok(Some(whole)) => install(raft, vote, applied, members, whole).await,
+                Err(why) => Reply::Failed(why.into()),
+            },
+            Request::Transfer { from, to, last } => {
+                let request = TransferLeaderRequest::new(
+                    convert::raft_vote(from),
+                    to,
+                    last.map(convert::raft_log_id),
+                );
+                match raft.handle_transfer_leader(request).await {
+                    Ok(answer) => Reply::Transfer(answer.is_ok()),
+                    Err(error) => Reply::Failed(error.to_string()),
+                }
+            }
+        }
+    }
+
+    /// Takes a part in; gives the whole snapshot with the last one.
+    fn take_in(
+        &self,
+        vote: Vote,
+        applied: Option<LogId>,
+        offset: u64,
+        total: u64,
+        part: &[u8],
+    ) -> Result<Option<Vec<u8>>, &'static str> {
+        let mut receiving = self.part.lock().unwrap_or_else(PoisonError::into_inner);
+        if offset == 0 {
+            let bytes = Vec::new();
+            *receiving = Some(Receiving {
+                vote,
+                applied,
+                bytes,
+            });
+        }
+        let Some(current) = &mut *receiving else {
+            return Err("a part of a snapshot that was not begun");
+        };
+        let begun = (current.vote, current.applied) == (vote, applied);
+        if !begun || current.bytes.len() as u64 != offset {
+            return Err("a part of a snapshot that does not follow the one before");
+        }
+        current.bytes.extend_from_slice(part);
+        let whole = current.bytes.len() as u64 >= total;
+        Ok(whole
+            .then(|| receiving.take())
+            .flatten()
+            .map(|all| all.bytes))
+    }
+}
+
+async fn install<R: AsyncRuntime>(
+    raft: &Raft<Types<R>, Replicated>,
+    vote: Vote,
+    applied: Option<LogId>,
+    members: (Option<LogId>, Members),
+    bytes: Vec<u8>,
+) -> Reply {
+    let snapshot = Snapshot {
+        meta: SnapshotMeta {
+            last_log_id: applied.map(convert::raft_log_id),
+            last_membership: convert::stored(members),
+        },
+        snapshot: Arc::from(bytes),
+    };
+    let installed = raft.install_full_snapshot(convert::raft_vote(vote), snapshot);
+    match installed.await {
+        Ok(response) => Reply::Snapshot(convert::vote(response.vote)),
+        Err(error) => Reply::Failed(error.to_string()),
+    }
+}
+
+fn request_vote<R: AsyncRuntime>(candidacy: Candidacy) -> VoteRequest<Types<R>> {
+    VoteRequest {
+        vote: convert::raft_vote(candidacy.vote),
+        last_log_id: candidacy.last.map(convert::raft_log_id),
+        leadership_transfer: candidacy.transfer,
+    }
+}
+
+fn voted<R: AsyncRuntime, E: std::fmt::Display>(
+    answer: Result<VoteResponse<Types<R>>, E>,
+) -> Reply {
+    match answer {
+        Ok(answer) => Reply::Vote {
+            vote: convert::vote(answer.vote),
+            last: answer.last_log_id.map(convert::log_id),
+            granted: answer.vote_granted,
+        },
+        Err(error) => Reply::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,97 @@
+//! What the nodes of a cluster agree on, in the words of Raft (Ongaro and Ousterhout, "In Search of an
+//! Understandable Consensus Algorithm", 2014).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+/// A node of a cluster. Drawn at random when its directory is made, and never used again: a node that lost its log
+/// comes back under another id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl From<u64> for NodeId {
+    fn from(raw: u64) -> NodeId {
+        NodeId(raw)
+    }
+}
+
+/// One leadership: a term, and the node that was a candidate or a leader in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Leader {
+    /// Rises with every election.
+    pub term: u64,
+    /// Who.
+    pub node: NodeId,
+}
+
+/// A place in the log. Two entries with the same one are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogId {
+    /// Who wrote it.
+    pub leader: Leader,
+    /// From 0, without gaps.
+    pub index: u64,
+}
+
+impl fmt::Display for LogId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Leader { term, node } = self.leader;
+        write!(f, "entry {} of term {term}, node {node}", self.index)
+    }
+}
+
+/// For whom a node voted last, or whom it follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vote {
+    /// The candidate.
+    pub leader: Leader,
+    /// Whether a quorum elected it.
+    pub committed: bool,
+}
+
+/// Who belongs to the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// The voters: one set, or two while the cluster changes from one to the other (joint consensus).
+    pub voters: Vec<BTreeSet<NodeId>>,
+    /// The address at which its peers reach each node, learners included.
+    pub nodes: BTreeMap<NodeId, String>,
+}
+
+/// An entry of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it stands.
+    pub id: LogId,
+    /// What it says.
+    pub payload: Payload,
+}
+
+/// What an entry says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Nothing: a new leader's first entry.
+    Blank,
+    /// A batch of the pipeline.
+    Batch(Arc<[u8]>),
+    /// Who belongs to the cluster from here on.
+    Members(Members),
+}
+
+impl Payload {
+    /// About how many bytes it takes, in memory and in the log.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Payload::Batch(batch) => 64 + batch.len(),
+            Payload::Blank | Payload::Members(_) => 64,
+        }
+    }
+}

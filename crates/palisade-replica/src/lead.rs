@@ -1,0 +1,161 @@
+//! Taking over, leading, and giving back.
+//!
+//! ```text
+//!   elected ──► confirm: an entry of this term is committed ──► all before it is applied ──► machine lent
+//!                                                                                              │
+//!      machine back, or built anew ◄── deposed ◄── commit, confirm, commit, …  ◄── first batch ┘
+//! ```
+//!
+//! A batch that was given up may still be committed, also under the next leadership of this node, and then under the same
+//! term. So a leadership looks whether its batches follow one another in the log; if another one stands between, the
+//! machine decided without it, and nothing that it decided is acknowledged.
+//!
+//! The first batch gives every live lease its full time (rules R9, R10): the pipeline logs it before it serves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade_core::{Machine, Timestamp};
+
+use crate::applier::{Applier, Lent};
+use crate::engine::{Engine, NotCommitted, Progress, Role, Runtime};
+use crate::entry::{Leader, LogId};
+use crate::state::StateError;
+
+/// A leader that could not take over tries again after this time.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// One leadership of this node, from the moment at which it has the machine.
+pub struct Leadership<R: Runtime> {
+    engine: Engine<R>,
+    applier: Arc<Applier>,
+    leader: Leader,
+    /// The last entry that is in the machine and committed.
+    contains: LogId,
+    /// The stamp of the last committed batch: where the log's time stands.
+    at: Timestamp,
+    /// Whether it is certain that everything in the machine is committed.
+    certain: bool,
+}
+
+impl<R: Runtime> Leadership<R> {
+    /// Waits until this node leads and its machine contains everything that was committed before (rule R9).
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn wait(
+        engine: &Engine<R>,
+        applier: &Arc<Applier>,
+    ) -> Result<(Leadership<R>, Machine), NotCommitted> {
+        let mut watch = engine.watch();
+        loop {
+            let place = || {
+                let Progress {
+                    role,
+                    vote,
+                    committed,
+                    applied,
+                    ..
+                } = engine.progress();
+                (role, vote, committed, applied)
+            };
+            let before = place();
+            if let Some(begun) = Leadership::begin(engine, applier).await? {
+                return Ok(begun);
+            }
+            let moved = async {
+                while place() == before {
+                    watch.changed().await?;
+                }
+                Ok(())
+            };
+            // A quorum that did not answer may do so now, although nothing moved here.
+            if let Ok(moved) = R::timeout(AGAIN, moved).await {
+                moved?;
+            }
+        }
+    }
+
+    async fn begin(
+        engine: &Engine<R>,
+        applier: &Arc<Applier>,
+    ) -> Result<Option<(Leadership<R>, Machine)>, NotCommitted> {
+        match engine.progress().role {
+            Role::Leader => {}
+            Role::Stopped => return Err(NotCommitted::Stopped("the engine has ended".into())),
+            Role::Learner | Role::Follower | Role::Candidate => return Ok(None),
+        }
+        let confirmed = match engine.confirm().await {
+            Ok(confirmed) => confirmed,
+            Err(NotCommitted::Stopped(why)) => return Err(NotCommitted::Stopped(why)),
+            Err(_) => return Ok(None),
+        };
+        let lent = applier.lend(confirmed.leader, confirmed);
+        Ok(lent.map(|Lent { machine, contains }| {
+            let leadership = Leadership {
+                engine: engine.clone(),
+                applier: Arc::clone(applier),
+                leader: confirmed.leader,
+                contains,
+                at: machine.now(),
+                certain: true,
+            };
+            (leadership, machine)
+        }))
+    }
+
+    /// Under which term, and which node.
+    #[must_use]
+    pub fn leader(&self) -> Leader {
+        self.leader
+    }
+
+    /// The last entry that is in the machine and committed.
+    #[must_use]
+    pub fn contains(&self) -> LogId {
+        self.contains
+    }
+
+    /// Makes a batch durable on a quorum (rule R1). The machine is one batch ahead until then; if this is given up,
+    /// or fails, the machine is not given back but built anew (rule R3). `at` is the stamp of the batch.
+    ///
+    /// # Errors
+    /// [`NotCommitted`]: this leadership is over.
+    pub async fn commit(&mut self, batch: Arc<[u8]>, at: Timestamp) -> Result<(), NotCommitted> {
+        self.certain = false;
+        let id = self.engine.propose(self.leader, batch).await?;
+        if self.applier.has_batch_between(self.contains, id.index) {
+            return Err(NotCommitted::Unknown);
+        }
+        (self.contains, self.at, self.certain) = (id, at, true);
+        Ok(())
+    }
+
+    /// Makes sure that this leadership has lasted until now (rule R4).
+    ///
+    /// # Errors
+    /// [`NotCommitted`]: this leadership is over.
+    pub async fn confirm(&mut self) -> Result<(), NotCommitted> {
+        let confirmed = self.engine.confirm().await?;
+        if confirmed.leader != self.leader {
+            return Err(NotCommitted::NotLeader);
+        }
+        if self.applier.has_batch_between(self.contains, u64::MAX) {
+            self.certain = false;
+            return Err(NotCommitted::Unknown);
+        }
+        Ok(())
+    }
+
+    /// Ends it. The machine goes back to follow the log, unless it may contain what was never committed, or its time
+    /// has moved on: questions are not logged, but they move it, and another leader's stamps begin at the log's time.
+    ///
+    /// # Errors
+    /// [`StateError`] if the machine cannot be built anew.
+    pub fn end(self, machine: Machine) -> Result<(), StateError> {
+        let contains = self.contains;
+        let is_of_the_log = self.certain && machine.now() == self.at;
+        let lent = is_of_the_log.then_some(Lent { machine, contains });
+        self.applier.take_back(lent)
+    }
+}

@@ -1,0 +1,45 @@
+//! Replication: several nodes keep one log, and one of them leads.
+//!
+//! ```text
+//!   pipeline: order → stamp → apply ──batch──► lead::Leadership
+//!                                                │ one entry
+//!                                                ▼
+//!                         engine (Raft) ──► store ──► wal: one frame, one fdatasync ┐
+//!                                │                                                  ├ quorum ─► committed
+//!                                └── transport ──► follower: engine ─► store ─► wal ┘
+//!                                                        │ committed entries
+//!                                                        ▼
+//!                                                  applier ──► Machine, always up to date
+//! ```
+//!
+//! A leader's machine is the pipeline's; a follower's machine belongs to its [`Applier`], which applies every
+//! committed entry to it. When a node begins to lead, the applier lends its machine to a pipeline, and gets it back
+//! when the node leads no longer. So taking over costs no replay.
+//!
+//! The consensus engine is openraft. Only the folder `engine` names it; everything else here is written in terms of
+//! [`LogId`], [`Entry`], [`Vote`] and [`Members`].
+//!
+//! Nothing here reads a clock or opens a socket: the engine's runtime and the [`Transport`] between nodes are given,
+//! so that the lab runs the same nodes in virtual time.
+
+mod applier;
+mod codec;
+mod engine;
+mod entry;
+mod lead;
+mod log;
+mod message;
+mod record;
+mod state;
+mod store;
+
+pub use applier::{Applier, Lent};
+pub use engine::{
+    Engine, NotCommitted, Progress, Refused, Role, Runtime, Settings, Start, Transport, Watch,
+};
+pub use entry::{Entry, Leader, LogId, Members, NodeId, Payload, Vote};
+pub use lead::Leadership;
+pub use log::{Gap, Log};
+pub use record::Record;
+pub use state::{State, StateError};
+pub use store::{Sink, Store, Stored, Work, Writer};

@@ -1,0 +1,142 @@
+//! A node's log in memory: its vote, and the entries since the last purge.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::ops::RangeBounds;
+
+use crate::entry::{Entry, LogId, Vote};
+use crate::record::Record;
+
+/// A record that does not fit to those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Gap(pub(crate) &'static str);
+
+/// See the module.
+///
+/// Entries are consecutive: the first follows what is purged, each other one the one before it.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    vote: Option<Vote>,
+    committed: Option<LogId>,
+    purged: Option<LogId>,
+    entries: VecDeque<Entry>,
+}
+
+impl Log {
+    /// One that goes on behind what a snapshot contains.
+    pub(crate) fn after(purged: Option<LogId>) -> Log {
+        Log {
+            purged,
+            committed: purged,
+            ..Log::default()
+        }
+    }
+
+    /// The last vote.
+    #[must_use]
+    pub fn vote(&self) -> Option<Vote> {
+        self.vote
+    }
+
+    /// Up to where entries are known to be committed.
+    #[must_use]
+    pub fn committed(&self) -> Option<LogId> {
+        self.committed
+    }
+
+    /// Up to where entries are no longer here.
+    #[must_use]
+    pub fn purged(&self) -> Option<LogId> {
+        self.purged
+    }
+
+    /// The last entry, also when it is purged.
+    #[must_use]
+    pub fn last(&self) -> Option<LogId> {
+        self.entries.back().map(|entry| entry.id).or(self.purged)
+    }
+
+    /// The entries that are here.
+    pub fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// Those of them whose index is in the range.
+    pub fn range(&self, range: impl RangeBounds<u64>) -> impl Iterator<Item = &Entry> {
+        let first = self.entries.front().map_or(0, |entry| entry.id.index);
+        let place = |index: u64| usize::try_from(index.saturating_sub(first)).unwrap_or(usize::MAX);
+        let from = match range.start_bound() {
+            Bound::Included(index) => place(*index),
+            Bound::Excluded(index) => place(index.saturating_add(1)),
+            Bound::Unbounded => 0,
+        };
+        let to = match range.end_bound() {
+            Bound::Included(index) => place(index.saturating_add(1)),
+            Bound::Excluded(index) => place(*index),
+            Bound::Unbounded => usize::MAX,
+        };
+        let to = to.min(self.entries.len());
+        self.entries.range(from.min(to)..to)
+    }
+
+    /// Takes a record in.
+    ///
+    /// # Errors
+    /// [`Gap`] if it does not follow what is here; nothing changed.
+    pub fn record(&mut self, record: Record) -> Result<(), Gap> {
+        match record {
+            Record::Vote(vote) => self.vote = Some(vote),
+            Record::Entry(entry) => {
+                // An empty log begins where the engine begins it.
+                let follows = |last: LogId| entry.id.index == last.index + 1;
+                if !self.last().is_none_or(follows) {
+                    return Err(Gap("an entry does not follow the one before it"));
+                }
+                self.entries.push_back(entry);
+            }
+            Record::Truncate(last) => self.truncate(last)?,
+            Record::Committed(id) => {
+                if Some(id) > self.last() {
+                    return Err(Gap("an entry is committed that is not in the log"));
+                }
+                self.committed = self.committed.max(Some(id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets entries up to this one.
+    pub(crate) fn purge(&mut self, to: LogId) {
+        while let Some(first) = self.entries.front()
+            && first.id.index <= to.index
+        {
+            self.entries.pop_front();
+        }
+        self.purged = self.purged.max(Some(to));
+    }
+
+    /// A snapshot takes the place of everything up to `last`. Entries behind it stay if they follow it.
+    pub(crate) fn install(&mut self, last: Option<LogId>) {
+        let Some(last) = last else { return };
+        let follows = self.range(last.index..=last.index).any(|e| e.id == last);
+        if !follows && self.purged < Some(last) {
+            self.entries.clear();
+        }
+        self.purge(last);
+        self.committed = self.committed.max(Some(last));
+    }
+
+    fn truncate(&mut self, last: Option<LogId>) -> Result<(), Gap> {
+        if last < self.committed {
+            return Err(Gap("committed entries are truncated"));
+        }
+        let keep = last.map_or(0, |last| last.index + 1);
+        while let Some(entry) = self.entries.back()
+            && entry.id.index >= keep
+        {
+            self.entries.pop_back();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! What nodes say to each other. The transport carries it as bytes and does not look into it.
+
+use std::sync::Arc;
+
+use crate::codec::{Malformed, Put, Take};
+use crate::entry::{Entry, LogId, Members, NodeId, Vote};
+
+/// The version that stands first in every message.
+const VERSION: u8 = 1;
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Append {
+        vote: Vote,
+        previous: Option<LogId>,
+        entries: Vec<Entry>,
+        commit: Option<LogId>,
+    },
+    Vote(Candidacy),
+    /// Whether the node would vote so; it does not.
+    PreVote(Candidacy),
+    /// A part of a snapshot. The last one has it installed.
+    Snapshot {
+        vote: Vote,
+        applied: Option<LogId>,
+        members: (Option<LogId>, Members),
+        offset: u64,
+        total: u64,
+        part: Arc<[u8]>,
+    },
+    /// The leader wants `to` to lead.
+    Transfer {
+        from: Vote,
+        to: NodeId,
+        last: Option<LogId>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Candidacy {
+    pub(crate) vote: Vote,
+    pub(crate) last: Option<LogId>,
+    pub(crate) transfer: bool,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Appended,
+    AppendedTo(Option<LogId>),
+    Conflict,
+    HigherVote(Vote),
+    Vote {
+        vote: Vote,
+        last: Option<LogId>,
+        granted: bool,
+    },
+    /// A part of a snapshot was taken in, or the whole is installed.
+    Snapshot(Vote),
+    /// Whether leadership will be taken.
+    Transfer(bool),
+    /// This node cannot answer.
+    Failed(String),
+}
+
+impl Request {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        match self {
+            Request::Append {
+                vote,
+                previous,
+                entries,
+                commit,
+            } => {
+                out.u8(1);
+                out.vote(*vote);
+                out.option(*previous, Vec::log_id);
+                out.option(*commit, Vec::log_id);
+                entries.iter().for_each(|entry| out.entry(entry));
+            }
+            Request::Vote(candidacy) => {
+                out.u8(2);
+                candidacy.put(&mut out);
+            }
+            Request::PreVote(candidacy) => {
+                out.u8(3);
+                candidacy.put(&mut out);
+            }
+            Request::Snapshot {
+                vote,
+                applied,
+                members,
+                offset,
+                total,
+                part,
+            } => {
+                out.u8(4);
+                out.vote(*vote);
+                out.option(*applied, Vec::log_id);
+                out.option(members.0, Vec::log_id);
+                out.members(&members.1);
+                out.u64(*offset);
+                out.u64(*total);
+                out.bytes(part);
+            }
+            Request::Transfer { from, to, last } => {
+                out.u8(5);
+                out.vote(*from);
+                out.u64(to.0);
+                out.option(*last, Vec::log_id);
+            }
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Request, Malformed> {
+        let mut from = versioned(bytes)?;
+        let request = match from.u8()? {
+            1 => {
+                let (vote, previous) = (from.vote()?, from.option(Take::log_id)?);
+                let commit = from.option(Take::log_id)?;
+                let mut entries = Vec::new();
+                while !from.0.is_empty() {
+                    entries.push(from.entry()?);
+                }
+                Request::Append {
+                    vote,
+                    previous,
+                    entries,
+                    commit,
+                }
+            }
+            2 => Request::Vote(Candidacy::take(&mut from)?),
+            3 => Request::PreVote(Candidacy::take(&mut from)?),
+            4 => Request::Snapshot {
+                vote: from.vote()?,
+                applied: from.option(Take::log_id)?,
+                members: (from.option(Take::log_id)?, from.members()?),
+                offset: from.u64()?,
+                total: from.u64()?,
+                part: from.bytes()?.into(),
+            },
+            5 => Request::Transfer {
+                from: from.vote()?,
+                to: NodeId(from.u64()?),
+                last: from.option(Take::log_id)?,
+            },
+            _ => return Err(Malformed("a message is of an unknown kind")),
+        };
+        from.end()?;
+        Ok(request)
+    }
+}
+
+impl Candidacy {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.vote(self.vote);
+        out.option(self.last, Vec::log_id);
+        out.u8(self.transfer.into());
+    }
+
+    fn take(from: &mut Take<'_>) -> Result<Candidacy, Malformed> {
+        Ok(Candidacy {
+            vote: from.vote()?,
+            last: from.option(Take::log_id)?,
+            transfer: from.flag()?,
+        })
+    }
+}
+
+impl Reply {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        match self {
+            Reply::Appended => out.u8(1),
+            Reply::AppendedTo(last) => {
+                out.u8(2);
+                out.option(*last, Vec::log_id);
+            }
+            Reply::Conflict => out.u8(3),
+            Reply::HigherVote(vote) => {
+                out.u8(4);
+                out.vote(*vote);
+            }
+            Reply::Vote {
+                vote,
+                last,
+                granted,
+            } => {
+                out.u8(5);
+                out.vote(*vote);
+                out.option(*last, Vec::log_id);
+                out.u8((*granted).into());
+            }
+            Reply::Snapshot(vote) => {
+                out.u8(6);
+                out.vote(*vote);
+            }
+            Reply::Transfer(taken) => {
+                out.u8(7);
+                out.u8((*taken).into());
+            }
+            Reply::Failed(why) => {
+                out.u8(8);
+                out.bytes(why.as_bytes());
+            }
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Reply, Malformed> {
+        let mut from = versioned(bytes)?;
+        let reply = match from.u8()? {
+            1 => Reply::Appended,
+            2 => Reply::AppendedTo(from.option(Take::log_id)?),
+            3 => Reply::Conflict,
+            4 => Reply::HigherVote(from.vote()?),
+            5 => Reply::Vote {
+                vote: from.vote()?,
+                last: from.option(Take::log_id)?,
+                granted: from.flag()?,
+            },
+            6 => Reply::Snapshot(from.vote()?),
+            7 => Reply::Transfer(from.flag()?),
+            8 => Reply::Failed(String::from_utf8_lossy(from.bytes()?).into_owned()),
+            _ => return Err(Malformed("an answer is of an unknown kind")),
+        };
+        from.end()?;
+        Ok(reply)
+    }
+}
+
+fn versioned(bytes: &[u8]) -> Result<Take<'_>, Malformed> {
+    let mut from = Take(bytes);
+    match from.u8()? {
+        VERSION => Ok(from),
+        _ => Err(Malformed("a message has an unknown version")),
+    }
+}
