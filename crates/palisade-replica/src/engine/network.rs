@@ -326,6 +326,10 @@ impl Incoming {
         if !begun || current.bytes.len() as u64 != offset {
             return Err("a part of a snapshot that does not follow the one before");
         }
+        // Nothing would end the transfer otherwise.
+        if part.is_empty() || total - offset.min(total) < part.len() as u64 {
+            return Err("a part of a snapshot that is longer than the snapshot, or empty");
+        }
         current.bytes.extend_from_slice(part);
         let whole = current.bytes.len() as u64 >= total;
         Ok(whole
@@ -374,5 +378,29 @@ fn voted<R: AsyncRuntime, E: std::fmt::Display>(
             granted: answer.vote_granted,
         },
         Err(error) => Reply::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::entry::Leader;
+
+    #[test]
+    fn a_snapshot_is_taken_in_only_in_order_and_up_to_its_length() {
+        let vote = Vote {
+            leader: Leader::default(),
+            committed: true,
+        };
+        let incoming = Incoming::default();
+        let take = |offset, total, part: &[u8]| incoming.take_in(vote, None, offset, total, part);
+        assert!(take(3, 6, b"def").is_err(), "it was not begun");
+        assert_eq!(take(0, 6, b"abc"), Ok(None));
+        assert!(take(2, 6, b"cde").is_err(), "it does not follow");
+        assert!(take(3, 6, b"").is_err(), "it is empty");
+        assert!(take(3, 6, b"defg").is_err(), "it is too long");
+        assert_eq!(take(3, 6, b"def"), Ok(Some(b"abcdef".to_vec())));
+        assert!(take(6, 6, b"g").is_err(), "it is over");
     }
 }
