@@ -25,6 +25,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::clock::{Clock, processor_time, wall};
+use super::election::Leading;
 use super::handle::{Message, Outbox, Shared, Stopped};
 use super::log::{Log, LogError};
 use super::orderer::{Address, Moment, Orderer, ROOM, Released};
@@ -89,20 +90,39 @@ impl Driver {
         }
     }
 
-    /// Works until it is asked to stop, the log fails, or another node leads.
+    /// Works until it is asked to stop, or the log fails.
     pub(super) async fn run(mut self) {
-        let (stopped, answers) = match self.rounds().await {
+        let ended = self.rounds().await;
+        let stopped = self.end(ended);
+        close(self.inbox, &self.shared, stopped);
+    }
+
+    /// Records `first`, then works until it is asked to stop, the log fails, or another node leads.
+    pub(super) async fn lead(&mut self, first: Vec<Command>) -> Stopped {
+        let mut ended = self.open(first);
+        if ended.is_ok() {
+            self.shared.leading.send_replace(Leading::Here);
+            ended = self.rounds().await;
+            self.shared.leading.send_replace(Leading::Nowhere);
+        }
+        self.end(ended)
+    }
+
+    /// The machine, the log and the inbox, for what comes after a leadership.
+    pub(super) fn into_parts(self) -> (Machine, Box<dyn Log>, UnboundedReceiver<Message>) {
+        (self.orderer.into_machine(), self.log, self.inbox)
+    }
+
+    /// Answers everybody who still waits for an answer.
+    fn end(&mut self, ended: Result<(), LogError>) -> Stopped {
+        let (stopped, answers) = match ended {
             Ok(()) => (Stopped::Asked, self.orderer.stopped()),
             Err(LogError::Failed(why)) => (Stopped::LogFailed(why), self.orderer.failed()),
             Err(LogError::Deposed) => (Stopped::Deposed, self.orderer.deposed()),
         };
         // Failures only: there is nothing to give back.
         let _ = send(answers);
-        self.inbox.close();
-        while let Ok(message) = self.inbox.try_recv() {
-            turn_away(message);
-        }
-        self.shared.stopped.send_replace(Some(stopped));
+        stopped
     }
 
     /// The first batch of this process: commands that have to be recorded before any request is taken in.
@@ -117,11 +137,10 @@ impl Driver {
         while !self.stopping {
             self.gather(&mut gathered, alarm.as_mut()).await;
             let mut messages = gathered.drain(..);
-            let done = self.round(&mut messages);
-            if done.is_err() {
-                messages.for_each(turn_away);
+            if let Err(error) = self.round(&mut messages) {
+                messages.for_each(|message| turn_away(message, &self.refusal(&error)));
+                return Err(error);
             }
-            done?;
         }
         self.log.idle();
         Ok(())
@@ -229,9 +248,9 @@ impl Driver {
         let mut requests = requests.into_iter();
         while let Some((id, request)) = requests.next() {
             let done = self.request(request, ReplyTo::Session(Arc::clone(session), id));
-            if done.is_err() {
-                session.refuse(requests);
-                return done;
+            if let Err(error) = done {
+                session.refuse(requests, &self.refusal(&error));
+                return Err(error);
             }
         }
         Ok(())
@@ -247,7 +266,7 @@ impl Driver {
         if (advance.is_some() || self.orderer.is_batch_over(|| self.clock.now()))
             && let Err(error) = self.next_batch(advance.unwrap_or(Span::ZERO))
         {
-            to.send(Answer::Failed(Failure::stopping()));
+            to.send(Answer::Failed(self.refusal(&error)));
             return Err(error);
         }
         match advance {
@@ -258,6 +277,14 @@ impl Driver {
             None => self.orderer.request(request, to, lease_key),
         }
         Ok(())
+    }
+
+    /// The answer to requests that were not touched, because the log takes nothing more.
+    fn refusal(&self, error: &LogError) -> Failure {
+        match error {
+            LogError::Deposed => self.shared.not_leader(),
+            LogError::Failed(_) => Failure::stopping(),
+        }
     }
 
     /// Ends the batch and begins another, after a manual clock has moved.
@@ -343,11 +370,20 @@ fn send(mut answers: Drain<'_, (ReplyTo, Answer)>) -> Vec<GrantRef> {
     unclaimed
 }
 
-/// Answers a message that is not carried out any more: nothing happened.
-fn turn_away(message: Message) {
+/// The end of a pipeline.
+pub(super) fn close(mut inbox: UnboundedReceiver<Message>, shared: &Shared, stopped: Stopped) {
+    inbox.close();
+    while let Ok(message) = inbox.try_recv() {
+        turn_away(message, &Failure::stopping());
+    }
+    shared.stopped.send_replace(Some(stopped));
+}
+
+/// Answers a message that is not carried out: nothing happened.
+pub(super) fn turn_away(message: Message, why: &Failure) {
     match message {
-        Message::Call { reply, .. } => drop(reply.send(Answer::Failed(Failure::stopping()))),
-        Message::Batch { session, requests } => session.refuse(requests.into_iter()),
+        Message::Call { reply, .. } => drop(reply.send(Answer::Failed(why.clone()))),
+        Message::Batch { session, requests } => session.refuse(requests.into_iter(), why),
         Message::Gone(_) | Message::Unread(_) | Message::Hangup(_) | Message::Stop => {}
     }
 }
@@ -356,7 +392,7 @@ fn lease_key() -> LeaseKey {
     LeaseKey::from_bytes(random::bytes())
 }
 
-fn count_state(stats: &Stats, machine: &Machine) {
+pub(super) fn count_state(stats: &Stats, machine: &Machine) {
     stats.locks.set(machine.locks() as u64);
     stats.leases.set(machine.leases() as u64);
     stats.waiters.set(machine.waiters() as u64);
@@ -390,7 +426,7 @@ fn count_event(stats: &Stats, event: &Event) {
 
 impl Shared {
     /// Shows durable events to the watchers.
-    fn show(&self, batch: Arc<[Event]>, revision: u64) {
+    pub(super) fn show(&self, batch: Arc<[Event]>, revision: u64) {
         for event in &*batch {
             count_event(&self.stats, event);
         }

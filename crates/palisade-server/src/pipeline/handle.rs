@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use palisade_core::{AuthorityId, Event, GrantRef, LockName, Outcome, RequestId, Wish};
+use palisade_core::{AuthorityId, Event, GrantRef, LockName, Machine, Outcome, RequestId, Wish};
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
+use super::driver::count_state;
+use super::election::Leading;
 use super::random;
 use super::recent::{Recent, Since};
 use super::request::{Answer, Failure, Request};
@@ -43,6 +45,8 @@ pub(super) struct Shared {
     pub(super) recent: Recent,
     /// The latest revision, for watchers that wait for the next one.
     pub(super) news: watch::Sender<u64>,
+    /// Where requests are carried out.
+    pub(super) leading: watch::Sender<Leading>,
     next_session: AtomicU64,
     /// The runtime of the pipeline's thread, and the tasks on it that are not the pipeline's own.
     near: runtime::Handle,
@@ -92,8 +96,8 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// Answers these requests: nothing happened.
-    pub(super) fn refuse(&self, requests: impl Iterator<Item = (u64, Request)>) {
-        let refused = requests.map(|(id, _)| (id, Answer::Failed(Failure::stopping())));
+    pub(super) fn refuse(&self, requests: impl Iterator<Item = (u64, Request)>, why: &Failure) {
+        let refused = requests.map(|(id, _)| (id, Answer::Failed(why.clone())));
         let _ = self.answers.send(refused.collect());
     }
 }
@@ -207,6 +211,35 @@ impl Handle {
         self.shared.stopped.subscribe()
     }
 
+    /// Where requests are carried out, and every change of that.
+    #[must_use]
+    pub fn leading(&self) -> watch::Receiver<Leading> {
+        self.shared.leading.subscribe()
+    }
+
+    /// Says where another node leads. Ignored while this one does.
+    pub fn set_leader(&self, url: Option<Arc<str>>) {
+        let now = url.map_or(Leading::Nowhere, Leading::At);
+        self.shared.leading.send_if_modified(|leading| {
+            let changes = *leading != Leading::Here && *leading != now;
+            if changes {
+                *leading = now;
+            }
+            changes
+        });
+    }
+
+    /// Shows what a follower has applied, as a leader shows what it has committed: to watchers and in the counters.
+    /// Events before the machine's revision that were never shown are gone, and watchers are told so.
+    pub fn show(&self, events: Vec<Event>, machine: &Machine) {
+        if events.is_empty() {
+            self.shared.recent.reach(machine.revision());
+        } else {
+            self.shared.show(events.into(), machine.revision());
+        }
+        count_state(&self.shared.stats, machine);
+    }
+
     /// Asks the pipeline to stop: what was taken in before is still answered.
     pub fn stop(&self) {
         let _ = self.inbox.send(Message::Stop);
@@ -214,7 +247,21 @@ impl Handle {
 }
 
 impl Shared {
-    pub(super) fn new(identity: Identity, near: runtime::Handle, revision: u64) -> Arc<Shared> {
+    /// The refusal of a request that another node has to carry out.
+    pub(super) fn not_leader(&self) -> Failure {
+        let leader = match &*self.leading.borrow() {
+            Leading::At(url) => Some(Arc::clone(url)),
+            Leading::Here | Leading::Nowhere => None,
+        };
+        Failure::NotLeader { leader }
+    }
+
+    pub(super) fn new(
+        identity: Identity,
+        near: runtime::Handle,
+        revision: u64,
+        leading: Leading,
+    ) -> Arc<Shared> {
         Arc::new(Shared {
             identity,
             stats: Stats::default(),
@@ -222,6 +269,7 @@ impl Shared {
             stopped: watch::channel(None).0,
             recent: Recent::new(revision),
             news: watch::channel(revision).0,
+            leading: watch::channel(leading).0,
             next_session: AtomicU64::new(1),
             near,
             neighbours: TaskTracker::new(),
@@ -250,7 +298,7 @@ impl Session {
         if let Err(refused) = self.inbox.send(message)
             && let Message::Batch { session, requests } = refused.0
         {
-            session.refuse(requests.into_iter());
+            session.refuse(requests.into_iter(), &Failure::stopping());
         }
     }
 

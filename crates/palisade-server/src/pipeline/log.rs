@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use palisade_core::Machine;
+
 /// A durable sequence of batches.
 ///
 /// The pipeline's thread owns it and calls nothing else that blocks.
@@ -41,6 +43,15 @@ pub trait Log: Send {
 
     /// The pipeline is idle: time for small housekeeping.
     fn idle(&mut self) {}
+
+    /// The pipeline serves no longer. The machine may be one batch ahead of what is committed.
+    ///
+    /// # Errors
+    /// [`LogError`] if this node cannot go on.
+    fn end(self: Box<Self>, machine: Machine) -> Result<(), LogError> {
+        drop(machine);
+        Ok(())
+    }
 }
 
 /// Why a batch must not be acknowledged.

@@ -23,6 +23,7 @@
 pub(crate) mod clock;
 pub mod codec;
 mod driver;
+mod election;
 mod handle;
 mod log;
 pub mod orderer;
@@ -33,13 +34,15 @@ pub mod request;
 mod stats;
 
 use std::io;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use palisade_core::{Away, Command, Limits, Machine};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
 pub use clock::{Clock, Running};
+pub use election::{Elected, Elections, Leading};
 pub use handle::{Answers, Handle, Identity, Session, Stopped};
 pub use log::{Forgetful, Log, LogError};
 pub use recent::Since;
@@ -49,7 +52,7 @@ pub use request::{Answer, Failure, Request, Status};
 pub use stats::{Counter, Stats};
 
 use driver::Driver;
-use handle::Shared;
+use handle::{Message, Shared};
 
 /// The parts and settings that a pipeline starts with.
 pub struct Start {
@@ -94,6 +97,18 @@ impl Returning {
     }
 }
 
+/// The parts and settings of a pipeline that serves whenever its node is elected.
+pub struct InTurns {
+    /// Which authority this is.
+    pub identity: Identity,
+    /// The revision of the state that the node's log ends in.
+    pub revision: u64,
+    /// When this node leads.
+    pub elections: Box<dyn Elections>,
+    /// The operator's bounds, which are in force while this node leads.
+    pub limits: Limits,
+}
+
 /// A running pipeline: the way in, and its thread.
 pub struct Pipeline {
     /// The way in.
@@ -131,19 +146,66 @@ pub fn start(start: Start) -> io::Result<Pipeline> {
     };
     let mut first = returning.map(Returning::commands).unwrap_or_default();
     first.push(Command::Configure(limits));
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let shared = Shared::new(identity, runtime.handle().clone(), machine.revision());
-    let (inbox, messages) = mpsc::unbounded_channel();
-    let handle = Handle::new(inbox, shared.clone());
-    let mut driver = Driver::new(machine, log, clock, messages, shared.clone());
+    let parts = Parts::new(identity, machine.revision(), Leading::Here)?;
+    let (inbox, shared) = (parts.inbox, Arc::clone(&parts.shared));
+    let mut driver = Driver::new(machine, log, clock, inbox, shared);
     driver.open(first).map_err(io::Error::other)?;
+    run(parts.runtime, parts.handle, parts.shared, driver.run())
+}
+
+/// Starts a pipeline that serves whenever its node leads.
+///
+/// # Errors
+/// If the operating system gives no thread.
+pub fn start_in_turns(start: InTurns) -> io::Result<Pipeline> {
+    let InTurns {
+        identity,
+        revision,
+        elections,
+        limits,
+    } = start;
+    let parts = Parts::new(identity, revision, Leading::Nowhere)?;
+    let shared = Arc::clone(&parts.shared);
+    let turns = election::run(elections, limits, parts.inbox, shared);
+    run(parts.runtime, parts.handle, parts.shared, turns)
+}
+
+/// What every pipeline consists of.
+struct Parts {
+    runtime: Runtime,
+    shared: Arc<Shared>,
+    handle: Handle,
+    inbox: mpsc::UnboundedReceiver<Message>,
+}
+
+impl Parts {
+    fn new(identity: Identity, revision: u64, leading: Leading) -> io::Result<Parts> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let shared = Shared::new(identity, runtime.handle().clone(), revision, leading);
+        let (sender, inbox) = mpsc::unbounded_channel();
+        Ok(Parts {
+            handle: Handle::new(sender, Arc::clone(&shared)),
+            runtime,
+            shared,
+            inbox,
+        })
+    }
+}
+
+/// Runs the pipeline's work on a thread of its own.
+fn run(
+    runtime: Runtime,
+    handle: Handle,
+    shared: Arc<Shared>,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<Pipeline> {
     let thread = std::thread::Builder::new()
         .name("palisade-order".into())
         .spawn(move || {
             // A task like its neighbours, so that they have their turn before it takes in a round.
-            let driver = runtime.spawn(driver.run());
+            let work = runtime.spawn(work);
             runtime.block_on(async {
-                if let Err(failed) = driver.await
+                if let Err(failed) = work.await
                     && let Ok(panic) = failed.try_into_panic()
                 {
                     std::panic::resume_unwind(panic);

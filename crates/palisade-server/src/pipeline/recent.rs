@@ -55,6 +55,12 @@ impl Recent {
         }
     }
 
+    /// The latest event has this revision, and it is not kept.
+    pub(super) fn reach(&self, revision: u64) {
+        let mut kept = self.lock();
+        kept.latest = kept.latest.max(revision);
+    }
+
     pub(super) fn latest(&self) -> u64 {
         self.lock().latest
     }

@@ -1,5 +1,7 @@
 //! Requests of the server's interfaces (gRPC, HTTP, in-process) to the pipeline, and its answers.
 
+use std::sync::Arc;
+
 use palisade_core::{GrantRef, LockName, LockView, Outcome, RequestId, Span, Token, Ttl, Wish};
 
 /// One question, already checked for form.
@@ -88,6 +90,11 @@ pub enum Failure {
     Unavailable(String),
     /// It may have happened: repeat it with the same request id.
     UnknownOutcome(String),
+    /// Another node leads, or none does now; nothing happened.
+    NotLeader {
+        /// The leader's URL, if it is known.
+        leader: Option<Arc<str>>,
+    },
     /// The request does not fit this authority (for example: `Advance` without a manual clock).
     Refused(String),
 }

@@ -65,6 +65,7 @@ pub(super) fn refusal(answer: Answer) -> Refusal {
         Answer::Outcome(outcome) => denial(outcome),
         Answer::Failed(Failure::Unavailable(why)) => Refusal::new(Code::Unavailable, why),
         Answer::Failed(Failure::UnknownOutcome(why)) => Refusal::new(Code::UnknownOutcome, why),
+        Answer::Failed(Failure::NotLeader { .. }) => Refusal::new(Code::Unavailable, "another node leads"),
         Answer::Failed(Failure::Refused(why)) => Refusal::new(Code::Refused, why),
         Answer::Lock(_) | Answer::Locks { .. } | Answer::Status(_) | Answer::Clock(_) => mismatch(),
     }
