@@ -88,7 +88,7 @@ pub(crate) fn refused(answer: Answer) -> Fault {
     match answer {
         Answer::Failed(Failure::Unavailable(why)) => Fault::unavailable(why),
         Answer::Failed(Failure::UnknownOutcome(why)) => Fault::unknown_outcome(why),
-        Answer::Failed(Failure::NotLeader { .. }) => Fault::unavailable("another node leads".into()),
+        Answer::Failed(Failure::NotLeader { .. }) => Fault::unavailable("another node leads"),
         Answer::Failed(Failure::Refused(why)) => Fault::Unsupported(why.into()),
         Answer::Outcome(outcome) => misplaced(&outcome),
         _ => Fault::unknown_outcome("the authority's answer does not match the question"),

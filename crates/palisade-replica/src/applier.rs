@@ -1,9 +1,10 @@
 //! Who has the machine: this node while it follows, the pipeline while it leads.
 
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use palisade_core::Machine;
+use palisade_core::{Event, Machine};
+use palisade_server::pipeline::Handle;
 use palisade_server::pipeline::replay::Replay;
 use tokio::sync::Notify;
 
@@ -18,6 +19,8 @@ pub struct Applier {
     inner: Mutex<Inner>,
     returned: Notify,
     store: Store,
+    /// Shows what is applied, to this node's watchers and in its counters.
+    shown: OnceLock<Handle>,
 }
 
 struct Inner {
@@ -64,6 +67,23 @@ impl Applier {
             }),
             returned: Notify::new(),
             store,
+            shown: OnceLock::new(),
+        }
+    }
+
+    /// From now on, what is applied is shown to the watchers of this pipeline. The pipeline itself shows what is
+    /// applied while it has the machine.
+    pub fn show_to(&self, handle: Handle) {
+        let inner = self.inner();
+        let handle = self.shown.get_or_init(|| handle);
+        if let Custody::Here(machine) = &inner.machine {
+            handle.show(Vec::new(), machine.machine());
+        }
+    }
+
+    fn show(&self, events: Vec<Event>, machine: &Replay) {
+        if let Some(handle) = self.shown.get() {
+            handle.show(events, machine.machine());
         }
     }
 
@@ -106,7 +126,8 @@ impl Applier {
                     .contains
                     .is_none_or(|last| last.index < entry.id.index)
                 {
-                    machine.batch(batch)?;
+                    let events = machine.follow(batch)?;
+                    self.show(events, machine);
                 }
             }
         }
@@ -159,6 +180,7 @@ impl Applier {
             {
                 let mut inner = self.inner();
                 if matches!(inner.machine, Custody::Here(_)) {
+                    self.show(Vec::new(), &machine);
                     *inner = Inner {
                         applied,
                         members,
@@ -221,6 +243,7 @@ impl Applier {
             }
         };
         let mut inner = self.inner();
+        self.show(Vec::new(), &machine);
         inner.machine = Custody::Here(Box::new(machine));
         inner.contains = contains;
         drop(inner);

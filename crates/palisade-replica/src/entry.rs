@@ -86,12 +86,17 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// About how many bytes it takes, in memory and in the log.
+    /// About how many bytes its entry takes, in memory and in the log; an upper bound for the log.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        match self {
-            Payload::Batch(batch) => 64 + batch.len(),
-            Payload::Blank | Payload::Members(_) => 64,
+        64 + match self {
+            Payload::Blank => 0,
+            Payload::Batch(batch) => batch.len(),
+            Payload::Members(Members { voters, nodes }) => {
+                let voters = voters.iter().map(|set| 16 + set.len() * 10);
+                let nodes = nodes.values().map(|address| 20 + address.len());
+                voters.chain(nodes).sum()
+            }
         }
     }
 }

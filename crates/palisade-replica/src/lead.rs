@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{Machine, Timestamp};
+use palisade_server::pipeline::codec;
 
 use crate::applier::{Applier, Lent};
 use crate::engine::{Engine, NotCommitted, Progress, Role, Runtime};
@@ -117,12 +118,14 @@ impl<R: Runtime> Leadership<R> {
     }
 
     /// Makes a batch durable on a quorum (rule R1). The machine is one batch ahead until then; if this is given up,
-    /// or fails, the machine is not given back but built anew (rule R3). `at` is the stamp of the batch.
+    /// or fails, the machine is not given back but built anew (rule R3).
     ///
     /// # Errors
     /// [`NotCommitted`]: this leadership is over.
-    pub async fn commit(&mut self, batch: Arc<[u8]>, at: Timestamp) -> Result<(), NotCommitted> {
+    pub async fn commit(&mut self, batch: Arc<[u8]>) -> Result<(), NotCommitted> {
         self.certain = false;
+        let stamp = codec::stamp(&batch);
+        let at = stamp.map_err(|malformed| NotCommitted::Stopped(malformed.to_string()))?;
         let id = self.engine.propose(self.leader, batch).await?;
         if self.applier.has_batch_between(self.contains, id.index) {
             return Err(NotCommitted::Unknown);

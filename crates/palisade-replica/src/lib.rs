@@ -29,17 +29,19 @@ mod entry;
 mod lead;
 mod log;
 mod message;
+pub mod node;
 mod record;
 mod state;
 mod store;
 
 pub use applier::{Applier, Lent};
 pub use engine::{
-    Engine, NotCommitted, Progress, Refused, Role, Runtime, Settings, Start, Transport, Watch,
+    Engine, NotCommitted, Progress, Refused, Role, Runtime, Settings, Start, Tokio, Transport, Watch,
 };
 pub use entry::{Entry, Leader, LogId, Members, NodeId, Payload, Vote};
 pub use lead::Leadership;
 pub use log::{Gap, Log};
+pub use node::Node;
 pub use record::Record;
 pub use state::{State, StateError};
 pub use store::{Sink, Store, Stored, Work, Writer};

@@ -32,6 +32,14 @@ pub(crate) fn begin(frame: &mut Vec<u8>) {
 }
 
 impl Record {
+    /// An upper bound of its length in a frame.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Record::Entry(entry) => entry.payload.bytes(),
+            Record::Vote(_) | Record::Truncate(_) | Record::Committed(_) => 64,
+        }
+    }
+
     /// Writes it at the end of a frame.
     pub(crate) fn put(&self, frame: &mut Vec<u8>) {
         match self {

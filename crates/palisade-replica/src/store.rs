@@ -41,6 +41,16 @@ enum What {
     Install(Vec<u8>),
 }
 
+impl What {
+    /// An upper bound of what it takes in the log.
+    fn bytes(&self) -> usize {
+        match self {
+            What::Records(records) => records.iter().map(Record::bytes).sum(),
+            What::Install(_) => 0,
+        }
+    }
+}
+
 /// A frame takes no more records once it has grown to this; a single entry may be larger.
 const FRAME_BYTES: usize = 4 << 20;
 
@@ -91,6 +101,7 @@ impl Stored {
             writer: Writer {
                 wal: opened.into_wal(),
                 frame: Vec::new(),
+                frames: 0,
             },
             state,
         })
@@ -315,6 +326,7 @@ fn read_all(snapshot: &mut SnapshotReader) -> io::Result<Vec<u8>> {
 pub struct Writer {
     wal: Wal,
     frame: Vec<u8>,
+    frames: u64,
 }
 
 impl Writer {
@@ -324,11 +336,29 @@ impl Writer {
         self.wal.compactor()
     }
 
-    /// Does the work in order, in as few syncs as it can, and tells everybody.
+    /// Whether the log has room for this work. Snapshots are not counted: they are files of their own.
+    ///
+    /// # Errors
+    /// Why there is none. Nothing was written; it may be asked again.
+    pub fn room_for(&mut self, works: &[Work]) -> Result<(), String> {
+        let bytes = works.iter().map(|work| work.what.bytes()).sum::<usize>();
+        // A frame is synced as soon as it is this long, and the next segment is prepared meanwhile.
+        let frame = bytes.min(2 * FRAME_BYTES);
+        self.wal.reserve(frame).map_err(|full| full.to_string())
+    }
+
+    /// There is no work: time for small housekeeping.
+    pub fn idle(&mut self) {
+        // The mark only helps a later recovery. A failure poisons the log, and the next frame reports it.
+        let _ = self.wal.seal_mark();
+    }
+
+    /// Does the work in order, in as few syncs as it can, and tells everybody; gives the number of frames.
     ///
     /// # Errors
     /// Why the log takes nothing more: a write or a sync failed, or the directory is gone. It is never retried.
-    pub fn work(&mut self, works: impl IntoIterator<Item = Work>) -> Result<(), CommitError> {
+    pub fn work(&mut self, works: impl IntoIterator<Item = Work>) -> Result<u64, CommitError> {
+        let before = self.frames;
         let mut waiting = Vec::new();
         record::begin(&mut self.frame);
         let mut failed = Ok(());
@@ -357,7 +387,8 @@ impl Writer {
                 }
             }
         }
-        failed.and(self.sync(&mut waiting))
+        failed.and(self.sync(&mut waiting))?;
+        Ok(self.frames - before)
     }
 
     fn sync(
@@ -368,6 +399,7 @@ impl Writer {
             return Ok(());
         }
         let committed = self.wal.commit(&self.frame).map(drop);
+        self.frames += 1;
         record::begin(&mut self.frame);
         for done in mem::take(waiting) {
             done(match &committed {

@@ -299,7 +299,7 @@ impl Node {
             let_out(orderer.committed());
         }
         let done = match entry {
-            Some(batch) => within(NO_QUORUM, leadership.commit(batch, orderer.now())).await,
+            Some(batch) => within(NO_QUORUM, leadership.commit(batch)).await,
             None if mutant == Some(Mutant::NoConfirm) => Some(Ok(())),
             None if orderer.has_answers() => within(NO_QUORUM, leadership.confirm()).await,
             None => Some(Ok(())),

@@ -55,6 +55,9 @@ pub use network::Transport;
 /// The runtime that a node runs on: tokio's, or one in virtual time.
 pub use openraft::AsyncRuntime as Runtime;
 
+/// Tokio's.
+pub use openraft_rt_tokio::TokioRuntime as Tokio;
+
 /// A batch on its way through the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Batch(Arc<[u8]>);
@@ -321,6 +324,14 @@ impl<R: AsyncRuntime> Engine<R> {
                 Err(_) => Err(NotCommitted::NotLeader),
             }
         }
+    }
+
+    /// Whether this is the leadership of this node that lasts, as far as it knows.
+    #[must_use]
+    pub fn leads(&self, leader: Leader) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.state == ServerState::Leader && convert::vote(metrics.vote).leader == leader
     }
 
     /// How far this node is.

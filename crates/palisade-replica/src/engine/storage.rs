@@ -13,6 +13,9 @@ use super::{Types, convert};
 use crate::log::Gap;
 use crate::store::Store;
 
+/// Entries for another node go in messages of about this size; a single entry may be larger.
+const MESSAGE_BYTES: usize = 1 << 20;
+
 #[derive(Clone)]
 pub(super) struct LogStorage {
     store: Store,
@@ -96,6 +99,23 @@ impl<R: AsyncRuntime> RaftLogReader<Types<R>> for LogStorage {
     ) -> io::Result<Vec<EntryOf<Types<R>>>> {
         let entry = |entry: &crate::Entry| convert::raft_entry::<R>(entry.clone());
         Ok(self.store.look(|log| log.range(range).map(entry).collect()))
+    }
+
+    /// The first entries of a range, as many as one message takes.
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> io::Result<Vec<EntryOf<Types<R>>>> {
+        let mut bytes = 0;
+        let fits = |entry: &&crate::Entry| {
+            let is_first = bytes == 0;
+            bytes += entry.payload.bytes();
+            is_first || bytes <= MESSAGE_BYTES
+        };
+        let entry = |entry: &crate::Entry| convert::raft_entry::<R>(entry.clone());
+        let first = |log: &crate::Log| log.range(start..end).take_while(fits).map(entry).collect();
+        Ok(self.store.look(first))
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<VoteOf<Types<R>>>> {

@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use palisade_core::machine::{Corrupt, Expiry, Grants, Leases, Part, Past, Record};
-use palisade_core::{Entry, Machine};
+use palisade_core::{Effect, Entry, Event, Machine};
 
 use super::Returning;
 use super::clock::wall;
@@ -105,6 +105,30 @@ impl Replay {
     /// # Errors
     /// [`ReplayError`] if the bytes are not those of a batch; nothing was applied then.
     pub fn batch(&mut self, bytes: &[u8]) -> Result<(), ReplayError> {
+        self.apply(bytes, |machine, entry| machine.replay(entry))
+    }
+
+    /// Applies one batch that another node ordered, and gives its events.
+    ///
+    /// # Errors
+    /// As [`Replay::batch`].
+    pub fn follow(&mut self, bytes: &[u8]) -> Result<Vec<Event>, ReplayError> {
+        let (mut effects, mut events) = (Vec::new(), Vec::new());
+        self.apply(bytes, |machine, entry| {
+            machine.apply(entry, &mut effects);
+            events.extend(effects.drain(..).filter_map(|effect| match effect {
+                Effect::Event(event) => Some(event),
+                Effect::Settled { .. } => None,
+            }));
+        })?;
+        Ok(events)
+    }
+
+    fn apply(
+        &mut self,
+        bytes: &[u8],
+        mut each: impl FnMut(&mut Machine, Entry),
+    ) -> Result<(), ReplayError> {
         let mut entries = Vec::new();
         let expiry = codec::decode_batch(bytes, |entry| entries.push(entry))?;
         self.machine.set_expiry(expiry);
@@ -113,7 +137,7 @@ impl Replay {
             let coming = entries.as_slice();
             self.machine.look_ahead(&coming[..AHEAD.min(coming.len())]);
             for entry in entries.by_ref().take(AHEAD) {
-                self.machine.replay(entry);
+                each(&mut self.machine, entry);
             }
         }
         self.machine.set_expiry(Expiry::CURRENT);
@@ -132,6 +156,12 @@ impl Replay {
             self.machine.replay(Entry { at, wall, command });
         }
         batch
+    }
+
+    /// The machine as it is now, to look at.
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
     }
 
     /// Writes the state as a snapshot.

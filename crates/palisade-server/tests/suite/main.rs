@@ -8,6 +8,7 @@
 )]
 
 mod crash;
+mod election;
 mod log_idle;
 #[cfg(feature = "net")]
 mod net_bad_input;

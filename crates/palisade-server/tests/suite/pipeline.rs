@@ -565,7 +565,7 @@ async fn a_deposed_node_says_what_may_have_happened_and_what_has_not() {
     for untouched in [2, 3] {
         let answer = &received[&untouched];
         assert!(
-            matches!(answer, Answer::Failed(Failure::Unavailable(_))),
+            matches!(answer, Answer::Failed(Failure::NotLeader { .. })),
             "{untouched}: {answer:?}"
         );
     }

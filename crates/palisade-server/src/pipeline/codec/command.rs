@@ -232,6 +232,16 @@ pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<Expiry,
     Ok(expiry)
 }
 
+/// The instant that a batch was stamped with.
+///
+/// # Errors
+/// [`Malformed`] if its head is not that of a batch.
+pub fn stamp(batch: &[u8]) -> Result<Timestamp, Malformed> {
+    let mut reader = Reader(batch);
+    reader.byte()?;
+    reader.timestamp()
+}
+
 fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
     Ok(match reader.byte()? {
         tag @ (ACQUIRE_NEW | ACQUIRE_UNDER) => Command::Acquire(get_acquire(reader, tag)?),

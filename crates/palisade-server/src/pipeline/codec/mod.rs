@@ -16,7 +16,7 @@ mod reader;
 mod snapshot;
 mod writer;
 
-pub use command::{BATCH_VERSION, decode_batch, encode_command, encode_head};
+pub use command::{BATCH_VERSION, decode_batch, encode_command, encode_head, stamp};
 pub use reader::Malformed;
 pub use snapshot::{decode_record, encode_record, part};
 

@@ -9,17 +9,17 @@
 //! Snapshots are made by replaying sealed segments beside the running authority. The ordering thread
 //! never stops for one, and what recovers a crash is exercised all the time.
 
+mod snapshots;
+
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
 
 use palisade_core::{AuthorityId, Invalid, Limits, limits};
 use palisade_wal::{
-    CommitError, Compactor, CreateOptions, Fold, InPlace, OpenError, Opened, Options,
-    PreparationWatch, ReadError, RecoveryReport, ReplayError as WalReplayError, Seq,
-    SnapshotReader, SnapshotWriter, Wal,
+    CommitError, CreateOptions, Fold, InPlace, OpenError, Opened, Options, ReadError,
+    RecoveryReport, ReplayError as WalReplayError, Seq, SnapshotReader, SnapshotWriter, Wal,
 };
 
 use crate::pipeline::clock::wall;
@@ -27,14 +27,10 @@ use crate::pipeline::orderer::ROOM;
 use crate::pipeline::replay::{Replay, ReplayError};
 use crate::pipeline::{Identity, Log, LogError, Pipeline, Returning, Start, seed, start};
 
-/// Bytes of sealed log that are worth a snapshot while the authority is busy, and while it is idle; how often the
-/// thread checks. A start reads 16 MiB in about a tenth of a second.
-const SNAPSHOT_AFTER: u64 = 64 << 20;
-const SNAPSHOT_WHEN_IDLE: u64 = 16 << 20;
-const SNAPSHOT_POLL: Duration = Duration::from_millis(500);
-
 // A batch is one frame of the log.
 const _: () = assert!(ROOM <= palisade_wal::MAX_PAYLOAD);
+
+pub use snapshots::Snapshots;
 
 /// How an authority on disk is run.
 #[derive(Clone, Debug, Default)]
@@ -135,13 +131,18 @@ pub fn run(opened: Opened, settings: &Settings) -> Result<Authority, Error> {
     let identity = named(opened.identity())?;
     let wal = opened.into_wal();
     let worked = Arc::new(AtomicBool::new(true));
-    let maker = Maker {
-        compactor: wal.compactor(),
-        preparation: wal.compactor().watch_preparation(),
-        give_memory_back: settings.give_memory_back.unwrap_or(|| ()),
-        worked: Arc::clone(&worked),
+    let compactor = wal.compactor();
+    let make = move || match compactor.compact(&mut Shadow::default()) {
+        Ok(made) => Ok(made.map(|made| made.bytes)),
+        Err(error) => Err(error.to_string()),
     };
-    let snapshots = Snapshots::start(maker).map_err(Error::Start)?;
+    let snapshots = Snapshots::start(
+        wal.compactor(),
+        Arc::clone(&worked),
+        settings.give_memory_back,
+        make,
+    )
+    .map_err(Error::Start)?;
     let pipeline = start(Start {
         identity,
         machine,
@@ -364,120 +365,6 @@ impl Log for OnDisk {
     }
 }
 
-/// The thread that makes snapshots. It ends when this is dropped.
-struct Snapshots {
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Snapshots {
-    fn start(maker: Maker) -> io::Result<Snapshots> {
-        let (stop, stopped) = mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("palisade-snap".into())
-            .spawn(move || maker.work(&stopped))?;
-        Ok(Snapshots {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Snapshots {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// The state of that thread.
-struct Maker {
-    compactor: Compactor,
-    preparation: PreparationWatch,
-    give_memory_back: fn(),
-    /// Whether something was logged since the last check.
-    worked: Arc<AtomicBool>,
-}
-
-impl Maker {
-    fn work(mut self, stopped: &mpsc::Receiver<()>) {
-        (self.give_memory_back)();
-        let mut worth = Worth::default();
-        while stopped.recv_timeout(SNAPSHOT_POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
-            self.note_preparation();
-            if !self.is_due(&worth) {
-                continue;
-            }
-            let sealed = self.compactor.sealed_bytes();
-            worth = match self.compactor.compact(&mut Shadow::default()) {
-                Ok(made) => Worth::after(made.map_or(0, |made| made.bytes)),
-                Err(error) => {
-                    tracing::warn!(%error, "no snapshot could be made; the log grows until one can");
-                    Worth::after_failure(sealed)
-                }
-            };
-            (self.give_memory_back)();
-        }
-    }
-
-    fn note_preparation(&mut self) {
-        match self.preparation.change() {
-            Some(Err(why)) => tracing::warn!(
-                why,
-                "the next segment of the log cannot be prepared; it is tried again each second, and requests are \
-                 refused once the present one is full"
-            ),
-            Some(Ok(())) => tracing::warn!("the next segment of the log can be prepared again"),
-            None => {}
-        }
-    }
-
-    /// Idle means that nothing was logged since the last check.
-    fn is_due(&self, worth: &Worth) -> bool {
-        let idle = !self.worked.swap(false, Ordering::Relaxed);
-        worth.is_reached(self.compactor.sealed_bytes(), idle)
-    }
-}
-
-/// How much sealed log is worth a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Worth {
-    busy: u64,
-    idle: u64,
-}
-
-impl Default for Worth {
-    fn default() -> Worth {
-        Worth::after(0)
-    }
-}
-
-impl Worth {
-    /// While the authority is busy, a snapshot of a large state must not follow the last one too soon. While it is
-    /// idle, a snapshot costs only disk traffic and shortens the next start.
-    fn after(bytes: u64) -> Worth {
-        Worth {
-            busy: SNAPSHOT_AFTER.max(bytes * 2),
-            idle: SNAPSHOT_WHEN_IDLE.max(bytes / 8),
-        }
-    }
-
-    /// The next attempt waits for more log.
-    fn after_failure(sealed: u64) -> Worth {
-        let more = sealed + SNAPSHOT_AFTER;
-        Worth {
-            busy: more,
-            idle: more,
-        }
-    }
-
-    fn is_reached(&self, sealed: u64, idle: bool) -> bool {
-        sealed >= if idle { self.idle } else { self.busy }
-    }
-}
-
 /// A second machine that follows the log.
 #[derive(Default)]
 struct Shadow(Option<Replay>);
@@ -507,59 +394,3 @@ impl Fold for Shadow {
     }
 }
 
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests {
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-
-    #[test]
-    fn how_much_log_is_worth_a_snapshot_depends_on_the_work_and_on_the_last_one() {
-        let (first, after_large) = (Worth::default(), Worth::after(160 * MIB));
-        let failed = Worth::after_failure(70 * MIB);
-        for (worth, idle, least) in [
-            (first, false, 64),
-            (first, true, 16),
-            (after_large, false, 320),
-            (after_large, true, 20),
-            (failed, false, 134),
-            (failed, true, 134),
-        ] {
-            assert!(worth.is_reached(least * MIB, idle), "{worth:?}");
-            assert!(!worth.is_reached(least * MIB - 1, idle), "{worth:?}");
-        }
-    }
-
-    #[test]
-    fn a_log_is_idle_one_check_after_its_last_commit() {
-        let dir = tempfile::tempdir().unwrap();
-        let create = CreateOptions::default();
-        let opened = Wal::create(&dir.path().join("data"), &create, &Options::small(4 << 10));
-        let (wal, worked) = (opened.unwrap().into_wal(), Arc::new(AtomicBool::new(false)));
-        let maker = Maker {
-            compactor: wal.compactor(),
-            preparation: wal.compactor().watch_preparation(),
-            give_memory_back: || (),
-            worked: Arc::clone(&worked),
-        };
-        let mut log = OnDisk {
-            wal,
-            worked,
-            no_room: String::new(),
-        };
-        let only_idle = Worth {
-            busy: u64::MAX,
-            idle: 0,
-        };
-        assert!(maker.is_due(&only_idle));
-        for _ in 0..2 {
-            assert!(log.has_room(1));
-            log.commit(b"x").unwrap();
-            assert!(!maker.is_due(&only_idle), "busy");
-            assert!(log.has_room(1));
-            log.idle();
-            assert!(maker.is_due(&only_idle), "idle");
-        }
-    }
-}

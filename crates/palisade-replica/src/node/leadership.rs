@@ -1,0 +1,139 @@
+//! A leadership as the pipeline sees it: elections, and a log that is replicated.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use palisade_core::Machine;
+use palisade_server::pipeline::{Elected, Elections, Log, LogError};
+
+use super::writer::Disk;
+use crate::applier::Applier;
+use crate::engine::{Engine, NotCommitted, Tokio};
+use crate::lead::Leadership;
+
+/// A leader that cannot commit for so long stops serving: two election time-outs (rule R5).
+const NO_QUORUM: Duration = Duration::from_millis(680);
+
+/// A node that may be elected.
+pub(super) struct Candidate {
+    engine: Engine<Tokio>,
+    applier: Arc<Applier>,
+    disk: Arc<Disk>,
+}
+
+impl Candidate {
+    pub(super) fn new(engine: Engine<Tokio>, applier: Arc<Applier>, disk: Arc<Disk>) -> Candidate {
+        Candidate {
+            engine,
+            applier,
+            disk,
+        }
+    }
+}
+
+impl Elections for Candidate {
+    fn won(&mut self) -> Pin<Box<dyn Future<Output = Result<Elected, LogError>> + Send + '_>> {
+        Box::pin(async {
+            let led = Leadership::wait(&self.engine, &self.applier).await;
+            let (leadership, machine) = led.map_err(log_error)?;
+            tracing::info!(leader = %leadership.leader().node, term = leadership.leader().term, "this node leads");
+            let log = Box::new(Replicated {
+                leadership,
+                engine: self.engine.clone(),
+                disk: Arc::clone(&self.disk),
+                no_room: String::new(),
+            });
+            Ok(Elected { machine, log })
+        })
+    }
+}
+
+/// The log of one leadership.
+struct Replicated {
+    leadership: Leadership<Tokio>,
+    engine: Engine<Tokio>,
+    disk: Arc<Disk>,
+    no_room: String,
+}
+
+impl Log for Replicated {
+    fn has_room(&mut self, _: usize) -> bool {
+        match self.disk.full() {
+            None => true,
+            Some(why) => {
+                self.no_room = why;
+                false
+            }
+        }
+    }
+
+    fn no_room(&self) -> String {
+        self.no_room.clone()
+    }
+
+    fn check(&self) -> Result<(), LogError> {
+        match self.engine.leads(self.leadership.leader()) {
+            true => Ok(()),
+            false => Err(LogError::Deposed),
+        }
+    }
+
+    fn commit(&mut self, batch: &[u8]) -> Result<(), LogError> {
+        within(NO_QUORUM, self.leadership.commit(batch.into()))
+    }
+
+    fn confirm(&mut self) -> Result<(), LogError> {
+        within(NO_QUORUM, self.leadership.confirm())
+    }
+
+    fn end(self: Box<Self>, machine: Machine) -> Result<(), LogError> {
+        tracing::info!("this node leads no longer");
+        let ended = self.leadership.end(machine);
+        ended.map_err(|error| LogError::Failed(error.to_string()))
+    }
+}
+
+fn log_error(error: NotCommitted) -> LogError {
+    match error {
+        NotCommitted::NotLeader | NotCommitted::Unknown => LogError::Deposed,
+        NotCommitted::Stopped(why) => LogError::Failed(why),
+    }
+}
+
+/// Waits on this thread for the engine's, no longer than `longest`: nothing else happens on it meanwhile, as during
+/// a sync.
+fn within(
+    longest: Duration,
+    work: impl Future<Output = Result<(), NotCommitted>>,
+) -> Result<(), LogError> {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut work = pin!(work);
+    let began = now();
+    loop {
+        if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return done.map_err(log_error);
+        }
+        match longest.checked_sub(now() - began) {
+            Some(left) if !left.is_zero() => thread::park_timeout(left),
+            _ => return Err(LogError::Deposed),
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bound on a wait; nothing is stamped with it"
+)]
+fn now() -> Instant {
+    Instant::now()
+}

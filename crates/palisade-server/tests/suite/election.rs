@@ -1,0 +1,229 @@
+//! A pipeline that serves in turns: what it answers while another node leads, and what it keeps.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use palisade_core::{
+    AuthorityId, ClientId, Limits, LockName, Machine, Outcome, Span, Ttl, Under, Wish,
+};
+use palisade_server::pipeline::{
+    Answer, Elected, Elections, Failure, Handle, Identity, InTurns, Leading, Log, LogError,
+    Pipeline, Request, Stopped, start_in_turns,
+};
+use tokio::sync::mpsc;
+
+/// Elections that a test decides, and the one machine that goes to and fro.
+struct Ballot {
+    won: mpsc::UnboundedReceiver<()>,
+    urn: Arc<Mutex<Urn>>,
+}
+
+#[derive(Default)]
+struct Urn {
+    machine: Option<Machine>,
+    deposed: bool,
+    broken: bool,
+}
+
+struct Term(Arc<Mutex<Urn>>);
+
+impl Elections for Ballot {
+    fn won(&mut self) -> Pin<Box<dyn Future<Output = Result<Elected, LogError>> + Send + '_>> {
+        Box::pin(async {
+            let ended = || LogError::Failed("the ballot is over".into());
+            self.won.recv().await.ok_or_else(ended)?;
+            let mut urn = self.urn.lock().unwrap();
+            urn.deposed = false;
+            Ok(Elected {
+                machine: urn.machine.take().unwrap(),
+                log: Box::new(Term(Arc::clone(&self.urn))),
+            })
+        })
+    }
+}
+
+impl Log for Term {
+    fn has_room(&mut self, _: usize) -> bool {
+        true
+    }
+
+    fn check(&self) -> Result<(), LogError> {
+        match self.0.lock().unwrap().deposed {
+            true => Err(LogError::Deposed),
+            false => Ok(()),
+        }
+    }
+
+    fn commit(&mut self, _: &[u8]) -> Result<(), LogError> {
+        self.check()
+    }
+
+    fn end(self: Box<Self>, machine: Machine) -> Result<(), LogError> {
+        let mut urn = self.0.lock().unwrap();
+        urn.machine = Some(machine);
+        match urn.broken {
+            true => Err(LogError::Failed("cannot be rebuilt".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+struct Node {
+    pipeline: Pipeline,
+    win: mpsc::UnboundedSender<()>,
+    urn: Arc<Mutex<Urn>>,
+}
+
+fn node() -> Node {
+    let (win, won) = mpsc::unbounded_channel();
+    let urn = Arc::new(Mutex::new(Urn {
+        machine: Some(Machine::new(1)),
+        ..Urn::default()
+    }));
+    let ballot = Ballot {
+        won,
+        urn: Arc::clone(&urn),
+    };
+    let pipeline = start_in_turns(InTurns {
+        identity: Identity {
+            authority: AuthorityId::new("test").unwrap(),
+            incarnation: "1".into(),
+        },
+        revision: 0,
+        elections: Box::new(ballot),
+        limits: Limits::DEFAULT,
+    });
+    Node {
+        pipeline: pipeline.unwrap(),
+        win,
+        urn,
+    }
+}
+
+impl Node {
+    fn handle(&self) -> &Handle {
+        &self.pipeline.handle
+    }
+
+    async fn elect(&self) {
+        self.win.send(()).unwrap();
+        let mut leading = self.handle().leading();
+        leading.wait_for(|now| *now == Leading::Here).await.unwrap();
+    }
+
+    async fn depose(&self) {
+        self.urn.lock().unwrap().deposed = true;
+        let mut leading = self.handle().leading();
+        leading.wait_for(|now| *now != Leading::Here).await.unwrap();
+    }
+
+    async fn acquire(&self, lock: &str, client: &str, wait: Option<Span>) -> Answer {
+        let wish = Wish {
+            wait,
+            ..Wish::new(
+                LockName::new(lock).unwrap(),
+                ClientId::new(client).unwrap(),
+                Under::new(Ttl::from_millis(60_000).unwrap()),
+                None,
+            )
+        };
+        self.handle().call(Request::Acquire(wish)).await
+    }
+
+    async fn token(&self, lock: &str) -> u64 {
+        match self.acquire(lock, "c", None).await {
+            Answer::Outcome(Outcome::Granted(granted)) => granted.token.get(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn not_leader(leader: Option<&str>) -> Answer {
+    let leader = leader.map(Arc::from);
+    Answer::Failed(Failure::NotLeader { leader })
+}
+
+#[tokio::test]
+async fn while_another_node_leads_requests_are_sent_there_and_the_state_outlasts_it() {
+    let node = node();
+    let (session, mut answers) = node.handle().session();
+    assert_eq!(node.acquire("a", "c", None).await, not_leader(None));
+    node.handle().set_leader(Some("http://b:7420".into()));
+    assert_eq!(
+        node.acquire("a", "c", None).await,
+        not_leader(Some("http://b:7420"))
+    );
+    session.submit(vec![(7, Request::Status)]);
+    let refused = answers.recv().await.unwrap();
+    assert_eq!(refused, vec![(7, not_leader(Some("http://b:7420")))]);
+
+    node.elect().await;
+    assert_eq!(node.token("a").await, 1);
+    // A leader knows better than who tells it.
+    node.handle().set_leader(Some("http://b:7420".into()));
+    assert_eq!(node.token("b").await, 2);
+
+    node.depose().await;
+    node.handle().set_leader(Some("http://c:7420".into()));
+    assert_eq!(
+        node.acquire("c", "c", None).await,
+        not_leader(Some("http://c:7420"))
+    );
+
+    node.elect().await;
+    assert_eq!(node.token("c").await, 3, "neither repeated nor left out");
+    session.submit(vec![(8, Request::Status)]);
+    let [(8, Answer::Status(status))] = &answers.recv().await.unwrap()[..] else {
+        panic!("the session goes on");
+    };
+    assert_eq!(status.locks, 3);
+}
+
+#[tokio::test]
+async fn a_wait_that_a_leader_change_cuts_is_answered_at_once_and_its_place_is_kept() {
+    let node = node();
+    node.elect().await;
+    node.token("a").await;
+    let wait = Some(Span::from_millis(60_000));
+    let mut waiting = std::pin::pin!(node.acquire("a", "other", wait));
+    tokio::select! {
+        biased;
+        answer = &mut waiting => panic!("{answer:?}"),
+        () = async { while node.handle().stats().waiters.get() == 0 { tokio::task::yield_now().await } } => {}
+    }
+    node.depose().await;
+    let cut = waiting.await;
+    assert!(matches!(cut, Answer::Failed(Failure::UnknownOutcome(_))));
+    assert_eq!(
+        node.urn.lock().unwrap().machine.as_ref().unwrap().waiters(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn it_ends_when_it_is_asked_to_and_when_its_state_is_lost() {
+    let asked = node();
+    asked.handle().stop();
+    let broken = node();
+    broken.elect().await;
+    broken.urn.lock().unwrap().broken = true;
+    broken.depose().await;
+    let over = node();
+    let Node { pipeline, win, .. } = over;
+    drop(win);
+    for (handle, expected) in [
+        (asked.handle(), Stopped::Asked),
+        (
+            broken.handle(),
+            Stopped::LogFailed("cannot be rebuilt".into()),
+        ),
+        (
+            &pipeline.handle,
+            Stopped::LogFailed("the ballot is over".into()),
+        ),
+    ] {
+        let mut stopped = handle.stopped();
+        let stopped = stopped.wait_for(Option::is_some).await.unwrap();
+        assert_eq!(stopped.as_ref(), Some(&expected));
+    }
+}
