@@ -43,10 +43,35 @@ pub(super) struct Shared {
     pub(super) recent: Recent,
     /// The latest revision, for watchers that wait for the next one.
     pub(super) news: watch::Sender<u64>,
+    /// Who leads. A single server leads for ever.
+    leading: watch::Sender<Leading>,
     next_session: AtomicU64,
     /// The runtime of the pipeline's thread, and the tasks on it that are not the pipeline's own.
     near: runtime::Handle,
     pub(super) neighbours: TaskTracker,
+}
+
+/// The node of the cluster that leads, as far as this one knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leading {
+    /// This node, or the server is a single one.
+    Here,
+    /// Another node: the URL for its clients, such as `http://10.0.0.2:7420`.
+    At(Arc<str>),
+    /// None that is known.
+    Nowhere,
+}
+
+impl Leading {
+    /// The failure of a request that this node cannot take; `None` if it leads.
+    fn elsewhere(&self) -> Option<Failure> {
+        let leader = match self {
+            Leading::Here => return None,
+            Leading::At(url) => Some(Arc::clone(url)),
+            Leading::Nowhere => None,
+        };
+        Some(Failure::NotLeader { leader })
+    }
 }
 
 /// Why the pipeline no longer runs.
@@ -91,9 +116,13 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Answers these requests: nothing happened.
+    /// Answers these requests: nothing happened, because the authority is stopping.
     pub(super) fn refuse(&self, requests: impl Iterator<Item = (u64, Request)>) {
-        let refused = requests.map(|(id, _)| (id, Answer::Failed(Failure::stopping())));
+        self.fail(requests, &Failure::stopping());
+    }
+
+    fn fail(&self, requests: impl Iterator<Item = (u64, Request)>, why: &Failure) {
+        let refused = requests.map(|(id, _)| (id, Answer::Failed(why.clone())));
         let _ = self.answers.send(refused.collect());
     }
 }
@@ -107,7 +136,12 @@ impl Handle {
     ///
     /// Dropping the future takes a waiting request out of its queue, and gives back a lock that was
     /// granted in that moment, unless the caller named a request id to ask again with.
+    ///
+    /// A node that does not lead answers at once: [`Failure::NotLeader`].
     pub async fn call(&self, mut request: Request) -> Answer {
+        if let Some(elsewhere) = self.shared.elsewhere() {
+            return Answer::Failed(elsewhere);
+        }
         let (lock, named) = match &request {
             Request::Acquire(acquire) => (Some(acquire.lock.clone()), acquire.request.is_some()),
             _ => (None, true),
@@ -148,6 +182,7 @@ impl Handle {
         (
             Session {
                 inbox: self.inbox.clone(),
+                shared: Arc::clone(&self.shared),
                 outbox,
             },
             receiver,
@@ -195,6 +230,28 @@ impl Handle {
         &self.shared.identity
     }
 
+    /// Who leads, as far as this node knows.
+    #[must_use]
+    pub fn leader(&self) -> Leading {
+        self.shared.leading.borrow().clone()
+    }
+
+    /// Changes with [`Handle::leader`].
+    #[must_use]
+    pub fn leading(&self) -> watch::Receiver<Leading> {
+        self.shared.leading.subscribe()
+    }
+
+    /// Tells the server's interfaces who leads. From then on requests are taken, forwarded or refused accordingly; what
+    /// the pipeline has taken in already, it answers.
+    pub fn set_leader(&self, leading: Leading) {
+        self.shared.leading.send_if_modified(|known| {
+            let changed = *known != leading;
+            *known = leading;
+            changed
+        });
+    }
+
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {
@@ -222,10 +279,16 @@ impl Shared {
             stopped: watch::channel(None).0,
             recent: Recent::new(revision),
             news: watch::channel(revision).0,
+            leading: watch::channel(Leading::Here).0,
             next_session: AtomicU64::new(1),
             near,
             neighbours: TaskTracker::new(),
         })
+    }
+
+    /// Why this node takes no request; `None` if it leads.
+    fn elsewhere(&self) -> Option<Failure> {
+        self.leading.borrow().elsewhere()
     }
 }
 
@@ -233,13 +296,17 @@ impl Shared {
 /// granted stays until it is released or expires.
 pub struct Session {
     inbox: mpsc::UnboundedSender<Message>,
+    shared: Arc<Shared>,
     outbox: Arc<Outbox>,
 }
 
 impl Session {
     /// Hands in operations, in order; each id comes back with its answer. If the pipeline no longer
-    /// runs, every operation is answered so.
+    /// runs, or this node does not lead, every operation is answered so.
     pub fn submit(&self, mut requests: Vec<(u64, Request)>) {
+        if let Some(elsewhere) = self.shared.elsewhere() {
+            return self.outbox.fail(requests.into_iter(), &elsewhere);
+        }
         for (_, request) in &mut requests {
             name_waiting(request);
         }

@@ -40,7 +40,7 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 
 pub use clock::{Clock, Running};
-pub use handle::{Answers, Handle, Identity, Session, Stopped};
+pub use handle::{Answers, Handle, Identity, Leading, Session, Stopped};
 pub use log::{Forgetful, Log, LogError};
 pub use recent::Since;
 #[cfg(feature = "net")]

@@ -1,5 +1,7 @@
 //! Requests of the server's interfaces (gRPC, HTTP, in-process) to the pipeline, and its answers.
 
+use std::sync::Arc;
+
 use palisade_core::{GrantRef, LockName, LockView, Outcome, RequestId, Span, Token, Ttl, Wish};
 
 /// One question, already checked for form.
@@ -86,6 +88,11 @@ pub struct Status {
 pub enum Failure {
     /// Nothing happened; trying again later is safe (for example: the disk is full).
     Unavailable(String),
+    /// Another node of the cluster leads, or none does; nothing happened.
+    NotLeader {
+        /// The leader's URL, such as `http://10.0.0.2:7420`, if it is known.
+        leader: Option<Arc<str>>,
+    },
     /// It may have happened: repeat it with the same request id.
     UnknownOutcome(String),
     /// The request does not fit this authority (for example: `Advance` without a manual clock).
