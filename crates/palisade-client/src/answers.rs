@@ -87,8 +87,11 @@ pub fn revoked(answer: Answer) -> Result<Revocation, Fault> {
 pub(crate) fn refused(answer: Answer) -> Fault {
     match answer {
         Answer::Failed(Failure::Unavailable(why)) => Fault::unavailable(why),
+        Answer::Failed(Failure::NotLeader { leader }) => {
+            let leader = leader.as_deref().unwrap_or("not known");
+            Fault::unavailable(format!("this node does not lead; the leader is {leader}"))
+        }
         Answer::Failed(Failure::UnknownOutcome(why)) => Fault::unknown_outcome(why),
-        Answer::Failed(Failure::NotLeader { .. }) => Fault::unavailable("another node leads"),
         Answer::Failed(Failure::Refused(why)) => Fault::Unsupported(why.into()),
         Answer::Outcome(outcome) => misplaced(&outcome),
         _ => Fault::unknown_outcome("the authority's answer does not match the question"),

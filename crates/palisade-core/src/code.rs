@@ -85,6 +85,9 @@ codes! {
     /// Nothing happened.
     Unavailable, "unavailable",
     "Nothing happened: the authority is stopping, or its disk is full.";
+    /// Another node of the cluster leads, or none does.
+    NotLeader, "not_leader",
+    "Another node of the cluster leads, or none does at this moment. Nothing happened. `leader` is its address, if it is known.";
     /// It may have happened.
     UnknownOutcome, "unknown_outcome",
     "It may have happened. Repeat the request with the same `request_id`; a renew or release can simply be repeated.";

@@ -63,6 +63,7 @@ pub const TABLE: [Row; Code::ALL.len()] = [
     row(Code::TooManyLocks, 429, Grpc::Ok, Retry::Later),
     row(Code::TokensExhausted, 507, Grpc::Ok, Retry::No),
     row(Code::Unavailable, 503, Grpc::Unavailable, Retry::Later),
+    row(Code::NotLeader, 503, Grpc::Unavailable, Retry::Later),
     row(Code::UnknownOutcome, 504, Grpc::Unknown, Retry::SameRequest),
     row(Code::NotFound, 404, Grpc::Unimplemented, Retry::No),
     row(Code::MethodNotAllowed, 405, Grpc::Unimplemented, Retry::No),
@@ -167,8 +168,8 @@ const INTRODUCTION: &str = "\
 
 A denial is an answer, not a failure: over gRPC it is in the reply of a successful call (in the reply's
 `error`, or as `held` and `ended`), and a call fails only if this table names a gRPC code. A failed gRPC
-call has the code's name in the metadata `palisade-code`. In a session every code is in the reply of its
-own operation, and the stream continues.
+call has the code's name in the metadata `palisade-code`, and the leader's address, if that is why it failed, in
+`palisade-leader`. In a session every code is in the reply of its own operation, and the stream continues.
 
 Over HTTP every error has the same body, and a refused request changes nothing unless the table says
 otherwise:

@@ -220,6 +220,10 @@ pub struct ErrorBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: Option<u64>,
+    /// For `not_leader`: the leader's address, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "http://10.0.0.2:7420")]
+    pub leader: Option<String>,
 }
 
 impl ErrorBody {

@@ -7,6 +7,7 @@ use palisade_core::Wish;
 use tokio::sync::{Semaphore, watch};
 
 use super::budget::{Budget, Share};
+use super::forward::Forwarder;
 use super::session::OPERATION_BYTES;
 use super::settings::Settings;
 use super::watch::Feed;
@@ -22,6 +23,8 @@ pub(super) struct App {
     pub(super) budget: Arc<Budget>,
     /// Slots for listings that are being made or read.
     pub(super) listings: Arc<Semaphore>,
+    /// The way to the node that leads, if this one does not.
+    pub(super) forwarder: Forwarder,
     /// The feed of the watchers.
     pub(super) feed: Feed,
     /// The shell's counters, and how many connections may be open.
@@ -47,6 +50,7 @@ impl App {
             listings: Arc::new(Semaphore::new(
                 settings.listings.min(Semaphore::MAX_PERMITS),
             )),
+            forwarder: Forwarder::new(&settings),
             feed: Feed::default(),
             handle,
             settings,

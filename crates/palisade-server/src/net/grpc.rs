@@ -21,6 +21,7 @@ use tonic_health::server::HealthReporter;
 
 use super::app::App;
 use super::convert::{self, Refusal, grpc as messages};
+use super::forward;
 use super::grpc_stream;
 use super::listings;
 use super::serve::ServeError;
@@ -37,12 +38,16 @@ pub(super) fn routes(app: &Arc<App>) -> Result<(Router, Health), ServeError> {
     .max_encoding_message_size(usize::MAX);
     let (reporter, health) = tonic_health::server::health_reporter();
     let sessions = Arc::clone(app);
-    let listing = Router::new().route_service(LIST, locks.clone());
+    let to_leader = || from_fn_with_state(Arc::clone(app), forward::to_leader);
+    let listing = Router::new()
+        .route_service(LIST, locks.clone())
+        .route_layer(to_leader());
     let calls = listings::bounded(app, listing).route(
         SESSION,
         any(move |request| session(Arc::clone(&sessions), request)),
     );
-    let calls = mount(calls, locks).layer(map_response(coded));
+    let unary = mount(Router::new(), locks).route_layer(to_leader());
+    let calls = calls.merge(unary).layer(map_response(coded));
     let others = mount(Router::new(), health);
     let others = mount(others, reflection().build_v1().map_err(descriptor)?);
     let others = mount(others, reflection().build_v1alpha().map_err(descriptor)?);
@@ -126,7 +131,10 @@ fn failed(reply: &v1::Reply) -> Option<Refusal> {
         return None;
     };
     let code = Code::from_name(&error.code).unwrap_or(Code::Internal);
-    (Row::of(code).grpc != tonic::Code::Ok).then(|| Refusal::new(code, error.message.clone()))
+    (Row::of(code).grpc != tonic::Code::Ok).then(|| Refusal {
+        leader: (!error.leader.is_empty()).then(|| error.leader.as_str().into()),
+        ..Refusal::new(code, error.message.clone())
+    })
 }
 
 /// The code for a call that failed in the gRPC library. INTERNAL there means a message that cannot be decoded, which is
@@ -164,10 +172,18 @@ async fn coded(mut response: http::Response<axum::body::Body>) -> http::Response
 /// The metadata key of the code in every failed call.
 const CODE: &str = "palisade-code";
 
+/// The metadata key of the leader's URL in a call that failed as `not_leader`.
+const LEADER: &str = "palisade-leader";
+
 pub(super) fn status(refusal: &Refusal) -> Status {
     let mut status = Status::new(Row::of(refusal.code).grpc, refusal.message.clone());
     let name = MetadataValue::from_static(refusal.code.name());
     status.metadata_mut().insert(CODE, name);
+    if let Some(leader) = &refusal.leader
+        && let Ok(leader) = MetadataValue::try_from(&**leader)
+    {
+        status.metadata_mut().insert(LEADER, leader);
+    }
     status
 }
 

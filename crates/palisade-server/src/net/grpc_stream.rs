@@ -74,7 +74,11 @@ impl HttpBody for CallBody {
             .poll_frame(cx)
             .map_err(|error| match BodyError::among(&error) {
                 BodyError::Broken => Status::cancelled("the call ended early"),
-                error => status(&Refusal::new(error.code(), error.to_string())),
+                error => {
+                    let mut failed = status(&Refusal::new(error.code(), error.to_string()));
+                    failed.set_source(Arc::new(error));
+                    failed
+                }
             })
     }
 

@@ -10,8 +10,6 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
-use http::HeaderMap;
-use http::header::CONTENT_TYPE;
 use hyper::body::{Frame, SizeHint};
 use palisade_proto::Code;
 use tokio::sync::OwnedSemaphorePermit;
@@ -19,7 +17,7 @@ use tokio::time::timeout;
 
 use super::app::App;
 use super::convert::Refusal;
-use super::{grpc, http as json};
+use super::http as json;
 
 /// Applies the bound to every route of `router`.
 pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
@@ -39,18 +37,10 @@ async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         let message = format!(
             "{most} listings are being made or read, which is the limit; nothing happened, try again later"
         );
-        return refused(request.headers(), &Refusal::new(Code::Unavailable, message));
+        return json::refused(request.headers(), &Refusal::new(Code::Unavailable, message));
     };
     let answer = next.run(request).await;
     answer.map(|body| Body::new(SlotBody { body, _slot: slot }))
-}
-
-fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response {
-    let grpc = headers.get(CONTENT_TYPE);
-    if grpc.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
-        return grpc::status(refusal).into_http();
-    }
-    json::refused(refusal.clone())
 }
 
 /// An answer's body, which keeps its slot until it is dropped.

@@ -14,6 +14,7 @@
 mod app;
 mod budget;
 mod convert;
+mod forward;
 mod grpc;
 mod grpc_stream;
 mod http;

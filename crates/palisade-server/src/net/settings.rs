@@ -30,6 +30,8 @@ pub struct Settings {
     pub listings: usize,
     /// How many watches may be open; further ones are refused as unavailable.
     pub watches: usize,
+    /// The URL of this node of a cluster. It names the node in the requests that it forwards to the leader.
+    pub node: Option<String>,
 }
 
 impl Default for Settings {
@@ -45,6 +47,7 @@ impl Default for Settings {
                 .clamp(64 * MIB, 1_024 * MIB),
             listings: 64,
             watches: 10_000,
+            node: None,
         }
     }
 }

@@ -211,7 +211,13 @@ impl Handle {
         self.shared.stopped.subscribe()
     }
 
-    /// Where requests are carried out, and every change of that.
+    /// Where requests are carried out, as far as this node knows.
+    #[must_use]
+    pub fn leader(&self) -> Leading {
+        self.shared.leading.borrow().clone()
+    }
+
+    /// Changes with [`Handle::leader`].
     #[must_use]
     pub fn leading(&self) -> watch::Receiver<Leading> {
         self.shared.leading.subscribe()

@@ -88,13 +88,13 @@ pub struct Status {
 pub enum Failure {
     /// Nothing happened; trying again later is safe (for example: the disk is full).
     Unavailable(String),
-    /// It may have happened: repeat it with the same request id.
-    UnknownOutcome(String),
-    /// Another node leads, or none does now; nothing happened.
+    /// Another node of the cluster leads, or none does; nothing happened.
     NotLeader {
-        /// The leader's URL, if it is known.
+        /// The leader's URL, such as `http://10.0.0.2:7420`, if it is known.
         leader: Option<Arc<str>>,
     },
+    /// It may have happened: repeat it with the same request id.
+    UnknownOutcome(String),
     /// The request does not fit this authority (for example: `Advance` without a manual clock).
     Refused(String),
 }

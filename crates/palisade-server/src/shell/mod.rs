@@ -23,6 +23,7 @@ mod body;
 mod budget;
 mod connection;
 mod descriptors;
+mod headers;
 mod hosts;
 mod service;
 mod settings;
@@ -31,6 +32,7 @@ mod socket;
 
 pub use accept::Shell;
 pub use body::{BodyError, read};
+pub use headers::remove_hop_by_hop;
 pub use hosts::Hosts;
 pub use service::{Caller, Exchange, Peer, Service, Transport, refusal};
 pub use settings::{OutOfRange, Settings};

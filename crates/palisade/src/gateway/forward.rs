@@ -19,6 +19,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use palisade_fence::http::{IdleBody, Outcome, Problem};
+use palisade_server::shell::remove_hop_by_hop;
 use tower_service::Service;
 
 use super::headers;
@@ -154,7 +155,7 @@ impl Inner {
         match received {
             Ok(response) => {
                 let (mut head, body) = response.into_parts();
-                headers::remove_hop_by_hop(&mut head.headers);
+                remove_hop_by_hop(&mut head.headers);
                 head.version = Version::HTTP_11;
                 let body = IdleBody::new(Body::new(body), idle, Arc::default());
                 Response::from_parts(head, Body::new(body))

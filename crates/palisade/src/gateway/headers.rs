@@ -1,24 +1,8 @@
 //! How the proxy changes the headers of a message.
 
-use axum::http::header::{
-    CONNECTION, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE, VIA,
-};
+use axum::http::header::{EXPECT, HOST, VIA};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-
-/// Removes hop-by-hop headers (RFC 9110, section 7.6.1), including those that `Connection` names.
-pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
-}
+use palisade_server::shell::remove_hop_by_hop;
 
 /// Turns a client's headers into those for the upstream.
 pub(super) fn for_upstream(headers: &mut HeaderMap, upstream: &HeaderValue) {
@@ -32,17 +16,6 @@ pub(super) fn for_upstream(headers: &mut HeaderMap, upstream: &HeaderValue) {
 }
 
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
 
 #[cfg(test)]
 mod tests {

@@ -229,6 +229,7 @@ fn error(refusal: &Refusal) -> v1::Error {
         code: refusal.code.name().to_owned(),
         message: refusal.message.clone(),
         highest: refusal.highest.map_or(0, Token::get),
+        leader: refusal.leader.as_deref().unwrap_or_default().to_owned(),
     }
 }
 

@@ -204,6 +204,7 @@ pub(in crate::net) fn error(refusal: &Refusal) -> wire::ErrorBody {
         retry_after_ms: refusal.retry_after_ms(),
         highest: refusal.highest.map(Token::get),
         fencing_token: refusal.token.map(Token::get),
+        leader: refusal.leader.as_deref().map(str::to_owned),
         ..wire::ErrorBody::new(refusal.code, refusal.message.clone())
     }
 }

@@ -4,6 +4,8 @@
 pub(super) mod grpc;
 pub(super) mod json;
 
+use std::sync::Arc;
+
 use palisade_core::{
     ClientId, Ending, Holder, Invalid, LeaseKey, LockName, Outcome, QueueBound, Span, Token, Ttl,
     Under, limits,
@@ -23,6 +25,8 @@ pub(super) struct Refusal {
     pub(super) highest: Option<Token>,
     /// For a grant that is over: its token.
     pub(super) token: Option<Token>,
+    /// For `not_leader`: the leader's URL, if it is known.
+    pub(super) leader: Option<Arc<str>>,
 }
 
 impl Refusal {
@@ -33,6 +37,7 @@ impl Refusal {
             holder: None,
             highest: None,
             token: None,
+            leader: None,
         }
     }
 
@@ -54,6 +59,8 @@ impl Refusal {
                 .as_ref()
                 .map(|holder| holder.remaining.as_millis().max(1)),
             Code::QueueFull | Code::TooManyLocks | Code::Unavailable => Some(1_000),
+            // An election takes about this long.
+            Code::NotLeader if self.leader.is_none() => Some(500),
             _ => None,
         }
     }
@@ -64,10 +71,22 @@ pub(super) fn refusal(answer: Answer) -> Refusal {
     match answer {
         Answer::Outcome(outcome) => denial(outcome),
         Answer::Failed(Failure::Unavailable(why)) => Refusal::new(Code::Unavailable, why),
+        Answer::Failed(Failure::NotLeader { leader }) => not_leader(leader),
         Answer::Failed(Failure::UnknownOutcome(why)) => Refusal::new(Code::UnknownOutcome, why),
-        Answer::Failed(Failure::NotLeader { .. }) => Refusal::new(Code::Unavailable, "another node leads"),
         Answer::Failed(Failure::Refused(why)) => Refusal::new(Code::Refused, why),
         Answer::Lock(_) | Answer::Locks { .. } | Answer::Status(_) | Answer::Clock(_) => mismatch(),
+    }
+}
+
+/// The refusal of a node that does not lead.
+pub(super) fn not_leader(leader: Option<Arc<str>>) -> Refusal {
+    let message = match &leader {
+        Some(leader) => format!("another node leads: {leader}; nothing happened, ask there"),
+        None => "no node leads at this moment; nothing happened, try again".to_owned(),
+    };
+    Refusal {
+        leader,
+        ..Refusal::new(Code::NotLeader, message)
     }
 }
 

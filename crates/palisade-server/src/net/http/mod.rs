@@ -10,8 +10,9 @@ mod watch;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::{Method, Uri};
-use axum::middleware::from_extractor_with_state;
+use axum::http::{HeaderMap, Method, Uri};
+use axum::middleware::{from_extractor_with_state, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use palisade_proto::Code;
 use palisade_proto::json::Nothing;
@@ -20,14 +21,18 @@ pub use openapi::document;
 
 use super::app::App;
 use super::convert::{self, Refusal};
-use super::listings;
+use super::{forward, grpc, listings};
 use input::Params;
 use reply::Problem;
 
 /// The routes, and JSON answers for all other paths.
 pub(super) fn routes(app: &Arc<App>) -> Router {
-    let listing = Router::new().route("/v1/locks", get(locks::list));
-    let without_parameters = Router::new()
+    let to_leader = || from_fn_with_state(Arc::clone(app), forward::to_leader);
+    let no_parameters = || from_extractor_with_state::<Params<Nothing>, _>(Arc::clone(app));
+    let listing = Router::new()
+        .route("/v1/locks", get(locks::list))
+        .route_layer(to_leader());
+    let of_the_leader = Router::new()
         .route("/v1/locks/{resource_id}", get(locks::show))
         .route("/v1/locks/{resource_id}/acquire", post(locks::acquire))
         .route("/v1/locks/{resource_id}/renew", post(locks::renew))
@@ -36,24 +41,29 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .route("/v1/requests/{request_id}/abandon", post(locks::abandon))
         .route("/v1/status", get(ops::status))
         .route("/v1/clock/advance", post(ops::advance))
+        .route_layer(no_parameters())
+        .route_layer(to_leader());
+    let of_every_node = Router::new()
         .route("/healthz", get(ops::health))
         .route("/metrics", get(ops::metrics))
         .route("/openapi.json", get(ops::openapi))
-        .route_layer(from_extractor_with_state::<Params<Nothing>, _>(Arc::clone(
-            app,
-        )));
+        .route_layer(no_parameters());
     Router::new()
         .merge(listings::bounded(app, listing))
         .route("/v1/watch", get(watch::watch))
-        .merge(without_parameters)
+        .merge(of_the_leader)
+        .merge(of_every_node)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .with_state(Arc::clone(app))
 }
 
-/// A refusal from outside the handlers, in the form of theirs.
-pub(super) fn refused(refusal: Refusal) -> axum::response::Response {
-    axum::response::IntoResponse::into_response(Problem::from(refusal))
+/// A refusal from outside the handlers, in the form of the handler that such a request would reach.
+pub(super) fn refused(headers: &HeaderMap, refusal: &Refusal) -> Response {
+    if is_grpc(headers) {
+        return grpc::status(refusal).into_http();
+    }
+    Problem::from(refusal.clone()).into_response()
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
@@ -64,14 +74,15 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
     Refusal::new(Code::MethodNotAllowed, message).into()
 }
 
-async fn not_found(uri: Uri, headers: axum::http::HeaderMap) -> axum::response::Response {
+async fn not_found(uri: Uri, headers: HeaderMap) -> Response {
     if is_grpc(&headers) {
         return tonic::Status::unimplemented("no such method").into_http();
     }
-    axum::response::IntoResponse::into_response(Problem::from(missing(uri.path())))
+    Problem::from(missing(uri.path())).into_response()
 }
 
-fn is_grpc(headers: &axum::http::HeaderMap) -> bool {
+/// Whether the request is a gRPC call.
+fn is_grpc(headers: &HeaderMap) -> bool {
     let content_type = headers.get(axum::http::header::CONTENT_TYPE);
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }

@@ -60,7 +60,7 @@ pub(super) enum Refusals {
     /// `unsupported_media_type`: the body is not declared as JSON.
     #[response(status = 415)]
     UnsupportedMediaType(ErrorReply),
-    /// `unavailable`: nothing happened; try later.
+    /// `unavailable`: nothing happened; try later. `not_leader`: another node of the cluster leads, or none does.
     #[response(status = 503)]
     Unavailable(ErrorReply),
     /// `unknown_outcome`: it may have happened; repeat it with the same `request_id`.

@@ -1,0 +1,337 @@
+//! Forwards the unary requests of a node that does not lead.
+//!
+//! ```text
+//!   request ─► who leads? ── this node ──────────────────────────────────► handler
+//!                  │  ├──── another ─► HTTP/2 to the leader ─► its answer, as it is
+//!                  │  └──── none ─► wait for a leader, at most 2 s
+//!                  └─ forwarded already, or no leader in 2 s ─► handler, which answers `not_leader`
+//! ```
+//!
+//! JSON and gRPC travel alike: two HTTP/2 connections to the leader, one for acquires, which may wait for hours, and one
+//! for everything else. Ending a request is then a message, not the end of a connection. A body is read whole before it
+//! is sent, and an answer before it is handed on, so a slow caller never holds up what others share.
+//!
+//! A stranger can set `x-palisade-forwarded`; its only effect is that this node does not forward the request.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{EXPECT, HOST, ORIGIN, TE};
+use http::request::Parts;
+use http::uri::{PathAndQuery, Scheme};
+use http::{HeaderName, HeaderValue, Method, Uri, Version};
+use http_body_util::BodyExt as _;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use palisade_proto::Code;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::app::App;
+use super::budget::Share;
+use super::convert::{Refusal, not_leader};
+use super::http as json;
+use super::session::OPERATION_BYTES;
+use super::settings::Settings;
+use crate::pipeline::Leading;
+use crate::shell::{self, remove_hop_by_hop};
+
+/// The way to the leader.
+pub(super) struct Forwarder {
+    /// The value of [`FORWARDED`].
+    node: HeaderValue,
+    acquires: Lane,
+    others: Lane,
+}
+
+/// One connection to the leader, and how many requests may be in flight on it.
+struct Lane {
+    client: Client<HttpConnector, Body>,
+    places: Semaphore,
+}
+
+/// What a request asks for, as far as forwarding goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It may wait in a queue.
+    Acquire,
+    /// It changes nothing, so it can be sent twice.
+    Read,
+    /// It may change something.
+    Change,
+}
+
+/// Why there is no answer of the leader.
+enum Failed {
+    /// Nothing was sent.
+    NotSent(String),
+    /// It was sent, and may have happened.
+    Unknown(String),
+}
+
+/// The middleware around the handlers that need the leader. On a node that leads it costs one look.
+pub(super) async fn to_leader(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if app.handle.leader() == Leading::Here
+        || request.headers().contains_key(&FORWARDED)
+        || is_stream(&request)
+    {
+        return next.run(request).await;
+    }
+    let (head, body) = request.into_parts();
+    let body = match shell::read(body).await {
+        Ok(body) => body,
+        Err(error) => {
+            let refusal = Refusal::new(error.code(), error.to_string());
+            return json::refused(&head.headers, &refusal);
+        }
+    };
+    match app.forwarder.settle(&app, &head, &body).await {
+        Ok(Some(answer)) => answer,
+        // The handler answers: this node leads now, or it says that it does not.
+        Ok(None) => next.run(Request::from_parts(head, Body::from(body))).await,
+        Err(refusal) => json::refused(&head.headers, &refusal),
+    }
+}
+
+/// Streams are served at every node.
+fn is_stream(request: &Request) -> bool {
+    STREAMS.contains(&request.uri().path())
+}
+
+impl Forwarder {
+    pub(super) fn new(settings: &Settings) -> Forwarder {
+        let node = settings.node.as_deref().unwrap_or("node");
+        Forwarder {
+            node: HeaderValue::from_str(node).unwrap_or(HeaderValue::from_static("node")),
+            acquires: Lane::new(),
+            others: Lane::new(),
+        }
+    }
+
+    /// The leader's answer; `None` if the handler of this node is to answer.
+    async fn settle(
+        &self,
+        app: &App,
+        head: &Parts,
+        body: &Bytes,
+    ) -> Result<Option<Response>, Refusal> {
+        let kind = Kind::of(head);
+        let lane = if kind == Kind::Acquire {
+            &self.acquires
+        } else {
+            &self.others
+        };
+        let bytes = OPERATION_BYTES + body.len();
+        let (Ok(_place), Some(_share)) = (lane.places.try_acquire(), Share::of(&app.budget, bytes))
+        else {
+            let why = "too many requests are on their way to the leader; nothing happened";
+            return Err(Refusal::new(Code::Unavailable, why));
+        };
+        let mut leading = app.handle.leading();
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let leader = leading.borrow_and_update().clone();
+            let mut again = deadline;
+            if let Leading::At(url) = &leader {
+                match self.ask(app, lane, kind, url, head, body).await {
+                    Ok(answer) => return Ok(Some(answer)),
+                    Err(Failed::Unknown(why)) if kind != Kind::Read => {
+                        return Err(Refusal::new(Code::UnknownOutcome, why));
+                    }
+                    Err(Failed::NotSent(why) | Failed::Unknown(why)) => {
+                        tracing::debug!(leader = &**url, why, "a request was not forwarded");
+                        again = deadline.min(Instant::now() + AGAIN);
+                    }
+                }
+            }
+            if leader == Leading::Here {
+                return Ok(None);
+            }
+            if Instant::now() >= deadline {
+                return match leader {
+                    Leading::At(url) => Err(not_leader(Some(url))),
+                    _ => Ok(None),
+                };
+            }
+            // Its end means that another look is due, whatever the reason.
+            let _ = timeout_at(again, leading.changed()).await;
+        }
+    }
+
+    /// Sends the request to the leader and reads its answer to the end. Dropping this ends the request there.
+    async fn ask(
+        &self,
+        app: &App,
+        lane: &Lane,
+        kind: Kind,
+        url: &Arc<str>,
+        head: &Parts,
+        body: &Bytes,
+    ) -> Result<Response, Failed> {
+        let request = self.rewritten(url, head, body)?;
+        let answered = async {
+            let answer = lane.client.request(request).await.map_err(|error| {
+                let why = format!("the leader, {url}: {}", causes(&error));
+                if error.is_connect() {
+                    Failed::NotSent(why)
+                } else {
+                    Failed::Unknown(format!("{why}, before its answer came"))
+                }
+            })?;
+            let (mut head, body) = answer.into_parts();
+            remove_hop_by_hop(&mut head.headers);
+            head.version = Version::default();
+            let body = body.collect().await.map_err(|error| {
+                Failed::Unknown(format!("the leader's answer broke off: {error}"))
+            })?;
+            Ok(Response::from_parts(head, Body::new(body)))
+        };
+        tokio::select! {
+            answer = answered => answer,
+            () = deposed(app.handle.leading(), url) => {
+                Err(Failed::Unknown(format!("{url} no longer leads and gave no answer")))
+            }
+            () = app.draining(), if kind == Kind::Acquire => {
+                Err(Failed::Unknown("the server is stopping; the wait is over".to_owned()))
+            }
+        }
+    }
+
+    /// The request as it is sent to the leader.
+    fn rewritten(
+        &self,
+        url: &str,
+        head: &Parts,
+        body: &Bytes,
+    ) -> Result<http::Request<Body>, Failed> {
+        let unfit = || Failed::NotSent(format!("{url:?} is not the address of a leader"));
+        let leader: Uri = url.parse().map_err(|_| unfit())?;
+        let authority = leader.authority().ok_or_else(unfit)?;
+        let path = head.uri.path_and_query().cloned();
+        let uri = Uri::builder()
+            .scheme(Scheme::HTTP)
+            .authority(authority.clone())
+            .path_and_query(path.unwrap_or(PathAndQuery::from_static("/")));
+        let mut request = http::Request::new(Body::from(body.clone()));
+        *request.uri_mut() = uri.build().map_err(|_| unfit())?;
+        *request.version_mut() = Version::HTTP_2;
+        request.method_mut().clone_from(&head.method);
+        let headers = request.headers_mut();
+        headers.clone_from(&head.headers);
+        remove_hop_by_hop(headers);
+        headers.remove(EXPECT);
+        // HTTP/2 names the host in the URI.
+        headers.remove(HOST);
+        if headers.contains_key(ORIGIN) {
+            // This node has compared it with its own name; the leader would compare it with the leader's.
+            let origin = HeaderValue::from_str(&format!("http://{authority}"));
+            headers.insert(ORIGIN, origin.map_err(|_| unfit())?);
+        }
+        if head.uri.path().starts_with(GRPC) {
+            headers.insert(TE, HeaderValue::from_static("trailers"));
+        }
+        headers.insert(FORWARDED, self.node.clone());
+        Ok(request)
+    }
+}
+
+impl Lane {
+    fn new() -> Lane {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT));
+        let client = Client::builder(TokioExecutor::new())
+            .http2_only(true)
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            // A leader whose machine is gone says nothing; what waits there must not wait for ever.
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .http2_keep_alive_timeout(KEEP_ALIVE)
+            .build(connector);
+        Lane {
+            client,
+            places: Semaphore::new(PLACES),
+        }
+    }
+}
+
+impl Kind {
+    fn of(head: &Parts) -> Kind {
+        let path = head.uri.path();
+        if let Some(method) = path.strip_prefix(GRPC) {
+            return match method {
+                "Acquire" => Kind::Acquire,
+                "Show" | "List" | "Status" => Kind::Read,
+                _ => Kind::Change,
+            };
+        }
+        match head.method {
+            Method::GET | Method::HEAD => Kind::Read,
+            _ if path.ends_with("/acquire") => Kind::Acquire,
+            _ => Kind::Change,
+        }
+    }
+}
+
+/// Waits until another node leads, or none, and the former leader has had some time to answer by itself.
+async fn deposed(mut leading: watch::Receiver<Leading>, url: &Arc<str>) {
+    let here = |leading: &Leading| matches!(leading, Leading::At(leader) if leader == url);
+    loop {
+        // An error means that the pipeline is gone, and this server with it.
+        if leading.wait_for(|leading| !here(leading)).await.is_err() {
+            return;
+        }
+        sleep(GRACE).await;
+        if !here(&leading.borrow_and_update()) {
+            return;
+        }
+    }
+}
+
+/// An error with its causes, which carry the meaning.
+fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+/// Set on a forwarded request, to the node that forwarded it. A request that has it is never forwarded again.
+pub(super) const FORWARDED: HeaderName = HeaderName::from_static("x-palisade-forwarded");
+
+const GRPC: &str = "/palisade.v1.Locks/";
+const STREAMS: [&str; 2] = ["/palisade.v1.Locks/Session", "/palisade.v1.Locks/Watch"];
+
+/// How many requests may be in flight on one connection to the leader: fewer than the leader takes by default
+/// ([`shell::Settings::streams_per_connection`]), so that none waits for another.
+const PLACES: usize = 1_000;
+
+/// How long a request waits for a leader that can be reached.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long until a leader that could not be reached is tried again.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// How long a leader may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// How long a former leader may take to answer what it was sent.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// How often a silent leader is asked for a sign, and how long it may take to give one.
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
