@@ -50,8 +50,8 @@ pub enum Command {
     Abandon(RequestId),
     /// Time has passed: end every lease and every wait that is due.
     Expire,
-    /// The authority was away (restarted, paused, stalled): every live lease lasts its full time to
-    /// live from now (rule A7), and requests that waited through a connection are gone.
+    /// The authority was away (restarted, paused, stalled, deposed): every live lease lasts its full time to
+    /// live from now (rule A7). [`Away`] says what becomes of the requests that wait.
     Grace(Away),
     /// The counter leaps, after a backup was restored (rule A5).
     Leap {
@@ -67,6 +67,11 @@ pub enum Command {
 pub enum Away {
     /// The process was started again: nobody is connected any more.
     Restarted,
+    /// Another node leads now: nobody is connected to it yet. As [`Restarted`](Away::Restarted), but the queues stay:
+    /// every request that waits becomes an *orphan*, which keeps its place for
+    /// [`ORPHAN_WINDOW`](crate::limits::ORPHAN_WINDOW) and never beyond its own deadline. Repeating the request takes
+    /// the place back. Until then it is not granted, and nobody behind it is.
+    Led,
     /// The process was there all the time but did not run, or could not write, for [`STALL`](crate::limits::STALL) or
     /// longer.
     Stalled,

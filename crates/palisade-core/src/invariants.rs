@@ -5,6 +5,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use crate::limits;
 use crate::machine::Machine;
 use crate::machine::wheel::is_due;
 
@@ -27,8 +28,8 @@ pub const ALL: &[Invariant] = &[
         holds: tokens_below_counter,
     },
     Invariant {
-        name: "every lock is held",
-        holds: every_lock_is_held,
+        name: "every lock is held, or kept for an orphan (A10)",
+        holds: every_lock_is_held_or_kept,
     },
     Invariant {
         name: "every lease has a grant, in token order",
@@ -49,6 +50,10 @@ pub const ALL: &[Invariant] = &[
     Invariant {
         name: "every record is found by its key",
         holds: indexes_agree,
+    },
+    Invariant {
+        name: "an orphan's place is kept for its window at most, and never beyond its wait (A10)",
+        holds: windows_are_bounded,
     },
     Invariant {
         name: "clients are counted",
@@ -78,20 +83,28 @@ fn one_record_per_lock(machine: &Machine) -> bool {
 }
 
 fn tokens_below_counter(machine: &Machine) -> bool {
-    let tokens: BTreeSet<_> = machine
-        .tables
-        .grants()
-        .map(|(_, grant)| grant.token())
-        .collect();
+    let kept = machine.tables.kept_locks().map(|(_, last)| last);
+    let grants = machine.tables.grants().map(|(_, grant)| grant.token());
+    let tokens: BTreeSet<_> = grants.chain(kept).collect();
     let below = |next| tokens.last().is_none_or(|highest| *highest < next);
     tokens.len() == machine.tables.locks.len() && machine.next_token.is_none_or(below)
 }
 
-fn every_lock_is_held(machine: &Machine) -> bool {
-    machine
-        .tables
-        .grants()
-        .all(|(_, grant)| machine.tables.leases.get(grant.lease()).is_some())
+fn every_lock_is_held_or_kept(machine: &Machine) -> bool {
+    let tables = &machine.tables;
+    let mut grants = tables.grants();
+    let orphan_is_first = |lock| {
+        let first = tables.queue_of(lock).next();
+        first.is_some_and(|first| tables.waiters[first].orphan.is_some())
+    };
+    grants.all(|(_, grant)| tables.leases.get(grant.lease()).is_some())
+        && tables.kept_locks().all(|(lock, _)| orphan_is_first(lock))
+}
+
+fn windows_are_bounded(machine: &Machine) -> bool {
+    let latest = machine.now.after(limits::ORPHAN_WINDOW);
+    let mut waiters = machine.tables.waiters.iter();
+    waiters.all(|(_, waiter)| waiter.ends() <= waiter.deadline && waiter.orphan <= Some(latest))
 }
 
 fn leases_have_grants(machine: &Machine) -> bool {
@@ -101,7 +114,7 @@ fn leases_have_grants(machine: &Machine) -> bool {
         .iter()
         .map(|(slot, _)| tables.grants_of(slot).count())
         .sum::<usize>();
-    tied == tables.locks.len()
+    tied == tables.grants().count()
         && tables.leases.iter().all(|(slot, _)| {
             let tokens: Vec<_> = tables
                 .grants_of(slot)
@@ -129,8 +142,8 @@ fn due_in_line(machine: &Machine) -> bool {
     let waits: BTreeSet<_> = tables
         .waiters
         .iter()
-        .filter(|(_, waiter)| is_due(waiter.deadline, now))
-        .map(|(slot, waiter)| (waiter.deadline, waiter.arrival, slot))
+        .filter(|(_, waiter)| is_due(waiter.ends(), now))
+        .map(|(slot, waiter)| (waiter.ends(), waiter.arrival, slot))
         .collect();
     let (lease_line, wait_line) = (tables.lease_timers.in_line(), tables.wait_timers.in_line());
     let lease_line = lease_line.filter(|due| leases.contains(due));
@@ -249,7 +262,7 @@ mod tests {
     /// entries or through a snapshot, so they are made by hand.
     #[test]
     fn each_predicate_can_fail() {
-        let spoils: [fn(&mut Machine); 9] = [
+        let spoils: [fn(&mut Machine); 10] = [
             |machine| machine.tables.locks[1].name = machine.tables.locks[0].name.clone(),
             |machine| machine.next_token = Some(machine.tables.grant(1).token()),
             |machine| machine.tables.spoil_grant(0, Token::FIRST, 77),
@@ -258,6 +271,7 @@ mod tests {
             |machine| machine.now = Timestamp::from_millis(1_000),
             |machine| machine.tables.waiters[0].arrival = 9,
             |machine| machine.tables.leases[0].key = LeaseKey::from_bytes([9; 16]),
+            |machine| machine.tables.waiters[0].orphan = Some(Timestamp::from_millis(3_000)),
             |machine| machine.tables.clients[0].uses += 1,
         ];
         assert_eq!(spoils.len(), ALL.len());

@@ -21,6 +21,10 @@ pub const STALL: Span = Span::from_millis(500);
 /// holder renews at a third, so what is left after such a pause is enough for the renewal.
 pub const PAUSE_PARTS: u64 = 4;
 
+/// How long a request keeps its place for a caller that lost its connection, where another node took over: longer
+/// than a client needs to find the new leader and to repeat the request there.
+pub const ORPHAN_WINDOW: Span = Span::from_millis(2_000);
+
 /// How many grants and waiting requests an entry ends whose time has come, if that is all the entry does.
 /// What is left is for the next one, and callers get their turn between the two.
 pub const EXPIRE_ALONE: u32 = 2_048;

@@ -93,7 +93,8 @@ pub struct Renewed {
     pub valid_for: Span,
 }
 
-/// The holder of a lock.
+/// The holder of a lock. Where a lock is kept for an orphan, what stands in the way is that request: its client, the
+/// lock's last token, and the rest of its window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The holder's client id.

@@ -158,7 +158,7 @@ impl Tables {
     /// After a restore: lines up what is due and was not ended yet.
     pub(super) fn line_up_again(&mut self, now: Timestamp) {
         let waits = self.waiters.iter();
-        let waits = waits.map(|(slot, wait)| (wait.deadline, wait.arrival, slot));
+        let waits = waits.map(|(slot, wait)| (wait.ends(), wait.arrival, slot));
         let leases = self.leases.iter();
         let leases = leases.map(|(slot, lease)| (lease.expires, lease.id.0.get(), slot));
         let over = |due: &(Timestamp, u64, Slot)| is_due(due.0, now);
@@ -170,7 +170,7 @@ impl Tables {
         let (waiters, leases) = (&self.waiters, &self.leases);
         self.wait_timers.line_up(now, |slot| {
             let wait = &waiters[slot];
-            (wait.deadline, wait.arrival)
+            (wait.ends(), wait.arrival)
         });
         self.lease_timers.line_up(now, |slot| {
             let lease = &leases[slot];
@@ -182,7 +182,7 @@ impl Tables {
         let waiters = &self.waiters;
         self.wait_timers.first(|slot| {
             let wait = waiters.get(slot)?;
-            Some((wait.deadline, wait.arrival))
+            Some((wait.ends(), wait.arrival))
         })
     }
 

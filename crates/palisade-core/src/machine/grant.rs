@@ -23,7 +23,7 @@ use crate::token::Token;
 pub(crate) struct Grant {
     token: Token,
     wall: WallTime,
-    /// [`NIL`] between the end of one grant and the next.
+    /// [`NIL`] between the end of one grant and the next: the lock is kept for an orphan, and the token is its last.
     lease: Slot,
     /// The lease's other grants, in token order.
     prev: Slot,
@@ -107,9 +107,25 @@ impl Tables {
         &self.clients[self.lease_of(grant).client].id
     }
 
+    /// Whether nobody holds this lock, and its record is there for an orphan.
+    #[inline]
+    pub(crate) fn is_kept(&self, lock: Slot) -> bool {
+        self.locks[lock].grant.lease == NIL
+    }
+
     /// All grants, in no particular order.
     pub(crate) fn grants(&self) -> impl Iterator<Item = (Slot, &Grant)> {
-        self.locks.iter().map(|(slot, lock)| (slot, &lock.grant))
+        let locks = self.locks.iter().map(|(slot, lock)| (slot, &lock.grant));
+        locks.filter(|(_, grant)| grant.lease != NIL)
+    }
+
+    /// The locks that are kept for an orphan, each with its last token.
+    pub(crate) fn kept_locks(&self) -> impl Iterator<Item = (Slot, Token)> {
+        let kept = self
+            .locks
+            .iter()
+            .filter(|(_, lock)| lock.grant.lease == NIL);
+        kept.map(|(slot, lock)| (slot, lock.grant.token))
     }
 
     /// A lease's grants, in token order.

@@ -25,6 +25,15 @@ pub(super) enum LeaseFor {
     Live(Slot),
 }
 
+/// A lock, once what is over by this very instant has ended.
+enum Standing {
+    /// It has no record.
+    Free,
+    /// Nobody holds it, and it is kept for an orphan.
+    Kept(Slot),
+    Held(Slot),
+}
+
 impl Machine {
     pub(super) fn acquire(&mut self, acquire: Acquire, effects: &mut Vec<Effect>) -> Outcome {
         if let Some(request) = acquire.request
@@ -55,8 +64,10 @@ impl Machine {
         again: &Acquire,
         effects: &mut Vec<Effect>,
     ) -> Option<Outcome> {
-        if let Some(slot) = self.tables.find_waiter(request) {
-            return Some(self.rejoin(slot, again));
+        if let Some(slot) = self.tables.find_waiter(request)
+            && let Some(outcome) = self.rejoin(slot, again, effects)
+        {
+            return Some(outcome);
         }
         let known = self.answers.get(request)?;
         if known
@@ -127,13 +138,15 @@ impl Machine {
     /// Only a *different* client with an unexpired grant blocks.
     fn decide(&mut self, acquire: Acquire, effects: &mut Vec<Effect>) -> Outcome {
         // The lock first: what is due on it may hand other locks on, and open the lease asked for.
-        let held = self.find_held(&acquire.lock, effects);
+        let standing = self.stand(&acquire.lock, effects);
         let lease = match self.lease_for(&acquire.lock, &acquire.client, &acquire.under, effects) {
             Ok(lease) => lease,
             Err(outcome) => return outcome,
         };
-        let Some(lock) = held else {
-            return self.grant_free(acquire, lease, effects);
+        let lock = match standing {
+            Standing::Free => return self.grant_free(acquire, lease, effects),
+            Standing::Kept(lock) => return self.wait_or_deny(lock, acquire),
+            Standing::Held(lock) => lock,
         };
         let grant = self.tables.grant_on(lock);
         let holder = self.tables.grant(grant).lease();
@@ -143,8 +156,12 @@ impl Machine {
         if *self.tables.client_of(grant) == acquire.client {
             return self.supersede(grant, acquire, lease, effects);
         }
+        self.wait_or_deny(lock, acquire)
+    }
+
+    fn wait_or_deny(&mut self, lock: Slot, acquire: Acquire) -> Outcome {
         match acquire.wait {
-            None | Some(Span::ZERO) => Outcome::Held(self.holder_by(grant)),
+            None | Some(Span::ZERO) => Outcome::Held(self.ahead_on(lock)),
             Some(wait) => self.enqueue(lock, acquire, wait),
         }
     }
@@ -347,7 +364,7 @@ impl Machine {
         if let Err(invalid) = check_text("reason", Some(&reason), limits::REASON_BYTES) {
             return Outcome::Invalid(invalid);
         }
-        let Some(lock) = self.find_held(lock, effects) else {
+        let Standing::Held(lock) = self.stand(lock, effects) else {
             return Outcome::NotHeld;
         };
         let grant = self.tables.grant_on(lock);
@@ -400,24 +417,32 @@ impl Machine {
         self.tables.untie(grant);
     }
 
-    /// The record of a lock that is held now. A grant whose lease is over by this very instant ends first:
-    /// the boundary is exact, whatever the timers have seen. The lease's other grants wait for their turn.
-    fn find_held(&mut self, lock: &LockName, effects: &mut Vec<Effect>) -> Option<Slot> {
-        let slot = self.tables.find_lock(lock)?;
+    /// Whether a lock is held now. A grant whose lease is over by this very instant ends first, and so does the time
+    /// of an orphan: the boundary is exact, whatever the timers have seen. The lease's other grants wait for their turn.
+    fn stand(&mut self, lock: &LockName, effects: &mut Vec<Effect>) -> Standing {
+        let Some(slot) = self.tables.find_lock(lock) else {
+            return Standing::Free;
+        };
         let grant = self.tables.grant_on(slot);
-        if !self.tables.lease_of(grant).is_expired(self.now) {
-            return Some(slot);
+        let holder = self.tables.grant(grant).lease();
+        match (self.tables.leases.get(holder), self.expiry) {
+            (Some(lease), _) if !lease.is_expired(self.now) => return Standing::Held(slot),
+            (Some(_), Expiry::Whole) => self.expire_whole(holder, effects),
+            (Some(_), _) => self.end_and_wake(grant, Ending::Expired, None, effects),
+            (None, _) => self.wake(slot, &self.ahead_on(slot), effects),
         }
-        match self.expiry {
-            Expiry::Whole => self.expire_whole(self.tables.grant(grant).lease(), effects),
-            Expiry::AtMost { .. } => self.end_and_wake(grant, Ending::Expired, None, effects),
+        match self.tables.find_lock(lock) {
+            None => Standing::Free,
+            Some(slot) if self.tables.is_kept(slot) => Standing::Kept(slot),
+            Some(slot) => Standing::Held(slot),
         }
-        self.tables.find_lock(lock)
     }
 
-    /// The grant that a reference names, if it is live. As [`Machine::find_held`].
+    /// The grant that a reference names, if it is live. As [`Machine::stand`].
     fn find_granted(&mut self, named: &GrantRef, effects: &mut Vec<Effect>) -> Option<Slot> {
-        let held = self.find_held(&named.lock, effects)?;
+        let Standing::Held(held) = self.stand(&named.lock, effects) else {
+            return None;
+        };
         let grant = self.tables.grant_on(held);
         self.is_live(grant, named).then_some(grant)
     }
@@ -430,10 +455,13 @@ impl Machine {
     }
 
     fn is_live(&self, grant: Slot, named: &GrantRef) -> bool {
-        let (grant, lease) = self.tables.held(grant);
-        lease.key == named.key
-            && named.token.is_none_or(|token| token == grant.token())
-            && !lease.is_expired(self.now)
+        let grant = self.tables.grant(grant);
+        let lease = self.tables.leases.get(grant.lease());
+        lease.is_some_and(|lease| {
+            lease.key == named.key
+                && named.token.is_none_or(|token| token == grant.token())
+                && !lease.is_expired(self.now)
+        })
     }
 
     /// The memory of a grant that is not live.

@@ -12,6 +12,9 @@
 //!                                                         queue (FIFO)
 //! ```
 //!
+//! After a change of leader an orphan may be first in the queue. Then nobody is granted until its caller is back or its
+//! window is over, and a lock that nobody holds is *kept* for so long.
+//!
 //! A lock that is free has no record, so idle locks cost nothing; the token counter is one for all
 //! locks (rule A2) and is never reset.
 
@@ -33,7 +36,7 @@ pub(crate) mod wheel;
 pub use expiry::Expiry;
 pub use memory::{Answered, Over};
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
-pub use snapshot::{GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
+pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, WaiterRecord};
 
 use alloc::vec::Vec;
 
@@ -167,7 +170,7 @@ impl Machine {
                 token,
                 reason,
             } => self.revoke(&lock, token, reason, effects),
-            Command::Withdraw(request) => self.withdraw(&request),
+            Command::Withdraw(request) => self.withdraw(&request, effects),
             Command::Abandon(request) => self.abandon(request, effects),
             Command::Expire | Command::Grace(_) => {
                 self.expire_due(true, effects);
@@ -203,7 +206,7 @@ impl Machine {
     fn give_back(&mut self, before: Timestamp, away: Away) {
         let pause = match away {
             Away::Paused(pause) => Some(pause),
-            Away::Restarted | Away::Stalled => None,
+            Away::Restarted | Away::Led | Away::Stalled => None,
         };
         self.changed = pause.is_none();
         let (now, over) = (self.now, &self.over);
@@ -221,8 +224,10 @@ impl Machine {
             lease.expires = lease.expires.max(now.after(lease.ttl.span()));
             self.changed = true;
         }
-        if away == Away::Restarted {
-            self.forget_waiters();
+        match away {
+            Away::Restarted => self.forget_waiters(),
+            Away::Led => self.orphan_waiters(before),
+            Away::Stalled | Away::Paused(_) => {}
         }
     }
 

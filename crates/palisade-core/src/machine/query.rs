@@ -48,7 +48,7 @@ impl Machine {
         &self.limits
     }
 
-    /// How many locks are held, some perhaps by leases whose end is due but not logged yet.
+    /// How many locks are held, some perhaps by leases whose end is due but not logged yet, or kept for an orphan.
     #[must_use]
     pub fn locks(&self) -> usize {
         self.tables.locks.len()
@@ -66,7 +66,7 @@ impl Machine {
         self.tables.waiters.len()
     }
 
-    /// The view of a held lock; `None` if it is free.
+    /// The view of a lock that is held, or kept for an orphan; `None` if it is free.
     #[must_use]
     pub fn view(&self, lock: &str, now: Timestamp) -> Option<LockView> {
         self.tables
@@ -74,7 +74,7 @@ impl Machine {
             .and_then(|slot| self.view_slot(slot, now))
     }
 
-    /// One page of the held locks whose names start with `prefix`, and where the next page starts.
+    /// One page of the locks that are held, or kept for an orphan, whose names start with `prefix`, and where the next page starts.
     ///
     /// The order is that of the table, not of the names. A lock that is held from the first page to
     /// the last is listed exactly once. A page may be empty and still not be the last one: the work
@@ -104,10 +104,17 @@ impl Machine {
     }
 
     fn view_slot(&self, slot: Slot, now: Timestamp) -> Option<LockView> {
+        let name = self.tables.locks[slot].name.clone();
+        if self.tables.is_kept(slot) {
+            return Some(LockView {
+                waiters: self.tables.waiting(slot),
+                ..LockView::free(name)
+            });
+        }
         let holder = self.holder_then(slot, now)?;
         let grant = self.tables.grant_on(slot);
         Some(LockView {
-            lock: self.tables.locks[slot].name.clone(),
+            lock: name,
             holder: Some(holder),
             lease: Some(self.tables.lease_of(grant).id),
             acquired_at: Some(self.tables.grant(grant).wall()),
@@ -118,7 +125,7 @@ impl Machine {
 
     fn holder_then(&self, slot: Slot, now: Timestamp) -> Option<Holder> {
         let grant = self.tables.grant_on(slot);
-        let lease = self.tables.lease_of(grant);
+        let lease = self.tables.leases.get(self.tables.grant(grant).lease())?;
         let holder = (!lease.is_expired(now)).then(|| self.holder_by(grant))?;
         Some(Holder {
             remaining: lease.expires.since(now),

@@ -9,7 +9,7 @@ use crate::id::{LeaseId, LeaseKey, RequestId};
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl};
 
-/// A lock that is held. A lock nobody holds has no record.
+/// A lock that is held, or kept for an orphan that is first in its queue. Any other lock has no record.
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
     pub(crate) name: LockName,
@@ -59,6 +59,8 @@ pub(crate) struct Waiter {
     pub(crate) metadata: Option<Box<str>>,
     pub(crate) since: Timestamp,
     pub(crate) deadline: Timestamp,
+    /// An orphan, until its caller repeats the request: until when its place is kept, at most its deadline.
+    pub(crate) orphan: Option<Timestamp>,
     /// Counts arrivals, so that a restored queue has the same order.
     pub(crate) arrival: u64,
     pub(super) prev: Slot,
@@ -69,6 +71,13 @@ impl Lease {
     /// The boundary is expired.
     pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
         now >= self.expires
+    }
+}
+
+impl Waiter {
+    /// When it leaves the queue without having been granted.
+    pub(crate) fn ends(&self) -> Timestamp {
+        self.orphan.unwrap_or(self.deadline)
     }
 }
 

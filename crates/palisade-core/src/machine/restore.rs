@@ -14,9 +14,11 @@ use super::expiry::Expiry;
 use super::memory::{Answered, Endings, Ring};
 use super::record::Waiter;
 use super::slab::{NIL, Slot};
-use super::snapshot::{GrantRecord, Head, LeaseRecord, Record, WaiterRecord};
+use super::snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, WaiterRecord};
 use super::{Machine, Tables};
 use crate::id::LeaseKey;
+use crate::limits;
+use crate::name::LockName;
 use crate::time::{Timestamp, WallTime};
 use crate::token::Token;
 
@@ -37,7 +39,7 @@ impl core::error::Error for Corrupt {}
 pub enum Part {
     /// The head, and leases: [`Leases`].
     Leases,
-    /// Grants and waiting requests: [`Grants`].
+    /// Grants, kept locks and waiting requests: [`Grants`].
     Grants,
     /// Answers and endings: [`Past`].
     Past,
@@ -47,7 +49,7 @@ impl Part {
     fn of(record: &Record) -> Part {
         match record {
             Record::Head(_) | Record::Lease(_) => Part::Leases,
-            Record::Grant(_) | Record::Waiter(_) => Part::Grants,
+            Record::Grant(_) | Record::Kept(_) | Record::Waiter(_) => Part::Grants,
             Record::Answered(_) | Record::Over(_) => Part::Past,
         }
     }
@@ -104,7 +106,7 @@ impl Leases {
 pub struct Grants {
     /// Locks that are under no lease yet, in the order of their slots.
     tables: Tables,
-    /// The lease that each of them belongs under.
+    /// The lease that each of them belongs under, but for the last ones, which are kept.
     under: Vec<LeaseKey>,
     waiters: Vec<WaiterRecord>,
 }
@@ -126,6 +128,7 @@ impl Grants {
         for record in in_order(records) {
             match record? {
                 Record::Grant(grant) => grants.take(grant)?,
+                Record::Kept(kept) => grants.take_kept(kept)?,
                 Record::Waiter(waiter) => grants.waiters.push(waiter),
                 _ => return Err(OUT_OF_ORDER),
             }
@@ -134,13 +137,22 @@ impl Grants {
     }
 
     fn take(&mut self, grant: GrantRecord) -> Result<(), Corrupt> {
-        if self.tables.find_lock(&grant.lock).is_some() {
-            return Err(Corrupt("a lock has two grants"));
-        }
-        let slot = self.tables.add_lock(grant.lock, grant.token, grant.wall);
+        let slot = self.add(grant.lock, grant.token, grant.wall)?;
         self.tables.set_metadata(slot, grant.metadata);
         self.under.push(grant.key);
         Ok(())
+    }
+
+    fn take_kept(&mut self, kept: KeptRecord) -> Result<(), Corrupt> {
+        self.add(kept.lock, kept.last, WallTime::default())?;
+        Ok(())
+    }
+
+    fn add(&mut self, lock: LockName, token: Token, wall: WallTime) -> Result<Slot, Corrupt> {
+        match self.tables.find_lock(&lock) {
+            Some(_) => Err(Corrupt("a lock has two grants")),
+            None => Ok(self.tables.add_lock(lock, token, wall)),
+        }
     }
 }
 
@@ -216,6 +228,7 @@ impl Machine {
         for waiter in grants.waiters {
             machine.take_waiter(waiter)?;
         }
+        machine.check_kept()?;
         machine.tables.line_up_again(machine.now);
         match machine.tables.leases_without_grants() {
             0 => Ok(machine),
@@ -242,6 +255,20 @@ impl Machine {
         Ok(())
     }
 
+    /// Each kept lock is there for an orphan.
+    fn check_kept(&self) -> Result<(), Corrupt> {
+        for (slot, last) in self.tables.kept_locks() {
+            if self.next_token.is_some_and(|next| last >= next) {
+                return Err(Corrupt("a lock's last token is not below the counter"));
+            }
+            let first = self.tables.first_waiter(slot);
+            if first.is_none_or(|first| self.tables.waiters[first].orphan.is_none()) {
+                return Err(Corrupt("a lock is kept for nobody"));
+            }
+        }
+        Ok(())
+    }
+
     /// The lease with a key. Leases came by their ids, grants come by their tokens, and a lease's id is its
     /// first grant's token: most are found by walking along, without the index.
     fn lease_near(&self, near: &mut Slot, token: Token, key: &LeaseKey) -> Option<Slot> {
@@ -264,6 +291,10 @@ impl Machine {
         if waiter.arrival > self.arrivals {
             return Err(Corrupt("a request waits that has not arrived"));
         }
+        let latest = waiter.deadline.min(self.now.after(limits::ORPHAN_WINDOW));
+        if waiter.orphan.is_some_and(|until| until > latest) {
+            return Err(Corrupt("an orphan's place is kept for too long"));
+        }
         let record = Waiter {
             request: waiter.request,
             lock,
@@ -272,6 +303,7 @@ impl Machine {
             metadata: waiter.metadata,
             since: waiter.since,
             deadline: waiter.deadline,
+            orphan: waiter.orphan,
             arrival: waiter.arrival,
             prev: NIL,
             next: NIL,
@@ -320,9 +352,10 @@ impl Place {
             Record::Head(_) => (0, Some(0)),
             Record::Lease(lease) => (1, Some(lease.id.0.get())),
             Record::Grant(grant) => (2, Some(grant.token.get())),
-            Record::Waiter(waiter) => (3, Some(waiter.arrival)),
-            Record::Answered(_) => (4, None),
-            Record::Over(_) => (5, None),
+            Record::Kept(kept) => (3, Some(kept.last.get())),
+            Record::Waiter(waiter) => (4, Some(waiter.arrival)),
+            Record::Answered(_) => (5, None),
+            Record::Over(_) => (6, None),
         };
         Place { kind, number }
     }

@@ -16,7 +16,7 @@ use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl, WallTime};
 use crate::token::Token;
 
-/// One record of a snapshot. They come in this order: the head, leases by id, grants by token,
+/// One record of a snapshot. They come in this order: the head, leases by id, grants by token, kept locks by token,
 /// waiters by arrival, answers and ended grants from the oldest to the newest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -26,6 +26,8 @@ pub enum Record {
     Lease(LeaseRecord),
     /// A live grant.
     Grant(GrantRecord),
+    /// A lock that nobody holds, kept for an orphan.
+    Kept(KeptRecord),
     /// A request that waits.
     Waiter(WaiterRecord),
     /// An answer that is remembered for a retry.
@@ -79,6 +81,15 @@ pub struct GrantRecord {
     pub metadata: Option<Box<str>>,
 }
 
+/// A lock that nobody holds, kept for an orphan that is first in its queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptRecord {
+    /// The lock.
+    pub lock: LockName,
+    /// The token of its last grant.
+    pub last: Token,
+}
+
 /// A request that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaiterRecord {
@@ -96,6 +107,8 @@ pub struct WaiterRecord {
     pub since: Timestamp,
     /// Until when.
     pub deadline: Timestamp,
+    /// Of an orphan: until when its place is kept.
+    pub orphan: Option<Timestamp>,
     /// Its place among all that ever waited.
     pub arrival: u64,
 }
@@ -106,6 +119,7 @@ impl Machine {
         core::iter::once(Record::Head(self.head()))
             .chain(self.sorted_leases().map(|slot| self.lease_record(slot)))
             .chain(self.sorted_grants().map(|slot| self.grant_record(slot)))
+            .chain(self.sorted_kept().map(|slot| self.kept_record(slot)))
             .chain(self.sorted_waiters().map(|slot| self.waiter_record(slot)))
             .chain(self.answers.iter().cloned().map(Record::Answered))
             .chain(self.over.iter().cloned().map(Record::Over))
@@ -129,6 +143,11 @@ impl Machine {
     fn sorted_grants(&self) -> impl Iterator<Item = Slot> {
         let grants = self.tables.grants();
         sorted(grants.map(|(slot, grant)| (grant.token().get(), slot)))
+    }
+
+    fn sorted_kept(&self) -> impl Iterator<Item = Slot> {
+        let kept = self.tables.kept_locks();
+        sorted(kept.map(|(slot, last)| (last.get(), slot)))
     }
 
     fn sorted_waiters(&self) -> impl Iterator<Item = Slot> {
@@ -162,6 +181,13 @@ impl Machine {
         })
     }
 
+    fn kept_record(&self, slot: Slot) -> Record {
+        Record::Kept(KeptRecord {
+            lock: self.tables.locks[slot].name.clone(),
+            last: self.tables.grant(slot).token(),
+        })
+    }
+
     fn waiter_record(&self, slot: Slot) -> Record {
         let waiter = &self.tables.waiters[slot];
         Record::Waiter(WaiterRecord {
@@ -172,6 +198,7 @@ impl Machine {
             metadata: waiter.metadata.clone(),
             since: waiter.since,
             deadline: waiter.deadline,
+            orphan: waiter.orphan,
             arrival: waiter.arrival,
         })
     }

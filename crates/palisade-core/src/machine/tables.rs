@@ -225,7 +225,7 @@ impl Tables {
         self.tie(slot, lease);
     }
 
-    /// Forgets a lock that has neither grant nor waiters.
+    /// Forgets a lock that has neither a grant nor waiters.
     pub(super) fn close_lock(&mut self, slot: Slot) {
         if let Some(lock) = self.locks.remove(slot) {
             self.names.remove(&*lock.name, slot);
@@ -275,13 +275,13 @@ impl Tables {
     pub(super) fn enqueue(&mut self, client: &ClientId, mut waiter: Waiter) {
         waiter.client = self.use_client(client);
         self.clients[waiter.client].waiting += 1;
-        let (request, lock, deadline) = (waiter.request, waiter.lock, waiter.deadline);
+        let (request, lock, ends) = (waiter.request, waiter.lock, waiter.ends());
         let slot = self.waiters.insert(waiter);
         let waiters = &self.waiters;
         self.requests.insert(&request, slot, |hasher, slot| {
             hasher.hash_one(waiters[slot].request)
         });
-        self.wait_timers.insert(slot, deadline);
+        self.wait_timers.insert(slot, ends);
         let extra = self.extra_mut(lock);
         extra.waiting += 1;
         let last = core::mem::replace(&mut extra.last, slot);

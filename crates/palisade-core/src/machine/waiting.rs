@@ -7,8 +7,10 @@ use super::Machine;
 use super::grants::{LeaseFor, reused};
 use super::record::Waiter;
 use super::slab::{NIL, Slot};
+use super::wheel::is_due;
 use crate::command::{Acquire, GrantRef, Under};
 use crate::id::RequestId;
+use crate::limits;
 use crate::name::ClientId;
 use crate::outcome::{Effect, Ending, Granted, Holder, Outcome, QueueBound};
 use crate::time::{Span, Timestamp};
@@ -24,7 +26,7 @@ impl Machine {
     pub(super) fn enqueue(&mut self, lock: Slot, acquire: Acquire, wait: Span) -> Outcome {
         // Who may wait has an id to be called by; without one the answer could never be given.
         let Some(request) = acquire.request else {
-            return Outcome::Held(self.holder_by(self.tables.grant_on(lock)));
+            return Outcome::Held(self.ahead_on(lock));
         };
         if let Some(bound) = self.queue_bound(lock, &acquire.client) {
             return Outcome::QueueFull(bound);
@@ -39,6 +41,7 @@ impl Machine {
             metadata: acquire.metadata,
             since: self.now,
             deadline: self.now.after(wait),
+            orphan: None,
             arrival: self.arrivals,
             prev: NIL,
             next: NIL,
@@ -47,22 +50,58 @@ impl Machine {
         Outcome::Queued
     }
 
-    /// Another attempt of a request that waits keeps its place and its deadline.
+    /// Another attempt of a request that waits keeps its place and its deadline. `None`: it was an orphan, and its
+    /// place is lost by this very instant.
     ///
     /// The holder will count from when it sent the attempt that is answered, so the wait counts from
     /// the latest one: the time before it must not become part of what the grant is good for.
-    pub(super) fn rejoin(&mut self, slot: Slot, again: &Acquire) -> Outcome {
+    pub(super) fn rejoin(
+        &mut self,
+        slot: Slot,
+        again: &Acquire,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Outcome> {
         let Waiter { lock, client, .. } = self.tables.waiters[slot];
         let asked = (
             &self.tables.locks[lock].name,
             &self.tables.clients[client].id,
         );
         if asked != (&again.lock, &again.client) {
-            return reused();
+            return Some(reused());
         }
+        let now = self.now;
+        let waiter = &mut self.tables.waiters[slot];
+        if waiter.orphan.is_some_and(|until| until <= now) {
+            self.leave(slot, None, effects);
+            return None;
+        }
+        // The timer finds by itself that the end has moved from the window's to the wait's.
+        (waiter.since, waiter.orphan) = (now, None);
+        let request = waiter.request;
         self.changed = true;
-        self.tables.waiters[slot].since = self.now;
-        Outcome::Queued
+        if self.tables.is_kept(lock) && self.tables.first_waiter(lock) == Some(slot) {
+            return Some(self.hand_over_kept(lock, request, effects));
+        }
+        Some(Outcome::Queued)
+    }
+
+    /// Grants a lock that was kept for this very request. Its caller is there, and gets the answer by itself.
+    fn hand_over_kept(
+        &mut self,
+        lock: Slot,
+        request: RequestId,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        self.wake(lock, &self.ahead_on(lock), effects);
+        let is_its = |effect: &Effect| matches!(effect, Effect::Settled { request: its, .. } if *its == request);
+        match effects
+            .iter()
+            .rposition(is_its)
+            .map(|at| effects.remove(at))
+        {
+            Some(Effect::Settled { outcome, .. }) => outcome,
+            _ => Outcome::Queued,
+        }
     }
 
     fn queue_bound(&self, lock: Slot, client: &ClientId) -> Option<QueueBound> {
@@ -80,13 +119,21 @@ impl Machine {
         None
     }
 
-    /// Gives a lock that just became free to the first waiter that is still there (rule A10), or
-    /// forgets the lock. `last` is who had it.
+    /// Gives a lock that nobody holds to the first waiter that is still there (rule A10), keeps it if that
+    /// one is an orphan, or forgets the lock. `last` is who had it, or was ahead.
     pub(super) fn wake(&mut self, lock: Slot, last: &Holder, effects: &mut Vec<Effect>) {
         while let Some(first) = self.tables.first_waiter(lock) {
+            let orphan = self.tables.waiters[first].orphan;
+            if orphan.is_some_and(|until| until > self.now) {
+                return;
+            }
             let Some((client, waiter)) = self.tables.dequeue(first) else {
                 break;
             };
+            if orphan.is_some() {
+                (self.changed, self.ended) = (true, self.ended + 1);
+                continue;
+            }
             let outcome = self.next_or_gone(lock, last, &client, &waiter, effects);
             let granted = matches!(outcome, Outcome::Granted(_));
             self.settle(waiter.request, lock, outcome, effects);
@@ -129,14 +176,44 @@ impl Machine {
         )
     }
 
-    /// A wait that lasted as long as its caller wanted.
+    /// A wait that lasted as long as its caller wanted, or the window of an orphan: its request is forgotten, so that
+    /// a repeat begins anew.
     pub(super) fn time_out(&mut self, slot: Slot, effects: &mut Vec<Effect>) {
-        let Some((_, waiter)) = self.tables.dequeue(slot) else {
-            return;
-        };
-        let grant = self.tables.grant_on(waiter.lock);
-        let outcome = Outcome::Held(self.holder_by(grant));
-        self.settle(waiter.request, waiter.lock, outcome, effects);
+        let Waiter { lock, orphan, .. } = self.tables.waiters[slot];
+        let outcome = orphan.is_none().then(|| Outcome::Held(self.ahead_on(lock)));
+        self.leave(slot, outcome, effects);
+    }
+
+    /// Takes a request that is not granted out of its queue, with an answer or with none. If the lock was kept for
+    /// it, the next one is looked at.
+    fn leave(&mut self, slot: Slot, outcome: Option<Outcome>, effects: &mut Vec<Effect>) {
+        let Waiter { lock, request, .. } = self.tables.waiters[slot];
+        let kept = self.tables.is_kept(lock).then(|| self.ahead_on(lock));
+        self.tables.dequeue(slot);
+        match outcome {
+            Some(outcome) => self.settle(request, lock, outcome, effects),
+            None => (self.changed, self.ended) = (true, self.ended + 1),
+        }
+        if let Some(ahead) = kept {
+            self.wake(lock, &ahead, effects);
+        }
+    }
+
+    /// Who is in the way of those that come now: the holder, or the orphan that the lock is kept for, with the lock's
+    /// last token and the rest of the window.
+    pub(super) fn ahead_on(&self, lock: Slot) -> Holder {
+        let first = self.tables.first_waiter(lock);
+        match first.filter(|_| self.tables.is_kept(lock)) {
+            None => self.holder_by(self.tables.grant_on(lock)),
+            Some(first) => {
+                let first = &self.tables.waiters[first];
+                Holder {
+                    client: self.tables.clients[first.client].id.clone(),
+                    token: self.tables.grant(self.tables.grant_on(lock)).token(),
+                    remaining: first.ends().since(self.now),
+                }
+            }
+        }
     }
 
     fn settle(
@@ -157,10 +234,9 @@ impl Machine {
     }
 
     /// The waiting request's connection is gone.
-    pub(super) fn withdraw(&mut self, request: &RequestId) -> Outcome {
+    pub(super) fn withdraw(&mut self, request: &RequestId, effects: &mut Vec<Effect>) -> Outcome {
         if let Some(slot) = self.tables.find_waiter(request) {
-            self.changed = true;
-            self.tables.dequeue(slot);
+            self.leave(slot, None, effects);
         }
         Outcome::Done
     }
@@ -169,9 +245,7 @@ impl Machine {
     /// arrives later it is refused.
     pub(super) fn abandon(&mut self, request: RequestId, effects: &mut Vec<Effect>) -> Outcome {
         if let Some(slot) = self.tables.find_waiter(&request) {
-            if let Some((_, waiter)) = self.tables.dequeue(slot) {
-                self.settle(request, waiter.lock, Outcome::Abandoned, effects);
-            }
+            self.leave(slot, Some(Outcome::Abandoned), effects);
             return Outcome::Done;
         }
         let known = self.answers.get(&request).cloned();
@@ -197,6 +271,26 @@ impl Machine {
         let slots: Vec<Slot> = self.tables.waiters.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             self.tables.dequeue(slot);
+        }
+        let kept: Vec<Slot> = self.tables.kept_locks().map(|(slot, _)| slot).collect();
+        for slot in kept {
+            self.tables.close_lock(slot);
+        }
+    }
+
+    /// Another node leads: no caller has found it yet, and each may come back. What was due by the entry `before`
+    /// this one and only stands in line is over.
+    pub(super) fn orphan_waiters(&mut self, before: Timestamp) {
+        let window = self.now.after(limits::ORPHAN_WINDOW);
+        let waiters = self.tables.waiters.iter();
+        let waiting = waiters.filter(|(_, waiter)| !is_due(waiter.ends(), before));
+        let slots: Vec<Slot> = waiting.map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let waiter = &mut self.tables.waiters[slot];
+            let until = window.min(waiter.deadline);
+            waiter.orphan = Some(until);
+            self.tables.wait_timers.remove(slot);
+            self.tables.wait_timers.insert(slot, until);
         }
     }
 }

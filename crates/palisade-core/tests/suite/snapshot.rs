@@ -12,6 +12,27 @@ use proptest::prelude::*;
 
 use crate::world::{TTL_MS, World, ask, grant, key, lock_name, ms, request, token};
 
+/// The same after a change of leader: some orphans have come back, and some locks are kept for others.
+fn stage_led(busy: u8) -> World {
+    let mut world = stage(busy);
+    world.apply(Command::Grace(Away::Led));
+    for n in 0..busy {
+        let lock = format!("lock/{n}");
+        if n % 2 == 0 {
+            world.acquire(ask(&lock, "c").wait(40_000).request(90 + n));
+        }
+        let held = world.machine.holder(&lock, world.now);
+        if let Some(held) = held.filter(|_| n % 4 < 2) {
+            world.apply(Command::Revoke {
+                lock: lock_name(&lock),
+                token: held.token,
+                reason: "stuck".into(),
+            });
+        }
+    }
+    world
+}
+
 /// A machine with some of everything: leases with one grant and with several, queues, metadata,
 /// answers and endings. `busy` decides how much.
 fn stage(busy: u8) -> World {
@@ -50,19 +71,23 @@ fn records(machine: &Machine) -> Vec<Record> {
 #[test]
 fn a_restored_machine_writes_the_same_records() {
     for busy in [0, 1, 2, 7, 20] {
-        let written = records(&stage(busy).machine);
-        for seed in [0, 1, u64::MAX] {
-            let restored = Machine::restore(seed, written.clone()).unwrap();
-            assert_eq!(records(&restored), written);
-            assert_eq!(invariants::check(&restored), Ok(()));
+        for stage in [stage, stage_led] {
+            let written = records(&stage(busy).machine);
+            for seed in [0, 1, u64::MAX] {
+                let restored = Machine::restore(seed, written.clone()).unwrap();
+                assert_eq!(records(&restored), written);
+                assert_eq!(invariants::check(&restored), Ok(()));
+            }
         }
     }
 }
 
 #[test]
 fn every_kind_of_record_takes_part() {
-    let written = records(&stage(20).machine);
-    for kind in ["Head", "Lease", "Grant", "Waiter", "Answered", "Over"] {
+    let written = records(&stage_led(20).machine);
+    for kind in [
+        "Head", "Lease", "Grant", "Kept", "Waiter", "Answered", "Over",
+    ] {
         let of_kind = |record: &&Record| format!("{record:?}").starts_with(kind);
         let count = written.iter().filter(of_kind).count();
         assert!(
@@ -74,7 +99,12 @@ fn every_kind_of_record_takes_part() {
 
 #[test]
 fn a_restored_machine_goes_on_alike_through_expiry() {
-    let mut worlds = [stage(12), stage(12)];
+    for stage in [stage, stage_led] {
+        goes_on_alike_through_expiry([stage(12), stage(12)]);
+    }
+}
+
+fn goes_on_alike_through_expiry(mut worlds: [World; 2]) {
     worlds[1].machine = Machine::restore(99, records(&worlds[0].machine)).unwrap();
     for step in 0..40 {
         let effects = worlds.each_mut().map(|world| {
@@ -162,6 +192,48 @@ macro_rules! spoil {
 
 /// What is wrong, and how a sound list of records gets that way.
 type Contradiction = (&'static str, fn(Vec<Record>) -> Vec<Record>);
+
+/// What is wrong with a lock that is kept.
+#[test]
+fn each_contradiction_of_an_orphan_is_named() {
+    let contradictions: [Contradiction; 5] = [
+        ("a lock is kept for nobody", |mut records| {
+            records.retain(|record| !matches!(record, Record::Waiter(_)));
+            records
+        }),
+        ("a lock is kept for nobody", |mut records| {
+            let waiters = records.iter_mut().filter_map(|record| match record {
+                Record::Waiter(waiter) => Some(waiter),
+                _ => None,
+            });
+            waiters.for_each(|waiter| waiter.orphan = None);
+            records
+        }),
+        ("an orphan's place is kept for too long", |mut records| {
+            spoil!(records, Waiter, 0, |waiter| waiter.orphan =
+                Some(waiter.deadline));
+            records
+        }),
+        ("a lock has two grants", |mut records| {
+            spoil!(records, Kept, 0, |kept| kept.lock = lock_name("anchor"));
+            records
+        }),
+        (
+            "a lock's last token is not below the counter",
+            |mut records| {
+                let last = records
+                    .iter()
+                    .rposition(|record| matches!(record, Record::Kept(_)));
+                let Record::Kept(newest) = &mut records[last.unwrap()] else {
+                    unreachable!()
+                };
+                newest.last = token(1_000);
+                records
+            },
+        ),
+    ];
+    are_named(&records(&stage_led(9).machine), &contradictions);
+}
 
 #[test]
 fn each_contradiction_is_named() {
@@ -261,9 +333,12 @@ fn each_contradiction_is_named() {
             records
         }),
     ];
-    let whole = records(&stage(9).machine);
+    are_named(&records(&stage(9).machine), &contradictions);
+}
+
+fn are_named(whole: &[Record], contradictions: &[Contradiction]) {
     for (why, spoil) in contradictions {
-        let got = Machine::restore(3, spoil(whole.clone())).map(|machine| records(&machine));
+        let got = Machine::restore(3, spoil(whole.to_vec())).map(|machine| records(&machine));
         assert_eq!(got, Err(Corrupt(why)));
     }
 }
@@ -305,6 +380,7 @@ impl Damage {
                 Record::Head(head) => head.now = head.now.after(ms(*later)),
                 Record::Lease(lease) => lease.expires = Timestamp::from_millis(*later),
                 Record::Grant(grant) => grant.token = token(later % 40 + 1),
+                Record::Kept(kept) => kept.last = token(later % 40 + 1),
                 Record::Waiter(waiter) => waiter.arrival = later % 40,
                 Record::Answered(answered) => answered.lock = None,
                 Record::Over(over) => over.token = token(later + 1),
@@ -321,9 +397,10 @@ proptest! {
     #[test]
     fn damaged_records_are_refused_or_sound(
         busy in 0_u8..8,
+        led: bool,
         damages in prop::collection::vec(damage(), 1..4),
     ) {
-        let mut damaged = records(&stage(busy).machine);
+        let mut damaged = records(&if led { stage_led(busy) } else { stage(busy) }.machine);
         for damage in &damages {
             damage.to(&mut damaged);
         }

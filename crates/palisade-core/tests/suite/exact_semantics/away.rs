@@ -7,7 +7,7 @@ use crate::world::{TTL_MS, World, ask, grant, ms, ns, request, token, ttl};
 
 #[test]
 fn grace_gives_every_live_lease_its_full_time_again() {
-    for away in [Away::Restarted, Away::Stalled] {
+    for away in [Away::Restarted, Away::Led, Away::Stalled] {
         let mut world = World::new();
         let a = world.granted(ask("x", "a"));
         world.granted(ask("y", "b").ttl(500));

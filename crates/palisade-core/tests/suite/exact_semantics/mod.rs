@@ -9,6 +9,7 @@
 //! | `leases` | one lease with many grants |
 //! | `bounds` | what is refused, and that a refusal is a value that changes nothing |
 //! | `away` | restarts and stalls |
+//! | `orphans` | a change of leader: who keeps a place, for whom, and for how long |
 //! | `looking` | holder, view and page |
 //! | `fences` | what a resource does with the tokens |
 
@@ -18,6 +19,7 @@ mod fences;
 mod holding;
 mod leases;
 mod looking;
+mod orphans;
 mod repeats;
 mod tokens;
 mod waiting;

@@ -150,6 +150,15 @@ proptest! {
 /// What a machine gets instead of the entry that the reference gets.
 type Bend = fn(Entry) -> Entry;
 
+/// The entry, with one kind of absence taken for another.
+fn away(entry: Entry, is: Away, taken_for: Away) -> Entry {
+    let command = match entry.command {
+        Command::Grace(away) if away == is => Command::Grace(taken_for),
+        other => other,
+    };
+    Entry { command, ..entry }
+}
+
 /// How many scripts it takes until a machine whose entries are bent is told from the rules.
 fn scripts_until_caught(bend: Bend) -> Option<u32> {
     let config = Config {
@@ -175,7 +184,7 @@ fn scripts_until_caught(bend: Bend) -> Option<u32> {
 /// Control arms: each of these machines breaks one rule, and the model test must notice.
 #[test]
 fn a_planted_deviation_is_found() {
-    let deviations: [(&str, Bend); 9] = [
+    let deviations: [(&str, Bend); 11] = [
         ("expiry one nanosecond late", |entry| Entry {
             at: Timestamp::from_nanos(entry.at.as_nanos().saturating_sub(1)),
             ..entry
@@ -219,12 +228,14 @@ fn a_planted_deviation_is_found() {
             }
             _ => entry,
         }),
-        ("a stall drops the waiters", |entry| match entry.command {
-            Command::Grace(_) => Entry {
-                command: Command::Grace(Away::Restarted),
-                ..entry
-            },
-            _ => entry,
+        ("a stall drops the waiters", |entry| {
+            away(entry, Away::Stalled, Away::Restarted)
+        }),
+        ("a new leader drops the waiters", |entry| {
+            away(entry, Away::Led, Away::Restarted)
+        }),
+        ("a new leader grants to orphans", |entry| {
+            away(entry, Away::Led, Away::Stalled)
         }),
         ("abandoning only withdraws", |entry| match entry.command {
             Command::Abandon(request) => Entry {

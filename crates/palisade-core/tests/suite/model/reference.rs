@@ -36,10 +36,19 @@ pub(crate) struct Grant {
 pub(crate) struct Wait {
     pub(crate) request: RequestId,
     pub(crate) lock: LockName,
-    client: ClientId,
+    pub(crate) client: ClientId,
     under: Under,
     since: Timestamp,
-    pub(crate) deadline: Timestamp,
+    deadline: Timestamp,
+    /// Of an orphan: until when its place is kept.
+    orphan: Option<Timestamp>,
+}
+
+impl Wait {
+    /// When it leaves the queue by itself.
+    pub(crate) fn ends(&self) -> Timestamp {
+        self.orphan.unwrap_or(self.deadline)
+    }
 }
 
 /// A grant that is over.
@@ -58,6 +67,8 @@ pub(crate) struct Reference {
     pub(crate) leases: Vec<Lease>,
     pub(crate) grants: Vec<Grant>,
     pub(crate) waits: Vec<Wait>,
+    /// Locks that nobody holds and an orphan is first for, each with its last token.
+    kept: Vec<(LockName, Token)>,
     pub(crate) over: Vec<Over>,
     pub(crate) answers: Vec<Answered>,
     limits: Limits,
@@ -88,6 +99,7 @@ impl Reference {
             leases: Vec::new(),
             grants: Vec::new(),
             waits: Vec::new(),
+            kept: Vec::new(),
             over: Vec::new(),
             answers: Vec::new(),
             limits: Limits::DEFAULT,
@@ -119,8 +131,20 @@ impl Reference {
                     lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
                 }
             }
-            if away == Away::Restarted {
-                self.waits.clear();
+            match away {
+                Away::Restarted => {
+                    self.waits.clear();
+                    self.kept.clear();
+                }
+                Away::Led => {
+                    let open = self
+                        .waits
+                        .iter_mut()
+                        .filter(|wait| rung(wait.ends()) > last);
+                    let window = now.at.after(Span::from_millis(2_000));
+                    open.for_each(|wait| wait.orphan = Some(window.min(wait.deadline)));
+                }
+                Away::Stalled | Away::Paused(_) => {}
             }
             self.sweep(true, &mut now);
             return (Outcome::Done, now.effects);
@@ -136,8 +160,7 @@ impl Reference {
             Command::Renew { grant, ttl } => self.renew(&grant, ttl, now),
             Command::Release(named) => match self.live(&named, now) {
                 Some(grant) => {
-                    self.end(&grant, Ending::Released, None, now);
-                    self.hand_on(&grant, now);
+                    self.end_and_hand_on(&grant, Ending::Released, None, now);
                     Outcome::Released { token: grant.token }
                 }
                 None => self.past(&named),
@@ -154,14 +177,15 @@ impl Reference {
                         highest: grant.token,
                     },
                     Some(grant) => {
-                        self.end(&grant, Ending::Revoked, Some(reason), now);
-                        self.hand_on(&grant, now);
+                        self.end_and_hand_on(&grant, Ending::Revoked, Some(reason), now);
                         Outcome::Revoked { token }
                     }
                 }
             }
             Command::Withdraw(request) => {
-                self.waits.retain(|wait| wait.request != request);
+                if let Some(wait) = self.waiting(&request) {
+                    self.leave(&wait, None, now);
+                }
                 Outcome::Done
             }
             Command::Abandon(request) => self.abandon(request, now),
@@ -191,15 +215,17 @@ impl Reference {
             Expiry::AtMost { beside, .. } => beside,
         };
         let mut late: Vec<Wait> = self.waits.clone();
-        late.retain(|wait| rung(wait.deadline) <= now.at);
-        late.sort_by_key(|wait| wait.deadline);
+        late.retain(|wait| rung(wait.ends()) <= now.at);
+        late.sort_by_key(Wait::ends);
         for wait in late {
             if now.ended >= most {
                 return;
             }
-            self.waits.retain(|other| *other != wait);
-            let holder = self.holder(&self.grant_on(&wait.lock).unwrap(), now);
-            self.settle(wait, Outcome::Held(holder), now);
+            // One that left may have taken others with it.
+            if self.waits.contains(&wait) {
+                let held = Outcome::Held(self.ahead(&wait.lock, now));
+                self.leave(&wait, Some(held).filter(|_| wait.orphan.is_none()), now);
+            }
         }
         let mut dead: Vec<Lease> = self.leases.clone();
         dead.retain(|lease| rung(lease.expires) <= now.at);
@@ -218,8 +244,7 @@ impl Reference {
             if now.ended >= most {
                 return;
             }
-            self.end(&grant, Ending::Expired, None, now);
-            self.hand_on(&grant, now);
+            self.end_and_hand_on(&grant, Ending::Expired, None, now);
         }
     }
 
@@ -232,13 +257,15 @@ impl Reference {
     }
 
     fn touch_lock(&mut self, lock: &LockName, now: &mut Now) {
+        if self.is_kept(lock) {
+            self.hand_on(lock, &self.ahead(lock, now), now);
+        }
         let Some(grant) = self.grant_on(lock) else {
             return;
         };
         self.touch_lease(&grant.key, now);
         if self.expiry != Expiry::Whole && self.lease(&grant.key).unwrap().expires <= now.at {
-            self.end(&grant, Ending::Expired, None, now);
-            self.hand_on(&grant, now);
+            self.end_and_hand_on(&grant, Ending::Expired, None, now);
         }
     }
 
@@ -246,12 +273,14 @@ impl Reference {
         let Some(request) = acquire.request else {
             return self.decide(&acquire, now);
         };
-        if let Some(wait) = self.waits.iter_mut().find(|wait| wait.request == request) {
+        if let Some(wait) = self.waiting(&request) {
             if (&wait.lock, &wait.client) != (&acquire.lock, &acquire.client) {
                 return Outcome::Invalid(Invalid::RequestReused);
             }
-            wait.since = now.at;
-            return Outcome::Queued;
+            if wait.orphan.is_none_or(|until| until > now.at) {
+                return self.rejoin(wait, now);
+            }
+            self.leave(&wait, None, now);
         }
         if let Some(known) = self.answer_to(&request) {
             return self.first_answer(known, &acquire, now);
@@ -296,8 +325,9 @@ impl Reference {
         if let Some(wrong) = self.wrong_lease(&acquire.lock, &acquire.client, &acquire.under, now) {
             return wrong;
         }
-        let Some(grant) = self.grant_on(&acquire.lock) else {
-            if self.grants.len() >= self.limits.locks as usize {
+        let grant = self.grant_on(&acquire.lock);
+        if grant.is_none() && !self.is_kept(&acquire.lock) {
+            if self.grants.len() + self.kept.len() >= self.limits.locks as usize {
                 return Outcome::TooManyLocks {
                     max: self.limits.locks,
                 };
@@ -309,11 +339,11 @@ impl Reference {
                 Span::ZERO,
                 now,
             );
-        };
-        if grant.key == key {
-            return Outcome::Granted(self.granted(&grant, Span::ZERO, now));
         }
-        if grant.client == acquire.client {
+        if let Some(grant) = grant.as_ref().filter(|grant| grant.key == key) {
+            return Outcome::Granted(self.granted(grant, Span::ZERO, now));
+        }
+        if let Some(grant) = grant.filter(|grant| grant.client == acquire.client) {
             if self.token().is_none() {
                 return Outcome::TokensExhausted;
             }
@@ -327,10 +357,10 @@ impl Reference {
             );
         }
         let (Some(wait), Some(request)) = (acquire.wait, acquire.request) else {
-            return Outcome::Held(self.holder(&grant, now));
+            return Outcome::Held(self.ahead(&acquire.lock, now));
         };
         if wait == Span::ZERO {
-            return Outcome::Held(self.holder(&grant, now));
+            return Outcome::Held(self.ahead(&acquire.lock, now));
         }
         let for_lock = self
             .waits
@@ -368,6 +398,7 @@ impl Reference {
             under,
             since: now.at,
             deadline: now.at.after(wait),
+            orphan: None,
         });
         Outcome::Queued
     }
@@ -395,9 +426,8 @@ impl Reference {
     }
 
     fn abandon(&mut self, request: RequestId, now: &mut Now) -> Outcome {
-        if let Some(at) = self.waits.iter().position(|wait| wait.request == request) {
-            let wait = self.waits.remove(at);
-            self.settle(wait, Outcome::Abandoned, now);
+        if let Some(wait) = self.waiting(&request) {
+            self.leave(&wait, Some(Outcome::Abandoned), now);
             return Outcome::Done;
         }
         let known = self.answer_to(&request);
@@ -408,8 +438,7 @@ impl Reference {
             && (grant.key, grant.token) == (first.key, first.token)
             && self.lease(&grant.key).unwrap().expires > now.at
         {
-            self.end(&grant, Ending::Released, None, now);
-            self.hand_on(&grant, now);
+            self.end_and_hand_on(&grant, Ending::Released, None, now);
         }
         self.remember(request, lock, Outcome::Abandoned);
         Outcome::Done
@@ -476,16 +505,71 @@ impl Reference {
         }
     }
 
-    /// Gives the lock of a grant that just ended to whoever is first and still there.
-    fn hand_on(&mut self, last: &Grant, now: &mut Now) {
-        while let Some(at) = self.waits.iter().position(|wait| wait.lock == last.lock) {
+    fn end_and_hand_on(
+        &mut self,
+        grant: &Grant,
+        how: Ending,
+        reason: Option<Box<str>>,
+        now: &mut Now,
+    ) {
+        let last = self.holder(grant, now);
+        self.end(grant, how, reason, now);
+        self.kept.push((grant.lock.clone(), grant.token));
+        self.hand_on(&grant.lock, &last, now);
+    }
+
+    /// A request leaves its queue; what it was in the way of goes on.
+    fn leave(&mut self, wait: &Wait, outcome: Option<Outcome>, now: &mut Now) {
+        let ahead = self.ahead(&wait.lock, now);
+        self.waits.retain(|other| other != wait);
+        match outcome {
+            Some(outcome) => self.settle(wait.clone(), outcome, now),
+            None => now.ended += 1,
+        }
+        if self.is_kept(&wait.lock) {
+            self.hand_on(&wait.lock, &ahead, now);
+        }
+    }
+
+    /// The caller of a request that waits repeats it.
+    fn rejoin(&mut self, wait: Wait, now: &mut Now) -> Outcome {
+        let place = self.waits.iter().position(|other| *other == wait).unwrap();
+        let first = self.waits.iter().find(|other| other.lock == wait.lock);
+        let is_first = first == Some(&wait);
+        (self.waits[place].since, self.waits[place].orphan) = (now.at, None);
+        if !is_first || !self.is_kept(&wait.lock) {
+            return Outcome::Queued;
+        }
+        let mut elsewhere = std::mem::take(&mut now.effects);
+        self.hand_on(&wait.lock, &self.ahead(&wait.lock, now), now);
+        let own = |effect: &Effect| matches!(effect, Effect::Settled { request, .. } if *request == wait.request);
+        let own = now.effects.iter().position(own).unwrap();
+        let own = now.effects.remove(own);
+        elsewhere.append(&mut now.effects);
+        now.effects = elsewhere;
+        match own {
+            Effect::Settled { outcome, .. } => outcome,
+            Effect::Event(_) => unreachable!("found as a settled request"),
+        }
+    }
+
+    /// Gives a lock that nobody holds to whoever is first and still there; an orphan that is first keeps it.
+    fn hand_on(&mut self, lock: &LockName, last: &Holder, now: &mut Now) {
+        let token = self.kept.iter().find(|kept| kept.0 == *lock).unwrap().1;
+        self.kept.retain(|kept| kept.0 != *lock);
+        while let Some(at) = self.waits.iter().position(|wait| wait.lock == *lock) {
+            if self.waits[at].orphan.is_some_and(|until| until > now.at) {
+                return self.kept.push((lock.clone(), token));
+            }
             let wait = self.waits.remove(at);
+            if wait.orphan.is_some() {
+                now.ended += 1;
+                continue;
+            }
             let outcome = if wait.deadline <= now.at {
-                let (client, token) = (last.client.clone(), last.token);
                 Outcome::Held(Holder {
-                    client,
-                    token,
                     remaining: Span::ZERO,
+                    ..last.clone()
                 })
             } else if let Some(wrong) = self.wrong_lease(&wait.lock, &wait.client, &wait.under, now)
             {
@@ -582,6 +666,28 @@ impl Reference {
             .iter()
             .find(|grant| grant.lock == *lock)
             .cloned()
+    }
+
+    fn waiting(&self, request: &RequestId) -> Option<Wait> {
+        let mut waits = self.waits.iter();
+        waits.find(|wait| wait.request == *request).cloned()
+    }
+
+    fn is_kept(&self, lock: &LockName) -> bool {
+        self.kept.iter().any(|kept| kept.0 == *lock)
+    }
+
+    /// The holder, or the orphan that the lock is kept for.
+    fn ahead(&self, lock: &LockName, now: &Now) -> Holder {
+        if let Some(grant) = self.grant_on(lock) {
+            return self.holder(&grant, now);
+        }
+        let first = self.waits.iter().find(|wait| wait.lock == *lock).unwrap();
+        Holder {
+            client: first.client.clone(),
+            token: self.kept.iter().find(|kept| kept.0 == *lock).unwrap().1,
+            remaining: first.ends().since(now.at),
+        }
     }
 
     fn answer_to(&self, request: &RequestId) -> Option<Answered> {

@@ -7,7 +7,7 @@ use palisade_core::{
 };
 use proptest::prelude::*;
 
-use super::reference::Reference;
+use super::reference::{Reference, Wait};
 use crate::world::{client_id, key, lock_name, request, token, ttl, wall};
 
 /// One line of a script.
@@ -32,6 +32,8 @@ enum When {
 
 #[derive(Clone, Debug)]
 enum What {
+    /// The caller of a request that waits repeats it.
+    Repeat(usize),
     Acquire {
         lock: u8,
         client: u8,
@@ -115,11 +117,17 @@ fn what() -> impl Strategy<Value = What> {
     let requested = prop::option::weighted(0.9, asked());
     let wait = prop::option::weighted(
         0.7,
-        prop_oneof![Just(0), Just(1), 1_000_000_u64..300_000_000],
+        prop_oneof![
+            1 => Just(0),
+            1 => Just(1),
+            1 => 1_000_000_u64..300_000_000,
+            1 => 1_900_000_000_u64..2_100_000_000,
+        ],
     );
     let lock = prop::sample::select(vec![0_u8, 0, 0, 1, 2]);
     let acquire = (lock, 0_u8..4, lease_of(), wait, requested, any::<bool>());
     prop_oneof![
+        2 => (0_usize..4).prop_map(What::Repeat),
         14 => acquire.prop_map(|(lock, client, under, wait, request, noted)| {
             What::Acquire { lock, client, under, wait, request, noted }
         }),
@@ -129,10 +137,11 @@ fn what() -> impl Strategy<Value = What> {
         1 => asked().prop_map(What::Withdraw),
         2 => asked().prop_map(What::Abandon),
         3 => Just(What::Expire),
-        1 => prop_oneof![
-            Just(Away::Stalled),
-            Just(Away::Restarted),
-            (1..=499_u64).prop_map(|pause| Away::Paused(Span::from_millis(pause)))
+        2 => prop_oneof![
+            2 => Just(Away::Led),
+            1 => Just(Away::Stalled),
+            1 => Just(Away::Restarted),
+            1 => (1..=499_u64).prop_map(|pause| Away::Paused(Span::from_millis(pause)))
         ].prop_map(What::Grace),
         1 => prop_oneof![4 => 0_u64..3, 1 => Just(Token::MAX.get() - 20)].prop_map(What::Leap),
         1 => limits().prop_map(What::Configure),
@@ -220,7 +229,7 @@ impl When {
             When::Later(nanos) => now.after(Span::from_nanos(nanos)),
             When::NextTick => Timestamp::from_millis(now.as_nanos() / 1_000_000 + 1),
             When::LeaseEnd(n, off) => near(nth(&known.leases, n).map(|lease| lease.expires), off),
-            When::WaitEnd(n, off) => near(nth(&known.waits, n).map(|wait| wait.deadline), off),
+            When::WaitEnd(n, off) => near(nth(&known.waits, n).map(Wait::ends), off),
         }
     }
 }
@@ -228,6 +237,18 @@ impl When {
 impl What {
     fn command(&self, n: usize, known: &Reference) -> Command {
         match self.clone() {
+            What::Repeat(which) => {
+                let Some(wait) = nth(&known.waits, which) else {
+                    return Command::Expire;
+                };
+                let under = LeaseOf::Fresh(100).resolve(n, known);
+                Command::Acquire(Acquire::new(
+                    wait.lock.clone(),
+                    wait.client.clone(),
+                    under,
+                    Some(wait.request),
+                ))
+            }
             What::Acquire {
                 lock,
                 client,
