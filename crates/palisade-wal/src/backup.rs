@@ -94,7 +94,14 @@ pub fn restore_on(
 
 fn source_identity(from: &dyn Storage) -> Result<Identity, OpenError> {
     match identity::read(from)? {
-        Some(found) => Ok(found.identity),
+        // Its log is a node's, and what counts of it is for the cluster to say.
+        Some(found) => match found.identity.kind {
+            Kind::Member(node) => Err(OpenError::Member {
+                dir: from.path(),
+                node,
+            }),
+            Kind::Live | Kind::Backup => Ok(found.identity),
+        },
         None => Err(OpenError::Missing { dir: from.path() }),
     }
 }
@@ -151,7 +158,7 @@ fn copy_retrying(
 
 fn write_identity(to: &dyn Storage, target: &Identity) -> io::Result<()> {
     match target.kind {
-        Kind::Live => identity::write_live(to, target, 1, None).map(drop),
+        Kind::Live | Kind::Member(_) => identity::write_live(to, target, 1, None).map(drop),
         Kind::Backup => identity::write_backup(to, target),
     }
 }

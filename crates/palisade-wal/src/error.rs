@@ -1,7 +1,8 @@
 //! Errors. Each message names the cause and the next step.
 
 use std::io;
-use std::path::PathBuf;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
 
 /// Bytes on disk that were synced once and are not what was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -91,17 +92,51 @@ pub enum OpenError {
     /// The directory is not as its last opening left it: it is a copy, or an older copy was put back.
     #[error(
         "{} is not as its last run left it: {why}. Either it is a copy (or an older copy was put back in place), or the \
-         owner, mode or times of its files were changed (chown, chmod, touch). An old copy would issue the same tokens \
-         again; `palisade restore --in-place {}` is right in both cases: it keeps what is there and leaps above every \
-         token issued before",
+         owner, mode or times of its files were changed (chown, chmod, touch). {}",
         dir.display(),
-        dir.display()
+        after_a_copy(dir, *node)
     )]
     Copied {
         /// The directory.
         dir: PathBuf,
         /// The difference from the state in which it was left.
         why: String,
+        /// The node of a cluster whose directory it is, if it is one's.
+        node: Option<NonZeroU64>,
+    },
+    /// The directory is a member's, and a single server's was asked for.
+    #[error(
+        "{} is the directory of node {node:016x} of a cluster: start it with the --cluster or --join flags that it had. \
+         If the other nodes are lost for good, `palisade cluster recover` makes a cluster of one out of it",
+        dir.display()
+    )]
+    Member {
+        /// The directory.
+        dir: PathBuf,
+        /// The node.
+        node: NonZeroU64,
+    },
+    /// The directory waits to become a member's, and a single server's was asked for.
+    #[error(
+        "{0} was given the id {node:016x} of a node that is to join a cluster: start it with the --cluster or --join \
+         flags that it had. If it is to be a server of its own, remove the file {0}/node first",
+        dir.display()
+    )]
+    Promised {
+        /// The directory.
+        dir: PathBuf,
+        /// The node.
+        node: NonZeroU64,
+    },
+    /// The directory is a single server's, and a member's was asked for.
+    #[error(
+        "{} is the directory of a single server: start it with --cluster, and it becomes the first node of a cluster; \
+         to add a node to a cluster that is there, name an empty directory",
+        dir.display()
+    )]
+    NotMember {
+        /// The directory.
+        dir: PathBuf,
     },
     /// The directory is a backup.
     #[error("{} is a backup: `palisade restore` makes a live directory out of it", dir.display())]
@@ -142,6 +177,22 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// What to do with a directory that may be a copy.
+fn after_a_copy(dir: &Path, node: Option<NonZeroU64>) -> String {
+    match node {
+        None => format!(
+            "An old copy would issue the same tokens again; `palisade restore --in-place {}` is right in both cases: it \
+             keeps what is there and leaps above every token issued before",
+            dir.display()
+        ),
+        Some(node) => format!(
+            "An old copy has forgotten what node {node:016x} acknowledged, so it must not vote: move the directory \
+             away, start with an empty one, and type `palisade cluster replace {node:016x} NEW` with the id that the \
+             new node reports"
+        ),
+    }
 }
 
 impl OpenError {

@@ -20,6 +20,7 @@
 
 use std::fmt;
 use std::io;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 
 use crate::error::{Damage, OpenError, ReadError};
@@ -30,8 +31,9 @@ use crate::storage::{Access, File, FileId, Storage, locked_by, read_all};
 
 pub(crate) const NAME: &str = "identity";
 pub(crate) const TMP: &str = "identity.tmp";
-/// The version that is written. Version 1 knows no openings: only its own device and inode.
-const VERSION: u32 = 2;
+/// The newest version. Version 1 knows no openings: only its own device and inode. Version 2 knows no members, and is
+/// still written for everything else, so that an older program opens it.
+const VERSION: u32 = 3;
 
 /// 128 random bits, written as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,8 +83,10 @@ impl FromStr for Id {
 /// The purpose of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It is opened and written to.
+    /// A single server or a store opens it and writes to it.
     Live,
+    /// The node of a cluster with this id opens it and writes to it. The id is drawn once and never used again.
+    Member(NonZeroU64),
     /// It is only the source of a restore.
     Backup,
 }
@@ -94,8 +98,28 @@ pub struct Identity {
     pub owner: Id,
     /// This life of the log; a restore begins a new one. It is in every segment and snapshot.
     pub incarnation: Id,
-    /// Live or backup.
+    /// Live, of a member, or backup.
     pub kind: Kind,
+}
+
+/// What a directory is opened as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum As {
+    Single,
+    Member,
+}
+
+impl As {
+    /// Refuses a directory of another kind.
+    pub(crate) fn check(self, storage: &dyn Storage, kind: Kind) -> Result<(), OpenError> {
+        let dir = storage.path();
+        match (self, kind) {
+            (As::Single, Kind::Live) | (As::Member, Kind::Member(_)) => Ok(()),
+            (As::Single, Kind::Member(node)) => Err(OpenError::Member { dir, node }),
+            (As::Member, Kind::Live) => Err(OpenError::NotMember { dir }),
+            (_, Kind::Backup) => Err(OpenError::Backup { dir }),
+        }
+    }
 }
 
 /// One opening of a directory.
@@ -181,12 +205,10 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Refuses a directory that may not be opened for writing: a backup, a copy, one whose files were touched.
-    pub(crate) fn check_live(&self, storage: &dyn Storage) -> Result<(), OpenError> {
+    /// Refuses a directory that may not be opened for writing: of another kind, a copy, one whose files were touched.
+    pub(crate) fn check_live(&self, storage: &dyn Storage, opened: As) -> Result<(), OpenError> {
         let dir = storage.path();
-        if self.identity.kind == Kind::Backup {
-            return Err(OpenError::Backup { dir });
-        }
+        opened.check(storage, self.identity.kind)?;
         let what = || OpenError::io(format!("look at the files of {}", dir.display()));
         match self.recorded {
             Recorded::Nothing => Err(OpenError::Backup { dir }),
@@ -198,7 +220,7 @@ impl Found {
                 let why = format!(
                     "its identity file was written as device {device} inode {inode} and is {found} here"
                 );
-                Err(OpenError::Copied { dir, why })
+                Err(self.copied(storage, why))
             }
             Recorded::Opening { opening, file, .. } => {
                 let name = opening.file();
@@ -210,8 +232,20 @@ impl Found {
                     }
                     Err(error) => return Err(what()(error)),
                 };
-                Err(OpenError::Copied { dir, why })
+                Err(self.copied(storage, why))
             }
+        }
+    }
+
+    fn copied(&self, storage: &dyn Storage, why: String) -> OpenError {
+        let node = match self.identity.kind {
+            Kind::Member(node) => Some(node),
+            Kind::Live | Kind::Backup => None,
+        };
+        OpenError::Copied {
+            dir: storage.path(),
+            why,
+            node,
         }
     }
 
@@ -224,12 +258,7 @@ impl Found {
             } => (Some(opening), before),
             Recorded::Itself { .. } | Recorded::Nothing => (None, None),
         };
-        let refuse = |why| {
-            Err(OpenError::Copied {
-                dir: storage.path(),
-                why,
-            })
-        };
+        let refuse = |why| Err(self.copied(storage, why));
         let last = scan.opening;
         let interrupted = last == before
             && match before {
@@ -334,7 +363,7 @@ pub(crate) fn write_live(
 }
 
 /// [`write_live`] up to the rename, which makes the new identity count.
-fn prepare_live(
+pub(crate) fn prepare_live(
     storage: &dyn Storage,
     identity: &Identity,
     number: u64,
@@ -439,12 +468,13 @@ pub(crate) fn read_as(storage: &dyn Storage, name: &str) -> Result<Option<Found>
 }
 
 fn encode(identity: &Identity, recorded: &Recorded) -> String {
-    let kind = match identity.kind {
-        Kind::Live => "live",
-        Kind::Backup => "backup",
+    let (version, kind) = match identity.kind {
+        Kind::Live => (2, "live".to_owned()),
+        Kind::Member(node) => (VERSION, format!("member\nnode {node:016x}")),
+        Kind::Backup => (2, "backup".to_owned()),
     };
     let mut body = format!(
-        "palisade-identity {VERSION}\nowner {}\nincarnation {}\nkind {kind}\n",
+        "palisade-identity {version}\nowner {}\nincarnation {}\nkind {kind}\n",
         identity.owner, identity.incarnation
     );
     if let Recorded::Opening {
@@ -459,12 +489,24 @@ fn encode(identity: &Identity, recorded: &Recorded) -> String {
             file.device, file.inode, file.changed_ns
         );
     }
+    checked(&body)
+}
+
+/// These lines, with their checksum behind them.
+pub(crate) fn checked(body: &str) -> String {
     let sum = crc32fast::hash(body.as_bytes());
     format!("{body}checksum {sum:08x}\n")
 }
 
+/// A node id: 16 hexadecimal digits, not all of them 0.
+pub(crate) fn parse_node(text: &str) -> Option<NonZeroU64> {
+    let is_hex = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let number = is_hex.then(|| u64::from_str_radix(text, 16).ok())??;
+    NonZeroU64::new(number)
+}
+
 /// The lines before the checksum, when the checksum is theirs.
-fn checked_body(text: &str) -> Option<&str> {
+pub(crate) fn checked_body(text: &str) -> Option<&str> {
     let at = text.rfind("checksum ")?;
     let (body, sum) = text.split_at(at);
     (sum == format!("checksum {:08x}\n", crc32fast::hash(body.as_bytes()))).then_some(body)
@@ -485,6 +527,7 @@ fn parse(body: &str, version: u32) -> Option<(Identity, Recorded)> {
     let incarnation = field("incarnation")?.parse().ok()?;
     let kind = match field("kind")? {
         "live" => Kind::Live,
+        "member" => Kind::Member(parse_node(field("node")?)?),
         "backup" => Kind::Backup,
         _ => return None,
     };

@@ -10,7 +10,8 @@ use crate::Seq;
 use crate::compact::Shared;
 use crate::error::{CommitError, OpenError, ReadError, ReplayError};
 use crate::frame;
-use crate::identity::{self, Current, Found, Id, Identity, Kind};
+use crate::identity::{self, As, Current, Found, Id, Identity, Kind};
+use crate::member;
 use crate::prepare::{self, Preparer};
 use crate::recover::{self, RecoveryReport, Scan, Tail, TornTail};
 use crate::restore_in_place;
@@ -65,7 +66,7 @@ impl Options {
         }
     }
 
-    fn check(&self) -> Result<(), OpenError> {
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
         in_range("segment_bytes", self.segment_bytes, 4 << 10, 1 << 30)?;
         in_range(
             "first_segment_bytes",
@@ -176,12 +177,13 @@ impl Wal {
                 dir: storage.path(),
             });
         }
+        member::refuse_promised(&*storage)?;
         refuse_orphans(&*storage)?;
         let identity = create.identity(&*storage)?;
         let what = format!("create the log in {}", storage.path().display());
         let made =
             make(&*storage, &identity, options.first_segment_bytes).map_err(OpenError::io(what))?;
-        open_holding(storage, options, Some(made.file))
+        open_holding(storage, options, As::Single, Some(made.file))
     }
 
     /// [`open`](Wal::open) on any storage.
@@ -189,15 +191,16 @@ impl Wal {
     /// # Errors
     /// As [`open`](Wal::open).
     pub fn open_on(storage: Arc<dyn Storage>, options: &Options) -> Result<Opened, OpenError> {
-        open_holding(storage, options, None)
+        open_holding(storage, options, As::Single, None)
     }
 }
 
 /// Opens a log. `held` is its identity file if this process has locked it already: a child process that is just
 /// starting may still have a copy of the file open, so a lock that is released and taken again can be lost to it.
-fn open_holding(
+pub(crate) fn open_holding(
     storage: Arc<dyn Storage>,
     options: &Options,
+    opened: As,
     held: Option<Box<dyn File>>,
 ) -> Result<Opened, OpenError> {
     options.check()?;
@@ -208,9 +211,9 @@ fn open_holding(
         });
     };
     let _old_identity = held.map_or_else(|| identity::lock(&*storage), Ok)?;
-    found.check_live(&*storage)?;
+    found.check_live(&*storage, opened)?;
     let what = || OpenError::io(format!("recover the log in {}", storage.path().display()));
-    restore_in_place::clear_attempt(&*storage, &found.identity)?;
+    restore_in_place::clear_attempt(&*storage, Some(&found.identity.incarnation))?;
     let scan = recover::scan(&*storage, &found.identity.incarnation)?;
     found.check_log(&*storage, &scan)?;
     recovered(storage.clone(), &found, scan, options).map_err(what())
@@ -218,7 +221,7 @@ fn open_holding(
 
 /// Refuses log files without an identity, except the one file of an interrupted creation, where nothing was ever
 /// committed.
-fn refuse_orphans(storage: &dyn Storage) -> Result<(), OpenError> {
+pub(crate) fn refuse_orphans(storage: &dyn Storage) -> Result<(), OpenError> {
     let what = || format!("read {}", storage.path().display());
     let names = storage.list().map_err(OpenError::io(what()))?;
     let ours = |name: &&String| {
@@ -242,7 +245,11 @@ fn refuse_orphans(storage: &dyn Storage) -> Result<(), OpenError> {
 }
 
 /// The first segment, then the identity: a directory with an identity is complete.
-fn make(storage: &dyn Storage, identity: &Identity, segment_bytes: u64) -> io::Result<Current> {
+pub(crate) fn make(
+    storage: &dyn Storage,
+    identity: &Identity,
+    segment_bytes: u64,
+) -> io::Result<Current> {
     let file = prepare::fill(storage, segment_bytes, &AtomicBool::new(false))?;
     name_segment(storage, &*file, &identity.incarnation, 1, segment_bytes)?;
     identity::write_live(storage, identity, 1, None)
@@ -261,6 +268,9 @@ fn recovered(
     storage.sync_dir()?;
     let mut report = report(&*storage, &scan);
     report.removed = recover::remove_leftovers(&*storage)?;
+    if let Kind::Member(_) = found.identity.kind {
+        member::forget_promise(&*storage)?;
+    }
     let current = found.renew(&*storage, scan.opening)?;
 
     let tail = scan.tail;
@@ -348,6 +358,11 @@ impl Opened {
     /// The identity of the directory.
     pub fn identity(&self) -> &Identity {
         self.wal.identity()
+    }
+
+    /// How often this directory was opened in this life, this time included.
+    pub fn starts(&self) -> u64 {
+        self.shared.opening.number
     }
 
     /// The findings of recovery.

@@ -312,6 +312,7 @@ pub(crate) fn remove_leftovers(storage: &dyn Storage) -> io::Result<Vec<String>>
 fn is_leftover(name: &str) -> bool {
     name == crate::prepare::NEXT
         || name == crate::identity::TMP
+        || name == crate::member::TMP
         || name
             .strip_suffix(".tmp")
             .is_some_and(|name| snapshot::parse_name(name).is_some())

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 use crate::Seq;
 use crate::error::{OpenError, ReadError, ReplayError};
 use crate::frame::Seed;
-use crate::identity::{self, Current, Found, Id, Identity, Kind};
+use crate::identity::{self, As, Current, Found, Id, Identity};
 use crate::open::{Options, replay};
 use crate::prepare;
 use crate::recover::{self, Scan};
@@ -56,11 +56,9 @@ impl InPlace {
         let Some(found) = identity::read(&*storage)? else {
             return Err(OpenError::Missing { dir });
         };
-        if found.identity.kind == Kind::Backup {
-            return Err(OpenError::Backup { dir });
-        }
+        As::Single.check(&*storage, found.identity.kind)?;
         let lock = identity::lock(&*storage)?;
-        clear_attempt(&*storage, &found.identity)?;
+        clear_attempt(&*storage, Some(&found.identity.incarnation))?;
         let scan = recover::scan(&*storage, &found.identity.incarnation)?;
         Ok(InPlace {
             storage,
@@ -122,21 +120,62 @@ impl InPlace {
             incarnation: Id::random(storage)?,
             ..self.found.identity
         };
-        let current = self.found.prepare_life(storage, &identity)?;
-        let seq = self.scan.tail.next_seq;
-        if let Some(last) = Seq::new(seq) {
-            write_snapshot(storage, &identity, last, save)?;
-        }
-        write_segment(
-            storage,
-            &identity,
-            &current,
-            seq + 1,
-            options.first_segment_bytes,
-        )?;
-        identity::install(storage)?;
+        self.begin_life(&identity, options, save)?;
         Ok(identity)
     }
+
+    /// Begins the life of this identity with the state that `save` writes; durable on return.
+    pub(crate) fn begin_life(
+        &self,
+        identity: &Identity,
+        options: &Options,
+        save: impl FnOnce(&mut SnapshotWriter) -> io::Result<()>,
+    ) -> io::Result<Current> {
+        let storage = &*self.storage;
+        let current = self.found.prepare_life(storage, identity)?;
+        let seq = self.scan.tail.next_seq;
+        write_life(storage, identity, &current, seq, options, save)?;
+        Ok(current)
+    }
+
+    /// Refuses a directory that is not as its last run left it.
+    pub(crate) fn check_untouched(&self) -> Result<(), OpenError> {
+        self.found.check_live(&*self.storage, As::Single)?;
+        self.found.check_log(&*self.storage, &self.scan)
+    }
+
+    /// What it works on.
+    pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// The identity as it is now.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.found.identity
+    }
+}
+
+/// Writes the files of a life that begins with a snapshot, and last puts its prepared identity in place, which is the
+/// step that counts.
+pub(crate) fn write_life(
+    storage: &dyn Storage,
+    identity: &Identity,
+    current: &Current,
+    seq: u64,
+    options: &Options,
+    save: impl FnOnce(&mut SnapshotWriter) -> io::Result<()>,
+) -> io::Result<()> {
+    if let Some(last) = Seq::new(seq) {
+        write_snapshot(storage, identity, last, save)?;
+    }
+    write_segment(
+        storage,
+        identity,
+        current,
+        seq + 1,
+        options.first_segment_bytes,
+    )?;
+    identity::install(storage)
 }
 
 fn write_snapshot(
@@ -173,7 +212,11 @@ fn write_segment(
 }
 
 /// Removes the files of an interrupted attempt: those of the incarnation that `identity.tmp` names, and then that file.
-pub(crate) fn clear_attempt(storage: &dyn Storage, identity: &Identity) -> Result<(), OpenError> {
+/// Nothing is removed of the incarnation that counts.
+pub(crate) fn clear_attempt(
+    storage: &dyn Storage,
+    that_counts: Option<&Id>,
+) -> Result<(), OpenError> {
     let what = || OpenError::io(format!("clear {}", storage.path().display()));
     // It is durable and whole before any other file of the attempt is made.
     let attempt = match identity::read_as(storage, identity::TMP) {
@@ -181,7 +224,7 @@ pub(crate) fn clear_attempt(storage: &dyn Storage, identity: &Identity) -> Resul
         Ok(None) | Err(ReadError::Damaged(_) | ReadError::Unsupported { .. }) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    if attempt.incarnation == identity.incarnation {
+    if Some(&attempt.incarnation) == that_counts {
         return Ok(());
     }
     let clear = || {

@@ -4,17 +4,13 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use crate::common::{Journal, create, fill, open};
-use palisade_wal::Storage;
+use crate::common::{Journal, create, create_options, fill, open, options};
 use palisade_wal::testing::SimStorage;
+use palisade_wal::{CreateOptions, Fold, Kind, SnapshotWriter, Storage, Wal};
 
 const FRAMES: u64 = 30;
-
-/// The files of the version that is written today.
-fn golden() -> PathBuf {
-    of_version(2)
-}
 
 fn of_version(version: u32) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/version-{version}"))
@@ -34,23 +30,44 @@ fn written() -> SimStorage {
     storage
 }
 
+/// A member's, which began with a snapshot: only its identity is of another version.
+fn of_a_member() -> SimStorage {
+    let storage = SimStorage::new(0);
+    let CreateOptions { owner, incarnation } = create_options();
+    let save = |out: &mut SnapshotWriter| Journal::upto(1).save(out);
+    let opened = Wal::create_member_on(
+        Arc::new(storage.clone()),
+        (owner.unwrap(), incarnation.unwrap()),
+        &options(),
+        Some(save),
+    );
+    let mut wal = opened.unwrap().into_wal();
+    fill(&mut wal, 6);
+    wal.close().unwrap();
+    storage
+}
+
+/// Each version that is written today, with its files: version 2 for a single server, 3 for a member.
 #[test]
 fn the_format_has_not_changed() {
-    let storage = written();
-    for name in storage.list().unwrap() {
-        let bytes = storage.read(&name).unwrap();
-        if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            fs::write(golden().join(&name), &bytes).unwrap();
+    for (version, storage) in [(2, written()), (3, of_a_member())] {
+        let golden = of_version(version);
+        for name in storage.list().unwrap() {
+            let bytes = storage.read(&name).unwrap();
+            if std::env::var_os("UPDATE_GOLDEN").is_some() {
+                fs::create_dir_all(&golden).unwrap();
+                fs::write(golden.join(&name), &bytes).unwrap();
+            }
+            assert!(
+                fs::read(golden.join(&name)).unwrap() == bytes,
+                "{name} of version {version} differs"
+            );
         }
-        assert!(
-            fs::read(golden().join(&name)).unwrap() == bytes,
-            "{name} differs"
+        assert_eq!(
+            fs::read_dir(golden).unwrap().count(),
+            storage.list().unwrap().len()
         );
     }
-    assert_eq!(
-        fs::read_dir(golden()).unwrap().count(),
-        storage.list().unwrap().len()
-    );
 }
 
 /// The files of a version. An identity of version 1 knows its own inode, one of version 2 that of another file and
@@ -90,6 +107,19 @@ fn every_version_of_the_format_is_read() {
         assert_eq!(opened.report().torn, None);
         assert_eq!(Journal::of(&opened), Journal::upto(FRAMES));
     }
+}
+
+#[test]
+fn a_member_is_read_back() {
+    let storage = read_back(3);
+    let opened = Wal::open_member_on(Arc::new(storage), &options()).unwrap();
+    assert_eq!(opened.identity().owner.to_string(), "aa".repeat(16));
+    let node = match opened.identity().kind {
+        Kind::Member(node) => node.get(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((node, opened.starts()), (0xa706_dd2f_4d19_7e6f, 3));
+    assert_eq!(Journal::of(&opened), Journal::upto(6));
 }
 
 /// A directory of version 1 opens once as it is, and is one of version 2 from then on.

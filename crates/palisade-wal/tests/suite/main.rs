@@ -15,4 +15,5 @@ mod directory;
 mod full;
 mod golden;
 mod live_source;
+mod member;
 mod opening;

@@ -1,0 +1,281 @@
+//! The directory of a node of a cluster.
+//!
+//! ```text
+//!   empty ──promise_node──► node ──────────────────create_member──► identity (kind member)
+//!   a single server's directory ──promise_node──► node beside it ──Conversion──┘
+//! ```
+//!
+//! A node has its id before it has a log: it tells the others, and only when they agree are owner and incarnation known.
+//! So the id is made durable first, in a file of its own, and goes into the identity when the log is made. The file is
+//! removed by the next opening. A crash in between leaves a directory with the same id, which goes on from there.
+//!
+//! A life that begins with a state (a new cluster's members, or all that a single server knew) is written as a restore
+//! in place writes one: its files count when the identity is renamed.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use crate::Seq;
+use crate::error::{Damage, OpenError, ReadError, ReplayError};
+use crate::identity::{self, As, Id, Identity, Kind};
+use crate::open::{Opened, Options, make, open_holding, refuse_orphans};
+use crate::restore_in_place::{InPlace, clear_attempt, write_life};
+use crate::snapshot::{SnapshotReader, SnapshotWriter};
+use crate::storage::{Access, Storage, read_all};
+use crate::writer::Wal;
+
+/// The id of a node that has no log yet.
+const NAME: &str = "node";
+pub(crate) const TMP: &str = "node.tmp";
+const VERSION: u32 = 1;
+
+/// What a directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Directory {
+    /// There is no log in it.
+    Blank,
+    /// A single server's, or a store's.
+    Single(Identity),
+    /// Node `node`'s.
+    Member {
+        /// Whose cluster, and which life of it.
+        identity: Identity,
+        /// The node.
+        node: NonZeroU64,
+    },
+}
+
+/// Looks at a directory. Nothing is changed.
+///
+/// # Errors
+/// [`OpenError::Backup`]; damage; I/O.
+pub fn what_is(storage: &dyn Storage) -> Result<Directory, OpenError> {
+    let Some(found) = identity::read(storage)? else {
+        return Ok(Directory::Blank);
+    };
+    let identity = found.identity;
+    match identity.kind {
+        Kind::Live => Ok(Directory::Single(identity)),
+        Kind::Member(node) => Ok(Directory::Member { identity, node }),
+        Kind::Backup => Err(OpenError::Backup {
+            dir: storage.path(),
+        }),
+    }
+}
+
+/// The node whose directory this is, or is to become.
+///
+/// # Errors
+/// [`ReadError`].
+pub fn node(storage: &dyn Storage) -> Result<Option<NonZeroU64>, ReadError> {
+    if let Some(found) = identity::read(storage)?
+        && let Kind::Member(node) = found.identity.kind
+    {
+        return Ok(Some(node));
+    }
+    promised(storage)
+}
+
+/// The id of the node whose directory this is, or is to become. Drawn if there is none yet; durable on return, so that
+/// it may be told to others.
+///
+/// # Errors
+/// [`OpenError::Io`]; damage.
+pub fn promise_node(storage: &dyn Storage) -> Result<NonZeroU64, OpenError> {
+    if let Some(node) = node(storage)? {
+        return Ok(node);
+    }
+    let what = format!("write {}", storage.path().join(NAME).display());
+    write_promise(storage).map_err(OpenError::io(what))
+}
+
+fn write_promise(storage: &dyn Storage) -> io::Result<NonZeroU64> {
+    let node = loop {
+        let random = storage.random()?;
+        let (half, _) = random.split_at(8);
+        let number = half
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte));
+        if let Some(node) = NonZeroU64::new(number) {
+            break node;
+        }
+    };
+    let file = storage.open(TMP, Access::Create)?;
+    let text = identity::checked(&format!("palisade-node {VERSION}\nnode {node:016x}\n"));
+    file.write_at(0, text.as_bytes())?;
+    file.sync_data()?;
+    storage.rename(TMP, NAME)?;
+    storage.sync_dir()?;
+    Ok(node)
+}
+
+fn promised(storage: &dyn Storage) -> Result<Option<NonZeroU64>, ReadError> {
+    let path = || storage.path().join(NAME);
+    let io = |source| ReadError::Io {
+        file: path(),
+        source,
+    };
+    let file = match storage.open(NAME, Access::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(error)),
+    };
+    let mut bytes = Vec::new();
+    read_all(&*file, &mut bytes).map_err(io)?;
+    let read = || {
+        let mut lines = identity::checked_body(std::str::from_utf8(&bytes).ok()?)?.lines();
+        (lines.next()? == format!("palisade-node {VERSION}")).then_some(())?;
+        identity::parse_node(lines.next()?.strip_prefix("node ")?)
+    };
+    let damaged = || Damage {
+        file: path(),
+        offset: 0,
+        why: "it is not the id of a node".to_owned(),
+    };
+    Ok(Some(read().ok_or_else(damaged)?))
+}
+
+/// Refuses a directory that waits to become a member's: a server of its own in it would be a second authority.
+pub(crate) fn refuse_promised(storage: &dyn Storage) -> Result<(), OpenError> {
+    match promised(storage)? {
+        None => Ok(()),
+        Some(node) => Err(OpenError::Promised {
+            dir: storage.path(),
+            node,
+        }),
+    }
+}
+
+/// Removes the file of the id, which the identity has by now.
+pub(crate) fn forget_promise(storage: &dyn Storage) -> io::Result<()> {
+    match storage.remove(NAME) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => storage.sync_dir(),
+    }
+}
+
+impl Wal {
+    /// Opens the directory of a member.
+    ///
+    /// # Errors
+    /// As [`open`](Wal::open); [`OpenError::NotMember`].
+    pub fn open_member_on(
+        storage: Arc<dyn Storage>,
+        options: &Options,
+    ) -> Result<Opened, OpenError> {
+        open_holding(storage, options, As::Member, None)
+    }
+
+    /// Makes the log of a member in a directory that has none, for the node whose id
+    /// [promise_node] made durable there. It begins with the state that `first` writes, as its first snapshot, or with
+    /// nothing. Durable on return; a crash before that leaves a directory without a log, and this can be done again,
+    /// also for another cluster.
+    ///
+    /// # Errors
+    /// [`OpenError::Exists`]; as [`open_member_on`](Wal::open_member_on).
+    pub fn create_member_on<S>(
+        storage: Arc<dyn Storage>,
+        (owner, incarnation): (Id, Id),
+        options: &Options,
+        first: Option<S>,
+    ) -> Result<Opened, OpenError>
+    where
+        S: FnOnce(&mut SnapshotWriter) -> io::Result<()>,
+    {
+        options.check()?;
+        let dir = storage.path();
+        if identity::read(&*storage)?.is_some() {
+            return Err(OpenError::Exists { dir });
+        }
+        let node = promise_node(&*storage)?;
+        clear_attempt(&*storage, None)?;
+        refuse_orphans(&*storage)?;
+        let identity = Identity {
+            owner,
+            incarnation,
+            kind: Kind::Member(node),
+        };
+        let made = match first {
+            None => make(&*storage, &identity, options.first_segment_bytes),
+            Some(save) => identity::prepare_live(&*storage, &identity, 1, None).and_then(|made| {
+                write_life(&*storage, &identity, &made, 1, options, save)?;
+                Ok(made)
+            }),
+        };
+        let what = format!("create the log in {}", dir.display());
+        let made = made.map_err(OpenError::io(what))?;
+        open_holding(storage, options, As::Member, Some(made.file))
+    }
+}
+
+/// A single server's directory that is about to become a member's: first rebuild the state from it, then write that
+/// down in the form that a member's log has.
+///
+/// ```text
+/// snapshot() → load it · replay(…) → apply each frame · finish(…) → the whole state
+/// ```
+///
+/// The member's life is a new incarnation. An interrupted conversion is told from what counts by that alone, and a copy
+/// of the single server's directory is no copy of a member's.
+pub struct Conversion(InPlace);
+
+impl Conversion {
+    /// Takes the lock and reads the log.
+    ///
+    /// # Errors
+    /// As [`Wal::open`], also for a copy: it would issue the same tokens again. Nothing of the log was changed.
+    pub fn begin_on(storage: Arc<dyn Storage>) -> Result<Conversion, OpenError> {
+        let in_place = InPlace::begin_on(storage)?;
+        in_place.check_untouched()?;
+        Ok(Conversion(in_place))
+    }
+
+    /// The newest snapshot, if there is one.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn snapshot(&self) -> Result<Option<SnapshotReader>, ReadError> {
+        self.0.snapshot()
+    }
+
+    /// Hands out the frames behind the snapshot, in order.
+    ///
+    /// # Errors
+    /// [`ReplayError::Apply`] with the first error of `each`; [`ReplayError::Read`].
+    pub fn replay<E>(
+        &self,
+        each: impl FnMut(Seq, &[u8]) -> Result<(), E>,
+    ) -> Result<(), ReplayError<E>> {
+        self.0.replay(each)
+    }
+
+    /// Begins the member's life with the state that `save` writes, under the id that [promise_node] made durable
+    /// in the directory. The owner stays. Durable on return; a crash before that leaves the single server's directory,
+    /// and this can be done again.
+    ///
+    /// # Errors
+    /// [`OpenError::Io`].
+    pub fn finish(
+        self,
+        options: &Options,
+        save: impl FnOnce(&mut SnapshotWriter) -> io::Result<()>,
+    ) -> Result<Opened, OpenError> {
+        options.check()?;
+        let storage = Arc::clone(self.0.storage());
+        let node = promise_node(&*storage)?;
+        let what = format!("convert {}", storage.path().display());
+        let begin = || {
+            let identity = Identity {
+                incarnation: Id::random(&*storage)?,
+                kind: Kind::Member(node),
+                ..*self.0.identity()
+            };
+            self.0.begin_life(&identity, options, save)
+        };
+        let current = begin().map_err(OpenError::io(what))?;
+        drop(self);
+        open_holding(storage, options, As::Member, Some(current.file))
+    }
+}
