@@ -3,11 +3,15 @@
 //! Requests refuse fields they do not know, and say which field is wrong. The same types serve the
 //! server, the client and the OpenAPI description.
 
+mod cluster;
 mod field;
 mod object;
 mod reply;
 mod request;
 
+pub use cluster::{
+    AddMemberBody, ClusterMember, ClusterReply, ClusterRole, MemberBody, ReadyReply, TransferBody,
+};
 pub use object::Object;
 pub use reply::{
     AbandonReply, AcquireReply, BreakReply, ClockReply, DeniedReply, ErrorBody, ErrorReply,

@@ -24,7 +24,7 @@ mod storage;
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
@@ -191,6 +191,8 @@ pub struct Progress {
     pub purged: Option<LogId>,
     /// Who belongs to the cluster.
     pub members: Members,
+    /// How far each node's log is known to be on stable storage. Only a leader knows.
+    pub matched: BTreeMap<NodeId, Option<LogId>>,
 }
 
 /// Why a batch, or a read, must not be acknowledged.
@@ -357,6 +359,12 @@ impl<R: AsyncRuntime> Engine<R> {
             snapshot: metrics.snapshot.map(convert::log_id),
             purged: metrics.purged.map(convert::log_id),
             members: convert::members(metrics.membership_config.membership()),
+            matched: metrics
+                .replication
+                .iter()
+                .flatten()
+                .map(|(node, matched)| (*node, matched.map(convert::log_id)))
+                .collect(),
         }
     }
 
@@ -375,13 +383,23 @@ impl<R: AsyncRuntime> Engine<R> {
         reply.encode()
     }
 
-    /// Adds a node that gets all entries and has no vote; returns when it has caught up (rule R18).
+    /// Adds a node that gets all entries and has no vote (rule R18). It may have to catch up.
     ///
     /// # Errors
     /// [`Refused`]; nothing changed, or another leader decides.
     pub async fn add_learner(&self, node: NodeId, address: &str) -> Result<(), Refused> {
-        let added = self.raft.add_learner(node, address.to_owned(), true).await;
+        let added = self.raft.add_learner(node, address.to_owned(), false).await;
         added.map(drop).map_err(refused)
+    }
+
+    /// Removes a node that has no vote.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing changed, or another leader decides.
+    pub async fn remove_learner(&self, node: NodeId) -> Result<(), Refused> {
+        let change = ChangeMembers::RemoveNodes(BTreeSet::from([node]));
+        let changed = self.raft.change_membership(change, true).await;
+        changed.map(drop).map_err(refused)
     }
 
     /// Makes these nodes the voters, by joint consensus (rule R18). Nodes that are no voters any more leave.

@@ -8,6 +8,7 @@
 //! ```
 
 mod leadership;
+mod members;
 mod writer;
 
 use std::io;
@@ -28,6 +29,7 @@ use crate::entry::NodeId;
 use crate::state::StateError;
 use crate::store::{Store, Stored};
 use leadership::Candidate;
+pub use members::{Membership, NotChanged};
 pub use writer::Disk;
 
 /// Entries that stay in memory behind a snapshot, for followers that are a little behind.

@@ -7,6 +7,7 @@ use palisade_core::Wish;
 use tokio::sync::{Semaphore, watch};
 
 use super::budget::{Budget, Share};
+use super::cluster::Cluster;
 use super::forward::Forwarder;
 use super::session::OPERATION_BYTES;
 use super::settings::Settings;
@@ -17,6 +18,8 @@ use crate::shell::{self, Phase, Shell};
 /// Access to the pipeline, the bounds in force, and whether the server is shutting down.
 pub(super) struct App {
     pub(super) handle: Handle,
+    /// `None` for a single server.
+    pub(super) cluster: Option<Arc<dyn Cluster>>,
     pub(super) settings: Settings,
     pub(super) meters: Meters,
     /// The memory for operations in flight of sessions and waiting calls.
@@ -43,7 +46,12 @@ pub(super) struct Meters {
 }
 
 impl App {
-    pub(super) fn new(handle: Handle, settings: Settings, shell: &Shell) -> App {
+    pub(super) fn new(
+        handle: Handle,
+        cluster: Option<Arc<dyn Cluster>>,
+        settings: Settings,
+        shell: &Shell,
+    ) -> App {
         App {
             meters: Meters::default(),
             budget: Budget::new(settings.sessions_bytes),
@@ -53,6 +61,7 @@ impl App {
             forwarder: Forwarder::new(&settings),
             feed: Feed::default(),
             handle,
+            cluster,
             settings,
             shell: shell.meters(),
             connections: shell.connections(),

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
+
 use super::app::App;
 
 /// A text format.
@@ -81,10 +83,64 @@ pub(super) fn text(app: &Arc<App>, format: Format) -> String {
         let name = format!("palisade_{}", gauge.0);
         metric(&name, "gauge", &name, gauge);
     }
+    if let Some(cluster) = &app.cluster {
+        cluster_text(&mut text, &cluster.view(), format);
+    }
     if format == Format::OpenMetrics {
         text.push_str("# EOF\n");
     }
     text
+}
+
+/// The metrics of a cluster's member; those of its peers have a label.
+fn cluster_text(text: &mut String, view: &ClusterReply, format: Format) {
+    let changes = match format {
+        Format::Plain => "palisade_cluster_leader_changes_total",
+        Format::OpenMetrics => "palisade_cluster_leader_changes",
+    };
+    let place = |index: Option<u64>| index.map_or(0, |index| index + 1);
+    let lag = |of: Option<u64>| place(view.committed).saturating_sub(place(of));
+    let _ = write!(
+        text,
+        "# HELP {changes} Leaders seen after the first\n# TYPE {changes} counter\n\
+         palisade_cluster_leader_changes_total {}\n",
+        view.leader_changes
+    );
+    for (name, help, value) in [
+        ("leader", "1 if this node leads", u64::from(view.role == ClusterRole::Leader)),
+        ("has_leader", "1 if this node knows a leader", u64::from(view.leader.is_some())),
+        ("term", "The term; it rises with every election", view.term),
+        ("log_entries", "Entries in the log since the cluster began", place(view.last)),
+        ("committed_entries", "Entries known to be committed", place(view.committed)),
+        ("apply_lag_entries", "Committed entries that this node has not applied", lag(view.applied)),
+        ("snapshot_lag_entries", "Committed entries that are in no snapshot of this node", lag(view.snapshot)),
+        ("disk_full", "1 if this node's log finds no room", u64::from(view.disk_full.is_some())),
+        ("members", "Members, learners included", view.members.len() as u64),
+    ] {
+        let _ = write!(
+            text,
+            "# HELP palisade_cluster_{name} {help}\n# TYPE palisade_cluster_{name} gauge\n\
+             palisade_cluster_{name} {value}\n"
+        );
+    }
+    let peer = |text: &mut String, name: &str, help: &str, value: &dyn Fn(&ClusterMember) -> Option<u64>| {
+        let name = format!("palisade_cluster_peer_{name}");
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n");
+        for member in &view.members {
+            if let Some(value) = value(member) {
+                let _ = writeln!(text, "{name}{{node=\"{}\"}} {value}", member.node);
+            }
+        }
+    };
+    peer(text, "connected", "1 if this node is connected to the peer", &|member| {
+        member.connected.map(u64::from)
+    });
+    peer(text, "round_trip_microseconds", "The round trip of the last message to the peer", &|member| {
+        member.round_trip_us
+    });
+    peer(text, "lag_entries", "Entries of this leader that the peer has not on disk", &|member| {
+        (view.role == ClusterRole::Leader).then(|| place(view.last).saturating_sub(place(member.matched)))
+    });
 }
 
 struct Scrape {

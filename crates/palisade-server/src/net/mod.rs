@@ -13,6 +13,7 @@
 
 mod app;
 mod budget;
+mod cluster;
 mod convert;
 mod forward;
 mod grpc;
@@ -26,5 +27,6 @@ mod settings;
 mod watch;
 
 pub use self::http::document as openapi;
-pub use serve::{ServeError, serve};
+pub use cluster::{Change, Changing, Cluster, NotChanged};
+pub use serve::{ServeError, serve, serve_member};
 pub use settings::{OutOfRange, Settings};

@@ -9,6 +9,7 @@ use palisade_proto::frames;
 use tokio::net::TcpListener;
 
 use super::app::App;
+use super::cluster::Cluster;
 use super::settings::{OutOfRange, Settings};
 use super::{grpc, http as json, session};
 use crate::pipeline::{Handle, Stopped};
@@ -45,9 +46,23 @@ pub async fn serve(
     settings: Settings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    serve_member(listener, handle, None, settings, shutdown).await
+}
+
+/// As [`serve`], for a member of a cluster.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_member(
+    listener: TcpListener,
+    handle: Handle,
+    cluster: Option<Arc<dyn Cluster>>,
+    settings: Settings,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
     settings.check()?;
     let shell = Shell::new(settings.shell.clone())?;
-    let app = Arc::new(App::new(handle, settings, &shell));
+    let app = Arc::new(App::new(handle, cluster, settings, &shell));
     let (grpc, health) = grpc::routes(&app)?;
     let router = grpc.merge(json::routes(&app));
     health.serving().await;

@@ -79,7 +79,7 @@ pub(super) async fn run(
 
 /// What a new leader records before it takes a request in (rules R9, R10).
 fn first(limits: Limits) -> Vec<Command> {
-    vec![Command::Grace(Away::Restarted), Command::Configure(limits)]
+    vec![Command::Grace(Away::Led), Command::Configure(limits)]
 }
 
 /// Turns requests away until this node leads.

@@ -138,24 +138,28 @@ impl Node {
     }
 }
 
-fn not_leader(leader: Option<&str>) -> Answer {
-    let leader = leader.map(Arc::from);
-    Answer::Failed(Failure::NotLeader { leader })
+/// The leader that a refusal names.
+fn named(answer: Answer) -> Option<Arc<str>> {
+    match answer {
+        Answer::Failed(Failure::NotLeader { leader }) => leader,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
 async fn while_another_node_leads_requests_are_sent_there_and_the_state_outlasts_it() {
     let node = node();
     let (session, mut answers) = node.handle().session();
-    assert_eq!(node.acquire("a", "c", None).await, not_leader(None));
+    assert_eq!(named(node.acquire("a", "c", None).await), None);
     node.handle().set_leader(Some("http://b:7420".into()));
-    assert_eq!(
-        node.acquire("a", "c", None).await,
-        not_leader(Some("http://b:7420"))
-    );
+    let refused = node.acquire("a", "c", None).await;
+    assert_eq!(named(refused).as_deref(), Some("http://b:7420"));
     session.submit(vec![(7, Request::Status)]);
-    let refused = answers.recv().await.unwrap();
-    assert_eq!(refused, vec![(7, not_leader(Some("http://b:7420")))]);
+    let (id, refused) = answers.recv().await.unwrap().remove(0);
+    assert_eq!(
+        (id, named(refused).as_deref()),
+        (7, Some("http://b:7420"))
+    );
 
     node.elect().await;
     assert_eq!(node.token("a").await, 1);
@@ -165,10 +169,8 @@ async fn while_another_node_leads_requests_are_sent_there_and_the_state_outlasts
 
     node.depose().await;
     node.handle().set_leader(Some("http://c:7420".into()));
-    assert_eq!(
-        node.acquire("c", "c", None).await,
-        not_leader(Some("http://c:7420"))
-    );
+    let refused = node.acquire("c", "c", None).await;
+    assert_eq!(named(refused).as_deref(), Some("http://c:7420"));
 
     node.elect().await;
     assert_eq!(node.token("c").await, 3, "neither repeated nor left out");

@@ -1,5 +1,6 @@
 //! The HTTP/JSON interface.
 
+mod cluster;
 mod input;
 mod locks;
 mod openapi;
@@ -41,10 +42,16 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .route("/v1/requests/{request_id}/abandon", post(locks::abandon))
         .route("/v1/status", get(ops::status))
         .route("/v1/clock/advance", post(ops::advance))
+        .route("/v1/cluster/add", post(cluster::add))
+        .route("/v1/cluster/promote", post(cluster::promote))
+        .route("/v1/cluster/remove", post(cluster::remove))
+        .route("/v1/cluster/transfer", post(cluster::transfer))
         .route_layer(no_parameters())
         .route_layer(to_leader());
     let of_every_node = Router::new()
+        .route("/v1/cluster", get(cluster::view))
         .route("/healthz", get(ops::health))
+        .route("/readyz", get(cluster::ready))
         .route("/metrics", get(ops::metrics))
         .route("/openapi.json", get(ops::openapi))
         .route_layer(no_parameters());

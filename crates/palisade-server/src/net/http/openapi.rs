@@ -3,7 +3,7 @@
 use palisade_proto::json::ErrorReply;
 use utoipa::{IntoResponses, OpenApi};
 
-use super::{locks, ops, watch};
+use super::{cluster, locks, ops, watch};
 
 /// The HTTP interface as an OpenAPI document.
 #[must_use]
@@ -20,6 +20,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
     ),
     tags(
         (name = "locks", description = "Acquire, renew, release, show and watch."),
+        (name = "cluster", description = "The nodes of a cluster, and which one leads."),
         (name = "operation", description = "Status, health, metrics, the manual clock."),
     ),
     paths(
@@ -36,6 +37,12 @@ pub fn document() -> utoipa::openapi::OpenApi {
         ops::health,
         ops::metrics,
         ops::openapi,
+        cluster::ready,
+        cluster::view,
+        cluster::add,
+        cluster::promote,
+        cluster::remove,
+        cluster::transfer,
     ),
     components(schemas(palisade_proto::json::MissedBody)),
 )]

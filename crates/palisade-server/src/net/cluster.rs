@@ -1,0 +1,40 @@
+//! The cluster that a server belongs to, as its interfaces show and change it.
+
+use std::pin::Pin;
+
+use palisade_proto::Code;
+use palisade_proto::json::{AddMemberBody, ClusterReply};
+
+/// A node's view of its cluster, and the way to change it.
+pub trait Cluster: Send + Sync + 'static {
+    /// The cluster as this node sees it now. Cheap.
+    fn view(&self) -> ClusterReply;
+
+    /// Changes the members, or who leads. Only the leader can; returns when it is done.
+    fn change(&self, change: Change) -> Changing<'_>;
+}
+
+/// A change on its way.
+pub type Changing<'a> = Pin<Box<dyn Future<Output = Result<(), NotChanged>> + Send + 'a>>;
+
+/// A change of the members, or of who leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A new node comes in: it gets every entry, and a vote when it has caught up if it asks for one.
+    Add(AddMemberBody),
+    /// A node that has caught up gets a vote.
+    Promote(String),
+    /// A node leaves.
+    Remove(String),
+    /// Another node is to lead: the one named, or the one that is furthest.
+    Transfer(Option<String>),
+}
+
+/// Why the cluster did not change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotChanged {
+    /// What the caller may do.
+    pub code: Code,
+    /// What is in the way, and the next step.
+    pub why: String,
+}
