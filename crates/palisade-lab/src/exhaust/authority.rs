@@ -31,6 +31,10 @@ pub(super) enum Step {
     Draw,
     /// The authority restarts on its own log.
     Restart,
+    /// Another node takes over, with the same log.
+    Lead,
+    /// Time passes until the first window of an orphan is over.
+    EndWindow,
     /// The authority starts from a backup instead.
     Restore {
         backup: MachineId,
@@ -97,6 +101,20 @@ impl Authority {
             .map(|holder| holder.token)
     }
 
+    /// When the first window of an orphan is over.
+    fn window(&self, machine: MachineId) -> Option<Timestamp> {
+        let machine = &self.states[machine as usize];
+        let windows = machine.records().filter_map(|record| match record {
+            Record::Waiter(waiter) => waiter.orphan,
+            _ => None,
+        });
+        windows.min()
+    }
+
+    pub(super) fn has_orphans(&self, machine: MachineId) -> bool {
+        self.window(machine).is_some()
+    }
+
     fn expires(&self, machine: MachineId) -> Option<Timestamp> {
         let machine = &self.states[machine as usize];
         let holder = machine.holder(&self.lock, machine.now())?;
@@ -121,6 +139,7 @@ impl Authority {
         let now = machine.now();
         let at = match step {
             Step::Expire => self.expires(from).unwrap_or(now),
+            Step::EndWindow => self.window(from).unwrap_or(now),
             _ => now,
         };
         let mut effects = Vec::new();
@@ -145,7 +164,7 @@ impl Authority {
                 };
                 apply(&mut machine, Command::Release(grant))
             }
-            Step::Expire => apply(&mut machine, Command::Expire),
+            Step::Expire | Step::EndWindow => apply(&mut machine, Command::Expire),
             Step::Draw => {
                 let (lock, operator) = (self.operator.0.clone(), self.operator.1.clone());
                 let ask = u8::MAX;
@@ -167,6 +186,7 @@ impl Authority {
                 outcome
             }
             Step::Restart => apply(&mut machine, Command::Grace(Away::Restarted)),
+            Step::Lead => apply(&mut machine, Command::Grace(Away::Led)),
             // At the instant of the backup and in this order, as `palisade restore` does.
             Step::Restore { leap, .. } => {
                 if leap {
@@ -236,7 +256,7 @@ fn canonical(machine: &Machine) -> String {
             Record::Lease(lease) => Some(lease.key),
             Record::Grant(grant) => Some(grant.key),
             Record::Over(over) => Some(over.key),
-            Record::Head(_) | Record::Waiter(_) | Record::Answered(_) => None,
+            Record::Head(_) | Record::Kept(_) | Record::Waiter(_) | Record::Answered(_) => None,
         };
         match record {
             Record::Head(mut head) => {

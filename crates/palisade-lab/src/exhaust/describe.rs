@@ -98,6 +98,8 @@ fn what(before: &State, after: &State, action: Action) -> String {
         Action::Expire => "the holder's lease expires without its knowledge".to_owned(),
         Action::ClientCrash(number) => format!("{} crashes and restarts", name(number)),
         Action::AuthorityRestart => "the authority crashes and restarts".to_owned(),
+        Action::LeaderChange => "another node takes over from the authority".to_owned(),
+        Action::WindowEnd => "no caller comes back in time".to_owned(),
         Action::Backup => "a backup of the authority is taken".to_owned(),
         Action::AuthorityRestore => "the authority is restored from its backup".to_owned(),
         Action::FenceLost => "the resource crashes and loses its fence state".to_owned(),

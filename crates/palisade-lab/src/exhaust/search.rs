@@ -21,6 +21,8 @@ pub enum Wrong {
     ReleasedAnother,
     /// The newest holder was rejected in favour of an older one.
     NewestRefused,
+    /// A request was granted whose caller has not come back since another node took over (R16).
+    OrphanGranted,
     /// An invariant of the machine does not hold (`palisade_core::invariants`).
     Invariant,
 }

@@ -55,7 +55,7 @@ pub(super) enum Phase {
     Idle,
     /// In the queue.
     Waiting,
-    /// Was in the queue of an authority that crashed.
+    /// Was in the queue of an authority that crashed, or of another node.
     Forgotten,
     /// Has a token.
     Holding,

@@ -33,6 +33,10 @@ pub(super) enum Action {
     Expire,
     ClientCrash(u8),
     AuthorityRestart,
+    /// Another node takes over from the authority.
+    LeaderChange,
+    /// No caller of a request that waits came back in time.
+    WindowEnd,
     Backup,
     AuthorityRestore,
     FenceLost,
@@ -78,11 +82,15 @@ impl World {
         if self.authority.is_held(state.machine) {
             actions.push(Action::Expire);
         }
+        if self.authority.has_orphans(state.machine) {
+            actions.push(Action::WindowEnd);
+        }
         if state.fence.is_none() && state.issued.is_some() {
             actions.push(Action::Rearm);
         }
         if state.left.crashes > 0 {
             actions.push(Action::AuthorityRestart);
+            actions.push(Action::LeaderChange);
             actions.push(Action::AuthorityRestore);
             actions.push(Action::FenceLost);
             if state.backup != state.machine {
@@ -212,6 +220,8 @@ impl World {
                 None
             }
             Action::AuthorityRestart => self.back_again(next, Step::Restart),
+            Action::LeaderChange => self.back_again(next, Step::Lead),
+            Action::WindowEnd => self.authority_step(next, Step::EndWindow).1,
             Action::AuthorityRestore => {
                 let step = Step::Restore {
                     backup: next.backup,
@@ -246,6 +256,8 @@ impl World {
             let client = &mut next.clients[usize::from(number)];
             if client.asks == ask && client.phase == Phase::Waiting {
                 (client.phase, client.token) = (Phase::Holding, Some(token));
+            } else if client.asks == ask && client.phase == Phase::Forgotten {
+                wrong = wrong.or(Some(Wrong::OrphanGranted));
             }
         }
         (outcome, wrong)
@@ -294,7 +306,8 @@ impl World {
         self.authority_step(next, step).1
     }
 
-    /// After a crash the queue is empty: clients that waited may ask again.
+    /// After a crash the queue is empty, after a change of leader it is one of orphans: clients that waited may ask
+    /// again.
     fn back_again(&mut self, next: &mut State, step: Step) -> Option<Wrong> {
         next.left.crashes -= 1;
         let (_, wrong) = self.authority_step(next, step);

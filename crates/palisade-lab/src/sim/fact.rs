@@ -107,6 +107,9 @@ pub enum Fact {
         next: u64,
         /// The locks that are held: lock, token, client.
         live: Vec<(u8, u64, u8)>,
+        /// The requests that wait, in order of arrival, if another node took over and they may be repeated: request,
+        /// lock, and until when they wait.
+        orphans: Vec<(u32, u8, u64)>,
     },
     /// A copied directory was opened.
     CopyOpened,

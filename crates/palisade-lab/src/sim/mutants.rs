@@ -40,6 +40,12 @@ pub enum Mutant {
     WaiterUnchecked,
     /// A caller that hangs up leaves its queue in memory but not in the log.
     WithdrawalNotLogged,
+    /// After a change of leader a request is granted whose caller has not come back.
+    OrphanGranted,
+    /// After a change of leader a request is passed whose caller may still come back.
+    OrphanOvertaken,
+    /// After a change of leader a place is kept for ever.
+    WindowNeverEnds,
     /// The effect is a separate step after its check.
     EffectApart,
     /// Claims and reads do not raise the fence.
@@ -75,7 +81,7 @@ pub enum Mutant {
 pub struct Row {
     /// The mutant.
     pub mutant: Mutant,
-    /// The removed rule, as numbered in docs/rules.md.
+    /// The removed rule, as numbered in docs/rules.md; R15 and R16 are A10 across a change of leader.
     pub rule: &'static str,
     /// The checker that must find it.
     pub checker: &'static str,
@@ -93,7 +99,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 28] = [
+pub const TABLE: [Row; 31] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -177,6 +183,24 @@ pub const TABLE: [Row; 28] = [
         "A10",
         check::FIFO,
         "the command Withdraw is removed from the bytes for the log",
+    ),
+    row(
+        Mutant::OrphanGranted,
+        "R16",
+        check::FIFO,
+        "the new leader repeats every request that waits",
+    ),
+    row(
+        Mutant::OrphanOvertaken,
+        "R16",
+        check::FIFO,
+        "the new leader withdraws every request that waits",
+    ),
+    row(
+        Mutant::WindowNeverEnds,
+        "R15",
+        check::FIFO,
+        "the new leader records its Grace again in every round",
     ),
     row(
         Mutant::EffectApart,

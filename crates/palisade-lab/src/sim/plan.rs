@@ -18,6 +18,9 @@ pub struct Plan {
     pub tame: bool,
     /// The rate of each machine's clock, in µs per second: clients, authority, resource.
     pub rates_ppm: [u64; NODES],
+    /// Where the authority is started again, another node of its cluster takes over: it begins with the grace of a new
+    /// leader, and the queues stay.
+    pub led: bool,
     /// How long faults happen, in milliseconds.
     pub chaos_ms: u64,
     /// The range of lease times, in milliseconds.
@@ -151,6 +154,7 @@ impl Plan {
             locks,
             tame,
             rates_ppm,
+            led: Rng::fork(seed, 4).chance(500),
             chaos_ms,
             ttl_ms: (ttl, ttl * 2),
             think_ms: (1, think),

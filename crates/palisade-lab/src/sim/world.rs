@@ -113,7 +113,7 @@ impl World {
             cuts: Vec::new(),
             quiet: false,
             clients,
-            authority: Authority::new(seed, Arc::clone(&authority_clock), mutant),
+            authority: Authority::new(&plan, Arc::clone(&authority_clock), mutant),
             authority_clock,
             authority_boot: 0,
             syncing: false,

@@ -1,5 +1,6 @@
 //! First come, first served (A10): a lock goes to the longest waiting request whose caller is still there and whose
-//! wait is not over.
+//! wait is not over. After a change of leader (R15, R16) every caller is away; nobody is served before one that may still
+//! come back, and nobody waits for one that may not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,27 +16,47 @@ pub(crate) struct Fifo {
     /// Each lock's holder, and every token granted so far.
     holders: BTreeMap<u8, u8>,
     granted: BTreeSet<u64>,
+    /// Locks that nobody has although requests wait for them.
+    free: BTreeSet<u8>,
 }
 
 struct Waiter {
     request: u32,
     until: u64,
+    /// Until when its caller may come back.
+    orphan: Option<u64>,
 }
 
+/// How long a caller may take to come back, in nanoseconds.
+const WINDOW: u64 = 2_000_000_000;
+
 impl Fifo {
-    fn queued(&mut self, request: u32, lock: u8, until: u64) {
+    fn queued(&mut self, request: u32, lock: u8, at: u64, until: u64) -> Result<(), String> {
+        if self.free.contains(&lock) && self.waiting(lock, usize::MAX, at) == 0 {
+            return Err(format!(
+                "request {request} has to wait for lock {lock}, which nobody has and nobody else waits for"
+            ));
+        }
         let queue = self.queues.entry(lock).or_default();
         let back = self.gone.remove(&request);
         match queue.iter().position(|waiter| waiter.request == request) {
-            // It left and returned: at the end of the queue.
-            Some(place) if back => {
+            // It left and returned, or returned too late: at the end of the queue.
+            Some(place) if back || queue[place].is_lost(at) => {
                 queue.remove(place);
             }
             // Another attempt keeps its place and its deadline.
-            Some(_) => return,
+            Some(place) => {
+                queue[place].orphan = None;
+                return Ok(());
+            }
             None => {}
         }
-        queue.push(Waiter { request, until });
+        queue.push(Waiter {
+            request,
+            until,
+            orphan: None,
+        });
+        Ok(())
     }
 
     fn decided(
@@ -60,15 +81,23 @@ impl Fifo {
             return Ok(());
         }
         let Some((lock, place)) = waited else {
-            return self.at_once(who, token);
+            return self.at_once(who, at, token);
         };
-        if who.is_some() && self.gone.remove(&request) {
-            // It left, and returns as a new request.
+        self.free.remove(&lock);
+        let waiter = &self.queues[&lock][place];
+        let (orphan, lost) = (waiter.orphan.is_some(), waiter.is_lost(at));
+        if who.is_some() && (self.gone.remove(&request) || lost) {
+            // It left or was lost, and returns as a new request.
             self.leave(lock, place);
-            return self.at_once(who, token);
+            return self.at_once(who, at, token);
         }
-        let before = self.waiting(lock, place);
+        let before = self.waiting(lock, place, at);
         let until = self.leave(lock, place);
+        if orphan && who.is_none() {
+            return Err(format!(
+                "token {token} went to request {request}, whose caller has not come back"
+            ));
+        }
         if self.gone.contains(&request) {
             return Err(format!(
                 "token {token} went to request {request}, whose caller had left"
@@ -89,13 +118,13 @@ impl Fifo {
     }
 
     /// Only the holder itself, taking its own lock over, may pass the queue.
-    fn at_once(&self, who: Option<(u8, u8)>, token: u64) -> Result<(), String> {
+    fn at_once(&self, who: Option<(u8, u8)>, at: u64, token: u64) -> Result<(), String> {
         let Some((lock, client)) = who else {
             return Err(format!(
                 "token {token} went to a request that no longer waited"
             ));
         };
-        let waiting = self.waiting(lock, usize::MAX);
+        let waiting = self.waiting(lock, usize::MAX, at);
         if waiting == 0 || self.holders.get(&lock) == Some(&client) {
             return Ok(());
         }
@@ -104,18 +133,25 @@ impl Fifo {
         ))
     }
 
-    /// How many of the first `places` of a queue are still there.
-    fn waiting(&self, lock: u8, places: usize) -> usize {
+    /// How many of the first `places` of a queue are still there, or may come back.
+    fn waiting(&self, lock: u8, places: usize, at: u64) -> usize {
         let queue = self.queues.get(&lock).into_iter().flatten();
         queue
             .take(places)
-            .filter(|waiter| !self.gone.contains(&waiter.request))
+            .filter(|waiter| !self.gone.contains(&waiter.request) && !waiter.is_lost(at))
             .count()
     }
 
     fn leave(&mut self, lock: u8, place: usize) -> u64 {
         let queue = self.queues.entry(lock).or_default();
         queue.remove(place).until
+    }
+}
+
+impl Waiter {
+    /// Its caller did not come back in time.
+    fn is_lost(&self, at: u64) -> bool {
+        self.orphan.is_some_and(|until| until <= at)
     }
 }
 
@@ -132,7 +168,7 @@ impl Check for Fifo {
                 at,
                 wait,
                 ..
-            } => self.queued(*request, *lock, at.saturating_add(*wait)),
+            } => return self.queued(*request, *lock, *at, at.saturating_add(*wait)),
             Fact::Decided {
                 request,
                 who,
@@ -145,15 +181,38 @@ impl Check for Fifo {
                 ChangeKind::Granted(_) => {
                     self.granted.insert(turn.token);
                     self.holders.insert(turn.lock, turn.client);
+                    self.free.remove(&turn.lock);
                 }
-                ChangeKind::Ended(_) => drop(self.holders.remove(&turn.lock)),
+                ChangeKind::Ended(_) => {
+                    self.holders.remove(&turn.lock);
+                    self.free.insert(turn.lock);
+                }
             },
-            // All connections are gone, so all waits are over.
-            Fact::Recovered { live, next, .. } => {
+            // All connections are gone, so all waits are over, or those of orphans.
+            Fact::Recovered {
+                at,
+                live,
+                next,
+                orphans,
+                ..
+            } => {
                 // Decisions that the crash lost are made again.
                 self.granted.retain(|token| token < next);
                 self.queues.clear();
                 self.gone.clear();
+                for &(request, lock, until) in orphans {
+                    let orphan = Some(until.min(at + WINDOW));
+                    let queue = self.queues.entry(lock).or_default();
+                    queue.push(Waiter {
+                        request,
+                        until,
+                        orphan,
+                    });
+                }
+                self.free = orphans.iter().map(|(_, lock, _)| *lock).collect();
+                for (lock, ..) in live {
+                    self.free.remove(lock);
+                }
                 self.holders = live
                     .iter()
                     .map(|(lock, _, client)| (*lock, *client))

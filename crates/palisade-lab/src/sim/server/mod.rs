@@ -18,6 +18,7 @@ mod seams;
 
 use std::sync::Arc;
 
+use palisade_core::machine::{Record, WaiterRecord};
 use palisade_core::{Away, Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime, limits};
 use palisade_server::pipeline::orderer::{Moment, Released};
 use palisade_server::pipeline::{Answer, Request};
@@ -26,6 +27,7 @@ use palisade_wal::testing::Loss;
 use super::clock::MachineClock;
 use super::fact::{ChangeKind, Fact, LockChange};
 use super::mutants::Mutant;
+use super::plan::Plan;
 use super::rng::Rng;
 use disk::{Disk, Opened};
 use id_map::IdMap;
@@ -51,6 +53,7 @@ pub(crate) enum Incoming {
 /// The authority's machine: its disk, its clock, and usually a process.
 pub(crate) struct Authority {
     mutant: Option<Mutant>,
+    led: bool,
     clock: Arc<MachineClock>,
     wall_ms: i64,
     disk: Disk,
@@ -65,9 +68,11 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    pub(crate) fn new(seed: u64, clock: Arc<MachineClock>, mutant: Option<Mutant>) -> Authority {
+    pub(crate) fn new(plan: &Plan, clock: Arc<MachineClock>, mutant: Option<Mutant>) -> Authority {
+        let seed = plan.seed;
         Authority {
             mutant,
+            led: plan.led,
             clock,
             wall_ms: FIRST_WALL_MS as i64,
             disk: Disk::new(seed),
@@ -100,12 +105,17 @@ impl Authority {
             returning,
         } = self.disk.open()?;
         let machine = replay.finish();
+        let led = self.led && !restored;
+        let waiting = if led { waiting(&machine) } else { Vec::new() };
         if std::mem::replace(&mut self.was_here, true) {
-            self.facts.push(self.recovered(&machine, restored));
+            let recovered = self.recovered(&machine, restored, &waiting);
+            self.facts.push(recovered);
         }
         let mut process = Process::new(machine, wal, self.clock.nanos(), self.mutant);
         let grace = returning && self.mutant != Some(Mutant::NoGrace);
-        let mut first = Vec::from_iter(grace.then_some(Command::Grace(Away::Restarted)));
+        let away = if led { Away::Led } else { Away::Restarted };
+        let mut first = Vec::from_iter(grace.then_some(Command::Grace(away)));
+        first.extend(seams::of_orphans(waiting, self.mutant));
         first.push(Command::Configure(Limits::DEFAULT));
         let now = process.now(self.clock.nanos());
         process.orderer.open(now, self.wall(), first);
@@ -118,7 +128,7 @@ impl Authority {
         Ok(())
     }
 
-    fn recovered(&self, machine: &Machine, restored: bool) -> Fact {
+    fn recovered(&mut self, machine: &Machine, restored: bool, waiting: &[WaiterRecord]) -> Fact {
         let (views, _) = machine.page("", 0, usize::MAX, Timestamp::ZERO);
         let mut live: Vec<(u8, u64, u8)> = views
             .into_iter()
@@ -134,6 +144,13 @@ impl Authority {
             restored,
             next: machine.next_token().map_or(u64::MAX, |token| token.get()),
             live,
+            orphans: waiting
+                .iter()
+                .map(|waiter| {
+                    let request = self.ids.number(waiter.request);
+                    (request, index(&waiter.lock), waiter.deadline.as_nanos())
+                })
+                .collect(),
         }
     }
 
@@ -192,7 +209,12 @@ impl Authority {
         let now = Moment { at, wall, worked };
         let orderer = &mut process.orderer;
         let now = seams::moment(now, self.mutant, before, away, orderer);
-        orderer.begin(now, room);
+        match self.mutant {
+            Some(Mutant::WindowNeverEnds) if orderer.machine().waiters() > 0 && room.is_ok() => {
+                orderer.open(now.at, wall, vec![Command::Grace(Away::Led)]);
+            }
+            _ => drop(orderer.begin(now, room)),
+        }
         self.follow(None);
         while let Some(message) = self.next_message() {
             self.message(message);
@@ -376,6 +398,15 @@ impl Authority {
     }
 }
 
+/// The requests that wait, in order of arrival.
+fn waiting(machine: &Machine) -> Vec<WaiterRecord> {
+    let waiting = machine.records().filter_map(|record| match record {
+        Record::Waiter(waiter) => Some(waiter),
+        _ => None,
+    });
+    waiting.collect()
+}
+
 /// The number in a name: its last digit.
 pub(crate) fn index(name: &str) -> u8 {
     name.bytes()
@@ -387,7 +418,7 @@ pub(crate) fn index(name: &str) -> u8 {
 fn pause(away: Away) -> Option<u64> {
     match away {
         Away::Paused(pause) => Some(pause.as_nanos()),
-        Away::Stalled | Away::Restarted => None,
+        Away::Stalled | Away::Restarted | Away::Led => None,
     }
 }
 

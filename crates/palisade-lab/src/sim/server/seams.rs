@@ -1,7 +1,9 @@
 //! The places where mutants act: between the clients and the orderer, and between the orderer and its clocks.
 
+use palisade_core::machine::WaiterRecord;
 use palisade_core::{
-    Away, Ending, GrantRef, Machine, Outcome, Renewed, Span, Timestamp, Token, Ttl,
+    Acquire, Away, Command, Ending, GrantRef, Machine, Outcome, Renewed, Span, Timestamp, Token,
+    Ttl,
 };
 use palisade_server::pipeline::orderer::{Moment, Orderer};
 use palisade_server::pipeline::{Answer, Request};
@@ -98,6 +100,21 @@ pub(super) fn outward(
         },
         other => other,
     })
+}
+
+/// What a new leader does about the requests that wait: nothing, but for two mutants.
+pub(super) fn of_orphans(waiting: Vec<WaiterRecord>, mutant: Option<Mutant>) -> Vec<Command> {
+    let commands = waiting.into_iter().filter_map(|waiter| match mutant {
+        Some(Mutant::OrphanGranted) => {
+            let WaiterRecord { lock, client, .. } = waiter;
+            let request = Some(waiter.request);
+            let again = Acquire::new(lock, client, waiter.under, request);
+            Some(Command::Acquire(again))
+        }
+        Some(Mutant::OrphanOvertaken) => Some(Command::Withdraw(waiter.request)),
+        _ => None,
+    });
+    commands.collect()
 }
 
 /// The time as reported to the orderer. `before` is the clock before it woke, `away` its true absence.

@@ -24,6 +24,7 @@ const CONFIGURE: u8 = 11;
 const STALLED: u8 = 0;
 const RESTARTED: u8 = 1;
 const PAUSED: u8 = 2;
+const LED: u8 = 3;
 
 const HAS_TTL: u8 = 1;
 const HAS_WAIT: u8 = 1 << 1;
@@ -32,8 +33,8 @@ const HAS_METADATA: u8 = 1 << 3;
 const HAS_TOKEN: u8 = 1 << 4;
 
 /// The version that stands first in every batch written now: it says under which rule of expiry the batch
-/// was applied. Batches of version 1 are read, too.
-pub const BATCH_VERSION: u8 = 2;
+/// was applied, and what it may contain. Batches of earlier versions are read, too.
+pub const BATCH_VERSION: u8 = 3;
 
 /// Begins a batch: everything in it happens at `at`.
 pub fn encode_head(out: &mut Vec<u8>, at: Timestamp, wall: WallTime) {
@@ -86,6 +87,7 @@ fn put_away(out: &mut Vec<u8>, away: Away) {
     match away {
         Away::Stalled => out.byte(STALLED),
         Away::Restarted => out.byte(RESTARTED),
+        Away::Led => out.byte(LED),
         Away::Paused(pause) => {
             out.byte(PAUSED);
             out.number(pause.as_nanos());
@@ -97,6 +99,7 @@ fn get_away(reader: &mut Reader<'_>) -> Result<Away, Malformed> {
     Ok(match reader.byte()? {
         STALLED => Away::Stalled,
         RESTARTED => Away::Restarted,
+        LED => Away::Led,
         PAUSED => Away::Paused(reader.span()?),
         _ => return reader.bad("a reason for grace is unknown"),
     })
@@ -218,7 +221,7 @@ pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<Expiry,
     let mut reader = Reader(bytes);
     let expiry = match reader.byte()? {
         1 => Expiry::Whole,
-        BATCH_VERSION => Expiry::CURRENT,
+        2 | BATCH_VERSION => Expiry::CURRENT,
         _ => return reader.bad("a batch has an unknown version"),
     };
     let (at, wall) = (reader.timestamp()?, reader.wall()?);

@@ -1,7 +1,7 @@
 //! Snapshot records.
 
 use palisade_core::machine::{
-    Answered, GrantRecord, Head, LeaseRecord, Over, Part, Record, WaiterRecord,
+    Answered, GrantRecord, Head, KeptRecord, LeaseRecord, Over, Part, Record, WaiterRecord,
 };
 use palisade_core::{Ending, Granted, Holder, LeaseId, Outcome, QueueBound, Token};
 
@@ -15,13 +15,16 @@ const GRANT: u8 = 3;
 const WAITER: u8 = 4;
 const ANSWERED: u8 = 5;
 const OVER: u8 = 6;
+const KEPT: u8 = 7;
+/// As [`WAITER`], with the end of its window behind it.
+const ORPHAN: u8 = 8;
 
 /// To which part the bytes of a record belong; what cannot be read belongs to the last.
 #[must_use]
 pub fn part(record: &[u8]) -> Part {
     match record.first() {
         Some(&(HEAD | LEASE)) => Part::Leases,
-        Some(&(GRANT | WAITER)) => Part::Grants,
+        Some(&(GRANT | KEPT | WAITER | ORPHAN)) => Part::Grants,
         _ => Part::Past,
     }
 }
@@ -45,6 +48,11 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
             out.bytes(grant.key.as_bytes());
             out.number(grant.wall.0);
             put_optional_text(out, grant.metadata.as_deref());
+        }
+        Record::Kept(kept) => {
+            out.byte(KEPT);
+            out.text(&kept.lock);
+            out.number(kept.last.get());
         }
         Record::Waiter(waiter) => put_waiter(out, waiter),
         Record::Answered(answered) => {
@@ -74,7 +82,7 @@ fn put_head(out: &mut Vec<u8>, head: &Head) {
 }
 
 fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
-    out.byte(WAITER);
+    out.byte(waiter.orphan.map_or(WAITER, |_| ORPHAN));
     out.bytes(waiter.request.as_bytes());
     out.text(&waiter.lock);
     out.text(&waiter.client);
@@ -83,6 +91,9 @@ fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
     out.number(waiter.since.as_nanos());
     out.number(waiter.deadline.as_nanos());
     out.number(waiter.arrival);
+    if let Some(until) = waiter.orphan {
+        out.number(until.as_nanos());
+    }
 }
 
 /// Reads the record that [`encode_record`] wrote; nothing may follow it.
@@ -116,7 +127,11 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             wall: reader.wall()?,
             metadata: get_optional_text(reader)?.map(Into::into),
         }),
-        WAITER => Record::Waiter(get_waiter(reader)?),
+        KEPT => Record::Kept(KeptRecord {
+            lock: reader.lock()?,
+            last: reader.token()?,
+        }),
+        tag @ (WAITER | ORPHAN) => Record::Waiter(get_waiter(reader, tag == ORPHAN)?),
         ANSWERED => Record::Answered(get_answered(reader)?),
         OVER => Record::Over(Over {
             key: reader.key()?,
@@ -147,7 +162,7 @@ fn get_head(reader: &mut Reader<'_>) -> Result<Head, Malformed> {
     })
 }
 
-fn get_waiter(reader: &mut Reader<'_>) -> Result<WaiterRecord, Malformed> {
+fn get_waiter(reader: &mut Reader<'_>, orphan: bool) -> Result<WaiterRecord, Malformed> {
     Ok(WaiterRecord {
         request: reader.request()?,
         lock: reader.lock()?,
@@ -157,6 +172,7 @@ fn get_waiter(reader: &mut Reader<'_>) -> Result<WaiterRecord, Malformed> {
         since: reader.timestamp()?,
         deadline: reader.timestamp()?,
         arrival: reader.number()?,
+        orphan: reader.optional(orphan, Reader::timestamp)?,
     })
 }
 
