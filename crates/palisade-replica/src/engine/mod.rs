@@ -55,6 +55,12 @@ pub use network::Transport;
 /// The runtime that a node runs on: tokio's, or one in virtual time.
 pub use openraft::AsyncRuntime as Runtime;
 
+/// Tokio's runtime, for nodes in real time.
+pub type TokioRuntime = openraft::impls::TokioRuntime;
+
+/// So many entries go in one message at most.
+pub(crate) const ENTRIES_AT_ONCE: usize = 64;
+
 /// A batch on its way through the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Batch(Arc<[u8]>);
@@ -252,7 +258,7 @@ impl<R: AsyncRuntime> Engine<R> {
             max_in_snapshot_log_to_keep: u64::MAX,
             replication_lag_threshold: u64::MAX,
             // One batch is under way at a time, so more entries than that belong to a node that catches up.
-            max_payload_entries: 64,
+            max_payload_entries: ENTRIES_AT_ONCE as u64,
             ..Config::default()
         };
         let config = Arc::new(config.validate().map_err(io::Error::other)?);
