@@ -185,6 +185,18 @@ impl<'a> Take<'a> {
         Ok(Members { voters, nodes })
     }
 
+    /// The place of an entry, and nothing else of it.
+    pub(crate) fn skip_entry(&mut self) -> Result<LogId, Malformed> {
+        let id = self.log_id()?;
+        match self.u8()? {
+            0 => {}
+            1 => drop(self.bytes()?),
+            2 => drop(self.members()?),
+            _ => return Err(Malformed("an entry is of an unknown kind")),
+        }
+        Ok(id)
+    }
+
     pub(crate) fn entry(&mut self) -> Result<Entry, Malformed> {
         let id = self.log_id()?;
         let payload = match self.u8()? {

@@ -19,22 +19,26 @@
 //! The consensus engine is openraft. Only the folder `engine` names it; everything else here is written in terms of
 //! [`LogId`], [`Entry`], [`Vote`] and [`Members`].
 //!
-//! Nothing here reads a clock or opens a socket: the engine's runtime and the [`Transport`] between nodes are given,
-//! so that the lab runs the same nodes in virtual time.
+//! The engine's runtime and the [`Transport`] between nodes are given, so that the lab runs the same nodes in virtual
+//! time. Only the folder `peers`, which is the transport over TCP, opens a socket or reads a clock.
 
 mod applier;
 mod codec;
+mod directory;
 mod engine;
 mod entry;
+pub mod forming;
 mod lead;
 mod log;
 mod message;
 pub mod node;
+pub mod peers;
 mod record;
 mod state;
 mod store;
 
 pub use applier::{Applier, Lent};
+pub use directory::{Directory, DirectoryError, Founding};
 pub use engine::{
     Engine, NotCommitted, Progress, Refused, Role, Runtime, Settings, Start, Tokio, Transport, Watch,
 };

@@ -8,6 +8,9 @@ use crate::entry::{Entry, LogId, Members, NodeId, Vote};
 /// The version that stands first in every message.
 const VERSION: u8 = 1;
 
+/// What stands next in an append.
+const APPEND: u8 = 1;
+
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
@@ -74,7 +77,7 @@ impl Request {
                 entries,
                 commit,
             } => {
-                out.u8(1);
+                out.u8(APPEND);
                 out.vote(*vote);
                 out.option(*previous, Vec::log_id);
                 out.option(*commit, Vec::log_id);
@@ -118,7 +121,7 @@ impl Request {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Request, Malformed> {
         let mut from = versioned(bytes)?;
         let request = match from.u8()? {
-            1 => {
+            APPEND => {
                 let (vote, previous) = (from.vote()?, from.option(Take::log_id)?);
                 let commit = from.option(Take::log_id)?;
                 let mut entries = Vec::new();
@@ -232,6 +235,48 @@ impl Reply {
     }
 }
 
+/// The entries that an append offers, as far as they are committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    committed: LogId,
+    last: LogId,
+}
+
+impl Offer {
+    /// What this message offers, if it is an append.
+    pub(crate) fn of(message: &[u8]) -> Option<Offer> {
+        let append = || -> Result<Option<Offer>, Malformed> {
+            let mut from = versioned(message)?;
+            if from.u8()? != APPEND {
+                return Ok(None);
+            }
+            from.vote()?;
+            let mut last = from.option(Take::log_id)?;
+            let committed = from.option(Take::log_id)?;
+            while !from.0.is_empty() {
+                last = Some(from.skip_entry()?);
+            }
+            let offer = |(last, committed)| Offer { committed, last };
+            Ok(last.zip(committed).map(offer))
+        };
+        append().ok().flatten()
+    }
+
+    /// Up to where both nodes have the same entries, and they are committed, as this answer to it proves. Such entries
+    /// are never truncated, so a log that ends before them was lost.
+    pub(crate) fn taken(self, answer: &[u8]) -> Option<LogId> {
+        let last = match Reply::decode(answer) {
+            Ok(Reply::Appended) => self.last,
+            Ok(Reply::AppendedTo(last)) => last?,
+            _ => return None,
+        };
+        match self.committed.index <= last.index {
+            true => Some(self.committed),
+            false => Some(last),
+        }
+    }
+}
+
 fn versioned(bytes: &[u8]) -> Result<Take<'_>, Malformed> {
     let mut from = Take(bytes);
     match from.u8()? {
@@ -307,6 +352,52 @@ mod tests {
                 }
             }
             assert!(Request::decode(&[9]).is_err(), "an unknown version");
+        }
+    }
+
+    #[test]
+    fn what_both_have_and_is_committed_follows_from_an_append_and_its_answer() {
+        let id = |index| LogId {
+            leader: Leader {
+                term: 3,
+                node: NodeId(7),
+            },
+            index,
+        };
+        let append = |entries: std::ops::Range<u64>, commit| {
+            let vote = Vote {
+                leader: id(0).leader,
+                committed: true,
+            };
+            let entry = |index| Entry {
+                id: id(index),
+                payload: Payload::Batch(b"batch"[..].into()),
+            };
+            Request::Append {
+                vote,
+                previous: Some(id(4)),
+                entries: entries.map(entry).collect(),
+                commit: Some(id(commit)),
+            }
+        };
+        let taken = |request: Request, reply: Reply| {
+            Offer::of(&request.encode()).and_then(|offer| offer.taken(&reply.encode()))
+        };
+        for (entries, commit, reply, expect) in [
+            (5..8, 5, Reply::Appended, Some(5)),
+            (5..8, 9, Reply::Appended, Some(7)),
+            (5..5, 9, Reply::Appended, Some(4)),
+            (5..8, 9, Reply::AppendedTo(Some(id(6))), Some(6)),
+            (5..8, 9, Reply::AppendedTo(None), None),
+            (5..8, 9, Reply::Conflict, None),
+        ] {
+            assert_eq!(taken(append(entries, commit), reply), expect.map(id));
+        }
+        for request in requests() {
+            let bytes = request.encode();
+            let offers = matches!(request, Request::Append { .. });
+            // A member's entry is the last one in the example.
+            assert_eq!(Offer::of(&bytes).is_some(), offers);
         }
     }
 }

@@ -72,7 +72,7 @@ pub use backup::{CopyReport, backup, backup_on, restore, restore_on};
 pub use compact::{Compacted, Compactor, Fold, PreparationWatch};
 pub use error::{CommitError, CompactError, Damage, Full, OpenError, ReadError, ReplayError};
 pub use identity::{Id, Identity, Kind};
-pub use member::{Conversion, Directory, node, promise_node, what_is};
+pub use member::{Conversion, Purpose, node, promise_node, purpose};
 pub use open::{CreateOptions, Opened, Options, Preparation};
 pub use recover::{RecoveryReport, TornTail};
 pub use restore_in_place::InPlace;

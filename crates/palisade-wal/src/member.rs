@@ -32,7 +32,7 @@ const VERSION: u32 = 1;
 
 /// What a directory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Directory {
+pub enum Purpose {
     /// There is no log in it.
     Blank,
     /// A single server's, or a store's.
@@ -50,14 +50,14 @@ pub enum Directory {
 ///
 /// # Errors
 /// [`OpenError::Backup`]; damage; I/O.
-pub fn what_is(storage: &dyn Storage) -> Result<Directory, OpenError> {
+pub fn purpose(storage: &dyn Storage) -> Result<Purpose, OpenError> {
     let Some(found) = identity::read(storage)? else {
-        return Ok(Directory::Blank);
+        return Ok(Purpose::Blank);
     };
     let identity = found.identity;
     match identity.kind {
-        Kind::Live => Ok(Directory::Single(identity)),
-        Kind::Member(node) => Ok(Directory::Member { identity, node }),
+        Kind::Live => Ok(Purpose::Single(identity)),
+        Kind::Member(node) => Ok(Purpose::Member { identity, node }),
         Kind::Backup => Err(OpenError::Backup {
             dir: storage.path(),
         }),

@@ -55,8 +55,11 @@ pub use network::Transport;
 /// The runtime that a node runs on: tokio's, or one in virtual time.
 pub use openraft::AsyncRuntime as Runtime;
 
-/// Tokio's.
-pub use openraft_rt_tokio::TokioRuntime as Tokio;
+/// Tokio's, for nodes in real time.
+pub use openraft::impls::TokioRuntime as Tokio;
+
+/// So many entries go in one message at most.
+pub(crate) const ENTRIES_AT_ONCE: usize = 64;
 
 /// A batch on its way through the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -257,7 +260,7 @@ impl<R: AsyncRuntime> Engine<R> {
             max_in_snapshot_log_to_keep: u64::MAX,
             replication_lag_threshold: u64::MAX,
             // One batch is under way at a time, so more entries than that belong to a node that catches up.
-            max_payload_entries: 64,
+            max_payload_entries: ENTRIES_AT_ONCE as u64,
             ..Config::default()
         };
         let config = Arc::new(config.validate().map_err(io::Error::other)?);

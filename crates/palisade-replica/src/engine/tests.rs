@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use openraft::testing::log::{StoreBuilder, Suite};
-use openraft::{StorageError, TokioRuntime};
+use openraft::StorageError;
+use openraft::impls::TokioRuntime as Tokio;
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{CreateOptions, Options, Wal};
 
@@ -24,10 +25,10 @@ impl Sink for Immediate {
 
 struct OnSimulatedDisk;
 
-impl StoreBuilder<Types<TokioRuntime>, LogStorage, Replicated> for OnSimulatedDisk {
+impl StoreBuilder<Types<Tokio>, LogStorage, Replicated> for OnSimulatedDisk {
     async fn build(
         &self,
-    ) -> Result<((), LogStorage, Replicated), StorageError<Types<TokioRuntime>>> {
+    ) -> Result<((), LogStorage, Replicated), StorageError<Types<Tokio>>> {
         let opened = Wal::open_or_create_on(
             Arc::new(SimStorage::new(1)),
             &CreateOptions::default(),

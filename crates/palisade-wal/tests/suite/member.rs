@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::common::{Journal, create, create_options, fill, open, open_or_create, options};
 use palisade_wal::testing::{Fault, Loss, PutBack, SimStorage};
 use palisade_wal::{
-    Conversion, Directory, Fold, Id, InPlace, Kind, OpenError, Opened, Seq, SnapshotWriter,
-    Storage, Wal, backup_on, node, promise_node, restore_on, what_is,
+    Conversion, Fold, Id, InPlace, Kind, OpenError, Opened, Purpose, Seq, SnapshotWriter, Storage,
+    Wal, backup_on, node, promise_node, purpose, restore_on,
 };
 
 const LOSSES: [Loss; 5] = [
@@ -60,7 +60,7 @@ fn contents(opened: &Opened) -> Journal {
 }
 
 fn is_member(storage: &SimStorage, of: NonZeroU64) -> bool {
-    matches!(what_is(storage), Ok(Directory::Member { node, .. }) if node == of)
+    matches!(purpose(storage), Ok(Purpose::Member { node, .. }) if node == of)
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_node_keeps_its_id_from_the_draw_through_creation_to_every_start() {
     for _ in 0..3 {
         assert_eq!(promise_node(&storage.restart()).unwrap(), id);
     }
-    assert_eq!(what_is(&storage).unwrap(), Directory::Blank);
+    assert_eq!(purpose(&storage).unwrap(), Purpose::Blank);
     drop(create_member(&storage, None).unwrap());
     for starts in 3..5 {
         let opened = open_member(&storage).unwrap();
@@ -196,9 +196,9 @@ fn a_crash_at_any_call_leaves_a_directory_that_goes_on() {
                 if let Ok(promised) = promised {
                     assert_eq!(again, promised, "{what}: the id was told already");
                 }
-                let opened = match what_is(&left).unwrap() {
-                    Directory::Member { .. } => open_member(&left),
-                    Directory::Blank | Directory::Single(_) => step(&left),
+                let opened = match purpose(&left).unwrap() {
+                    Purpose::Member { .. } => open_member(&left),
+                    Purpose::Blank | Purpose::Single(_) => step(&left),
                 };
                 let opened = opened.unwrap_or_else(|e| panic!("{what}: {e}"));
                 assert_eq!(contents(&opened), Journal::upto(frames), "{what}");
@@ -227,7 +227,7 @@ fn an_interrupted_conversion_leaves_a_server_that_starts() {
             crashed.fault_at(call, Fault::Crash);
             drop(convert(&crashed).err());
             let left = crashed.crash(loss);
-            if let Directory::Single(_) = what_is(&left).unwrap() {
+            if let Purpose::Single(_) = purpose(&left).unwrap() {
                 singles += 1;
                 let opened = open(&left).unwrap_or_else(|e| panic!("call {call}, {loss:?}: {e}"));
                 assert_eq!(Journal::of(&opened), Journal::upto(14));
@@ -247,7 +247,7 @@ fn a_creation_may_be_done_again_for_another_cluster() {
         crashed.fault_at(call, Fault::Crash);
         drop(create_member(&crashed, Some(1)).err());
         let left = crashed.crash(Loss::KeepAll);
-        if what_is(&left).unwrap() != Directory::Blank {
+        if purpose(&left).unwrap() != Purpose::Blank {
             continue;
         }
         let other = (Id::from_bytes([0xdd; 16]), Id::from_bytes([0x33; 16]));

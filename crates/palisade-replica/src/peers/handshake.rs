@@ -1,0 +1,545 @@
+//! Two nodes meet: version, proof of the cluster's key, introductions (rule R14).
+//!
+//! ```text
+//!   dialer                                             acceptor
+//!   Hello { version, node, nonce, … } ─────────────►
+//!                                     ◄───────────── Hello { version, node, nonce, … }
+//!   Claim { proof, introduction }     ─────────────►   checks the proof, then judges
+//!                                     ◄───────────── Claim { proof, introduction }
+//!   checks the proof, then judges
+//!   Accepted                          ─────────────►
+//! ```
+//!
+//! In the place of each answer there may be `Refused`, with the reason. A proof is the HMAC-SHA-256, under the cluster's
+//! key, of the side that makes it, both hellos and the introduction. Both nonces are in the hellos, so none is of use
+//! again; the side is in it, so none can be sent back. The dialer proves first: a stranger that connects learns nothing
+//! that a key could be guessed with.
+//!
+//! What follows on the connection is not protected: that needs TLS, or a network that nobody else can write to.
+
+use std::io;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::frame;
+use super::introduction::Introduction;
+use crate::codec::{Malformed, Put, Take};
+use crate::entry::NodeId;
+
+const MAGIC: &[u8] = b"palisade-peer";
+const VERSION: u8 = 1;
+
+/// The longest hello, and the longest claim, in bytes.
+const LONGEST_HELLO: usize = 256;
+pub(super) const LONGEST_CLAIM: usize = 32 << 10;
+/// The longest reason, in bytes.
+const LONGEST_REASON: usize = 1 << 10;
+
+/// The secret that the nodes of a cluster share. It is not printed.
+#[derive(Clone, Default)]
+pub struct Key(Vec<u8>);
+
+impl Key {
+    /// At least 16 bytes.
+    ///
+    /// # Errors
+    /// A text that says so, for a shorter one.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Key, &'static str> {
+        let bytes = bytes.into();
+        match bytes.len() {
+            ..16 => Err("a cluster key has at least 16 bytes; `openssl rand -hex 32` makes one"),
+            _ => Ok(Key(bytes)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Lane {
+    /// Only to meet.
+    Meeting,
+    /// Short messages, which must not wait behind long ones.
+    Short,
+    /// Long messages.
+    Long,
+}
+
+/// Why a meeting came to nothing.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// One side refused, and both know why.
+    Refused(String),
+    Io(io::Error),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Failed {
+        Failed::Io(error)
+    }
+}
+
+impl From<Malformed> for Failed {
+    fn from(malformed: Malformed) -> Failed {
+        Failed::Io(io::Error::new(io::ErrorKind::InvalidData, malformed))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    version: u8,
+    keyed: bool,
+    pub(super) node: NodeId,
+    /// What the dialer wants; the acceptor repeats it.
+    pub(super) lane: Lane,
+    nonce: [u8; 32],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Message {
+    Hello(Hello),
+    Claim {
+        proof: [u8; 32],
+        introduction: Vec<u8>,
+    },
+    Accepted,
+    Refused(String),
+}
+
+impl Hello {
+    fn new(node: NodeId, keyed: bool, lane: Lane) -> io::Result<Hello> {
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).map_err(io::Error::other)?;
+        Ok(Hello {
+            version: VERSION,
+            keyed,
+            node,
+            lane,
+            nonce,
+        })
+    }
+
+    /// Whether the two may go on; `self` is this node's.
+    fn fits(&self, theirs: &Hello) -> Result<(), String> {
+        if self.version != theirs.version {
+            return Err(format!(
+                "node {} speaks version {} between nodes and node {} version {}: run the same version on both, or one \
+                 of two that follow each other",
+                self.node, self.version, theirs.node, theirs.version
+            ));
+        }
+        match (self.keyed, theirs.keyed) {
+            (true, false) => Err(no_key(self.node, theirs.node)),
+            (false, true) => Err(no_key(theirs.node, self.node)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn no_key(with: NodeId, without: NodeId) -> String {
+    format!(
+        "node {with} has a cluster key and node {without} has none: give every node the same --cluster-key-file"
+    )
+}
+
+impl Message {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Message::Hello(hello) => {
+                out.u8(1);
+                out.extend_from_slice(MAGIC);
+                out.u8(hello.version);
+                out.u8(hello.keyed.into());
+                out.u64(hello.node.0);
+                out.u8(match hello.lane {
+                    Lane::Meeting => 0,
+                    Lane::Short => 1,
+                    Lane::Long => 2,
+                });
+                out.bytes(&hello.nonce);
+            }
+            Message::Claim {
+                proof,
+                introduction,
+            } => {
+                out.u8(2);
+                out.bytes(proof);
+                out.bytes(introduction);
+            }
+            Message::Accepted => out.u8(3),
+            Message::Refused(why) => {
+                out.u8(4);
+                out.bytes(why.as_bytes());
+            }
+        }
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
+        let mut from = Take(bytes);
+        let message = match from.u8()? {
+            1 => {
+                let rest = from.0.strip_prefix(MAGIC);
+                from = Take(rest.ok_or(Malformed("it is no node of Palisade"))?);
+                Message::Hello(hello(&mut from)?)
+            }
+            2 => Message::Claim {
+                proof: array(&mut from)?,
+                introduction: from.bytes()?.to_vec(),
+            },
+            3 => Message::Accepted,
+            4 => Message::Refused(reason(from.bytes()?)),
+            _ => return Err(Malformed("it is no node of Palisade")),
+        };
+        from.end()?;
+        Ok(message)
+    }
+}
+
+fn hello(from: &mut Take<'_>) -> Result<Hello, Malformed> {
+    let (version, keyed) = (from.u8()?, from.flag()?);
+    Ok(Hello {
+        version,
+        keyed,
+        node: NodeId(from.u64()?),
+        lane: match from.u8()? {
+            0 => Lane::Meeting,
+            1 => Lane::Short,
+            2 => Lane::Long,
+            _ => return Err(Malformed("a connection is for something unknown")),
+        },
+        nonce: array(from)?,
+    })
+}
+
+fn array(from: &mut Take<'_>) -> Result<[u8; 32], Malformed> {
+    let wrong = |_| Malformed("a nonce or a proof is of another length");
+    from.bytes()?.try_into().map_err(wrong)
+}
+
+/// Printable, and not longer than it has to be: it comes from a stranger, perhaps.
+fn reason(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_REASON)]);
+    let printable = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(printable).collect()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Dialer,
+    Acceptor,
+}
+
+/// Both hellos and a key: what proofs are made of.
+struct Exchange<'a> {
+    key: &'a Key,
+    dialer: Hello,
+    acceptor: Hello,
+}
+
+impl Exchange<'_> {
+    fn mac(&self, side: Side, introduction: &[u8]) -> io::Result<Hmac<Sha256>> {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.key.0);
+        let mut mac = mac.map_err(io::Error::other)?;
+        mac.update(match side {
+            Side::Dialer => b"palisade peer dialer  ",
+            Side::Acceptor => b"palisade peer acceptor",
+        });
+        // Both are of one length.
+        mac.update(&Message::Hello(self.dialer).encode());
+        mac.update(&Message::Hello(self.acceptor).encode());
+        mac.update(introduction);
+        Ok(mac)
+    }
+
+    fn claim(&self, side: Side, introduction: Vec<u8>) -> io::Result<Message> {
+        let proof = self.mac(side, &introduction)?.finalize().into_bytes();
+        Ok(Message::Claim {
+            proof: proof.into(),
+            introduction,
+        })
+    }
+
+    /// Compares in constant time.
+    fn check(&self, side: Side, proof: &[u8; 32], introduction: &[u8]) -> Result<(), Failed> {
+        let (node, other) = match side {
+            Side::Dialer => (self.dialer.node, self.acceptor.node),
+            Side::Acceptor => (self.acceptor.node, self.dialer.node),
+        };
+        let wrong = |_| {
+            Failed::Refused(format!(
+                "nodes {node} and {other} have different cluster keys: give every node the same --cluster-key-file"
+            ))
+        };
+        self.mac(side, introduction)?
+            .verify_slice(proof)
+            .map_err(wrong)
+    }
+}
+
+/// The introduction in a claim; it must be of the node that said hello.
+fn introduced(bytes: &[u8], hello: &Hello) -> Result<Introduction, Failed> {
+    let introduction = Introduction::decode(bytes)?;
+    match introduction.node == hello.node {
+        true => Ok(introduction),
+        false => Err(Malformed("a node has two ids").into()),
+    }
+}
+
+/// A stream to another node during the handshake.
+pub(super) struct Meeting<'a, S> {
+    pub(super) stream: &'a mut S,
+    pub(super) key: Option<&'a Key>,
+    pub(super) own: Introduction,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Meeting<'_, S> {
+    async fn say(&mut self, message: &Message) -> io::Result<()> {
+        frame::write(self.stream, &[], &message.encode()).await
+    }
+
+    async fn hear(&mut self, most: usize) -> Result<Message, Failed> {
+        let frame = frame::read(self.stream, most).await?;
+        let gone = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        match Message::decode(&frame.ok_or_else(gone)?)? {
+            Message::Refused(why) => Err(Failed::Refused(why)),
+            message => Ok(message),
+        }
+    }
+
+    /// Tells the other side, before this side gives up.
+    async fn settle<T>(&mut self, result: Result<T, Failed>) -> Result<T, Failed> {
+        if let Err(Failed::Refused(why)) = &result {
+            let why = Message::Refused(reason(why.as_bytes()));
+            // It may be gone by now.
+            let _ = self.say(&why).await;
+        }
+        result
+    }
+
+    fn keyed(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Dials. `judge` decides about the other side.
+    pub(super) async fn dial(
+        mut self,
+        lane: Lane,
+        judge: impl FnOnce(&Introduction) -> Result<(), String>,
+    ) -> Result<Introduction, Failed> {
+        let dialer = Hello::new(self.own.node, self.keyed(), lane)?;
+        self.say(&Message::Hello(dialer)).await?;
+        let Message::Hello(acceptor) = self.hear(LONGEST_HELLO.max(LONGEST_REASON + 8)).await?
+        else {
+            return Err(Malformed("an answer out of order").into());
+        };
+        let fits = dialer.fits(&acceptor).map_err(Failed::Refused);
+        self.settle(fits).await?;
+        let no_key = Key::default();
+        let exchange = Exchange {
+            key: self.key.unwrap_or(&no_key),
+            dialer,
+            acceptor,
+        };
+        let claim = exchange.claim(Side::Dialer, self.own.encode())?;
+        self.say(&claim).await?;
+        let claim = self.hear(LONGEST_CLAIM).await?;
+        let theirs = exchange.accept(Side::Acceptor, claim, judge);
+        let theirs = self.settle(theirs).await?;
+        self.say(&Message::Accepted).await?;
+        Ok(theirs)
+    }
+
+    /// Accepts; gives what the connection is for, too.
+    pub(super) async fn accept(
+        mut self,
+        judge: impl FnOnce(&Introduction) -> Result<(), String>,
+    ) -> Result<(Lane, Introduction), Failed> {
+        let Message::Hello(dialer) = self.hear(LONGEST_HELLO).await? else {
+            return Err(Malformed("it does not begin with a hello").into());
+        };
+        let acceptor = Hello::new(self.own.node, self.keyed(), dialer.lane)?;
+        let fits = acceptor.fits(&dialer).map_err(Failed::Refused);
+        self.settle(fits).await?;
+        self.say(&Message::Hello(acceptor)).await?;
+        let no_key = Key::default();
+        let exchange = Exchange {
+            key: self.key.unwrap_or(&no_key),
+            dialer,
+            acceptor,
+        };
+        let claim = self.hear(LONGEST_CLAIM).await?;
+        let theirs = exchange.accept(Side::Dialer, claim, judge);
+        let theirs = self.settle(theirs).await?;
+        let claim = exchange.claim(Side::Acceptor, self.own.encode())?;
+        self.say(&claim).await?;
+        match self.hear(LONGEST_REASON + 8).await? {
+            Message::Accepted => Ok((dialer.lane, theirs)),
+            _ => Err(Malformed("an answer out of order").into()),
+        }
+    }
+}
+
+impl Exchange<'_> {
+    fn accept(
+        &self,
+        from: Side,
+        claim: Message,
+        judge: impl FnOnce(&Introduction) -> Result<(), String>,
+    ) -> Result<Introduction, Failed> {
+        let Message::Claim {
+            proof,
+            introduction,
+        } = claim
+        else {
+            return Err(Malformed("an answer out of order").into());
+        };
+        self.check(from, &proof, &introduction)?;
+        let hello = match from {
+            Side::Dialer => &self.dialer,
+            Side::Acceptor => &self.acceptor,
+        };
+        let theirs = introduced(&introduction, hello)?;
+        judge(&theirs).map_err(Failed::Refused)?;
+        Ok(theirs)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::super::introduction::tests::member;
+    use super::*;
+
+    fn key(byte: u8) -> Key {
+        Key::new([byte; 16]).unwrap()
+    }
+
+    fn exchange(key: &Key) -> Exchange<'_> {
+        Exchange {
+            key,
+            dialer: Hello::new(NodeId(1), true, Lane::Short).unwrap(),
+            acceptor: Hello::new(NodeId(2), true, Lane::Short).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_written_and_damaged_bytes_do_no_harm() {
+        let key = key(1);
+        let exchange = exchange(&key);
+        for message in [
+            Message::Hello(exchange.dialer),
+            exchange.claim(Side::Dialer, member(1).encode()).unwrap(),
+            Message::Accepted,
+            Message::Refused("wrong".into()),
+        ] {
+            let bytes = message.encode();
+            assert_eq!(Message::decode(&bytes).as_ref(), Ok(&message));
+            for at in 0..bytes.len() {
+                assert!(Message::decode(&bytes[..at]).is_err());
+                for bit in 0..8 {
+                    let mut damaged = bytes.clone();
+                    damaged[at] ^= 1 << bit;
+                    assert_ne!(Message::decode(&damaged).as_ref(), Ok(&message));
+                }
+            }
+        }
+    }
+
+    /// A proof is good for one side of one meeting of two nodes, and for one introduction.
+    #[test]
+    fn a_proof_is_good_for_nothing_else() {
+        let (key, other) = (key(1), key(2));
+        let meeting = exchange(&key);
+        let said = member(1).encode();
+        let claim = meeting.claim(Side::Dialer, said.clone()).unwrap();
+        let accept = |exchange: &Exchange<'_>, side, claim: &Message| {
+            exchange.accept(side, claim.clone(), |_| Ok(())).is_ok()
+        };
+        assert!(accept(&meeting, Side::Dialer, &claim));
+        assert!(!accept(&meeting, Side::Acceptor, &claim), "sent back");
+        let again = Exchange {
+            acceptor: Hello::new(NodeId(2), true, Lane::Short).unwrap(),
+            ..exchange(&key)
+        };
+        assert!(!accept(&again, Side::Dialer, &claim), "used again");
+        for wrong in [
+            Exchange {
+                key: &other,
+                ..exchange(&key)
+            },
+            Exchange {
+                key: &Key::default(),
+                ..exchange(&key)
+            },
+            Exchange {
+                dialer: Hello {
+                    lane: Lane::Long,
+                    ..meeting.dialer
+                },
+                ..exchange(&key)
+            },
+        ] {
+            let wrong = Exchange {
+                acceptor: meeting.acceptor,
+                ..wrong
+            };
+            let same = wrong.dialer.lane == Lane::Long;
+            let dialer = if same { wrong.dialer } else { meeting.dialer };
+            let wrong = Exchange { dialer, ..wrong };
+            assert!(!accept(&wrong, Side::Dialer, &claim));
+        }
+        for bit in 0..8 * 32 {
+            let Message::Claim {
+                mut proof,
+                introduction,
+            } = claim.clone()
+            else {
+                panic!("{claim:?}");
+            };
+            proof[bit / 8] ^= 1 << (bit % 8);
+            assert!(!accept(
+                &meeting,
+                Side::Dialer,
+                &Message::Claim {
+                    proof,
+                    introduction
+                }
+            ));
+        }
+        let forged = match claim {
+            Message::Claim { proof, .. } => Message::Claim {
+                proof,
+                introduction: Introduction {
+                    starts: 6,
+                    ..member(1)
+                }
+                .encode(),
+            },
+            other => panic!("{other:?}"),
+        };
+        assert!(!accept(&meeting, Side::Dialer, &forged));
+        let of_another = meeting.claim(Side::Dialer, member(3).encode()).unwrap();
+        assert!(!accept(&meeting, Side::Dialer, &of_another), "two ids");
+    }
+
+    #[test]
+    fn a_reason_is_printable_and_short() {
+        assert_eq!(reason(b"a\nb\x1b[0m"), "a?b?[0m");
+        assert_eq!(reason(&[b'x'; 5_000]).len(), LONGEST_REASON);
+    }
+
+    #[test]
+    fn a_key_is_long_enough_and_not_printed() {
+        assert!(Key::new(*b"secret").unwrap_err().contains("openssl"));
+        assert_eq!(format!("{:?}", key(b's')), "Key");
+    }
+}

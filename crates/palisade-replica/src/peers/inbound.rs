@@ -1,0 +1,184 @@
+//! Connections of other nodes: their handshake, their calls.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use super::handshake::{Failed, Lane, Meeting};
+use super::introduction::{Introduction, MOST_NODES};
+use super::line::{ANSWERED, NOT_READY, numbered, prepare, write_all};
+use super::{LONGEST_MESSAGE, Peers, Shared, frame, hold};
+use crate::entry::NodeId;
+
+/// Calls of one connection that are being answered.
+const AT_ONCE: usize = 64;
+
+/// What is open.
+#[derive(Default)]
+struct Open {
+    /// Strangers, by address.
+    strangers: HashMap<IpAddr, usize>,
+    /// One connection for each node and lane: dropping what is here ends it.
+    nodes: HashMap<(NodeId, Lane), watch::Sender<()>>,
+}
+
+/// A place for a connection that has not introduced itself; dropping it gives it back.
+struct Stranger {
+    open: Arc<Mutex<Open>>,
+    address: IpAddr,
+}
+
+impl Stranger {
+    fn take(
+        open: &Arc<Mutex<Open>>,
+        address: IpAddr,
+        (of_address, total): (usize, usize),
+    ) -> Option<Stranger> {
+        let mut taken = hold(open);
+        let all: usize = taken.strangers.values().sum();
+        let here = taken.strangers.entry(address).or_default();
+        if *here >= of_address || all >= total {
+            return None;
+        }
+        *here += 1;
+        Some(Stranger {
+            open: Arc::clone(open),
+            address,
+        })
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let strangers = &mut hold(&self.open).strangers;
+        if let Some(here) = strangers.get_mut(&self.address) {
+            *here -= 1;
+            if *here == 0 {
+                strangers.remove(&self.address);
+            }
+        }
+    }
+}
+
+impl Peers {
+    /// Takes in connections of other nodes until [`stop`](Peers::stop). Spawn it once, before this node tells its
+    /// address to others.
+    pub fn serve(&self, listener: TcpListener) -> impl Future<Output = ()> + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        async move {
+            tokio::select! {
+                () = accept(&shared, &listener) => {}
+                () = shared.until_stopped() => {}
+            }
+        }
+    }
+}
+
+async fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
+    let open = Arc::default();
+    loop {
+        match listener.accept().await {
+            // Without a place it is closed at once.
+            Ok((stream, from)) => {
+                if let Some(stranger) = Stranger::take(&open, from.ip(), shared.settings.strangers)
+                {
+                    let (shared, open) = (Arc::clone(shared), Arc::clone(&open));
+                    tokio::spawn(async move {
+                        tokio::select! {
+                            () = take_in(&shared, &open, stream, from, stranger) => {}
+                            () = shared.until_stopped() => {}
+                        }
+                    });
+                }
+            }
+            // One that is gone already, or no descriptor is free: neither may end this, nor keep it busy.
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+async fn take_in(
+    shared: &Arc<Shared>,
+    open: &Arc<Mutex<Open>>,
+    mut stream: TcpStream,
+    from: SocketAddr,
+    stranger: Stranger,
+) {
+    let met = meet(shared, &mut stream).await;
+    let (lane, theirs) = match met {
+        Ok(met) => met,
+        Err(Failed::Refused(why)) => return shared.log(&from.ip().to_string(), &why),
+        Err(Failed::Io(error)) => {
+            return shared.log(&from.ip().to_string(), &format!("no handshake: {error}"));
+        }
+    };
+    drop(stranger);
+    shared.met(&from.ip().to_string(), &theirs);
+    if lane == Lane::Meeting {
+        return;
+    }
+    let (ours, mut replaced) = watch::channel(());
+    {
+        let nodes = &mut hold(open).nodes;
+        let key = (theirs.node, lane);
+        nodes.retain(|_, connection| !connection.is_closed());
+        if nodes.len() >= 2 * MOST_NODES && !nodes.contains_key(&key) {
+            return;
+        }
+        // The one before is of a process that is gone, or that has given it up.
+        nodes.insert(key, ours);
+    }
+    tokio::select! {
+        _ = answer_all(shared, theirs.node, stream) => {}
+        _ = replaced.changed() => {}
+    }
+}
+
+async fn meet(shared: &Shared, stream: &mut TcpStream) -> Result<(Lane, Introduction), Failed> {
+    prepare(stream, shared.settings.silence)?;
+    let own = shared.own();
+    let meeting = Meeting {
+        stream,
+        key: shared.key.as_ref(),
+        own: own.clone(),
+    };
+    let judge = |theirs: &Introduction| shared.judge(&own, None, theirs);
+    let met = tokio::time::timeout(shared.settings.handshake, meeting.accept(judge));
+    met.await
+        .unwrap_or_else(|_| Err(Failed::Io(io::ErrorKind::TimedOut.into())))
+}
+
+/// Answers calls until the connection ends.
+async fn answer_all(shared: &Arc<Shared>, node: NodeId, stream: TcpStream) -> io::Result<()> {
+    let (mut from, to) = stream.into_split();
+    let (answers, queue) = mpsc::channel(AT_ONCE);
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let read = async {
+        while let Some(frame) = frame::read(&mut from, LONGEST_MESSAGE).await? {
+            let (number, message) = numbered(frame)?;
+            let place = Arc::clone(&places).acquire_owned().await;
+            let (answer, answers) = (hold(&shared.answer).clone(), answers.clone());
+            tokio::spawn(async move {
+                let mut bytes = vec![NOT_READY];
+                if let Some(answer) = answer {
+                    bytes = answer(node, message).await;
+                    bytes.insert(0, ANSWERED);
+                }
+                // The connection may be gone.
+                let _ = answers.send((number, bytes)).await;
+                drop(place);
+            });
+        }
+        Ok(())
+    };
+    tokio::select! {
+        read = read => read,
+        written = write_all(queue, to) => written,
+    }
+}

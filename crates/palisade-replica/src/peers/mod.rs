@@ -1,0 +1,360 @@
+//! The other nodes, over TCP.
+//!
+//! ```text
+//!   call(to, message) ──► Line to that node: Short or Long ──► handshake ──► requests, by number
+//!                                                                              │
+//!   answer(from, message) ◄── inbound connection of that node ◄── handshake ◄──┘
+//! ```
+//!
+//! A node dials each other one for its own calls, with one connection for short messages and one for long ones, so that
+//! a heartbeat never waits behind a part of a snapshot. Connections are made when a call needs one.
+//!
+//! A stranger who reaches the port and does not know the cluster's key has [`Settings::handshake`] for 256 bytes of a
+//! hello and, after that, 32 KiB of a claim, on a bounded number of connections, and learns a node id and the version.
+//! Without a key the port must not be reachable for anybody else: whoever reaches it is a node.
+
+mod clock;
+mod frame;
+mod handshake;
+mod inbound;
+mod introduction;
+mod line;
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use palisade_server::pipeline::orderer::ROOM;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use crate::engine::{ENTRIES_AT_ONCE, Transport};
+use crate::entry::NodeId;
+use crate::message::Offer;
+use handshake::{Failed, Lane, Meeting};
+use line::Link;
+
+pub use handshake::Key;
+pub use introduction::{Introduction, Known, MOST_NODES, Standing, judge};
+
+/// The longest message: as many of the largest batches as the engine puts into one, and what stands around them.
+const LONGEST_MESSAGE: usize = ENTRIES_AT_ONCE * (ROOM + 256) + (64 << 10);
+
+/// A message up to this length goes with the short ones.
+const SHORT: usize = 32 << 10;
+
+/// How long things may take. The defaults suit nodes in one region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// A connection is there within this time, or the node counts as unreachable.
+    pub connect: Duration,
+    /// Both sides have introduced themselves within this time.
+    pub handshake: Duration,
+    /// A peer that acknowledges nothing for so long is gone.
+    pub silence: Duration,
+    /// After a failure nothing is tried for the first of these times, then twice that, up to the second.
+    pub backoff: (Duration, Duration),
+    /// Connections that have not introduced themselves yet: from one address, and in total.
+    pub strangers: (usize, usize),
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            connect: Duration::from_secs(1),
+            handshake: Duration::from_secs(5),
+            silence: Duration::from_secs(2),
+            backoff: (Duration::from_millis(50), Duration::from_secs(1)),
+            strangers: (16, 64),
+        }
+    }
+}
+
+/// What is known about another node, for people and metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// Where it is reached.
+    pub address: String,
+    /// Where clients reach it, once it has introduced itself.
+    pub url: String,
+    /// Whether there is a connection to it.
+    pub connected: bool,
+    /// For how long that has been so.
+    pub since: Duration,
+    /// Why the last attempt failed, or was refused by either side; nothing once one succeeds.
+    pub refusal: Option<String>,
+    /// How long the last call took that was answered.
+    pub round_trip: Option<Duration>,
+}
+
+type Answering = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
+type Answer = Arc<dyn Fn(NodeId, Vec<u8>) -> Answering + Send + Sync>;
+type Introduce = Arc<dyn Fn() -> Introduction + Send + Sync>;
+
+/// See the module. Clones share everything.
+#[derive(Clone)]
+pub struct Peers {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    key: Option<Key>,
+    settings: Settings,
+    introduce: Mutex<Introduce>,
+    answer: Mutex<Option<Answer>>,
+    links: Mutex<HashMap<(NodeId, Lane), Arc<Link>>>,
+    nodes: Mutex<BTreeMap<NodeId, Seen>>,
+    /// What was logged last about each address: it is logged once.
+    logged: Mutex<BTreeMap<String, String>>,
+    stopped: watch::Sender<bool>,
+}
+
+/// What was seen of a node.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    known: Option<Known>,
+    status: PeerStatus,
+    /// When `connected` changed.
+    changed: Duration,
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Everything is changed in single steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Peers {
+    /// Peers of a node that introduces itself so; with the key that all of them share, if there is one.
+    #[must_use]
+    pub fn new(key: Option<Key>, settings: Settings, own: Introduction) -> Peers {
+        Peers {
+            shared: Arc::new(Shared {
+                key,
+                settings,
+                introduce: Mutex::new(Arc::new(move || own.clone())),
+                answer: Mutex::default(),
+                links: Mutex::default(),
+                nodes: Mutex::default(),
+                logged: Mutex::default(),
+                stopped: watch::Sender::new(false),
+            }),
+        }
+    }
+
+    /// From now on this node introduces itself so. Called at each handshake.
+    pub fn introduce(&self, introduce: impl Fn() -> Introduction + Send + Sync + 'static) {
+        *hold(&self.shared.introduce) = Arc::new(introduce);
+    }
+
+    /// From now on messages of other nodes are answered so. Until then the callers are told that this node is
+    /// unreachable.
+    pub fn answer<F>(&self, answer: impl Fn(NodeId, Vec<u8>) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Vec<u8>> + Send + 'static,
+    {
+        let boxed = move |from, message| -> Answering { Box::pin(answer(from, message)) };
+        *hold(&self.shared.answer) = Some(Arc::new(boxed));
+    }
+
+    /// Meets the node at an address, and parts: for nodes that do not form a cluster yet.
+    ///
+    /// # Errors
+    /// Why it could not be met, or was refused, for people.
+    pub async fn meet(&self, address: &str) -> Result<Introduction, String> {
+        let (_, theirs) = self.shared.dial(None, address, Lane::Meeting).await?;
+        Ok(theirs)
+    }
+
+    /// What is known about each node that was called, or that has called.
+    #[must_use]
+    pub fn status(&self) -> BTreeMap<NodeId, PeerStatus> {
+        let now = clock::now();
+        let nodes = hold(&self.shared.nodes);
+        let status = |seen: &Seen| PeerStatus {
+            since: now.saturating_sub(seen.changed),
+            ..seen.status.clone()
+        };
+        nodes
+            .iter()
+            .map(|(node, seen)| (*node, status(seen)))
+            .collect()
+    }
+
+    /// Where clients reach a node, as it said itself.
+    #[must_use]
+    pub fn client_url(&self, node: NodeId) -> Option<String> {
+        let nodes = hold(&self.shared.nodes);
+        let url = nodes.get(&node).map(|seen| seen.status.url.clone());
+        url.filter(|url| !url.is_empty())
+    }
+
+    /// Closes all connections for good, and lets go of what was given to [`introduce`](Peers::introduce) and
+    /// [`answer`](Peers::answer). The port is closed when what [`serve`](Peers::serve) gave has ended.
+    pub fn stop(&self) {
+        let own = self.shared.own();
+        self.introduce(move || own.clone());
+        *hold(&self.shared.answer) = None;
+        self.shared.stopped.send_replace(true);
+    }
+}
+
+impl Transport for Peers {
+    async fn call(
+        &self,
+        to: NodeId,
+        address: &str,
+        message: Vec<u8>,
+        within: Duration,
+    ) -> io::Result<Vec<u8>> {
+        let shared = &self.shared;
+        let offer = Offer::of(&message);
+        let lane = match message.len() {
+            ..=SHORT => Lane::Short,
+            _ => Lane::Long,
+        };
+        let begun = clock::now();
+        let link = shared.link(to, address, lane);
+        let answer = tokio::time::timeout(within, link.call(shared, message));
+        let answer = answer.await.map_err(|_| io::ErrorKind::TimedOut)??;
+        let took = clock::now().saturating_sub(begun);
+        shared.with(to, |seen| {
+            seen.status.round_trip = Some(took);
+            let agreed = offer.and_then(|offer| offer.taken(&answer));
+            if let Some(known) = &mut seen.known {
+                known.agreed = known.agreed.max(agreed);
+            }
+        });
+        Ok(answer)
+    }
+}
+
+impl Shared {
+    fn own(&self) -> Introduction {
+        let introduce = Arc::clone(&hold(&self.introduce));
+        introduce()
+    }
+
+    fn with<T>(&self, node: NodeId, change: impl FnOnce(&mut Seen) -> T) -> T {
+        change(hold(&self.nodes).entry(node).or_default())
+    }
+
+    fn link(&self, to: NodeId, address: &str, lane: Lane) -> Arc<Link> {
+        let mut links = hold(&self.links);
+        match links.get(&(to, lane)) {
+            Some(link) if link.address() == address => Arc::clone(link),
+            _ => {
+                let link = Arc::new(Link::new(to, address, lane));
+                links.insert((to, lane), Arc::clone(&link));
+                link
+            }
+        }
+    }
+
+    async fn until_stopped(&self) {
+        let mut stopped = self.stopped.subscribe();
+        // The sender lives as long as this.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    }
+
+    /// Connects and introduces both; gives the reason of a failure for people, and logs it once.
+    async fn dial(
+        &self,
+        expected: Option<NodeId>,
+        address: &str,
+        lane: Lane,
+    ) -> Result<(TcpStream, Introduction), String> {
+        let Settings {
+            connect, handshake, ..
+        } = self.settings;
+        let dialed = async {
+            let slow = |_| Failed::Io(io::ErrorKind::TimedOut.into());
+            let stream = tokio::time::timeout(connect, TcpStream::connect(address));
+            let mut stream = stream.await.map_err(slow)??;
+            line::prepare(&stream, self.settings.silence)?;
+            let meeting = Meeting {
+                stream: &mut stream,
+                key: self.key.as_ref(),
+                own: self.own(),
+            };
+            let own = meeting.own.clone();
+            let judge = |theirs: &Introduction| self.judge(&own, expected, theirs);
+            let theirs = tokio::time::timeout(handshake, meeting.dial(lane, judge));
+            let theirs = theirs.await.map_err(slow)??;
+            Ok((stream, theirs))
+        };
+        let dialed = dialed.await.map_err(|failed: Failed| match failed {
+            Failed::Refused(why) => why,
+            Failed::Io(error) => format!("{address} cannot be reached: {error}"),
+        });
+        match &dialed {
+            Ok((_, theirs)) => self.met(address, theirs),
+            Err(why) => {
+                self.log(address, why);
+                if let Some(node) = expected {
+                    self.with(node, |seen| {
+                        seen.status.address = address.to_owned();
+                        seen.status.refusal = Some(why.clone());
+                    });
+                }
+            }
+        }
+        dialed
+    }
+
+    fn judge(
+        &self,
+        own: &Introduction,
+        expected: Option<NodeId>,
+        theirs: &Introduction,
+    ) -> Result<(), String> {
+        let known = hold(&self.nodes)
+            .get(&theirs.node)
+            .and_then(|seen| seen.known.clone());
+        introduction::judge(own, expected, known.as_ref(), theirs)
+    }
+
+    /// Remembers a node that was accepted. Only members are measured by what they said before.
+    fn met(&self, place: &str, theirs: &Introduction) {
+        hold(&self.logged).remove(place);
+        let mut nodes = hold(&self.nodes);
+        let is_new = !nodes.contains_key(&theirs.node);
+        if is_new && nodes.len() >= 4 * MOST_NODES {
+            return;
+        }
+        let seen = nodes.entry(theirs.node).or_default();
+        seen.status.address.clone_from(&theirs.address);
+        seen.status.url.clone_from(&theirs.url);
+        seen.status.refusal = None;
+        if let Standing::Member { .. } = theirs.standing {
+            seen.known = Some(Known {
+                address: theirs.address.clone(),
+                starts: theirs.starts,
+                agreed: seen.known.as_ref().and_then(|known| known.agreed),
+            });
+        }
+    }
+
+    fn set_connected(&self, node: NodeId, connected: bool) {
+        self.with(node, |seen| {
+            if seen.status.connected != connected {
+                (seen.status.connected, seen.changed) = (connected, clock::now());
+            }
+        });
+    }
+
+    /// Logs a reason, unless it is what was logged last for this place.
+    fn log(&self, place: &str, why: &str) {
+        let mut logged = hold(&self.logged);
+        if logged.get(place).is_some_and(|last| last == why) {
+            return;
+        }
+        if logged.len() >= 4 * MOST_NODES {
+            logged.clear();
+        }
+        logged.insert(place.to_owned(), why.to_owned());
+        tracing::warn!(peer = place, "{why}");
+    }
+}
