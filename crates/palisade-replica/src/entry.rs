@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// A node of a cluster. Drawn at random when its directory is made, and never used again: a node that lost its log
@@ -13,6 +14,16 @@ pub struct NodeId(pub u64);
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for NodeId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<NodeId, Self::Err> {
+        let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let raw = u64::from_str_radix(text, 16).ok().filter(|raw| digits && *raw != 0);
+        raw.map(NodeId).ok_or("a node's id is 16 hexadecimal digits")
     }
 }
 

@@ -67,7 +67,8 @@ pub struct Node {
     pub disk: Arc<Disk>,
     /// The findings at start-up.
     pub report: RecoveryReport,
-    store: Store,
+    /// Its log, as its engine sees it.
+    pub store: Store,
     snapshots: Snapshots,
     runtime: Engines,
     writer: JoinHandle<()>,
@@ -174,12 +175,6 @@ impl Node {
     #[must_use]
     pub fn handle(&self) -> &Handle {
         &self.pipeline.handle
-    }
-
-    /// The last entry of this node's log.
-    #[must_use]
-    pub fn last(&self) -> Option<crate::LogId> {
-        self.store.look(crate::Log::last)
     }
 
     /// Ends the node, after its pipeline was told to stop, and waits until the directory is free.

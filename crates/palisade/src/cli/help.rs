@@ -140,7 +140,20 @@ pub(super) const SERVE_AFTER: &str = "\
 Examples:
   palisade serve
   palisade serve --listen 0.0.0.0:7420 --data /var/lib/palisade
-  palisade serve --clock manual --listen 127.0.0.1:0     # for your tests: time moves only on request";
+  palisade serve --clock manual --listen 127.0.0.1:0     # for your tests: time moves only on request
+
+Three nodes that lose nothing when one dies: the same --cluster on each of them, harmless to repeat:
+  palisade serve --data D --listen 10.0.0.1:7420 --cluster-key-file KEY \\
+    --cluster 10.0.0.1:7421,10.0.0.2:7421,10.0.0.3:7421
+A node that comes later:
+  palisade serve --data D --listen 10.0.0.4:7420 --cluster-key-file KEY --join http://10.0.0.1:7420";
+
+pub(super) const CLUSTER_REPLACE_AFTER: &str = "\
+A node that lost its disk never comes back under its old id, because it may have acknowledged what is lost. \
+Start a new one with --join on an empty directory, then:
+  palisade cluster replace OLD NEW
+
+Both ids are in `palisade cluster status` and in the new node's first message.";
 
 pub(super) const RESTORE: &str = "\
 Creates a new authority directory from a backup.

@@ -7,6 +7,7 @@
 
 mod args;
 mod bench;
+mod cluster;
 mod demo;
 mod failure;
 mod fence;
@@ -96,6 +97,9 @@ enum Command {
     Worker(demo::WorkerArgs),
     /// Measure a lock server
     Bench(Box<bench::BenchArgs>),
+    /// Show and change the nodes of a cluster
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
     /// Copy an authority's directory, whether or not its server is running
     Backup(operator::BackupArgs),
     /// Create a new authority directory from a backup
@@ -146,6 +150,7 @@ impl Command {
             Command::Demo(args) => demo::demo(&args, out),
             Command::Worker(args) => demo::worker(&args),
             Command::Bench(args) => bench::bench(&args, out),
+            Command::Cluster(command) => wait_for(cluster::carry_out(command, out)),
             Command::Backup(args) => operator::backup(&args, out),
             Command::Restore(args) => operator::restore(&args, out),
             Command::Completions(args) => pages::completions(&args),

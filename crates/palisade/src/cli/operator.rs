@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum, ValueHint};
 use palisade_core::{Limits, Token, Ttl, limits};
 use palisade_fence::store;
+use palisade_replica::peers::Key;
 use palisade_server::{durable, memory, shell};
 use serde_json::json;
 
@@ -36,7 +37,100 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "KIND", default_value = "system")]
     clock: ClockKind,
     #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
     network: NetworkArgs,
+}
+
+/// How a node of a cluster finds the others.
+#[derive(Args, Clone, Debug)]
+struct ClusterArgs {
+    /// Form a cluster of these nodes, named by their peer addresses: the same list on each of them. Ignored once
+    /// this node is a member.
+    #[arg(long, value_name = "PEER,PEER,…", value_delimiter = ',', conflicts_with_all = ["join", "clock"])]
+    cluster: Vec<String>,
+    /// Come into a cluster that is there: URLs of one of its nodes, or of several.
+    #[arg(long, value_name = "URL,URL,…", value_delimiter = ',', conflicts_with = "clock")]
+    join: Vec<String>,
+    /// Where to listen for the other nodes [default: the address in --cluster with the same IP address as --listen;
+    /// if there are several, or with --join, the port above that of --listen].
+    #[arg(long, value_name = "ADDRESS", value_parser = value::listen)]
+    peer_listen: Option<SocketAddr>,
+    /// The address at which the other nodes reach this one, if it is not the one it listens on.
+    #[arg(long, value_name = "PEER")]
+    peer_address: Option<String>,
+    /// The URL that this node gives to clients, if it is not the one it listens on.
+    #[arg(long, value_name = "URL")]
+    advertise: Option<String>,
+    /// A file with the secret that all nodes of the cluster share: at least 16 bytes. Required off loopback.
+    #[arg(long, value_name = "FILE", env = "PALISADE_CLUSTER_KEY_FILE", value_hint = ValueHint::FilePath)]
+    cluster_key_file: Option<PathBuf>,
+}
+
+impl ClusterArgs {
+    /// `None` for a single server.
+    fn settings(&self, listen: SocketAddr) -> Result<Option<serve::cluster::Settings>, Failure> {
+        if self.cluster.is_empty() && self.join.is_empty() {
+            return Ok(None);
+        }
+        let peer = self.peer_listen(listen)?;
+        let peer_name = self.peer_address.clone().unwrap_or_else(|| peer.to_string());
+        let key = self.key()?;
+        if key.is_none() && !peer.ip().is_loopback() {
+            let why = format!("other machines can reach {peer}, and could join the cluster or read its log");
+            return Err(Failure::usage(why).hint(
+                "make a secret, `openssl rand -hex 32 > cluster.key`, copy it to every node, and name it \
+                 with --cluster-key-file",
+            ));
+        }
+        let url = match &self.advertise {
+            Some(url) => url.clone(),
+            None if listen.ip().is_unspecified() => {
+                let why = format!("clients cannot be sent to {listen}");
+                return Err(Failure::usage(why).hint("name this node's URL: --advertise http://10.0.0.1:7420"));
+            }
+            None => format!("http://{listen}"),
+        };
+        Ok(Some(serve::cluster::Settings {
+            list: self.cluster.clone(),
+            join: self.join.clone(),
+            peer,
+            peer_name,
+            url,
+            key,
+        }))
+    }
+
+    fn peer_listen(&self, listen: SocketAddr) -> Result<SocketAddr, Failure> {
+        if let Some(peer) = self.peer_listen {
+            return Ok(peer);
+        }
+        let above = SocketAddr::new(listen.ip(), listen.port().saturating_add(1));
+        let listed = self.cluster.iter().filter_map(|peer| peer.parse::<SocketAddr>().ok());
+        let here: Vec<SocketAddr> = listed.filter(|peer| peer.ip() == listen.ip()).collect();
+        match &here[..] {
+            _ if listen.ip().is_unspecified() || listen.port() == 0 => {
+                let why = format!("with --listen {listen} this node's own peer address is not known");
+                Err(Failure::usage(why).hint("name it with --peer-listen ADDRESS"))
+            }
+            [one] => Ok(*one),
+            [] if !self.cluster.is_empty() => {
+                let why = format!("no address in --cluster has the IP address of --listen {listen}");
+                Err(Failure::usage(why).hint("name this node's own with --peer-listen (and --peer-address)"))
+            }
+            _ => Ok(above),
+        }
+    }
+
+    fn key(&self) -> Result<Option<Key>, Failure> {
+        let Some(path) = &self.cluster_key_file else {
+            return Ok(None);
+        };
+        let shown = path.display();
+        let bytes = std::fs::read(path).map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
+        let key = Key::new(bytes.trim_ascii_end());
+        key.map(Some).map_err(|why| Failure::usage(format!("{shown}: {why}")))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -84,6 +178,7 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
     };
     let network = args.network.bounds(network)?;
     let settings = serve::Settings {
+        cluster: args.cluster.settings(args.listen)?,
         listen: args.listen,
         data: args.data.clone(),
         limits: Limits {

@@ -1,10 +1,15 @@
 //! `palisade serve`: the lock server on its data directory.
 
+pub(crate) mod cluster;
+mod join;
+
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use palisade_core::Limits;
+use palisade_replica::node;
 use palisade_server::durable::{self, Authority};
 use palisade_server::{net, shell};
 use palisade_wal::TornTail;
@@ -27,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) network: shell::Settings,
     /// Whether the clock moves only on request.
     pub(crate) manual_clock: bool,
+    /// How this server finds its cluster; `None` for a single server.
+    pub(crate) cluster: Option<cluster::Settings>,
     /// Print the start message as one line of JSON.
     pub(crate) json: bool,
 }
@@ -46,6 +53,11 @@ pub(crate) enum Error {
     Open {
         data: String,
         source: Box<durable::Error>,
+    },
+    #[error("cannot run a member of a cluster on {data}: {source}")]
+    Cluster {
+        data: String,
+        source: Box<cluster::Error>,
     },
     #[error(transparent)]
     Serve(#[from] net::ServeError),
@@ -87,28 +99,87 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
                     source,
                 })?;
         exposure::private_directory(&settings.data)?;
-        let authority = open(settings)?;
-        announce(settings, listener.local_addr()?, &authority);
-        exposure::warn_of_directory(&settings.data);
-        exposure::warn_of_address("--listen", settings.listen, "take or break any lock");
-        let network = net::Settings {
-            shell: settings.network.clone(),
-            ..net::Settings::default()
-        };
-        let handle = authority.pipeline.handle.clone();
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let shutdown = async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            tracing::info!("stopping: no new requests, finishing those in flight");
-        };
-        let served = net::serve(listener, handle.clone(), network, shutdown).await;
-        handle.stop();
-        let _ = tokio::task::spawn_blocking(move || authority.join()).await;
-        Ok(served?)
+        match &settings.cluster {
+            None => run_single(settings, listener).await,
+            Some(cluster) => run_member(settings, cluster, listener).await,
+        }
+    })
+}
+
+async fn run_single(settings: &Settings, listener: TcpListener) -> Result<(), Error> {
+    let authority = open(settings)?;
+    announce(settings, listener.local_addr()?, &authority);
+    warn_of_exposure(settings);
+    let handle = authority.pipeline.handle.clone();
+    let network = network(settings);
+    let served = net::serve(listener, handle.clone(), network, stop_signal()?).await;
+    handle.stop();
+    let _ = tokio::task::spawn_blocking(move || authority.join()).await;
+    Ok(served?)
+}
+
+async fn run_member(
+    settings: &Settings,
+    cluster: &cluster::Settings,
+    listener: TcpListener,
+) -> Result<(), Error> {
+    let node = node::Settings {
+        limits: settings.limits,
+        give_memory_back: Some(crate::give_memory_back),
+        ..node::Settings::default()
+    };
+    let starting = cluster::start(&settings.data, cluster, &node);
+    let stopped = stop_signal()?;
+    let mut stopped = std::pin::pin!(stopped);
+    // The other nodes may take any time to be there.
+    let member = tokio::select! {
+        started = starting => started.map_err(|source| Error::Cluster {
+            data: settings.data.display().to_string(),
+            source: Box::new(source),
+        })?,
+        () = &mut stopped => return Ok(()),
+    };
+    cluster::announce(settings, cluster, &member);
+    warn_of_exposure(settings);
+    let network = net::Settings {
+        node: Some(cluster.url.clone()),
+        ..network(settings)
+    };
+    let view = Arc::clone(&member.view);
+    let shutdown = async move {
+        stopped.await;
+        view.hand_over().await;
+    };
+    let handle = member.node.handle().clone();
+    let view = Arc::clone(&member.view);
+    let served = net::serve_member(listener, handle.clone(), Some(view), network, shutdown).await;
+    handle.stop();
+    member.stop().await;
+    Ok(served?)
+}
+
+fn network(settings: &Settings) -> net::Settings {
+    net::Settings {
+        shell: settings.network.clone(),
+        ..net::Settings::default()
+    }
+}
+
+fn warn_of_exposure(settings: &Settings) {
+    exposure::warn_of_directory(&settings.data);
+    exposure::warn_of_address("--listen", settings.listen, "take or break any lock");
+}
+
+/// Completes at SIGTERM or SIGINT.
+fn stop_signal() -> Result<impl Future<Output = ()>, Error> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping: no new requests, finishing those in flight");
     })
 }
 

@@ -1,0 +1,239 @@
+//! `palisade cluster`: the nodes of a cluster, and which one leads.
+
+use clap::{Args, Subcommand};
+use palisade_proto::json::{
+    AddMemberBody, ClusterMember, ClusterReply, ClusterRole, MemberBody, TransferBody,
+};
+
+use super::args::Connection;
+use super::failure::{FAILED, Failure};
+use super::help;
+use super::output::{Out, table};
+use crate::cluster::{Error, Nodes};
+
+/// `palisade cluster …`.
+#[derive(Subcommand, Debug)]
+pub(super) enum ClusterCommand {
+    /// Show the nodes, who leads, and how far each one is
+    Status(StatusArgs),
+    /// Add a node that was started with --join
+    Add(AddArgs),
+    /// Give a node a vote
+    Promote(NodeArgs),
+    /// Remove a node
+    Remove(NodeArgs),
+    /// Put a new node in the place of one whose disk is lost
+    #[command(after_long_help = help::CLUSTER_REPLACE_AFTER)]
+    Replace(ReplaceArgs),
+    /// Let another node lead
+    TransferLeader(TransferArgs),
+}
+
+/// A cluster to look at.
+#[derive(Args, Clone, Debug)]
+pub(super) struct StatusArgs {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A new node.
+#[derive(Args, Clone, Debug)]
+pub(super) struct AddArgs {
+    /// Its id, as `palisade serve --join` prints it.
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// The address at which the other nodes reach it, such as 10.0.0.4:7421.
+    #[arg(value_name = "PEER")]
+    peer: String,
+    /// Give it no vote: it gets every entry, and takes part in no majority.
+    #[arg(long)]
+    learner: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A member.
+#[derive(Args, Clone, Debug)]
+pub(super) struct NodeArgs {
+    /// Its id, as `palisade cluster status` prints it.
+    #[arg(value_name = "NODE")]
+    node: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A lost node and its successor.
+#[derive(Args, Clone, Debug)]
+pub(super) struct ReplaceArgs {
+    /// The node that is lost.
+    #[arg(value_name = "OLD")]
+    old: String,
+    /// The node that takes its place, started with --join on an empty directory.
+    #[arg(value_name = "NEW")]
+    new: String,
+    /// The address at which the other nodes reach it [default: that of the lost node].
+    #[arg(long, value_name = "PEER")]
+    peer: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A node that is to lead.
+#[derive(Args, Clone, Debug)]
+pub(super) struct TransferArgs {
+    /// Its id [default: the follower that is furthest].
+    #[arg(value_name = "NODE")]
+    node: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn carry_out(command: ClusterCommand, out: Out) -> Result<(), Failure> {
+    match command {
+        ClusterCommand::Status(args) => {
+            let view = nodes(&args.connection)?.view().await;
+            show(&view.map_err(|error| failed(&error))?, out)
+        }
+        ClusterCommand::Add(args) => {
+            let body = AddMemberBody {
+                node: args.node,
+                peer: args.peer,
+                promote: !args.learner,
+                replaces: None,
+            };
+            change(&args.connection, "/v1/cluster/add", &body, out).await
+        }
+        ClusterCommand::Promote(args) => {
+            let body = MemberBody { node: args.node };
+            change(&args.connection, "/v1/cluster/promote", &body, out).await
+        }
+        ClusterCommand::Remove(args) => {
+            let body = MemberBody { node: args.node };
+            change(&args.connection, "/v1/cluster/remove", &body, out).await
+        }
+        ClusterCommand::Replace(args) => replace(args, out).await,
+        ClusterCommand::TransferLeader(args) => {
+            let body = TransferBody { to: args.node };
+            change(&args.connection, "/v1/cluster/transfer", &body, out).await
+        }
+    }
+}
+
+async fn replace(args: ReplaceArgs, out: Out) -> Result<(), Failure> {
+    let peer = match args.peer {
+        Some(peer) => peer,
+        None => {
+            let view = nodes(&args.connection)?.view().await;
+            let members = view.map_err(|error| failed(&error))?.members;
+            let of = |node: &str| members.iter().find(|member| member.node == node);
+            match of(&args.new).or_else(|| of(&args.old)) {
+                Some(member) => member.peer.clone(),
+                None => {
+                    let why = format!("neither {} nor {} is a member", args.old, args.new);
+                    return Err(Failure::local(why).hint("see `palisade cluster status`"));
+                }
+            }
+        }
+    };
+    let body = AddMemberBody {
+        node: args.new,
+        peer,
+        promote: true,
+        replaces: Some(args.old),
+    };
+    change(&args.connection, "/v1/cluster/add", &body, out).await
+}
+
+/// The addresses, which may be several, separated by commas.
+fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
+    let urls: Vec<String> = connection
+        .authority
+        .split(',')
+        .map(|url| url.replacen("palisade://", "http://", 1))
+        .collect();
+    match urls.iter().find(|url| !url.starts_with("http://")) {
+        Some(other) => Err(Failure::usage(format!(
+            "{other} is no node of a cluster; write --authority http://host:7420"
+        ))),
+        None => Ok(Nodes::new(urls)),
+    }
+}
+
+async fn change(
+    connection: &Connection,
+    path: &str,
+    body: &(impl serde::Serialize + Sync),
+    out: Out,
+) -> Result<(), Failure> {
+    let changed = nodes(connection)?.change(path, body).await;
+    show(&changed.map_err(|error| failed(&error))?, out)
+}
+
+fn failed(error: &Error) -> Failure {
+    match error {
+        Error::Unreachable(why) => Failure::local(why.clone())
+            .hint("name a node that runs: --authority http://host:7420, or several, separated by commas"),
+        Error::Refused { code, message } => {
+            let code = palisade_proto::Code::from_name(code).unwrap_or(palisade_proto::Code::Refused);
+            Failure::new(FAILED, code, message.clone())
+        }
+    }
+}
+
+fn show(view: &ClusterReply, out: Out) -> Result<(), Failure> {
+    if out.json {
+        let value = serde_json::to_value(view).unwrap_or_default();
+        return out.value(&value);
+    }
+    out.text(&text(view, out))
+}
+
+/// The cluster as a table.
+fn text(view: &ClusterReply, out: Out) -> String {
+    let leads = view.role == ClusterRole::Leader;
+    let mut text = format!(
+        "cluster     {}\nterm        {}, {} committed entries{}\n\n",
+        view.authority,
+        view.term,
+        view.committed.map_or(0, |index| index + 1),
+        match (&view.leader, leads) {
+            (None, _) => "; NO LEADER: nothing is granted until a majority is connected",
+            (_, true) => "",
+            (_, false) => "; the leader could not be asked, so lags are not known",
+        },
+    );
+    let rows: Vec<_> = view.members.iter().map(|member| row(view, member)).collect();
+    let titles = ["NODE", "ROLE", "CLIENTS", "PEERS", "LAG", "STATE"];
+    text.push_str(&table(out, titles, [false, false, false, false, true, false], &rows));
+    if let Some(full) = &view.disk_full {
+        text.push_str(&format!("\nthe disk of node {} is full: {full}\n", view.node));
+    }
+    text.trim_end().to_owned()
+}
+
+fn row(view: &ClusterReply, member: &ClusterMember) -> [String; 6] {
+    let is_leader = view.leader.as_deref() == Some(&member.node);
+    let role = match (is_leader, member.voter) {
+        (true, _) => "leader",
+        (false, true) => "follower",
+        (false, false) => "learner",
+    };
+    let lag = match (view.role, view.last) {
+        (ClusterRole::Leader, Some(last)) => match member.matched {
+            Some(matched) => last.saturating_sub(matched).to_string(),
+            None => "all".to_owned(),
+        },
+        _ => "-".to_owned(),
+    };
+    let state = match (member.connected, &member.problem) {
+        (None, _) => "this node".to_owned(),
+        (Some(true), _) => match member.round_trip_us {
+            Some(us) => format!("connected, {:.1} ms", us as f64 / 1_000.0),
+            None => "connected".to_owned(),
+        },
+        (Some(false), Some(problem)) => format!("NOT CONNECTED: {problem}"),
+        (Some(false), None) => "NOT CONNECTED".to_owned(),
+    };
+    let url = member.url.clone().unwrap_or_else(|| "-".to_owned());
+    [member.node.clone(), role.to_owned(), url, member.peer.clone(), lag, state]
+}

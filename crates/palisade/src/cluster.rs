@@ -1,0 +1,144 @@
+//! Asks the nodes of a cluster about it, over HTTP.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use palisade_proto::json::{ClusterReply, ErrorReply};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::{sleep, timeout};
+
+/// An answer that takes longer than this does not come: a new node has two minutes to catch up.
+const PATIENCE: Duration = Duration::from_secs(130);
+
+/// No answer is larger.
+const ANSWER_BYTES: usize = 1 << 20;
+
+/// A change is asked for again at another node, for so long and so often, while none leads.
+const AGAIN: Duration = Duration::from_millis(250);
+const TRIES: usize = 40;
+
+/// Why a node did not do what it was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// It cannot be reached, or is no lock server.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It answered, and this is why not.
+    #[error("{message}")]
+    Refused { code: String, message: String },
+}
+
+/// The nodes of one cluster that can be asked.
+pub(crate) struct Nodes {
+    client: Client<HttpConnector, Body>,
+    urls: Vec<String>,
+}
+
+impl Nodes {
+    pub(crate) fn new(urls: Vec<String>) -> Nodes {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(Duration::from_secs(2)));
+        Nodes {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            urls,
+        }
+    }
+
+    /// The cluster as the first node sees it that answers; preferably as the leader does, which knows most.
+    pub(crate) async fn view(&self) -> Result<ClusterReply, Error> {
+        let mut last = Error::Unreachable("no address was given".to_owned());
+        for url in &self.urls {
+            match self.view_of(url).await {
+                Ok(view) => {
+                    let leader = match &view.leader_url {
+                        Some(leader) => self.view_of(leader).await.ok(),
+                        None => None,
+                    };
+                    return Ok(leader.unwrap_or(view));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// The cluster as this node sees it.
+    pub(crate) async fn view_of(&self, url: &str) -> Result<ClusterReply, Error> {
+        self.ask(url, Method::GET, "/v1/cluster", None).await
+    }
+
+    /// Asks for a change, at whichever node leads; tries again while none does.
+    pub(crate) async fn change(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<ClusterReply, Error> {
+        let body = serde_json::to_vec(body).unwrap_or_default();
+        let mut tries = 0;
+        loop {
+            let url = &self.urls[tries % self.urls.len().max(1)];
+            let asked = self.ask(url, Method::POST, path, Some(body.clone().into())).await;
+            tries += 1;
+            let again = match &asked {
+                Err(Error::Unreachable(_)) => tries < self.urls.len() * 2,
+                Err(Error::Refused { code, .. }) => code == "not_leader" && tries < TRIES,
+                Ok(_) => false,
+            };
+            if !again {
+                return asked;
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        url: &str,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<T, Error> {
+        let unreachable = |why: String| Error::Unreachable(format!("{url}: {why}"));
+        let uri: Uri = format!("{}{path}", url.trim_end_matches('/'))
+            .parse()
+            .map_err(|_| unreachable("not a URL; write http://host:7420".to_owned()))?;
+        let request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header("content-type", "application/json")
+            .body(Body::from(body.unwrap_or_default()))
+            .map_err(|error| unreachable(error.to_string()))?;
+        let answered = async {
+            let answer = self.client.request(request).await;
+            let answer = answer.map_err(|error| match error.is_connect() {
+                true => "nothing listens there; is a node running?".to_owned(),
+                false => error.to_string(),
+            })?;
+            let (head, body) = answer.into_parts();
+            let bytes = axum::body::to_bytes(Body::new(body), ANSWER_BYTES).await;
+            Ok::<_, String>((head.status, bytes.map_err(|error| error.to_string())?))
+        };
+        let (status, bytes) = match timeout(PATIENCE, answered).await {
+            Ok(answered) => answered.map_err(unreachable)?,
+            Err(_) => return Err(unreachable("no answer in time".to_owned())),
+        };
+        if status == StatusCode::OK
+            && let Ok(reply) = serde_json::from_slice(&bytes)
+        {
+            return Ok(reply);
+        }
+        match serde_json::from_slice::<ErrorReply>(&bytes) {
+            Ok(ErrorReply { error }) => Err(Error::Refused {
+                code: error.code,
+                message: error.message,
+            }),
+            Err(_) => Err(unreachable(format!("its answer ({status}) is not a lock server's"))),
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! `palisade serve --cluster` and `--join`: a lock server that is a member of a cluster.
+//!
+//! ```text
+//!   directory ──blank or single──► meet the listed nodes ──► form │ seed │ join ──┐
+//!      └──────member──────────────────────────────────────────────────────────────┴──► node ──► serve
+//! ```
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use palisade_core::AuthorityId;
+use palisade_proto::Code;
+use palisade_proto::json::{AddMemberBody, ClusterMember, ClusterReply, ClusterRole};
+use palisade_replica::forming::{self, Decision, List};
+use palisade_replica::node::{self, Engines, Membership, Node};
+use palisade_replica::peers::{self, Introduction, Key, Peers, Standing};
+use palisade_replica::{Directory, Engine, Log, NodeId, Progress, Role, Tokio};
+use palisade_server::net::{Change, Changing, Cluster, NotChanged};
+use palisade_server::pipeline::{Handle, Identity};
+use palisade_wal::{Opened, Options, Purpose};
+use tokio::net::TcpListener;
+
+use super::join;
+
+/// How a node finds its cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The peer addresses of a new cluster's nodes, the same on each of them.
+    pub(crate) list: Vec<String>,
+    /// URLs of a cluster that is there.
+    pub(crate) join: Vec<String>,
+    /// Where this node listens for its peers, and the address that they use.
+    pub(crate) peer: SocketAddr,
+    pub(crate) peer_name: String,
+    /// The URL that this node gives to its clients.
+    pub(crate) url: String,
+    /// The secret that all nodes share.
+    pub(crate) key: Option<Key>,
+}
+
+/// Why a node could not become, or be, a member.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(
+        "cannot listen for other nodes on {at}: {source}; choose another address with --peer-listen"
+    )]
+    Listen {
+        at: SocketAddr,
+        source: std::io::Error,
+    },
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Open(#[from] palisade_wal::OpenError),
+    #[error(transparent)]
+    Directory(#[from] palisade_replica::DirectoryError),
+    #[error(transparent)]
+    Node(#[from] node::Error),
+    #[error("cannot start: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// A running member.
+pub(crate) struct Member {
+    pub(crate) node: Node,
+    pub(crate) peers: Peers,
+    pub(crate) view: Arc<View>,
+    pub(crate) created: bool,
+}
+
+/// Opens the directory, becomes a member if it is not one yet, and starts the node. Waits as long as the other nodes
+/// take to be there.
+pub(crate) async fn start(
+    data: &Path,
+    settings: &Settings,
+    node: &node::Settings,
+) -> Result<Member, Error> {
+    let listener = TcpListener::bind(settings.peer).await;
+    let listener = listener.map_err(|source| Error::Listen {
+        at: settings.peer,
+        source,
+    })?;
+    let list = match &settings.list[..] {
+        [] => None,
+        listed => Some(List::new(listed, &settings.peer_name).map_err(Error::Refused)?),
+    };
+    let directory = Directory::lock(data)?;
+    let purpose = directory.purpose()?;
+    let names = (&*settings.peer_name, &*settings.url);
+    let own = forming::introduction(directory.node(), purpose.clone(), names, list.as_ref());
+    let own = own.map_err(Error::Refused)?;
+    let peers = Peers::new(settings.key.clone(), peers::Settings::default(), own.clone());
+    let engines = Engines::start()?;
+    engines.handle().spawn(peers.serve(listener));
+    let created = !matches!(purpose, Purpose::Member { .. });
+    let (opened, joins) = match (&purpose, &list) {
+        (Purpose::Member { .. }, _) => (directory.open(&Options::default())?, None),
+        (_, Some(list)) => form(&directory, settings, &peers, own, list).await?,
+        (Purpose::Blank, None) => {
+            let cluster = join::find(&settings.join).await.map_err(Error::Refused)?;
+            let opened = directory.join(cluster.authority, cluster.incarnation, &Options::default())?;
+            (opened, Some(settings.join.clone()))
+        }
+        (_, None) => {
+            return Err(Error::Refused(format!(
+                "{} holds a single server's locks, so it cannot join another cluster; start it with --cluster to make \
+                 it the first member of a new one, or choose an empty directory with --data",
+                data.display()
+            )));
+        }
+    };
+    let identity = identity(&opened)?;
+    let starts = opened.starts();
+    let node = Node::start(opened, directory.node(), identity.clone(), peers.clone(), engines, node);
+    let node = node.await?;
+    let view = View::new(&node, &peers, (directory.node(), &settings.url), &identity);
+    introduce(&node, &peers, settings, &view, starts);
+    if let Some(urls) = joins {
+        let body = AddMemberBody {
+            node: directory.node().to_string(),
+            peer: settings.peer_name.clone(),
+            promote: true,
+            replaces: None,
+        };
+        tokio::spawn(join::ask(urls, body, node.engine.clone(), directory.node()));
+    }
+    tokio::spawn(show_leader(Arc::clone(&view)));
+    Ok(Member {
+        node,
+        peers,
+        view,
+        created,
+    })
+}
+
+impl Member {
+    /// Ends the node, after its pipeline was told to stop.
+    pub(crate) async fn stop(self) {
+        self.peers.stop();
+        drop(self.view);
+        self.node.join().await;
+    }
+}
+
+/// Says where this node is to be found.
+pub(crate) fn announce(of: &super::Settings, settings: &Settings, member: &Member) {
+    if let Some(torn) = &member.node.report.torn {
+        super::report_torn(torn);
+    }
+    let view = member.view.view();
+    let text = if of.json {
+        serde_json::json!({
+            "listening": of.listen.to_string(),
+            "url": settings.url,
+            "peer": settings.peer_name,
+            "node": view.node,
+            "data": of.data,
+            "authority": view.authority,
+            "incarnation": view.incarnation,
+            "created": member.created,
+        })
+        .to_string()
+    } else {
+        format!(
+            "palisade {} · lock server, node {} of a cluster\n\
+             \x20 listening   {}  (HTTP/JSON and gRPC; requests are forwarded to the leader)\n\
+             \x20 peers       {}\n\
+             \x20 data        {}{}\n\
+             \x20 authority   {}\n\n\
+             \x20 look: palisade cluster status --authority {}",
+            env!("CARGO_PKG_VERSION"),
+            view.node,
+            settings.url,
+            settings.peer_name,
+            of.data.display(),
+            if member.created { "  (new)" } else { "" },
+            view.authority,
+            settings.url,
+        )
+    };
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Meets the listed nodes until there is a cluster. Gives the log, and whom to ask to be added, if that is needed.
+async fn form(
+    directory: &Directory,
+    settings: &Settings,
+    peers: &Peers,
+    own: Introduction,
+    list: &List,
+) -> Result<(Opened, Option<Vec<String>>), Error> {
+    if let Some(warning) = list.warning() {
+        tracing::warn!("{warning}");
+    }
+    let say = |why: &str| tracing::info!("forming a cluster of {list}: {why}");
+    let decision = forming::meet(peers, own, list, say).await;
+    let options = Options::default();
+    Ok(match decision.map_err(Error::Refused)? {
+        Decision::Form(founding) => (directory.form(&founding, &options)?, None),
+        Decision::Seed => (directory.seed(&settings.peer_name, &options)?, None),
+        Decision::Join(cluster) => {
+            let opened = directory.join(cluster.authority, cluster.incarnation, &options)?;
+            (opened, (!cluster.is_member).then_some(cluster.urls))
+        }
+        Decision::Wait(why) => return Err(Error::Refused(why)),
+    })
+}
+
+fn identity(opened: &Opened) -> Result<Identity, Error> {
+    let identity = opened.identity();
+    let authority = AuthorityId::new(&identity.owner.to_string());
+    Ok(Identity {
+        authority: authority.map_err(|invalid| Error::Refused(invalid.to_string()))?,
+        incarnation: identity.incarnation.to_string(),
+    })
+}
+
+/// From now on this node answers its peers, and introduces itself as a member.
+fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, starts: u64) {
+    let (address, url) = (settings.peer_name.clone(), settings.url.clone());
+    let (of, store) = (Arc::clone(view), node.store.clone());
+    peers.introduce(move || {
+        let progress = of.engine.progress();
+        Introduction {
+            node: of.node,
+            address: address.clone(),
+            url: url.clone(),
+            starts,
+            last: store.look(Log::last),
+            standing: of.standing(&progress),
+        }
+    });
+    let engine = node.engine.clone();
+    peers.answer(move |_, message| {
+        let engine = engine.clone();
+        async move { engine.answer(&message).await }
+    });
+}
+
+/// Tells the pipeline which URL the leader has, whenever that may have changed.
+async fn show_leader(view: Arc<View>) {
+    let mut moved = view.engine.watch();
+    let mut leading = view.handle.leading();
+    let mut before = None;
+    loop {
+        let progress = view.engine.progress();
+        if progress.leader.is_some() && progress.leader != before {
+            if before.is_some() {
+                view.leader_changes.fetch_add(1, Ordering::Relaxed);
+            }
+            before = progress.leader;
+        }
+        let other = progress.leader.filter(|leader| *leader != view.node);
+        let url = other.and_then(|leader| view.peers.client_url(leader));
+        let unknown = other.is_some() && url.is_none();
+        view.handle.set_leader(url.map(Arc::from));
+        let changed = async {
+            tokio::select! {
+                changed = moved.changed() => changed.is_ok(),
+                changed = leading.changed() => changed.is_ok(),
+            }
+        };
+        // A leader that has not introduced itself yet does so soon.
+        let again = if unknown { 50 } else { 1_000 };
+        if let Ok(false) = tokio::time::timeout(Duration::from_millis(again), changed).await {
+            return;
+        }
+    }
+}
+
+/// The cluster as this node sees it.
+pub(crate) struct View {
+    node: NodeId,
+    url: String,
+    authority: AuthorityId,
+    incarnation: String,
+    engine: Engine<Tokio>,
+    peers: Peers,
+    handle: Handle,
+    disk: Arc<node::Disk>,
+    leader_changes: AtomicU64,
+}
+
+impl View {
+    fn new(
+        node: &Node,
+        peers: &Peers,
+        (id, url): (NodeId, &str),
+        identity: &Identity,
+    ) -> Arc<View> {
+        Arc::new(View {
+            node: id,
+            url: url.to_owned(),
+            authority: identity.authority.clone(),
+            incarnation: identity.incarnation.clone(),
+            engine: node.engine.clone(),
+            peers: peers.clone(),
+            handle: node.handle().clone(),
+            disk: Arc::clone(&node.disk),
+            leader_changes: AtomicU64::new(0),
+        })
+    }
+
+    fn standing(&self, progress: &Progress) -> Standing {
+        let id = |text: &str| text.parse().unwrap_or(palisade_wal::Id::from_bytes([0; 16]));
+        Standing::Member {
+            authority: id(&self.authority),
+            incarnation: id(&self.incarnation),
+            members: progress.members.nodes.clone(),
+        }
+    }
+
+    /// Lets another node lead, if this one does (rule R22).
+    pub(crate) async fn hand_over(&self) {
+        let alive = |node| self.is_alive(node);
+        let membership = Membership::new(&self.engine, self.node, &alive);
+        match membership.transfer(None).await {
+            Ok(()) => tracing::info!("another node leads now"),
+            Err(node::NotChanged::NotLeader) => {}
+            Err(error) => tracing::warn!(%error, "no other node took over"),
+        }
+    }
+
+    fn url_of(&self, node: NodeId) -> Option<String> {
+        match node == self.node {
+            true => Some(self.url.clone()),
+            false => self.peers.client_url(node),
+        }
+    }
+
+    fn is_alive(&self, node: NodeId) -> bool {
+        node == self.node || self.peers.status().get(&node).is_some_and(|peer| peer.connected)
+    }
+
+    async fn carry_out(&self, change: Change) -> Result<(), node::NotChanged> {
+        let alive = |node| self.is_alive(node);
+        let membership = Membership::new(&self.engine, self.node, &alive);
+        match change {
+            Change::Add(AddMemberBody {
+                node,
+                peer,
+                promote,
+                replaces,
+            }) => {
+                let (node, replaces) = (parse(&node)?, replaces.as_deref().map(parse).transpose()?);
+                membership.add(node, &peer).await?;
+                match promote || replaces.is_some() {
+                    true => membership.promote(node, replaces).await,
+                    false => Ok(()),
+                }
+            }
+            Change::Promote(node) => membership.promote(parse(&node)?, None).await,
+            Change::Remove(node) => membership.remove(parse(&node)?).await,
+            Change::Transfer(to) => {
+                membership.transfer(to.as_deref().map(parse).transpose()?).await
+            }
+        }
+    }
+}
+
+fn parse(node: &str) -> Result<NodeId, node::NotChanged> {
+    node.parse().map_err(|why: &str| node::NotChanged::Refused(format!("{node:?}: {why}")))
+}
+
+impl Cluster for View {
+    fn view(&self) -> ClusterReply {
+        let progress = self.engine.progress();
+        let status = self.peers.status();
+        let voters: BTreeSet<NodeId> = progress.members.voters.iter().flatten().copied().collect();
+        let leads = progress.role == Role::Leader;
+        let members = progress.members.nodes.iter().map(|(node, address)| {
+            let own = *node == self.node;
+            let peer = status.get(node);
+            ClusterMember {
+                node: node.to_string(),
+                peer: address.clone(),
+                url: self.url_of(*node),
+                voter: voters.contains(node),
+                matched: match own && leads {
+                    true => progress.last,
+                    false => progress.matched.get(node).copied().flatten().map(|id| id.index),
+                },
+                connected: (!own).then(|| peer.is_some_and(|peer| peer.connected)),
+                problem: peer.and_then(|peer| peer.refusal.clone()),
+                round_trip_us: peer
+                    .and_then(|peer| peer.round_trip)
+                    .map(|took| u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
+            }
+        });
+        ClusterReply {
+            authority: self.authority.to_string(),
+            incarnation: self.incarnation.clone(),
+            node: self.node.to_string(),
+            role: match progress.role {
+                Role::Leader => ClusterRole::Leader,
+                Role::Follower => ClusterRole::Follower,
+                Role::Candidate => ClusterRole::Candidate,
+                Role::Learner => ClusterRole::Learner,
+                Role::Stopped => ClusterRole::Stopped,
+            },
+            term: progress.vote.term,
+            leader: progress.leader.map(|leader| leader.to_string()),
+            leader_url: progress.leader.and_then(|leader| self.url_of(leader)),
+            leader_changes: self.leader_changes.load(Ordering::Relaxed),
+            last: progress.last,
+            committed: progress.committed.map(|id| id.index),
+            applied: progress.applied.map(|id| id.index),
+            snapshot: progress.snapshot.map(|id| id.index),
+            disk_full: self.disk.full(),
+            members: members.collect(),
+        }
+    }
+
+    fn change(&self, change: Change) -> Changing<'_> {
+        Box::pin(async move {
+            self.carry_out(change).await.map_err(|error| NotChanged {
+                code: match error {
+                    node::NotChanged::NotLeader => Code::NotLeader,
+                    node::NotChanged::Refused(_) => Code::Refused,
+                },
+                why: error.to_string(),
+            })
+        })
+    }
+}
