@@ -316,7 +316,7 @@ pub(crate) mod tests {
         Id::from_bytes([byte; 16])
     }
 
-    fn entry(index: u64) -> LogId {
+    pub(crate) fn entry(index: u64) -> LogId {
         let leader = Leader {
             term: 3,
             node: NodeId(7),
