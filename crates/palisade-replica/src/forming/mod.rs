@@ -245,8 +245,7 @@ fn found(
     if let Some((old, address)) = here.next() {
         return Err(format!(
             "the cluster {} knows {address} as node {old}, and this directory is that of node {}: was the disk of node \
-             {old} lost? Type `palisade cluster replace {old} {}` with the address of a node that runs, then start \
-             this one again",
+             {old} lost? Type `palisade cluster replace {old} {}` on a node that runs, then start this one again",
             cluster.authority, own.node, own.node
         ));
     }

@@ -40,13 +40,12 @@ impl Stranger {
         address: IpAddr,
         (of_address, total): (usize, usize),
     ) -> Option<Stranger> {
-        let mut taken = hold(open);
-        let all: usize = taken.strangers.values().sum();
-        let here = taken.strangers.entry(address).or_default();
-        if *here >= of_address || all >= total {
+        let strangers = &mut hold(open).strangers;
+        let here = strangers.get(&address).copied().unwrap_or_default();
+        if here >= of_address || strangers.values().sum::<usize>() >= total {
             return None;
         }
-        *here += 1;
+        strangers.insert(address, here + 1);
         Some(Stranger {
             open: Arc::clone(open),
             address,
@@ -119,7 +118,7 @@ async fn take_in(
         }
     };
     drop(stranger);
-    shared.met(&from.ip().to_string(), &theirs);
+    shared.met(&theirs);
     if lane == Lane::Meeting {
         return;
     }

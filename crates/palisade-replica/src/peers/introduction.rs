@@ -90,13 +90,13 @@ impl Introduction {
                 out.u8(0);
                 out.bytes(draft.0.as_bytes());
                 out.bytes(draft.1.as_bytes());
-                out.option(list.as_ref(), put_list);
+                out.option(list.as_deref(), put_list);
                 out.option(*proposal, |out, digest| out.bytes(&digest));
             }
             Standing::Single { authority, list } => {
                 out.u8(1);
                 out.bytes(authority.as_bytes());
-                out.option(list.as_ref(), put_list);
+                out.option(list.as_deref(), put_list);
             }
             Standing::Member {
                 authority,
@@ -154,7 +154,7 @@ impl Introduction {
     }
 }
 
-fn put_list(out: &mut Vec<u8>, list: &Vec<String>) {
+fn put_list(out: &mut Vec<u8>, list: &[String]) {
     out.u64(list.len() as u64);
     list.iter()
         .for_each(|address| out.bytes(address.as_bytes()));
@@ -316,7 +316,7 @@ pub(crate) mod tests {
         Id::from_bytes([byte; 16])
     }
 
-    fn entry(index: u64) -> LogId {
+    pub(crate) fn entry(index: u64) -> LogId {
         let leader = Leader {
             term: 3,
             node: NodeId(7),
@@ -436,7 +436,8 @@ pub(crate) mod tests {
             "01".repeat(16),
             "06".repeat(16),
         );
-        let cases: [(fn(&mut Introduction), [&str; 3]); 8] = [
+        type Case<'a> = (fn(&mut Introduction), [&'a str; 3]);
+        let cases: [Case<'_>; 8] = [
             (
                 |them| them.node = NodeId(1),
                 ["same id", "10.0.0.1:7421", "empty directory"],

@@ -20,7 +20,7 @@ mod inbound;
 mod introduction;
 mod line;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -107,8 +107,8 @@ struct Shared {
     answer: Mutex<Option<Answer>>,
     links: Mutex<HashMap<(NodeId, Lane), Arc<Link>>>,
     nodes: Mutex<BTreeMap<NodeId, Seen>>,
-    /// What was logged last about each address: it is logged once.
-    logged: Mutex<BTreeMap<String, String>>,
+    /// What was logged about each address: it is logged once.
+    logged: Mutex<BTreeSet<(String, String)>>,
     stopped: watch::Sender<bool>,
 }
 
@@ -290,7 +290,10 @@ impl Shared {
             Failed::Io(error) => format!("{address} cannot be reached: {error}"),
         });
         match &dialed {
-            Ok((_, theirs)) => self.met(address, theirs),
+            Ok((_, theirs)) => {
+                hold(&self.logged).retain(|(place, _)| place != address);
+                self.met(theirs);
+            }
             Err(why) => {
                 self.log(address, why);
                 if let Some(node) = expected {
@@ -313,12 +316,15 @@ impl Shared {
         let known = hold(&self.nodes)
             .get(&theirs.node)
             .and_then(|seen| seen.known.clone());
-        introduction::judge(own, expected, known.as_ref(), theirs)
+        let judged = introduction::judge(own, expected, known.as_ref(), theirs);
+        if let (Err(why), Some(seen)) = (&judged, hold(&self.nodes).get_mut(&theirs.node)) {
+            seen.status.refusal = Some(why.clone());
+        }
+        judged
     }
 
     /// Remembers a node that was accepted. Only members are measured by what they said before.
-    fn met(&self, place: &str, theirs: &Introduction) {
-        hold(&self.logged).remove(place);
+    fn met(&self, theirs: &Introduction) {
         let mut nodes = hold(&self.nodes);
         let is_new = !nodes.contains_key(&theirs.node);
         if is_new && nodes.len() >= 4 * MOST_NODES {
@@ -345,16 +351,62 @@ impl Shared {
         });
     }
 
-    /// Logs a reason, unless it is what was logged last for this place.
+    /// Logs a reason, unless it was logged for this place since that was last reached.
     fn log(&self, place: &str, why: &str) {
         let mut logged = hold(&self.logged);
-        if logged.get(place).is_some_and(|last| last == why) {
-            return;
-        }
         if logged.len() >= 4 * MOST_NODES {
             logged.clear();
         }
-        logged.insert(place.to_owned(), why.to_owned());
-        tracing::warn!(peer = place, "{why}");
+        if logged.insert((place.to_owned(), why.to_owned())) {
+            tracing::warn!(peer = place, "{why}");
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::introduction::tests::{entry, member};
+    use super::*;
+    use crate::entry::Vote;
+    use crate::message::{Reply, Request};
+
+    /// The other side of an append that was answered must not come back with a log that ends before it.
+    #[tokio::test]
+    async fn a_node_that_lost_what_it_acknowledged_is_refused_when_it_comes_back() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let other = Peers::new(None, Settings::default(), member(2));
+        other.answer(|_, _| async { Reply::Appended.encode() });
+        tokio::spawn(other.serve(listener));
+        let own = Peers::new(None, Settings::default(), member(1));
+        let append = |commit| Request::Append {
+            vote: Vote {
+                leader: entry(0).leader,
+                committed: true,
+            },
+            previous: Some(entry(9)),
+            entries: Vec::new(),
+            commit: Some(entry(commit)),
+        };
+        for (commit, last, accepted) in [(7, 7, true), (8, 7, false), (8, 8, true)] {
+            let call = own.call(
+                NodeId(2),
+                &address,
+                append(commit).encode(),
+                Duration::from_secs(30),
+            );
+            call.await.unwrap();
+            other.introduce(move || Introduction {
+                last: Some(entry(last)),
+                ..member(2)
+            });
+            let met = own.meet(&address).await;
+            assert_eq!(met.is_ok(), accepted, "{met:?}");
+            if let Err(why) = met {
+                assert!(why.contains("entry 8") && why.contains("entry 7"), "{why}");
+                assert_eq!(own.status()[&NodeId(2)].refusal, Some(why));
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_replica::peers::{Introduction, Key, Peers, Settings, Standing};
@@ -287,32 +288,52 @@ async fn what_a_node_says_is_no_answer_to_itself() {
     }
 }
 
-/// A part of a snapshot is under way and its receiver is slow: heartbeats are answered all the same.
+/// A way to a node that lets so many bytes of each connection through at first, and the rest when it is told to.
+async fn narrow_way_to(node: &Node, first: u64, rest: Arc<Notify>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let to = node.address.clone();
+    tokio::spawn(async move {
+        while let Ok((dialer, _)) = listener.accept().await {
+            let (to, rest) = (TcpStream::connect(&to).await.unwrap(), Arc::clone(&rest));
+            let ((mut from_dialer, mut to_dialer), (mut from, mut to)) =
+                (dialer.into_split(), to.into_split());
+            tokio::spawn(async move { tokio::io::copy(&mut from, &mut to_dialer).await });
+            tokio::spawn(async move {
+                let mut begin = (&mut from_dialer).take(first);
+                tokio::io::copy(&mut begin, &mut to).await.unwrap();
+                rest.notified().await;
+                let _ = tokio::io::copy(&mut from_dialer, &mut to).await;
+            });
+        }
+    });
+    address
+}
+
+/// A part of a snapshot is stuck on its way: heartbeats are answered all the same.
 #[tokio::test]
 async fn a_long_message_does_not_hold_up_short_ones() {
     let [a, b, _] = three().await;
-    let go_on = std::sync::Arc::new(Notify::new());
-    let waits = go_on.clone();
-    b.peers.answer(move |_, message| {
-        let waits = waits.clone();
-        async move {
-            if message.len() > 1 << 20 {
-                waits.notified().await;
-            }
-            vec![message.len().to_le_bytes()[0]]
+    b.peers
+        .answer(|_, message| async move { message.len().to_string().into_bytes() });
+    let rest = Arc::new(Notify::new());
+    let address = narrow_way_to(&b, 100_000, Arc::clone(&rest)).await;
+    let call = |message: Vec<u8>| {
+        let (peers, to, address) = (a.peers.clone(), b.node, address.clone());
+        async move { peers.call(to, &address, message, PATIENCE).await.unwrap() }
+    };
+    let mut part = std::pin::pin!(call(vec![7; 1 << 20]));
+    let mut heartbeats = std::pin::pin!(async {
+        for _ in 0..100 {
+            assert_eq!(call(vec![7; 9]).await, b"9");
         }
     });
-    let part = {
-        let (peers, to, address) = (a.peers.clone(), b.node, b.address.clone());
-        let message = vec![7; (1 << 20) + 5];
-        tokio::spawn(async move { peers.call(to, &address, message, PATIENCE).await })
-    };
-    for _ in 0..100 {
-        assert_eq!(a.call(&b, b"heartbeat").await.unwrap(), "\t");
+    tokio::select! {
+        _ = &mut part => panic!("it was not stuck"),
+        () = &mut heartbeats => {}
     }
-    assert!(!part.is_finished());
-    go_on.notify_one();
-    assert_eq!(part.await.unwrap().unwrap(), [5]);
+    rest.notify_one();
+    assert_eq!(part.await, b"1048576");
 }
 
 #[tokio::test]
