@@ -80,11 +80,17 @@ pub(super) struct Ended {
     pub(super) why: Fault,
     /// The URL of the leader, if the server named another node.
     pub(super) leader: Option<Box<str>>,
+    /// Whether the server has stopped answering.
+    pub(super) silent: bool,
 }
 
 impl From<Fault> for Ended {
     fn from(why: Fault) -> Ended {
-        Ended { why, leader: None }
+        Ended {
+            why,
+            leader: None,
+            silent: false,
+        }
     }
 }
 
@@ -136,7 +142,10 @@ impl Connection {
                 Check::Fine => {}
                 Check::Ask => frames::put_empty(&mut self.outbound),
                 Check::Gone => {
-                    return Poll::Ready(Fault::unavailable("the server stopped answering").into());
+                    return Poll::Ready(Ended {
+                        silent: true,
+                        ..Fault::unavailable("the server stopped answering").into()
+                    });
                 }
             }
         }
@@ -146,7 +155,10 @@ impl Connection {
             }
             if let Some(leader) = self.elsewhere.take() {
                 let why = Fault::unavailable("the server does not lead");
-                return Poll::Ready(Ended { why, leader });
+                return Poll::Ready(Ended {
+                    leader,
+                    ..why.into()
+                });
             }
             if self.outbound.is_empty() && self.poll_queue(cx, queue).is_ready() {
                 return Poll::Ready(Fault::unavailable("no caller is left").into());

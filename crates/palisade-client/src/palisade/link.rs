@@ -8,8 +8,8 @@ use palisade_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::connection::{Connection, Queue, Queued};
-use super::nodes::{Nodes, Pause};
+use super::connection::{Queue, Queued};
+use super::nodes::{Clue, Found, Nodes, Pause};
 use crate::fault::Fault;
 
 /// The callers' end of a connection that is reopened whenever it breaks.
@@ -26,8 +26,8 @@ impl Link {
         patience: Duration,
     ) -> Result<(Link, AuthorityId), Fault> {
         let until = Instant::now() + patience;
-        let (connection, authority) = loop {
-            match nodes.connect(expected.as_ref(), None).await {
+        let first = loop {
+            match nodes.connect(expected.as_ref(), Clue::default()).await {
                 Ok(found) => break found,
                 Err(missed) if missed.nobody_leads && missed.until < until => {
                     sleep_until(missed.until).await;
@@ -38,11 +38,12 @@ impl Link {
         let (queue, waiting) = mpsc::unbounded_channel();
         let task = Task {
             nodes: Arc::clone(nodes),
-            authority: authority.clone(),
+            authority: first.authority.clone(),
             // The rest is for the caller to learn that nothing was sent.
             hold: HOLD.min(patience / 2),
         };
-        tokio::spawn(task.run(waiting, connection));
+        let authority = first.authority.clone();
+        tokio::spawn(task.run(waiting, first));
         Ok((Link { queue }, authority))
     }
 
@@ -71,17 +72,22 @@ struct Task {
 
 impl Task {
     /// Carries operations, and reconnects when the connection ends, until no caller can come any more.
-    async fn run(self, mut queue: Queue, first: Connection) {
+    async fn run(self, mut queue: Queue, first: Found) {
         let mut open = Some(first);
-        let (mut pause, mut hint, mut lost) = (Pause::default(), None, Instant::now());
+        let (mut pause, mut clue, mut lost) = (Pause::default(), Clue::default(), Instant::now());
         loop {
-            if let Some(mut connection) = open.take() {
+            if let Some(mut found) = open.take() {
                 let opened = Instant::now();
-                let ended = connection.run(&mut queue).await;
+                let ended = found.connection.run(&mut queue).await;
                 let why = ended.why.reason();
                 tracing::debug!(why, leader = ?ended.leader, "a connection to the authority ended");
-                connection.abandon(&Fault::unknown_outcome(why));
-                (hint, lost) = (ended.leader, Instant::now());
+                let unknown = Fault::unknown_outcome(why);
+                found.connection.abandon(&unknown);
+                lost = Instant::now();
+                clue = Clue {
+                    leader: ended.leader,
+                    silent: ended.silent.then_some(found.address),
+                };
                 // Two nodes that name each other must not be asked in a busy loop.
                 if opened.elapsed() < SETTLED {
                     sleep_until(lost + pause.next()).await;
@@ -93,8 +99,12 @@ impl Task {
                 return;
             }
             let expected = Some(&self.authority);
-            match self.nodes.connect(expected, hint.take().as_deref()).await {
-                Ok((connection, _)) => open = Some(connection),
+            match self
+                .nodes
+                .connect(expected, std::mem::take(&mut clue))
+                .await
+            {
+                Ok(found) => open = Some(found),
                 // An election takes less than this; what was asked meanwhile is sent to the new leader at once.
                 Err(missed) if self.nodes.several() && lost.elapsed() < self.hold => {
                     sleep_until(missed.until).await;

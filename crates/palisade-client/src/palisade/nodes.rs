@@ -49,6 +49,22 @@ struct Known {
     pause: Pause,
 }
 
+/// A session at the leader.
+pub(super) struct Found {
+    pub(super) connection: Connection,
+    pub(super) authority: AuthorityId,
+    pub(super) address: Address,
+}
+
+/// What the end of a connection says about where to search.
+#[derive(Default)]
+pub(super) struct Clue {
+    /// The URL that the server named as the leader's.
+    pub(super) leader: Option<Box<str>>,
+    /// The address of a server that has stopped answering.
+    pub(super) silent: Option<Address>,
+}
+
 /// A search that found no leader.
 #[derive(Clone, Debug)]
 pub(super) struct Missed {
@@ -91,14 +107,18 @@ impl Nodes {
         self.given.len() > 1 || self.cluster.load(Ordering::Relaxed)
     }
 
-    /// Opens a session at the leader. `hint`: a node said that the leader is there.
+    /// Opens a session at the leader.
     pub(super) async fn connect(
         &self,
         expected: Option<&AuthorityId>,
-        hint: Option<&str>,
-    ) -> Result<(Connection, AuthorityId), Missed> {
+        clue: Clue,
+    ) -> Result<Found, Missed> {
         let mut known = self.known.lock().await;
-        if let Some(hint) = hint.and_then(|url| Address::parse(url).ok()) {
+        if let Some(silent) = clue.silent {
+            known.leader = known.leader.take().filter(|leader| *leader != silent);
+            known.silent.push((silent, Instant::now() + REST));
+        }
+        if let Some(hint) = clue.leader.and_then(|url| Address::parse(&url).ok()) {
             known.leader = Some(hint);
         } else if let Some(missed) = &known.missed
             && Instant::now() < missed.until
@@ -125,7 +145,7 @@ impl Nodes {
         known: &mut Known,
         search: &mut Search,
         expected: Option<&AuthorityId>,
-    ) -> Option<(Connection, AuthorityId)> {
+    ) -> Option<Found> {
         let mut hint = known.leader.take();
         while let Some(address) = hint
             .take()
@@ -135,9 +155,13 @@ impl Nodes {
             search.tried.push(address.clone());
             known.silent.retain(|(silent, _)| *silent != address);
             match self.open(&address, expected).await {
-                Ok(found) => {
-                    known.leader = Some(address);
-                    return Some(found);
+                Ok((connection, authority)) => {
+                    known.leader = Some(address.clone());
+                    return Some(Found {
+                        connection,
+                        authority,
+                        address,
+                    });
                 }
                 Err(Failed::Elsewhere(leader)) => {
                     search.nobody_leads = true;
@@ -305,7 +329,7 @@ const LONGEST: Duration = Duration::from_millis(250);
 const OPENING: Duration = Duration::from_secs(10);
 
 /// The same where there is another node to turn to, and how long that one may take to accept the connection.
-const OPENING_ONE_OF_SEVERAL: Duration = Duration::from_secs(5);
+const OPENING_ONE_OF_SEVERAL: Duration = Duration::from_secs(2);
 const CONNECT_ONE_OF_SEVERAL: Duration = Duration::from_secs(1);
 
 /// The interval of the checks of a connection. A silent server is given up at the second check.
