@@ -13,6 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
+use palisade_core::Timestamp;
 use palisade_proto::frames::{self, Open, TooLong};
 use palisade_proto::v1 as pb;
 use prost::Message as _;
@@ -23,6 +24,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::table::{ReplyTo, Table};
 use super::wire;
+use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
 
 /// An operation that waits for a connection.
@@ -30,7 +32,7 @@ pub(super) struct Queued {
     pub(super) operation: pb::request::Operation,
     pub(super) reply: ReplyTo,
     /// For a request that waits in the lock's queue: since when it waits here, which is part of its wait.
-    since: Option<Instant>,
+    since: Option<Timestamp>,
 }
 
 impl Queued {
@@ -40,16 +42,17 @@ impl Queued {
         Queued {
             operation,
             reply,
-            since: waits.then(Instant::now),
+            since: waits.then(|| BootClock.now()),
         }
     }
 }
 
 /// The operation as it is sent now. What is left of a wait is never a try.
-fn as_sent(operation: pb::request::Operation, since: Option<Instant>) -> pb::request::Operation {
+fn as_sent(operation: pb::request::Operation, since: Option<Timestamp>) -> pb::request::Operation {
     match (operation, since) {
         (pb::request::Operation::Acquire(mut acquire), Some(since)) => {
-            let waited = u32::try_from(since.elapsed().as_millis()).unwrap_or(u32::MAX);
+            let waited =
+                u32::try_from(BootClock.now().since(since).as_millis()).unwrap_or(u32::MAX);
             acquire.wait_ms = acquire.wait_ms.saturating_sub(waited).max(1);
             pb::request::Operation::Acquire(acquire)
         }

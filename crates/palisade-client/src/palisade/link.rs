@@ -1,16 +1,18 @@
 //! A connection to the leader that is reopened when it breaks or when another node leads, and the task that does so.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_core::AuthorityId;
+use palisade_core::{AuthorityId, Span, Timestamp};
 use palisade_proto::v1 as pb;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::connection::{Queue, Queued};
 use super::nodes::{Clue, Found, Nodes, Pause};
+use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
+use crate::retry::before;
 
 /// The callers' end of a connection that is reopened whenever it breaks.
 pub(super) struct Link {
@@ -25,12 +27,12 @@ impl Link {
         expected: Option<AuthorityId>,
         patience: Duration,
     ) -> Result<(Link, AuthorityId), Fault> {
-        let until = Instant::now() + patience;
+        let until = BootClock.now().after(patience.into());
         let first = loop {
             match nodes.connect(expected.as_ref(), Clue::default()).await {
                 Ok(found) => break found,
                 Err(missed) if missed.nobody_leads && missed.until < until => {
-                    sleep_until(missed.until).await;
+                    BootClock.sleep_until(missed.until).await;
                 }
                 Err(missed) => return Err(missed.fault),
             }
@@ -40,7 +42,7 @@ impl Link {
             nodes: Arc::clone(nodes),
             authority: first.authority.clone(),
             // The rest is for the caller to learn that nothing was sent.
-            hold: HOLD.min(patience / 2),
+            hold: HOLD.min((patience / 2).into()),
         };
         let authority = first.authority.clone();
         tokio::spawn(task.run(waiting, first));
@@ -67,30 +69,30 @@ struct Task {
     nodes: Arc<Nodes>,
     authority: AuthorityId,
     /// How long operations wait for a leader before they are refused, where there is more than one node.
-    hold: Duration,
+    hold: Span,
 }
 
 impl Task {
     /// Carries operations, and reconnects when the connection ends, until no caller can come any more.
     async fn run(self, mut queue: Queue, first: Found) {
         let mut open = Some(first);
-        let (mut pause, mut clue, mut lost) = (Pause::default(), Clue::default(), Instant::now());
+        let (mut pause, mut clue, mut lost) = (Pause::default(), Clue::default(), BootClock.now());
         loop {
             if let Some(mut found) = open.take() {
-                let opened = Instant::now();
+                let opened = BootClock.now();
                 let ended = found.connection.run(&mut queue).await;
                 let why = ended.why.reason();
                 tracing::debug!(why, leader = ?ended.leader, "a connection to the authority ended");
                 let unknown = Fault::unknown_outcome(why);
                 found.connection.abandon(&unknown);
-                lost = Instant::now();
+                lost = BootClock.now();
                 clue = Clue {
                     leader: ended.leader,
                     silent: ended.silent.then_some(found.address),
                 };
                 // Two nodes that name each other must not be asked in a busy loop.
-                if opened.elapsed() < SETTLED {
-                    sleep_until(lost + pause.next()).await;
+                if lost.since(opened) < SETTLED {
+                    BootClock.sleep_until(lost.after(pause.next())).await;
                 } else {
                     pause = Pause::default();
                 }
@@ -106,8 +108,8 @@ impl Task {
             {
                 Ok(found) => open = Some(found),
                 // An election takes less than this; what was asked meanwhile is sent to the new leader at once.
-                Err(missed) if self.nodes.several() && lost.elapsed() < self.hold => {
-                    sleep_until(missed.until).await;
+                Err(missed) if self.nodes.several() && BootClock.now().since(lost) < self.hold => {
+                    BootClock.sleep_until(missed.until).await;
                 }
                 Err(missed) => refuse_until(missed.until, &mut queue, &missed.fault).await,
             }
@@ -117,18 +119,18 @@ impl Task {
 
 /// Waits before the next search. Meanwhile callers learn at once that nothing was sent; they decide how long
 /// to repeat.
-async fn refuse_until(until: Instant, queue: &mut Queue, fault: &Fault) {
+async fn refuse_until(until: Timestamp, queue: &mut Queue, fault: &Fault) {
     let fault = match fault {
         Fault::Unreachable(why) => Fault::unreachable(why),
         other => Fault::unavailable(other.reason()),
     };
-    let refuse = async {
+    let refuse = pin!(async {
         while let Some(queued) = queue.recv().await {
             let _ = queued.reply.send(Err(fault.clone()));
         }
-    };
+    });
     // It ends early when no caller is left.
-    let _ = timeout_at(until, refuse).await;
+    let _ = before(&BootClock, until, refuse).await;
 }
 
 fn runtime_gone() -> Fault {
@@ -136,7 +138,7 @@ fn runtime_gone() -> Fault {
 }
 
 /// A connection that lasted this long was no mistake.
-const SETTLED: Duration = Duration::from_secs(1);
+const SETTLED: Span = Span::from_millis(1_000);
 
 /// The longest wait of an operation for a leader: as long as a place in a queue is kept after a change.
-const HOLD: Duration = Duration::from_secs(2);
+const HOLD: Span = Span::from_millis(2_000);

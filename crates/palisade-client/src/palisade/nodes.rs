@@ -14,15 +14,16 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use palisade_core::AuthorityId;
+use palisade_core::{AuthorityId, Span, Timestamp};
 use palisade_proto::v1 as pb;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::address::Address;
 use super::connection::Connection;
 use super::wire;
+use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
 use crate::random;
 
@@ -43,7 +44,7 @@ struct Known {
     /// Where the leader was found, or is said to be.
     leader: Option<Address>,
     /// Addresses that did not answer in time, and until when others are tried before them.
-    silent: Vec<(Address, Instant)>,
+    silent: Vec<(Address, Timestamp)>,
     /// Until when no search begins, and why the last one failed.
     missed: Option<Missed>,
     pause: Pause,
@@ -72,7 +73,7 @@ pub(super) struct Missed {
     /// Whether a node answered that it does not lead: a leader may appear any moment.
     pub(super) nobody_leads: bool,
     /// When the next search may begin.
-    pub(super) until: Instant,
+    pub(super) until: Timestamp,
 }
 
 /// Why an address did not give a connection to the leader.
@@ -114,14 +115,16 @@ impl Nodes {
         clue: Clue,
     ) -> Result<Found, Missed> {
         let mut known = self.known.lock().await;
+        let now = BootClock.now();
+        known.silent.retain(|(_, until)| now < *until);
         if let Some(silent) = clue.silent {
             known.leader = known.leader.take().filter(|leader| *leader != silent);
-            known.silent.push((silent, Instant::now() + REST));
+            known.silent.push((silent, now.after(REST)));
         }
         if let Some(hint) = clue.leader.and_then(|url| Address::parse(&url).ok()) {
             known.leader = Some(hint);
         } else if let Some(missed) = &known.missed
-            && Instant::now() < missed.until
+            && now < missed.until
         {
             // Another connection has just searched in vain.
             return Err(missed.clone());
@@ -134,7 +137,7 @@ impl Nodes {
         let missed = Missed {
             nobody_leads: search.nobody_leads,
             fault: search.fault(),
-            until: Instant::now() + known.pause.next(),
+            until: BootClock.now().after(known.pause.next()),
         };
         known.missed = Some(missed.clone());
         Err(missed)
@@ -170,7 +173,7 @@ impl Nodes {
                     hint = leader.and_then(|url| Address::parse(&url).ok());
                 }
                 Err(Failed::Silent(fault)) => {
-                    known.silent.push((address, Instant::now() + REST));
+                    known.silent.push((address, BootClock.now().after(REST)));
                     search.faults.push(fault);
                 }
                 Err(Failed::Fault(fault)) => search.faults.push(fault),
@@ -181,7 +184,7 @@ impl Nodes {
 
     /// The next of the given addresses. One that was silent lately is left out while others answer.
     fn next(&self, known: &Known, search: &Search) -> Option<Address> {
-        let now = Instant::now();
+        let now = BootClock.now();
         let rests = |address: &&Address| {
             let mut silent = known.silent.iter();
             silent.any(|(silent, until)| silent == *address && now < *until)
@@ -304,7 +307,7 @@ pub(super) fn same_authority(
 }
 
 /// Pauses between searches: each between half its nominal length and the whole, which doubles up to [`LONGEST`].
-pub(super) struct Pause(Duration);
+pub(super) struct Pause(Span);
 
 impl Default for Pause {
     fn default() -> Pause {
@@ -313,17 +316,17 @@ impl Default for Pause {
 }
 
 impl Pause {
-    pub(super) fn next(&mut self) -> Duration {
-        let half = self.0 / 2;
-        self.0 = (self.0 * 2).min(LONGEST);
+    pub(super) fn next(&mut self) -> Span {
+        let half = self.0.as_nanos() / 2;
+        self.0 = self.0.plus(self.0).min(LONGEST);
         // Without random bytes there is no jitter; no decision depends on it.
         let part = random::bytes().map_or(0, |[low, high, ..]| u16::from_le_bytes([low, high]));
-        half + half * u32::from(part) / (1 << 16)
+        Span::from_nanos(half + half * u64::from(part) / (1 << 16))
     }
 }
 
-const SHORTEST: Duration = Duration::from_millis(20);
-const LONGEST: Duration = Duration::from_millis(250);
+const SHORTEST: Span = Span::from_millis(20);
+const LONGEST: Span = Span::from_millis(250);
 
 /// The time allowed from the first packet to an open session.
 const OPENING: Duration = Duration::from_secs(10);
@@ -337,7 +340,7 @@ const PING: Duration = Duration::from_secs(3);
 const PING_ONE_OF_SEVERAL: Duration = Duration::from_secs(1);
 
 /// How long an address that did not answer in time is left out while others answer.
-const REST: Duration = Duration::from_secs(2);
+const REST: Span = Span::from_millis(2_000);
 
 /// How many addresses that were not given are followed in one search.
 const REDIRECTS: usize = 3;

@@ -229,6 +229,23 @@ async fn a_renewal_rides_over_a_change_of_the_leader() {
     lease.release().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_renewal_rides_over_a_leader_that_falls_silent() {
+    let cluster = Cluster::start().await;
+    let relay = Relay::to(cluster.leader.address).await;
+    let urls = format!("{},{}", relay.url(), http(&cluster.followers[0]));
+    let client = Client::connect(&urls).await.unwrap();
+    let lease = client.lock("orders").ttl(secs(12)).acquire().await.unwrap();
+    relay.freeze();
+    let left = lease.remaining();
+    poll(async || {
+        lease.check().unwrap();
+        lease.remaining() > left
+    })
+    .await;
+    lease.release().await.unwrap();
+}
+
 /// Passes everything on, and remembers under which ids requests were made.
 struct Recording {
     service: Palisade,
