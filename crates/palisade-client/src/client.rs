@@ -40,8 +40,8 @@ pub struct Options {
     pub connections: usize,
     /// The safety margins of holders for clock error and their own delays.
     pub caution: Caution,
-    /// How long an operation is repeated while the authority does not answer. A waiting request gets this
-    /// time in addition to its wait.
+    /// How long an operation is repeated while the authority does not answer, or none of its nodes leads. A waiting
+    /// request gets this time in addition to its wait.
     pub patience: Duration,
 }
 
@@ -89,8 +89,8 @@ impl Client {
     }
 
     /// Connects to the authority at `url`: `palisade://host[:port]` or `http://host:port` for a
-    /// Palisade server (default port 7420 after `palisade://`), or another system: see
-    /// [`connect`](crate::connect()).
+    /// Palisade server (default port 7420 after `palisade://`), several of these with commas between them for a
+    /// cluster, or another system: see [`connect`](crate::connect()).
     ///
     /// # Errors
     /// [`Fault::Invalid`] for an address that is not valid, [`Fault::Unreachable`] if nothing

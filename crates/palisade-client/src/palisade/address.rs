@@ -11,13 +11,14 @@ use crate::fault::Fault;
 /// The default port of a Palisade server.
 const PORT: u16 = 7420;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most addresses of one authority: a cluster has three or five nodes.
+const MOST: usize = 16;
 
 /// After this much silence the client sends a ping to the peer, and waits as long again for the answer: a
 /// connection that died silently must not cost a lease of ordinary length.
 const PING: Duration = Duration::from_secs(3);
 
-/// The address of a server: a host (IPv6 in brackets) and a port.
+/// The address of a server: a host (IPv6 in brackets) and a port. Two are equal if both are spelled alike.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     place: String,
@@ -25,6 +26,32 @@ pub(super) struct Address {
 }
 
 impl Address {
+    /// Parses the URLs of the nodes of one authority, with commas between them. One without a scheme has that of the
+    /// one before it.
+    pub(super) fn list(urls: &str) -> Result<Vec<Address>, Fault> {
+        let (mut all, mut scheme) = (Vec::<Address>::new(), "");
+        for url in urls.split(',').map(str::trim) {
+            let address = match url.split_once("://") {
+                Some((named, _)) => {
+                    scheme = named;
+                    Address::parse(url)?
+                }
+                None if scheme.is_empty() || url.is_empty() => Address::parse(url)?,
+                None => Address::parse(&format!("{scheme}://{url}"))?,
+            };
+            if !all.contains(&address) {
+                all.push(address);
+            }
+        }
+        if all.len() > MOST {
+            return Err(Fault::invalid(format!(
+                "{} addresses are given; at most {MOST} are allowed",
+                all.len()
+            )));
+        }
+        Ok(all)
+    }
+
     /// Parses a URL.
     pub(super) fn parse(url: &str) -> Result<Address, Fault> {
         let (host, port) = host_and_port(url)?;
@@ -33,7 +60,6 @@ impl Address {
             .map_err(|error| wrong(url, &error.to_string()))?;
         let endpoint = endpoint
             .tcp_nodelay(true)
-            .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(PING)
             .keep_alive_timeout(PING)
             .keep_alive_while_idle(true);
@@ -43,6 +69,12 @@ impl Address {
     /// The same address for gRPC.
     pub(super) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+}
+
+impl PartialEq for Address {
+    fn eq(&self, other: &Address) -> bool {
+        self.place == other.place
     }
 }
 
@@ -130,6 +162,30 @@ mod tests {
                 (host.to_owned(), port),
                 "{url}"
             );
+        }
+    }
+
+    #[test]
+    fn several_addresses_have_commas_between_them() {
+        let list = |urls: &str| -> Vec<String> {
+            let list = Address::list(urls).unwrap();
+            list.iter().map(Address::to_string).collect()
+        };
+        assert_eq!(
+            list("http://a:1,palisade://b, [::1]:2,http://a:1"),
+            ["a:1", "b:7420", "[::1]:2"]
+        );
+        let many: Vec<_> = (1..=17).map(|port| format!("http://a:{port}")).collect();
+        let many = many.join(",");
+        for (urls, reason) in [
+            ("http://a:1,", "not the address of an authority"),
+            ("a:1,http://b:1", "scheme"),
+            ("http://a:1,b:0", "1 ..= 65535"),
+            ("http://a:1,etcd://b:1", "etcd"),
+            (&*many, "at most 16"),
+        ] {
+            let message = Address::list(urls).unwrap_err().to_string();
+            assert!(message.contains(reason), "{urls}: {message}");
         }
     }
 

@@ -13,6 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
+use palisade_core::Timestamp;
 use palisade_proto::frames::{self, Open, TooLong};
 use palisade_proto::v1 as pb;
 use prost::Message as _;
@@ -23,10 +24,41 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::table::{ReplyTo, Table};
 use super::wire;
+use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
 
 /// An operation that waits for a connection.
-pub(super) type Queued = (pb::request::Operation, ReplyTo);
+pub(super) struct Queued {
+    pub(super) operation: pb::request::Operation,
+    pub(super) reply: ReplyTo,
+    /// For a request that waits in the lock's queue: since when it waits here, which is part of its wait.
+    since: Option<Timestamp>,
+}
+
+impl Queued {
+    pub(super) fn new(operation: pb::request::Operation, reply: ReplyTo) -> Queued {
+        let waits =
+            matches!(&operation, pb::request::Operation::Acquire(acquire) if acquire.wait_ms > 0);
+        Queued {
+            operation,
+            reply,
+            since: waits.then(|| BootClock.now()),
+        }
+    }
+}
+
+/// The operation as it is sent now. What is left of a wait is never a try.
+fn as_sent(operation: pb::request::Operation, since: Option<Timestamp>) -> pb::request::Operation {
+    match (operation, since) {
+        (pb::request::Operation::Acquire(mut acquire), Some(since)) => {
+            let waited =
+                u32::try_from(BootClock.now().since(since).as_millis()).unwrap_or(u32::MAX);
+            acquire.wait_ms = acquire.wait_ms.saturating_sub(waited).max(1);
+            pb::request::Operation::Acquire(acquire)
+        }
+        (operation, _) => operation,
+    }
+}
 
 /// The queue of a link. It outlives its connections: an operation not sent on one is sent on the next.
 pub(super) type Queue = mpsc::UnboundedReceiver<Queued>;
@@ -42,11 +74,32 @@ pub(super) struct Connection {
     /// Whether the queue was left alone for one turn, so that a burst becomes one frame.
     rested: bool,
     liveness: Liveness,
+    /// Whether the server answered that it does not lead (any more), and whom it named.
+    elsewhere: Option<Option<Box<str>>>,
+}
+
+/// Why a connection ended.
+pub(super) struct Ended {
+    pub(super) why: Fault,
+    /// The URL of the leader, if the server named another node.
+    pub(super) leader: Option<Box<str>>,
+    /// Whether the server has stopped answering.
+    pub(super) silent: bool,
+}
+
+impl From<Fault> for Ended {
+    fn from(why: Fault) -> Ended {
+        Ended {
+            why,
+            leader: None,
+            silent: false,
+        }
+    }
 }
 
 impl Connection {
-    /// Takes a socket and opens a session on it.
-    pub(super) fn new(stream: TcpStream) -> Connection {
+    /// Takes a socket and opens a session on it. The server is given up if it is silent for two to three times `ping`.
+    pub(super) fn new(stream: TcpStream, ping: Duration) -> Connection {
         Connection {
             stream,
             inbound: BytesMut::new(),
@@ -55,7 +108,8 @@ impl Connection {
             table: Table::default(),
             taken: Vec::new(),
             rested: false,
-            liveness: Liveness::new(),
+            liveness: Liveness::new(ping),
+            elsewhere: None,
         }
     }
 
@@ -64,18 +118,19 @@ impl Connection {
         &mut self,
         operation: pb::request::Operation,
     ) -> Result<pb::reply::Outcome, Fault> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, mut answer) = oneshot::channel();
         let (asking, mut queue) = mpsc::unbounded_channel();
-        let _ = asking.send((operation, reply));
+        let _ = asking.send(Queued::new(operation, reply));
         tokio::select! {
-            answer = answer => answer.unwrap_or_else(|_| Err(wire::empty())),
-            why = self.run(&mut queue) => Err(why),
+            answer = &mut answer => answer.unwrap_or_else(|_| Err(wire::empty())),
+            // The answer may be what ended it.
+            ended = self.run(&mut queue) => answer.try_recv().unwrap_or(Err(ended.why)),
         }
     }
 
-    /// Carries operations until the connection breaks, and returns the reason. It also ends when no caller is
-    /// left.
-    pub(super) async fn run(&mut self, queue: &mut Queue) -> Fault {
+    /// Carries operations until the connection breaks or its server does not lead, and returns the reason. It also ends
+    /// when no caller is left.
+    pub(super) async fn run(&mut self, queue: &mut Queue) -> Ended {
         std::future::poll_fn(|cx| self.poll(cx, queue)).await
     }
 
@@ -84,29 +139,39 @@ impl Connection {
         self.table.close(why);
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<Fault> {
+    fn poll(&mut self, cx: &mut Context<'_>, queue: &mut Queue) -> Poll<Ended> {
         while self.liveness.poll_tick(cx).is_ready() {
             match self.liveness.check() {
                 Check::Fine => {}
                 Check::Ask => frames::put_empty(&mut self.outbound),
                 Check::Gone => {
-                    return Poll::Ready(Fault::unavailable("the server stopped answering"));
+                    return Poll::Ready(Ended {
+                        silent: true,
+                        ..Fault::unavailable("the server stopped answering").into()
+                    });
                 }
             }
         }
         loop {
             if let Poll::Ready(Err(why)) = self.poll_inbound(cx) {
-                return Poll::Ready(why);
+                return Poll::Ready(why.into());
+            }
+            if let Some(leader) = self.elsewhere.take() {
+                let why = Fault::unavailable("the server does not lead");
+                return Poll::Ready(Ended {
+                    leader,
+                    ..why.into()
+                });
             }
             if self.outbound.is_empty() && self.poll_queue(cx, queue).is_ready() {
-                return Poll::Ready(Fault::unavailable("no caller is left"));
+                return Poll::Ready(Fault::unavailable("no caller is left").into());
             }
             if self.outbound.is_empty() {
                 return Poll::Pending;
             }
             match ready!(self.poll_flush(cx)) {
                 Ok(()) => self.liveness.sent(),
-                Err(error) => return Poll::Ready(broke(&error)),
+                Err(error) => return Poll::Ready(broke(&error).into()),
             }
         }
     }
@@ -146,7 +211,11 @@ impl Connection {
                     (0, Some(pb::reply::Outcome::Error(error))) => {
                         return Err(wire::refusal(error));
                     }
-                    (id, Some(outcome)) => self.table.settle(id, outcome),
+                    (id, Some(outcome)) => {
+                        let elsewhere = wire::leads_elsewhere(&outcome);
+                        self.elsewhere = elsewhere.or(self.elsewhere.take());
+                        self.table.settle(id, outcome);
+                    }
                     (_, None) => {}
                 }
             }
@@ -167,11 +236,16 @@ impl Connection {
             return Poll::Ready(());
         }
         let frame = Open::at_end(&mut self.outbound);
-        for (operation, reply) in self.taken.drain(..) {
+        for Queued {
+            operation,
+            reply,
+            since,
+        } in self.taken.drain(..)
+        {
             // A caller that left before its operation was sent no longer wants it.
             if !reply.is_closed() {
                 let id = self.table.enter(reply);
-                let operation = Some(operation);
+                let operation = Some(as_sent(operation, since));
                 frame.put(&mut self.outbound, &pb::Request { id, operation });
             }
         }
@@ -225,8 +299,8 @@ enum Check {
 }
 
 impl Liveness {
-    fn new() -> Liveness {
-        let mut interval = interval(PING);
+    fn new(ping: Duration) -> Liveness {
+        let mut interval = interval(ping);
         // The first check is one period from now, not immediate.
         interval.reset();
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -262,9 +336,6 @@ impl Liveness {
     }
 }
 
-/// The interval of the checks. A silent server is given up at the second check.
-const PING: Duration = Duration::from_secs(3);
-
 /// The largest number of operations in one frame. With the longest names and texts that is under 1 MiB, a
 /// quarter of what a server accepts.
 const FRAME: usize = 1_024;
@@ -284,7 +355,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_server_is_asked_once_and_then_given_up() {
-        let mut liveness = Liveness::new();
+        let mut liveness = Liveness::new(Duration::from_secs(3));
         assert_eq!(liveness.check(), Check::Ask);
         liveness.heard();
         assert_eq!(
@@ -296,7 +367,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_only_listens_still_sends_messages() {
-        let mut liveness = Liveness::new();
+        let mut liveness = Liveness::new(Duration::from_secs(3));
         liveness.heard();
         liveness.sent();
         assert_eq!(liveness.check(), Check::Fine);

@@ -1,16 +1,18 @@
-//! A connection to a server that is reopened when it breaks, and the task that does so.
+//! A connection to the leader that is reopened when it breaks or when another node leads, and the task that does so.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use palisade_core::AuthorityId;
+use palisade_core::{AuthorityId, Span, Timestamp};
 use palisade_proto::v1 as pb;
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 
-use super::address::Address;
-use super::connection::{Connection, Queue, Queued};
-use super::wire;
+use super::connection::{Queue, Queued};
+use super::nodes::{Clue, Found, Nodes, Pause};
+use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
+use crate::retry::before;
 
 /// The callers' end of a connection that is reopened whenever it breaks.
 pub(super) struct Link {
@@ -18,14 +20,32 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects, and returns the authority found there, which must be the expected one, if there is one.
+    /// Connects, and returns the authority found there, which must be the expected one, if there is one. If the nodes
+    /// answer and none leads, it is repeated for `patience`.
     pub(super) async fn open(
-        address: Address,
+        nodes: &Arc<Nodes>,
         expected: Option<AuthorityId>,
+        patience: Duration,
     ) -> Result<(Link, AuthorityId), Fault> {
+        let until = BootClock.now().after(patience.into());
+        let first = loop {
+            match nodes.connect(expected.as_ref(), Clue::default()).await {
+                Ok(found) => break found,
+                Err(missed) if missed.nobody_leads && missed.until < until => {
+                    BootClock.sleep_until(missed.until).await;
+                }
+                Err(missed) => return Err(missed.fault),
+            }
+        };
         let (queue, waiting) = mpsc::unbounded_channel();
-        let (connection, authority) = connect(&address, expected.as_ref()).await?;
-        tokio::spawn(run(address, authority.clone(), waiting, connection));
+        let task = Task {
+            nodes: Arc::clone(nodes),
+            authority: first.authority.clone(),
+            // The rest is for the caller to learn that nothing was sent.
+            hold: HOLD.min((patience / 2).into()),
+        };
+        let authority = first.authority.clone();
+        tokio::spawn(task.run(waiting, first));
         Ok((Link { queue }, authority))
     }
 
@@ -35,7 +55,7 @@ impl Link {
         operation: pb::request::Operation,
     ) -> Result<pb::reply::Outcome, Fault> {
         let (reply, answer) = oneshot::channel();
-        if self.queue.send((operation, reply)).is_err() {
+        if self.queue.send(Queued::new(operation, reply)).is_err() {
             return Err(runtime_gone());
         }
         answer
@@ -44,85 +64,81 @@ impl Link {
     }
 }
 
-/// Carries operations, and reconnects when the connection breaks, until no caller can come any more.
-async fn run(address: Address, authority: AuthorityId, mut queue: Queue, first: Connection) {
-    let mut open = Some(first);
-    let mut pause = SHORTEST;
-    loop {
-        if let Some(mut connection) = open.take() {
-            pause = SHORTEST;
-            let why = connection.run(&mut queue).await;
-            tracing::debug!(why = why.reason(), "a connection to the authority ended");
-            connection.abandon(&Fault::unknown_outcome(why.reason()));
-        }
-        if queue.is_closed() && queue.is_empty() {
-            return;
-        }
-        match connect(&address, Some(&authority)).await {
-            Ok((connection, _)) => open = Some(connection),
-            Err(fault) => {
-                refuse_for(pause, &mut queue, &fault).await;
-                pause = (pause * 2).min(LONGEST);
+/// The task of a link.
+struct Task {
+    nodes: Arc<Nodes>,
+    authority: AuthorityId,
+    /// How long operations wait for a leader before they are refused, where there is more than one node.
+    hold: Span,
+}
+
+impl Task {
+    /// Carries operations, and reconnects when the connection ends, until no caller can come any more.
+    async fn run(self, mut queue: Queue, first: Found) {
+        let mut open = Some(first);
+        let (mut pause, mut clue, mut lost) = (Pause::default(), Clue::default(), BootClock.now());
+        loop {
+            if let Some(mut found) = open.take() {
+                let opened = BootClock.now();
+                let ended = found.connection.run(&mut queue).await;
+                let why = ended.why.reason();
+                tracing::debug!(why, leader = ?ended.leader, "a connection to the authority ended");
+                let unknown = Fault::unknown_outcome(why);
+                found.connection.abandon(&unknown);
+                lost = BootClock.now();
+                clue = Clue {
+                    leader: ended.leader,
+                    silent: ended.silent.then_some(found.address),
+                };
+                // Two nodes that name each other must not be asked in a busy loop.
+                if lost.since(opened) < SETTLED {
+                    BootClock.sleep_until(lost.after(pause.next())).await;
+                } else {
+                    pause = Pause::default();
+                }
+            }
+            if queue.is_closed() && queue.is_empty() {
+                return;
+            }
+            let expected = Some(&self.authority);
+            match self
+                .nodes
+                .connect(expected, std::mem::take(&mut clue))
+                .await
+            {
+                Ok(found) => open = Some(found),
+                // An election takes less than this; what was asked meanwhile is sent to the new leader at once.
+                Err(missed) if self.nodes.several() && BootClock.now().since(lost) < self.hold => {
+                    BootClock.sleep_until(missed.until).await;
+                }
+                Err(missed) => refuse_until(missed.until, &mut queue, &missed.fault).await,
             }
         }
     }
 }
 
-/// Opens a connection and checks the authority at the other end.
-async fn connect(
-    address: &Address,
-    expected: Option<&AuthorityId>,
-) -> Result<(Connection, AuthorityId), Fault> {
-    let open = tokio::time::timeout(OPENING, open(address)).await;
-    let (connection, authority) = open.unwrap_or_else(|_| {
-        Err(Fault::unreachable(format!(
-            "{address} did not answer in {OPENING:?}"
-        )))
-    })?;
-    if let Some(expected) = expected
-        && *expected != authority
-    {
-        let message = format!(
-            "{address} is now authority {authority}, not {expected}: tokens of two authorities are never mixed"
-        );
-        return Err(Fault::unavailable(message));
-    }
-    Ok((connection, authority))
-}
-
-async fn open(address: &Address) -> Result<(Connection, AuthorityId), Fault> {
-    let at = |fault: Fault| fault.at(address);
-    let stream = TcpStream::connect(address.to_string()).await;
-    let stream = stream.map_err(|error| at(Fault::unreachable(error)))?;
-    // Frames are small; waiting to fill a segment would cost 40 ms each.
-    let _ = stream.set_nodelay(true);
-    let mut connection = Connection::new(stream);
-    let status = pb::request::Operation::Status(pb::StatusRequest {});
-    let outcome = connection.ask(status).await.map_err(at)?;
-    Ok((connection, wire::status(outcome)?.authority))
-}
-
-/// Waits before the next attempt to connect. Meanwhile callers learn at once that nothing was sent; they
-/// decide how long to repeat.
-async fn refuse_for(pause: Duration, queue: &mut Queue, fault: &Fault) {
+/// Waits before the next search. Meanwhile callers learn at once that nothing was sent; they decide how long
+/// to repeat.
+async fn refuse_until(until: Timestamp, queue: &mut Queue, fault: &Fault) {
     let fault = match fault {
         Fault::Unreachable(why) => Fault::unreachable(why),
         other => Fault::unavailable(other.reason()),
     };
-    let refuse = async {
-        while let Some((_, reply)) = queue.recv().await {
-            let _ = reply.send(Err(fault.clone()));
+    let refuse = pin!(async {
+        while let Some(queued) = queue.recv().await {
+            let _ = queued.reply.send(Err(fault.clone()));
         }
-    };
+    });
     // It ends early when no caller is left.
-    let _ = tokio::time::timeout(pause, refuse).await;
+    let _ = before(&BootClock, until, refuse).await;
 }
 
 fn runtime_gone() -> Fault {
     Fault::unavailable("the Tokio runtime this client was connected on has ended")
 }
 
-const SHORTEST: Duration = Duration::from_millis(20);
-const LONGEST: Duration = Duration::from_millis(500);
-/// The time allowed from the first packet to an open session.
-const OPENING: Duration = Duration::from_secs(10);
+/// A connection that lasted this long was no mistake.
+const SETTLED: Span = Span::from_millis(1_000);
+
+/// The longest wait of an operation for a leader: as long as a place in a queue is kept after a change.
+const HOLD: Span = Span::from_millis(2_000);

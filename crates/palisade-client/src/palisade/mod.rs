@@ -9,15 +9,29 @@
 //!
 //! There is no timer and no task for each operation: a frame leaves as soon as the connection can take it,
 //! and carries everything queued by then. Watching uses gRPC.
+//!
+//! # A cluster
+//!
+//! `http://a:7420,http://b:7420,http://c:7420` names the nodes of one authority. The connections are to the node that
+//! leads; one given address is enough to find it. When the leader changes, an operation that was not sent waits up to
+//! 2 s for the next leader, and one that may have happened is repeated there by its caller, under the same request id:
+//! a waiting request keeps its place, and a lease is renewed at whichever node leads. A watch is served by any node.
+//!
+//! **What is trusted:** the servers whose addresses were given, and the address that one of them names as the leader's,
+//! whatever it is. A node that reports another authority id than the first one is refused. There is no proof of a
+//! server's identity yet, so give addresses on a network that you trust.
 
 mod address;
 mod connection;
 mod link;
+mod nodes;
 mod table;
 mod watch;
 mod wire;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use palisade_core::{AuthorityId, GrantRef, LockName, LockView, RequestId, Token, Ttl};
 use palisade_proto::v1 as pb;
@@ -29,42 +43,54 @@ use crate::service::{
 };
 use address::Address;
 use link::Link;
+use nodes::Nodes;
 use pb::request::Operation as Wish;
 
-/// Connections to one Palisade server.
+/// Connections to a Palisade server, or to the leader of a cluster of them.
 pub struct Palisade {
     authority: AuthorityId,
-    address: Address,
+    nodes: Arc<Nodes>,
     links: Vec<Link>,
     next: AtomicUsize,
 }
 
 impl Palisade {
-    /// Connects to the server at `url` with this many connections.
+    /// Connects to the server at `url`, or to the leader of the cluster whose nodes `url` names with commas between
+    /// them, with this many connections.
     ///
     /// # Errors
     /// [`Fault::Invalid`] for an address that is not valid or a server that is not Palisade,
-    /// [`Fault::Unreachable`] if nothing answers there.
+    /// [`Fault::Unreachable`] if nothing answers there, [`Fault::Unavailable`] if no node leads.
     pub async fn connect(url: &str, connections: usize) -> Result<Palisade, Fault> {
-        let address = Address::parse(url)?;
+        Palisade::connect_within(url, connections, Duration::ZERO).await
+    }
+
+    /// As [`Palisade::connect`]; if nodes answer and none leads, it looks for a leader for as long as `patience`. Later
+    /// on, while none leads, an operation waits for half of it, and at most 2 s, before it is refused as not sent.
+    ///
+    /// # Errors
+    /// As [`Palisade::connect`].
+    pub async fn connect_within(
+        url: &str,
+        connections: usize,
+        patience: Duration,
+    ) -> Result<Palisade, Fault> {
+        let nodes = Arc::new(Nodes::new(Address::list(url)?));
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(Fault::invalid("a connection needs a Tokio runtime"));
         }
         if connections == 0 {
             return Err(Fault::invalid("a client needs at least 1 connection"));
         }
-        let (first, authority) = Link::open(address.clone(), None).await?;
+        let (first, authority) = Link::open(&nodes, None, patience).await?;
         let mut links = vec![first];
         for _ in 1..connections {
-            links.push(
-                Link::open(address.clone(), Some(authority.clone()))
-                    .await?
-                    .0,
-            );
+            let expected = Some(authority.clone());
+            links.push(Link::open(&nodes, expected, patience).await?.0);
         }
         Ok(Palisade {
             authority,
-            address,
+            nodes,
             links,
             next: AtomicUsize::new(0),
         })
@@ -123,7 +149,7 @@ impl LockService for Palisade {
             prefix: prefix.to_owned(),
             after_revision: after.unwrap_or(0),
         };
-        Box::pin(watch::open(self.address.clone(), request))
+        Box::pin(watch::open(&self.nodes, &self.authority, request))
     }
 
     fn revoke(&self, lock: LockName, token: Token, reason: &str) -> Operation<'_, Revocation> {

@@ -2,24 +2,56 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_core::Stream;
+use palisade_core::AuthorityId;
 use palisade_proto::v1 as pb;
 use palisade_proto::v1::locks_client::LocksClient;
+use tokio::time::timeout;
 use tonic::Streaming;
 
 use super::address::Address;
+use super::nodes::{Nodes, same_authority};
 use super::wire;
 use crate::fault::Fault;
 use crate::service::{Events, WatchEvent};
 
 struct Changes(Streaming<pb::Event>);
 
-/// Opens a watch on its own connection, so that a slow reader delays no other caller.
-pub(super) async fn open(address: Address, request: pb::WatchRequest) -> Result<Events, Fault> {
-    let channel = address.endpoint().connect().await;
+/// Opens a watch on its own connection, so that a slow reader delays no other caller. Every node serves it; one that
+/// fails makes room for the next.
+pub(super) async fn open(
+    nodes: &Nodes,
+    authority: &AuthorityId,
+    request: pb::WatchRequest,
+) -> Result<Events, Fault> {
+    let address = nodes.for_a_watch();
+    let opened = open_at(address, nodes.connect_timeout(), authority, request).await;
+    opened.map_err(|fault| {
+        nodes.move_watches();
+        fault.at(address)
+    })
+}
+
+async fn open_at(
+    address: &Address,
+    connect: Duration,
+    authority: &AuthorityId,
+    request: pb::WatchRequest,
+) -> Result<Events, Fault> {
+    let channel = address.endpoint().clone().connect_timeout(connect);
+    let channel = channel.connect().await;
     let channel = channel.map_err(|error| Fault::unreachable(wire::causes(&error)))?;
-    let events = LocksClient::new(channel).watch(request).await;
+    let mut locks = LocksClient::new(channel);
+    // Revisions of two authorities must not be mixed. A node that follows asks the leader, so one that is cut off from
+    // its cluster is found out here.
+    let status = timeout(STATUS, locks.status(pb::StatusRequest {})).await;
+    let status = status.map_err(|_| Fault::unavailable(format!("no answer in {STATUS:?}")))?;
+    let status = status.map_err(|status| wire::fault(&status))?.into_inner();
+    let found = wire::status(status.outcome.ok_or_else(wire::empty)?)?.authority;
+    same_authority(address, &found, Some(authority))?;
+    let events = locks.watch(request).await;
     let events = events.map_err(|status| wire::fault(&status))?.into_inner();
     Ok(Box::pin(Changes(events)))
 }
@@ -35,3 +67,6 @@ impl Stream for Changes {
         }))
     }
 }
+
+/// How long a node may take to say which authority it belongs to.
+const STATUS: Duration = Duration::from_secs(5);

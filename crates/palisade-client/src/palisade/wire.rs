@@ -279,13 +279,23 @@ pub(super) fn bytes(bytes: &[u8; 16]) -> Vec<u8> {
 /// Converts a reply with an error into a fault, by what the caller may do next.
 pub(super) fn refusal(error: pb::Error) -> Fault {
     match Code::from_name(&error.code) {
-        Some(Code::Unavailable | Code::QueueFull | Code::TooManyLocks) => {
+        Some(Code::Unavailable | Code::NotLeader | Code::QueueFull | Code::TooManyLocks) => {
             Fault::unavailable(error.message)
         }
         Some(Code::UnknownOutcome | Code::Internal) => Fault::unknown_outcome(error.message),
         Some(Code::Refused) => Fault::Unsupported(error.message.into()),
         Some(Code::Invalid) => Fault::invalid(error.message),
         _ => Fault::invalid(format!("{}: {}", error.code, error.message)),
+    }
+}
+
+/// Whether a node refused because it does not lead; then the URL of the leader, if the node knows it.
+pub(super) fn leads_elsewhere(outcome: &Outcome) -> Option<Option<Box<str>>> {
+    match outcome {
+        Outcome::Error(error) if error.code == Code::NotLeader.name() => {
+            Some((!error.leader.is_empty()).then(|| error.leader.as_str().into()))
+        }
+        _ => None,
     }
 }
 

@@ -11,6 +11,8 @@ mod acquiring;
 #[cfg(all(feature = "in-process", feature = "palisade"))]
 mod authorities;
 #[cfg(feature = "palisade")]
+mod cluster;
+#[cfg(feature = "palisade")]
 mod connections;
 #[cfg(all(
     feature = "conformance",

@@ -14,6 +14,7 @@
 //! A stranger can set `x-palisade-forwarded`; its only effect is that this node does not forward the request.
 
 use std::error::Error;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use palisade_proto::Code;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::sleep;
 
 use super::app::App;
 use super::budget::Share;
@@ -139,10 +140,9 @@ impl Forwarder {
             return Err(Refusal::new(Code::Unavailable, why));
         };
         let mut leading = app.handle.leading();
-        let deadline = Instant::now() + PATIENCE;
+        let mut patience = pin!(sleep(PATIENCE));
         loop {
             let leader = leading.borrow_and_update().clone();
-            let mut again = deadline;
             if let Leading::At(url) = &leader {
                 match self.ask(app, lane, kind, url, head, body).await {
                     Ok(answer) => return Ok(Some(answer)),
@@ -151,21 +151,24 @@ impl Forwarder {
                     }
                     Err(Failed::NotSent(why) | Failed::Unknown(why)) => {
                         tracing::debug!(leader = &**url, why, "a request was not forwarded");
-                        again = deadline.min(Instant::now() + AGAIN);
                     }
                 }
             }
             if leader == Leading::Here {
                 return Ok(None);
             }
-            if Instant::now() >= deadline {
+            if patience.is_elapsed() {
                 return match leader {
                     Leading::At(url) => Err(not_leader(Some(url))),
                     _ => Ok(None),
                 };
             }
-            // Its end means that another look is due, whatever the reason.
-            let _ = timeout_at(again, leading.changed()).await;
+            tokio::select! {
+                // An error means that the pipeline is gone, which its handler reports.
+                changed = leading.changed() => if changed.is_err() { return Ok(None) },
+                () = sleep(AGAIN), if leader != Leading::Nowhere => {}
+                () = &mut patience => {}
+            }
         }
     }
 

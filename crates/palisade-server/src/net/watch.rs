@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 
 use super::app::App;
 use super::convert::Refusal;
-use crate::pipeline::{Since, bytes_of};
+use crate::pipeline::{Leading, Since, bytes_of};
 
 /// A message to a watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,11 +59,20 @@ pub(super) struct WatchRequest {
 /// changes themselves, as far as they are still known.
 ///
 /// # Errors
-/// If it names a revision that this authority has not reached, or if too many watches are open.
+/// If it names a revision that this authority, or this node of it, has not reached, or if too many watches are open.
 pub(super) fn watch(app: &Arc<App>, request: WatchRequest) -> Result<Batches, Refusal> {
     let latest = app.handle.revision();
     let position = request.after.unwrap_or(latest);
     if position > latest {
+        // A node that follows may still be a step behind the one that reported the revision.
+        if let Leading::At(_) | Leading::Nowhere = app.handle.leader() {
+            return Err(Refusal::new(
+                Code::Unavailable,
+                format!(
+                    "this node has not reached revision {position} yet; try again, or ask another node"
+                ),
+            ));
+        }
         return Err(Refusal::invalid(format!(
             "revision {position} is in the future: this authority's latest is {latest} and never goes back, \
              so it came from another authority. List the locks again, and watch without a revision"

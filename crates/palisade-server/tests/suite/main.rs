@@ -17,6 +17,8 @@ mod net_bounds;
 #[cfg(feature = "net")]
 mod net_connections;
 #[cfg(feature = "net")]
+mod net_forward;
+#[cfg(feature = "net")]
 mod net_grpc;
 #[cfg(feature = "net")]
 mod net_http;

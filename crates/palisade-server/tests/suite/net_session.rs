@@ -7,6 +7,7 @@ use palisade_proto::v1::reply::Outcome;
 use palisade_proto::v1::request::Operation;
 use palisade_proto::v1::{self, Replies, Reply, Request, Requests};
 use palisade_server::net::Settings;
+use palisade_server::pipeline::Leading;
 use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -50,6 +51,7 @@ in_both_dresses! {
     a_listing_is_made_when_the_one_before_it_was_read
     who_borrows_all_the_memory_there_is_stops_nobody_who_needs_little
     a_server_that_stops_answers_what_is_in_flight_and_says_why_it_ends
+    a_node_that_does_not_lead_names_the_leader_and_keeps_the_session
 }
 
 /// A session from a client's side.
@@ -573,4 +575,29 @@ async fn bytes_that_are_no_frames_end_a_plain_session_with_a_word_and_change_not
     soon(stream.read_to_end(&mut said)).await.unwrap();
     assert!(String::from_utf8_lossy(&said).contains("version 1"));
     assert_eq!(server.changes().await, before);
+}
+
+async fn a_node_that_does_not_lead_names_the_leader_and_keeps_the_session(dress: Dress) {
+    let server = Server::start().await;
+    let mut session = Session::open(&server, dress).await;
+    let acquire = |id| [(id, Operation::Acquire(acquire("orders", "a", 0)))];
+    for (leading, leader) in [
+        (
+            Leading::At("http://10.0.0.2:7420".into()),
+            "http://10.0.0.2:7420",
+        ),
+        (Leading::Nowhere, ""),
+    ] {
+        server.handle.set_leader(leading);
+        session.send(acquire(1)).await;
+        let refused = error(session.expect(1).await);
+        assert_eq!((&*refused.code, &*refused.leader), ("not_leader", leader));
+        session
+            .send([(2, Operation::List(v1::ListRequest::default()))])
+            .await;
+        assert_eq!(error(session.expect(2).await).code, "not_leader");
+    }
+    server.handle.set_leader(Leading::Here);
+    session.send(acquire(3)).await;
+    assert_eq!(granted(session.expect(3).await).fencing_token, 1);
 }

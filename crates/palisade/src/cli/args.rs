@@ -12,9 +12,10 @@ use super::{help, value};
 /// Which authority to use.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connection {
-    /// The authority that grants the locks: a lock server (palisade://host, http://host:port) or another system
-    /// (etcd://host, zookeeper://host, postgres://user@host/database). Put a URL with a password into the
-    /// environment variable, because other users can see command lines.
+    /// The authority that grants the locks: a lock server (palisade://host, http://host:port), a cluster of them
+    /// (http://a:7420,http://b:7420,http://c:7420) or another system (etcd://host, zookeeper://host,
+    /// postgres://user@host/database). Put a URL with a password into the environment variable, because other users
+    /// can see command lines.
     #[arg(
         long,
         value_name = "URL",

@@ -26,7 +26,8 @@ Exit status:
   126, 127   `run` could not execute, or not find, the command
 
 Environment:
-  PALISADE_AUTHORITY    the lock server, unless --authority is given
+  PALISADE_AUTHORITY    the lock server, or the nodes of a cluster with commas between them, unless
+                        --authority is given
   PALISADE_LOCK_TOKEN   the secret that renews and releases; there is no flag for it
   PALISADE_LOG          what to log, for example debug or palisade=trace
   NO_COLOR              no colours";

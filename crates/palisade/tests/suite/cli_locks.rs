@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use crate::common::{Run, Server, json, status, text};
+use crate::common::{Run, Server, json, palisade, status, text};
 use serde_json::Value;
 
 #[test]
@@ -320,4 +320,33 @@ fn a_closed_pipe_is_not_a_failure() {
             "{said}"
         );
     }
+}
+
+#[test]
+fn several_addresses_name_one_authority_and_a_dead_one_is_passed_over() {
+    let server = Server::start();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dead = nobody.local_addr().unwrap();
+    drop(nobody);
+    let urls = format!("http://{dead},{}", server.address());
+    let output = |urls: &str, arguments: &[&str]| {
+        let mut command = palisade();
+        command.args(arguments).env("PALISADE_AUTHORITY", urls);
+        command.output().unwrap()
+    };
+    for arguments in [
+        &["run", "orders", "--", "true"][..],
+        &["acquire", "orders", "--ttl", "10s"],
+        &["show", "orders"],
+        &["ls"],
+        &["bench", "--duration", "50ms", "--warmup", "0s"],
+    ] {
+        let done = output(&urls, arguments);
+        assert_eq!(status(&done), 0, "{arguments:?}: {}", text(&done.stderr));
+    }
+    let failed = output(&format!("http://{dead},http://{dead}/"), &["ls"]);
+    assert_eq!(status(&failed), 125);
+    assert!(text(&failed.stderr).contains("is a server running there?"));
+    let failed = output(&format!("http://{dead},"), &["ls"]);
+    assert_eq!(status(&failed), 2, "{}", text(&failed.stderr));
 }

@@ -12,6 +12,8 @@ pub(crate) struct Relay {
     upstream: Arc<Mutex<Option<SocketAddr>>>,
     /// The number of cuts: every connection ends when it changes.
     cuts: watch::Sender<u32>,
+    /// Whether nothing is passed on, while connections stay open.
+    frozen: watch::Sender<bool>,
     accepting: JoinHandle<()>,
 }
 
@@ -21,11 +23,14 @@ impl Relay {
         let address = listener.local_addr().unwrap();
         let upstream = Arc::new(Mutex::new(Some(upstream)));
         let cuts = watch::channel(0).0;
-        let accepting = tokio::spawn(accept(listener, upstream.clone(), cuts.clone()));
+        let frozen = watch::channel(false).0;
+        let accepting = accept(listener, upstream.clone(), cuts.clone(), frozen.clone());
+        let accepting = tokio::spawn(accepting);
         Relay {
             address,
             upstream,
             cuts,
+            frozen,
             accepting,
         }
     }
@@ -37,6 +42,11 @@ impl Relay {
     /// Breaks every connection; new connections work.
     pub(crate) fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Passes nothing on from now on, as a machine that has stopped: connections stay open, and new ones are accepted.
+    pub(crate) fn freeze(&self) {
+        self.frozen.send_replace(true);
     }
 
     /// Breaks every connection and sends new ones to another server, or nowhere.
@@ -57,20 +67,24 @@ async fn accept(
     listener: TcpListener,
     upstream: Arc<Mutex<Option<SocketAddr>>>,
     cuts: watch::Sender<u32>,
+    frozen: watch::Sender<bool>,
 ) {
     while let Ok((mut near, _)) = listener.accept().await {
         let Some(upstream) = *upstream.lock().unwrap() else {
             continue;
         };
-        let mut cut = cuts.subscribe();
+        let (mut cut, mut frozen) = (cuts.subscribe(), frozen.subscribe());
         tokio::spawn(async move {
             let Ok(mut far) = TcpStream::connect(upstream).await else {
                 return;
             };
             tokio::select! {
-                _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                _ = cut.changed() => {}
+                biased;
+                _ = cut.changed() => return,
+                _ = frozen.wait_for(|frozen| *frozen) => {}
+                _ = tokio::io::copy_bidirectional(&mut near, &mut far) => return,
             }
+            let _ = cut.changed().await;
         });
     }
 }

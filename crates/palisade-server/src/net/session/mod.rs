@@ -52,6 +52,8 @@ struct Flow {
     listings: VecDeque<(u64, pipeline::Request)>,
     /// The maximum size in bytes of the page being made; 0 if none is.
     page: usize,
+    /// The id of its operation.
+    page_id: u64,
     /// Accepted operations whose replies have not left.
     in_flight: usize,
     /// The operations whose replies are in the frame being sent, and whether a page is among them.
@@ -77,6 +79,7 @@ impl Flow {
             refused: VecDeque::new(),
             listings: VecDeque::new(),
             page: 0,
+            page_id: 0,
             in_flight: 0,
             leaving: 0,
             page_leaves: false,
@@ -148,7 +151,7 @@ impl Flow {
                 && let Some(listing) = self.listings.pop_front()
                 && let Some(session) = &self.session
             {
-                self.page = page;
+                (self.page, self.page_id) = (page, listing.0);
                 session.submit(vec![listing]);
             }
         }
@@ -173,8 +176,11 @@ impl Flow {
             }
             for (id, answer) in self.rest.by_ref() {
                 self.leaving += 1;
+                // A listing that failed, because this node no longer leads, makes room for the next one too.
+                let failed =
+                    self.page > 0 && id == self.page_id && matches!(answer, Answer::Failed(_));
                 let reply = convert::reply(id, answer, self.app.handle.identity());
-                let is_page = matches!(reply.outcome, Some(Outcome::Page(_)));
+                let is_page = failed || matches!(reply.outcome, Some(Outcome::Page(_)));
                 self.page_leaves |= is_page;
                 put(reply);
                 if is_page || self.leaving >= FRAME_REPLIES {

@@ -1,0 +1,346 @@
+//! The nodes of one authority, and the search for the one that leads.
+//!
+//! ```text
+//!   link lost ─► the leader as last heard ─► the addresses given, in order ─► pause, 10 – 250 ms ─► again
+//!                        ▲                            │
+//!                        └── `not_leader`, its URL ◄──┘
+//! ```
+//!
+//! All connections of a client share one search, so there is one attempt for each address at a time. A leader that is
+//! not among the given addresses is followed too: **the client trusts the servers it was given, and where they send
+//! it**. What it checks is the authority's id, because fences are bound to it: a node of another authority is refused.
+//! The id is no secret, so this catches a wrong address and not an attacker.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use palisade_core::{AuthorityId, Span, Timestamp};
+use palisade_proto::v1 as pb;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::address::Address;
+use super::connection::Connection;
+use super::wire;
+use crate::clock::{BootClock, Clock as _};
+use crate::fault::Fault;
+use crate::random;
+
+/// The nodes of one authority.
+pub(super) struct Nodes {
+    given: Vec<Address>,
+    /// Locked during a search.
+    known: Mutex<Known>,
+    /// Whether a node ever named another one: there is a cluster behind a single address.
+    cluster: AtomicBool,
+    /// How often a watch moved to the next node.
+    watch_moves: AtomicUsize,
+}
+
+/// What the searches have learned.
+#[derive(Default)]
+struct Known {
+    /// Where the leader was found, or is said to be.
+    leader: Option<Address>,
+    /// Addresses that did not answer in time, and until when others are tried before them.
+    silent: Vec<(Address, Timestamp)>,
+    /// Until when no search begins, and why the last one failed.
+    missed: Option<Missed>,
+    pause: Pause,
+}
+
+/// A session at the leader.
+pub(super) struct Found {
+    pub(super) connection: Connection,
+    pub(super) authority: AuthorityId,
+    pub(super) address: Address,
+}
+
+/// What the end of a connection says about where to search.
+#[derive(Default)]
+pub(super) struct Clue {
+    /// The URL that the server named as the leader's.
+    pub(super) leader: Option<Box<str>>,
+    /// The address of a server that has stopped answering.
+    pub(super) silent: Option<Address>,
+}
+
+/// A search that found no leader.
+#[derive(Clone, Debug)]
+pub(super) struct Missed {
+    pub(super) fault: Fault,
+    /// Whether a node answered that it does not lead: a leader may appear any moment.
+    pub(super) nobody_leads: bool,
+    /// When the next search may begin.
+    pub(super) until: Timestamp,
+}
+
+/// Why an address did not give a connection to the leader.
+enum Failed {
+    /// The node there does not lead; the URL of the one that does, if it knows.
+    Elsewhere(Option<Box<str>>),
+    /// It did not answer in time.
+    Silent(Fault),
+    Fault(Fault),
+}
+
+/// One search.
+#[derive(Default)]
+struct Search {
+    tried: Vec<Address>,
+    faults: Vec<Fault>,
+    nobody_leads: bool,
+}
+
+impl Nodes {
+    pub(super) fn new(given: Vec<Address>) -> Nodes {
+        Nodes {
+            given,
+            known: Mutex::default(),
+            cluster: AtomicBool::new(false),
+            watch_moves: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether there is another node to turn to.
+    pub(super) fn several(&self) -> bool {
+        self.given.len() > 1 || self.cluster.load(Ordering::Relaxed)
+    }
+
+    /// Opens a session at the leader.
+    pub(super) async fn connect(
+        &self,
+        expected: Option<&AuthorityId>,
+        clue: Clue,
+    ) -> Result<Found, Missed> {
+        let mut known = self.known.lock().await;
+        let now = BootClock.now();
+        known.silent.retain(|(_, until)| now < *until);
+        if let Some(silent) = clue.silent {
+            known.leader = known.leader.take().filter(|leader| *leader != silent);
+            known.silent.push((silent, now.after(REST)));
+        }
+        if let Some(hint) = clue.leader.and_then(|url| Address::parse(&url).ok()) {
+            known.leader = Some(hint);
+        } else if let Some(missed) = &known.missed
+            && now < missed.until
+        {
+            // Another connection has just searched in vain.
+            return Err(missed.clone());
+        }
+        let mut search = Search::default();
+        if let Some(found) = self.search(&mut known, &mut search, expected).await {
+            (known.missed, known.pause) = (None, Pause::default());
+            return Ok(found);
+        }
+        let missed = Missed {
+            nobody_leads: search.nobody_leads,
+            fault: search.fault(),
+            until: BootClock.now().after(known.pause.next()),
+        };
+        known.missed = Some(missed.clone());
+        Err(missed)
+    }
+
+    async fn search(
+        &self,
+        known: &mut Known,
+        search: &mut Search,
+        expected: Option<&AuthorityId>,
+    ) -> Option<Found> {
+        let mut hint = known.leader.take();
+        while let Some(address) = hint
+            .take()
+            .filter(|address| search.may_follow(address, self.given.len()))
+            .or_else(|| self.next(known, search))
+        {
+            search.tried.push(address.clone());
+            known.silent.retain(|(silent, _)| *silent != address);
+            match self.open(&address, expected).await {
+                Ok((connection, authority)) => {
+                    known.leader = Some(address.clone());
+                    return Some(Found {
+                        connection,
+                        authority,
+                        address,
+                    });
+                }
+                Err(Failed::Elsewhere(leader)) => {
+                    search.nobody_leads = true;
+                    self.cluster.store(true, Ordering::Relaxed);
+                    search.faults.push(elsewhere(&address, leader.as_deref()));
+                    hint = leader.and_then(|url| Address::parse(&url).ok());
+                }
+                Err(Failed::Silent(fault)) => {
+                    known.silent.push((address, BootClock.now().after(REST)));
+                    search.faults.push(fault);
+                }
+                Err(Failed::Fault(fault)) => search.faults.push(fault),
+            }
+        }
+        None
+    }
+
+    /// The next of the given addresses. One that was silent lately is left out while others answer.
+    fn next(&self, known: &Known, search: &Search) -> Option<Address> {
+        let now = BootClock.now();
+        let rests = |address: &&Address| {
+            let mut silent = known.silent.iter();
+            silent.any(|(silent, until)| silent == *address && now < *until)
+        };
+        let mut left = self
+            .given
+            .iter()
+            .filter(|address| !search.tried.contains(address));
+        let awake = left.clone().find(|address| !rests(address));
+        let any = left.next().filter(|_| !search.nobody_leads);
+        awake.or(any).cloned()
+    }
+
+    /// Opens a connection and checks who is at the other end.
+    async fn open(
+        &self,
+        address: &Address,
+        expected: Option<&AuthorityId>,
+    ) -> Result<(Connection, AuthorityId), Failed> {
+        let connect = self.connect_timeout();
+        let (opening, ping) = if self.several() {
+            (OPENING_ONE_OF_SEVERAL, PING_ONE_OF_SEVERAL)
+        } else {
+            (OPENING, PING)
+        };
+        let late = |limit: Duration| {
+            Failed::Silent(Fault::unreachable(format!(
+                "{address} did not answer in {limit:?}"
+            )))
+        };
+        let at = |fault: Fault| Failed::Fault(fault.at(address));
+        let open = async {
+            let stream = timeout(connect, TcpStream::connect(address.to_string())).await;
+            let stream = stream.map_err(|_| late(connect))?;
+            let stream = stream.map_err(|error| at(Fault::unreachable(error)))?;
+            // Frames are small; waiting to fill a segment would cost 40 ms each.
+            let _ = stream.set_nodelay(true);
+            let mut connection = Connection::new(stream, ping);
+            let status = pb::request::Operation::Status(pb::StatusRequest {});
+            let outcome = connection.ask(status).await.map_err(at)?;
+            if let Some(leader) = wire::leads_elsewhere(&outcome) {
+                return Err(Failed::Elsewhere(leader));
+            }
+            let status = wire::status(outcome).map_err(Failed::Fault)?;
+            Ok((connection, status.authority))
+        };
+        let opened = timeout(opening, open).await;
+        let (connection, authority) = opened.unwrap_or_else(|_| Err(late(opening)))?;
+        same_authority(address, &authority, expected).map_err(Failed::Fault)?;
+        Ok((connection, authority))
+    }
+
+    /// The node for the next watch: every node serves one. It stays the same until it fails.
+    pub(super) fn for_a_watch(&self) -> &Address {
+        &self.given[self.watch_moves.load(Ordering::Relaxed) % self.given.len()]
+    }
+
+    /// The node of the last watch was of no use.
+    pub(super) fn move_watches(&self) {
+        self.watch_moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How long a node may take to accept a connection.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        if self.several() {
+            CONNECT_ONE_OF_SEVERAL
+        } else {
+            OPENING
+        }
+    }
+}
+
+impl Search {
+    /// Whether this address, which a node named, is still to be tried in this search.
+    fn may_follow(&self, address: &Address, given: usize) -> bool {
+        !self.tried.contains(address) && self.tried.len() < given + REDIRECTS
+    }
+
+    /// Why it found no leader, by what the caller may do next.
+    fn fault(mut self) -> Fault {
+        if self.faults.len() == 1
+            && let Some(only) = self.faults.pop()
+        {
+            return only;
+        }
+        let reasons: Vec<_> = self.faults.iter().map(Fault::reason).collect();
+        let reasons = reasons.join("; ");
+        let all = |kind: fn(&Fault) -> bool| self.faults.iter().all(kind);
+        if all(|fault| matches!(fault, Fault::Unreachable(_))) {
+            Fault::unreachable(reasons)
+        } else if all(|fault| !fault.is_transient()) {
+            Fault::invalid(reasons)
+        } else {
+            Fault::unavailable(reasons)
+        }
+    }
+}
+
+fn elsewhere(address: &Address, leader: Option<&str>) -> Fault {
+    let leader = match leader {
+        Some(leader) => format!("it names {leader} as the leader"),
+        None => "it knows of no leader".to_owned(),
+    };
+    Fault::unavailable(format!("{address} does not lead, and {leader}"))
+}
+
+/// Checks that a node belongs to the expected authority, if one is expected.
+pub(super) fn same_authority(
+    address: &Address,
+    found: &AuthorityId,
+    expected: Option<&AuthorityId>,
+) -> Result<(), Fault> {
+    match expected.filter(|expected| *expected != found) {
+        None => Ok(()),
+        Some(expected) => Err(Fault::unavailable(format!(
+            "{address} is authority {found}, not {expected}: tokens of two authorities are never mixed. Give the \
+             addresses of one authority"
+        ))),
+    }
+}
+
+/// Pauses between searches: each between half its nominal length and the whole, which doubles up to [`LONGEST`].
+pub(super) struct Pause(Span);
+
+impl Default for Pause {
+    fn default() -> Pause {
+        Pause(SHORTEST)
+    }
+}
+
+impl Pause {
+    pub(super) fn next(&mut self) -> Span {
+        let half = self.0.as_nanos() / 2;
+        self.0 = self.0.plus(self.0).min(LONGEST);
+        // Without random bytes there is no jitter; no decision depends on it.
+        let part = random::bytes().map_or(0, |[low, high, ..]| u16::from_le_bytes([low, high]));
+        Span::from_nanos(half + half * u64::from(part) / (1 << 16))
+    }
+}
+
+const SHORTEST: Span = Span::from_millis(20);
+const LONGEST: Span = Span::from_millis(250);
+
+/// The time allowed from the first packet to an open session.
+const OPENING: Duration = Duration::from_secs(10);
+
+/// The same where there is another node to turn to, and how long that one may take to accept the connection.
+const OPENING_ONE_OF_SEVERAL: Duration = Duration::from_secs(2);
+const CONNECT_ONE_OF_SEVERAL: Duration = Duration::from_secs(1);
+
+/// The interval of the checks of a connection. A silent server is given up at the second check.
+const PING: Duration = Duration::from_secs(3);
+const PING_ONE_OF_SEVERAL: Duration = Duration::from_secs(1);
+
+/// How long an address that did not answer in time is left out while others answer.
+const REST: Span = Span::from_millis(2_000);
+
+/// How many addresses that were not given are followed in one search.
+const REDIRECTS: usize = 3;
