@@ -25,7 +25,6 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::clock::{Clock, processor_time, wall};
-use super::election::Leading;
 use super::handle::{Message, Outbox, Shared, Stopped};
 use super::log::{Log, LogError};
 use super::orderer::{Address, Moment, Orderer, ROOM, Released};
@@ -101,9 +100,9 @@ impl Driver {
     pub(super) async fn lead(&mut self, first: Vec<Command>) -> Stopped {
         let mut ended = self.open(first);
         if ended.is_ok() {
-            self.shared.leading.send_replace(Leading::Here);
+            self.shared.begin_leading();
             ended = self.rounds().await;
-            self.shared.leading.send_replace(Leading::Nowhere);
+            self.shared.end_leading();
         }
         self.end(ended)
     }

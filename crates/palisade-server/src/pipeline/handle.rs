@@ -1,7 +1,7 @@
 //! The way into the pipeline: a cheap, cloneable handle for the server's interfaces.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use palisade_core::{AuthorityId, Event, GrantRef, LockName, Machine, Outcome, RequestId, Wish};
 use tokio::runtime;
@@ -46,7 +46,9 @@ pub(super) struct Shared {
     /// The latest revision, for watchers that wait for the next one.
     pub(super) news: watch::Sender<u64>,
     /// Where requests are carried out.
-    pub(super) leading: watch::Sender<Leading>,
+    leading: watch::Sender<Leading>,
+    /// Whether this node leads by election.
+    elected: AtomicBool,
     next_session: AtomicU64,
     /// The runtime of the pipeline's thread, and the tasks on it that are not the pipeline's own.
     near: runtime::Handle,
@@ -111,7 +113,12 @@ impl Handle {
     ///
     /// Dropping the future takes a waiting request out of its queue, and gives back a lock that was
     /// granted in that moment, unless the caller named a request id to ask again with.
+    ///
+    /// A node that does not lead answers at once: [`Failure::NotLeader`].
     pub async fn call(&self, mut request: Request) -> Answer {
+        if !self.shared.takes_requests() {
+            return Answer::Failed(self.shared.not_leader());
+        }
         let (lock, named) = match &request {
             Request::Acquire(acquire) => (Some(acquire.lock.clone()), acquire.request.is_some()),
             _ => (None, true),
@@ -152,6 +159,7 @@ impl Handle {
         (
             Session {
                 inbox: self.inbox.clone(),
+                shared: Arc::clone(&self.shared),
                 outbox,
             },
             receiver,
@@ -223,13 +231,13 @@ impl Handle {
         self.shared.leading.subscribe()
     }
 
-    /// Says where another node leads. Ignored while this one does.
-    pub fn set_leader(&self, url: Option<Arc<str>>) {
-        let now = url.map_or(Leading::Nowhere, Leading::At);
+    /// Says who leads: requests are taken in, forwarded or refused accordingly. Ignored while this node leads by
+    /// election; a single server leads until it is told otherwise.
+    pub fn set_leader(&self, leader: Leading) {
         self.shared.leading.send_if_modified(|leading| {
-            let changes = *leading != Leading::Here && *leading != now;
+            let changes = !self.shared.elected.load(Ordering::Relaxed) && *leading != leader;
             if changes {
-                *leading = now;
+                *leading = leader;
             }
             changes
         });
@@ -253,6 +261,18 @@ impl Handle {
 }
 
 impl Shared {
+    /// This node leads by election.
+    pub(super) fn begin_leading(&self) {
+        self.elected.store(true, Ordering::Relaxed);
+        self.leading.send_replace(Leading::Here);
+    }
+
+    /// It does so no longer.
+    pub(super) fn end_leading(&self) {
+        self.elected.store(false, Ordering::Relaxed);
+        self.leading.send_replace(Leading::Nowhere);
+    }
+
     /// The refusal of a request that another node has to carry out.
     pub(super) fn not_leader(&self) -> Failure {
         let leader = match &*self.leading.borrow() {
@@ -260,6 +280,11 @@ impl Shared {
             Leading::Here | Leading::Nowhere => None,
         };
         Failure::NotLeader { leader }
+    }
+
+    /// Whether requests are carried out here.
+    fn takes_requests(&self) -> bool {
+        *self.leading.borrow() == Leading::Here
     }
 
     pub(super) fn new(
@@ -276,6 +301,7 @@ impl Shared {
             recent: Recent::new(revision),
             news: watch::channel(revision).0,
             leading: watch::channel(leading).0,
+            elected: AtomicBool::new(false),
             next_session: AtomicU64::new(1),
             near,
             neighbours: TaskTracker::new(),
@@ -287,13 +313,18 @@ impl Shared {
 /// granted stays until it is released or expires.
 pub struct Session {
     inbox: mpsc::UnboundedSender<Message>,
+    shared: Arc<Shared>,
     outbox: Arc<Outbox>,
 }
 
 impl Session {
     /// Hands in operations, in order; each id comes back with its answer. If the pipeline no longer
-    /// runs, every operation is answered so.
+    /// runs, or another node leads, every operation is answered so.
     pub fn submit(&self, mut requests: Vec<(u64, Request)>) {
+        if !self.shared.takes_requests() {
+            let why = self.shared.not_leader();
+            return self.outbox.refuse(requests.into_iter(), &why);
+        }
         for (_, request) in &mut requests {
             name_waiting(request);
         }

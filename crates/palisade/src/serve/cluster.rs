@@ -21,7 +21,7 @@ use palisade_replica::node::{self, Engines, Membership, Node};
 use palisade_replica::peers::{self, Introduction, Key, Peers, Standing};
 use palisade_replica::{Directory, Engine, Log, NodeId, Progress, Role, Tokio};
 use palisade_server::net::{Change, Changing, Cluster, NotChanged};
-use palisade_server::pipeline::{Handle, Identity};
+use palisade_server::pipeline::{Handle, Identity, Leading};
 use palisade_wal::{Opened, Options, Purpose};
 use tokio::net::TcpListener;
 
@@ -258,7 +258,8 @@ async fn show_leader(view: Arc<View>) {
         let other = progress.leader.filter(|leader| *leader != view.node);
         let url = other.and_then(|leader| view.peers.client_url(leader));
         let unknown = other.is_some() && url.is_none();
-        view.handle.set_leader(url.map(Arc::from));
+        let leader = url.map_or(Leading::Nowhere, |url| Leading::At(url.into()));
+        view.handle.set_leader(leader);
         let changed = async {
             tokio::select! {
                 changed = moved.changed() => changed.is_ok(),
