@@ -14,6 +14,8 @@ mod cli_fence;
 mod cli_help;
 mod cli_input;
 mod cli_locks;
+mod cluster;
+mod cluster_refused;
 mod common;
 mod data_directory;
 mod demo;

@@ -13,6 +13,7 @@ use palisade_core::Timestamp;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
+pub(crate) mod cluster;
 pub(crate) mod proxy;
 
 /// The time limit of everything that should happen at once; only a failing test waits this long.
@@ -249,8 +250,13 @@ pub(crate) fn now() -> Timestamp {
 }
 
 /// Waits for a condition, with a time limit.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let give_up = now().after(SOON.into());
+pub(crate) fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_in(SOON, what, holds);
+}
+
+/// [`until`] with another time limit.
+pub(crate) fn until_in(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let give_up = now().after(limit.into());
     while !holds() {
         assert!(now() < give_up, "timed out waiting for: {what}");
         pause();

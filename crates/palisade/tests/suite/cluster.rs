@@ -1,0 +1,189 @@
+//! Three processes that are one lock server: killed, paused, stopped, added, replaced.
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::common::cluster::{Cluster, ELECTION};
+use crate::common::{Run, Server, until_in};
+
+/// The node ids of the members that vote.
+fn voters(view: &Value) -> Vec<String> {
+    let members = view["members"].as_array().unwrap();
+    let voters = members.iter().filter(|member| member["voter"] == true);
+    let ids = voters.map(|member| member["node"].as_str().unwrap().to_owned());
+    ids.collect()
+}
+
+#[test]
+fn three_nodes_form_one_authority_that_outlives_each_of_them() {
+    let mut cluster = Cluster::of(3);
+    let tokens: Vec<u64> = (0..3).map(|at| cluster.token(at, &format!("through-{at}"))).collect();
+    assert_eq!(tokens, [1, 2, 3], "each node is a way to the same counter");
+    let before = cluster.json(&["cluster", "status"]);
+    assert_eq!(voters(&before).len(), 3);
+
+    // A minority is enough to lose nothing, whichever it is.
+    for round in 0..3 {
+        let leader = cluster.until_ready();
+        cluster.nodes[leader].kill();
+        cluster.until_ready();
+        let other = (leader + 1) % 3;
+        assert_eq!(cluster.token(other, &format!("after-{round}")), 4 + round);
+        let shown = cluster.json(&["show", "through-0"]);
+        assert_eq!(shown["fencing_token"], 1, "{shown}");
+        cluster.start(leader);
+    }
+
+    // All of them at once: what was acknowledged is on disk.
+    cluster.until_ready();
+    (0..3).for_each(|at| cluster.nodes[at].kill());
+    (0..3).for_each(|at| cluster.start(at));
+    cluster.until_ready();
+    assert_eq!(cluster.token(0, "after-all"), 7);
+    let after = cluster.json(&["cluster", "status"]);
+    assert_eq!(after["authority"], before["authority"]);
+    assert_eq!(voters(&after), voters(&before));
+}
+
+#[test]
+fn a_job_does_not_notice_that_the_leader_dies_and_a_waiter_keeps_its_place() {
+    let mut cluster = Cluster::of(3);
+    let go = cluster.dir.path().join("go");
+    let script = "while [ ! -e go ]; do sleep 0.05; done; echo $PALISADE_FENCING_TOKEN >> order";
+    let job = |cluster: &Cluster| {
+        let arguments = ["run", "orders", "--ttl", "30s", "--wait", "60s", "--", "sh", "-c", script];
+        Run::start(&mut cluster.palisade(&arguments))
+    };
+    let waiting = |cluster: &Cluster, count: usize| {
+        until_in(ELECTION, "the queue", || {
+            let shown = cluster.output(&["show", "orders", "--json"]);
+            let shown: Value = serde_json::from_slice(&shown.stdout).unwrap_or_default();
+            shown["waiters"].as_u64() == Some(count as u64)
+        });
+    };
+    let first = job(&cluster);
+    until_in(ELECTION, "the first grant", || {
+        cluster.output(&["show", "orders", "--json"]).stdout.windows(8).any(|part| part == b"\"token\":")
+            || cluster.json(&["show", "orders"])["fencing_token"] == 1
+    });
+    let second = job(&cluster);
+    waiting(&cluster, 1);
+    let third = job(&cluster);
+    waiting(&cluster, 2);
+
+    let leader = cluster.until_ready();
+    cluster.nodes[leader].kill();
+    cluster.until_ready();
+    // Whoever comes now stands behind those that were there.
+    let fourth = job(&cluster);
+    waiting(&cluster, 3);
+    std::fs::write(go, "").unwrap();
+    for run in [first, second, third, fourth] {
+        let output = run.end();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let order = std::fs::read_to_string(cluster.dir.path().join("order")).unwrap();
+    assert_eq!(order, "1\n2\n3\n4\n");
+}
+
+#[test]
+fn a_leader_that_was_paused_answers_nothing_that_another_one_has_overtaken() {
+    let cluster = Cluster::of(3);
+    let leader = cluster.until_ready();
+    let other = (leader + 1) % 3;
+    let body = r#"{"client_id": "a", "lease_duration_ms": 60000}"#;
+    let (_, held) = cluster.nodes[leader].post("/v1/locks/a/acquire", body).unwrap();
+    cluster.nodes[leader].send(Signal::STOP);
+    until_in(ELECTION, "another leader", || {
+        let ready = cluster.nodes[other].get("/readyz").unwrap();
+        let elsewhere = ready.1["leader"].as_str() != Some(&cluster.nodes[leader].url());
+        ready.0 == 200 && elsewhere
+    });
+    let key = held["lock_token"].as_str().unwrap();
+    let release = format!(r#"{{"lock_token": "{key}"}}"#);
+    let (status, _) = cluster.nodes[other].post("/v1/locks/a/release", &release).unwrap();
+    assert_eq!(status, 200, "the lease lives on under the new leader");
+    assert_eq!(cluster.token(other, "a"), 2);
+    cluster.nodes[leader].send(Signal::CONT);
+    // It may still believe that it leads, but it asks the others before it says so.
+    let (status, shown) = cluster.nodes[leader].get("/v1/locks/a").unwrap();
+    assert!(
+        status != 200 || shown["holder"]["fencing_token"] == 2,
+        "{shown}"
+    );
+    cluster.until_ready();
+    assert_eq!(cluster.token(leader, "b"), 3);
+}
+
+#[test]
+fn nodes_come_and_go_while_the_cluster_serves() {
+    let mut cluster = Cluster::of(3);
+    assert_eq!(cluster.token(0, "first"), 1);
+    let urls = cluster.urls();
+    let new = cluster.plan();
+    cluster.nodes[new].start(&["--join", &urls]);
+    let joined = cluster.nodes[new].started();
+    let id = joined["node"].as_str().unwrap().to_owned();
+    let is_voter = |cluster: &Cluster, id: &str| {
+        voters(&cluster.json(&["cluster", "status"])).iter().any(|voter| voter == id)
+    };
+    until_in(ELECTION, "the new node's vote", || is_voter(&cluster, &id));
+    cluster.until_ready();
+    assert_eq!(cluster.token(new, "through-the-new-one"), 2);
+
+    // The leader is removed: another one leads, and it is no member any more.
+    let leader = cluster.until_ready();
+    let node = cluster.nodes[leader].get("/v1/cluster").unwrap().1["node"].clone();
+    let view = cluster.json(&["cluster", "remove", node.as_str().unwrap()]);
+    assert_eq!(voters(&view).len(), 3, "{view}");
+    assert!(!voters(&view).contains(&node.as_str().unwrap().to_owned()));
+    cluster.nodes[leader].kill();
+    let left = (0..4).find(|at| *at != leader).unwrap();
+    until_in(ELECTION, "a grant", || {
+        cluster.nodes[left].get("/readyz").is_some_and(|(status, _)| status == 200)
+    });
+    assert_eq!(cluster.token(left, "without-it"), 3);
+}
+
+#[test]
+fn a_node_whose_disk_is_lost_is_replaced_and_never_comes_back_by_itself() {
+    let mut cluster = Cluster::of(3);
+    let leader = cluster.until_ready();
+    let lost = (leader + 1) % 3;
+    let old = cluster.nodes[lost].get("/v1/cluster").unwrap().1["node"].as_str().unwrap().to_owned();
+    cluster.nodes[lost].kill();
+    std::fs::remove_dir_all(&cluster.nodes[lost].data).unwrap();
+    // With the old flags it says what to do, and does nothing.
+    cluster.start(lost);
+    assert_ne!(cluster.nodes[lost].end(), Some(0));
+    let log = cluster.nodes[lost].log();
+    assert!(log.contains("palisade cluster replace"), "{log}");
+
+    let url = cluster.nodes[leader].url();
+    cluster.nodes[lost].start(&["--join", &url]);
+    let new = cluster.nodes[lost].started()["node"].as_str().unwrap().to_owned();
+    assert_ne!(new, old);
+    let view = cluster.json(&["cluster", "replace", &old, &new]);
+    let now = voters(&view);
+    assert!(now.contains(&new) && !now.contains(&old) && now.len() == 3, "{view}");
+    cluster.until_ready();
+    assert_eq!(cluster.token(lost, "through-the-replacement"), 1);
+}
+
+#[test]
+fn a_single_server_becomes_the_first_member_with_all_that_it_knew() {
+    let mut cluster = Cluster::planned(3);
+    let mut single = Server::start();
+    let held = single.output(&["acquire", "orders", "--ttl", "10m", "--json"]);
+    assert!(held.status.success());
+    let authority = crate::common::json(&held.stdout)["authority"].clone();
+    single.kill();
+    std::fs::rename(single.file("data"), &cluster.nodes[0].data).unwrap();
+    (0..3).for_each(|at| cluster.start(at));
+    cluster.until_ready();
+    let view = || cluster.json(&["cluster", "status"]);
+    until_in(ELECTION, "three voters", || voters(&view()).len() == 3);
+    assert_eq!(view()["authority"], authority);
+    assert_eq!(cluster.json(&["show", "orders"])["fencing_token"], 1);
+    assert_eq!(cluster.token(2, "next"), 2);
+}

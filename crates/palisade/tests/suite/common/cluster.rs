@@ -1,0 +1,221 @@
+//! A cluster of real processes on loopback.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::{json, palisade, send, until, until_in};
+
+/// The longest wait for an election, on a machine that does much else.
+pub(crate) const ELECTION: Duration = Duration::from_secs(60);
+
+/// Nodes, each with a directory of its own.
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) list: String,
+}
+
+pub(crate) struct Node {
+    pub(crate) data: PathBuf,
+    pub(crate) listen: String,
+    pub(crate) peer: String,
+    child: Option<Child>,
+    log: PathBuf,
+}
+
+/// Ports that are free now.
+fn addresses(count: usize) -> Vec<String> {
+    let bound: Vec<TcpListener> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+    bound.iter().map(address).collect()
+}
+
+impl Cluster {
+    /// A cluster that was formed, with a leader that every node knows.
+    pub(crate) fn of(count: usize) -> Cluster {
+        let mut cluster = Cluster::planned(count);
+        for at in 0..count {
+            cluster.start(at);
+        }
+        cluster.until_ready();
+        cluster
+    }
+
+    /// Nodes that are not started yet.
+    pub(crate) fn planned(count: usize) -> Cluster {
+        let dir = tempfile::tempdir().unwrap();
+        let mut cluster = Cluster {
+            nodes: Vec::new(),
+            dir,
+            list: String::new(),
+        };
+        for _ in 0..count {
+            cluster.plan();
+        }
+        let peers: Vec<&str> = cluster.nodes.iter().map(|node| &*node.peer).collect();
+        cluster.list = peers.join(",");
+        cluster
+    }
+
+    /// One more node, not started yet.
+    pub(crate) fn plan(&mut self) -> usize {
+        let at = self.nodes.len();
+        let [listen, peer] = &addresses(2)[..] else {
+            unreachable!("two were asked for")
+        };
+        self.nodes.push(Node {
+            data: self.dir.path().join(format!("node-{at}")),
+            listen: listen.clone(),
+            peer: peer.clone(),
+            child: None,
+            log: self.dir.path().join(format!("log-{at}")),
+        });
+        at
+    }
+
+    pub(crate) fn start(&mut self, at: usize) {
+        let list = self.list.clone();
+        self.nodes[at].start(&["--cluster", &list]);
+    }
+
+    /// The addresses of all nodes, as a client takes them.
+    pub(crate) fn urls(&self) -> String {
+        let urls: Vec<String> = self.nodes.iter().map(Node::url).collect();
+        urls.join(",")
+    }
+
+    /// Waits until every node that runs leads or knows a leader, and gives the leader.
+    pub(crate) fn until_ready(&self) -> usize {
+        until_in(ELECTION, "a leader that all nodes know", || {
+            let running = self.nodes.iter().filter(|node| node.child.is_some());
+            running.into_iter().all(|node| node.get("/readyz").is_some_and(|(status, _)| status == 200))
+                && self.leader().is_some()
+        });
+        self.leader().unwrap()
+    }
+
+    /// The node that leads.
+    pub(crate) fn leader(&self) -> Option<usize> {
+        self.nodes.iter().position(|node| {
+            let ready = node.get("/readyz");
+            ready.is_some_and(|(_, body)| body["status"] == "leading")
+        })
+    }
+
+    pub(crate) fn palisade(&self, arguments: &[&str]) -> Command {
+        let mut command = palisade();
+        command
+            .args(arguments)
+            .env("PALISADE_AUTHORITY", self.urls())
+            .current_dir(self.dir.path());
+        command
+    }
+
+    pub(crate) fn output(&self, arguments: &[&str]) -> Output {
+        self.palisade(arguments).output().unwrap()
+    }
+
+    /// The JSON of a command that must succeed.
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.output(&[arguments, &["--json"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        json(&output.stdout)
+    }
+
+    /// Acquires and releases a lock through one node, and gives its token.
+    pub(crate) fn token(&self, at: usize, lock: &str) -> u64 {
+        let body = r#"{"client_id": "c", "lease_duration_ms": 60000}"#;
+        let (status, reply) = self.nodes[at].post(&format!("/v1/locks/{lock}/acquire"), body).unwrap();
+        assert_eq!(status, 200, "{reply}");
+        reply["fencing_token"].as_u64().unwrap()
+    }
+}
+
+impl Node {
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.listen)
+    }
+
+    /// Starts its process and does not wait for it to be a member.
+    pub(crate) fn start(&mut self, more: &[&str]) {
+        let log = std::fs::File::options().create(true).append(true).open(&self.log).unwrap();
+        let child = palisade()
+            .args(["serve", "--json", "--listen", &self.listen, "--peer-listen", &self.peer, "--data"])
+            .arg(&self.data)
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+    }
+
+    /// The message of a node that has become a member.
+    pub(crate) fn started(&mut self) -> Value {
+        let mut line = String::new();
+        let out = self.child.as_mut().unwrap().stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("{}", self.log()))
+    }
+
+    /// Its standard error so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        let pid = self.child.as_ref().unwrap().id();
+        send(pid.try_into().unwrap(), signal);
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Waits for its end, and gives its exit status.
+    pub(crate) fn end(&mut self) -> Option<i32> {
+        let mut child = self.child.take().unwrap();
+        until("the end of a node", || child.try_wait().unwrap().is_some());
+        child.wait().unwrap().code()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Option<(u16, Value)> {
+        self.ask(&format!("GET {path} HTTP/1.1\r\n"), "")
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &str) -> Option<(u16, Value)> {
+        self.ask(&format!("POST {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len()), body)
+    }
+
+    /// `None` if there was no answer.
+    fn ask(&self, head: &str, body: &str) -> Option<(u16, Value)> {
+        let mut stream = TcpStream::connect(&self.listen).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let request = format!("{head}Host: {}\r\nConnection: close\r\n\r\n{body}", self.listen);
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let status = answer.get(9..12)?.parse().ok()?;
+        let body = answer.split_once("\r\n\r\n")?.1;
+        Some((status, serde_json::from_str(body).unwrap_or_default()))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
