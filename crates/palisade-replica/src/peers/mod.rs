@@ -64,10 +64,10 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            connect: Duration::from_secs(1),
+            connect: Duration::from_millis(500),
             handshake: Duration::from_secs(5),
             silence: Duration::from_secs(2),
-            backoff: (Duration::from_millis(50), Duration::from_secs(1)),
+            backoff: (Duration::from_millis(50), Duration::from_millis(500)),
             strangers: (16, 64),
         }
     }
