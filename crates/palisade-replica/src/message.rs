@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::codec::{Malformed, Put, Take};
-use crate::entry::{Entry, LogId, Members, NodeId, Vote};
+use crate::entry::{Entry, Leader, LogId, Members, NodeId, Vote};
 
 /// The version that stands first in every message.
 const VERSION: u8 = 1;
@@ -235,11 +235,12 @@ impl Reply {
     }
 }
 
-/// The entries that an append offers, as far as they are committed.
+/// The entries that an append offers, and how far the leader has committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    committed: LogId,
+    leader: Leader,
     last: LogId,
+    committed: Option<LogId>,
 }
 
 impl Offer {
@@ -250,29 +251,46 @@ impl Offer {
             if from.u8()? != APPEND {
                 return Ok(None);
             }
-            from.vote()?;
+            let leader = from.vote()?.leader;
             let mut last = from.option(Take::log_id)?;
             let committed = from.option(Take::log_id)?;
             while !from.0.is_empty() {
                 last = Some(from.skip_entry()?);
             }
-            let offer = |(last, committed)| Offer { committed, last };
-            Ok(last.zip(committed).map(offer))
+            Ok(last.map(|last| Offer {
+                leader,
+                last,
+                committed,
+            }))
         };
         append().ok().flatten()
     }
 
-    /// Up to where both nodes have the same entries, and they are committed, as this answer to it proves. Such entries
-    /// are never truncated, so a log that ends before them was lost.
-    pub(crate) fn taken(self, answer: &[u8]) -> Option<LogId> {
+    /// What the other node has of it after this answer, and of the one `before` of the same leader.
+    pub(crate) fn taken(self, answer: &[u8], before: Option<Offer>) -> Option<Offer> {
         let last = match Reply::decode(answer) {
             Ok(Reply::Appended) => self.last,
             Ok(Reply::AppendedTo(last)) => last?,
             _ => return None,
         };
-        match self.committed.index <= last.index {
-            true => Some(self.committed),
-            false => Some(last),
+        let before = before.filter(|before| before.leader == self.leader);
+        Some(Offer {
+            last: before.map_or(last, |before| before.last.max(last)),
+            ..self
+        })
+    }
+
+    /// Up to where the other node has what is committed, as far as this and a `later` offer of the same leader show, to
+    /// whichever node. A leader's log only grows, and committed entries are never truncated: a log that ends before
+    /// this lost something.
+    pub(crate) fn agreed(self, later: Option<Offer>) -> Option<LogId> {
+        let later = later.filter(|later| later.leader == self.leader);
+        let committed = self
+            .committed
+            .max(later.and_then(|later| later.committed))?;
+        match committed.index <= self.last.index {
+            true => Some(committed),
+            false => Some(self.last),
         }
     }
 }
@@ -289,7 +307,7 @@ fn versioned(bytes: &[u8]) -> Result<Take<'_>, Malformed> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::entry::{Leader, Payload};
+    use crate::entry::Payload;
 
     fn requests() -> Vec<Request> {
         let leader = Leader {
@@ -380,8 +398,10 @@ mod tests {
                 commit: Some(id(commit)),
             }
         };
-        let taken = |request: Request, reply: Reply| {
-            Offer::of(&request.encode()).and_then(|offer| offer.taken(&reply.encode()))
+        let offer = |request: Request| Offer::of(&request.encode()).unwrap();
+        let agreed = |request: Request, reply: Reply, later: Option<Offer>| {
+            let taken = offer(request).taken(&reply.encode(), None);
+            taken.and_then(|taken| taken.agreed(later))
         };
         for (entries, commit, reply, expect) in [
             (5..8, 5, Reply::Appended, Some(5)),
@@ -391,8 +411,23 @@ mod tests {
             (5..8, 9, Reply::AppendedTo(None), None),
             (5..8, 9, Reply::Conflict, None),
         ] {
-            assert_eq!(taken(append(entries, commit), reply), expect.map(id));
+            let found = agreed(append(entries, commit), reply, None);
+            assert_eq!(found, expect.map(id));
         }
+        // What was only acknowledged counts once the same leader says that it is committed.
+        let later = offer(append(8..9, 6));
+        let found = agreed(append(5..8, 4), Reply::Appended, Some(later));
+        assert_eq!(found, Some(id(6)));
+        let other = Leader {
+            term: 4,
+            node: NodeId(8),
+        };
+        let of_another = Offer {
+            leader: other,
+            ..later
+        };
+        let found = agreed(append(5..8, 4), Reply::Appended, Some(of_another));
+        assert_eq!(found, Some(id(4)), "it may have been truncated");
         for request in requests() {
             let bytes = request.encode();
             let offers = matches!(request, Request::Append { .. });

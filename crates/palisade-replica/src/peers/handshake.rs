@@ -465,7 +465,14 @@ mod tests {
             exchange.accept(side, claim.clone(), |_| Ok(())).is_ok()
         };
         assert!(accept(&meeting, Side::Dialer, &claim));
-        assert!(!accept(&meeting, Side::Acceptor, &claim), "sent back");
+        let mirror = Exchange {
+            acceptor: meeting.dialer,
+            dialer: meeting.dialer,
+            key: &key,
+        };
+        let reflected = mirror.claim(Side::Dialer, said.clone()).unwrap();
+        assert!(accept(&mirror, Side::Dialer, &reflected));
+        assert!(!accept(&mirror, Side::Acceptor, &reflected), "sent back");
         let again = Exchange {
             acceptor: Hello::new(NodeId(2), true, Lane::Short).unwrap(),
             ..exchange(&key)

@@ -64,10 +64,10 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            connect: Duration::from_secs(1),
+            connect: Duration::from_millis(500),
             handshake: Duration::from_secs(5),
             silence: Duration::from_secs(2),
-            backoff: (Duration::from_millis(50), Duration::from_secs(1)),
+            backoff: (Duration::from_millis(50), Duration::from_millis(500)),
             strangers: (16, 64),
         }
     }
@@ -107,6 +107,8 @@ struct Shared {
     answer: Mutex<Option<Answer>>,
     links: Mutex<HashMap<(NodeId, Lane), Arc<Link>>>,
     nodes: Mutex<BTreeMap<NodeId, Seen>>,
+    /// The last append that was sent to any node: it says how far this node has committed while it leads.
+    offered: Mutex<Option<Offer>>,
     /// What was logged about each address: it is logged once.
     logged: Mutex<BTreeSet<(String, String)>>,
     stopped: watch::Sender<bool>,
@@ -116,9 +118,21 @@ struct Shared {
 #[derive(Clone, Debug, Default)]
 struct Seen {
     known: Option<Known>,
+    /// The last append that it took in.
+    taken: Option<Offer>,
     status: PeerStatus,
     /// When `connected` changed.
     changed: Duration,
+}
+
+impl Seen {
+    /// Raises what both have to what the last append that it took in shows, with a later one.
+    fn agree(&mut self, later: Option<Offer>) {
+        let agreed = self.taken.and_then(|taken| taken.agreed(later));
+        if let Some(known) = &mut self.known {
+            known.agreed = known.agreed.max(agreed);
+        }
+    }
 }
 
 fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -138,6 +152,7 @@ impl Peers {
                 answer: Mutex::default(),
                 links: Mutex::default(),
                 nodes: Mutex::default(),
+                offered: Mutex::default(),
                 logged: Mutex::default(),
                 stopped: watch::Sender::new(false),
             }),
@@ -211,6 +226,9 @@ impl Transport for Peers {
     ) -> io::Result<Vec<u8>> {
         let shared = &self.shared;
         let offer = Offer::of(&message);
+        if offer.is_some() {
+            *hold(&shared.offered) = offer;
+        }
         let lane = match message.len() {
             ..=SHORT => Lane::Short,
             _ => Lane::Long,
@@ -222,9 +240,9 @@ impl Transport for Peers {
         let took = clock::now().saturating_sub(begun);
         shared.with(to, |seen| {
             seen.status.round_trip = Some(took);
-            let agreed = offer.and_then(|offer| offer.taken(&answer));
-            if let Some(known) = &mut seen.known {
-                known.agreed = known.agreed.max(agreed);
+            if let Some(taken) = offer.and_then(|offer| offer.taken(&answer, seen.taken)) {
+                seen.agree(Some(taken));
+                seen.taken = Some(taken);
             }
         });
         Ok(answer)
@@ -313,9 +331,11 @@ impl Shared {
         expected: Option<NodeId>,
         theirs: &Introduction,
     ) -> Result<(), String> {
-        let known = hold(&self.nodes)
-            .get(&theirs.node)
-            .and_then(|seen| seen.known.clone());
+        let offered = *hold(&self.offered);
+        let known = hold(&self.nodes).get_mut(&theirs.node).and_then(|seen| {
+            seen.agree(offered);
+            seen.known.clone()
+        });
         let judged = introduction::judge(own, expected, known.as_ref(), theirs);
         if let (Err(why), Some(seen)) = (&judged, hold(&self.nodes).get_mut(&theirs.node)) {
             seen.status.refusal = Some(why.clone());
@@ -408,5 +428,11 @@ mod tests {
                 assert_eq!(own.status()[&NodeId(2)].refusal, Some(why));
             }
         }
+        // It had acknowledged entry 9, and this node has committed that since, as it says to another one.
+        let nobody = Duration::from_millis(1);
+        let call = own.call(NodeId(3), "127.0.0.1:1", append(9).encode(), nobody);
+        assert!(call.await.is_err());
+        let why = own.meet(&address).await.unwrap_err();
+        assert!(why.contains("entry 9") && why.contains("entry 8"), "{why}");
     }
 }

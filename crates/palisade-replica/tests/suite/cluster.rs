@@ -383,3 +383,27 @@ async fn nodes_that_stop_while_they_form_come_back_as_one_cluster() {
     all_have([&a, &b, &c], last, 10).await;
     assert_eq!(c.engine().progress().members.voters, [members]);
 }
+
+#[tokio::test]
+async fn nodes_with_different_lists_are_both_told_so_and_become_nothing() {
+    let places = [Place::new().await, Place::new().await];
+    let [short, _] = list_of(&places);
+    let mut addresses = short.addresses().to_vec();
+    addresses.push("elsewhere:7421".into());
+    let longer = List::new(&addresses, &places[1].address).unwrap();
+    let meet = |at: usize, list: List| {
+        let place = &places[at];
+        async move {
+            let (process, own) = Process::begin(place, &list).await;
+            let refused = forming::meet(&process.peers, own, &list, |_| ()).await;
+            let purpose = process.directory.purpose().unwrap();
+            (refused.unwrap_err(), purpose)
+        }
+    };
+    let (a, b) = tokio::join!(meet(0, short.clone()), meet(1, longer.clone()));
+    for (refused, purpose) in [a, b] {
+        assert!(refused.contains(&short.to_string()), "{refused}");
+        assert!(refused.contains(&longer.to_string()), "{refused}");
+        assert_eq!(purpose, Purpose::Blank);
+    }
+}

@@ -222,7 +222,6 @@ async fn all(stream: &mut TcpStream) -> Vec<u8> {
 async fn a_stranger_gets_no_further_than_a_hello() {
     let quick = Settings {
         handshake: Duration::from_millis(50),
-        strangers: (3, 4),
         ..settings()
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -244,21 +243,34 @@ async fn a_stranger_gets_no_further_than_a_hello() {
         stranger.write_all(&sent).await.unwrap();
         assert_eq!(all(&mut stranger).await, b"", "{sent:?}");
     }
-    // More at the same time than one address may have: the last ones are closed at once, the first when time is over.
-    let mut strangers = Vec::new();
-    for _ in 0..6 {
-        strangers.push(TcpStream::connect(&address).await.unwrap());
+    peers.stop();
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn strangers_have_so_many_places_and_give_them_back() {
+    let few = Settings {
+        handshake: PATIENCE,
+        strangers: (3, 64),
+        ..settings()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let peers = Peers::new(Some(key(1)), few, introduction(1, &address, 1));
+    tokio::spawn(peers.serve(listener));
+    let mut silent = Vec::new();
+    for _ in 0..3 {
+        silent.push(TcpStream::connect(&address).await.unwrap());
     }
-    for stranger in &mut strangers {
-        assert_eq!(all(stranger).await, b"");
-    }
-    // Places come back.
+    // It is closed at once: the time for a handshake is not over before the test is.
+    let mut late = TcpStream::connect(&address).await.unwrap();
+    assert_eq!(all(&mut late).await, b"");
     let other = Peers::new(Some(key(1)), settings(), introduction(2, "elsewhere", 1));
+    assert!(other.meet(&address).await.is_err());
+    drop(silent);
     while other.meet(&address).await.is_err() {
         tokio::task::yield_now().await;
     }
-    peers.stop();
-    serving.await.unwrap();
 }
 
 /// A man in the middle who answers a dialer with the dialer's own words, and with those of its own port.
