@@ -40,7 +40,8 @@ mod store;
 pub use applier::{Applier, Lent};
 pub use directory::{Directory, DirectoryError, Founding};
 pub use engine::{
-    Engine, NotCommitted, Progress, Refused, Role, Runtime, Settings, Start, Tokio, Transport, Watch,
+    Engine, NotCommitted, Progress, Refused, Role, Runtime, Settings, Start, Tokio, Transport,
+    Watch,
 };
 pub use entry::{Entry, Leader, LogId, Members, NodeId, Payload, Vote};
 pub use lead::Leadership;

@@ -83,7 +83,9 @@ impl Nodes {
         let mut tries = 0;
         loop {
             let url = &self.urls[tries % self.urls.len().max(1)];
-            let asked = self.ask(url, Method::POST, path, Some(body.clone().into())).await;
+            let asked = self
+                .ask(url, Method::POST, path, Some(body.clone().into()))
+                .await;
             tries += 1;
             let again = match &asked {
                 Err(Error::Unreachable(_)) => tries < self.urls.len() * 2,
@@ -138,7 +140,9 @@ impl Nodes {
                 code: error.code,
                 message: error.message,
             }),
-            Err(_) => Err(unreachable(format!("its answer ({status}) is not a lock server's"))),
+            Err(_) => Err(unreachable(format!(
+                "its answer ({status}) is not a lock server's"
+            ))),
         }
     }
 }

@@ -11,8 +11,8 @@ use palisade_core::{
 use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::peers::{Introduction, Peers, Settings as PeerSettings, Standing};
 use palisade_replica::{
-    Applier, Directory, Engine, LogId, NodeId, Role, Settings, Sink, Start, Store, Stored,
-    Tokio, Work, Writer,
+    Applier, Directory, Engine, LogId, NodeId, Role, Settings, Sink, Start, Store, Stored, Tokio,
+    Work, Writer,
 };
 use palisade_server::durable;
 use palisade_server::pipeline::codec;

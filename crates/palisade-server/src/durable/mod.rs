@@ -13,8 +13,8 @@ mod snapshots;
 
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use palisade_core::{AuthorityId, Invalid, Limits, limits};
 use palisade_wal::{
@@ -393,4 +393,3 @@ impl Fold for Shadow {
             .map_err(Error::Snapshot)
     }
 }
-

@@ -45,9 +45,6 @@ pub(super) struct AddArgs {
     /// The address at which the other nodes reach it, such as 10.0.0.4:7421.
     #[arg(value_name = "PEER")]
     peer: String,
-    /// Give it no vote: it gets every entry, and takes part in no majority.
-    #[arg(long)]
-    learner: bool,
     #[command(flatten)]
     connection: Connection,
 }
@@ -98,7 +95,7 @@ pub(super) async fn carry_out(command: ClusterCommand, out: Out) -> Result<(), F
             let body = AddMemberBody {
                 node: args.node,
                 peer: args.peer,
-                promote: !args.learner,
+                promote: true,
                 replaces: None,
             };
             change(&args.connection, "/v1/cluster/add", &body, out).await
@@ -171,10 +168,12 @@ async fn change(
 
 fn failed(error: &Error) -> Failure {
     match error {
-        Error::Unreachable(why) => Failure::local(why.clone())
-            .hint("name a node that runs: --authority http://host:7420, or several, separated by commas"),
+        Error::Unreachable(why) => Failure::local(why.clone()).hint(
+            "name a node that runs: --authority http://host:7420, or several, separated by commas",
+        ),
         Error::Refused { code, message } => {
-            let code = palisade_proto::Code::from_name(code).unwrap_or(palisade_proto::Code::Refused);
+            let code =
+                palisade_proto::Code::from_name(code).unwrap_or(palisade_proto::Code::Refused);
             Failure::new(FAILED, code, message.clone())
         }
     }
@@ -202,11 +201,23 @@ fn text(view: &ClusterReply, out: Out) -> String {
             (_, false) => "; the leader could not be asked, so lags are not known",
         },
     );
-    let rows: Vec<_> = view.members.iter().map(|member| row(view, member)).collect();
+    let rows: Vec<_> = view
+        .members
+        .iter()
+        .map(|member| row(view, member))
+        .collect();
     let titles = ["NODE", "ROLE", "CLIENTS", "PEERS", "LAG", "STATE"];
-    text.push_str(&table(out, titles, [false, false, false, false, true, false], &rows));
+    text.push_str(&table(
+        out,
+        titles,
+        [false, false, false, false, true, false],
+        &rows,
+    ));
     if let Some(full) = &view.disk_full {
-        text.push_str(&format!("\nthe disk of node {} is full: {full}\n", view.node));
+        text.push_str(&format!(
+            "\nthe disk of node {} is full: {full}\n",
+            view.node
+        ));
     }
     text.trim_end().to_owned()
 }
@@ -235,5 +246,12 @@ fn row(view: &ClusterReply, member: &ClusterMember) -> [String; 6] {
         (Some(false), None) => "NOT CONNECTED".to_owned(),
     };
     let url = member.url.clone().unwrap_or_else(|| "-".to_owned());
-    [member.node.clone(), role.to_owned(), url, member.peer.clone(), lag, state]
+    [
+        member.node.clone(),
+        role.to_owned(),
+        url,
+        member.peer.clone(),
+        lag,
+        state,
+    ]
 }

@@ -50,7 +50,12 @@ struct ClusterArgs {
     #[arg(long, value_name = "PEER,PEER,…", value_delimiter = ',', conflicts_with_all = ["join", "clock"])]
     cluster: Vec<String>,
     /// Come into a cluster that is there: URLs of one of its nodes, or of several.
-    #[arg(long, value_name = "URL,URL,…", value_delimiter = ',', conflicts_with = "clock")]
+    #[arg(
+        long,
+        value_name = "URL,URL,…",
+        value_delimiter = ',',
+        conflicts_with = "clock"
+    )]
     join: Vec<String>,
     /// Where to listen for the other nodes [default: the address in --cluster with the same IP address as --listen;
     /// if there are several, or with --join, the port above that of --listen].
@@ -74,10 +79,15 @@ impl ClusterArgs {
             return Ok(None);
         }
         let peer = self.peer_listen(listen)?;
-        let peer_name = self.peer_address.clone().unwrap_or_else(|| peer.to_string());
+        let peer_name = self
+            .peer_address
+            .clone()
+            .unwrap_or_else(|| peer.to_string());
         let key = self.key()?;
         if key.is_none() && !peer.ip().is_loopback() {
-            let why = format!("other machines can reach {peer}, and could join the cluster or read its log");
+            let why = format!(
+                "other machines can reach {peer}, and could join the cluster or read its log"
+            );
             return Err(Failure::usage(why).hint(
                 "make a secret, `openssl rand -hex 32 > cluster.key`, copy it to every node, and name it \
                  with --cluster-key-file",
@@ -87,7 +97,8 @@ impl ClusterArgs {
             Some(url) => url.clone(),
             None if listen.ip().is_unspecified() => {
                 let why = format!("clients cannot be sent to {listen}");
-                return Err(Failure::usage(why).hint("name this node's URL: --advertise http://10.0.0.1:7420"));
+                return Err(Failure::usage(why)
+                    .hint("name this node's URL: --advertise http://10.0.0.1:7420"));
             }
             None => format!("http://{listen}"),
         };
@@ -106,17 +117,23 @@ impl ClusterArgs {
             return Ok(peer);
         }
         let above = SocketAddr::new(listen.ip(), listen.port().saturating_add(1));
-        let listed = self.cluster.iter().filter_map(|peer| peer.parse::<SocketAddr>().ok());
+        let listed = self
+            .cluster
+            .iter()
+            .filter_map(|peer| peer.parse::<SocketAddr>().ok());
         let here: Vec<SocketAddr> = listed.filter(|peer| peer.ip() == listen.ip()).collect();
         match &here[..] {
             _ if listen.ip().is_unspecified() || listen.port() == 0 => {
-                let why = format!("with --listen {listen} this node's own peer address is not known");
+                let why =
+                    format!("with --listen {listen} this node's own peer address is not known");
                 Err(Failure::usage(why).hint("name it with --peer-listen ADDRESS"))
             }
             [one] => Ok(*one),
             [] if !self.cluster.is_empty() => {
-                let why = format!("no address in --cluster has the IP address of --listen {listen}");
-                Err(Failure::usage(why).hint("name this node's own with --peer-listen (and --peer-address)"))
+                let why =
+                    format!("no address in --cluster has the IP address of --listen {listen}");
+                Err(Failure::usage(why)
+                    .hint("name this node's own with --peer-listen (and --peer-address)"))
             }
             _ => Ok(above),
         }
@@ -127,9 +144,11 @@ impl ClusterArgs {
             return Ok(None);
         };
         let shown = path.display();
-        let bytes = std::fs::read(path).map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
+        let bytes =
+            std::fs::read(path).map_err(|error| Failure::usage(format!("{shown}: {error}")))?;
         let key = Key::new(bytes.trim_ascii_end());
-        key.map(Some).map_err(|why| Failure::usage(format!("{shown}: {why}")))
+        key.map(Some)
+            .map_err(|why| Failure::usage(format!("{shown}: {why}")))
     }
 }
 
