@@ -304,7 +304,7 @@ def serve(holder: Holder) -> None:
         if id not in holder.cancelled:
             say({"id": id, **result})
 
-    say({"event": "hello", "client": "control", "wire": "http", "can": ["addresses"]})
+    say({"event": "hello", "client": "control", "wire": "http", "can": ["addresses", "cancel"]})
     for line in sys.stdin:
         command = json.loads(line)
         if command["do"] == "cancel":

@@ -137,6 +137,7 @@ def new_wish_new_id(trial: Trial) -> None:
 def cancelled_acquire_leaves_the_queue(trial: Trial) -> None:
     driver = trial.driver(trial.server.url)
     other = trial.taken_by_another()
+    trial.needs(driver, "cancel")
     asked = driver.start("acquire", **trial.wish(ttl_ms=20_000, wait_ms=30_000))
     expect(until(lambda: trial.server.show(trial.lock)["waiters"] == 1), "the request does not wait")
     driver.call("cancel", target=asked)
@@ -153,6 +154,7 @@ def cancelled_acquire_gives_its_grant_back(trial: Trial) -> None:
     relay = trial.relay()
     driver = trial.driver(relay.url)
     relay.hold(BACK)
+    trial.needs(driver, "cancel")
     asked = driver.start("acquire", **trial.wish(ttl_ms=60_000))
     expect(until(trial.holder_token), "the request did not arrive")
     driver.call("cancel", target=asked)
@@ -168,6 +170,7 @@ def abandon_is_repeated(trial: Trial) -> None:
     failures = [error(503, "unavailable"), error(500, "internal")]
     scripted.decide = lambda request: failures.pop(0) if request.verb == "abandon" and failures else None
     driver = trial.driver(scripted.url)
+    trial.needs(driver, "cancel")
     asked = driver.start("acquire", **trial.wish(ttl_ms=20_000, wait_ms=30_000))
     expect(until(lambda: trial.server.show(trial.lock)["waiters"] == 1), "the request does not wait")
     driver.call("cancel", target=asked)
