@@ -14,6 +14,13 @@
 mod command;
 mod reader;
 mod snapshot;
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+mod tests;
 mod writer;
 
 pub use command::{BATCH_VERSION, decode_batch, encode_command, encode_head};
