@@ -6,6 +6,10 @@
     reason = "the gate is shut on purpose: the pipeline's own thread must stand still meanwhile"
 )]
 
+mod callers;
+mod observers;
+mod rounds;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -15,11 +15,6 @@ mod command;
 mod reader;
 mod snapshot;
 #[cfg(test)]
-#[allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 mod tests;
 mod writer;
 
