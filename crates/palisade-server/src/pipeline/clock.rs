@@ -130,7 +130,8 @@ mod tests {
     fn a_running_clock_goes_on_from_where_it_was_and_is_not_moved() {
         let before = time(ClockId::Boottime);
         let mut clock = Clock::running_from(at(5_000));
-        while clock.now() == at(5_000) {}
+        let moves = (0..1_000_000).any(|_| clock.now() > at(5_000));
+        assert!(moves);
         assert_eq!(clock.advance(Span::from_millis(1 << 30)), None);
         let shown = clock.now().since(at(5_000)).to_duration();
         assert!(shown <= time(ClockId::Boottime) - before);
