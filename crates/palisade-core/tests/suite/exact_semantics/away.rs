@@ -27,6 +27,18 @@ fn grace_gives_every_live_lease_its_full_time_again() {
     }
 }
 
+/// A release tells nobody that the rest of the lease is over.
+#[test]
+fn grace_gives_its_time_back_also_to_a_lease_of_which_one_lock_was_released() {
+    let mut world = World::new();
+    let released = world.granted(ask("x", "a"));
+    world.granted(ask("y", "a").under(released.key));
+    world.release(&grant("x", &released));
+    world.pass(ms(60_000));
+    world.apply(Command::Grace(Away::Stalled));
+    assert_eq!(world.holder("y").unwrap().remaining, ms(TTL_MS));
+}
+
 #[test]
 fn grace_never_shortens() {
     let mut world = World::new();
