@@ -139,7 +139,7 @@ pub(crate) async fn start(
         list: settings.list.clone(),
     };
     tokio::spawn(candidate.ask());
-    tokio::spawn(show_leader(Arc::clone(&view)));
+    tokio::spawn(watch_leader(Arc::clone(&view)));
     Ok(Member {
         node,
         peers,
@@ -251,8 +251,8 @@ fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, 
     });
 }
 
-/// Tells the pipeline which URL the leader has, whenever that may have changed.
-async fn show_leader(view: Arc<View>) {
+/// Tells the pipeline which URL the leader has, whenever that may have changed; hands over if this node's disk is full.
+async fn watch_leader(view: Arc<View>) {
     let mut moved = view.engine.watch();
     let mut leading = view.handle.leading();
     let mut before = None;
@@ -263,6 +263,10 @@ async fn show_leader(view: Arc<View>) {
                 view.leader_changes.fetch_add(1, Ordering::Relaxed);
             }
             before = progress.leader;
+        }
+        if progress.role == Role::Leader && view.disk.full().is_some() {
+            // Others can acknowledge what this node cannot (rule R23).
+            view.hand_over().await;
         }
         let other = progress.leader.filter(|leader| *leader != view.node);
         let url = other.and_then(|leader| view.peers.client_url(leader));

@@ -215,3 +215,22 @@ fn a_single_server_becomes_the_first_member_with_all_that_it_knew() {
     );
     assert_eq!(cluster.token(2, "next"), 2);
 }
+
+#[test]
+fn a_watcher_and_the_metrics_see_the_same_at_every_node() {
+    let cluster = Cluster::of(3);
+    let leader = cluster.until_ready();
+    cluster.token(leader, "a");
+    cluster.token(leader, "b");
+    let told: Vec<Vec<String>> = (0..3)
+        .map(|at| cluster.nodes[at].events("/v1/watch?after=0", 2))
+        .collect();
+    assert!(told[0][0].contains("\"a\"") && told[0][1].contains("\"b\""), "{told:?}");
+    assert!(told.iter().all(|events| *events == told[0]), "{told:?}");
+    for at in 0..3 {
+        let metrics = cluster.nodes[at].text("/metrics");
+        let has = |line: &str| metrics.lines().any(|known| known == line);
+        assert!(has(&format!("palisade_cluster_leader {}", u8::from(at == leader))), "{metrics}");
+        assert!(has("palisade_cluster_members 3") && has("palisade_locks 2"), "{metrics}");
+    }
+}

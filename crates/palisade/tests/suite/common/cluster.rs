@@ -232,8 +232,23 @@ impl Node {
         settled.unwrap()
     }
 
-    /// `None` if there was no answer.
-    fn ask(&self, head: &str, body: &str) -> Option<(u16, Value)> {
+    /// A page that is no JSON.
+    pub(crate) fn text(&self, path: &str) -> String {
+        let mut stream = self.send_request(&format!("GET {path} HTTP/1.1\r\n"), "").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// The data of the first events of a stream.
+    pub(crate) fn events(&self, path: &str, count: usize) -> Vec<String> {
+        let stream = self.send_request(&format!("GET {path} HTTP/1.1\r\n"), "").unwrap();
+        let lines = BufReader::new(stream).lines().map(Result::unwrap);
+        let data = lines.filter_map(|line| line.strip_prefix("data:").map(str::to_owned));
+        data.take(count).collect()
+    }
+
+    fn send_request(&self, head: &str, body: &str) -> Option<TcpStream> {
         let mut stream = TcpStream::connect(&self.listen).ok()?;
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))
@@ -243,6 +258,12 @@ impl Node {
             self.listen
         );
         stream.write_all(request.as_bytes()).ok()?;
+        Some(stream)
+    }
+
+    /// `None` if there was no answer.
+    fn ask(&self, head: &str, body: &str) -> Option<(u16, Value)> {
+        let mut stream = self.send_request(head, body)?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let status = answer.get(9..12)?.parse().ok()?;
