@@ -223,7 +223,7 @@ fn a_watcher_and_the_metrics_see_the_same_at_every_node() {
     cluster.token(leader, "a");
     cluster.token(leader, "b");
     let told: Vec<Vec<String>> = (0..3)
-        .map(|at| cluster.nodes[at].events("/v1/watch?after=0", 2))
+        .map(|at| cluster.nodes[at].events("/v1/watch?after_revision=0", 2))
         .collect();
     assert!(told[0][0].contains("\"a\"") && told[0][1].contains("\"b\""), "{told:?}");
     assert!(told.iter().all(|events| *events == told[0]), "{told:?}");
