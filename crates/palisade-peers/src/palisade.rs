@@ -1,11 +1,14 @@
 //! The Palisade server that was built with this program.
 
+use std::net::TcpListener;
 use std::ops::Deref;
+use std::path::{Path, PathBuf};
 
 use palisade_testbed::{Instance, Program, answers_with};
 
 use crate::lane::Error;
 
+const READY: &[u8] = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 /// A running server; dropping it ends it.
@@ -13,11 +16,8 @@ pub(crate) struct Server(Program);
 
 impl Server {
     pub(crate) fn start() -> Result<Server, Error> {
-        let program = std::env::current_exe()?.with_file_name("palisade");
-        if !program.exists() {
-            return Err("the server is not built: cargo build --release".into());
-        }
-        let arguments = |dir: &std::path::Path, port| {
+        let program = program()?;
+        let arguments = |dir: &Path, port| {
             let (data, listen) = (dir.join("data"), format!("127.0.0.1:{port}"));
             let data = data.display().to_string();
             ["serve", "--listen", &listen, "--data", &data]
@@ -33,6 +33,77 @@ impl Server {
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address())
     }
+}
+
+/// Three servers that are one cluster; dropping it ends them.
+pub(crate) struct Cluster {
+    nodes: Vec<Program>,
+    leader: usize,
+}
+
+impl Cluster {
+    /// Starts the nodes, and waits for a leader.
+    pub(crate) fn start() -> Result<Cluster, Error> {
+        let program = program()?;
+        // Bound all at once, so that they differ.
+        let bound = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
+        let mut peers = Vec::new();
+        for listener in bound {
+            peers.push(listener?.local_addr()?.to_string());
+        }
+        let list = peers.join(",");
+        let node = |peer: String| {
+            let (list, program) = (list.clone(), program.clone());
+            move || {
+                let arguments = move |dir: &Path, port| {
+                    let (data, listen) = (dir.join("data"), format!("127.0.0.1:{port}"));
+                    let data = data.display().to_string();
+                    let of = ["serve", "--listen", &listen, "--data", &data];
+                    let cluster = ["--peer-listen", &peer, "--cluster", &list];
+                    of.iter()
+                        .chain(&cluster)
+                        .map(|word| (*word).to_owned())
+                        .collect()
+                };
+                let ready = |port| answers_with(port, READY, "200");
+                Program::start("palisade", &program, arguments, ready)
+            }
+        };
+        let starting: Vec<_> = peers
+            .into_iter()
+            .map(|peer| std::thread::spawn(node(peer)))
+            .collect();
+        let mut nodes = Vec::new();
+        for thread in starting {
+            nodes.push(thread.join().map_err(|_| "a node did not start")?);
+        }
+        let leads = |node: &Program| answers_with(node.port(), READY, "leading");
+        let leader = nodes.iter().position(leads).ok_or("no node leads")?;
+        Ok(Cluster { nodes, leader })
+    }
+
+    /// The addresses of all nodes, the leader first.
+    pub(crate) fn url(&self) -> String {
+        let others = (0..self.nodes.len()).filter(|at| *at != self.leader);
+        let order = std::iter::once(self.leader).chain(others);
+        let urls: Vec<String> = order
+            .map(|at| format!("http://{}", self.nodes[at].address()))
+            .collect();
+        urls.join(",")
+    }
+
+    /// The node that led when they were started.
+    pub(crate) fn leader(&self) -> &Instance {
+        &self.nodes[self.leader]
+    }
+}
+
+fn program() -> Result<PathBuf, Error> {
+    let program = std::env::current_exe()?.with_file_name("palisade");
+    if !program.exists() {
+        return Err("the server is not built: cargo build --release".into());
+    }
+    Ok(program)
 }
 
 impl Deref for Server {

@@ -20,12 +20,14 @@ const WORKLOADS: [&str; 5] = [
     "open-5000",
 ];
 
-const SYSTEMS: [&str; 8] = [
+const SYSTEMS: [&str; 10] = [
     "palisade",
+    "palisade-3",
     "redis-always",
     "redis-everysec",
     "redis-none",
     "etcd",
+    "etcd-3",
     "zookeeper",
     "postgres",
     "nats",

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use super::drivers::{Connection, Terms};
 use super::load::{Load, Window};
 use super::process;
-use super::system::{Profile, Server, System};
+use super::system::{Profile, Server};
 use super::workload::{Work, Workload};
 use crate::lane::{Error, Renewing};
 use crate::measure::{median, now};
@@ -103,7 +103,7 @@ pub(crate) async fn run(profile: &Profile, locks: usize, window: Window) -> Resu
     wait_until_server_idle(server.instance().pid()).await;
     let (second, rested) = killed(&server, "after-rest").await?;
     let token_rose = highest < first && first < second;
-    if profile.system == System::Palisade && !token_rose {
+    if profile.is_palisade() && !token_rose {
         let why = format!("tokens {first} and {second} after restarts, {highest} before them");
         return Err(why.into());
     }

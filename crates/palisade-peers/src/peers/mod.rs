@@ -29,7 +29,7 @@ pub(crate) use load::Window;
 use load::{Load, Sample};
 use process::Syncs;
 use report::{Report, Row};
-use system::{Profile, Server, System};
+use system::{Profile, Server};
 
 /// What to measure.
 pub(crate) struct Plan {
@@ -79,7 +79,8 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
             rates(plan, &mut report).await?;
         }
         if let Some(locks) = plan.held {
-            for profile in plan.profiles()? {
+            // A cluster holds the same machine as one node.
+            for profile in plan.profiles()?.into_iter().filter(|one| !one.is_cluster()) {
                 eprintln!("{}: {locks} held locks", profile.name);
                 let held = million::run(profile, locks, plan.window).await;
                 let held = held.map_err(|error| error.to_string());
@@ -164,7 +165,7 @@ async fn rates(plan: &Plan, report: &mut Report) -> Result<(), Error> {
                 Ok(sample) => row.samples.push(sample),
                 Err(error) => row.failed = Some(error.to_string()),
             }
-            if row.profile.system == System::Palisade {
+            if row.profile.is_palisade() {
                 tokio::time::sleep(SNAPSHOT_DELAY).await;
             }
         }
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(ids(&[]).unwrap().len(), system::ALL.len());
         assert_eq!(
             ids(&["always", "pal"]).unwrap(),
-            ["palisade", "redis-always"]
+            ["palisade", "palisade-3", "redis-always"]
         );
         let error = ids(&["oracle"]).unwrap_err().to_string();
         assert!(

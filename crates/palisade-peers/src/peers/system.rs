@@ -10,10 +10,12 @@ use crate::palisade;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum System {
     Palisade,
+    PalisadeCluster,
     RedisAlways,
     RedisEverySecond,
     RedisNoFile,
     Etcd,
+    EtcdCluster,
     ZooKeeper,
     Postgres,
     Nats,
@@ -33,13 +35,22 @@ pub(crate) struct Profile {
     version: &'static [&'static str],
 }
 
-pub(crate) const ALL: [Profile; 8] = [
+pub(crate) const ALL: [Profile; 10] = [
     Profile {
         system: System::Palisade,
         id: "palisade",
         name: "Palisade",
         durable: "synced before every answer",
         token: "one counter for all locks, in the log entry of the grant",
+        lease: "one for each grant",
+        version: &[],
+    },
+    Profile {
+        system: System::PalisadeCluster,
+        id: "palisade-3",
+        name: "Palisade, 3 nodes",
+        durable: "synced by two of three before every answer",
+        token: "as above",
         lease: "one for each grant",
         version: &[],
     },
@@ -100,6 +111,20 @@ pub(crate) const ALL: [Profile; 8] = [
         ],
     },
     Profile {
+        system: System::EtcdCluster,
+        id: "etcd-3",
+        name: "etcd, 3 nodes",
+        durable: "synced by two of three before every answer",
+        token: "revision of the key's creation",
+        lease: "one for each client",
+        version: &[
+            "dpkg-query",
+            "--show",
+            "--showformat=${Version}",
+            "etcd-server",
+        ],
+    },
+    Profile {
         system: System::ZooKeeper,
         id: "zookeeper",
         name: "ZooKeeper",
@@ -141,7 +166,20 @@ pub(crate) const ALL: [Profile; 8] = [
 impl Profile {
     /// Whether each lock's lease is renewed separately, so that renewals can be compared.
     pub(crate) fn renews_each(&self) -> bool {
-        !matches!(self.system, System::Etcd | System::ZooKeeper)
+        !matches!(
+            self.system,
+            System::Etcd | System::EtcdCluster | System::ZooKeeper
+        )
+    }
+
+    /// Whether it is Palisade, on one node or on three.
+    pub(crate) fn is_palisade(&self) -> bool {
+        matches!(self.system, System::Palisade | System::PalisadeCluster)
+    }
+
+    /// Whether it has several nodes.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.system, System::PalisadeCluster | System::EtcdCluster)
     }
 
     /// Whether this work can be measured on this system.
@@ -166,8 +204,11 @@ impl Profile {
 /// A running server; dropping it ends it.
 pub(crate) enum Server {
     Palisade(palisade::Server),
+    PalisadeCluster(palisade::Cluster),
     Redis(Redis),
     Etcd(Etcd),
+    /// The leader is first.
+    EtcdCluster(Vec<Etcd>),
     ZooKeeper(ZooKeeper),
     Postgres(Postgres),
     Nats(Nats),
@@ -178,11 +219,17 @@ impl Server {
         let redis = |fsync| Redis::start(&["--appendonly", "yes", "--appendfsync", fsync]);
         let server = match system {
             System::Palisade => Server::Palisade(palisade::Server::start()?),
+            System::PalisadeCluster => Server::PalisadeCluster(palisade::Cluster::start()?),
             System::RedisAlways => Server::Redis(redis("always")),
             System::RedisEverySecond => Server::Redis(redis("everysec")),
             System::RedisNoFile => Server::Redis(Redis::start(&[])),
             // Its default limit of 2 GiB is too little for a million keys and their history.
             System::Etcd => Server::Etcd(Etcd::start(&["--quota-backend-bytes=8589934592"])),
+            System::EtcdCluster => {
+                let mut members = Etcd::cluster(3);
+                members.sort_by_key(|member| !member.leads());
+                Server::EtcdCluster(members)
+            }
             System::ZooKeeper => {
                 Server::ZooKeeper(ZooKeeper::start(&["-Xmx3g", "-Djute.maxbuffer=268435456"]))
             }
@@ -200,8 +247,10 @@ impl Server {
     pub(crate) fn instance(&self) -> &Instance {
         match self {
             Server::Palisade(own) => own,
+            Server::PalisadeCluster(own) => own.leader(),
             Server::Redis(own) => own,
             Server::Etcd(own) => own,
+            Server::EtcdCluster(members) => &members[0],
             Server::ZooKeeper(own) => own,
             Server::Postgres(own) => own,
             Server::Nats(own) => own,
@@ -214,8 +263,13 @@ impl Server {
             Server::Palisade(own) => {
                 Box::new(drivers::palisade::Connection::open(&own.url(), terms).await?)
             }
+            Server::PalisadeCluster(own) => {
+                Box::new(drivers::palisade::Connection::open(&own.url(), terms).await?)
+            }
             Server::Redis(_) => Box::new(drivers::redis::Connection::open(port, terms).await?),
-            Server::Etcd(_) => Box::new(drivers::etcd::Connection::open(port, terms).await?),
+            Server::Etcd(_) | Server::EtcdCluster(_) => {
+                Box::new(drivers::etcd::Connection::open(port, terms).await?)
+            }
             Server::ZooKeeper(_) => {
                 Box::new(drivers::zookeeper::Connection::open(port, terms).await?)
             }

@@ -98,10 +98,8 @@ fn a_leader_that_was_paused_answers_nothing_that_another_one_has_overtaken() {
     let cluster = Cluster::of(3);
     let leader = cluster.until_ready();
     let other = (leader + 1) % 3;
-    let body = r#"{"client_id": "a", "lease_duration_ms": 60000}"#;
-    let (_, held) = cluster.nodes[leader]
-        .post("/v1/locks/a/acquire", body)
-        .unwrap();
+    let body = r#"{"client_id": "a", "lease_duration_ms": 60000, "request_id": "0123456789abcdef0123456789abcdef"}"#;
+    let (_, held) = cluster.nodes[leader].post_settled("/v1/locks/a/acquire", body);
     cluster.nodes[leader].send(Signal::STOP);
     until_in(ELECTION, "another leader", || {
         let ready = cluster.nodes[other].get("/readyz").unwrap();
@@ -225,12 +223,24 @@ fn a_watcher_and_the_metrics_see_the_same_at_every_node() {
     let told: Vec<Vec<String>> = (0..3)
         .map(|at| cluster.nodes[at].events("/v1/watch?after_revision=0", 2))
         .collect();
-    assert!(told[0][0].contains("\"a\"") && told[0][1].contains("\"b\""), "{told:?}");
+    assert!(
+        told[0][0].contains("\"a\"") && told[0][1].contains("\"b\""),
+        "{told:?}"
+    );
     assert!(told.iter().all(|events| *events == told[0]), "{told:?}");
     for at in 0..3 {
         let metrics = cluster.nodes[at].text("/metrics");
         let has = |line: &str| metrics.lines().any(|known| known == line);
-        assert!(has(&format!("palisade_cluster_leader {}", u8::from(at == leader))), "{metrics}");
-        assert!(has("palisade_cluster_members 3") && has("palisade_locks 2"), "{metrics}");
+        assert!(
+            has(&format!(
+                "palisade_cluster_leader {}",
+                u8::from(at == leader)
+            )),
+            "{metrics}"
+        );
+        assert!(
+            has("palisade_cluster_members 3") && has("palisade_locks 2"),
+            "{metrics}"
+        );
     }
 }

@@ -7,7 +7,6 @@ use palisade_draw::{Anchor, Canvas, Font};
 use super::markdown::short;
 use super::{Report, Row, Spread};
 use crate::measure::median;
-use crate::peers::system::System;
 use crate::peers::workload::{self, Workload};
 
 const EDGE: f64 = 20.0;
@@ -62,7 +61,7 @@ fn panel(workload: &Workload, rows: &[&Row]) -> Panel {
         name: row.profile.name.to_owned(),
         value: spread.median,
         words: short(spread.median),
-        class: if row.profile.system == System::Palisade {
+        class: if row.profile.is_palisade() {
             "good"
         } else {
             "grey"

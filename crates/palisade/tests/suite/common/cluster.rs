@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -136,11 +137,15 @@ impl Cluster {
         json(&output.stdout)
     }
 
-    /// Acquires and releases a lock through one node, and gives its token.
+    /// Acquires a lock through one node, and gives its token.
     pub(crate) fn token(&self, at: usize, lock: &str) -> u64 {
-        let body = r#"{"client_id": "c", "lease_duration_ms": 60000}"#;
-        let (status, reply) =
-            self.nodes[at].post_settled(&format!("/v1/locks/{lock}/acquire"), body);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let body = format!(
+            r#"{{"client_id": "c", "lease_duration_ms": 60000, "request_id": "{id:032x}"}}"#
+        );
+        let path = format!("/v1/locks/{lock}/acquire");
+        let (status, reply) = self.nodes[at].post_settled(&path, &body);
         assert_eq!(status, 200, "{reply}");
         reply["fencing_token"].as_u64().unwrap()
     }
@@ -219,22 +224,23 @@ impl Node {
         )
     }
 
-    /// Posts again while the answer is that nothing happened because no node leads: the leader may change at any time
+    /// Posts a request that can be repeated until it is decided, as the protocol says: the leader may change at any time
     /// on a machine that does much else.
     pub(crate) fn post_settled(&self, path: &str, body: &str) -> (u16, Value) {
         let mut settled = None;
         until_in(ELECTION, "an answer of the leader", || {
             settled = self.post(path, body);
-            settled
-                .as_ref()
-                .is_some_and(|(_, reply)| reply["error"]["code"] != "not_leader")
+            let code = settled.as_ref().map(|(_, reply)| &reply["error"]["code"]);
+            code.is_some_and(|code| code != "not_leader" && code != "unknown_outcome")
         });
         settled.unwrap()
     }
 
     /// A page that is no JSON.
     pub(crate) fn text(&self, path: &str) -> String {
-        let mut stream = self.send_request(&format!("GET {path} HTTP/1.1\r\n"), "").unwrap();
+        let mut stream = self
+            .send_request(&format!("GET {path} HTTP/1.1\r\n"), "")
+            .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -242,7 +248,9 @@ impl Node {
 
     /// The data of the first events of a stream.
     pub(crate) fn events(&self, path: &str, count: usize) -> Vec<String> {
-        let stream = self.send_request(&format!("GET {path} HTTP/1.1\r\n"), "").unwrap();
+        let stream = self
+            .send_request(&format!("GET {path} HTTP/1.1\r\n"), "")
+            .unwrap();
         let lines = BufReader::new(stream).lines().map(Result::unwrap);
         let data = lines.filter_map(|line| line.strip_prefix("data:").map(str::to_owned));
         data.take(count).collect()
