@@ -143,10 +143,14 @@ async fn replace(args: ReplaceArgs, out: Out) -> Result<(), Failure> {
 
 /// The addresses, which may be several, separated by commas.
 fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
-    let urls: Vec<String> = connection
-        .authority
+    // As the client takes them: one scheme may stand for all.
+    let bare = connection.authority.replace("palisade://", "http://");
+    let urls: Vec<String> = bare
         .split(',')
-        .map(|url| url.replacen("palisade://", "http://", 1))
+        .map(|url| match url.contains("://") {
+            true => url.to_owned(),
+            false => format!("http://{url}"),
+        })
         .collect();
     match urls.iter().find(|url| !url.starts_with("http://")) {
         Some(other) => Err(Failure::usage(format!(
