@@ -69,7 +69,18 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory, binary: str) -> Itera
         shutil.chown(folder, "postgres", "postgres")
     initdb = [f"{programs[-1]}/initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync"]
     subprocess.run([*as_user, *initdb], check=True, stdout=subprocess.DEVNULL, cwd="/")
-    settings = ["-c", "listen_addresses=127.0.0.1", "-c", f"port={port}", "-k", folder, "-c", "fsync=off"]
+    settings = [
+        "-c",
+        "listen_addresses=127.0.0.1",
+        "-c",
+        f"port={port}",
+        "-k",
+        folder,
+        "-c",
+        "fsync=off",
+        "-c",
+        "statement_timeout=30s",
+    ]
     server = [f"{programs[-1]}/postgres", "-D", data, *settings]
     process = subprocess.Popen([*as_user, *server], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
     url = f"postgres://postgres@127.0.0.1:{port}/postgres"
