@@ -4,8 +4,8 @@
 
 A block ```http has a request line, perhaps a body, an empty line, a status, and the answer. A comment
 `<!-- run: METHOD PATH BODY -->` is sent before the block, `<!-- while it waits: … -->` once the block's request is in
-the queue. Values that differ from run to run (secrets, ids, wall clock, version) are compared by their form; a secret of
-the page stands for the real one in the requests after it.
+the queue. Values that differ from run to run (secrets, ids, wall clock, version) are compared by their form; a secret
+of the page stands for the real one in the requests after it.
 """
 
 from __future__ import annotations
@@ -100,9 +100,7 @@ class Runner:
         if not example.meanwhile:
             return self.send(example.method, example.path, example.body)
         answers: list[tuple[int, str]] = []
-        sender = threading.Thread(
-            target=lambda: answers.append(self.send(example.method, example.path, example.body))
-        )
+        sender = threading.Thread(target=lambda: answers.append(self.send(example.method, example.path, example.body)))
         sender.start()
         while sender.is_alive() and self.waiters(example.path) == 0:
             pass

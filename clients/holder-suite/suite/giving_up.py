@@ -210,5 +210,3 @@ def nobody_there(trial: Trial) -> None:
     answer = driver.call("acquire", timeout_s=12, **trial.wish(ttl_ms=10_000))
     known = ("unavailable", "unknown_outcome")
     expect(not answer["ok"] and answer["code"] in known, f"the answer is {answer}")
-
-

@@ -355,5 +355,3 @@ def not_held_is_a_loss(trial: Trial) -> None:
     lost = driver.event("lost", grant="g", timeout_s=8)
     expect(lost["code"] == "not_held", f"the reason is {lost['code']!r}, not 'not_held'")
     expect_lost_for_good(driver)
-
-

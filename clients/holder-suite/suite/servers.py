@@ -21,9 +21,7 @@ class Palisade:
         command = [binary, "serve", "--listen", "127.0.0.1:0", "--data", f"{self.folder}/data"]
         if manual_clock:
             command += ["--clock", "manual"]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.host = "127.0.0.1"
         self.port = self._port()
         self.url = f"http://{self.host}:{self.port}"
@@ -59,6 +57,8 @@ class Palisade:
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Palisade:

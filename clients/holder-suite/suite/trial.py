@@ -75,9 +75,7 @@ class Trial:
 
     def taken_by_another(self, ttl_ms: int = 60_000, wait_ms: int = 0) -> dict[str, Any]:
         """Another client gets the lock, at the server itself."""
-        grant = self.server.lock(
-            self.lock, "acquire", client_id="another", lease_duration_ms=ttl_ms, wait_ms=wait_ms
-        )
+        grant = self.server.lock(self.lock, "acquire", client_id="another", lease_duration_ms=ttl_ms, wait_ms=wait_ms)
         if grant["status"] != 200:
             raise Broken(f"another client did not get the lock: {grant}")
         return grant

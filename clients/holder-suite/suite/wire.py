@@ -7,10 +7,11 @@ from typing import Any
 
 from .clock import now_ms, pause, until
 from .rules import rule
-from .scripted import Reply, Request, Scripted, error
+from .scripted import Reply, Scripted, error
 from .trial import Trial, expect
 
 LARGEST = 2**53 - 1
+NAMES = ("a/b", "per%cent", "%2F", "a b", "q?x=1&y", "frag#ment", "plus+;,", "back\\slash", '"q"', "~-_.", "..x")
 
 
 def grant(token: int) -> Reply:
@@ -116,7 +117,7 @@ def redirects_are_not_followed(trial: Trial) -> None:
 @rule("P-names", "any printable name arrives as it is", wire="http")
 def names_arrive_as_they_are(trial: Trial) -> None:
     driver = trial.driver(trial.server.url)
-    for name in ("a/b", "per%cent", "%2F", "a b", "q?x=1&y", "frag#ment", "plus+;,", "back\\slash", '"q"', "~-_.", "..x"):
+    for name in NAMES:
         trial.lock = name
         granted = trial.held(driver, ttl_ms=10_000)
         listed = trial.server.ask("GET", "/v1/locks?limit=1000")["locks"]
@@ -156,7 +157,7 @@ def follows_the_leader(trial: Trial) -> None:
     expect(follower.ids() == leader.ids() and len(leader.ids()) == 1, "the request id changed on the way")
     expect(until(lambda: len(leader.of("renew")) >= 2), "no renewals at the leader")
     expect(driver.call("check", grant="g")["ok"], "lost although the leader is there")
-    expect(len(follower.requests) <= 2, f"{len(follower.requests)} requests at the follower: it is asked again and again")
+    expect(len(follower.requests) <= 2, f"the follower is asked again and again: {len(follower.requests)} requests")
 
 
 @rule("P-no-leader", "not_leader without a name leads to the next address, with the same request id", wire="http")

@@ -6,6 +6,7 @@ import glob
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -68,7 +69,18 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory, binary: str) -> Itera
         shutil.chown(folder, "postgres", "postgres")
     initdb = [f"{programs[-1]}/initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync"]
     subprocess.run([*as_user, *initdb], check=True, stdout=subprocess.DEVNULL, cwd="/")
-    settings = ["-c", "listen_addresses=127.0.0.1", "-c", f"port={port}", "-k", folder, "-c", "fsync=off"]
+    settings = [
+        "-c",
+        "listen_addresses=127.0.0.1",
+        "-c",
+        f"port={port}",
+        "-k",
+        folder,
+        "-c",
+        "fsync=off",
+        "-c",
+        "statement_timeout=30s",
+    ]
     server = [f"{programs[-1]}/postgres", "-D", data, *settings]
     process = subprocess.Popen([*as_user, *server], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
     url = f"postgres://postgres@127.0.0.1:{port}/postgres"
@@ -77,8 +89,9 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory, binary: str) -> Itera
         subprocess.run([binary, "fence", "install", "postgres", "--url", url], check=True, stdout=subprocess.DEVNULL)
         yield url
     finally:
-        process.terminate()
-        process.wait()
+        # Fast: with SIGTERM it would wait for clients that are still connected.
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -99,7 +112,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait()
+        process.wait(60)
 
 
 @pytest.fixture

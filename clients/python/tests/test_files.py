@@ -51,10 +51,10 @@ def test_writes_and_repeats(tmp_path: pathlib.Path) -> None:
 def test_the_format_is_that_of_the_rust_fence() -> None:
     """The text of `the_text_format_is_unchanged` in crates/palisade-fence/src/files/sidecar.rs."""
     text = (
-        "palisade-fence 1\nrevision 7\ntoken 9007199254740991\nwritten 9007199254740991\n"
-        "digest 18446744073709551615\nauthority a:0f3c\nlock nightly\npending append 120 a file 5\n"
-        "length 140 sum 1\nsum 97923cbe\n"
-    ).encode()
+        b"palisade-fence 1\nrevision 7\ntoken 9007199254740991\nwritten 9007199254740991\n"
+        b"digest 18446744073709551615\nauthority a:0f3c\nlock nightly\npending append 120 a file 5\n"
+        b"length 140 sum 1\nsum 97923cbe\n"
+    )
     record = Record("a:0f3c", "nightly", MAX_TOKEN, True, MAX_TOKEN, 2**64 - 1)
     state = files._State(7, record, "append 120 a file 5", "140 sum 1")
     assert state.encode() == text
@@ -63,7 +63,7 @@ def test_the_format_is_that_of_the_rust_fence() -> None:
         bad = bytearray(text)
         bad[at] ^= 1
         for broken in (text[:at], bytes(bad)):
-            with pytest.raises(ValueError):  # noqa: PT011
+            with pytest.raises(ValueError):
                 files._State.decode(broken)
 
 

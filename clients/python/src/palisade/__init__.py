@@ -5,7 +5,7 @@ safe: hand `grant.token` to one of `palisade.fences`."""
 
 from ._async import AsyncClient, AsyncGrant, AsyncLock
 from ._client import Client, Grant, Lock
-from ._model import Event, Holder, LockInfo, Status
+from ._model import Duration, Event, Holder, LockInfo, Status
 from .errors import (
     Invalid,
     LeaseLost,
@@ -24,6 +24,7 @@ __all__ = [
     "AsyncGrant",
     "AsyncLock",
     "Client",
+    "Duration",
     "Event",
     "Grant",
     "Holder",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+import weakref
 from typing import Any, Mapping, Optional
 
 import httpx
@@ -12,6 +13,7 @@ import httpx
 from ._clock import SECOND, now_ns
 from ._endpoints import Endpoints
 from ._protocol import LEAST_TIME, Fault, Outcome, Reply, Send, read_reply
+from .errors import Invalid
 
 WATCH_SILENCE_S = 45.0
 
@@ -55,6 +57,8 @@ class _SyncPool(_Pool):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.client = httpx.Client(headers=settings.headers, **settings.options)
+        # For a program that does not close its client.
+        weakref.finalize(self, self.client.close)
 
 
 class _AsyncPool(_Pool):
@@ -93,6 +97,8 @@ class SyncTransport:
 
     def _attempt(self, url: str, send: Send, until: int) -> Outcome:
         pool = self.pool
+        if pool.client.is_closed:
+            raise Invalid("invalid", "the client is closed")
         pool.enter()
         try:
             answer = pool.client.request(**_request(url, send, until))
@@ -133,6 +139,8 @@ class AsyncTransport:
 
     async def _attempt(self, url: str, send: Send, until: int) -> Outcome:
         pool = self.pool
+        if pool.client.is_closed:
+            raise Invalid("invalid", "the client is closed")
         pool.enter()
         try:
             answer = await pool.client.request(**_request(url, send, until))

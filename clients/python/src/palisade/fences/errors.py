@@ -9,8 +9,8 @@ from ..errors import OperatorNeeded, PalisadeError
 
 class Rejected(PalisadeError):
     """The fence refuses the operation, and nothing changed: roll back, and write nothing more. `code` says why:
-    `stale`, `wrong_authority`, `wrong_lock`, `jump`, `sequence_stale`, `sequence_reused`, `already_written`, `tokenless`,
-    `missing`."""
+    `stale`, `wrong_authority`, `wrong_lock`, `jump`, `sequence_stale`, `sequence_reused`, `already_written`,
+    `tokenless`, `missing`."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class Stale(Rejected):
 
 
 class FenceLost(OperatorNeeded):
-    """There is data without the state of its fence, or the state is damaged. An operator re-arms the fence with a floor:
-    `palisade fence rearm`."""
+    """There is data without the state of its fence, or the state is damaged. An operator re-arms the fence with a
+    floor: `palisade fence rearm`."""
 
     def __init__(self, message: str) -> None:
         super().__init__("fence_lost", message)

@@ -5,8 +5,8 @@
     text = reports.read(grant, "/report.csv")
     reports.append(grant, "/report.csv", b"2026-05,1204\\n", sequence=1)   # with a number it is safe to repeat
 
-Beside the files the folder has `.palisade-lock` (flock), `.palisade-fence` (the state), and while a write is carried out
-`.palisade-staged-N`. The format is that of the Rust fence: holders in both languages may share a folder. One rename
+Beside the files the folder has `.palisade-lock` (flock), `.palisade-fence` (the state), and while a write is carried
+out `.palisade-staged-N`. The format is that of the Rust fence: holders in both languages may share a folder. One rename
 decides a write together with the fence; after a crash the next operation completes it. All calls block, for several
 syncs. Code that writes a file without the fence is not stopped: let a separate user own the folder."""
 
@@ -131,8 +131,8 @@ class Folder:
             return disk.read(name)
 
     def put(self, holder: Optional[Holder], key: str, content: bytes, sequence: Optional[int] = None) -> bool:
-        """Replaces a file. Durable when this returns. True: this numbered write was carried out before. A holder of None
-        is code without a token: refused once the folder is fenced."""
+        """Replaces a file. Durable when this returns. True: this numbered write was carried out before. A holder of
+        None is code without a token: refused once the folder is fenced."""
         return self._write(holder, key, "put", content, sequence)
 
     def append(self, holder: Optional[Holder], key: str, content: bytes, sequence: Optional[int] = None) -> bool:
@@ -147,9 +147,7 @@ class Folder:
         """A plain read for observers, which never waits. It may see part of an append that is in progress."""
         return _Disk(self._folder).read(_file(key))
 
-    def _write(
-        self, holder: Optional[Holder], key: str, kind: str, content: bytes, sequence: Optional[int]
-    ) -> bool:
+    def _write(self, holder: Optional[Holder], key: str, kind: str, content: bytes, sequence: Optional[int]) -> bool:
         name = _file(key)
         digest = None if sequence is None else _digest(key, kind, content)
         presented = None if holder is None else pass_of(holder)

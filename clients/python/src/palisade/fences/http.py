@@ -1,9 +1,9 @@
 """HTTP: headers for an API behind `palisade gateway` or a service with Palisade's tower layer.
 
-    client = httpx.Client(headers=headers(grant))
-    client.post(url, headers=claim(grant))        # first: raises the fence
-    answer = client.put(url, json=order, headers=headers(grant, sequence=1))
-    raise_for_fence(answer)                       # Stale, if a newer holder has claimed"""
+client = httpx.Client(headers=headers(grant))
+client.post(url, headers=claim(grant))        # first: raises the fence
+answer = client.put(url, json=order, headers=headers(grant, sequence=1))
+raise_for_fence(answer)                       # Stale, if a newer holder has claimed"""
 
 from __future__ import annotations
 
@@ -16,13 +16,22 @@ from .rule import MAX_TOKEN, Pass, pass_of
 Holder = Union[int, Pass, Any]
 
 _REJECTIONS = frozenset(
-    {"wrong_authority", "wrong_lock", "jump", "tokenless", "sequence_stale", "sequence_reused", "already_written", "missing"}
+    {
+        "wrong_authority",
+        "wrong_lock",
+        "jump",
+        "tokenless",
+        "sequence_stale",
+        "sequence_reused",
+        "already_written",
+        "missing",
+    }
 )
 
 
 def headers(holder: Holder, sequence: Optional[int] = None) -> dict[str, str]:
-    """The headers of a read or write. With `sequence`, the number of this write among those of the grant, a write is safe
-    to repeat."""
+    """The headers of a read or write. With `sequence`, the number of this write among those of the grant, a write is
+    safe to repeat."""
     presented = pass_of(holder)
     found = {"X-Fencing-Token": str(presented.token)}
     if presented.authority is not None:

@@ -26,9 +26,9 @@ Steps = Generator[tuple[str, dict[str, Any]], Rows, Result]
 #: The longest result that is recorded with a numbered write, in bytes.
 MAX_RESULT_BYTES = 65_536
 
-# The statements of the Rust fence (crates/palisade-fence/src/postgres/guard.rs), with names for the parameters and their
-# types written out, because some drivers send text. Every operation writes the guard row, even when nothing changes:
-# with only a lock, a waiting transaction at REPEATABLE READ would go on with an outdated view.
+# The statements of the Rust fence (crates/palisade-fence/src/postgres/guard.rs), with names for the parameters and
+# their types written out, because some drivers send text. Every operation writes the guard row, even when nothing
+# changes: with only a lock, a waiting transaction at REPEATABLE READ would go on with an outdated view.
 _TAKE = """WITH claims AS MATERIALIZED (
     SELECT resource FROM palisade_fence WHERE resource = ANY(%(names)s::text[])
         AND (SELECT count(*) FROM palisade_fence WHERE resource = ANY(%(names)s::text[]))

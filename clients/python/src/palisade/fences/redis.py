@@ -35,8 +35,8 @@ _FENCE = importlib.resources.files(__package__).joinpath("fence.lua").read_text(
 
 
 class Script:
-    """Your own Lua script, which runs after the check in the same step. It is written as for EVAL, with its own KEYS and
-    ARGV."""
+    """Your own Lua script, which runs after the check in the same step. It is written as for EVAL, with its own KEYS
+    and ARGV."""
 
     def __init__(self, lua: str) -> None:
         if lua.startswith("#!"):
@@ -123,11 +123,11 @@ class _Resource:
 
     def _answer(self, call: _Call, reply: Any) -> Done:
         words = [_word(part) for part in reply]
-        how, what, bound = (words + ["", "", ""])[:3]
+        how, what, bound = [*words, "", "", ""][:3]
         if how in ("admit", "repeat"):
             return Done(reply[2] if len(reply) > 2 else None, how == "repeat")
         if how == "reject":
-            raise _rejected(what, bound, (words + [""] * 4)[3])
+            raise _rejected(what, bound, [*words, "", "", "", ""][3])
         if how == "failed":
             said = "the script failed; its earlier writes stay" if call.kind == "script" else "nothing was written"
             raise Invalid("invalid", f"{self.name}: {said}: {what}")
@@ -171,9 +171,7 @@ class Resource(_Resource):
         sequence: Optional[int] = None,
     ) -> Done:
         arguments = ["HSET", *(part for pair in fields.items() for part in pair)]
-        return self._send(
-            connection, self._call(holder, Operation("write", sequence), "command", [key], arguments)
-        )
+        return self._send(connection, self._call(holder, Operation("write", sequence), "command", [key], arguments))
 
     def append(
         self, connection: Any, holder: Optional[Holder], key: str, value: Value, sequence: Optional[int] = None

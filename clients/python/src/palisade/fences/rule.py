@@ -1,7 +1,7 @@
 """The decision of every fence, without I/O: what a resource stores, what is presented, and what it answers.
 
-The repository's `vectors/fence.json` has the same decision as data; a test compares the two. Carry an admitted operation
-out and store the next record in one atomic, durable step, and only then answer."""
+The repository's `vectors/fence.json` has the same decision as data; a test compares the two. Carry an admitted
+operation out and store the next record in one atomic, durable step, and only then answer."""
 
 from __future__ import annotations
 
@@ -123,9 +123,7 @@ def _is_repeat(record: Record, operation: Operation, rule: Rule) -> bool:
 
 
 def _bound(record: Record, presented: Pass) -> Record:
-    return replace(
-        record, authority=record.authority or presented.authority, lock=record.lock or presented.lock
-    )
+    return replace(record, authority=record.authority or presented.authority, lock=record.lock or presented.lock)
 
 
 def _then(record: Record, operation: Operation) -> Record:

@@ -1,0 +1,183 @@
+"""What the holder suite cannot see: the API, and its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import itertools
+import os
+import pathlib
+import signal
+import threading
+import time
+
+import pytest
+from conftest import ROOT
+from suite.servers import Palisade
+
+import palisade
+from palisade import AsyncClient, Client, Invalid, LeaseLost, LockHeld, Unavailable
+from palisade._endpoints import Endpoints
+from palisade._model import milliseconds
+from palisade._sse import Position
+
+
+def test_a_block_holds_and_releases(server: Palisade) -> None:
+    with Client(server.url) as client:
+        with client.lock("orders", ttl="10s", wait=0, client_id="me", metadata="why") as grant:
+            grant.check()
+            assert grant.held
+            assert 9 < grant.remaining < 10
+            shown = client.show("orders").holder
+            assert shown is not None
+            assert (shown.token, shown.client_id, shown.metadata) == (grant.token, "me", "why")
+            assert [info.lock for info in client.list("ord")] == ["orders"]
+        assert not grant.held
+        assert not grant.lost.is_set()
+        with pytest.raises(LeaseLost):
+            grant.check()
+        assert client.show("orders").holder is None
+        assert client.status().next_token == 2
+        assert "lock_token" not in repr(grant)
+
+
+def test_an_exception_in_the_block_releases_and_goes_on(server: Palisade) -> None:
+    with Client(server.url) as client:
+        with pytest.raises(ZeroDivisionError), client.lock("orders"):
+            raise ZeroDivisionError
+        assert client.show("orders").holder is None
+
+
+def test_held_says_who_and_until_when(server: Palisade) -> None:
+    with Client(server.url) as client, client.lock("orders", ttl="20s", client_id="first"):
+        assert client.lock("orders", wait=0).try_acquire() is None
+        with pytest.raises(LockHeld) as held:
+            client.lock("orders", wait=0).acquire()
+    assert held.value.holder is not None
+    assert held.value.holder.client_id == "first"
+    assert held.value.retry_after is not None
+    assert 15 < held.value.retry_after <= 20
+
+
+def test_a_broken_lock_is_lost_and_says_so(server: Palisade) -> None:
+    with Client(server.url) as client:
+        grant = client.lock("orders", ttl="1s").acquire()
+        client.break_lock("orders", grant.token, "the test")
+        assert grant.lost.wait(5)
+        with pytest.raises(LeaseLost) as lost:
+            grant.check()
+        assert (lost.value.code, lost.value.token) == ("revoked", grant.token)
+        assert grant.release() == "over"
+        kinds = [event.kind for event in itertools.islice(client.watch("orders", after=0), 2)]
+        assert kinds == ["granted", "revoked"]
+
+
+def test_an_interrupted_acquire_leaves_the_queue(server: Palisade) -> None:
+    with Client(server.url) as client, client.lock("orders"):
+
+        def interrupt() -> None:
+            while client.show("orders").waiters == 0:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.lock("orders", wait="60s").acquire()
+        thread.join()
+        while server.show("orders")["waiters"]:
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"ttl": 0.05}, "100 ms ..= 86400000 ms"),
+        ({"ttl": "25h"}, "86400000"),
+        ({"wait": "soon"}, "500ms"),
+        ({"wait": -1}, "0 ms"),
+        ({"metadata": "x" * 257}, "256"),
+    ],
+)
+def test_bad_arguments_are_named_and_nothing_is_sent(arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        Client("http://127.0.0.1:1").lock("orders", **arguments).acquire()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "ä", "a\n", "x" * 256])
+def test_bad_names_are_refused(name: str) -> None:
+    with pytest.raises(Invalid, match="name of a lock"):
+        Client("http://127.0.0.1:1").show(name)
+
+
+def test_nobody_there_is_unavailable() -> None:
+    with pytest.raises(Unavailable):
+        Client("http://127.0.0.1:1", patience="100ms").lock("orders", wait=0).acquire()
+
+
+def test_durations() -> None:
+    same: list[palisade.Duration] = ["1500ms", "1.5s", 1.5, datetime.timedelta(seconds=1.5)]
+    assert {milliseconds(duration, "ttl", 0, 10**9) for duration in same} == {1500}
+    assert (milliseconds("2m", "ttl", 0, 10**9), milliseconds("1h", "ttl", 0, 10**9)) == (120_000, 3_600_000)
+    assert milliseconds(0.0000001, "wait", 0, 10) == 1
+
+
+def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALISADE_URL", "http://a:1, http://b:2/")
+    assert Endpoints(None).urls == ["http://a:1", "http://b:2"]
+    for bad in ("a:1", "ftp://a", "http://a/x", "http://u:secret@a", ""):
+        with pytest.raises(ValueError, match=r"HOST:PORT|token") as refused:
+            Endpoints([bad])
+        assert "secret" not in str(refused.value)
+
+
+def test_events_are_read_line_by_line() -> None:
+    position = Position("", None)
+    assert list(position.opened()) == []
+    lines = [
+        ":",
+        "",
+        "event: later",
+        "id: 4",
+        'data: {"x": 1}',
+        "",
+        "event: missed",
+        "id: 9",
+        'data: {"missed": 5}',
+        "",
+    ]
+    events = [event for line in lines if (event := position.line(line)) is not None]
+    assert [(event.kind, event.missed) for event in events] == [("missed", 5)]
+    assert position.parameters() == {"prefix": "", "after_revision": "9"}
+    position.lost()
+    assert [event.kind for event in position.opened()] == ["missed"]
+
+
+def test_asyncio(server: Palisade) -> None:
+    async def run() -> None:
+        async with AsyncClient(server.url) as client:
+            async with client.lock("orders", ttl="1s") as grant:
+                grant.check()
+                assert [info.lock async for info in client.list()] == ["orders"]
+                assert await client.lock("orders", wait=0).try_acquire() is None
+                await client.break_lock("orders", grant.token)
+                await asyncio.wait_for(grant.lost.wait(), 5)
+                with pytest.raises(LeaseLost):
+                    grant.check()
+            task = asyncio.ensure_future(client.lock("orders").acquire())
+            held = await task
+            waiting = asyncio.ensure_future(client.lock("orders", wait="60s").acquire())
+            while (await client.show("orders")).waiters == 0:
+                await asyncio.sleep(0.01)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert await held.release() == "released"
+        assert server.show("orders") == {"resource_id": "orders", "holder": None, "waiters": 0, "status": 200}
+
+    asyncio.run(run())
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    project = (ROOT / "clients" / "python" / "pyproject.toml").read_text()
+    assert f'version = "{palisade.__version__}"' in project
+    assert pathlib.Path(palisade.__file__).with_name("py.typed").exists()

@@ -1,0 +1,115 @@
+//! A holder in Rust for tests with holders in other languages (`clients/python/tests/test_mixed.py`): it reads and writes
+//! one number, in two steps, under a fence or without one.
+//!
+//! ```text
+//!   adder postgres|redis URL RESOURCE fenced|unfenced      then lines: "read TOKEN", "write TOKEN NUMBER"
+//!   answers: the number, "written", or "rejected CODE"
+//! ```
+
+use std::error::Error;
+use std::io::{self, BufRead as _, Write as _};
+
+use palisade_core::Token;
+use palisade_fence::{Checked, postgres, redis as fence};
+use tokio_postgres::NoTls;
+
+type Answer = Result<String, Box<dyn Error>>;
+
+/// What the program was started with.
+struct Adder {
+    url: String,
+    resource: String,
+    fenced: bool,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let given: Vec<String> = std::env::args().skip(1).collect();
+    let [store, url, resource, arm] = given.as_slice() else {
+        return Err("usage: adder postgres|redis URL RESOURCE fenced|unfenced".into());
+    };
+    let adder = Adder {
+        url: url.clone(),
+        resource: resource.clone(),
+        fenced: arm == "fenced",
+    };
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let mut words = line.split(' ').skip(1);
+        let token = Token::new(words.next().ok_or("a token is missing")?.parse()?)?;
+        let number = words.next().map(str::parse).transpose()?;
+        let answer = match store.as_str() {
+            "postgres" => adder.postgres(token, number).await?,
+            _ => adder.redis(token, number).await?,
+        };
+        println!("{answer}");
+        io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+impl Adder {
+    /// One transaction: the claim first, then the read or the write.
+    async fn postgres(&self, token: Token, number: Option<i64>) -> Answer {
+        let (mut client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
+        let connection = tokio::spawn(connection);
+        let mut tx = client.transaction().await?;
+        if self.fenced
+            && let Checked::Rejected(reject) =
+                postgres::claim(&mut tx, &self.resource, token).await?
+        {
+            tx.rollback().await?;
+            return Ok(format!("rejected {}", reject.code()));
+        }
+        let name = &self.resource;
+        let answer = match number {
+            None => {
+                let row = tx
+                    .query_one("SELECT total FROM totals WHERE name = $1", &[name])
+                    .await?;
+                row.get::<_, i64>(0).to_string()
+            }
+            Some(number) => {
+                tx.execute(
+                    "UPDATE totals SET total = $2 WHERE name = $1",
+                    &[name, &number],
+                )
+                .await?;
+                "written".to_owned()
+            }
+        };
+        tx.commit().await?;
+        connection.abort();
+        Ok(answer)
+    }
+
+    /// A read claims, too.
+    async fn redis(&self, token: Token, number: Option<i64>) -> Answer {
+        let client = redis::Client::open(self.url.as_str())?;
+        let mut con = client.get_multiplexed_async_connection().await?;
+        let resource = fence::Resource::new(&self.resource)?;
+        let key = resource.key("total");
+        match (number, self.fenced) {
+            (None, false) => Ok(redis::cmd("GET").arg(&key).query_async(&mut con).await?),
+            (Some(number), false) => {
+                let mut set = redis::cmd("SET");
+                set.arg(&key).arg(number).exec_async(&mut con).await?;
+                Ok("written".to_owned())
+            }
+            (None, true) => Ok(match resource.get(&mut con, token, &key).await? {
+                Checked::Rejected(reject) => format!("rejected {}", reject.code()),
+                Checked::Admitted(read) => {
+                    String::from_utf8(read.value.unwrap_or_else(|| b"0".to_vec()))?
+                }
+            }),
+            (Some(number), true) => {
+                let number = number.to_string();
+                let written = resource.write(token).set(&mut con, &key, number.as_bytes());
+                Ok(match written.await? {
+                    Checked::Rejected(reject) => format!("rejected {}", reject.code()),
+                    Checked::Admitted(_) => "written".to_owned(),
+                })
+            }
+        }
+    }
+}
