@@ -34,13 +34,15 @@ mod message;
 pub mod node;
 pub mod peers;
 mod record;
+pub mod recovery;
 mod state;
 mod store;
 
 pub use applier::{Applier, Lent};
 pub use directory::{Directory, DirectoryError, Founding};
 pub use engine::{
-    Engine, NotCommitted, Progress, Refused, Role, Runtime, Settings, Start, Tokio, Transport, Watch,
+    Engine, NotCommitted, Progress, Refused, Role, Runtime, Settings, Start, Tokio, Transport,
+    Watch,
 };
 pub use entry::{Entry, Leader, LogId, Members, NodeId, Payload, Vote};
 pub use lead::Leadership;

@@ -9,6 +9,7 @@ use super::args::Connection;
 use super::failure::{FAILED, Failure};
 use super::help;
 use super::output::{Out, table};
+use super::recover::{self, RecoverArgs};
 use crate::cluster::{Error, Nodes};
 
 /// `palisade cluster …`.
@@ -27,6 +28,9 @@ pub(super) enum ClusterCommand {
     Replace(ReplaceArgs),
     /// Let another node lead
     TransferLeader(TransferArgs),
+    /// Make a single server of a node whose cluster has lost its majority for good
+    #[command(long_about = help::CLUSTER_RECOVER)]
+    Recover(RecoverArgs),
 }
 
 /// A cluster to look at.
@@ -116,6 +120,7 @@ pub(super) async fn carry_out(command: ClusterCommand, out: Out) -> Result<(), F
             let body = TransferBody { to: args.node };
             change(&args.connection, "/v1/cluster/transfer", &body, out).await
         }
+        ClusterCommand::Recover(args) => recover::carry_out(&args, out),
     }
 }
 
@@ -171,10 +176,12 @@ async fn change(
 
 fn failed(error: &Error) -> Failure {
     match error {
-        Error::Unreachable(why) => Failure::local(why.clone())
-            .hint("name a node that runs: --authority http://host:7420, or several, separated by commas"),
+        Error::Unreachable(why) => Failure::local(why.clone()).hint(
+            "name a node that runs: --authority http://host:7420, or several, separated by commas",
+        ),
         Error::Refused { code, message } => {
-            let code = palisade_proto::Code::from_name(code).unwrap_or(palisade_proto::Code::Refused);
+            let code =
+                palisade_proto::Code::from_name(code).unwrap_or(palisade_proto::Code::Refused);
             Failure::new(FAILED, code, message.clone())
         }
     }
@@ -202,11 +209,23 @@ fn text(view: &ClusterReply, out: Out) -> String {
             (_, false) => "; the leader could not be asked, so lags are not known",
         },
     );
-    let rows: Vec<_> = view.members.iter().map(|member| row(view, member)).collect();
+    let rows: Vec<_> = view
+        .members
+        .iter()
+        .map(|member| row(view, member))
+        .collect();
     let titles = ["NODE", "ROLE", "CLIENTS", "PEERS", "LAG", "STATE"];
-    text.push_str(&table(out, titles, [false, false, false, false, true, false], &rows));
+    text.push_str(&table(
+        out,
+        titles,
+        [false, false, false, false, true, false],
+        &rows,
+    ));
     if let Some(full) = &view.disk_full {
-        text.push_str(&format!("\nthe disk of node {} is full: {full}\n", view.node));
+        text.push_str(&format!(
+            "\nthe disk of node {} is full: {full}\n",
+            view.node
+        ));
     }
     text.trim_end().to_owned()
 }
@@ -235,5 +254,12 @@ fn row(view: &ClusterReply, member: &ClusterMember) -> [String; 6] {
         (Some(false), None) => "NOT CONNECTED".to_owned(),
     };
     let url = member.url.clone().unwrap_or_else(|| "-".to_owned());
-    [member.node.clone(), role.to_owned(), url, member.peer.clone(), lag, state]
+    [
+        member.node.clone(),
+        role.to_owned(),
+        url,
+        member.peer.clone(),
+        lag,
+        state,
+    ]
 }
