@@ -124,17 +124,7 @@ pub fn look_on(storage: &dyn Storage) -> Result<Look, DirectoryError> {
 /// # Errors
 /// [`DirectoryError`]; [`OpenError::NotEmpty`] for the target.
 pub fn back_up(from: &Path, to: &Path) -> Result<BackupReport, DirectoryError> {
-    let from = DirStorage::observe(from)?;
-    let first = look_on(&from)?;
-    let mut now = first.clone();
-    for _ in 0..LOOKS {
-        if now.committed >= first.last {
-            break;
-        }
-        pause();
-        now = look_on(&from)?;
-    }
-    back_up_on(&from, &DirStorage::create(to)?)
+    back_up_on(&DirStorage::observe(from)?, &DirStorage::create(to)?, pause)
 }
 
 #[expect(
@@ -145,12 +135,24 @@ fn pause() {
     std::thread::sleep(BETWEEN);
 }
 
-/// [`back_up`] on any storage, of what is known to be committed now.
+/// [`back_up`] on any storage; `wait` lets time pass between two looks.
 ///
 /// # Errors
 /// As [`back_up`].
-pub fn back_up_on(from: &dyn Storage, to: &dyn Storage) -> Result<BackupReport, DirectoryError> {
-    let look = look_on(from)?;
+pub fn back_up_on(
+    from: &dyn Storage,
+    to: &dyn Storage,
+    mut wait: impl FnMut(),
+) -> Result<BackupReport, DirectoryError> {
+    let mut look = look_on(from)?;
+    let asked_for = look.last;
+    for _ in 0..LOOKS {
+        if look.committed >= asked_for {
+            break;
+        }
+        wait();
+        look = look_on(from)?;
+    }
     let state = observe(from, look.identity.incarnation, unreadable, |seen| {
         read(seen.snapshot()?, |state| {
             seen.replay(|_, frame| state.frame(frame))

@@ -97,7 +97,8 @@ impl Member {
     fn backed_up(&self, name: &str) -> (u64, u64, Restored) {
         let (saved, restored) = (self.path(name), self.path(&format!("{name}-restored")));
         let from = DirStorage::observe(&self.data()).unwrap();
-        let made = recovery::back_up_on(&from, &DirStorage::create(&saved).unwrap()).unwrap();
+        let made =
+            recovery::back_up_on(&from, &DirStorage::create(&saved).unwrap(), || ()).unwrap();
         let again = durable::restore(&saved, &restored).unwrap();
         (made.entries, made.left_out, again)
     }
@@ -151,11 +152,13 @@ fn a_backup_of_a_node_that_runs_has_what_was_committed_when_it_was_asked_for() {
     let mut member = Member::new();
     member.append(1, 1..=5);
     member.store.commit(place(1, 5)).unwrap();
-    let (data, saved) = (member.data(), member.path("saved"));
-    let backing = std::thread::spawn(move || recovery::back_up(&data, &saved).unwrap());
-    member.store.save_commit().unwrap();
-    member.sync();
-    let made = backing.join().unwrap();
+    let from = DirStorage::observe(&member.data()).unwrap();
+    let to = DirStorage::create(&member.path("saved")).unwrap();
+    let write_down = || {
+        member.store.save_commit().unwrap();
+        member.sync();
+    };
+    let made = recovery::back_up_on(&from, &to, write_down).unwrap();
     assert_eq!((made.entries, made.left_out), (6, 0));
 }
 
