@@ -22,8 +22,11 @@ impl FromStr for NodeId {
 
     fn from_str(text: &str) -> Result<NodeId, Self::Err> {
         let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let raw = u64::from_str_radix(text, 16).ok().filter(|raw| digits && *raw != 0);
-        raw.map(NodeId).ok_or("a node's id is 16 hexadecimal digits")
+        let raw = u64::from_str_radix(text, 16)
+            .ok()
+            .filter(|raw| digits && *raw != 0);
+        raw.map(NodeId)
+            .ok_or("a node's id is 16 hexadecimal digits")
     }
 }
 

@@ -35,6 +35,13 @@ pub struct Work {
     done: Box<dyn FnOnce(io::Result<()>) + Send>,
 }
 
+impl Work {
+    /// Nobody will do it: the log has failed.
+    pub fn fail(self) {
+        (self.done)(Err(io::Error::other("the log of this node has failed")));
+    }
+}
+
 enum What {
     Records(Vec<Record>),
     /// A snapshot takes the place of everything before it.

@@ -50,22 +50,27 @@ impl Nodes {
         }
     }
 
-    /// The cluster as the first node sees it that answers; preferably as the leader does, which knows most.
+    /// The cluster as the leader sees it, who knows most; if none can be asked, as a node does that knows the members.
     pub(crate) async fn view(&self) -> Result<ClusterReply, Error> {
-        let mut last = Error::Unreachable("no address was given".to_owned());
+        let mut best = Err(Error::Unreachable("no address was given".to_owned()));
         for url in &self.urls {
             match self.view_of(url).await {
                 Ok(view) => {
-                    let leader = match &view.leader_url {
-                        Some(leader) => self.view_of(leader).await.ok(),
-                        None => None,
-                    };
-                    return Ok(leader.unwrap_or(view));
+                    if let Some(leader) = &view.leader_url
+                        && let Ok(view) = self.view_of(leader).await
+                    {
+                        return Ok(view);
+                    }
+                    let known = |view: &ClusterReply| view.members.len();
+                    if best.as_ref().map_or(0, known) <= known(&view) {
+                        best = Ok(view);
+                    }
                 }
-                Err(error) => last = error,
+                Err(error) if best.is_err() => best = Err(error),
+                Err(_) => {}
             }
         }
-        Err(last)
+        best
     }
 
     /// The cluster as this node sees it.
@@ -83,7 +88,9 @@ impl Nodes {
         let mut tries = 0;
         loop {
             let url = &self.urls[tries % self.urls.len().max(1)];
-            let asked = self.ask(url, Method::POST, path, Some(body.clone().into())).await;
+            let asked = self
+                .ask(url, Method::POST, path, Some(body.clone().into()))
+                .await;
             tries += 1;
             let again = match &asked {
                 Err(Error::Unreachable(_)) => tries < self.urls.len() * 2,
@@ -138,7 +145,9 @@ impl Nodes {
                 code: error.code,
                 message: error.message,
             }),
-            Err(_) => Err(unreachable(format!("its answer ({status}) is not a lock server's"))),
+            Err(_) => Err(unreachable(format!(
+                "its answer ({status}) is not a lock server's"
+            ))),
         }
     }
 }

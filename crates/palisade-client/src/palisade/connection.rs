@@ -353,6 +353,20 @@ const KEEP_BYTES: usize = 64 << 10;
 mod tests {
     use super::*;
 
+    #[test]
+    fn time_spent_here_is_part_of_a_wait_which_never_becomes_a_try() {
+        let acquire = |wait_ms| {
+            pb::request::Operation::Acquire(pb::AcquireRequest {
+                wait_ms,
+                ..pb::AcquireRequest::default()
+            })
+        };
+        assert_eq!(as_sent(acquire(5), Some(Timestamp::ZERO)), acquire(1));
+        assert_eq!(as_sent(acquire(5), None), acquire(5));
+        let queued = |wait_ms| Queued::new(acquire(wait_ms), oneshot::channel().0).since;
+        assert!(queued(5).is_some() && queued(0).is_none());
+    }
+
     #[tokio::test]
     async fn a_silent_server_is_asked_once_and_then_given_up() {
         let mut liveness = Liveness::new(Duration::from_secs(3));

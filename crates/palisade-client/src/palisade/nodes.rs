@@ -344,3 +344,58 @@ const REST: Span = Span::from_millis(2_000);
 
 /// How many addresses that were not given are followed in one search.
 const REDIRECTS: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_from_10_to_250_ms_and_differ() {
+        let mut pause = Pause::default();
+        let mut whole = SHORTEST;
+        for _ in 0..10 {
+            let half = Span::from_nanos(whole.as_nanos() / 2);
+            let next = pause.next();
+            assert!((half..=whole).contains(&next), "{next:?} of {whole:?}");
+            whole = whole.plus(whole).min(LONGEST);
+        }
+        assert_eq!(whole, LONGEST);
+        assert_ne!([pause.next(), pause.next()], [pause.next(), pause.next()]);
+    }
+
+    #[test]
+    fn a_search_follows_few_addresses_and_each_once() {
+        let address = |port: usize| Address::parse(&format!("http://a:{port}")).unwrap();
+        let mut search = Search::default();
+        let mut port = 1;
+        while search.may_follow(&address(port), 2) {
+            search.tried.push(address(port));
+            assert!(!search.may_follow(&address(port), 2), "once");
+            port += 1;
+        }
+        assert_eq!(search.tried.len(), 2 + REDIRECTS);
+    }
+
+    #[test]
+    fn a_search_in_vain_says_what_helps() {
+        let fault = |faults: &[Fault]| {
+            let faults = faults.to_vec();
+            let search = Search {
+                faults,
+                ..Search::default()
+            };
+            search.fault()
+        };
+        let (unreachable, invalid) = (Fault::unreachable("a"), Fault::invalid("b"));
+        assert_eq!(fault(std::slice::from_ref(&invalid)), invalid);
+        assert_eq!(
+            fault(&[unreachable.clone(), unreachable.clone()]),
+            Fault::unreachable("a; a")
+        );
+        assert_eq!(
+            fault(&[invalid.clone(), invalid.clone()]),
+            Fault::invalid("b; b")
+        );
+        assert_eq!(fault(&[unreachable, invalid]), Fault::unavailable("a; b"));
+    }
+}

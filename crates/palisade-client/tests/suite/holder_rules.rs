@@ -7,7 +7,7 @@ use crate::support::scripted::{Answer, granted, renewed, usable};
 use crate::support::{Call, ScriptedLockService, VirtualClock, scripted_client, settle};
 use palisade_client::clock::Clock as _;
 use palisade_client::{Client, Fault, Lease, Loss, Released, Renewal, secs};
-use palisade_core::{Ending, Span, Timestamp, Token};
+use palisade_core::{Ending, Span, Timestamp, Token, WallTime};
 
 const TTL: Duration = secs(10);
 const TTL_MS: u64 = 10_000;
@@ -68,6 +68,30 @@ async fn the_deadline_counts_from_before_the_request_was_sent() {
     // Control arm: counted from the receipt, the same assertion fails.
     let from_receipt = clock.now().after(Span::from(usable(TTL)));
     assert!(from_receipt >= freed(sent));
+}
+
+#[tokio::test]
+async fn a_guard_says_what_was_granted_and_keeps_the_secret_to_itself() {
+    let (client, service, _clock) = scripted_client();
+    let acquire = tokio::spawn(client.lock("orders").ttl(TTL).wait(TTL).acquire());
+    let Call::Acquire { answer, .. } = service.call().await else {
+        panic!("an acquire")
+    };
+    answer.send(Ok(granted(7, TTL_MS, TTL_MS, 300))).unwrap();
+    let lease = acquire.await.unwrap().unwrap();
+    assert_eq!(lease.token().get(), 7);
+    assert_eq!(lease.lock().as_str(), "orders");
+    assert_eq!(lease.authority().as_str(), "scripted");
+    assert_eq!(u64::from(lease.ttl().as_millis()), TTL_MS);
+    assert_eq!(lease.acquired_at(), WallTime(1_800_000_000_000));
+    assert_eq!(lease.waited(), Duration::from_millis(300));
+    let shown = format!("{lease:?}");
+    let client = lease.client_id().to_string();
+    for part in ["orders", "Token(7)", &client, "remaining", "lost: None"] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    assert!(!shown.contains(&lease.lease_key().to_hex()), "{shown}");
+    assert!(!shown.contains("LeaseKey"), "{shown}");
 }
 
 #[tokio::test]
@@ -215,7 +239,8 @@ async fn a_broken_connection_extends_nothing_and_renewal_goes_on_until_the_deadl
         settle().await;
         assert_eq!(deadline(&lease, &clock), before);
     }
-    assert!(attempts > 5, "{attempts}");
+    // Tried again soon, and with pauses: a server that was restarted is not overrun.
+    assert!((6..40).contains(&attempts), "{attempts}");
     // The server is back just before the deadline.
     clock.advance(Duration::from_millis(100)).await;
     let Some(Call::Renew { at, answer, .. }) = service.calls().await.pop() else {

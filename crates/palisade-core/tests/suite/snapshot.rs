@@ -179,6 +179,10 @@ fn is_waiter(record: &Record) -> bool {
     matches!(record, Record::Waiter(_))
 }
 
+fn is_over(record: &Record) -> bool {
+    matches!(record, Record::Over(_))
+}
+
 /// Changes the fields of the `n`th record of a kind.
 macro_rules! spoil {
     ($records:ident, $kind:ident, $n:expr, |$record:ident| $change:expr) => {{
@@ -237,7 +241,7 @@ fn each_contradiction_of_an_orphan_is_named() {
 
 #[test]
 fn each_contradiction_is_named() {
-    let contradictions: [Contradiction; 17] = [
+    let contradictions: [Contradiction; 20] = [
         ("it does not begin with a head", |_| Vec::new()),
         ("it does not begin with a head", |records| {
             records[1..].to_vec()
@@ -259,6 +263,25 @@ fn each_contradiction_is_named() {
         ("its records are out of order", |mut records| {
             let first = nth(&records, is_waiter, 0);
             records.swap(first, first + 1);
+            records
+        }),
+        ("its records are out of order", |mut records| {
+            let first = records.iter().position(is_over).unwrap();
+            records.swap(first - 1, first);
+            records
+        }),
+        ("its records are out of order", |mut records| {
+            let Record::Grant(first) = records[nth(&records, is_grant, 0)].clone() else {
+                unreachable!()
+            };
+            spoil!(records, Grant, 1, |grant| grant.token = first.token);
+            records
+        }),
+        ("its records are out of order", |mut records| {
+            let Record::Lease(first) = records[1].clone() else {
+                unreachable!()
+            };
+            spoil!(records, Lease, 1, |lease| lease.id = first.id);
             records
         }),
         ("a lease's id is not below the counter", |mut records| {

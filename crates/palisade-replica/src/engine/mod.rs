@@ -59,7 +59,11 @@ pub use openraft::AsyncRuntime as Runtime;
 pub use openraft::impls::TokioRuntime as Tokio;
 
 /// So many entries go in one message at most.
-pub(crate) const ENTRIES_AT_ONCE: usize = 64;
+const ENTRIES_AT_ONCE: u64 = 64;
+
+/// Entries for another node go in messages of about this size; a single entry may be larger. So do the parts of a
+/// snapshot.
+pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
 
 /// A batch on its way through the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -260,7 +264,7 @@ impl<R: AsyncRuntime> Engine<R> {
             max_in_snapshot_log_to_keep: u64::MAX,
             replication_lag_threshold: u64::MAX,
             // One batch is under way at a time, so more entries than that belong to a node that catches up.
-            max_payload_entries: ENTRIES_AT_ONCE as u64,
+            max_payload_entries: ENTRIES_AT_ONCE,
             ..Config::default()
         };
         let config = Arc::new(config.validate().map_err(io::Error::other)?);

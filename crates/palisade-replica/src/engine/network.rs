@@ -15,7 +15,7 @@ use openraft::type_config::alias::{SnapshotOf, VoteOf};
 use openraft::{AsyncRuntime, OptionalSend, Raft, Snapshot, SnapshotMeta};
 
 use super::machine::Replicated;
-use super::{Types, convert};
+use super::{MESSAGE_BYTES, Types, convert};
 use crate::entry::{LogId, Members, NodeId, Vote};
 use crate::message::{Candidacy, Reply, Request};
 
@@ -33,9 +33,6 @@ pub trait Transport: Clone + Send + Sync + 'static {
         within: Duration,
     ) -> impl Future<Output = io::Result<Vec<u8>>> + Send;
 }
-
-/// A snapshot goes in parts of this size.
-const PART: usize = 1 << 20;
 
 pub(super) struct Network<T> {
     transport: T,
@@ -181,7 +178,7 @@ impl<R: AsyncRuntime, T: Transport> RaftNetworkV2<Types<R>> for Peer<T> {
         let total = snapshot.len() as u64;
         let mut offset = 0;
         loop {
-            let end = snapshot.len().min(offset + PART);
+            let end = snapshot.len().min(offset + MESSAGE_BYTES);
             let request = Request::Snapshot {
                 vote,
                 applied: meta.last_log_id.map(convert::log_id),

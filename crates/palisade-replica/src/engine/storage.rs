@@ -9,12 +9,9 @@ use openraft::type_config::alias::{EntryOf, LogIdOf, VoteOf};
 use openraft::{AsyncRuntime, OptionalSend, RaftLogReader};
 use tokio::sync::oneshot;
 
-use super::{Types, convert};
+use super::{MESSAGE_BYTES, Types, convert};
 use crate::log::Gap;
 use crate::store::Store;
-
-/// Entries for another node go in messages of about this size; a single entry may be larger.
-const MESSAGE_BYTES: usize = 1 << 20;
 
 #[derive(Clone)]
 pub(super) struct LogStorage {

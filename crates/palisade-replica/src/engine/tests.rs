@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::StorageError;
 use openraft::impls::TokioRuntime as Tokio;
+use openraft::testing::log::{StoreBuilder, Suite};
 use palisade_wal::testing::SimStorage;
 use palisade_wal::{CreateOptions, Options, Wal};
 
@@ -26,9 +26,7 @@ impl Sink for Immediate {
 struct OnSimulatedDisk;
 
 impl StoreBuilder<Types<Tokio>, LogStorage, Replicated> for OnSimulatedDisk {
-    async fn build(
-        &self,
-    ) -> Result<((), LogStorage, Replicated), StorageError<Types<Tokio>>> {
+    async fn build(&self) -> Result<((), LogStorage, Replicated), StorageError<Types<Tokio>>> {
         let opened = Wal::open_or_create_on(
             Arc::new(SimStorage::new(1)),
             &CreateOptions::default(),

@@ -67,13 +67,21 @@ impl<'a> Membership<'a> {
         }
     }
 
-    /// Adds a node, which gets every entry and has no vote. Returns when it has caught up. Harmless to repeat.
+    /// Adds a node, which gets every entry and has no vote. Returns when it has caught up. Harmless to repeat. The
+    /// address must be no other member's, except that of the one it `replaces`.
     ///
     /// # Errors
     /// [`NotChanged`]. A node that did not catch up stays a learner.
-    pub async fn add(&self, node: NodeId, peer: &str) -> Result<(), NotChanged> {
+    pub async fn add(
+        &self,
+        node: NodeId,
+        peer: &str,
+        replaces: Option<NodeId>,
+    ) -> Result<(), NotChanged> {
         let progress = self.leading()?;
-        if let Some((other, _)) = progress.members.nodes.iter().find(|(id, at)| **id != node && *at == peer) {
+        let others = progress.members.nodes.iter();
+        let mut others = others.filter(|(id, _)| **id != node && Some(**id) != replaces);
+        if let Some((other, _)) = others.find(|(_, at)| *at == peer) {
             return refuse(format!(
                 "{peer} is the address of node {other}; if its disk is lost, replace it: \
                  `palisade cluster replace {other} {node}`"
@@ -82,7 +90,9 @@ impl<'a> Membership<'a> {
         match progress.members.nodes.get(&node) {
             Some(known) if known == peer => {}
             Some(known) => {
-                return refuse(format!("node {node} is a member already, at {known}, not at {peer}"));
+                return refuse(format!(
+                    "node {node} is a member already, at {known}, not at {peer}"
+                ));
             }
             None => self.engine.add_learner(node, peer).await?,
         }
@@ -110,10 +120,16 @@ impl<'a> Membership<'a> {
     ///
     /// # Errors
     /// [`NotChanged`].
-    pub async fn promote(&self, node: NodeId, instead_of: Option<NodeId>) -> Result<(), NotChanged> {
+    pub async fn promote(
+        &self,
+        node: NodeId,
+        instead_of: Option<NodeId>,
+    ) -> Result<(), NotChanged> {
         let progress = self.leading()?;
         if !progress.members.nodes.contains_key(&node) {
-            return refuse(format!("node {node} is no member; start it with --join, or add it first"));
+            return refuse(format!(
+                "node {node} is no member; start it with --join, or add it first"
+            ));
         }
         if instead_of == Some(self.node) {
             self.transfer(None).await?;
@@ -135,7 +151,9 @@ impl<'a> Membership<'a> {
     pub async fn remove(&self, node: NodeId) -> Result<(), NotChanged> {
         let progress = self.leading()?;
         if !progress.members.nodes.contains_key(&node) {
-            return refuse(format!("node {node} is no member; see `palisade cluster status`"));
+            return refuse(format!(
+                "node {node} is no member; see `palisade cluster status`"
+            ));
         }
         let mut voters = voters(&progress);
         if !voters.remove(&node) {
@@ -185,7 +203,9 @@ impl<'a> Membership<'a> {
     }
 
     fn furthest(&self, progress: &Progress) -> Option<NodeId> {
-        let others = voters(progress).into_iter().filter(|node| *node != self.node);
+        let others = voters(progress)
+            .into_iter()
+            .filter(|node| *node != self.node);
         let alive = others.filter(|node| (self.is_alive)(*node));
         alive.max_by_key(|node| progress.matched.get(node).copied().flatten())
     }

@@ -48,8 +48,9 @@ pub(super) struct Queue(mpsc::Sender<Work>);
 
 impl Sink for Queue {
     fn submit(&self, work: Work) {
-        // If the thread is gone, the log failed; whoever waits finds its channel closed.
-        let _ = self.0.send(work);
+        if let Err(mpsc::SendError(work)) = self.0.send(work) {
+            work.fail();
+        }
     }
 }
 
@@ -88,6 +89,7 @@ fn run(writer: &mut Writer, works: &mpsc::Receiver<Work>, worked: &AtomicBool, d
             Ok(frames) => drop(disk.frames.fetch_add(frames, Ordering::Relaxed)),
             Err(error) => {
                 tracing::error!(%error, "the log failed; this node stops");
+                works.try_iter().for_each(Work::fail);
                 return;
             }
         }

@@ -31,7 +31,7 @@ use palisade_server::pipeline::orderer::ROOM;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use crate::engine::{ENTRIES_AT_ONCE, Transport};
+use crate::engine::{MESSAGE_BYTES, Transport};
 use crate::entry::NodeId;
 use crate::message::Offer;
 use handshake::{Failed, Lane, Meeting};
@@ -40,8 +40,8 @@ use line::Link;
 pub use handshake::Key;
 pub use introduction::{Introduction, Known, MOST_NODES, Standing, judge};
 
-/// The longest message: as many of the largest batches as the engine puts into one, and what stands around them.
-const LONGEST_MESSAGE: usize = ENTRIES_AT_ONCE * (ROOM + 256) + (64 << 10);
+/// The longest message: the largest batch, or as many entries as the engine puts into one, and what stands around them.
+const LONGEST_MESSAGE: usize = MESSAGE_BYTES + ROOM + (64 << 10);
 
 /// A message up to this length goes with the short ones.
 const SHORT: usize = 32 << 10;

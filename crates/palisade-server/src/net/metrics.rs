@@ -107,15 +107,47 @@ fn cluster_text(text: &mut String, view: &ClusterReply, format: Format) {
         view.leader_changes
     );
     for (name, help, value) in [
-        ("leader", "1 if this node leads", u64::from(view.role == ClusterRole::Leader)),
-        ("has_leader", "1 if this node knows a leader", u64::from(view.leader.is_some())),
+        (
+            "leader",
+            "1 if this node leads",
+            u64::from(view.role == ClusterRole::Leader),
+        ),
+        (
+            "has_leader",
+            "1 if this node knows a leader",
+            u64::from(view.leader.is_some()),
+        ),
         ("term", "The term; it rises with every election", view.term),
-        ("log_entries", "Entries in the log since the cluster began", place(view.last)),
-        ("committed_entries", "Entries known to be committed", place(view.committed)),
-        ("apply_lag_entries", "Committed entries that this node has not applied", lag(view.applied)),
-        ("snapshot_lag_entries", "Committed entries that are in no snapshot of this node", lag(view.snapshot)),
-        ("disk_full", "1 if this node's log finds no room", u64::from(view.disk_full.is_some())),
-        ("members", "Members, learners included", view.members.len() as u64),
+        (
+            "log_entries",
+            "Entries in the log since the cluster began",
+            place(view.last),
+        ),
+        (
+            "committed_entries",
+            "Entries known to be committed",
+            place(view.committed),
+        ),
+        (
+            "apply_lag_entries",
+            "Committed entries that this node has not applied",
+            lag(view.applied),
+        ),
+        (
+            "snapshot_lag_entries",
+            "Committed entries that are in no snapshot of this node",
+            lag(view.snapshot),
+        ),
+        (
+            "disk_full",
+            "1 if this node's log finds no room",
+            u64::from(view.disk_full.is_some()),
+        ),
+        (
+            "members",
+            "Members, learners included",
+            view.members.len() as u64,
+        ),
     ] {
         let _ = write!(
             text,
@@ -123,7 +155,10 @@ fn cluster_text(text: &mut String, view: &ClusterReply, format: Format) {
              palisade_cluster_{name} {value}\n"
         );
     }
-    let peer = |text: &mut String, name: &str, help: &str, value: &dyn Fn(&ClusterMember) -> Option<u64>| {
+    let peer = |text: &mut String,
+                name: &str,
+                help: &str,
+                value: &dyn Fn(&ClusterMember) -> Option<u64>| {
         let name = format!("palisade_cluster_peer_{name}");
         let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n");
         for member in &view.members {
@@ -132,15 +167,27 @@ fn cluster_text(text: &mut String, view: &ClusterReply, format: Format) {
             }
         }
     };
-    peer(text, "connected", "1 if this node is connected to the peer", &|member| {
-        member.connected.map(u64::from)
-    });
-    peer(text, "round_trip_microseconds", "The round trip of the last message to the peer", &|member| {
-        member.round_trip_us
-    });
-    peer(text, "lag_entries", "Entries of this leader that the peer has not on disk", &|member| {
-        (view.role == ClusterRole::Leader).then(|| place(view.last).saturating_sub(place(member.matched)))
-    });
+    peer(
+        text,
+        "connected",
+        "1 if this node is connected to the peer",
+        &|member| member.connected.map(u64::from),
+    );
+    peer(
+        text,
+        "round_trip_microseconds",
+        "The round trip of the last message to the peer",
+        &|member| member.round_trip_us,
+    );
+    peer(
+        text,
+        "lag_entries",
+        "Entries of this leader that the peer has not on disk",
+        &|member| {
+            (view.role == ClusterRole::Leader)
+                .then(|| place(view.last).saturating_sub(place(member.matched)))
+        },
+    );
 }
 
 struct Scrape {

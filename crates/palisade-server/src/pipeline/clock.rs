@@ -93,3 +93,83 @@ fn nanos(clock: ClockId) -> u64 {
     let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
     u64::try_from(nanos).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    fn time(clock: ClockId) -> Duration {
+        Duration::try_from(clock_gettime(clock)).unwrap()
+    }
+
+    #[test]
+    fn each_clock_shows_what_the_kernel_shows() {
+        type Read = fn() -> Duration;
+        let clocks: [(ClockId, Read, u128); 3] = [
+            (
+                ClockId::Realtime,
+                || Duration::from_millis(wall().0),
+                1_000_000,
+            ),
+            (ClockId::ThreadCPUTime, || processor_time().to_duration(), 1),
+            (ClockId::Boottime, || Duration::from_nanos(boottime()), 1),
+        ];
+        for (clock, read, unit) in clocks {
+            let [before, shown, after] = [time(clock), read(), time(clock)];
+            let [before, shown, after] = [before, shown, after].map(|time| time.as_nanos() / unit);
+            assert!(before <= shown && shown <= after, "{clock:?}");
+            assert!(shown > 0);
+        }
+    }
+
+    #[test]
+    fn a_running_clock_goes_on_from_where_it_was_and_is_not_moved() {
+        let before = time(ClockId::Boottime);
+        let mut clock = Clock::running_from(at(5_000));
+        let moves = (0..1_000_000).any(|_| clock.now() > at(5_000));
+        assert!(moves);
+        assert_eq!(clock.advance(Span::from_millis(1 << 30)), None);
+        let shown = clock.now().since(at(5_000)).to_duration();
+        assert!(shown <= time(ClockId::Boottime) - before);
+        assert!(!clock.is_manual());
+    }
+
+    #[test]
+    fn a_manual_clock_shows_what_it_was_set_to() {
+        let mut clock = Clock::manual_from(at(5_000));
+        assert_eq!(clock.now(), at(5_000));
+        assert_eq!(clock.advance(Span::from_millis(7)), Some(at(5_007)));
+        assert_eq!(clock.now(), at(5_007));
+        assert!(clock.is_manual());
+    }
+
+    #[test]
+    fn a_sleep_ends_when_something_is_due_and_a_manual_clock_does_not_wait_for_it() {
+        let longest = Duration::from_secs(3_600);
+        let running = Clock::running_from(at(5_000));
+        let manual = Clock::manual_from(at(5_000));
+        for (due, by_hand) in [
+            (None, longest),
+            (Some(at(5_001)), longest),
+            (Some(at(5_000)), Duration::ZERO),
+            (Some(at(4_999)), Duration::ZERO),
+        ] {
+            assert_eq!(manual.until(due, longest), by_hand, "{due:?}");
+        }
+        for (due, at_most) in [
+            (None, longest),
+            (Some(at(3_700_000)), longest),
+            (Some(at(65_000)), Duration::from_secs(60)),
+            (Some(at(5_000)), Duration::ZERO),
+        ] {
+            let slept = running.until(due, longest);
+            assert!(slept <= at_most, "{due:?}: {slept:?}");
+            let passed = running.now().since(at(5_000)).to_duration();
+            assert!(slept + passed >= at_most, "{due:?}: {slept:?}");
+        }
+    }
+}

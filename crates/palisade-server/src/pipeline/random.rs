@@ -36,3 +36,29 @@ impl Pool {
         drawn
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Over several pages.
+    #[test]
+    fn each_draw_is_fresh_and_leaves_nothing_behind() {
+        let mut pool = Pool {
+            page: [0; PAGE],
+            used: PAGE,
+        };
+        let mut drawn = BTreeSet::new();
+        for n in 1..=200 {
+            drawn.insert(pool.draw());
+            assert_eq!(drawn.len(), n);
+            let (given, left) = pool.page.split_at(pool.used);
+            assert!(given.iter().all(|byte| *byte == 0), "it was wiped");
+            let there = left.iter().filter(|byte| **byte != 0).count();
+            assert!(there >= left.len() / 2, "and only that");
+        }
+        assert_ne!(bytes(), bytes());
+    }
+}

@@ -151,24 +151,24 @@ async fn while_another_node_leads_requests_are_sent_there_and_the_state_outlasts
     let node = node();
     let (session, mut answers) = node.handle().session();
     assert_eq!(named(node.acquire("a", "c", None).await), None);
-    node.handle().set_leader(Leading::At("http://b:7420".into()));
+    node.handle()
+        .set_leader(Leading::At("http://b:7420".into()));
     let refused = node.acquire("a", "c", None).await;
     assert_eq!(named(refused).as_deref(), Some("http://b:7420"));
     session.submit(vec![(7, Request::Status)]);
     let (id, refused) = answers.recv().await.unwrap().remove(0);
-    assert_eq!(
-        (id, named(refused).as_deref()),
-        (7, Some("http://b:7420"))
-    );
+    assert_eq!((id, named(refused).as_deref()), (7, Some("http://b:7420")));
 
     node.elect().await;
     assert_eq!(node.token("a").await, 1);
     // A leader knows better than who tells it.
-    node.handle().set_leader(Leading::At("http://b:7420".into()));
+    node.handle()
+        .set_leader(Leading::At("http://b:7420".into()));
     assert_eq!(node.token("b").await, 2);
 
     node.depose().await;
-    node.handle().set_leader(Leading::At("http://c:7420".into()));
+    node.handle()
+        .set_leader(Leading::At("http://c:7420".into()));
     let refused = node.acquire("c", "c", None).await;
     assert_eq!(named(refused).as_deref(), Some("http://c:7420"));
 

@@ -6,6 +6,10 @@
     reason = "the gate is shut on purpose: the pipeline's own thread must stand still meanwhile"
 )]
 
+mod callers;
+mod observers;
+mod rounds;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,8 +34,9 @@ struct Paper {
     gate: Arc<Mutex<()>>,
     /// Commits that were begun, whether or not the gate let them through.
     begun: Arc<AtomicUsize>,
-    /// How many times it was told that the pipeline is idle.
+    /// How many times it was told that the pipeline is idle, and when it was told last.
     rests: Arc<AtomicUsize>,
+    rested: Arc<Mutex<u128>>,
     /// How many times it was asked whether this node leads, and whether another one does.
     confirms: Arc<AtomicUsize>,
     deposed: Arc<AtomicBool>,
@@ -61,6 +66,7 @@ impl Log for Paper {
     }
 
     fn idle(&mut self) {
+        *self.rested.lock().unwrap() = milliseconds(ClockId::Boottime);
         self.rests.fetch_add(1, Ordering::SeqCst);
     }
 }

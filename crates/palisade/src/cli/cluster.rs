@@ -49,9 +49,6 @@ pub(super) struct AddArgs {
     /// The address at which the other nodes reach it, such as 10.0.0.4:7421.
     #[arg(value_name = "PEER")]
     peer: String,
-    /// Give it no vote: it gets every entry, and takes part in no majority.
-    #[arg(long)]
-    learner: bool,
     #[command(flatten)]
     connection: Connection,
 }
@@ -102,7 +99,7 @@ pub(super) async fn carry_out(command: ClusterCommand, out: Out) -> Result<(), F
             let body = AddMemberBody {
                 node: args.node,
                 peer: args.peer,
-                promote: !args.learner,
+                promote: true,
                 replaces: None,
             };
             change(&args.connection, "/v1/cluster/add", &body, out).await

@@ -214,7 +214,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
         },
         admin: palisade_server::shell::Settings {
             drain_timeout: args.drain,
-            hosts: args.network.hosts(),
+            hosts: args.network.hosts(std::iter::empty()),
             ..gateway::admin_settings()
         },
     };

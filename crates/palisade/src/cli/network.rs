@@ -32,9 +32,9 @@ fn host(text: &str) -> Result<String, String> {
 }
 
 impl NetworkArgs {
-    /// The names that requests may use.
-    pub(super) fn hosts(&self) -> Hosts {
-        Hosts::Named(self.allow_hosts.clone())
+    /// The names that requests may use, with some that need not be given.
+    pub(super) fn hosts(&self, more: impl Iterator<Item = String>) -> Hosts {
+        Hosts::Named(self.allow_hosts.iter().cloned().chain(more).collect())
     }
 
     /// Applies the flags to the settings.

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use axum::http::Uri;
 use clap::{Args, ValueEnum, ValueHint};
 use palisade_core::{Limits, Token, Ttl, limits};
 use palisade_fence::store;
@@ -68,8 +69,8 @@ struct ClusterArgs {
     #[arg(long, value_name = "PEER")]
     peer_address: Option<String>,
     /// The URL that this node gives to clients, if it is not the one it listens on.
-    #[arg(long, value_name = "URL")]
-    advertise: Option<String>,
+    #[arg(long, value_name = "URL", value_parser = value::advertise)]
+    advertise: Option<Uri>,
     /// A file with the secret that all nodes of the cluster share: at least 16 bytes. Required off loopback.
     #[arg(long, value_name = "FILE", env = "PALISADE_CLUSTER_KEY_FILE", value_hint = ValueHint::FilePath)]
     cluster_key_file: Option<PathBuf>,
@@ -97,7 +98,7 @@ impl ClusterArgs {
             ));
         }
         let url = match &self.advertise {
-            Some(url) => url.clone(),
+            Some(url) => url.to_string().trim_end_matches('/').to_owned(),
             None if listen.ip().is_unspecified() => {
                 let why = format!("clients cannot be sent to {listen}");
                 return Err(Failure::usage(why)
@@ -194,13 +195,16 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
             "--min-ttl {min} is above --max-ttl {max}"
         )));
     }
+    let cluster = args.cluster.settings(args.listen)?;
+    // Other nodes forward requests to the name that this one gives to clients.
+    let advertised = args.cluster.advertise.iter().flat_map(Uri::host).map(str::to_owned);
     let network = shell::Settings {
-        hosts: args.network.hosts(),
+        hosts: args.network.hosts(advertised),
         ..shell::Settings::default()
     };
     let network = args.network.bounds(network)?;
     let settings = serve::Settings {
-        cluster: args.cluster.settings(args.listen)?,
+        cluster,
         listen: args.listen,
         data: args.data.clone(),
         limits: Limits {

@@ -118,7 +118,7 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     })?;
     let settings = Settings::default().with_rule(args.rule());
     let network = shell::Settings {
-        hosts: args.network.hosts(),
+        hosts: args.network.hosts(std::iter::empty()),
         ..store::settings(settings.limits.object_bytes)
     };
     let network = args.network.bounds(network)?;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use axum::http::Uri;
 use palisade_core::{LockName, Span, Token, Ttl, limits};
 
 /// A duration: `10s`, `500ms`, `1m30s`. A zero needs no unit.
@@ -31,6 +32,15 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
         ),
         _ => "not an IP address and a port, such as 127.0.0.1:7420".to_owned(),
     })
+}
+
+/// A URL for clients: a scheme, a host and perhaps a port.
+pub(crate) fn advertise(text: &str) -> Result<Uri, String> {
+    let uri = text.parse::<Uri>().ok();
+    let fits = |uri: &Uri| {
+        uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none()
+    };
+    uri.filter(fits).ok_or_else(|| "write http://HOST:PORT".to_owned())
 }
 
 /// A time to live: 100 ms – 24 h in whole milliseconds.

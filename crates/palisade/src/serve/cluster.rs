@@ -94,17 +94,20 @@ pub(crate) async fn start(
     let names = (&*settings.peer_name, &*settings.url);
     let own = forming::introduction(directory.node(), purpose.clone(), names, list.as_ref());
     let own = own.map_err(Error::Refused)?;
-    let peers = Peers::new(settings.key.clone(), peers::Settings::default(), own.clone());
+    let peers = Peers::new(
+        settings.key.clone(),
+        peers::Settings::default(),
+        own.clone(),
+    );
     let engines = Engines::start()?;
     engines.handle().spawn(peers.serve(listener));
     let created = !matches!(purpose, Purpose::Member { .. });
-    let (opened, joins) = match (&purpose, &list) {
-        (Purpose::Member { .. }, _) => (directory.open(&Options::default())?, None),
+    let opened = match (&purpose, &list) {
+        (Purpose::Member { .. }, _) => directory.open(&Options::default())?,
         (_, Some(list)) => form(&directory, settings, &peers, own, list).await?,
         (Purpose::Blank, None) => {
             let cluster = join::find(&settings.join).await.map_err(Error::Refused)?;
-            let opened = directory.join(cluster.authority, cluster.incarnation, &Options::default())?;
-            (opened, Some(settings.join.clone()))
+            directory.join(cluster.authority, cluster.incarnation, &Options::default())?
         }
         (_, None) => {
             return Err(Error::Refused(format!(
@@ -116,20 +119,27 @@ pub(crate) async fn start(
     };
     let identity = identity(&opened)?;
     let starts = opened.starts();
-    let node = Node::start(opened, directory.node(), identity.clone(), peers.clone(), engines, node);
+    let node = Node::start(
+        opened,
+        directory.node(),
+        identity.clone(),
+        peers.clone(),
+        engines,
+        node,
+    );
     let node = node.await?;
     let view = View::new(&node, &peers, (directory.node(), &settings.url), &identity);
     introduce(&node, &peers, settings, &view, starts);
-    if let Some(urls) = joins {
-        let body = AddMemberBody {
-            node: directory.node().to_string(),
-            peer: settings.peer_name.clone(),
-            promote: true,
-            replaces: None,
-        };
-        tokio::spawn(join::ask(urls, body, node.engine.clone(), directory.node()));
-    }
-    tokio::spawn(show_leader(Arc::clone(&view)));
+    let candidate = join::Candidate {
+        node: directory.node(),
+        engine: node.engine.clone(),
+        peers: peers.clone(),
+        address: settings.peer_name.clone(),
+        urls: settings.join.clone(),
+        list: settings.list.clone(),
+    };
+    tokio::spawn(candidate.ask());
+    tokio::spawn(watch_leader(Arc::clone(&view)));
     Ok(Member {
         node,
         peers,
@@ -186,14 +196,14 @@ pub(crate) fn announce(of: &super::Settings, settings: &Settings, member: &Membe
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Meets the listed nodes until there is a cluster. Gives the log, and whom to ask to be added, if that is needed.
+/// Meets the listed nodes until there is a cluster.
 async fn form(
     directory: &Directory,
     settings: &Settings,
     peers: &Peers,
     own: Introduction,
     list: &List,
-) -> Result<(Opened, Option<Vec<String>>), Error> {
+) -> Result<Opened, Error> {
     if let Some(warning) = list.warning() {
         tracing::warn!("{warning}");
     }
@@ -201,11 +211,10 @@ async fn form(
     let decision = forming::meet(peers, own, list, say).await;
     let options = Options::default();
     Ok(match decision.map_err(Error::Refused)? {
-        Decision::Form(founding) => (directory.form(&founding, &options)?, None),
-        Decision::Seed => (directory.seed(&settings.peer_name, &options)?, None),
+        Decision::Form(founding) => directory.form(&founding, &options)?,
+        Decision::Seed => directory.seed(&settings.peer_name, &options)?,
         Decision::Join(cluster) => {
-            let opened = directory.join(cluster.authority, cluster.incarnation, &options)?;
-            (opened, (!cluster.is_member).then_some(cluster.urls))
+            directory.join(cluster.authority, cluster.incarnation, &options)?
         }
         Decision::Wait(why) => return Err(Error::Refused(why)),
     })
@@ -242,8 +251,8 @@ fn introduce(node: &Node, peers: &Peers, settings: &Settings, view: &Arc<View>, 
     });
 }
 
-/// Tells the pipeline which URL the leader has, whenever that may have changed.
-async fn show_leader(view: Arc<View>) {
+/// Tells the pipeline which URL the leader has, whenever that may have changed; hands over if this node's disk is full.
+async fn watch_leader(view: Arc<View>) {
     let mut moved = view.engine.watch();
     let mut leading = view.handle.leading();
     let mut before = None;
@@ -254,6 +263,10 @@ async fn show_leader(view: Arc<View>) {
                 view.leader_changes.fetch_add(1, Ordering::Relaxed);
             }
             before = progress.leader;
+        }
+        if progress.role == Role::Leader && view.disk.full().is_some() {
+            // Others can acknowledge what this node cannot (rule R23).
+            view.hand_over().await;
         }
         let other = progress.leader.filter(|leader| *leader != view.node);
         let url = other.and_then(|leader| view.peers.client_url(leader));
@@ -308,7 +321,10 @@ impl View {
     }
 
     fn standing(&self, progress: &Progress) -> Standing {
-        let id = |text: &str| text.parse().unwrap_or(palisade_wal::Id::from_bytes([0; 16]));
+        let id = |text: &str| {
+            text.parse()
+                .unwrap_or(palisade_wal::Id::from_bytes([0; 16]))
+        };
         Standing::Member {
             authority: id(&self.authority),
             incarnation: id(&self.incarnation),
@@ -335,7 +351,12 @@ impl View {
     }
 
     fn is_alive(&self, node: NodeId) -> bool {
-        node == self.node || self.peers.status().get(&node).is_some_and(|peer| peer.connected)
+        node == self.node
+            || self
+                .peers
+                .status()
+                .get(&node)
+                .is_some_and(|peer| peer.connected)
     }
 
     async fn carry_out(&self, change: Change) -> Result<(), node::NotChanged> {
@@ -349,7 +370,7 @@ impl View {
                 replaces,
             }) => {
                 let (node, replaces) = (parse(&node)?, replaces.as_deref().map(parse).transpose()?);
-                membership.add(node, &peer).await?;
+                membership.add(node, &peer, replaces).await?;
                 match promote || replaces.is_some() {
                     true => membership.promote(node, replaces).await,
                     false => Ok(()),
@@ -358,14 +379,17 @@ impl View {
             Change::Promote(node) => membership.promote(parse(&node)?, None).await,
             Change::Remove(node) => membership.remove(parse(&node)?).await,
             Change::Transfer(to) => {
-                membership.transfer(to.as_deref().map(parse).transpose()?).await
+                membership
+                    .transfer(to.as_deref().map(parse).transpose()?)
+                    .await
             }
         }
     }
 }
 
 fn parse(node: &str) -> Result<NodeId, node::NotChanged> {
-    node.parse().map_err(|why: &str| node::NotChanged::Refused(format!("{node:?}: {why}")))
+    node.parse()
+        .map_err(|why: &str| node::NotChanged::Refused(format!("{node:?}: {why}")))
 }
 
 impl Cluster for View {
@@ -384,7 +408,12 @@ impl Cluster for View {
                 voter: voters.contains(node),
                 matched: match own && leads {
                     true => progress.last,
-                    false => progress.matched.get(node).copied().flatten().map(|id| id.index),
+                    false => progress
+                        .matched
+                        .get(node)
+                        .copied()
+                        .flatten()
+                        .map(|id| id.index),
                 },
                 connected: (!own).then(|| peer.is_some_and(|peer| peer.connected)),
                 problem: peer.and_then(|peer| peer.refusal.clone()),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use palisade_proto::json::AddMemberBody;
+use palisade_replica::peers::Peers;
 use palisade_replica::{Engine, NodeId, Tokio};
 use palisade_wal::Id;
 use tokio::time::sleep;
@@ -45,27 +46,66 @@ pub(super) async fn find(urls: &[String]) -> Result<Found, String> {
     }
 }
 
-/// Asks to be added, until this node is a voter.
-pub(super) async fn ask(
-    urls: Vec<String>,
-    body: AddMemberBody,
-    engine: Engine<Tokio>,
-    node: NodeId,
-) {
-    let nodes = Nodes::new(urls);
-    let mut said = String::new();
-    loop {
-        if engine.progress().members.voters.iter().any(|voters| voters.contains(&node)) {
-            tracing::info!("this node is a voting member");
-            return;
-        }
-        if let Err(error) = nodes.change("/v1/cluster/add", &body).await {
-            let why = error.to_string();
-            if why != said {
-                tracing::warn!("not added to the cluster yet: {why}");
-                said = why;
+/// A node that wants a vote.
+pub(super) struct Candidate {
+    pub(super) node: NodeId,
+    pub(super) engine: Engine<Tokio>,
+    pub(super) peers: Peers,
+    /// Its own peer address.
+    pub(super) address: String,
+    /// URLs of the cluster, and peer addresses of nodes that know theirs.
+    pub(super) urls: Vec<String>,
+    pub(super) list: Vec<String>,
+}
+
+impl Candidate {
+    /// Asks to be added, until this node votes. A node that was removed does not ask.
+    pub(super) async fn ask(self) {
+        let body = AddMemberBody {
+            node: self.node.to_string(),
+            peer: self.address.clone(),
+            promote: true,
+            replaces: None,
+        };
+        let mut said = String::new();
+        loop {
+            // A node whose leader is about to tell it that it is a member has nothing to ask for.
+            sleep(AGAIN).await;
+            let members = self.engine.progress().members;
+            if members
+                .voters
+                .iter()
+                .any(|voters| voters.contains(&self.node))
+            {
+                return;
+            }
+            if !members.nodes.is_empty() && !members.nodes.contains_key(&self.node) {
+                tracing::warn!(
+                    "this node was removed from its cluster: stop it; to bring it back, start it with --join on an \
+                     empty directory"
+                );
+                return;
+            }
+            match Nodes::new(self.nodes().await)
+                .change("/v1/cluster/add", &body)
+                .await
+            {
+                Ok(_) => tracing::info!("this node is a member that votes"),
+                Err(error) if error.to_string() != said => {
+                    said = error.to_string();
+                    tracing::warn!("not added to the cluster yet: {said}");
+                }
+                Err(_) => {}
             }
         }
-        sleep(AGAIN).await;
+    }
+
+    async fn nodes(&self) -> Vec<String> {
+        let mut urls = self.urls.clone();
+        for address in self.list.iter().filter(|address| **address != self.address) {
+            let met = self.peers.meet(address).await;
+            urls.extend(met.map(|met| met.url));
+        }
+        urls
     }
 }

@@ -139,7 +139,7 @@ pub(crate) fn granted(token: u64, ttl_ms: u64, valid_ms: u64, waited_ms: u64) ->
         ttl: Ttl::from_millis(ttl_ms).unwrap(),
         valid_for: Span::from_millis(valid_ms),
         waited: Span::from_millis(waited_ms),
-        acquired_at: WallTime(0),
+        acquired_at: WallTime(1_800_000_000_000),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Restarts and stalls: whoever was away gives its clients their time back (rule A7).
 
 use palisade_core::machine::Record;
-use palisade_core::{Away, Command, Machine, Outcome, Span};
+use palisade_core::{Away, Command, Machine, Outcome, Span, limits};
 
 use crate::world::{TTL_MS, World, ask, grant, ms, ns, request, token, ttl};
 
@@ -25,6 +25,18 @@ fn grace_gives_every_live_lease_its_full_time_again() {
             "full, and not longer"
         );
     }
+}
+
+/// A release tells nobody that the rest of the lease is over.
+#[test]
+fn grace_gives_its_time_back_also_to_a_lease_of_which_one_lock_was_released() {
+    let mut world = World::new();
+    let released = world.granted(ask("x", "a"));
+    world.granted(ask("y", "a").under(released.key));
+    world.release(&grant("x", &released));
+    world.pass(ms(60_000));
+    world.apply(Command::Grace(Away::Stalled));
+    assert_eq!(world.holder("y").unwrap().remaining, ms(TTL_MS));
 }
 
 #[test]
@@ -145,8 +157,10 @@ fn next_due_never_sleeps_through_a_deadline() {
 #[test]
 fn a_pause_gives_their_time_back_to_leases_that_do_not_bear_it_and_to_no_others() {
     let mut world = World::new();
-    world.granted(ask("short", "a").ttl(400));
     world.granted(ask("long", "b").ttl(60_000));
+    assert_eq!(world.machine.bears(), limits::STALL);
+    world.granted(ask("short", "a").ttl(400));
+    assert_eq!(world.machine.bears(), ms(100));
     world.pass(ms(300));
     world.apply(Command::Grace(Away::Paused(ms(100))));
     assert_eq!(

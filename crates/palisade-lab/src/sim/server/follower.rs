@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use palisade_core::{Away, Command, Effect, Entry, Machine, Outcome, RequestId};
+use palisade_core::machine::Record;
+use palisade_core::{Away, Command, Effect, Entry, Machine, Outcome, RequestId, Timestamp};
 use palisade_server::pipeline::codec::{decode_batch, encode_command, encode_head};
 use palisade_server::pipeline::orderer::Orderer;
 
@@ -24,6 +25,8 @@ pub(super) struct Follower {
     seen: usize,
     /// The callers of waiting requests, by the request's number.
     waiting: BTreeMap<u32, ReplyTo>,
+    /// The requests whose callers were away when the leader changed, and until when their places are kept.
+    orphans: BTreeMap<RequestId, Timestamp>,
 }
 
 /// The caller of the followed request, and how long it is willing to wait in nanoseconds.
@@ -38,6 +41,7 @@ impl Follower {
             batch: Vec::new(),
             seen: 0,
             waiting: BTreeMap::new(),
+            orphans: BTreeMap::new(),
         }
     }
 
@@ -87,7 +91,8 @@ impl Follower {
         }
     }
 
-    /// Decisions first, then the changes in the order of the log.
+    /// Decisions first, then the changes in the order of the log. A caller that comes back is decided on before the
+    /// requests behind it, any other caller after those that its entry woke.
     fn apply(
         &mut self,
         entry: Entry,
@@ -95,7 +100,8 @@ impl Follower {
         ids: &mut IdMap,
         facts: &mut Vec<Fact>,
     ) {
-        let at = entry.at.as_nanos();
+        let (at, instant) = (entry.at.as_nanos(), entry.at);
+        let changes_leader = entry.command == Command::Grace(Away::Led);
         if let Command::Grace(Away::Stalled | Away::Paused(_)) = &entry.command {
             facts.push(Fact::Graced { at });
         }
@@ -107,6 +113,15 @@ impl Follower {
         };
         let outcome = self.machine.apply(entry, &mut self.effects).outcome;
         let effects = std::mem::take(&mut self.effects);
+        if changes_leader {
+            self.orphans = orphans(&self.machine);
+        }
+        let until = acquires.and_then(|(request, ..)| self.orphans.remove(&request));
+        let comes_back = until.is_some_and(|until| until > instant);
+        let mut acquires = acquires;
+        if comes_back && let Some(acquires) = acquires.take() {
+            facts.extend(self.acquired(at, acquires, &outcome, asked, ids));
+        }
         for effect in &effects {
             if let Effect::Settled { request, outcome } = effect {
                 facts.push(self.decided(at, *request, None, outcome, ids));
@@ -173,6 +188,14 @@ impl Follower {
             left,
         }
     }
+}
+
+fn orphans(machine: &Machine) -> BTreeMap<RequestId, Timestamp> {
+    let orphans = machine.records().filter_map(|record| match record {
+        Record::Waiter(waiter) => Some((waiter.request, waiter.orphan?)),
+        _ => None,
+    });
+    orphans.collect()
 }
 
 fn renewed(at: u64, outcome: &Outcome, ids: &IdMap) -> Option<Fact> {

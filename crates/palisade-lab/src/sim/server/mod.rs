@@ -210,7 +210,7 @@ impl Authority {
         let orderer = &mut process.orderer;
         let now = seams::moment(now, self.mutant, before, away, orderer);
         match self.mutant {
-            Some(Mutant::WindowNeverEnds) if orderer.machine().waiters() > 0 && room.is_ok() => {
+            Some(Mutant::WindowNeverEnds) if room.is_ok() && only_orphans(orderer.machine()) => {
                 orderer.open(now.at, wall, vec![Command::Grace(Away::Led)]);
             }
             _ => drop(orderer.begin(now, room)),
@@ -405,6 +405,14 @@ fn waiting(machine: &Machine) -> Vec<WaiterRecord> {
         _ => None,
     });
     waiting.collect()
+}
+
+/// Whether requests wait, and no caller of them has come back.
+fn only_orphans(machine: &Machine) -> bool {
+    machine.waiters() > 0
+        && waiting(machine)
+            .iter()
+            .all(|waiter| waiter.orphan.is_some())
 }
 
 /// The number in a name: its last digit.

@@ -15,6 +15,8 @@
 mod command;
 mod reader;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub use command::{BATCH_VERSION, decode_batch, encode_command, encode_head, stamp};

@@ -96,7 +96,9 @@ impl Cluster {
     pub(crate) fn until_ready(&self) -> usize {
         until_in(ELECTION, "a leader that all nodes know", || {
             let running = self.nodes.iter().filter(|node| node.child.is_some());
-            running.into_iter().all(|node| node.get("/readyz").is_some_and(|(status, _)| status == 200))
+            running
+                .into_iter()
+                .all(|node| node.get("/readyz").is_some_and(|(status, _)| status == 200))
                 && self.leader().is_some()
         });
         self.leader().unwrap()
@@ -126,14 +128,19 @@ impl Cluster {
     /// The JSON of a command that must succeed.
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let output = self.output(&[arguments, &["--json"]].concat());
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         json(&output.stdout)
     }
 
     /// Acquires and releases a lock through one node, and gives its token.
     pub(crate) fn token(&self, at: usize, lock: &str) -> u64 {
         let body = r#"{"client_id": "c", "lease_duration_ms": 60000}"#;
-        let (status, reply) = self.nodes[at].post(&format!("/v1/locks/{lock}/acquire"), body).unwrap();
+        let (status, reply) =
+            self.nodes[at].post_settled(&format!("/v1/locks/{lock}/acquire"), body);
         assert_eq!(status, 200, "{reply}");
         reply["fencing_token"].as_u64().unwrap()
     }
@@ -146,9 +153,21 @@ impl Node {
 
     /// Starts its process and does not wait for it to be a member.
     pub(crate) fn start(&mut self, more: &[&str]) {
-        let log = std::fs::File::options().create(true).append(true).open(&self.log).unwrap();
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .unwrap();
         let child = palisade()
-            .args(["serve", "--json", "--listen", &self.listen, "--peer-listen", &self.peer, "--data"])
+            .args([
+                "serve",
+                "--json",
+                "--listen",
+                &self.listen,
+                "--peer-listen",
+                &self.peer,
+                "--data",
+            ])
             .arg(&self.data)
             .args(more)
             .stdout(Stdio::piped())
@@ -194,15 +213,57 @@ impl Node {
     }
 
     pub(crate) fn post(&self, path: &str, body: &str) -> Option<(u16, Value)> {
-        self.ask(&format!("POST {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len()), body)
+        self.ask(
+            &format!("POST {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len()),
+            body,
+        )
+    }
+
+    /// Posts again while the answer is that nothing happened because no node leads: the leader may change at any time
+    /// on a machine that does much else.
+    pub(crate) fn post_settled(&self, path: &str, body: &str) -> (u16, Value) {
+        let mut settled = None;
+        until_in(ELECTION, "an answer of the leader", || {
+            settled = self.post(path, body);
+            settled
+                .as_ref()
+                .is_some_and(|(_, reply)| reply["error"]["code"] != "not_leader")
+        });
+        settled.unwrap()
+    }
+
+    /// A page that is no JSON.
+    pub(crate) fn text(&self, path: &str) -> String {
+        let mut stream = self.send_request(&format!("GET {path} HTTP/1.1\r\n"), "").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// The data of the first events of a stream.
+    pub(crate) fn events(&self, path: &str, count: usize) -> Vec<String> {
+        let stream = self.send_request(&format!("GET {path} HTTP/1.1\r\n"), "").unwrap();
+        let lines = BufReader::new(stream).lines().map(Result::unwrap);
+        let data = lines.filter_map(|line| line.strip_prefix("data:").map(str::to_owned));
+        data.take(count).collect()
+    }
+
+    fn send_request(&self, head: &str, body: &str) -> Option<TcpStream> {
+        let mut stream = TcpStream::connect(&self.listen).ok()?;
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let request = format!(
+            "{head}Host: {}\r\nConnection: close\r\n\r\n{body}",
+            self.listen
+        );
+        stream.write_all(request.as_bytes()).ok()?;
+        Some(stream)
     }
 
     /// `None` if there was no answer.
     fn ask(&self, head: &str, body: &str) -> Option<(u16, Value)> {
-        let mut stream = TcpStream::connect(&self.listen).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let request = format!("{head}Host: {}\r\nConnection: close\r\n\r\n{body}", self.listen);
-        stream.write_all(request.as_bytes()).ok()?;
+        let mut stream = self.send_request(head, body)?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let status = answer.get(9..12)?.parse().ok()?;

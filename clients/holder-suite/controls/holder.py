@@ -1,0 +1,320 @@
+"""A small holder of its own, with a flaw of one's choice: the suite must find each of them.
+
+    python3 holder.py [--flaw FLAW]
+
+Without a flaw it keeps every rule, which shows that what the suite finds is the flaw and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+import threading
+import time
+import urllib.parse
+import uuid
+from typing import Any, Optional
+
+FLAWS = {
+    "deadline-from-answer": "counts the deadline from the arrival of the answer",
+    "remaining-ms": "takes remaining_ms instead of valid_for_ms",
+    "ignores-deadline": "holds until the server says otherwise",
+    "revives": "believes an acknowledgement that came after the deadline",
+    "new-request-ids": "repeats an acquire with a new request id",
+    "forgets-cancelled": "does not abandon a cancelled acquire",
+    "releases-late": "records the release when it is answered",
+    "monotonic": "reads a clock that stops in suspension",
+}
+GONE = ("expired", "revoked", "superseded", "not_held", "stale")
+RETRY = ("unavailable", "request_timeout", "unknown_outcome", "internal", "not_leader")
+say_lock = threading.Lock()
+
+
+def say(message: dict[str, Any]) -> None:
+    with say_lock:
+        print(json.dumps(message), flush=True)
+
+
+class Refused(Exception):
+    def __init__(self, code: str, leader: Optional[str] = None) -> None:
+        super().__init__(code)
+        self.code, self.leader = code, leader
+
+
+class Holder:
+    def __init__(self, flaw: Optional[str]) -> None:
+        self.flaw = flaw
+        self.urls: list[str] = []
+        self.at = 0
+        self.leader: Optional[str] = None
+        self.patience = 5000.0
+        self.grants: dict[str, Grant] = {}
+        self.cancelled: set[int] = set()
+        # The request that each command has under way, and until when it matters.
+        self.under_way: dict[int, tuple[str, float]] = {}
+
+    def now(self) -> float:
+        clock = time.CLOCK_MONOTONIC if self.flaw == "monotonic" else time.CLOCK_BOOTTIME
+        return time.clock_gettime_ns(clock) / 1e6
+
+    def once(self, method: str, path: str, body: Any, timeout_ms: float) -> dict[str, Any]:
+        url = urllib.parse.urlsplit(self.leader or self.urls[self.at % len(self.urls)])
+        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=max(timeout_ms, 1) / 1e3)
+        try:
+            try:
+                connection.connect()
+            except OSError as error:
+                raise Refused("unavailable") from error
+            try:
+                connection.request(method, path, json.dumps(body) if body is not None else None)
+                answer = connection.getresponse()
+                value: dict[str, Any] = json.loads(answer.read())
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                raise Refused("unknown_outcome") from error
+        finally:
+            connection.close()
+        if answer.status == 200:
+            return value
+        problem = value.get("error") or {}
+        unknown = "unknown_outcome" if answer.status >= 500 or answer.status < 400 else "invalid"
+        raise Refused(problem.get("code", unknown), problem.get("leader"))
+
+    def attempt(self, method: str, path: str, body: Any, timeout_ms: float) -> dict[str, Any]:
+        try:
+            return self.once(method, path, body, timeout_ms)
+        except Refused as refused:
+            if refused.code == "not_leader" and refused.leader:
+                self.leader = refused.leader
+            elif refused.code in RETRY:
+                self.leader, self.at = None, self.at + 1
+            raise
+
+    def repeat(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        end, wait, worst = self.now() + self.patience, 10.0, "unavailable"
+        while True:
+            try:
+                return self.attempt(method, path, body, end - self.now())
+            except Refused as refused:
+                if refused.code not in RETRY:
+                    raise
+                if refused.code in ("unknown_outcome", "internal"):
+                    worst = "unknown_outcome"
+                if self.now() + wait >= end:
+                    raise Refused(worst) from refused
+            time.sleep(wait / 1e3)
+            wait = min(2 * wait, 500)
+
+    def acquire(self, id: int, command: dict[str, Any]) -> dict[str, Any]:
+        path = lock_path(command["lock"], "acquire")
+        body = {
+            "client_id": command.get("client_id") or f"control-{uuid.uuid4().hex}",
+            "lease_duration_ms": command["ttl_ms"],
+            "request_id": uuid.uuid4().hex,
+        }
+        wait_end = self.now() + command["wait_ms"]
+        end, pause, worst = wait_end + self.patience, 10.0, "unavailable"
+        lingers = command["wait_ms"] + 2 * command["ttl_ms"]
+        while True:
+            t0 = self.now()
+            body["wait_ms"] = max(0, int(wait_end - t0))
+            self.under_way[id] = (body["request_id"], t0 + lingers)
+            try:
+                answer = self.attempt("POST", path, body, end - t0)
+                break
+            except Refused as refused:
+                if refused.code not in RETRY:
+                    raise
+                if refused.code in ("unknown_outcome", "internal"):
+                    worst = "unknown_outcome"
+                if self.now() + pause >= end or id in self.cancelled:
+                    self.abandon(body["request_id"], t0 + lingers)
+                    raise Refused(worst) from refused
+            if self.flaw == "new-request-ids":
+                body["request_id"] = uuid.uuid4().hex
+            time.sleep(pause / 1e3)
+            pause = min(2 * pause, 500)
+        if id in self.cancelled:
+            raise Refused("cancelled")
+        if not 1 <= answer["fencing_token"] < 2**53:
+            self.abandon(body["request_id"], t0 + lingers)
+            raise Refused("unknown_outcome")
+        grant = Grant(self, command["as"], command["lock"], answer)
+        grant.believe(t0, answer)
+        if self.now() >= grant.deadline:
+            grant.release()
+            raise Refused("expired")
+        self.grants[command["as"]] = grant
+        threading.Thread(target=grant.keep, daemon=True).start()
+        before = self.now()
+        return {
+            "token": answer["fencing_token"],
+            "authority": answer["authority"],
+            "before_ms": before,
+            "remaining_ms": grant.remaining(),
+        }
+
+    def cancel(self, id: int) -> None:
+        self.cancelled.add(id)
+        if self.flaw != "forgets-cancelled":
+            self.abandon(*self.under_way[id])
+        say({"id": id, "ok": False, "code": "cancelled"})
+
+    def abandon(self, request: str, until: float) -> None:
+        def run() -> None:
+            while self.now() < until:
+                try:
+                    self.attempt("POST", f"/v1/requests/{request}/abandon", {}, 2000)
+                    return
+                except Refused:
+                    time.sleep(0.1)
+
+        threading.Thread(target=run, daemon=True).start()
+
+
+class Grant:
+    def __init__(self, holder: Holder, name: str, lock: str, answer: dict[str, Any]) -> None:
+        self.holder, self.name, self.lock = holder, name, lock
+        self.token = answer["fencing_token"]
+        self.body = {"lock_token": answer["lock_token"], "fencing_token": self.token}
+        self.deadline = 0.0
+        self.lost: Optional[str] = None
+        self.released = False
+        # Of the attempt to renew that was sent last.
+        self.answered: Optional[bool] = True
+        self.guard = threading.Lock()
+
+    def believe(self, t0: float, answer: dict[str, Any]) -> None:
+        flaw, now = self.holder.flaw, self.holder.now()
+        valid = answer["remaining_ms"] if flaw == "remaining-ms" else answer["valid_for_ms"]
+        start = now if flaw == "deadline-from-answer" else t0
+        with self.guard:
+            if self.deadline and now >= self.deadline and flaw not in ("revives", "ignores-deadline"):
+                return
+            self.deadline = max(self.deadline, start + valid * 0.99 / 1.01)
+            if flaw == "revives" and self.lost == "expired":
+                self.lost = None
+
+    def check(self) -> Optional[str]:
+        late = self.holder.now() >= self.deadline and self.holder.flaw != "ignores-deadline"
+        if late and not self.lost and not self.released:
+            self.lose("expired")
+        return self.lost or ("not_held" if self.released else None)
+
+    def remaining(self) -> float:
+        return 0.0 if self.check() else max(0.0, self.deadline - self.holder.now())
+
+    def lose(self, code: str) -> None:
+        with self.guard:
+            if self.lost or self.released:
+                return
+            self.lost = code
+        event = {"event": "lost", "grant": self.name, "token": self.token, "code": code}
+        say({**event, "at_ms": self.holder.now()})
+
+    def over(self) -> bool:
+        revives = self.holder.flaw == "revives" and self.lost == "expired"
+        return self.released or (self.lost is not None and not revives)
+
+    def keep(self) -> None:
+        """Renews at a third of what is left, and announces the loss at the deadline."""
+        due = self.next_attempt()
+        while not self.over():
+            now = self.holder.now()
+            if now >= self.deadline:
+                self.check()
+            if now < due:
+                time.sleep(0.003)
+                continue
+            self.answered = None
+            patient = self.holder.flaw in ("revives", "deadline-from-answer")
+            enough = max(20.0, (self.deadline - now) / 3)
+            arguments = (now, 10_000 if patient else enough)
+            threading.Thread(target=self.renew, args=arguments, daemon=True).start()
+            while self.answered is None and self.holder.now() < now + enough:
+                time.sleep(0.003)
+            due = self.next_attempt()
+
+    def next_attempt(self) -> float:
+        third = (self.deadline - self.holder.now()) / 3
+        longest = third if self.answered else 500.0
+        return self.holder.now() + max(20.0, min(third, longest))
+
+    def renew(self, t0: float, timeout: float) -> None:
+        try:
+            answer = self.holder.attempt("POST", lock_path(self.lock, "renew"), self.body, timeout)
+            self.believe(t0, answer)
+            self.answered = True
+        except Refused as refused:
+            self.answered = False
+            if refused.code in GONE:
+                self.lose(refused.code)
+
+    def release(self) -> dict[str, Any]:
+        late = self.holder.flaw == "releases-late"
+        self.released = not late
+        try:
+            answer = self.holder.repeat("POST", lock_path(self.lock, "release"), self.body)
+        except Refused as refused:
+            if refused.code in GONE:
+                return {"result": "over"}
+            raise
+        finally:
+            self.released = True
+        return {"result": "already_released" if answer["already_released"] else "released"}
+
+
+def lock_path(lock: str, verb: str) -> str:
+    path = f"/v1/locks/{urllib.parse.quote(lock, safe='')}"
+    return f"{path}/{verb}" if verb else path
+
+
+def carry_out(holder: Holder, id: int, command: dict[str, Any]) -> dict[str, Any]:
+    do, grant = command["do"], holder.grants.get(command.get("grant", ""))
+    if do == "connect":
+        holder.urls, holder.patience = command["urls"], command["patience_ms"]
+    elif do == "acquire":
+        return holder.acquire(id, command)
+    elif do == "check" and grant:
+        before = holder.now()
+        code = grant.check()
+        return {"ok": code is None, "code": code, "before_ms": before}
+    elif do == "remaining" and grant:
+        before = holder.now()
+        return {"before_ms": before, "remaining_ms": grant.remaining()}
+    elif do == "release" and grant:
+        return grant.release()
+    elif do == "clock":
+        return {"now_ms": holder.now()}
+    elif do == "show":
+        shown = holder.repeat("GET", lock_path(command["lock"], ""))
+        return {"token": (shown["holder"] or {}).get("fencing_token"), "waiters": shown["waiters"]}
+    else:
+        raise Refused("invalid")
+    return {}
+
+
+def serve(holder: Holder) -> None:
+    def answer(id: int, command: dict[str, Any]) -> None:
+        try:
+            result = {"ok": True, **carry_out(holder, id, command)}
+        except Refused as refused:
+            result = {"ok": False, "code": refused.code}
+        if id not in holder.cancelled:
+            say({"id": id, **result})
+
+    say({"event": "hello", "client": "control", "wire": "http", "can": ["addresses", "cancel"]})
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["do"] == "cancel":
+            holder.cancel(command["target"])
+            say({"id": command["id"], "ok": True})
+            continue
+        threading.Thread(target=answer, args=(command["id"], command), daemon=True).start()
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--flaw", choices=FLAWS)
+    serve(Holder(arguments.parse_args().flaw))

@@ -1,0 +1,52 @@
+"""Runs the suite against a holder without a flaw, which must keep every rule, and against each flaw, which must not."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import subprocess
+import sys
+
+# A flaw of controls/holder.py, and rules that it breaks.
+RED = {
+    "deadline-from-answer": "H1-acquire,H1-renew,H1-drift,H1-waited,H1-late-grant",
+    "remaining-ms": "H1-waited",
+    "ignores-deadline": "H2-late-answer,H2-stopped-renewal,H2-cut,H2-silence,H4-announced,H4-sigstop,H4-stays-lost",
+    "revives": "H2-late-answer",
+    "new-request-ids": "H5-lost-reply,H5-same-id,P-garbled,P-not-leader,P-no-leader",
+    "forgets-cancelled": "H5-cancel-waiting,H5-cancel-granted,H5-abandon",
+    "releases-late": "H3-before-release",
+    "monotonic": "H1-clock",
+}
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def suite(palisade: str, driver: str, *more: str) -> int:
+    command = [sys.executable, str(HERE.parent / "holder_suite.py"), "--palisade", palisade, "--driver", driver, *more]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    lines = ended.stdout.splitlines()
+    print("\n".join(line for line in lines if not line.startswith(("kept", "skipped"))), flush=True)
+    return ended.returncode
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--palisade", required=True)
+    arguments.add_argument("--flaw", action="append", choices=RED, help="only this one")
+    options = arguments.parse_args()
+    driver = f"{sys.executable} {HERE / 'holder.py'}"
+    failed = []
+    if not options.flaw:
+        print("no flaw", flush=True)
+        failed += ["no flaw"] if suite(options.palisade, driver) else []
+    for flaw in options.flaw or RED:
+        print(flaw, flush=True)
+        rules = [part for rule in RED[flaw].split(",") for part in ("--rule", rule)]
+        flawed = f"{driver} --flaw {flaw}"
+        failed += [flaw] if suite(options.palisade, flawed, *rules, "--expect-red", RED[flaw]) else []
+    print(f"controls failed: {', '.join(failed)}" if failed else "all controls as they must be")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""P: the protocol: addresses, leaders, errors, names and numbers; and watch, list, show, break."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from .clock import now_ms, pause, until
+from .rules import rule
+from .scripted import Reply, Request, Scripted, error
+from .trial import Trial, expect
+
+LARGEST = 2**53 - 1
+
+
+def grant(token: int) -> Reply:
+    """A grant as a server writes it, with a token of the rule's choice."""
+    return Reply(
+        200,
+        {
+            "resource_id": "orders",
+            "lock_acquired": True,
+            "lock_token": "0123456789abcdef" * 2,
+            "fencing_token": token,
+            "lease_duration_ms": 30_000,
+            "valid_for_ms": 30_000,
+            "waited_ms": 0,
+            "remaining_ms": 30_000,
+            "acquired_at": "2026-05-23T10:00:00.123Z",
+            "authority": "12a0bcbbafc4cf006417132b90405596",
+        },
+    )
+
+
+def granting(scripted: Scripted, token: int) -> None:
+    over = Reply(200, {"request_id": "0" * 32, "abandoned": True, "released": True, "already_released": False})
+    scripted.decide = lambda request: grant(token) if request.verb == "acquire" else over
+
+
+@rule("P-exact-token", "the largest token is exact", wire="http")
+def largest_token_is_exact(trial: Trial) -> None:
+    scripted = trial.scripted(real=False)
+    granting(scripted, LARGEST)
+    granted = trial.held(trial.driver(scripted.url), ttl_ms=30_000)
+    expect(granted["token"] == LARGEST, f"the token {LARGEST} became {granted['token']}")
+
+
+@rule("P-token-range", "a token out of range is a broken answer, not a grant", wire="http")
+def token_out_of_range(trial: Trial) -> None:
+    for token in (0, LARGEST + 1, -1):
+        scripted = trial.scripted(real=False)
+        granting(scripted, token)
+        driver = trial.driver(scripted.url, patience_ms=300)
+        answer = driver.call("acquire", **trial.wish(ttl_ms=30_000))
+        expect(not answer["ok"], f"a grant with the token {token} was accepted")
+
+
+@rule("P-unknown-fields", "fields that the client does not know are ignored in every answer", wire="http")
+def unknown_fields_are_ignored(trial: Trial) -> None:
+    scripted = trial.scripted()
+
+    def more(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {**{key: more(each) for key, each in value.items()}, "x_later": {"version": [1, 2]}}
+        return [more(each) for each in value] if isinstance(value, list) else value
+
+    scripted.alter = lambda request, answer: more(answer)
+    driver = trial.driver(scripted.url)
+    granted = trial.held(driver, ttl_ms=1500)
+    expect(until(lambda: scripted.of("renew")), "no renewal was sent")
+    pause(1500)
+    expect(driver.call("check", grant="g")["ok"], "the renewal with an unknown field was not understood")
+    shown = driver.call("show", lock=trial.lock)
+    expect(shown["ok"] and shown["token"] == granted["token"], f"show: {shown}")
+    expect(driver.call("release", grant="g")["ok"], "the release with an unknown field was not understood")
+
+
+@rule("P-held", "held is told at once and not repeated", wire="http")
+def held_is_not_repeated(trial: Trial) -> None:
+    scripted = trial.scripted()
+    trial.taken_by_another()
+    answer = trial.driver(scripted.url).call("acquire", **trial.wish(ttl_ms=10_000))
+    expect(not answer["ok"] and answer["code"] == "held", f"the answer is {answer}")
+    expect(len(scripted.of("acquire")) == 1, f"{len(scripted.of('acquire'))} requests")
+
+
+@rule("P-invalid", "a call that is wrong is told and not repeated", wire="http")
+def invalid_is_not_repeated(trial: Trial) -> None:
+    scripted = trial.scripted()
+    answer = trial.driver(scripted.url).call("acquire", **trial.wish(ttl_ms=50))
+    expect(not answer["ok"] and answer["code"] == "invalid", f"the answer is {answer}")
+    expect(len(scripted.of("acquire")) <= 1, f"{len(scripted.of('acquire'))} requests")
+
+
+@rule("P-garbled", "an answer that is not JSON is an unknown outcome: the same request again", wire="http")
+def garbled_answer_is_unknown(trial: Trial) -> None:
+    scripted = trial.scripted()
+    answers = [Reply(200, b"<html>busy</html>", forward=True), Reply(502, b"bad gateway", forward=True)]
+    scripted.decide = lambda request: answers.pop(0) if request.verb == "acquire" and answers else None
+    granted = trial.held(trial.driver(scripted.url), ttl_ms=10_000)
+    expect(len(scripted.ids()) == 1, "the repetition has another request id")
+    expect(trial.server.next_token() == granted["token"] + 1 == 2, "more than one token was drawn")
+
+
+@rule("P-redirect", "a redirect is not followed: it would send the lease key elsewhere", wire="http")
+def redirects_are_not_followed(trial: Trial) -> None:
+    elsewhere = trial.scripted()
+    scripted = trial.scripted()
+    scripted.decide = lambda request: Reply(307, location=elsewhere.url + request.path)
+    driver = trial.driver(scripted.url, patience_ms=300)
+    answer = driver.call("acquire", **trial.wish(ttl_ms=10_000))
+    expect(not answer["ok"], "a redirect was followed")
+    expect(not elsewhere.requests, "a redirect was followed")
+
+
+@rule("P-names", "any printable name arrives as it is", wire="http")
+def names_arrive_as_they_are(trial: Trial) -> None:
+    driver = trial.driver(trial.server.url)
+    for name in ("a/b", "per%cent", "%2F", "a b", "q?x=1&y", "frag#ment", "plus+;,", "back\\slash", '"q"', "~-_.", "..x"):
+        trial.lock = name
+        granted = trial.held(driver, ttl_ms=10_000)
+        listed = trial.server.ask("GET", "/v1/locks?limit=1000")["locks"]
+        found = [lock["resource_id"] for lock in listed if lock["holder"]["fencing_token"] == granted["token"]]
+        expect(found == [name], f"{name!r} arrived as {found}")
+
+
+@rule("P-secret", "the lease key is never printed", wire="http")
+def lease_key_is_not_printed(trial: Trial) -> None:
+    scripted = trial.scripted()
+    driver = trial.driver(scripted.url)
+    trial.held(driver, ttl_ms=1500)
+    scripted.decide = lambda request: error(409, "not_held") if request.verb == "renew" else None
+    expect(until(lambda: scripted.of("renew")), "no renewal was sent")
+    key = scripted.of("renew")[0].body["lock_token"]
+    driver.event("lost", grant="g")
+    driver.call("release", grant="g")
+    expect(key not in "".join(driver.said), "the lease key was printed")
+
+
+@rule("P-addresses", "an address where nobody answers is passed over", wire="http")
+def next_address(trial: Trial) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    driver = trial.bare_driver()
+    trial.needs(driver, "addresses")
+    driver.call("connect", urls=[nobody, trial.server.url], patience_ms=5000)
+    trial.held(driver, ttl_ms=10_000)
+
+
+@rule("P-not-leader", "not_leader is followed to the leader that it names, with the same request id", wire="http")
+def follows_the_leader(trial: Trial) -> None:
+    follower, leader = trial.scripted(), trial.scripted()
+    follower.decide = lambda request: error(503, "not_leader", leader=leader.url)
+    driver = trial.driver(follower.url)
+    trial.held(driver, ttl_ms=1500)
+    expect(follower.ids() == leader.ids() and len(leader.ids()) == 1, "the request id changed on the way")
+    expect(until(lambda: len(leader.of("renew")) >= 2), "no renewals at the leader")
+    expect(driver.call("check", grant="g")["ok"], "lost although the leader is there")
+    expect(len(follower.requests) <= 2, f"{len(follower.requests)} requests at the follower: it is asked again and again")
+
+
+@rule("P-no-leader", "not_leader without a name leads to the next address, with the same request id", wire="http")
+def asks_the_next(trial: Trial) -> None:
+    follower, leader = trial.scripted(), trial.scripted()
+    follower.decide = lambda request: error(503, "not_leader")
+    driver = trial.bare_driver()
+    trial.needs(driver, "addresses")
+    driver.call("connect", urls=[follower.url, leader.url], patience_ms=5000)
+    trial.held(driver, ttl_ms=10_000)
+    expect(follower.ids() == leader.ids() and len(leader.ids()) == 1, "the request id changed on the way")
+
+
+@rule("P-leader-change", "a change of the leader during a lease is survived, with the same token", wire="http")
+def leader_changes(trial: Trial) -> None:
+    first, second = trial.scripted(), trial.scripted()
+    driver = trial.bare_driver()
+    trial.needs(driver, "addresses")
+    driver.call("connect", urls=[first.url, second.url], patience_ms=5000)
+    granted = trial.held(driver, ttl_ms=3000)
+    first.decide = lambda request: error(503, "not_leader", leader=second.url)
+    end = now_ms() + 4000
+    while now_ms() < end:
+        expect(driver.call("check", grant="g")["ok"], "lost at the change of the leader")
+        pause(50)
+    second.decide = lambda request: error(503, "not_leader", leader=first.url)
+    first.decide = lambda request: None
+    end = now_ms() + 4000
+    while now_ms() < end:
+        expect(driver.call("check", grant="g")["ok"], "lost at the second change of the leader")
+        pause(50)
+    expect(trial.holder_token() == granted["token"], "the server has another token")
+
+
+@rule("P-leader-loop", "two servers that name each other are not asked without end", wire="http")
+def leader_loop_ends(trial: Trial) -> None:
+    one, other = trial.scripted(), trial.scripted()
+    one.decide = lambda request: error(503, "not_leader", leader=other.url)
+    other.decide = lambda request: error(503, "not_leader", leader=one.url)
+    driver = trial.driver(one.url, patience_ms=1000)
+    answer = driver.call("acquire", timeout_s=12, **trial.wish(ttl_ms=10_000))
+    expect(not answer["ok"], f"the answer is {answer}")
+    asked = len(one.of("acquire")) + len(other.of("acquire"))
+    expect(asked <= 60, f"{asked} requests in a second")
+
+
+@rule("P-lists", "show, list and break")
+def show_list_break(trial: Trial) -> None:
+    driver = trial.driver(trial.server.url)
+    trial.needs(driver, "list")
+    tokens = {}
+    for name in ("a/1", "a/2", "b/1"):
+        tokens[name] = trial.server.lock(name, "acquire", client_id="x", lease_duration_ms=60_000)["fencing_token"]
+    listed = driver.call("list", prefix="a/")
+    expect(sorted(listed.get("locks", [])) == ["a/1", "a/2"], f"list: {listed}")
+    shown = driver.call("show", lock="b/1")
+    expect(shown.get("token") == tokens["b/1"] and shown.get("waiters") == 0, f"show: {shown}")
+    broken = driver.call("break", lock="b/1", token=tokens["b/1"], reason="the suite")
+    expect(broken["ok"], f"break: {broken}")
+    free = driver.call("show", lock="b/1")
+    expect(free["ok"] and free.get("token") is None, f"show of a free lock: {free}")
+
+
+@rule("P-watch", "a watch that is cut goes on after the last event that it saw: each once, in order")
+def watch_goes_on(trial: Trial) -> None:
+    relay = trial.relay()
+    driver = trial.driver(relay.url)
+    trial.needs(driver, "watch")
+    answer = driver.call("watch", prefix="w/", **{"as": "w"})
+    expect(answer["ok"], f"watch: {answer}")
+
+    def change(name: str) -> None:
+        held = trial.server.lock(f"w/{name}", "acquire", client_id="x", lease_duration_ms=60_000)
+        trial.server.lock("other", "acquire", client_id="x", lease_duration_ms=60_000)
+        trial.server.lock(f"w/{name}", "release", lock_token=held["lock_token"])
+
+    def seen() -> list[tuple[str, int]]:
+        return [(event["kind"], event["token"]) for event in driver.events if event["event"] == "change"]
+
+    change("1")
+    expect(until(lambda: len(seen()) == 2), f"the watch saw {seen()}")
+    relay.cut(refuse=True)
+    change("2")
+    relay.accept_again()
+    expect(until(lambda: len(seen()) == 4), f"after the cut the watch saw {seen()}")
+    change("3")
+    expect(until(lambda: len(seen()) == 6), f"after the cut the watch saw {seen()}")
+    kinds, tokens = [kind for kind, _ in seen()], [token for _, token in seen()]
+    expect(kinds == ["granted", "released"] * 3, f"the events are {kinds}")
+    expect(tokens == sorted(tokens) and len(set(tokens)) == 3, f"the tokens are {tokens}")

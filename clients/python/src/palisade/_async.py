@@ -1,0 +1,283 @@
+"""The client for asyncio. Everything is as in `palisade.Client`, with `async with`, `await` and `async for`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import TracebackType
+from typing import Any, AsyncIterator, Callable, Optional, Sequence, TypeVar, Union
+
+import httpx
+
+from . import _protocol as protocol
+from ._clock import MILLISECOND, SECOND, now_ns
+from ._hold import Hold
+from ._model import Duration, Event, LockInfo, Status, lock_info, status
+from ._requests import Requests
+from ._sse import Position
+from ._transport import WATCH_SILENCE_S, AsyncTransport
+from .errors import LeaseLost, LockHeld, PalisadeError
+
+log = logging.getLogger("palisade")
+Result = TypeVar("Result")
+
+
+class AsyncClient:
+    """Asks a Palisade server for locks, on one event loop. The arguments are those of `palisade.Client`."""
+
+    def __init__(
+        self,
+        url: Union[str, Sequence[str], None] = None,
+        *,
+        patience: Duration = "5s",
+        margin: Duration = 0,
+        token: Optional[str] = None,
+        verify: Any = True,
+        cert: Any = None,
+    ) -> None:
+        self._requests = Requests(url, patience, margin, token, verify, cert)
+        self._transport = AsyncTransport(self._requests.settings)
+        # Tasks that nobody waits for: the event loop itself keeps only weak references.
+        self._cleanups: set[asyncio.Task[None]] = set()
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: Duration = "15s",
+        wait: Duration = "30s",
+        client_id: Optional[str] = None,
+        metadata: Optional[str] = None,
+    ) -> AsyncLock:
+        """A request for a lock, sent by `async with` or by `await ….acquire()`; see `palisade.Client.lock`."""
+        return AsyncLock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata))
+
+    async def show(self, name: str) -> LockInfo:
+        """The holder of a lock and the number of waiters."""
+        return lock_info(await self._ask("GET", protocol.lock_path(name)))
+
+    async def list(self, prefix: str = "") -> AsyncIterator[LockInfo]:
+        """The locks that are held and whose names start with `prefix`, page by page."""
+        cursor: Optional[str] = None
+        while True:
+            page = await self._ask("GET", self._requests.page(prefix, cursor))
+            for lock in page["locks"]:
+                yield lock_info(lock)
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return
+
+    async def break_lock(self, name: str, token: int, reason: str = "") -> None:
+        """Takes a lock from its holder. `token` is that of the current grant: proof that the operator has looked."""
+        await self._ask("POST", protocol.lock_path(name, "break"), {"fencing_token": token, "reason": reason})
+
+    async def status(self) -> Status:
+        return status(await self._ask("GET", "/v1/status"))
+
+    async def watch(self, prefix: str = "", after: Optional[int] = None) -> AsyncIterator[Event]:
+        """Changes of the locks whose names start with `prefix`, without end, across broken connections."""
+        position = Position(prefix, after)
+        while True:
+            url = self._requests.endpoints.current()
+            try:
+                async for event in self._watch_once(url, position):
+                    yield event
+            except httpx.HTTPError as error:
+                log.debug("the watch of %s broke: %s", url, error)
+                self._requests.endpoints.failed(url)
+            await asyncio.sleep(0.1)
+
+    async def _watch_once(self, url: str, position: Position) -> AsyncIterator[Event]:
+        parameters = position.parameters()
+        timeout = httpx.Timeout(5.0, read=WATCH_SILENCE_S)
+        async with self._transport.pool.client.stream(
+            "GET", f"{url}/v1/watch", params=parameters, timeout=timeout
+        ) as answer:
+            if answer.status_code != 200:
+                self._requests.watch_refused(url, answer.status_code, await answer.aread(), position)
+                return
+            for event in position.opened():
+                yield event
+            async for line in answer.aiter_lines():
+                told = position.line(line)
+                if told is not None:
+                    yield told
+
+    async def aclose(self) -> None:
+        """As `palisade.Client.close`."""
+        if self._cleanups:
+            await asyncio.wait(self._cleanups, timeout=self._requests.patience_ns / SECOND)
+        await self._transport.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _ask(self, method: str, path: str, body: Optional[dict[str, Any]] = None) -> dict[str, Any]:
+        return await self._run(protocol.asked(method, path, body, self._requests.patience_ns))
+
+    async def _run(self, steps: protocol.Steps[Result]) -> Result:
+        outcome: protocol.Outcome = None
+        try:
+            while True:
+                step = steps.send(outcome)
+                outcome = None
+                if isinstance(step, protocol.Send):
+                    outcome = await self._transport.send(step)
+                else:
+                    await _sleep(step.until_ns)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+    def _in_background(self, steps: protocol.Steps[Any], what: str) -> None:
+        async def run() -> None:
+            try:
+                await self._run(steps)
+            except PalisadeError as error:
+                log.info("%s is left to expire: %s", what, error)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._cleanups.add(task)
+        task.add_done_callback(self._cleanups.discard)
+
+
+class AsyncLock:
+    """A request for a lock; every `async with` and every `acquire` asks anew."""
+
+    def __init__(self, client: AsyncClient, wish: Callable[[], protocol.Wish]) -> None:
+        self._client, self._wish = client, wish
+        self._entered: list[AsyncGrant] = []
+
+    async def acquire(self) -> AsyncGrant:
+        """As `palisade.Lock.acquire`. When the task is cancelled, the request is abandoned in the background."""
+        wish = self._wish()
+        try:
+            granted = await self._client._run(protocol.acquire(wish))
+        except BaseException:
+            if wish.may_have_happened:
+                self._client._in_background(protocol.abandon(wish), f"the request for {wish.lock}")
+            raise
+        return AsyncGrant(self._client, wish, granted)
+
+    async def try_acquire(self) -> Optional[AsyncGrant]:
+        """The grant, or None if another client kept the lock for the time of `wait`."""
+        try:
+            return await self.acquire()
+        except LockHeld:
+            return None
+
+    async def __aenter__(self) -> AsyncGrant:
+        grant = await self.acquire()
+        self._entered.append(grant)
+        return grant
+
+    async def __aexit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        grant = self._entered.pop()
+        try:
+            await grant.release()
+        except PalisadeError as failed:
+            log.warning("%s: the release was not acknowledged, the lease will expire: %s", grant.lock, failed)
+
+
+class AsyncGrant:
+    """A lock that is held, and renewed by a task, until it is released or lost. See `palisade.Grant`.
+
+    A task that blocks the event loop also blocks the renewal; `check()` is right even then."""
+
+    def __init__(self, client: AsyncClient, wish: protocol.Wish, granted: protocol.Granted) -> None:
+        self._client = client
+        self._ref = protocol.GrantRef(wish.lock, granted.token, granted.lease_key)
+        self._authority, self._client_id = granted.authority, wish.client_id
+        self._waited_ms = granted.waited_ms
+        #: Set when the lease is lost. Not set by a release.
+        self.lost = asyncio.Event()
+        self._hold = Hold(client._requests.deadline(granted.t0_ns, granted.valid_for_ms), self._announce)
+        self._tasks: list[asyncio.Task[None]] = []
+        if not self._hold.holds():
+            until = now_ns() + 2 * wish.ttl_ms * MILLISECOND
+            client._in_background(protocol.release(self._ref, until), f"the late grant of {wish.lock}")
+            raise LeaseLost("expired", wish.lock, granted.token)
+        loop = asyncio.get_running_loop()
+        keep = client._run(protocol.keep(self._ref, self._hold, client._requests.deadline))
+        self._tasks += [loop.create_task(keep), loop.create_task(self._alarm())]
+
+    @property
+    def token(self) -> int:
+        """The fencing token. It never changes, and stays readable after a loss."""
+        return self._ref.token
+
+    @property
+    def lock(self) -> str:
+        return self._ref.lock
+
+    @property
+    def authority(self) -> str:
+        """The server that granted it: tokens of two authorities are never compared."""
+        return self._authority
+
+    @property
+    def client_id(self) -> str:
+        return self._client_id
+
+    @property
+    def waited(self) -> float:
+        """How long the request stood in the queue, in seconds."""
+        return self._waited_ms / 1_000
+
+    @property
+    def held(self) -> bool:
+        """Whether the holder may still act, by its own clock, at this moment."""
+        return self._hold.holds()
+
+    @property
+    def remaining(self) -> float:
+        """How long the holder may still act if no further renewal is acknowledged, in seconds."""
+        return self._hold.remaining_ns() / SECOND
+
+    def check(self) -> None:
+        """Raises `LeaseLost` unless the holder may still act. No round trip, and no waiting."""
+        if not self._hold.holds():
+            raise protocol.lost(self._hold, self._ref)
+
+    async def release(self) -> str:
+        """Gives the lock up; see `palisade.Grant.release`."""
+        self._hold.end("released")
+        self._stop()
+        until = now_ns() + self._client._requests.patience_ns
+        steps = protocol.release(self._ref, until)
+        try:
+            return await self._client._run(steps)
+        except asyncio.CancelledError:
+            self._client._in_background(protocol.release(self._ref, until), f"the release of {self.lock}")
+            raise
+
+    async def _alarm(self) -> None:
+        while self._hold.holds():
+            await _sleep(self._hold.deadline)
+
+    def _announce(self) -> None:
+        self.lost.set()
+        self._stop()
+        log.info("%s", protocol.lost(self._hold, self._ref))
+
+    def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def __repr__(self) -> str:
+        state = self._hold.over or f"{self.remaining:.3f} s"
+        return f"<AsyncGrant {self.lock!r} token={self.token} {state}>"
+
+
+async def _sleep(until_ns: int) -> None:
+    """In slices, because the loop's timers stop in suspension and the holder's clock does not."""
+    while (left := until_ns - now_ns()) > 0:
+        await asyncio.sleep(min(left, SECOND) / SECOND)

@@ -1,0 +1,293 @@
+"""The client for programs with threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from types import TracebackType
+from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union
+
+import httpx
+
+from . import _protocol as protocol
+from ._alarms import ALARMS
+from ._clock import MILLISECOND, SECOND, now_ns
+from ._hold import Hold
+from ._model import Duration, Event, LockInfo, Status, lock_info, status
+from ._requests import Requests
+from ._sse import Position
+from ._transport import WATCH_SILENCE_S, SyncTransport
+from .errors import LeaseLost, LockHeld, PalisadeError
+
+log = logging.getLogger("palisade")
+Result = TypeVar("Result")
+
+
+def _sleep(until_ns: int, wait: Callable[[float], object] = time.sleep) -> None:
+    """In slices, because the system's timers stop in suspension and the holder's clock does not."""
+    while (left := until_ns - now_ns()) > 0:
+        if wait(min(left, SECOND) / SECOND):
+            return
+
+
+class Client:
+    """Asks a Palisade server for locks. It may be shared by threads.
+
+    `url`: one address, or several (a list, or a text with commas); by default `PALISADE_URL`, else
+    http://127.0.0.1:7420. `patience`: how long an operation is repeated without an answer. `margin`: time wanted
+    between a check and the effect of what follows. `token`: a bearer token. `verify`, `cert`: as in httpx."""
+
+    def __init__(
+        self,
+        url: Union[str, Sequence[str], None] = None,
+        *,
+        patience: Duration = "5s",
+        margin: Duration = 0,
+        token: Optional[str] = None,
+        verify: Any = True,
+        cert: Any = None,
+    ) -> None:
+        self._requests = Requests(url, patience, margin, token, verify, cert)
+        self._transport = SyncTransport(self._requests.settings)
+        self._cleanups: set[threading.Thread] = set()
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: Duration = "15s",
+        wait: Duration = "30s",
+        client_id: Optional[str] = None,
+        metadata: Optional[str] = None,
+    ) -> Lock:
+        """A request for a lock, sent by `with` or by `acquire()`.
+
+        `ttl`: how long the lease lasts without renewal, 100 ms – 24 h. `wait`: how long to stay in the queue, 0 – 24 h.
+        `client_id`: a lock that is held by a client id is granted to the same id again, and its earlier grant ends."""
+        return Lock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata))
+
+    def show(self, name: str) -> LockInfo:
+        """The holder of a lock and the number of waiters."""
+        return lock_info(self._ask("GET", protocol.lock_path(name)))
+
+    def list(self, prefix: str = "") -> Iterator[LockInfo]:
+        """The locks that are held and whose names start with `prefix`, page by page."""
+        cursor: Optional[str] = None
+        while True:
+            page = self._ask("GET", self._requests.page(prefix, cursor))
+            yield from (lock_info(lock) for lock in page["locks"])
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return
+
+    def break_lock(self, name: str, token: int, reason: str = "") -> None:
+        """Takes a lock from its holder. `token` is that of the current grant: proof that the operator has looked."""
+        self._ask("POST", protocol.lock_path(name, "break"), {"fencing_token": token, "reason": reason})
+
+    def status(self) -> Status:
+        return status(self._ask("GET", "/v1/status"))
+
+    def watch(self, prefix: str = "", after: Optional[int] = None) -> Iterator[Event]:
+        """Changes of the locks whose names start with `prefix`, without end, across broken connections. An event is
+        news, not proof: a holder learns of a loss from its own deadline."""
+        position = Position(prefix, after)
+        while True:
+            url = self._requests.endpoints.current()
+            try:
+                yield from self._watch_once(url, position)
+            except httpx.HTTPError as error:
+                log.debug("the watch of %s broke: %s", url, error)
+                self._requests.endpoints.failed(url)
+            time.sleep(0.1)
+
+    def _watch_once(self, url: str, position: Position) -> Iterator[Event]:
+        parameters = position.parameters()
+        timeout = httpx.Timeout(5.0, read=WATCH_SILENCE_S)
+        with self._transport.pool.client.stream("GET", f"{url}/v1/watch", params=parameters, timeout=timeout) as answer:
+            if answer.status_code != 200:
+                self._requests.watch_refused(url, answer.status_code, answer.read(), position)
+                return
+            yield from position.opened()
+            for line in answer.iter_lines():
+                event = position.line(line)
+                if event is not None:
+                    yield event
+
+    def close(self) -> None:
+        """Ends the connections, after what is being given up in the background has been given up, at most for the
+        client's patience. Leases that are still held expire."""
+        until = now_ns() + self._requests.patience_ns
+        for thread in list(self._cleanups):
+            thread.join(max(0.0, (until - now_ns()) / SECOND))
+        self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, method: str, path: str, body: Optional[dict[str, Any]] = None) -> dict[str, Any]:
+        return self._run(protocol.asked(method, path, body, self._requests.patience_ns))
+
+    def _run(self, steps: protocol.Steps[Result], pause: Callable[[int], object] = _sleep) -> Result:
+        outcome: protocol.Outcome = None
+        try:
+            while True:
+                step = steps.send(outcome)
+                outcome = None
+                if isinstance(step, protocol.Send):
+                    outcome = self._transport.send(step)
+                else:
+                    pause(step.until_ns)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+    def _in_background(self, steps: protocol.Steps[Any], what: str) -> None:
+        def run() -> None:
+            try:
+                self._run(steps)
+            except PalisadeError as error:
+                log.info("%s is left to expire: %s", what, error)
+            finally:
+                self._cleanups.discard(thread)
+
+        thread = threading.Thread(target=run, name=f"palisade: {what}", daemon=True)
+        self._cleanups.add(thread)
+        thread.start()
+
+
+class Lock:
+    """A request for a lock; every `with` and every `acquire` asks anew."""
+
+    def __init__(self, client: Client, wish: Callable[[], protocol.Wish]) -> None:
+        self._client, self._wish = client, wish
+        self._entered: list[Grant] = []
+
+    def acquire(self) -> Grant:
+        """Waits in the queue for as long as the request says. Raises `LockHeld` if another client keeps the lock,
+        `Unavailable` or `UnknownOutcome` if nobody answers. However it ends, no lock stays behind: an exception, such
+        as KeyboardInterrupt, abandons the request in the background."""
+        wish = self._wish()
+        try:
+            granted = self._client._run(protocol.acquire(wish))
+        except BaseException:
+            if wish.may_have_happened:
+                self._client._in_background(protocol.abandon(wish), f"the request for {wish.lock}")
+            raise
+        return Grant(self._client, wish, granted)
+
+    def try_acquire(self) -> Optional[Grant]:
+        """The grant, or None if another client kept the lock for the time of `wait`."""
+        try:
+            return self.acquire()
+        except LockHeld:
+            return None
+
+    def __enter__(self) -> Grant:
+        grant = self.acquire()
+        self._entered.append(grant)
+        return grant
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        grant = self._entered.pop()
+        try:
+            grant.release()
+        except PalisadeError as failed:
+            # It is not held locally, and the server will find out by itself.
+            log.warning("%s: the release was not acknowledged, the lease will expire: %s", grant.lock, failed)
+
+
+class Grant:
+    """A lock that is held, and renewed in the background, until it is released or lost.
+
+    A pause fits between `check()` and whatever follows, so a check alone protects nothing: give `token` to the fence at
+    the resource, first to claim, then with every read and write."""
+
+    def __init__(self, client: Client, wish: protocol.Wish, granted: protocol.Granted) -> None:
+        self._client = client
+        self._ref = protocol.GrantRef(wish.lock, granted.token, granted.lease_key)
+        self._authority, self._client_id = granted.authority, wish.client_id
+        self._waited_ms = granted.waited_ms
+        #: Set when the lease is lost. Not set by a release.
+        self.lost = threading.Event()
+        self._stopped = threading.Event()
+        self._hold = Hold(client._requests.deadline(granted.t0_ns, granted.valid_for_ms), self._announce)
+        if not self._hold.holds():
+            until = now_ns() + 2 * wish.ttl_ms * MILLISECOND
+            client._in_background(protocol.release(self._ref, until), f"the late grant of {wish.lock}")
+            raise LeaseLost("expired", wish.lock, granted.token)
+        ALARMS.watch(self._hold)
+        keep = protocol.keep(self._ref, self._hold, client._requests.deadline)
+        threading.Thread(target=self._renew, args=(keep,), name=f"palisade: {wish.lock}", daemon=True).start()
+
+    @property
+    def token(self) -> int:
+        """The fencing token. It never changes, and stays readable after a loss."""
+        return self._ref.token
+
+    @property
+    def lock(self) -> str:
+        return self._ref.lock
+
+    @property
+    def authority(self) -> str:
+        """The server that granted it: tokens of two authorities are never compared."""
+        return self._authority
+
+    @property
+    def client_id(self) -> str:
+        return self._client_id
+
+    @property
+    def waited(self) -> float:
+        """How long the request stood in the queue, in seconds."""
+        return self._waited_ms / 1_000
+
+    @property
+    def held(self) -> bool:
+        """Whether the holder may still act, by its own clock, at this moment."""
+        return self._hold.holds()
+
+    @property
+    def remaining(self) -> float:
+        """How long the holder may still act if no further renewal is acknowledged, in seconds."""
+        return self._hold.remaining_ns() / SECOND
+
+    def check(self) -> None:
+        """Raises `LeaseLost` unless the holder may still act. No round trip."""
+        if not self._hold.holds():
+            raise protocol.lost(self._hold, self._ref)
+
+    def release(self) -> str:
+        """Gives the lock up: from the call on it is not held here, whatever the answer. Returns "released",
+        "already_released", or "over" if the grant had ended otherwise."""
+        self._hold.end("released")
+        self._stopped.set()
+        until = now_ns() + self._client._requests.patience_ns
+        return self._client._run(protocol.release(self._ref, until))
+
+    def _renew(self, keep: protocol.Steps[None]) -> None:
+        try:
+            self._client._run(keep, self._pause)
+        except Exception:
+            log.exception("%s is no longer renewed", self._ref.lock)
+
+    def _pause(self, until: int) -> None:
+        _sleep(until, self._stopped.wait)
+
+    def _announce(self) -> None:
+        self.lost.set()
+        self._stopped.set()
+        log.info("%s", protocol.lost(self._hold, self._ref))
+
+    def __repr__(self) -> str:
+        state = self._hold.over or f"{self.remaining:.3f} s"
+        return f"<Grant {self.lock!r} token={self.token} {state}>"

@@ -1,0 +1,60 @@
+"""Until when a holder may believe (rules H1 – H4 of docs/rules.md). No I/O here."""
+
+from __future__ import annotations
+
+import threading
+from typing import Callable, Optional
+
+from ._clock import now_ns
+
+# Either clock may run 1 % wrong: (1 - e) / (1 + e), as a fraction so that nothing is rounded up.
+_SURE = (99, 101)
+
+
+def deadline_ns(t0_ns: int, valid_for_ms: int, margin_ns: int) -> int:
+    """`t0_ns` was read before the request that was answered was sent. Rounded down."""
+    sure = valid_for_ms * 1_000_000 * _SURE[0] // _SURE[1]
+    return t0_ns + max(0, sure - margin_ns)
+
+
+class Hold:
+    """The deadline of one grant. `announce` is called once, when it is lost; not when it is released."""
+
+    def __init__(self, deadline: int, announce: Callable[[], None]) -> None:
+        self._deadline = deadline
+        self._over: Optional[str] = None
+        self._announce = announce
+        self._guard = threading.Lock()
+
+    @property
+    def deadline(self) -> int:
+        return self._deadline
+
+    @property
+    def over(self) -> Optional[str]:
+        """Why it is over: a code, or "released"."""
+        return self._over
+
+    def holds(self) -> bool:
+        """Whether the holder may act now. What it learns from the clock it does not forget."""
+        if self._over is None and now_ns() >= self._deadline:
+            self.end("expired")
+        return self._over is None
+
+    def remaining_ns(self) -> int:
+        return max(0, self._deadline - now_ns()) if self.holds() else 0
+
+    def renewed(self, deadline: int) -> None:
+        """An acknowledged renewal: forward only, and no revival."""
+        if self.holds():
+            with self._guard:
+                self._deadline = max(self._deadline, deadline)
+
+    def end(self, code: str) -> None:
+        """Not held from now on. The first reason stays."""
+        with self._guard:
+            if self._over is not None:
+                return
+            self._over = code
+        if code != "released":
+            self._announce()

@@ -1,0 +1,132 @@
+"""What the server tells, as values."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+MAX_TOKEN = 2**53 - 1
+Duration = Union[str, float, int, datetime.timedelta]
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The client that has a lock."""
+
+    client_id: str
+    token: int
+    #: Until its lease is over unless it is renewed, in seconds.
+    remaining: float
+    metadata: Optional[str] = None
+    #: The server's wall clock at the grant, for people.
+    acquired_at: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class LockInfo:
+    """A lock; `holder` is None while it is free."""
+
+    lock: str
+    holder: Optional[Holder]
+    waiters: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the server says about itself."""
+
+    authority: str
+    incarnation: str
+    next_token: Optional[int]
+    locks: int
+    leases: int
+    waiters: int
+    version: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """One change of a lock: `granted`, `released`, `expired`, `revoked` or `superseded`. Or `missed`: `missed`
+    changes did not arrive (None: nobody knows how many), so list the locks again."""
+
+    kind: str
+    revision: Optional[int]
+    lock: str = ""
+    client_id: str = ""
+    token: int = 0
+    missed: Optional[int] = None
+    reason: Optional[str] = None
+
+
+class Malformed(Exception):
+    """An answer without the form that it must have: nobody knows what happened."""
+
+
+def milliseconds(duration: Duration, what: str, low: int, high: int) -> int:
+    """A duration: seconds as a number, a timedelta, or a text such as "500ms", "10s", "2m", "1h". Parts of a
+    millisecond are rounded up. Out of range is a ValueError that names the range."""
+    if isinstance(duration, datetime.timedelta):
+        exact = duration / datetime.timedelta(milliseconds=1)
+    elif isinstance(duration, str):
+        text = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", duration.strip())
+        if not text:
+            raise ValueError(f"{what} is {duration!r}: write a duration such as '500ms', '10s', '2m' or '1h'")
+        exact = float(text[1]) * _UNITS_MS[text[2]]
+    elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
+        exact = duration * 1_000.0
+    else:
+        raise ValueError(f"{what} is {duration!r}: a number of seconds, a timedelta or a text is needed")
+    if not low <= exact <= high:
+        raise ValueError(f"{what} is {duration!r}: {low} ms ..= {high} ms are allowed")
+    return -int(-exact // 1)
+
+
+def integer(value: dict[str, Any], name: str, low: int = 0, high: int = MAX_TOKEN) -> int:
+    number = value.get(name)
+    if type(number) is not int or not low <= number <= high:
+        raise Malformed(f"{name} is {number!r}")
+    return number
+
+
+def text(value: dict[str, Any], name: str) -> str:
+    found = value.get(name)
+    if not isinstance(found, str):
+        raise Malformed(f"{name} is {found!r}")
+    return found
+
+
+def token(value: dict[str, Any], name: str = "fencing_token") -> int:
+    return integer(value, name, low=1)
+
+
+def holder(value: Any) -> Optional[Holder]:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise Malformed(f"holder is {value!r}")
+    remaining = integer(value, "remaining_ms") / 1_000
+    more = value.get("metadata"), value.get("acquired_at")
+    return Holder(text(value, "client_id"), token(value), remaining, *more)
+
+
+def lock_info(value: Any) -> LockInfo:
+    if not isinstance(value, dict):
+        raise Malformed(f"a lock is {value!r}")
+    return LockInfo(text(value, "resource_id"), holder(value.get("holder")), integer(value, "waiters"))
+
+
+def status(value: dict[str, Any]) -> Status:
+    following = None if value.get("next_token") is None else token(value, "next_token")
+    return Status(
+        authority=text(value, "authority"),
+        incarnation=text(value, "incarnation"),
+        next_token=following,
+        locks=integer(value, "locks"),
+        leases=integer(value, "leases"),
+        waiters=integer(value, "waiters"),
+        version=text(value, "version"),
+    )

@@ -1,0 +1,318 @@
+"""The protocol without I/O: every operation is a generator of steps, which the sync and the async client carry out.
+
+    step = operation.send(reply)      Send: one attempt of a request → Reply, or Fault
+                                      Pause: until an instant → None
+
+docs/protocol.md of the repository is what this implements.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Generator, Optional, TypeVar, Union
+
+from ._clock import MILLISECOND, now_ns
+from ._hold import Hold
+from ._model import Malformed, holder, integer, text, token
+from .errors import (
+    Invalid,
+    LeaseLost,
+    LockHeld,
+    NotAcquired,
+    OperatorNeeded,
+    PalisadeError,
+    Unavailable,
+    UnknownOutcome,
+)
+
+
+@dataclass(frozen=True)
+class Send:
+    """One attempt of one request, which ends by `timeout_ns` after now."""
+
+    method: str
+    path: str
+    body: Optional[dict[str, Any]]
+    timeout_ns: int
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Until an instant of the holder's clock."""
+
+    until_ns: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: its status and, if it was a JSON object, the object."""
+
+    status: int
+    value: dict[str, Any]
+
+
+class Fault(Exception):
+    """No answer. `unknown`: the request may have happened."""
+
+    def __init__(self, why: str, unknown: bool) -> None:
+        super().__init__(why)
+        self.unknown = unknown
+
+
+Outcome = Union[Reply, Fault, None]
+Result = TypeVar("Result")
+Steps = Generator[Union[Send, Pause], Outcome, Result]
+
+GONE = frozenset({"expired", "revoked", "superseded", "not_held", "stale"})
+_NOTHING_HAPPENED = frozenset({"unavailable", "request_timeout", "not_leader"})
+# An attempt with less time than this would only turn "nothing happened" into "unknown".
+LEAST_TIME = 50 * MILLISECOND
+_SHORTEST_PAUSE, _FIRST_PAUSE, _LONGEST_PAUSE = 20 * MILLISECOND, 10 * MILLISECOND, 500 * MILLISECOND
+
+
+def lock_path(name: str, verb: str = "") -> str:
+    """The path of a lock. Libraries tidy "." and ".." away however they are written, so these are refused."""
+    if not 1 <= len(name) <= 255 or not all(" " <= letter <= "~" for letter in name) or name in (".", ".."):
+        raise Invalid(
+            "invalid", f"{name!r} is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or .."
+        )
+    return f"/v1/locks/{urllib.parse.quote(name, safe='')}" + (f"/{verb}" if verb else "")
+
+
+def read_reply(status: int, body: bytes) -> Reply:
+    """An answer as it came. What is not a JSON object with the status of one leaves the outcome unknown."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or not (status == 200 or 400 <= status < 600):
+        raise Fault(f"the answer (status {status}) is not one of a Palisade server", unknown=True)
+    return Reply(status, value)
+
+
+def problem(reply: Reply) -> dict[str, Any]:
+    found = reply.value.get("error")
+    return found if isinstance(found, dict) else {}
+
+
+def code_of(reply: Reply) -> str:
+    code = problem(reply).get("code")
+    return code if isinstance(code, str) else ("internal" if reply.status >= 500 else "invalid")
+
+
+def fault_of(outcome: Outcome) -> Optional[Fault]:
+    """Why an attempt is to be repeated, if it is."""
+    if isinstance(outcome, Fault):
+        return outcome
+    assert isinstance(outcome, Reply)
+    if outcome.status == 200:
+        return None
+    code, message = code_of(outcome), str(problem(outcome).get("message", outcome.status))
+    if code in _NOTHING_HAPPENED:
+        return Fault(message, unknown=False)
+    known_ends = ("tokens_exhausted", "storage_full")
+    if code in ("unknown_outcome", "internal") or (outcome.status >= 500 and code not in known_ends):
+        return Fault(message, unknown=True)
+    return None
+
+
+def error_of(reply: Reply) -> PalisadeError:
+    """The error for an answer that is not to be repeated."""
+    told, code = problem(reply), code_of(reply)
+    message = str(told.get("message", code))
+    if code == "held":
+        after = told.get("retry_after_ms")
+        return LockHeld(message, holder(reply.value.get("holder")), None if after is None else after / 1_000)
+    if code in ("queue_full", "too_many_locks", "abandoned") or code in GONE:
+        return NotAcquired(code, message)
+    if code == "tokens_exhausted":
+        return OperatorNeeded(code, message)
+    return Invalid(code, message)
+
+
+class Backoff:
+    """Pauses between attempts, doubling from 10 ms to half a second."""
+
+    def __init__(self, until_ns: int) -> None:
+        self._until, self._next = until_ns, _FIRST_PAUSE
+        self._worst: Optional[Fault] = None
+
+    def after(self, fault: Fault) -> Pause:
+        """The pause after a failed attempt; raises the worst fault so far if no time is left."""
+        if self._worst is None or not self._worst.unknown:
+            self._worst = fault
+        end = now_ns() + self._next
+        if end + LEAST_TIME >= self._until:
+            kind, code = (UnknownOutcome, "unknown_outcome") if self._worst.unknown else (Unavailable, "unavailable")
+            raise kind(code, str(self._worst))
+        self._next = min(2 * self._next, _LONGEST_PAUSE)
+        return Pause(end)
+
+
+def repeated(method: str, path: str, body: Optional[dict[str, Any]], until_ns: int) -> Steps[Reply]:
+    """A request that may be repeated as it is, until there is an answer."""
+    backoff = Backoff(until_ns)
+    while True:
+        outcome = yield Send(method, path, body, until_ns - now_ns())
+        fault = fault_of(outcome)
+        if fault is None:
+            assert isinstance(outcome, Reply)
+            return outcome
+        yield backoff.after(fault)
+
+
+def asked(method: str, path: str, body: Optional[dict[str, Any]], patience_ns: int) -> Steps[dict[str, Any]]:
+    """A request whose only good answer is 200."""
+    reply = yield from repeated(method, path, body, now_ns() + patience_ns)
+    if reply.status != 200:
+        raise error_of(reply)
+    return reply.value
+
+
+@dataclass
+class Wish:
+    """A request for a lock, as the user put it, and what became of it."""
+
+    lock: str
+    client_id: str
+    ttl_ms: int
+    wait_ms: int
+    metadata: Optional[str]
+    patience_ns: int
+    request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    #: An attempt is under way, or ended without certainty.
+    may_have_happened: bool = False
+    last_sent_ns: int = 0
+
+    def body(self, wait_ms: int) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "client_id": self.client_id,
+            "lease_duration_ms": self.ttl_ms,
+            "wait_ms": wait_ms,
+            "request_id": self.request_id,
+        }
+        return {**body, "metadata": self.metadata} if self.metadata else body
+
+
+@dataclass(frozen=True)
+class Granted:
+    """A grant, with the clock's reading from before the request that it answers."""
+
+    t0_ns: int
+    token: int
+    lease_key: str = field(repr=False)
+    authority: str
+    valid_for_ms: int
+    waited_ms: int
+    acquired_at: str
+
+
+def acquire(wish: Wish) -> Steps[Granted]:
+    """One request id until the outcome is known. A caller that leaves early must `abandon` the wish."""
+    wait_until = now_ns() + wish.wait_ms * MILLISECOND
+    give_up = wait_until + wish.patience_ns
+    backoff = Backoff(give_up)
+    path = lock_path(wish.lock, "acquire")
+    while True:
+        uncertain = wish.may_have_happened
+        t0 = now_ns()
+        wish.may_have_happened, wish.last_sent_ns = True, t0
+        left_ms = max(0, -(-(wait_until - t0) // MILLISECOND))
+        outcome = yield Send("POST", path, wish.body(left_ms), give_up - t0)
+        fault = fault_of(outcome)
+        if isinstance(outcome, Reply) and fault is None:
+            if outcome.status != 200:
+                wish.may_have_happened = False
+                raise error_of(outcome)
+            try:
+                granted = _granted(t0, outcome.value)
+            except Malformed as malformed:
+                fault = Fault(f"a broken answer: {malformed}", unknown=True)
+            else:
+                wish.may_have_happened = False
+                return granted
+        assert fault is not None
+        if not fault.unknown:
+            wish.may_have_happened = uncertain
+        yield backoff.after(fault)
+
+
+def _granted(t0: int, value: dict[str, Any]) -> Granted:
+    return Granted(
+        t0_ns=t0,
+        token=token(value),
+        lease_key=text(value, "lock_token"),
+        authority=text(value, "authority"),
+        valid_for_ms=integer(value, "valid_for_ms"),
+        waited_ms=integer(value, "waited_ms"),
+        acquired_at=str(value.get("acquired_at", "")),
+    )
+
+
+def abandon(wish: Wish) -> Steps[None]:
+    """Until the server has acknowledged it, or must have forgotten the grant by itself."""
+    until = wish.last_sent_ns + (wish.wait_ms + 2 * wish.ttl_ms) * MILLISECOND
+    backoff = Backoff(until)
+    while True:
+        # A connection on which no answer comes is replaced.
+        timeout = min(until - now_ns(), 2_000 * MILLISECOND)
+        fault = fault_of((yield Send("POST", f"/v1/requests/{wish.request_id}/abandon", {}, timeout)))
+        if fault is None:
+            return
+        yield backoff.after(fault)
+
+
+@dataclass(frozen=True)
+class GrantRef:
+    """How requests name a grant."""
+
+    lock: str
+    token: int
+    lease_key: str = field(repr=False)
+
+    def body(self) -> dict[str, Any]:
+        return {"lock_token": self.lease_key, "fencing_token": self.token}
+
+
+def release(grant: GrantRef, until_ns: int) -> Steps[str]:
+    """Returns "released", "already_released", or "over" if the grant had ended otherwise."""
+    reply = yield from repeated("POST", lock_path(grant.lock, "release"), grant.body(), until_ns)
+    if reply.status == 200:
+        return "already_released" if reply.value.get("already_released") else "released"
+    if code_of(reply) in GONE:
+        return "over"
+    raise error_of(reply)
+
+
+def keep(grant: GrantRef, hold: Hold, deadline_of: Any) -> Steps[None]:
+    """Renews at a third of what is left, until the hold is over. `deadline_of(t0, valid_for_ms)` has the margin."""
+    path, body, longest = lock_path(grant.lock, "renew"), grant.body(), 1 << 62
+    while True:
+        now = now_ns()
+        pause = min(max((hold.deadline - now) // 3, _SHORTEST_PAUSE), longest)
+        yield Pause(min(now + pause, hold.deadline))
+        if not hold.holds():
+            return
+        t0 = now_ns()
+        outcome = yield Send("POST", path, body, max((hold.deadline - t0) // 3, _SHORTEST_PAUSE))
+        longest = _LONGEST_PAUSE
+        if fault_of(outcome) is None:
+            assert isinstance(outcome, Reply)
+            if outcome.status != 200:
+                if code_of(outcome) in GONE:
+                    return hold.end(code_of(outcome))
+                continue
+            try:
+                hold.renewed(deadline_of(t0, integer(outcome.value, "valid_for_ms")))
+                longest = 1 << 62
+            except Malformed:
+                continue
+
+
+def lost(hold: Hold, grant: GrantRef) -> LeaseLost:
+    """Why a holder may not act."""
+    code = hold.over or "expired"
+    return LeaseLost("not_held" if code == "released" else code, grant.lock, grant.token)

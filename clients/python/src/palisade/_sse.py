@@ -1,0 +1,64 @@
+"""Server-sent events, without I/O."""
+
+from __future__ import annotations
+
+import json
+from typing import Iterator, Optional
+
+from ._model import Event, Malformed, integer, text, token
+
+_KINDS = frozenset({"granted", "released", "expired", "revoked", "superseded"})
+
+
+class Position:
+    """Where a watch stands; it goes on from there after a break."""
+
+    def __init__(self, prefix: str, after: Optional[int]) -> None:
+        self.prefix, self.after = prefix, after
+        self._kind, self._id, self._data = "", "", ""
+        self._opened = False
+
+    def parameters(self) -> dict[str, str]:
+        self._kind, self._id, self._data = "", "", ""
+        after = {} if self.after is None else {"after_revision": str(self.after)}
+        return {"prefix": self.prefix, **after}
+
+    def opened(self) -> Iterator[Event]:
+        """A connection is open. Without a position, what happened since the last one is not known."""
+        if self._opened and self.after is None:
+            yield Event("missed", None)
+        self._opened = True
+
+    def lost(self) -> None:
+        """The position is of another authority: begin anew."""
+        self.after = None
+
+    def line(self, line: str) -> Optional[Event]:
+        """Takes the next line; an empty one ends an event."""
+        if line:
+            name, _, value = line.partition(":")
+            value = value[1:] if value.startswith(" ") else value
+            if name == "event":
+                self._kind = value
+            elif name == "id":
+                self._id = value
+            elif name == "data":
+                self._data += value
+            return None
+        kind, revision, data = self._kind, self._id, self._data
+        self._kind, self._id, self._data = "", "", ""
+        if revision.isdigit():
+            self.after = int(revision)
+        return self._event(kind, data) if data else None
+
+    def _event(self, kind: str, data: str) -> Optional[Event]:
+        try:
+            value = json.loads(data)
+            if kind == "missed":
+                return Event(kind, self.after, missed=integer(value, "missed"))
+            if kind not in _KINDS:
+                return None
+            about = text(value, "resource_id"), text(value, "client_id"), token(value)
+            return Event(kind, self.after, *about, reason=value.get("reason"))
+        except (ValueError, Malformed):
+            return None

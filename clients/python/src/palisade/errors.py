@@ -1,0 +1,63 @@
+"""Errors, grouped by what the caller does next."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from ._model import Holder
+
+
+class PalisadeError(Exception):
+    """The base of all errors. `code` is the name in the server's table of codes (docs/errors.md)."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class NotAcquired(PalisadeError):
+    """The lock was not granted, and nothing is held. Trying again later is safe."""
+
+
+class LockHeld(NotAcquired):
+    """Another client has the lock, and kept it for as long as the caller was willing to wait."""
+
+    def __init__(self, message: str, holder: Optional[Holder], retry_after: Optional[float]) -> None:
+        super().__init__("held", message)
+        self.holder = holder
+        #: When the holder's lease is over unless it is renewed, in seconds.
+        self.retry_after = retry_after
+
+
+class LeaseLost(PalisadeError):
+    """The lease is over: stop the work. The next grant has another token."""
+
+    def __init__(self, code: str, lock: str, token: int) -> None:
+        super().__init__(code, f"the lease of {lock!r} (fencing token {token}) is lost: {_WHY.get(code, code)}")
+        self.lock = lock
+        self.token = token
+
+
+class Unavailable(PalisadeError):
+    """Nobody could answer, and nothing happened: the same call may be made again."""
+
+
+class UnknownOutcome(PalisadeError):
+    """No answer came, and the call may have taken effect. An acquire is being abandoned in the background."""
+
+
+class Invalid(PalisadeError, ValueError):
+    """The call is wrong, and repeating it does not help. The message names the field and its range."""
+
+
+class OperatorNeeded(PalisadeError):
+    """Only an operator can help."""
+
+
+_WHY = {
+    "expired": "no renewal was acknowledged in time",
+    "not_held": "it is not held",
+    "revoked": "an operator revoked it",
+    "superseded": "the same client id acquired the lock again",
+    "stale": "the lock is held with another token",
+}

@@ -1,0 +1,9 @@
+"""Fences: what makes a fencing token count, at the resource itself.
+
+Claim first, before the first read; then read, think and write. Each step raises `Stale` if a newer holder has claimed
+the resource: then give up."""
+
+from .errors import FenceLost, FenceNotInstalled, Rejected, Stale
+from .rule import Pass
+
+__all__ = ["FenceLost", "FenceNotInstalled", "Pass", "Rejected", "Stale"]

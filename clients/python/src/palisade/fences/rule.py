@@ -1,0 +1,145 @@
+"""The decision of every fence, without I/O: what a resource stores, what is presented, and what it answers.
+
+The repository's `vectors/fence.json` has the same decision as data; a test compares the two. Carry an admitted operation
+out and store the next record in one atomic, durable step, and only then answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Optional, Union
+
+from .errors import Rejected, Stale
+
+#: What one restore of the server leaps until 2032: how far one token may be above the highest.
+MAX_JUMP = 2**46
+MAX_TOKEN = 2**53 - 1
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A holder's proof: its token and, where they are known, the authority and the lock of that token."""
+
+    token: int
+    authority: Optional[str] = None
+    lock: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        if type(self.token) is not int or not 1 <= self.token <= MAX_TOKEN:
+            raise ValueError(f"{self.token!r} is not a fencing token: 1 ..= {MAX_TOKEN} are allowed")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a resource stores. The default: nothing was ever presented."""
+
+    authority: Optional[str] = None
+    lock: Optional[str] = None
+    token: Optional[int] = None
+    #: Whether something was written under that token, and the highest number of such a write.
+    written: bool = False
+    sequence: Optional[int] = None
+    #: Of the write with that number.
+    digest: Optional[int] = None
+    result: Optional[bytes] = None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`claim`, `read` or `write`; a write may have a number and a digest of its content."""
+
+    kind: str
+    sequence: Optional[int] = None
+    digest: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        if self.sequence is not None and not 0 <= self.sequence <= MAX_TOKEN:
+            raise ValueError(f"the sequence number {self.sequence} is out of range: 0 ..= {MAX_TOKEN} are allowed")
+
+
+CLAIM, READ, WRITE = Operation("claim"), Operation("read"), Operation("write")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule for the whole life of a resource. `strict`: one write for each grant, for records that are published
+    once. `max_jump`: how far one token is believed; None believes any."""
+
+    strict: bool = False
+    max_jump: Optional[int] = MAX_JUMP
+
+
+CLAIM_RULE = Rule()
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """`record` is what the resource stores from now on. `repeat`: the write was carried out before, nothing changes,
+    and the answer is the recorded result."""
+
+    record: Record
+    repeat: bool = False
+
+
+def decide(record: Record, presented: Optional[Pass], operation: Operation, rule: Rule = CLAIM_RULE) -> Admitted:
+    """Raises `Rejected`, after which nothing may change. `presented` is None for a write by code without a token."""
+    if presented is None:
+        if record.token is not None:
+            raise Rejected("tokenless", highest=record.token)
+        return Admitted(record)
+    _own(record, presented)
+    token, highest = presented.token, record.token or 0
+    if token < highest:
+        raise Stale(highest)
+    if token == highest:
+        if operation.kind == "write" and record.written and _is_repeat(record, operation, rule):
+            return Admitted(record, repeat=True)
+        return Admitted(_then(_bound(record, presented), operation))
+    if rule.max_jump is not None and token - highest > rule.max_jump:
+        raise Rejected("jump", highest=record.token, bound=rule.max_jump)
+    raised = Record(token=token, authority=record.authority, lock=record.lock)
+    return Admitted(_then(_bound(raised, presented), operation))
+
+
+def _own(record: Record, presented: Pass) -> None:
+    """A token of another authority or lock is no number to compare."""
+    if record.authority is not None and presented.authority != record.authority:
+        raise Rejected("wrong_authority", authority=record.authority)
+    if record.lock is not None and presented.lock != record.lock:
+        raise Rejected("wrong_lock", lock=record.lock)
+
+
+def _is_repeat(record: Record, operation: Operation, rule: Rule) -> bool:
+    """The same holder writes again: only its own earlier writes count."""
+    number, last = operation.sequence, record.sequence
+    if number is not None and number == last:
+        if operation.digest != record.digest:
+            raise Rejected("sequence_reused", last=last)
+        return True
+    if rule.strict:
+        raise Rejected("already_written")
+    if number is not None and last is not None and number < last:
+        raise Rejected("sequence_stale", last=last)
+    return False
+
+
+def _bound(record: Record, presented: Pass) -> Record:
+    return replace(
+        record, authority=record.authority or presented.authority, lock=record.lock or presented.lock
+    )
+
+
+def _then(record: Record, operation: Operation) -> Record:
+    if operation.kind != "write":
+        return record
+    if operation.sequence is None:
+        return replace(record, written=True)
+    return replace(record, written=True, sequence=operation.sequence, digest=operation.digest, result=None)
+
+
+def pass_of(holder: Union[int, Pass, Any]) -> Pass:
+    """What a fence takes: a grant, which has token, authority and lock, a `Pass`, or a bare token."""
+    if isinstance(holder, Pass):
+        return holder
+    if isinstance(holder, int):
+        return Pass(holder)
+    return Pass(holder.token, holder.authority, holder.lock)

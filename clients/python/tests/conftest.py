@@ -1,0 +1,114 @@
+"""Real servers for the tests, on free ports, in temporary folders."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from typing import Callable, Iterator
+
+import psycopg
+import pytest
+import redis
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "clients" / "holder-suite"))
+
+from suite.servers import Palisade  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def binary() -> str:
+    """The palisade binary: PALISADE_BINARY, or the dev build of the repository."""
+    found = os.environ.get("PALISADE_BINARY") or str(ROOT / "target" / "debug" / "palisade")
+    assert os.path.exists(found), f"{found} is missing: run `cargo build -p palisade`, or set PALISADE_BINARY"
+    return found
+
+
+@pytest.fixture
+def server(binary: str) -> Iterator[Palisade]:
+    with Palisade(binary) as running:
+        yield running
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def _ready(process: subprocess.Popen[bytes], is_ready: Callable[[], object]) -> None:
+    """Waits for a server that is starting."""
+    end = time.monotonic() + 60
+    while True:
+        assert process.poll() is None, f"{process.args!r} ended with {process.returncode}"
+        try:
+            is_ready()
+        except (psycopg.OperationalError, redis.exceptions.ConnectionError):
+            assert time.monotonic() < end, f"{process.args!r} does not answer"
+            time.sleep(0.05)
+        else:
+            return
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory, binary: str) -> Iterator[str]:
+    programs = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.split("/")[4]))
+    assert programs, "PostgreSQL is missing: install the Debian package postgresql"
+    folder, port = f"/tmp/palisade-python-{os.getpid()}", _free_port()
+    data = f"{folder}/data"
+    os.makedirs(folder, mode=0o700)
+    # PostgreSQL does not run as root.
+    as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
+    if as_user:
+        shutil.chown(folder, "postgres", "postgres")
+    initdb = [f"{programs[-1]}/initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync"]
+    subprocess.run([*as_user, *initdb], check=True, stdout=subprocess.DEVNULL, cwd="/")
+    settings = ["-c", "listen_addresses=127.0.0.1", "-c", f"port={port}", "-k", folder, "-c", "fsync=off"]
+    server = [f"{programs[-1]}/postgres", "-D", data, *settings]
+    process = subprocess.Popen([*as_user, *server], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+    url = f"postgres://postgres@127.0.0.1:{port}/postgres"
+    try:
+        _ready(process, lambda: psycopg.connect(url).close())
+        subprocess.run([binary, "fence", "install", "postgres", "--url", url], check=True, stdout=subprocess.DEVNULL)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    assert shutil.which("redis-server"), "Redis is missing: install the Debian package redis-server"
+    port, folder = _free_port(), tmp_path_factory.mktemp("redis")
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    url = f"redis://127.0.0.1:{port}"
+
+    def ping() -> None:
+        with redis.Redis.from_url(url) as connection:
+            connection.ping()
+
+    try:
+        _ready(process, ping)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    with psycopg.connect(postgres_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def cache(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as connection:
+        yield connection

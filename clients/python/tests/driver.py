@@ -1,0 +1,188 @@
+"""The driver of the Python client for the holder suite: `driver.py` for asyncio, `driver.py --threads` for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from typing import Any, Awaitable, Callable, Union
+
+from palisade import AsyncClient, AsyncGrant, Client, Grant, PalisadeError
+from palisade._clock import now_ns
+
+Command = dict[str, Any]
+Answer = dict[str, Any]
+_writing = threading.Lock()
+
+
+def say(message: Answer) -> None:
+    with _writing:
+        print(json.dumps(message), flush=True)
+
+
+def now_ms() -> float:
+    return now_ns() / 1e6
+
+
+def granted(grant: Union[Grant, AsyncGrant]) -> Answer:
+    before = now_ms()
+    left = {"before_ms": before, "remaining_ms": grant.remaining * 1e3}
+    return {"token": grant.token, "authority": grant.authority, **left}
+
+
+def local(command: Command, grants: dict[str, Any]) -> Answer:
+    """What needs no waiting."""
+    before = now_ms()
+    if command["do"] == "clock":
+        return {"now_ms": before}
+    grant = grants[command["grant"]]
+    if command["do"] == "remaining":
+        return {"before_ms": before, "remaining_ms": grant.remaining * 1e3}
+    try:
+        grant.check()
+        return {"before_ms": before}
+    except PalisadeError as lost:
+        return {"ok": False, "code": lost.code, "before_ms": before}
+
+
+def options(command: Command) -> dict[str, Any]:
+    return {
+        "ttl": command["ttl_ms"] / 1e3,
+        "wait": command["wait_ms"] / 1e3,
+        "client_id": command.get("client_id"),
+    }
+
+
+def lost(name: str, grant: Union[Grant, AsyncGrant]) -> None:
+    try:
+        grant.check()
+    except PalisadeError as error:
+        say({"event": "lost", "grant": name, "token": grant.token, "code": error.code, "at_ms": now_ms()})
+
+
+def change(name: str, event: Any) -> None:
+    say({"event": "change", "watch": name, "kind": event.kind, "revision": event.revision, "token": event.token})
+
+
+CAN = ["addresses", "list", "watch"]
+
+
+class Threads:
+    def __init__(self) -> None:
+        self.grants: dict[str, Grant] = {}
+
+    def carry_out(self, command: Command) -> Answer:
+        do = command["do"]
+        if do == "connect":
+            self.client = Client(command["urls"], patience=command["patience_ms"] / 1e3)
+        elif do == "acquire":
+            grant = self.client.lock(command["lock"], **options(command)).acquire()
+            self.grants[command["as"]] = grant
+            self.thread(lambda: self.announce(command["as"], grant))
+            return granted(grant)
+        elif do == "release":
+            return {"result": self.grants[command["grant"]].release()}
+        elif do == "show":
+            shown = self.client.show(command["lock"])
+            return {"token": shown.holder and shown.holder.token, "waiters": shown.waiters}
+        elif do == "list":
+            return {"locks": [info.lock for info in self.client.list(command["prefix"])]}
+        elif do == "break":
+            self.client.break_lock(command["lock"], command["token"], command["reason"])
+        elif do == "watch":
+            self.thread(lambda: self.watch(command))
+        else:
+            return local(command, self.grants)
+        return {}
+
+    def announce(self, name: str, grant: Grant) -> None:
+        grant.lost.wait()
+        lost(name, grant)
+
+    def watch(self, command: Command) -> None:
+        for event in self.client.watch(command["prefix"], after=0):
+            change(command["as"], event)
+
+    def thread(self, run: Callable[[], object]) -> None:
+        threading.Thread(target=run, daemon=True).start()
+
+    def serve(self) -> None:
+        for line in sys.stdin:
+            command = json.loads(line)
+            self.thread(lambda command=command: self.answer(command))  # type: ignore[misc]
+
+    def answer(self, command: Command) -> None:
+        try:
+            say({"id": command["id"], "ok": True, **self.carry_out(command)})
+        except PalisadeError as error:
+            say({"id": command["id"], "ok": False, "code": error.code, "message": str(error)})
+
+
+class Tasks:
+    def __init__(self) -> None:
+        self.grants: dict[str, AsyncGrant] = {}
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def carry_out(self, command: Command) -> Answer:
+        do = command["do"]
+        if do == "connect":
+            self.client = AsyncClient(command["urls"], patience=command["patience_ms"] / 1e3)
+        elif do == "acquire":
+            grant = await self.client.lock(command["lock"], **options(command)).acquire()
+            self.grants[command["as"]] = grant
+            self.start(self.announce(command["as"], grant))
+            return granted(grant)
+        elif do == "release":
+            return {"result": await self.grants[command["grant"]].release()}
+        elif do == "show":
+            shown = await self.client.show(command["lock"])
+            return {"token": shown.holder and shown.holder.token, "waiters": shown.waiters}
+        elif do == "list":
+            return {"locks": [info.lock async for info in self.client.list(command["prefix"])]}
+        elif do == "break":
+            await self.client.break_lock(command["lock"], command["token"], command["reason"])
+        elif do == "watch":
+            self.start(self.watch(command))
+        elif do == "cancel":
+            self.tasks[command["target"]].cancel()
+        else:
+            return local(command, self.grants)
+        return {}
+
+    async def announce(self, name: str, grant: AsyncGrant) -> None:
+        await grant.lost.wait()
+        lost(name, grant)
+
+    async def watch(self, command: Command) -> None:
+        async for event in self.client.watch(command["prefix"], after=0):
+            change(command["as"], event)
+
+    def start(self, work: Awaitable[None], id: int = 0) -> None:
+        task = asyncio.ensure_future(work)
+        self.tasks[id or -len(self.tasks)] = task
+
+    async def serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        while line := await reader.readline():
+            command = json.loads(line)
+            self.start(self.answer(command), command["id"])
+
+    async def answer(self, command: Command) -> None:
+        try:
+            say({"id": command["id"], "ok": True, **await self.carry_out(command)})
+        except PalisadeError as error:
+            say({"id": command["id"], "ok": False, "code": error.code, "message": str(error)})
+        except asyncio.CancelledError:
+            say({"id": command["id"], "ok": False, "code": "cancelled"})
+
+
+if __name__ == "__main__":
+    threads = "--threads" in sys.argv
+    say({"event": "hello", "client": "python", "wire": "http", "can": CAN if threads else [*CAN, "cancel"]})
+    if threads:
+        Threads().serve()
+    else:
+        asyncio.run(Tasks().serve())

@@ -1,0 +1,261 @@
+//! The Rust client's driver for the holder suite of all languages (`clients/holder-suite`): commands in lines of
+//! JSON on standard input, answers and events in lines of JSON on standard output.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::{self, BufRead as _, Write as _};
+use std::rc::Rc;
+use std::time::Duration;
+
+use palisade_client::clock::{BootClock, Clock as _};
+use palisade_client::{Change, Client, Code, Error, Lease, Loss, Options, Released, Token};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, LocalSet, spawn_local};
+
+/// A grant by the name that the suite gave it.
+struct Held {
+    /// Taken by a release.
+    lease: Option<Lease>,
+    is_lost: Box<dyn Fn() -> bool>,
+}
+
+#[derive(Default)]
+struct Driver {
+    client: RefCell<Option<Client>>,
+    held: RefCell<HashMap<String, Held>>,
+    running: RefCell<HashMap<u64, AbortHandle>>,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    say(&json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "list", "watch"]}));
+    LocalSet::new().run_until(serve(commands())).await;
+}
+
+/// Lines of standard input, read by a thread of their own.
+fn commands() -> mpsc::UnboundedReceiver<Value> {
+    let (sender, commands) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
+            let command = serde_json::from_str(&line).unwrap_or(Value::Null);
+            if sender.send(command).is_err() {
+                return;
+            }
+        }
+    });
+    commands
+}
+
+async fn serve(mut commands: mpsc::UnboundedReceiver<Value>) {
+    let driver = Rc::new(Driver::default());
+    while let Some(command) = commands.recv().await {
+        let id = command["id"].as_u64().unwrap_or(0);
+        if command["do"] == "cancel" {
+            driver.cancel(&command);
+            say(&json!({"id": id, "ok": true}));
+            continue;
+        }
+        let task = Rc::clone(&driver);
+        let running = spawn_local(async move {
+            let mut answer = task.carry_out(&command).await;
+            answer["id"] = id.into();
+            say(&answer);
+        });
+        driver
+            .running
+            .borrow_mut()
+            .insert(id, running.abort_handle());
+    }
+}
+
+impl Driver {
+    async fn carry_out(self: &Rc<Driver>, command: &Value) -> Value {
+        match text(command, "do") {
+            "connect" => answer(self.connect(command).await),
+            "acquire" => answer(self.acquire(command).await),
+            "check" => self.check(text(command, "grant")),
+            "remaining" => self.remaining(text(command, "grant")),
+            "release" => answer(self.release(text(command, "grant")).await),
+            "clock" => json!({"ok": true, "now_ms": now_ms()}),
+            "show" => answer(self.show(command).await),
+            "list" => answer(self.list(command).await),
+            "break" => answer(self.revoke(command).await),
+            "watch" => answer(self.watch(command).await),
+            other => json!({"ok": false, "code": "invalid", "message": format!("{other}?")}),
+        }
+    }
+
+    fn client(&self) -> Result<Client, Error> {
+        let client = self.client.borrow().clone();
+        client.ok_or_else(|| palisade_client::Fault::invalid("connect first").into())
+    }
+
+    async fn connect(&self, command: &Value) -> Result<Value, Error> {
+        let options = Options {
+            patience: millis(command, "patience_ms"),
+            ..Options::default()
+        };
+        let url = command["urls"][0].as_str().unwrap_or_default();
+        let client = Client::connect_with(url, options).await?;
+        *self.client.borrow_mut() = Some(client);
+        Ok(json!({}))
+    }
+
+    async fn acquire(self: &Rc<Driver>, command: &Value) -> Result<Value, Error> {
+        let request = self.client()?.lock(text(command, "lock"));
+        let mut request = request
+            .ttl(millis(command, "ttl_ms"))
+            .wait(millis(command, "wait_ms"));
+        if let Some(client) = command["client_id"].as_str() {
+            request = request.client_id(client);
+        }
+        let lease = request.acquire().await?;
+        let before = now_ms();
+        let granted = json!({
+            "token": lease.token().get(), "authority": lease.authority().as_str(),
+            "waited_ms": lease.waited().as_secs_f64() * 1e3,
+            "before_ms": before, "remaining_ms": lease.remaining().as_secs_f64() * 1e3,
+        });
+        let name = text(command, "as").to_owned();
+        announce_loss(name.clone(), &lease);
+        let lost = lease.cancellation_token();
+        let held = Held {
+            lease: Some(lease),
+            is_lost: Box::new(move || lost.is_cancelled()),
+        };
+        self.held.borrow_mut().insert(name, held);
+        Ok(granted)
+    }
+
+    fn check(&self, grant: &str) -> Value {
+        let held = self.held.borrow();
+        let before = now_ms();
+        let code = match held.get(grant) {
+            Some(Held {
+                lease: Some(lease), ..
+            }) => lease.check().err().map(|lost| lost.why.code()),
+            // `release` has taken the guard, so there is nothing to check any more; its signal is left.
+            Some(Held { is_lost, .. }) => is_lost().then_some(Code::NotHeld),
+            None => Some(Code::Invalid),
+        };
+        json!({"ok": code.is_none(), "code": code.map(Code::name), "before_ms": before})
+    }
+
+    fn remaining(&self, grant: &str) -> Value {
+        let held = self.held.borrow();
+        let before = now_ms();
+        let lease = held.get(grant).and_then(|held| held.lease.as_ref());
+        let remaining = lease.map_or(Duration::ZERO, Lease::remaining);
+        json!({"ok": true, "before_ms": before, "remaining_ms": remaining.as_secs_f64() * 1e3})
+    }
+
+    async fn release(&self, grant: &str) -> Result<Value, Error> {
+        let lease = self
+            .held
+            .borrow_mut()
+            .get_mut(grant)
+            .and_then(|held| held.lease.take());
+        let Some(lease) = lease else {
+            return Ok(json!({"result": "already_released"}));
+        };
+        let result = match lease.release().await? {
+            Released::Released => "released",
+            Released::Ended(palisade_client::Ending::Released) => "already_released",
+            _ => "over",
+        };
+        Ok(json!({"result": result}))
+    }
+
+    fn cancel(&self, command: &Value) {
+        let target = command["target"].as_u64().unwrap_or(0);
+        if let Some(running) = self.running.borrow().get(&target) {
+            running.abort();
+            say(&json!({"id": target, "ok": false, "code": "cancelled"}));
+        }
+    }
+
+    async fn show(&self, command: &Value) -> Result<Value, Error> {
+        let view = self.client()?.show(text(command, "lock")).await?;
+        let token = view.holder.map(|holder| holder.token.get());
+        Ok(json!({"token": token, "waiters": view.waiters}))
+    }
+
+    async fn list(&self, command: &Value) -> Result<Value, Error> {
+        let mut listing = self.client()?.list(text(command, "prefix"));
+        let mut names = Vec::new();
+        while let Some(view) = listing.next().await? {
+            names.push(view.lock.to_string());
+        }
+        Ok(json!({"locks": names}))
+    }
+
+    async fn revoke(&self, command: &Value) -> Result<Value, Error> {
+        let (lock, reason) = (text(command, "lock"), text(command, "reason"));
+        let token = Token::new(command["token"].as_u64().unwrap_or(0))?;
+        let revocation = self.client()?.revoke(lock, token, reason).await?;
+        Ok(json!({"result": format!("{revocation:?}").to_lowercase()}))
+    }
+
+    async fn watch(&self, command: &Value) -> Result<Value, Error> {
+        let mut watch = self.client()?.watch(text(command, "prefix")).await?;
+        let name = text(command, "as").to_owned();
+        spawn_local(async move {
+            while let Ok(event) = watch.next().await {
+                let token = event.token.get();
+                let kind = match event.change {
+                    Change::Granted { .. } => "granted".to_owned(),
+                    Change::Ended { how, .. } => format!("{how:?}").to_lowercase(),
+                };
+                say(
+                    &json!({"event": "change", "watch": name, "revision": event.revision, "token": token,
+                        "kind": kind, "missed": event.missed}),
+                );
+            }
+        });
+        Ok(json!({}))
+    }
+}
+
+fn announce_loss(grant: String, lease: &Lease) {
+    let lost = lease.lost();
+    spawn_local(async move {
+        let lost = lost.await;
+        if lost.why != Loss::Released {
+            let (token, code) = (lost.token.get(), lost.why.code().name());
+            say(
+                &json!({"event": "lost", "grant": grant, "token": token, "code": code, "at_ms": now_ms()}),
+            );
+        }
+    });
+}
+
+fn answer(result: Result<Value, Error>) -> Value {
+    match result {
+        Ok(mut value) => {
+            value["ok"] = true.into();
+            value
+        }
+        Err(error) => {
+            json!({"ok": false, "code": error.code().name(), "message": error.to_string()})
+        }
+    }
+}
+
+fn text<'a>(command: &'a Value, field: &str) -> &'a str {
+    command[field].as_str().unwrap_or_default()
+}
+
+fn millis(command: &Value, field: &str) -> Duration {
+    Duration::from_millis(command[field].as_u64().unwrap_or(0))
+}
+
+fn now_ms() -> f64 {
+    BootClock.now().as_nanos() as f64 / 1e6
+}
+
+fn say(value: &Value) {
+    let mut out = io::stdout().lock();
+    // The suite that no longer reads has ended.
+    let _ = writeln!(out, "{value}").and_then(|()| out.flush());
+}

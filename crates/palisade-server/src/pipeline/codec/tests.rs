@@ -1,0 +1,377 @@
+use palisade_core::machine::{Answered, Expiry, Part, Record};
+use palisade_core::{
+    Acquire, Away, ClientId, Command, Ending, Entry, GrantRef, Granted, Holder, LeaseId, LeaseKey,
+    Limits, LockName, Machine, Outcome, QueueBound, RequestId, Span, Timestamp, Token, Ttl, Under,
+    WallTime,
+};
+
+use super::reader::Reader;
+use super::writer::Put;
+use super::*;
+
+const AT: Timestamp = Timestamp::from_millis(300);
+const WALL: WallTime = WallTime(1_800_000_000_000);
+
+const LIMITS: Limits = Limits {
+    min_ttl: Ttl::MIN,
+    max_ttl: Ttl::MAX,
+    waiters_per_lock: 17,
+    waiters_per_client: 130,
+    locks: u32::MAX,
+};
+
+fn lock(name: &str) -> LockName {
+    LockName::new(name).unwrap()
+}
+
+fn client(id: &str) -> ClientId {
+    ClientId::new(id).unwrap()
+}
+
+fn key(number: u8) -> LeaseKey {
+    LeaseKey::from_bytes([number; 16])
+}
+
+fn id(number: u8) -> RequestId {
+    RequestId::from_bytes([number; 16])
+}
+
+fn token(number: u64) -> Token {
+    Token::new(number).unwrap()
+}
+
+fn ttl(millis: u64) -> Ttl {
+    Ttl::from_millis(millis).unwrap()
+}
+
+fn new_lease(number: u8) -> Under {
+    Under::New {
+        key: key(number),
+        ttl: ttl(60_000),
+    }
+}
+
+fn acquire(name: &str, by: &str, under: Under) -> Acquire {
+    Acquire::new(lock(name), client(by), under, None)
+}
+
+fn grant(name: &str, number: u8, with: Option<u64>) -> GrantRef {
+    GrantRef {
+        lock: lock(name),
+        key: key(number),
+        token: with.map(token),
+    }
+}
+
+fn existing(number: u8, ttl: Option<Ttl>) -> Under {
+    Under::Existing {
+        key: key(number),
+        ttl,
+    }
+}
+
+/// Every kind of command, and of the optional parts each by itself. In [`machine_records`] the first gets token 4.
+fn commands() -> Vec<Command> {
+    let wait = Some(Span::from_millis(30_000));
+    vec![
+        Command::Acquire(acquire("a", "one", new_lease(1))),
+        Command::Acquire(Acquire {
+            metadata: Some("host-7".into()),
+            ..acquire("b", "one", existing(1, None))
+        }),
+        Command::Acquire(acquire("c", "one", existing(1, Some(ttl(60_000))))),
+        Command::Acquire(Acquire {
+            request: Some(id(4)),
+            ..acquire("d", "two", new_lease(2))
+        }),
+        Command::Acquire(Acquire {
+            wait,
+            ..acquire("e", "two", existing(2, None))
+        }),
+        Command::Acquire(Acquire {
+            wait,
+            request: Some(id(5)),
+            metadata: Some("host-8".into()),
+            ..acquire("a", "two", new_lease(3))
+        }),
+        Command::Acquire(Acquire {
+            wait,
+            request: Some(id(6)),
+            ..acquire("a", "two", existing(2, Some(ttl(60_000))))
+        }),
+        Command::Acquire(Acquire {
+            wait,
+            request: Some(id(7)),
+            ..acquire("a", "two", existing(2, None))
+        }),
+        Command::Renew {
+            grant: grant("a", 1, Some(4)),
+            ttl: Some(ttl(70_000)),
+        },
+        Command::Renew {
+            grant: grant("d", 2, None),
+            ttl: None,
+        },
+        Command::Release(grant("b", 1, None)),
+        Command::Release(grant("c", 1, Some(6))),
+        Command::Revoke {
+            lock: lock("d"),
+            token: token(7),
+            reason: "maintenance".into(),
+        },
+        Command::Withdraw(id(7)),
+        Command::Abandon(id(8)),
+        Command::Expire,
+        Command::Grace(Away::Paused(Span::from_millis(250))),
+        Command::Grace(Away::Stalled),
+        Command::Configure(LIMITS),
+        Command::Leap { by: 1 << 44 },
+        Command::Grace(Away::Restarted),
+    ]
+}
+
+fn head() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_head(&mut bytes, AT, WALL);
+    bytes
+}
+
+#[test]
+fn every_command_is_read_as_it_was_written_and_nothing_less() {
+    let head = head();
+    for command in commands() {
+        let mut batch = head.clone();
+        encode_command(&mut batch, &command);
+        let written = Entry {
+            at: AT,
+            wall: WALL,
+            command,
+        };
+        let mut read = Vec::new();
+        let expiry = decode_batch(&batch, |entry| read.push(entry));
+        assert_eq!(expiry, Ok(Expiry::CURRENT));
+        assert_eq!(read, std::slice::from_ref(&written));
+        for end in (0..batch.len()).filter(|end| *end != head.len()) {
+            let cut = decode_batch(&batch[..end], |entry| panic!("{entry:?} of {end} bytes"));
+            assert_eq!(
+                cut.unwrap_err().what,
+                "it ends in the middle",
+                "{written:?}"
+            );
+        }
+    }
+}
+
+/// The records of a machine on which every command was carried out, and which went on until a lease was over, but
+/// for the last command: what waits is still there.
+fn machine_records() -> Vec<Record> {
+    let mut machine = Machine::new(1);
+    let mut now = |at, command| {
+        machine.replay(Entry {
+            at,
+            wall: WALL,
+            command,
+        });
+    };
+    let short = Under::New {
+        key: key(20),
+        ttl: Ttl::MIN,
+    };
+    now(
+        Timestamp::ZERO,
+        Command::Acquire(acquire("f", "four", short)),
+    );
+    now(
+        Timestamp::ZERO,
+        Command::Acquire(acquire("g", "five", new_lease(21))),
+    );
+    now(
+        Timestamp::ZERO,
+        Command::Acquire(acquire("g", "five", new_lease(22))),
+    );
+    let all = commands();
+    for command in &all[..all.len() - 1] {
+        now(AT, command.clone());
+    }
+    machine.records().collect()
+}
+
+/// Answers that are remembered, each with numbers of its own.
+fn answered() -> Vec<Record> {
+    let granted = Granted {
+        token: token(1 << 50),
+        lease: LeaseId(token(300)),
+        key: key(30),
+        ttl: ttl(1_000),
+        valid_for: Span::from_millis(2_000),
+        waited: Span::from_millis(1_500),
+        acquired_at: WALL,
+    };
+    let holder = Holder {
+        client: client("six"),
+        token: token(77),
+        remaining: Span::from_millis(5),
+    };
+    let ended = |how| Outcome::Ended {
+        token: token(78),
+        how,
+    };
+    let outcomes = [
+        Outcome::Granted(granted),
+        Outcome::Held(holder),
+        ended(Ending::Released),
+        ended(Ending::Expired),
+        ended(Ending::Revoked),
+        ended(Ending::Superseded),
+        Outcome::NotHeld,
+        Outcome::QueueFull(QueueBound::Lock { max: 200 }),
+        Outcome::QueueFull(QueueBound::Client { max: 201 }),
+        Outcome::TooManyLocks { max: u32::MAX },
+        Outcome::Abandoned,
+        Outcome::TokensExhausted,
+    ];
+    let records = (40..).zip(outcomes).map(|(number, outcome)| {
+        Record::Answered(Answered {
+            request: id(number),
+            lock: (number % 2 == 0).then(|| lock("h")),
+            outcome,
+        })
+    });
+    records.collect()
+}
+
+#[test]
+fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
+    let mut records = machine_records();
+    for ending in [
+        Ending::Released,
+        Ending::Expired,
+        Ending::Revoked,
+        Ending::Superseded,
+    ] {
+        let ended = |record: &Record| matches!(record, Record::Over(over) if over.how == ending);
+        assert!(records.iter().any(ended), "{ending:?}");
+    }
+    let waiting = |record: &&Record| matches!(record, Record::Waiter(_));
+    assert_eq!(records.iter().filter(waiting).count(), 2);
+    records.extend(answered());
+    if let Some(Record::Head(head)) = records.first() {
+        let exhausted = palisade_core::machine::Head {
+            next_token: None,
+            ..*head
+        };
+        records.push(Record::Head(exhausted));
+    }
+    for record in records {
+        let mut bytes = Vec::new();
+        encode_record(&mut bytes, &record);
+        assert_eq!(decode_record(&bytes).as_ref(), Ok(&record));
+        let belongs = match record {
+            Record::Head(_) | Record::Lease(_) => Part::Leases,
+            Record::Grant(_) | Record::Waiter(_) => Part::Grants,
+            Record::Answered(_) | Record::Over(_) => Part::Past,
+        };
+        assert_eq!(part(&bytes), belongs, "{record:?}");
+        for end in 0..bytes.len() {
+            let cut = decode_record(&bytes[..end]).unwrap_err();
+            assert_eq!(cut.what, "it ends in the middle", "{record:?}");
+        }
+        bytes.push(0);
+        let more = decode_record(&bytes).unwrap_err();
+        assert_eq!((more.what, more.left), ("something follows a record", 1));
+    }
+}
+
+/// What is never remembered has no spelling: should one get here, its caller does not hold the lock.
+#[test]
+fn an_answer_that_is_never_remembered_is_no_grant() {
+    let mut bytes = Vec::new();
+    encode_record(
+        &mut bytes,
+        &Record::Answered(Answered {
+            request: id(1),
+            lock: None,
+            outcome: Outcome::Queued,
+        }),
+    );
+    let read = decode_record(&bytes);
+    assert!(matches!(read, Ok(Record::Answered(read)) if read.outcome == Outcome::NotHeld));
+}
+
+#[test]
+fn a_number_takes_seven_bits_a_byte() {
+    for (number, bytes) in [
+        (0, &[0][..]),
+        (0x7f, &[0x7f]),
+        (0x80, &[0x80, 1]),
+        (0xff, &[0xff, 1]),
+        (0x3fff, &[0xff, 0x7f]),
+        (0x4000, &[0x80, 0x80, 1]),
+        (0x1f_ffff, &[0xff, 0xff, 0x7f]),
+        (
+            u64::MAX,
+            &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
+        ),
+    ] {
+        let mut written = Vec::new();
+        written.number(number);
+        assert_eq!(written, bytes);
+        let mut reader = Reader(bytes);
+        assert_eq!(reader.number(), Ok(number));
+        assert!(reader.is_empty());
+    }
+}
+
+/// Bytes with a fault, and what is said of it.
+#[test]
+fn what_cannot_be_read_is_refused_by_name() {
+    let batch = |command: &[u8]| decode_batch(&[&head()[..], command].concat(), |_| {}).err();
+    let flaw = |what, left| Some(Malformed { what, left });
+    let too_long = [&[10][..], &[0xff; 9], &[2]].concat();
+    let too_long_by_far = [&[10][..], &[0xff; 12]].concat();
+    let acquire_new = [&[1, 0, 1, b'a', 1, b'c'][..], &[1; 16]].concat();
+    let acquire_ttl = [&[1, 1, 1, b'a', 1, b'c'][..], &[1; 16], &[0]].concat();
+    let beyond = &[0xff, 0xff, 0xff, 0xff, 0x1f][..];
+    let settings = [&[11, 100, 100, 1, 1][..], beyond].concat();
+    for (command, what, left) in [
+        (&[99][..], "a command has an unknown tag", 0),
+        (&[9, 3, 7], "a reason for grace is unknown", 1),
+        (&too_long, "a number has more than 64 bits", 0),
+        (&too_long_by_far, "a number has more than 64 bits", 2),
+        (&[5, 1, b'a', 1, 2, 0xff, 0xfe], "a text is not UTF-8", 0),
+        (&[4, 0, 1, b'\n'], "a lock has an impossible name", 0),
+        (&[1, 0, 1, b'a', 0], "a client has an impossible id", 0),
+        (&[5, 1, b'a', 0], "a token is out of range", 0),
+        (&acquire_new, "a new lease has no time to live", 0),
+        (&acquire_ttl, "a time to live is out of range", 0),
+        (&settings, "a setting is out of range", 0),
+    ] {
+        assert_eq!(batch(command), flaw(what, left));
+    }
+    assert_eq!(
+        decode_batch(&[0, 0, 0], |_| {}),
+        Err(Malformed {
+            what: "a batch has an unknown version",
+            left: 2,
+        })
+    );
+
+    let request = [1; 16];
+    let counter = [&[1, 0][..], &[0xff; 7], &[0x7f]].concat();
+    let named = [&[5][..], &request, &[1, 1, b'\n']].concat();
+    let mark = [&[5][..], &request, &[2]].concat();
+    let answer = [&[5][..], &request, &[0, 99]].concat();
+    let ending = [&[6][..], &request, &[1, b'a', 1, 5]].concat();
+    for (record, what) in [
+        (&[99][..], "a record has an unknown tag"),
+        (&counter, "the token counter is out of range"),
+        (&named, "a lock has an impossible name"),
+        (&mark, "a presence mark is neither 0 nor 1"),
+        (&answer, "an answer has an unknown tag"),
+        (&ending, "an ending has an unknown tag"),
+    ] {
+        assert_eq!(decode_record(record).err(), flaw(what, 0));
+    }
+    let said = decode_record(&[99, 0]).unwrap_err().to_string();
+    assert_eq!(said, "a record has an unknown tag (1 bytes before the end)");
+}
