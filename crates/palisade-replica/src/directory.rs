@@ -4,6 +4,7 @@
 //!   blank ──form──► member of a new cluster, whose log begins with its members
 //!         ──join──► member of a cluster that is there, with an empty log
 //!   a single server's ──seed──► only member of a cluster, with all that the server knew
+//!   member ──recover (recovery.rs)──► a single server's
 //! ```
 //!
 //! Each step counts at one instant, the rename of the identity: before it the directory is what it was, with the same
@@ -15,10 +16,11 @@ use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 
+use palisade_server::durable;
 use palisade_server::pipeline::replay::Replay;
 use palisade_wal::{
-    Conversion, DirStorage, Id, OpenError, Opened, Options, Purpose, ReadError, SnapshotWriter,
-    Storage, Wal,
+    Conversion, DirStorage, Id, OpenError, Opened, Options, Purpose, ReadError, ReplayError,
+    SnapshotWriter, Storage, Wal,
 };
 
 use crate::entry::{LogId, Members, NodeId};
@@ -36,6 +38,9 @@ pub enum DirectoryError {
     /// It is not what this version writes.
     #[error("the log's content cannot be taken over: {0}")]
     State(#[from] StateError),
+    /// A recovery could not begin the new life.
+    #[error(transparent)]
+    Restore(#[from] durable::Error),
 }
 
 /// What the nodes of a new cluster agree on.
@@ -142,16 +147,20 @@ impl Directory {
             None => Replay::from_nothing(0),
         };
         let replayed = conversion.replay(|_, batch| machine.batch(batch));
-        replayed.map_err(|error| match error {
-            palisade_wal::ReplayError::Apply { source, .. } => StateError::Replay(source).into(),
-            palisade_wal::ReplayError::Read(error) => DirectoryError::Read(error),
-        })?;
+        replayed.map_err(not_replayed)?;
         let alone = Members {
             voters: vec![[self.node].into()],
             nodes: [(self.node, address.to_owned())].into(),
         };
         let state = first_state(machine, alone);
         Ok(conversion.finish(options, |out| save(&state, out))?)
+    }
+}
+
+pub(crate) fn not_replayed(error: ReplayError<impl Into<StateError>>) -> DirectoryError {
+    match error {
+        ReplayError::Apply { source, .. } => DirectoryError::State(source.into()),
+        ReplayError::Read(error) => DirectoryError::Read(error),
     }
 }
 

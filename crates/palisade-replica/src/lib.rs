@@ -34,6 +34,7 @@ mod message;
 pub mod node;
 pub mod peers;
 mod record;
+pub mod recovery;
 mod state;
 mod store;
 

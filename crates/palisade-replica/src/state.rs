@@ -140,6 +140,22 @@ impl State {
         for record in record::read(frame)? {
             self.log.record(record)?;
         }
+        self.apply()
+    }
+
+    /// Takes every entry as committed: for a log whose other copies are lost.
+    ///
+    /// # Errors
+    /// As [`frame`](State::frame).
+    pub fn commit_all(&mut self) -> Result<(), StateError> {
+        if let Some(last) = self.log.last() {
+            self.log.record(Record::Committed(last))?;
+        }
+        self.apply()
+    }
+
+    /// Applies what is committed by now.
+    fn apply(&mut self) -> Result<(), StateError> {
         let first = self.applied.map_or(0, |applied| applied.index + 1);
         let Some(committed) = self.log.committed().filter(|id| id.index >= first) else {
             return Ok(());

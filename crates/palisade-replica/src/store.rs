@@ -179,7 +179,8 @@ impl Store {
         self.write(vec![Record::Truncate(last)], done)
     }
 
-    /// Entries up to here are committed. Written down with whatever comes next.
+    /// Entries up to here are committed. Written down with whatever comes next, or by
+    /// [`save_commit`](Store::save_commit).
     ///
     /// # Errors
     /// [`Gap`] if they are not in the log.
@@ -188,6 +189,18 @@ impl Store {
         kept.log.record(Record::Committed(to))?;
         kept.unsaved = Some(to);
         Ok(())
+    }
+
+    /// Writes down what is committed, if that was not done yet: a backup is made from what the disk knows.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn save_commit(&self) -> Result<(), Gap> {
+        let unsaved = self.kept().unsaved.is_some();
+        match unsaved {
+            true => self.write(Vec::new(), drop),
+            false => Ok(()),
+        }
     }
 
     /// Forgets entries up to this one in memory. On disk they go with the next snapshot.
@@ -323,7 +336,7 @@ impl Store {
     }
 }
 
-fn read_all(snapshot: &mut SnapshotReader) -> io::Result<Vec<u8>> {
+pub(crate) fn read_all(snapshot: &mut SnapshotReader) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     snapshot.read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -2,14 +2,18 @@
 //!
 //! Both read a consistent prefix and write it to an empty directory, re-encoded for that directory's
 //! incarnation. The identity is written last: without it nothing opens the copy.
+//!
+//! What a member's log amounts to is known to its reader alone. So it [observe]s the log, and writes the state
+//! down as a backup with [`backup_state_on`], which is restored as any other.
 
 use std::io;
 use std::path::Path;
 
 use crate::Seq;
-use crate::error::{Damage, OpenError, ReadError};
+use crate::error::{Damage, OpenError, ReadError, ReplayError};
 use crate::frame::{self, Entry, Seed};
 use crate::identity::{self, Id, Identity, Kind};
+use crate::open::replay;
 use crate::recover::{self, Scan};
 use crate::segment::{self, Image};
 use crate::snapshot::{self, SnapshotReader, SnapshotWriter};
@@ -94,7 +98,7 @@ pub fn restore_on(
 
 fn source_identity(from: &dyn Storage) -> Result<Identity, OpenError> {
     match identity::read(from)? {
-        // Its log is a node's, and what counts of it is for the cluster to say.
+        // Its log is a node's: which of its entries count is not known here.
         Some(found) => match found.identity.kind {
             Kind::Member(node) => Err(OpenError::Member {
                 dir: from.path(),
@@ -135,25 +139,139 @@ fn copy(
     })
 }
 
-/// Starts again when a rotation or a compaction removed files under the reader. Damage that is found twice is real.
 fn copy_retrying(
     from: &dyn Storage,
     to: &dyn Storage,
     source: &Identity,
     target: &Identity,
 ) -> Result<Option<Seq>, CopyError> {
+    let attempt = || {
+        clear(to).map_err(CopyError::Write)?;
+        try_copy(from, to, source, target)
+    };
+    retrying(attempt, |error| match error {
+        CopyError::Read(error) => Some(error),
+        CopyError::Write(_) => None,
+    })
+}
+
+/// Starts again when a rotation or a compaction removed files under the reader. Damage that is found twice is real.
+fn retrying<T, F>(
+    mut attempt: impl FnMut() -> Result<T, F>,
+    cause: impl Fn(&F) -> Option<&ReadError>,
+) -> Result<T, F> {
     let mut seen: Option<Damage> = None;
     for _ in 1..ATTEMPTS {
-        match try_copy(from, to, source, target) {
-            Err(CopyError::Read(ReadError::Damaged(damage))) if seen.as_ref() != Some(&damage) => {
-                seen = Some(damage)
+        let tried = attempt();
+        match tried.as_ref().err().and_then(&cause) {
+            Some(ReadError::Damaged(damage)) if seen.as_ref() != Some(damage) => {
+                seen = Some(damage.clone());
             }
-            Err(CopyError::Read(error)) if is_gone(&error) => {}
-            settled => return settled,
+            Some(error) if is_gone(error) => {}
+            _ => return tried,
         }
-        clear(to).map_err(CopyError::Write)?;
     }
-    try_copy(from, to, source, target)
+    attempt()
+}
+
+/// The log of a directory as another process may have it open: read, never changed.
+pub struct Observed<'a> {
+    storage: &'a dyn Storage,
+    incarnation: Id,
+    scan: Scan,
+}
+
+/// Hands a consistent prefix of the log in `storage` to `read`: every whole frame that was there when this was called,
+/// and maybe more. No lock is taken, so files may go away meanwhile: `read` is called again then, from the start.
+/// `cause` tells by which failure to read, if any, it failed.
+///
+/// # Errors
+/// Those of `read`; [`ReadError`].
+pub fn observe<T, F: From<ReadError>>(
+    storage: &dyn Storage,
+    incarnation: Id,
+    cause: impl Fn(&F) -> Option<&ReadError>,
+    mut read: impl FnMut(&Observed<'_>) -> Result<T, F>,
+) -> Result<T, F> {
+    let attempt = || {
+        let scan = recover::scan(storage, &incarnation)?;
+        read(&Observed {
+            storage,
+            incarnation,
+            scan,
+        })
+    };
+    retrying(attempt, cause)
+}
+
+impl Observed<'_> {
+    /// The newest snapshot, if there is one.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn snapshot(&self) -> Result<Option<SnapshotReader>, ReadError> {
+        let open = |seq| SnapshotReader::open(self.storage, &self.incarnation, seq);
+        self.scan.snapshot.map(open).transpose()
+    }
+
+    /// Hands out the frames behind the snapshot, in order.
+    ///
+    /// # Errors
+    /// [`ReplayError::Apply`] with the first error of `each`; [`ReplayError::Read`].
+    pub fn replay<E>(
+        &self,
+        each: impl FnMut(Seq, &[u8]) -> Result<(), E>,
+    ) -> Result<(), ReplayError<E>> {
+        let Scan {
+            segments, snapshot, ..
+        } = &self.scan;
+        replay(self.storage, &self.incarnation, segments, *snapshot, each)
+    }
+}
+
+/// Makes a backup in the empty directory `to` that consists of the state that `save` writes: for a source whose log is
+/// not what a restore can read. It bears the source's owner and incarnation. Durable on return.
+///
+/// # Errors
+/// [`OpenError::NotEmpty`]; I/O, also that of `save`.
+pub fn backup_state_on(
+    to: &dyn Storage,
+    (owner, incarnation): (Id, Id),
+    save: impl FnOnce(&mut SnapshotWriter) -> io::Result<()>,
+) -> Result<Identity, OpenError> {
+    refuse_filled(to)?;
+    let identity = Identity {
+        owner,
+        incarnation,
+        kind: Kind::Backup,
+    };
+    write_state(to, &identity, save).map_err(|source| {
+        let _ = clear(to);
+        OpenError::Io {
+            what: format!("write the backup in {}", to.path().display()),
+            source,
+        }
+    })?;
+    Ok(identity)
+}
+
+/// A snapshot that takes the place of frame 1, and a segment without frames behind it.
+fn write_state(
+    to: &dyn Storage,
+    identity: &Identity,
+    save: impl FnOnce(&mut SnapshotWriter) -> io::Result<()>,
+) -> io::Result<()> {
+    const SEGMENT: usize = 64 << 10;
+    let name = snapshot::name(Seq::FIRST);
+    let mut writer = SnapshotWriter::create(to, &name, &identity.incarnation, Seq::FIRST)?;
+    save(&mut writer)?;
+    writer.finish()?;
+    let first = Seq::FIRST.get() + 1;
+    let mut segment = segment::encode_header(&identity.incarnation, first, SEGMENT as u64).to_vec();
+    segment.resize(SEGMENT, 0);
+    write_file(to, &segment::name(first), &segment)?;
+    to.sync_dir()?;
+    write_identity(to, identity)
 }
 
 fn write_identity(to: &dyn Storage, target: &Identity) -> io::Result<()> {

@@ -106,8 +106,9 @@ pub enum OpenError {
     },
     /// The directory is a member's, and a single server's was asked for.
     #[error(
-        "{} is the directory of node {node:016x} of a cluster: start it with the --cluster or --join flags that it had. \
-         If the other nodes are lost for good, `palisade cluster recover` makes a cluster of one out of it",
+        "{0} is the directory of node {node:016x} of a cluster: start it with the --cluster or --join flags that it had. \
+         `palisade backup TO --data {0}` makes a backup of it that can be restored; if the other nodes are lost for good, \
+         `palisade cluster recover --data {0}` makes it a single server's",
         dir.display()
     )]
     Member {

@@ -68,7 +68,9 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use backup::{CopyReport, backup, backup_on, restore, restore_on};
+pub use backup::{
+    CopyReport, Observed, backup, backup_on, backup_state_on, observe, restore, restore_on,
+};
 pub use compact::{Compacted, Compactor, Fold, PreparationWatch};
 pub use error::{CommitError, CompactError, Damage, Full, OpenError, ReadError, ReplayError};
 pub use identity::{Id, Identity, Kind};
@@ -88,6 +90,8 @@ pub const MAX_PAYLOAD: usize = 64 << 20;
 pub struct Seq(NonZeroU64);
 
 impl Seq {
+    pub(crate) const FIRST: Seq = Seq(NonZeroU64::MIN);
+
     /// The sequence number `raw`, or nothing for 0, which is no frame's.
     pub fn new(raw: u64) -> Option<Seq> {
         NonZeroU64::new(raw).map(Seq)

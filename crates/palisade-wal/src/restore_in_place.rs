@@ -17,7 +17,8 @@ use std::sync::atomic::AtomicBool;
 use crate::Seq;
 use crate::error::{OpenError, ReadError, ReplayError};
 use crate::frame::Seed;
-use crate::identity::{self, As, Current, Found, Id, Identity};
+use crate::identity::{self, As, Current, Found, Id, Identity, Kind};
+use crate::member::forget_promise;
 use crate::open::{Options, replay};
 use crate::prepare;
 use crate::recover::{self, Scan};
@@ -52,11 +53,28 @@ impl InPlace {
     /// # Errors
     /// As [`begin`](InPlace::begin).
     pub fn begin_on(storage: Arc<dyn Storage>) -> Result<InPlace, OpenError> {
+        InPlace::begin_as(storage, As::Single)
+    }
+
+    /// [`begin_on`](InPlace::begin_on) for the directory of a member, which [`finish`](InPlace::finish) makes a single
+    /// server's. The node's id ends with it.
+    ///
+    /// # Errors
+    /// As [`begin`](InPlace::begin); [`OpenError::NotMember`].
+    pub fn begin_member_on(storage: Arc<dyn Storage>) -> Result<InPlace, OpenError> {
+        let begun = InPlace::begin_as(storage, As::Member)?;
+        // The identity has the id. If the file of it stayed, the next cluster would get the same one.
+        let what = format!("clear {}", begun.storage.path().display());
+        forget_promise(&*begun.storage).map_err(OpenError::io(what))?;
+        Ok(begun)
+    }
+
+    fn begin_as(storage: Arc<dyn Storage>, kind: As) -> Result<InPlace, OpenError> {
         let dir = storage.path();
         let Some(found) = identity::read(&*storage)? else {
             return Err(OpenError::Missing { dir });
         };
-        As::Single.check(&*storage, found.identity.kind)?;
+        kind.check(&*storage, found.identity.kind)?;
         let lock = identity::lock(&*storage)?;
         clear_attempt(&*storage, Some(&found.identity.incarnation))?;
         let scan = recover::scan(&*storage, &found.identity.incarnation)?;
@@ -95,8 +113,8 @@ impl InPlace {
         )
     }
 
-    /// Begins the new incarnation with the state that `save` writes. The owner stays. Durable on return; a crash before
-    /// that leaves the old incarnation, and this can be done again.
+    /// Begins the new incarnation, a single server's, with the state that `save` writes. The owner stays. Durable on
+    /// return; a crash before that leaves the old incarnation, and this can be done again.
     ///
     /// # Errors
     /// [`OpenError::Io`].
@@ -118,6 +136,7 @@ impl InPlace {
         let storage = &*self.storage;
         let identity = Identity {
             incarnation: Id::random(storage)?,
+            kind: Kind::Live,
             ..self.found.identity
         };
         self.begin_life(&identity, options, save)?;
@@ -150,7 +169,7 @@ impl InPlace {
     }
 
     /// The identity as it is now.
-    pub(crate) fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &Identity {
         &self.found.identity
     }
 }

@@ -142,7 +142,12 @@ pub fn decide(own: &Introduction, list: &List, views: &Views) -> Result<Decision
         .collect();
     two_with_one_id(own, &heard)?;
     if let Some(cluster) = cluster(&heard)? {
-        return found(own, cluster, &heard);
+        return match (two_lives(own, &cluster, &heard), &own.standing) {
+            (None, _) => found(own, cluster, &heard),
+            (Some(why), Standing::Single { .. }) => Err(why),
+            // The server may be the cluster's first node by now, and was met before.
+            (Some(why), _) => Ok(Decision::Wait(why)),
+        };
     }
     for other in &heard {
         same_list(own, list, other)?;
@@ -213,6 +218,23 @@ fn cluster(heard: &[&Introduction]) -> Result<Option<Cluster>, String> {
         }
     }
     Ok(found.map(|(cluster, _)| cluster))
+}
+
+/// Whether a cluster is there beside a server that was restored or recovered out of it: a node that came into the older
+/// one of the two would be lost to the other.
+fn two_lives(own: &Introduction, cluster: &Cluster, heard: &[&Introduction]) -> Option<String> {
+    let mut all = std::iter::once(own).chain(heard.iter().copied());
+    let again = all.find(|one| match one.standing {
+        Standing::Single { authority, .. } => authority == cluster.authority,
+        _ => false,
+    })?;
+    Some(format!(
+        "{} has the locks of {} as a restore or a recovery left them, and a cluster of the same authority is there: {}. \
+         Stop the nodes of the older one of the two, and start them with empty directories",
+        again.address,
+        cluster.authority,
+        cluster.urls.join(", ")
+    ))
 }
 
 /// What this node does where a cluster is.

@@ -154,6 +154,17 @@ fn what_a_node_does_next() {
             vec![formed(2, "b:1")],
             &["refused:", "locks of its own", "start without --cluster"],
         ),
+        // It was restored, and nodes of the old cluster run.
+        (
+            single(1, "a:1"),
+            vec![member(2, "b:1", 0xa1, &all)],
+            &["refused:", "a:1", "http://b:1", "of the older one"],
+        ),
+        (
+            b.clone(),
+            vec![single(1, "a:1"), member(3, "c:1", 0xa1, &all)],
+            &["wait:", "a:1", "http://c:1", "of the older one"],
+        ),
         (
             a.clone(),
             vec![formed(2, "b:1"), member(3, "c:1", 0xdd, &all)],

@@ -15,6 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use palisade_core::Limits;
 use palisade_server::durable::Snapshots;
@@ -24,7 +25,7 @@ use tokio::runtime::{self, Runtime};
 use tokio::sync::watch;
 
 use crate::applier::Applier;
-use crate::engine::{self, Engine, Tokio, Transport};
+use crate::engine::{self, Engine, Tokio, Transport, Watch};
 use crate::entry::NodeId;
 use crate::state::StateError;
 use crate::store::{Store, Stored};
@@ -34,6 +35,9 @@ pub use writer::Disk;
 
 /// Entries that stay in memory behind a snapshot, for followers that are a little behind.
 const KEEP: u64 = 1_024;
+
+/// After a change, what is committed is written down at the latest after this time. Usually the next entry bears it.
+const SAVE_COMMIT: Duration = Duration::from_millis(100);
 
 /// How a node is run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -158,6 +162,9 @@ impl Node {
             }
             Ok(made)
         };
+        engines
+            .handle
+            .spawn(save_commits(engine.watch(), store.clone()));
         let snapshots = Snapshots::start(compactor, worked, settings.give_memory_back, make)?;
         Ok(Node {
             pipeline,
@@ -194,6 +201,7 @@ impl Node {
         };
         let _ = tokio::task::spawn_blocking(blocking).await;
         engine.stop().await;
+        let _ = store.save_commit();
         runtime.stop.send_replace(true);
         drop((engine, store));
         let blocking = move || {
@@ -201,5 +209,14 @@ impl Node {
             let _ = writer.join();
         };
         let _ = tokio::task::spawn_blocking(blocking).await;
+    }
+}
+
+/// Lets the disk of an idle node know what was committed last.
+async fn save_commits(mut changes: Watch<Tokio>, store: Store) {
+    while changes.changed().await.is_ok() {
+        tokio::time::sleep(SAVE_COMMIT).await;
+        // A log that takes nothing more has stopped the node already.
+        let _ = store.save_commit();
     }
 }

@@ -224,13 +224,13 @@ pub fn judge(
             own.address
         ));
     }
+    same_cluster(own, theirs)?;
     if let Some(expected) = expected.filter(|expected| *expected != node) {
         return Err(format!(
             "{address} should be node {expected} and is node {node}: if the disk of node {expected} was lost, type \
              `palisade cluster replace {expected} {node}`"
         ));
     }
-    same_cluster(own, theirs)?;
     known.map_or(Ok(()), |known| not_behind(known, theirs))
 }
 
@@ -260,7 +260,8 @@ fn same_cluster(own: &Introduction, theirs: &Introduction) -> Result<(), String>
     if incarnation != their_incarnation {
         return Err(format!(
             "{here} is of incarnation {incarnation} of its cluster, {there} of incarnation {their_incarnation}: a \
-             restore or a recovery began the newer one. Start the nodes of the older one with empty directories"
+             restore or a recovery began the newer one. Stop the nodes of the older one, and start them with empty \
+             directories"
         ));
     }
     Ok(())
@@ -415,13 +416,14 @@ pub(crate) mod tests {
             change(&mut theirs);
             judge(&own, Some(NodeId(2)), Some(&known), &theirs)
         };
-        let of_incarnation = |them: &mut Introduction| {
-            them.standing = Standing::Member {
+        fn of_six() -> Standing {
+            Standing::Member {
                 authority: id(0xaa),
                 incarnation: id(6),
                 members: BTreeMap::new(),
-            };
-        };
+            }
+        }
+        let of_incarnation = |them: &mut Introduction| them.standing = of_six();
         assert_eq!(judged(|_| ()), Ok(()));
         assert_eq!(judged(|them| them.starts = 6), Ok(()));
         assert_eq!(
@@ -437,7 +439,7 @@ pub(crate) mod tests {
             "06".repeat(16),
         );
         type Case<'a> = (fn(&mut Introduction), [&'a str; 3]);
-        let cases: [Case<'_>; 8] = [
+        let cases: [Case<'_>; 9] = [
             (
                 |them| them.node = NodeId(1),
                 ["same id", "10.0.0.1:7421", "empty directory"],
@@ -461,6 +463,10 @@ pub(crate) mod tests {
                 [&a, &b, "correct the addresses"],
             ),
             (of_incarnation, [&one, &six, "empty directories"]),
+            (
+                |them| (them.node, them.standing) = (NodeId(3), of_six()),
+                [&one, &six, "empty directories"],
+            ),
             (
                 |them| them.starts = 4,
                 ["5 times", "says 4", "cluster replace 0000000000000002"],

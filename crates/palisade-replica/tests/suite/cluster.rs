@@ -246,7 +246,7 @@ fn list_of<const N: usize>(places: &[Place; N]) -> [List; N] {
 }
 
 /// A batch that grants one lock.
-fn grant(number: u64) -> Arc<[u8]> {
+pub(crate) fn grant(number: u64) -> Arc<[u8]> {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&(number + 1).to_le_bytes());
     let acquire = Command::Acquire(Acquire {
@@ -315,7 +315,7 @@ async fn three_blank_nodes_form_a_cluster_that_outlives_its_leader() {
 }
 
 /// A single server's directory with some locks.
-fn single_server(data: &Path, locks: u64) {
+pub(crate) fn single_server(data: &Path, locks: u64) {
     let opened = Wal::create(data, &CreateOptions::default(), &options()).unwrap();
     let mut wal = opened.into_wal();
     for number in 0..locks {

@@ -206,7 +206,6 @@ pub fn restore(backup: &Path, to: &Path) -> Result<Restored, Error> {
 /// # Errors
 /// [`Error`]; the directory is as it was.
 pub fn restore_in_place(dir: &Path) -> Result<Restored, Error> {
-    let by = limits::restore_leap(wall().0).ok_or(Error::Clock)?;
     let in_place = InPlace::begin(dir)?;
     let mut replayed = match in_place.snapshot()? {
         Some(mut snapshot) => from_snapshot(&mut snapshot)?,
@@ -215,9 +214,22 @@ pub fn restore_in_place(dir: &Path) -> Result<Restored, Error> {
     in_place
         .replay(|_, batch| replayed.batch(batch))
         .map_err(not_replayed)?;
+    begin_again(in_place, replayed, &Options::default())
+}
+
+/// Begins the new life of a directory with this state, whose counter leaps first (rule A5).
+///
+/// # Errors
+/// [`Error`]; the directory is as it was.
+pub fn begin_again(
+    in_place: InPlace,
+    mut replayed: Replay,
+    options: &Options,
+) -> Result<Restored, Error> {
+    let by = limits::restore_leap(wall().0).ok_or(Error::Clock)?;
     // The batch itself is not needed: its effect is in the state that is written down.
     let _ = replayed.return_from(Returning::Restored { leap: by });
-    let identity = in_place.finish(&Options::default(), |out| {
+    let identity = in_place.finish(options, |out| {
         replayed.snapshot(|bytes| out.write_all(bytes))
     })?;
     restored(&identity, replayed)

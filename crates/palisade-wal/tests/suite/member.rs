@@ -6,8 +6,9 @@ use std::sync::Arc;
 use crate::common::{Journal, create, create_options, fill, open, open_or_create, options};
 use palisade_wal::testing::{Fault, Loss, PutBack, SimStorage};
 use palisade_wal::{
-    Conversion, Fold, Id, InPlace, Kind, OpenError, Opened, Purpose, Seq, SnapshotWriter, Storage,
-    Wal, backup_on, node, promise_node, purpose, restore_on,
+    Conversion, Fold, Id, Identity, InPlace, Kind, OpenError, Opened, Purpose, ReadError, Seq,
+    SnapshotWriter, Storage, Wal, backup_on, backup_state_on, node, observe, promise_node, purpose,
+    restore_on,
 };
 
 const LOSSES: [Loss; 5] = [
@@ -43,6 +44,19 @@ fn convert(storage: &SimStorage) -> Result<Opened, OpenError> {
         .replay(|seq, payload| journal.apply(seq, payload))
         .unwrap();
     conversion.finish(&options(), |out| journal.save(out))
+}
+
+/// The way back: a single server's directory, with everything.
+fn recover(storage: &SimStorage) -> Result<Identity, OpenError> {
+    let begun = InPlace::begin_member_on(Arc::new(storage.clone()))?;
+    let mut journal = Journal::default();
+    if let Some(mut snapshot) = begun.snapshot().unwrap() {
+        journal.load(&mut snapshot).unwrap();
+    }
+    begun
+        .replay(|seq, payload| journal.apply(seq, payload))
+        .unwrap();
+    begun.finish(&options(), |out| journal.save(out))
 }
 
 /// What a log ends in, whatever its frames are numbered.
@@ -272,4 +286,128 @@ fn a_damaged_id_is_refused_and_never_drawn_anew() {
         assert!(open_or_create(&damaged).is_err());
     }
     assert_eq!(storage.list().unwrap(), ["node"]);
+}
+
+/// A member's directory, as its creation left it before the file of the id was removed.
+fn with_the_file_of_the_id() -> SimStorage {
+    for call in 1.. {
+        let storage = SimStorage::new(1);
+        storage.fault_at(call, Fault::Crash);
+        drop(create_member(&storage, Some(1)).err());
+        let left = storage.crash(Loss::KeepAll);
+        if matches!(purpose(&left), Ok(Purpose::Member { .. })) {
+            assert!(left.read("node").is_some());
+            return left;
+        }
+    }
+    unreachable!("a creation ends")
+}
+
+/// Crashed at every call, a recovery leaves a member that starts, or a single server that does. Neither lacks anything.
+#[test]
+fn an_interrupted_recovery_leaves_a_member_or_a_server_with_everything() {
+    let member = SimStorage::new(1);
+    fill(&mut create_member(&member, Some(1)).unwrap().into_wal(), 14);
+    let (mut members, mut singles) = (0, 0);
+    for (before, frames) in [(member, 14), (with_the_file_of_the_id(), 1)] {
+        let id = node(&before).unwrap().unwrap();
+        let whole = before.restart();
+        recover(&whole).unwrap();
+        for call in 1..=whole.calls() + 1 {
+            for loss in LOSSES {
+                let crashed = before.restart();
+                crashed.fault_at(call, Fault::Crash);
+                drop(recover(&crashed).err());
+                let left = crashed.crash(loss);
+                let what = format!("crash at call {call}, {loss:?}");
+                if is_member(&left, id) {
+                    members += 1;
+                    let started = open_member(&left.restart());
+                    let started = started.unwrap_or_else(|e| panic!("{what}: {e}"));
+                    assert_eq!(contents(&started), Journal::upto(frames), "{what}");
+                    recover(&left).unwrap_or_else(|e| panic!("{what}: {e}"));
+                } else {
+                    singles += 1;
+                }
+                let opened = open(&left).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(contents(&opened), Journal::upto(frames), "{what}");
+                let identity = opened.identity();
+                assert_eq!((identity.owner, identity.kind), (cluster().0, Kind::Live));
+                assert_ne!(identity.incarnation, cluster().1, "{what}");
+                drop(opened);
+                assert!(open(&left).is_ok(), "{what}");
+                assert_ne!(
+                    promise_node(&left).unwrap(),
+                    id,
+                    "{what}: an id is used once"
+                );
+            }
+        }
+    }
+    assert!(
+        members > 50 && singles >= LOSSES.len(),
+        "{members} {singles}"
+    );
+}
+
+/// A copy of a member has forgotten what it acknowledged and must not vote, but a recovery is right for it.
+#[test]
+fn a_copied_member_is_recovered_and_a_single_server_is_not() {
+    let storage = SimStorage::new(1);
+    fill(&mut create_member(&storage, Some(1)).unwrap().into_wal(), 5);
+    let copy = storage.copied();
+    assert!(matches!(open_member(&copy), Err(OpenError::Copied { .. })));
+    recover(&copy).unwrap();
+    assert_eq!(contents(&open(&copy).unwrap()), Journal::upto(5));
+    let refused = recover(&copy).err().unwrap();
+    assert!(matches!(refused, OpenError::NotMember { .. }), "{refused}");
+}
+
+#[test]
+fn a_state_that_was_observed_is_backed_up_and_restored() {
+    let storage = SimStorage::new(1);
+    let mut wal = create_member(&storage, Some(1)).unwrap().into_wal();
+    fill(&mut wal, 30);
+    let mut journal = Journal::default();
+    let read = observe::<_, ReadError>(
+        &storage,
+        cluster().1,
+        |error| Some(error),
+        |seen| {
+            journal = Journal::default();
+            if let Some(mut snapshot) = seen.snapshot()? {
+                journal.load(&mut snapshot).unwrap();
+            }
+            seen.replay(|seq, payload| journal.apply(seq, payload))
+                .unwrap();
+            Ok(())
+        },
+    );
+    read.unwrap();
+    assert_eq!(journal, Journal::upto(30));
+
+    let whole = SimStorage::new(2);
+    backup_state_on(&whole, cluster(), |out| journal.save(out)).unwrap();
+    for call in 1..=whole.calls() + 1 {
+        for loss in LOSSES {
+            let crashed = SimStorage::new(2);
+            crashed.fault_at(call, Fault::Crash);
+            let made = backup_state_on(&crashed, cluster(), |out| journal.save(out));
+            let (left, restored) = (crashed.crash(loss), SimStorage::new(3));
+            let incarnation = Id::from_bytes([9; 16]);
+            match restore_on(&left, &restored, incarnation) {
+                Ok(_) => {
+                    let opened = open(&restored).unwrap();
+                    assert_eq!(contents(&opened), Journal::upto(30), "{call}, {loss:?}");
+                    assert_eq!(opened.identity().owner, cluster().0);
+                    let mut wal = opened.into_wal();
+                    wal.commit(&[7; 5000]).unwrap();
+                }
+                Err(refused) => {
+                    assert!(made.is_err(), "{call}, {loss:?}: {refused}");
+                    assert!(matches!(refused, OpenError::Missing { .. }), "{refused}");
+                }
+            }
+        }
+    }
 }

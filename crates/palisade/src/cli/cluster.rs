@@ -9,6 +9,7 @@ use super::args::Connection;
 use super::failure::{FAILED, Failure};
 use super::help;
 use super::output::{Out, table};
+use super::recover::{self, RecoverArgs};
 use crate::cluster::{Error, Nodes};
 
 /// `palisade cluster …`.
@@ -27,6 +28,9 @@ pub(super) enum ClusterCommand {
     Replace(ReplaceArgs),
     /// Let another node lead
     TransferLeader(TransferArgs),
+    /// Make a single server of a node whose cluster has lost its majority for good
+    #[command(long_about = help::CLUSTER_RECOVER)]
+    Recover(RecoverArgs),
 }
 
 /// A cluster to look at.
@@ -113,6 +117,7 @@ pub(super) async fn carry_out(command: ClusterCommand, out: Out) -> Result<(), F
             let body = TransferBody { to: args.node };
             change(&args.connection, "/v1/cluster/transfer", &body, out).await
         }
+        ClusterCommand::Recover(args) => recover::carry_out(&args, out),
     }
 }
 

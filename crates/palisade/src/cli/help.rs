@@ -156,12 +156,41 @@ Start a new one with --join on an empty directory, then:
 
 Both ids are in `palisade cluster status` and in the new node's first message.";
 
+pub(super) const CLUSTER_RECOVER: &str = "\
+Makes a single server's directory of a node's, when a majority of its cluster is lost for good.
+
+While a majority can be brought back, bring it back: then nothing is lost. A recovery keeps what this node \
+had, also what it does not know to be committed, because the lost nodes may have acknowledged it. Locks that were \
+granted, renewed or released behind its last entry are lost. So run it on the node whose log is furthest: \
+compare those that are left with --look. The highest term decides, then the highest entry.
+
+The authority stays and its counter leaps, so that no token repeats, and the incarnation is new: the new cluster \
+refuses the old nodes. It cannot stop them if enough of them come back to be a majority among themselves, so make \
+sure that none of them runs again with its old directory.
+
+Back to three nodes:
+  palisade cluster recover --data D --look
+  palisade cluster recover --data D
+  palisade serve --data D --cluster …            the flags that it had; the other nodes with empty directories";
+
+pub(super) const BACKUP_AFTER: &str = "\
+Of a node of a cluster it takes what was committed, as far as this node knew: from a follower that lags it is as old \
+as the follower. `palisade restore` makes a single server's directory of it, and `palisade serve --cluster` \
+makes that the first node of a new cluster.
+
+Examples:
+  palisade backup /backups/today --data /var/lib/palisade
+  palisade restore /backups/today --data /var/lib/palisade-new";
+
 pub(super) const RESTORE: &str = "\
 Creates a new authority directory from a backup.
 
 The old server may have issued tokens after the backup. So the counter leaps by 2^44, and farther with each \
 millisecond of the wall clock: no token of the old server or of an earlier restore repeats. \
-Make sure that the old server never runs again.
+Make sure that the old server, or every node of the old cluster, never runs again.
+
+The backup of a node of a cluster becomes a single server's directory, too. Start it with --cluster beside nodes with \
+empty directories, and it is a cluster again.
 
 With --in-place the directory itself becomes a new incarnation and keeps its contents. Use it when a server \
 refuses its directory because the files were touched (chown, chmod) or an older copy was put back.";

@@ -20,6 +20,7 @@ mod network;
 mod operator;
 mod output;
 mod pages;
+mod recover;
 mod secret;
 mod store;
 mod usage;
@@ -101,6 +102,7 @@ enum Command {
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
     /// Copy an authority's directory, whether or not its server is running
+    #[command(after_long_help = help::BACKUP_AFTER)]
     Backup(operator::BackupArgs),
     /// Create a new authority directory from a backup
     #[command(long_about = help::RESTORE)]

@@ -8,7 +8,10 @@ use clap::{Args, ValueEnum, ValueHint};
 use palisade_core::{Limits, Token, Ttl, limits};
 use palisade_fence::store;
 use palisade_replica::peers::Key;
-use palisade_server::{durable, memory, shell};
+use palisade_replica::recovery;
+use palisade_server::durable::{self, Restored};
+use palisade_server::{memory, shell};
+use palisade_wal::OpenError;
 use serde_json::json;
 
 use super::failure::{FAILED, Failure};
@@ -224,10 +227,24 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
 }
 
 pub(super) fn backup(args: &BackupArgs, out: Out) -> Result<(), Failure> {
-    let report = palisade_wal::backup(&args.data, &args.to).map_err(failed)?;
-    let entries = report.last.map_or(0, |last| last.get());
+    let (identity, entries, left_out) = match palisade_wal::backup(&args.data, &args.to) {
+        Err(OpenError::Member { .. }) => {
+            let made = recovery::back_up(&args.data, &args.to).map_err(failed)?;
+            (made.identity, made.entries, made.left_out)
+        }
+        copied => {
+            let report = copied.map_err(failed)?;
+            (report.identity, report.last.map_or(0, |last| last.get()), 0)
+        }
+    };
+    if left_out > 0 {
+        out.warning(&format!(
+            "the backup lacks {left_out} entries at the end of this node's log, because the node does not know that a \
+             majority has them"
+        ));
+    }
     if out.json {
-        let authority = report.identity.owner.to_string();
+        let authority = identity.owner.to_string();
         return out.value(&json!({"backup": args.to, "authority": authority, "entries": entries}));
     }
     let (data, to) = (args.data.display(), args.to.display());
@@ -255,32 +272,45 @@ pub(super) fn restore(args: &RestoreArgs, out: Out) -> Result<(), Failure> {
         durable::restore(&args.backup, data)
     };
     let restored = restored.map_err(failed)?;
-    let next_token = restored.next_token.map(Token::get);
-    let identity = &restored.identity;
     if out.json {
-        return out.value(&json!({
-            "data": data,
-            "authority": &*identity.authority,
-            "incarnation": identity.incarnation,
-            "next_token": next_token,
-            "locks": restored.locks,
-        }));
+        return out.value(&restored_json(data, &restored));
     }
-    let data = data.display();
     out.text(&format!(
         "restored {} into {data}\n\
-         \x20 authority    {} (as before)\n\
-         \x20 incarnation  {} (new)\n\
-         \x20 next token   {}\n\
-         \x20 {} locks are held as they were at the backup; their leases get their full time again\n\n\
-         Make sure the old server never runs again, then: palisade serve --data {data}",
+         {}\x20 {} locks are held as they were at the backup; their leases get their full time again\n\n\
+         Make sure the old server, or every node of the old cluster, never runs again, then: palisade serve --data \
+         {data}\n\
+         With --cluster it becomes the first node of a new cluster",
         args.backup.display(),
-        identity.authority,
-        identity.incarnation,
+        identified(&restored),
+        restored.locks,
+        data = data.display(),
+    ))
+}
+
+/// For programs.
+pub(super) fn restored_json(data: &Path, restored: &Restored) -> serde_json::Value {
+    json!({
+        "data": data,
+        "authority": &*restored.identity.authority,
+        "incarnation": restored.identity.incarnation,
+        "next_token": restored.next_token.map(Token::get),
+        "locks": restored.locks,
+    })
+}
+
+/// For people, some lines.
+pub(super) fn identified(restored: &Restored) -> String {
+    let next_token = restored.next_token.map(Token::get);
+    format!(
+        "\x20 authority    {} (as before)\n\
+         \x20 incarnation  {} (new)\n\
+         \x20 next token   {}\n",
+        restored.identity.authority,
+        restored.identity.incarnation,
         next_token.map_or("none: the range is exhausted".into(), |token| token
             .to_string()),
-        restored.locks,
-    ))
+    )
 }
 
 /// A store has no counter to advance: its fences are as old as its files.
@@ -298,6 +328,6 @@ fn store_in_place(data: &Path, out: Out) -> Result<(), Failure> {
     ))
 }
 
-fn failed(error: impl ToString) -> Failure {
+pub(super) fn failed(error: impl ToString) -> Failure {
     Failure::new(FAILED, palisade_proto::Code::Internal, error.to_string())
 }

@@ -16,6 +16,7 @@ mod cli_input;
 mod cli_locks;
 mod cluster;
 mod cluster_refused;
+mod cluster_restore;
 mod common;
 mod data_directory;
 mod demo;
