@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -92,6 +92,7 @@ impl Plan {
         for part in parts {
             complaints.extend(part.run(&self.filter, &mut tally).err());
         }
+        complaints.extend(self.clients().err());
         if tally.passed == 0 && self.filter.is_empty() {
             complaints.push("no test ran".to_owned());
         }
@@ -119,6 +120,19 @@ impl Plan {
         }
         let alone = part(&["--test", ALONE], 1);
         Ok(vec![together, part(&["--doc"], cores), alone])
+    }
+
+    /// The clients in other languages, with their own tests and linters, when all tests run.
+    fn clients(&self) -> Result<(), String> {
+        if self.quick || !self.filter.is_empty() {
+            return Ok(());
+        }
+        let built = |name: &str| target().join("release").join(name);
+        let mut check = Command::new("clients/check");
+        check
+            .args([built("palisade"), built("examples/holder-driver")])
+            .env("PALISADE_ADDER", built("examples/adder"));
+        run(&mut check).inspect_err(|complaint| println!("test: {complaint}"))
     }
 
     /// The hot path against its baseline, when all tests run.

@@ -362,7 +362,12 @@ fn each_contradiction_is_named() {
 fn are_named(whole: &[Record], contradictions: &[Contradiction]) {
     for (why, spoil) in contradictions {
         let got = Machine::restore(3, spoil(whole.to_vec())).map(|machine| records(&machine));
-        assert_eq!(got, Err(Corrupt(why)));
+        let refused = got.unwrap_err();
+        assert_eq!(refused, Corrupt(why));
+        assert_eq!(
+            refused.to_string(),
+            format!("the snapshot contradicts itself: {why}")
+        );
     }
 }
 

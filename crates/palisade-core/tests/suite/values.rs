@@ -96,6 +96,7 @@ fn each_rejection_has_its_code_its_highest_token_and_a_text_that_names_its_numbe
     ];
     for (reject, code, highest, text) in cases {
         assert_eq!(reject.code().name(), code);
+        assert_eq!(reject.code().to_string(), code);
         assert!(Reject::CODES.contains(&reject.code()));
         assert_eq!(reject.highest(), highest, "{code}");
         assert!(reject.to_string().contains(text), "{reject}");
@@ -281,7 +282,9 @@ fn other_bounds_are_a_change_and_the_same_bounds_are_none() {
             wall: WallTime(0),
             command: Command::Configure(limits),
         };
-        machine.apply(entry, &mut Vec::new()).changed
+        let changed = machine.apply(entry, &mut Vec::new()).changed;
+        assert_eq!(*machine.limits(), limits);
+        changed
     };
     let other = Limits {
         max_ttl: Ttl::from_millis(5_000).unwrap(),
