@@ -197,7 +197,12 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
     }
     let cluster = args.cluster.settings(args.listen)?;
     // Other nodes forward requests to the name that this one gives to clients.
-    let advertised = args.cluster.advertise.iter().flat_map(Uri::host).map(str::to_owned);
+    let advertised = args
+        .cluster
+        .advertise
+        .iter()
+        .flat_map(Uri::host)
+        .map(str::to_owned);
     let network = shell::Settings {
         hosts: args.network.hosts(advertised),
         ..shell::Settings::default()
