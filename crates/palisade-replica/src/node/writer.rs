@@ -96,6 +96,10 @@ fn run(writer: &mut Writer, works: &mpsc::Receiver<Work>, worked: &AtomicBool, d
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nothing announces that a disk has room again"
+)]
 fn wait_for_room(writer: &mut Writer, works: &[Work], disk: &Disk) {
     let mut waited = false;
     while let Err(why) = writer.room_for(works) {
