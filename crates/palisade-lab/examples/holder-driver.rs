@@ -29,7 +29,9 @@ struct Driver {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    say(&json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "list", "watch"]}));
+    say(
+        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "list", "watch"]}),
+    );
     LocalSet::new().run_until(serve(commands())).await;
 }
 
