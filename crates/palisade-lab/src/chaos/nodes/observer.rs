@@ -4,6 +4,7 @@
 //! and sometimes forget a grant. Their locks are few, so that they wait for one another. A call without a clear answer
 //! stays without one in the history: its outcome is unknown.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -76,7 +77,7 @@ impl Observers {
             expiry: Expiry::Lazy,
             ..Header::default()
         };
-        let events = std::mem::take(&mut *lock(&self.shared.events));
+        let events = without_orphans(std::mem::take(&mut *lock(&self.shared.events)));
         let lines = events.iter().map(|event| event.to_line() + "\n");
         let history = header.to_line() + "\n" + &lines.collect::<String>();
         let queues = std::mem::take(&mut *lock(&self.shared.queues));
@@ -333,6 +334,57 @@ impl Shared {
     pub(super) fn silent(&self) -> u64 {
         self.watched.silent.load(Ordering::SeqCst)
     }
+}
+
+/// Leaves out what says nothing about a holder. While a lock is kept for a waiter that has not come back since a change
+/// of leader (R16), `held` names that waiter and the lock's last token. So `held` counts as unknown if its client has
+/// asked for the lock, and had not been granted it when the question was sent.
+fn without_orphans(events: Vec<Event>) -> Vec<Event> {
+    let mut sent = BTreeMap::new();
+    let mut asked = BTreeSet::new();
+    let mut granted = BTreeMap::new();
+    let mut kept = Vec::new();
+    for event in events {
+        match &event {
+            Event::Call {
+                at,
+                id,
+                client,
+                call,
+            } => {
+                sent.insert(*id, (*at, client.clone()));
+                if let Call::Acquire { .. } = call {
+                    asked.insert(client.clone());
+                }
+            }
+            Event::Answer {
+                at,
+                id,
+                answer: Answer::Granted { token, .. },
+            } => {
+                if let Some((_, client)) = sent.get(id) {
+                    granted.entry(client.clone()).or_insert((*token, *at));
+                }
+            }
+            _ => {}
+        }
+        kept.push(event);
+    }
+    kept.retain(|event| match event {
+        Event::Answer {
+            id,
+            answer: Answer::Held { token, holder },
+            ..
+        } => {
+            let before = sent.get(id).map_or(Timestamp::ZERO, |(at, _)| *at);
+            match granted.get(holder) {
+                Some((own, back)) => own == token || *back < before,
+                None => !asked.contains(holder),
+            }
+        }
+        _ => true,
+    });
+    kept
 }
 
 /// How long an acquire is repeated beyond its wait.
