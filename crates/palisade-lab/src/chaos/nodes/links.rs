@@ -121,11 +121,7 @@ async fn accept(relay: &Relay, shared: &Arc<Shared>, to: usize, node: SocketAddr
 
 async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut way: watch::Receiver<Way>) {
     let mut buffer = vec![0; 16 << 10];
-    loop {
-        let length = match from.read(&mut buffer).await {
-            Ok(length @ 1..) => length,
-            _ => break,
-        };
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
         let delay = way.borrow().delay;
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
