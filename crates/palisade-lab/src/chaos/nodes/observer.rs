@@ -23,6 +23,8 @@ use crate::history::{Answer, Call, Event, Header, History, check};
 
 const OBSERVERS: u64 = 8;
 const LOCKS: usize = 6;
+/// How many calls of all observers use the same names.
+const EPOCH: u64 = 200;
 const RETRY: Duration = Duration::from_millis(20);
 /// How long an answer may take beyond the wait that was asked for.
 pub(super) const ANSWER: Duration = Duration::from_secs(1);
@@ -142,7 +144,10 @@ impl Observer {
     /// Asks for a lock under a client id and a request id of its own, at one node after the other, until an answer is
     /// clear or the patience is over.
     fn acquire(&mut self, count: u64) -> Option<Held> {
-        let lock = LockName::new(&format!("seen-{}", self.random.usize(0..LOCKS))).ok()?;
+        // New names now and then: each leader change gives a forgotten lease its full time again.
+        let epoch = *lock(&self.shared.calls) / EPOCH;
+        let name = format!("seen-{epoch}-{}", self.random.usize(0..LOCKS));
+        let lock = LockName::new(&name).ok()?;
         let client = ClientId::new(&format!("o{}-{count}", self.number)).ok()?;
         let ttl = Ttl::from_millis(self.random.u64(1_000..6_000)).ok()?;
         let request = format!("{:032x}", self.random.u128(..));
