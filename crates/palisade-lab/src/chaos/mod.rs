@@ -22,6 +22,7 @@ mod event;
 mod event_log;
 pub(crate) mod fixture;
 mod nemesis;
+mod nodes;
 mod peers;
 pub(crate) mod process;
 mod report;
@@ -66,6 +67,12 @@ pub struct Chaos {
     /// After how many seconds a nemesis that has not finished is void
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
+    /// Run the authority as a cluster of this many nodes, 3 ..= 5, with relays between them [default: one server]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(3..=5))]
+    nodes: Option<u64>,
+    /// With --nodes: at least so many faults of the cluster, each healed, in each arm [default: one of each kind]
+    #[arg(long, requires = "nodes", value_name = "N")]
+    faults: Option<u64>,
     /// How long a lease lasts without renewal, in milliseconds: 100 ..= 60000
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(100..=60_000))]
     ttl: Option<u64>,
@@ -90,7 +97,7 @@ pub struct Chaos {
 }
 
 const EXITS: &str = "Exit status: 0 nothing was lost behind the claim fence, and the control arms lost as much as they \
-    must; 1 something was lost, or a token was issued twice; 2 usage; 3 void: the run proves nothing; 4 the run failed.";
+    must; 1 something was lost, a token was issued twice, or a cluster broke a rule; 2 usage; 3 void: the run proves nothing; 4 the run failed.";
 
 impl Chaos {
     /// Runs to the end and writes the report. The help lists the exit statuses.

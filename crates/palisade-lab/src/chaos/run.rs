@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Chaos;
 use super::arm::Arm;
 use super::fixture::Fixture;
-use super::nemesis::Nemesis;
+use super::nemesis::{KINDS, Nemesis};
 use super::report::{Outcome, Report, Run};
 use super::server::lock;
 use super::stop::Stop;
@@ -24,7 +24,9 @@ pub(super) fn all(chaos: &Chaos) -> Result<Report, String> {
     let seed = chaos.seed.unwrap_or_else(|| fastrand::u64(1..1 << 32));
     println!("seed {seed}");
     let arms = chaos.authority.arms(&chaos.arm)?;
-    let nemeses = chaos.authority.nemeses(&chaos.nemesis)?;
+    let nemeses = chaos
+        .authority
+        .nemeses(&chaos.nemesis, chaos.nodes.is_some())?;
     let mut runs = Vec::new();
     for nemesis in nemeses {
         let plan = plan(chaos, nemesis, &program, seed);
@@ -51,6 +53,7 @@ fn plan(chaos: &Chaos, nemesis: Nemesis, program: &Path, seed: u64) -> Plan {
         adds_per_grant: nemesis.adds_per_grant(),
         padding: nemesis.padding(),
         adds: chaos.adds,
+        faults: chaos.faults.unwrap_or(KINDS),
         seed,
     }
 }
@@ -67,16 +70,14 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
             Ok(fixture) => fixture,
             Err(why) => return Ok(Run::impossible(nemesis, plan, why)),
         };
-        let authority = chaos.authority.start(&place)?;
+        let authority = chaos.authority.start(chaos, plan, &place)?;
         worlds.push(World::start(*arm, plan, &place, authority, fixture)?);
     }
     let problems = Mutex::new(Vec::new());
     let stop = Stop::default();
     std::thread::scope(|scope| {
         for world in &worlds {
-            world
-                .covered
-                .store(nemesis != Nemesis::FailedSync, Ordering::SeqCst);
+            world.covered.store(!covers(nemesis), Ordering::SeqCst);
             let (problems, stop) = (&problems, &stop);
             scope.spawn(move || {
                 if let Err(why) = nemesis.run(world, stop) {
@@ -111,7 +112,11 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
     for world in worlds {
         let word = world.arm.word();
         match world.end() {
-            Ok(results) => reports.push(ArmReport::of(results, nemesis != Nemesis::ClockRate)),
+            Ok(results) => {
+                let report = ArmReport::of(results, nemesis != Nemesis::ClockRate);
+                keep_history(chaos, &report)?;
+                reports.push(report);
+            }
             Err(why) => problems.push(format!("{word}: {why}")),
         }
     }
@@ -122,6 +127,27 @@ fn one(chaos: &Chaos, nemesis: Nemesis, plan: &Plan, arms: &[Arm]) -> Result<Run
         arms: reports,
         outcome,
     })
+}
+
+/// Whether the nemesis has an end of its own.
+fn covers(nemesis: Nemesis) -> bool {
+    nemesis == Nemesis::FailedSync || nemesis.needs_cluster()
+}
+
+/// Writes the history of a cluster that broke a rule beside the report.
+fn keep_history(chaos: &Chaos, report: &ArmReport) -> Result<(), String> {
+    let wrong = report
+        .observed
+        .as_ref()
+        .filter(|observed| !observed.violations.is_empty());
+    let Some(observed) = wrong else {
+        return Ok(());
+    };
+    let name = format!("history-{:?}.jsonl", report.arm).to_lowercase();
+    let file = chaos.report.join(name);
+    let written = std::fs::create_dir_all(&chaos.report)
+        .and_then(|()| std::fs::write(&file, &observed.history));
+    written.map_err(|error| format!("{}: {error}", file.display()))
 }
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::nodes::Cluster;
 use super::process::{Line, Process};
 
 /// A server that faults can target. Its URL grants locks.
@@ -26,6 +27,10 @@ pub(super) trait Victim: Send + Sync {
     /// If it has no such clock.
     fn jump(&self, _seconds: i64) -> Result<(), String> {
         Err("this authority has no clock that can be moved".to_owned())
+    }
+    /// The cluster, if it is one.
+    fn cluster(&self) -> Option<&Cluster> {
+        None
     }
     /// Starts it again with the same data and address.
     ///

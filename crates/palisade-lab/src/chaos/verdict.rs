@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::arm::Arm;
 use super::event::{Event, Fault, Operation, Target, WorkerStep};
+use super::nodes::Observed;
 use super::world::WorldResults;
 
 /// One arm of one run.
@@ -30,6 +31,8 @@ pub(super) struct ArmReport {
     pub(super) repeated_tokens: Vec<Repeated>,
     /// The number of faults of each kind; figures in their descriptions are left out.
     pub(super) interventions: BTreeMap<String, u64>,
+    /// What the observers of a cluster saw.
+    pub(super) observed: Option<Observed>,
     #[serde(skip)]
     pub(super) record: Record,
 }
@@ -79,6 +82,7 @@ impl ArmReport {
             state,
             sets,
             seconds,
+            observed,
         } = results;
         let kept: BTreeMap<usize, BTreeSet<String>> = sets
             .into_iter()
@@ -96,6 +100,7 @@ impl ArmReport {
             inverted_grants: clocks.then(|| inverted(&state.events)),
             repeated_tokens: Vec::new(),
             interventions: kinds(&state.faults),
+            observed,
             record: Record::default(),
         };
         let mut granted = BTreeMap::new();
@@ -233,6 +238,7 @@ mod tests {
             state,
             sets: BTreeMap::from([(0, set)]),
             seconds: 1.0,
+            observed: None,
         };
         ArmReport::of(results, true)
     }

@@ -16,6 +16,7 @@ use super::arm::Arm;
 use super::event::Target;
 use super::event_log::{EventLog, State};
 use super::fixture::Fixture;
+use super::nodes::{Cluster, Observed};
 use super::process::{Line, Process};
 use super::server::{Server, Setup, Victim, lock};
 use super::stop::Stop;
@@ -39,6 +40,8 @@ pub(super) struct Plan {
     pub(super) padding: usize,
     /// How many acknowledged adds the run needs.
     pub(super) adds: u64,
+    /// How many faults of a cluster the run needs.
+    pub(super) faults: u64,
     pub(super) seed: u64,
 }
 
@@ -80,6 +83,8 @@ pub(super) struct WorldResults {
     /// The final set of each lane.
     pub(super) sets: BTreeMap<usize, Vec<String>>,
     pub(super) seconds: f64,
+    /// Of a cluster.
+    pub(super) observed: Option<Observed>,
 }
 
 impl World {
@@ -192,6 +197,7 @@ impl World {
     /// Lets all workers finish, and reads the resource's final sets.
     pub(super) fn end(mut self) -> Result<WorldResults, String> {
         let seconds = self.event_log.now_ms() / 1e3;
+        let observed = self.authority.cluster().map(Cluster::finish);
         for worker in &self.workers {
             lock(worker)
                 .process
@@ -212,6 +218,7 @@ impl World {
             state: self.event_log.take(),
             sets,
             seconds,
+            observed,
         })
     }
 }

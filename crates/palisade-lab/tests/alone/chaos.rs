@@ -131,3 +131,51 @@ fn etcd_as_the_lock_needs_the_claim_fence_too() {
     assert_eq!(ran.lost(0, "claim"), 0);
     assert!(ran.lost(0, "unfenced") > 0 && ran.lost(0, "textbook") > 0);
 }
+
+/// Every fault of a cluster of three, once: no add is lost, and the observers' history is explained.
+#[test]
+fn a_cluster_keeps_what_it_granted_through_every_fault() {
+    let ran = chaos(&[
+        "--nodes",
+        "3",
+        "--nemesis",
+        "nodes",
+        "--arm",
+        "claim",
+        "--teams",
+        "2",
+        "--adds",
+        "50",
+    ]);
+    println!("{}", ran.printed());
+    ran.expect(0);
+    assert_eq!(ran.lost(0, "claim"), 0);
+    let claim = ran.arm(0, "claim");
+    assert!(claim["interventions"].as_object().unwrap().len() >= 15);
+    let observed = &claim["observed"];
+    assert!(
+        observed["grants"].as_u64() > Some(20) && observed["queues_kept"].as_u64() > Some(0),
+        "{observed}"
+    );
+}
+
+/// Control for the observers: single servers that pass for one cluster draw the same tokens.
+#[test]
+fn single_servers_that_pass_for_a_cluster_are_found() {
+    let ran = chaos(&[
+        "--authority",
+        "split",
+        "--nodes",
+        "3",
+        "--arm",
+        "claim",
+        "--teams",
+        "1",
+        "--adds",
+        "1",
+        "--limit",
+        "3",
+    ]);
+    ran.expect(1);
+    assert!(ran.printed().contains("RepeatedToken"), "{}", ran.printed());
+}

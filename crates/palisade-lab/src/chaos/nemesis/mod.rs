@@ -3,10 +3,13 @@
 mod clocks;
 mod disks;
 mod network;
+mod nodes;
 mod signals;
 
 use clap::ValueEnum;
 use serde::Serialize;
+
+pub(super) use nodes::KINDS;
 
 use super::stop::Stop;
 use super::world::World;
@@ -48,6 +51,15 @@ pub(crate) enum Nemesis {
     FailedSync,
     /// For Redlock: two of its five primaries are down for a while; when they return, the clock of another jumps.
     OneClock,
+    /// With --nodes: SIGKILL of the leader, and a restart on the same data.
+    KillLeader,
+    /// With --nodes: SIGSTOP of the leader for 0.1 to 2.5 s.
+    PauseLeader,
+    /// With --nodes: cuts between nodes for 0.1 to 2.5 s: of one node, of a pair, in one direction.
+    Cuts,
+    /// With --nodes: every kind of fault of a cluster in random order: kills, pauses, planned stops, a rolling restart,
+    /// transfers of leadership, cuts and delays.
+    Nodes,
 }
 
 impl Nemesis {
@@ -99,7 +111,36 @@ impl Nemesis {
             Nemesis::DiskFull => disks::fill(world, stop),
             Nemesis::FailedSync => disks::fail_syncs(world, stop),
             Nemesis::OneClock => clocks::jump_one(world, stop),
+            Nemesis::KillLeader => nodes::only(world, nodes::Kind::KillLeader, stop),
+            Nemesis::PauseLeader => nodes::only(world, nodes::Kind::PauseLeader, stop),
+            Nemesis::Cuts => nodes::cuts(world, stop),
+            Nemesis::Nodes => nodes::all(world, stop),
         }
+    }
+
+    /// Whether it aims at the nodes of a cluster.
+    pub(super) fn needs_cluster(self) -> bool {
+        matches!(
+            self,
+            Nemesis::KillLeader | Nemesis::PauseLeader | Nemesis::Cuts | Nemesis::Nodes
+        )
+    }
+
+    /// Whether it also works with a cluster: the others replace or reach into the one process of the authority.
+    pub(super) fn fits_cluster(self) -> bool {
+        let anywhere = matches!(
+            self,
+            Nemesis::None
+                | Nemesis::Holder
+                | Nemesis::Clients
+                | Nemesis::PauseAuthority
+                | Nemesis::PauseResource
+                | Nemesis::KillClients
+                | Nemesis::KillAuthority
+                | Nemesis::KillResource
+                | Nemesis::Duplicate
+        );
+        anywhere || self.needs_cluster()
     }
 
     /// How long a worker thinks, in leases: shorter if the nemesis does not aim at this phase.

@@ -12,12 +12,14 @@ use clap::ValueEnum;
 use palisade_testbed::{Etcd, Postgres, Redis, ZooKeeper};
 use serde::Serialize;
 
-use super::VOID_BELOW;
 use super::arm::Arm;
 use super::nemesis::Nemesis;
+use super::nodes::Cluster;
 use super::report::version;
 use super::server::Victim;
 use super::verdict::ArmReport;
+use super::world::Plan;
+use super::{Chaos, VOID_BELOW};
 use broken::Broken;
 use foreign::Foreign;
 use redlock::Primaries;
@@ -42,6 +44,8 @@ pub(crate) enum Authority {
     Broken,
     /// Broken on purpose: like `broken`, but one token repeats
     Repeating,
+    /// Broken on purpose: single servers, `--nodes` of them, that pass for one cluster
+    Split,
 }
 
 impl Authority {
@@ -49,9 +53,26 @@ impl Authority {
     ///
     /// # Errors
     /// What is not installed or does not start.
-    pub(super) fn start(self, folder: &Path) -> Result<Option<Arc<dyn Victim>>, String> {
+    pub(super) fn start(
+        self,
+        chaos: &Chaos,
+        plan: &Plan,
+        folder: &Path,
+    ) -> Result<Option<Arc<dyn Victim>>, String> {
+        let cluster = |nodes: u64, joined| {
+            Cluster::start(&plan.program, folder, nodes as usize, plan.seed, joined)
+        };
+        let victim: Arc<dyn Victim> = match (self, chaos.nodes) {
+            (Authority::Palisade, Some(nodes)) => Arc::new(cluster(nodes, true)?),
+            (Authority::Split, nodes) => Arc::new(cluster(nodes.unwrap_or(3), false)?),
+            (other, _) => return other.single(folder),
+        };
+        Ok(Some(victim))
+    }
+
+    fn single(self, folder: &Path) -> Result<Option<Arc<dyn Victim>>, String> {
         let victim: Arc<dyn Victim> = match self {
-            Authority::Palisade => return Ok(None),
+            Authority::Palisade | Authority::Split => return Ok(None),
             Authority::Etcd => Arc::new(Foreign::start(|| Etcd::start(&[]), Etcd::url)?),
             Authority::Zookeeper => {
                 // Sessions of 1 s and more.
@@ -75,7 +96,7 @@ impl Authority {
     pub(super) fn version(self, program: &Path) -> String {
         let of = |program: &str, flag: &str| version(Path::new(program), flag);
         match self {
-            Authority::Palisade => version(program, "--version"),
+            Authority::Palisade | Authority::Split => version(program, "--version"),
             Authority::Etcd => of("etcd", "--version"),
             Authority::Zookeeper => {
                 let query = ["-W", "-f", "ZooKeeper ${Version}", "zookeeper"];
@@ -118,19 +139,22 @@ impl Authority {
     ///
     /// # Errors
     /// The requested nemeses that do not apply to it.
-    pub(super) fn nemeses(self, asked: &[Nemesis]) -> Result<Vec<Nemesis>, String> {
+    pub(super) fn nemeses(self, asked: &[Nemesis], cluster: bool) -> Result<Vec<Nemesis>, String> {
         let own: Vec<Nemesis> = match self {
             Authority::Palisade => Nemesis::value_variants()
                 .iter()
                 .copied()
-                .filter(|nemesis| *nemesis != Nemesis::OneClock)
+                .filter(|nemesis| match cluster {
+                    true => nemesis.fits_cluster(),
+                    false => *nemesis != Nemesis::OneClock && !nemesis.needs_cluster(),
+                })
                 .collect(),
             Authority::Etcd | Authority::Zookeeper | Authority::Postgres => {
                 vec![Nemesis::Clients, Nemesis::Holder]
             }
             Authority::RedisIncr => vec![Nemesis::Clients, Nemesis::Holder],
             Authority::Redlock => vec![Nemesis::None, Nemesis::OneClock],
-            Authority::Broken | Authority::Repeating => vec![Nemesis::None],
+            Authority::Broken | Authority::Repeating | Authority::Split => vec![Nemesis::None],
         };
         if let Some(wrong) = asked.iter().find(|nemesis| !own.contains(nemesis)) {
             let own: Vec<String> = own.iter().map(|nemesis| nemesis.word()).collect();
@@ -149,7 +173,7 @@ impl Authority {
     pub(super) fn is_orderly(self) -> bool {
         !matches!(
             self,
-            Authority::RedisIncr | Authority::Broken | Authority::Repeating
+            Authority::RedisIncr | Authority::Broken | Authority::Repeating | Authority::Split
         )
     }
 

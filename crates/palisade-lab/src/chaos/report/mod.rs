@@ -89,6 +89,11 @@ impl Outcome {
                     "{word}: token {token} of set-{lane} was granted twice, to worker {first} and to worker {second}"
                 ));
             }
+            let seen = report
+                .observed
+                .iter()
+                .flat_map(|observed| &observed.violations);
+            wrong.extend(seen.take(SHOWN).map(|what| format!("{word}: {what}")));
             let rejects = report.rejects.len();
             if nemesis == Nemesis::None && rejects > 0 && chaos.authority.is_orderly() {
                 wrong.push(format!("{word}: {rejects} rejects without a fault"));
@@ -137,6 +142,23 @@ impl Run {
                 report.acknowledged,
                 report.share_lost() * 100.0,
                 report.rejects.len()
+            ));
+        }
+        for (report, observed) in self
+            .arms
+            .iter()
+            .filter_map(|report| Some((report, report.observed.as_ref()?)))
+        {
+            let faults: u64 = report.interventions.values().sum();
+            line.push_str(&format!(
+                "\n    {}: {faults} faults, {} calls of observers ({} unknown), {} grants, {} queues in order ({} void), healed within {:.0} ms;",
+                report.arm.word(),
+                observed.operations,
+                observed.unknown,
+                observed.grants,
+                observed.queues_kept,
+                observed.queues_void,
+                observed.slowest_healing_ms
             ));
         }
         let inverted: u64 = self
