@@ -53,13 +53,13 @@ pub(crate) const RULES: &[Rule] = &[
     },
     Rule {
         id: "log-seam",
-        why: "the pipeline and the network do not know how the log is made durable: only durable.rs ties the two",
-        fix: "go through the trait pipeline::Log, or do it in crates/palisade-server/src/durable.rs",
+        why: "the pipeline and the network do not know how the log is made durable: only `durable` ties the two",
+        fix: "go through the trait pipeline::Log, or do it in crates/palisade-server/src/durable/",
         find: |tree| {
             code(tree, |file, line| {
-                let seam = "crates/palisade-server/src/durable.rs";
+                let seam = "crates/palisade-server/src/durable/";
                 let server = file.path.starts_with("crates/palisade-server/src/");
-                let named = server && file.path != seam && line.contains("palisade_wal");
+                let named = server && !file.path.starts_with(seam) && line.contains("palisade_wal");
                 named.then(|| "`palisade_wal`".to_owned())
             })
         },

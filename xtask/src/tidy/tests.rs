@@ -106,7 +106,7 @@ fn log_seam() {
     finds(
         "log-seam",
         &[
-            ("crates/palisade-server/src/durable.rs", using),
+            ("crates/palisade-server/src/durable/mod.rs", using),
             ("crates/palisade-server/tests/crash.rs", using),
             ("crates/palisade-fence/src/store/mod.rs", using),
         ],

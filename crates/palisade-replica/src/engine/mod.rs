@@ -343,6 +343,14 @@ impl<R: AsyncRuntime> Engine<R> {
         metrics.state == ServerState::Leader && convert::vote(metrics.vote).leader == leader
     }
 
+    /// How long ago a quorum last confirmed that this node leads, as far as it knows.
+    #[must_use]
+    pub fn quorum_heard(&self) -> Option<Duration> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.last_quorum_acked.map(|at| at.elapsed())
+    }
+
     /// How far this node is.
     #[must_use]
     pub fn progress(&self) -> Progress {

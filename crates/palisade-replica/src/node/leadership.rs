@@ -15,8 +15,12 @@ use crate::applier::Applier;
 use crate::engine::{Engine, NotCommitted, Tokio};
 use crate::lead::Leadership;
 
-/// A leader that cannot commit for so long stops serving: two election time-outs (rule R5).
+/// A leader that hears no quorum for so long stops serving: two election time-outs (rule R5).
 const NO_QUORUM: Duration = Duration::from_millis(680);
+
+/// A quorum that answers and is slow is waited for no longer than this: callers then learn that their outcome is
+/// unknown.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// A node that may be elected.
 pub(super) struct Candidate {
@@ -83,11 +87,13 @@ impl Log for Replicated {
     }
 
     fn commit(&mut self, batch: &[u8]) -> Result<(), LogError> {
-        within(NO_QUORUM, self.leadership.commit(batch.into()))
+        let engine = &self.engine;
+        wait(engine, self.leadership.commit(batch.into()))
     }
 
     fn confirm(&mut self) -> Result<(), LogError> {
-        within(NO_QUORUM, self.leadership.confirm())
+        let engine = &self.engine;
+        wait(engine, self.leadership.confirm())
     }
 
     fn end(self: Box<Self>, machine: Machine) -> Result<(), LogError> {
@@ -104,10 +110,10 @@ fn log_error(error: NotCommitted) -> LogError {
     }
 }
 
-/// Waits on this thread for the engine's, no longer than `longest`: nothing else happens on it meanwhile, as during
-/// a sync.
-fn within(
-    longest: Duration,
+/// Waits on this thread for the engine's: nothing else happens on it meanwhile, as during a sync. Gives up when no quorum
+/// was heard for too long; a quorum that answers and is slow is waited for, because giving up would only begin again.
+fn wait(
+    engine: &Engine<Tokio>,
     work: impl Future<Output = Result<(), NotCommitted>>,
 ) -> Result<(), LogError> {
     struct Unpark(Thread);
@@ -119,13 +125,17 @@ fn within(
     let waker = Arc::new(Unpark(thread::current())).into();
     let mut work = pin!(work);
     let began = now();
+    let mut longest = NO_QUORUM;
     loop {
         if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
             return done.map_err(log_error);
         }
         match longest.checked_sub(now() - began) {
             Some(left) if !left.is_zero() => thread::park_timeout(left),
-            _ => return Err(LogError::Deposed),
+            _ => match engine.quorum_heard() {
+                Some(heard) if heard < NO_QUORUM && longest < SLOW => longest += NO_QUORUM - heard,
+                _ => return Err(LogError::Deposed),
+            },
         }
     }
 }

@@ -63,7 +63,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Run the lock server
-    Serve(operator::ServeArgs),
+    Serve(Box<operator::ServeArgs>),
     /// Hold a lock while a command runs
     #[command(visible_alias = "lock")]
     #[command(long_about = help::RUN)]

@@ -92,7 +92,7 @@ pub(crate) async fn start(
     let directory = Directory::lock(data)?;
     let purpose = directory.purpose()?;
     let names = (&*settings.peer_name, &*settings.url);
-    let own = forming::introduction(directory.node(), purpose.clone(), names, list.as_ref());
+    let own = forming::introduction(directory.node(), purpose, names, list.as_ref());
     let own = own.map_err(Error::Refused)?;
     let peers = Peers::new(
         settings.key.clone(),
@@ -100,22 +100,13 @@ pub(crate) async fn start(
         own.clone(),
     );
     let engines = Engines::start()?;
-    engines.handle().spawn(peers.serve(listener));
+    let runtime = engines.handle().clone();
     let created = !matches!(purpose, Purpose::Member { .. });
-    let opened = match (&purpose, &list) {
-        (Purpose::Member { .. }, _) => directory.open(&Options::default())?,
-        (_, Some(list)) => form(&directory, settings, &peers, own, list).await?,
-        (Purpose::Blank, None) => {
-            let cluster = join::find(&settings.join).await.map_err(Error::Refused)?;
-            directory.join(cluster.authority, cluster.incarnation, &Options::default())?
-        }
-        (_, None) => {
-            return Err(Error::Refused(format!(
-                "{} holds a single server's locks, so it cannot join another cluster; start it with --cluster to make \
-                 it the first member of a new one, or choose an empty directory with --data",
-                data.display()
-            )));
-        }
+    let opened = if created {
+        runtime.spawn(peers.serve(listener));
+        found(&directory, data, settings, &peers, own, list.as_ref()).await?
+    } else {
+        directory.open(&Options::default())?
     };
     let identity = identity(&opened)?;
     let starts = opened.starts();
@@ -130,6 +121,10 @@ pub(crate) async fn start(
     let node = node.await?;
     let view = View::new(&node, &peers, (directory.node(), &settings.url), &identity);
     introduce(&node, &peers, settings, &view, starts);
+    if !created {
+        // Only now: with less to say of itself, the others would take it for an older copy.
+        runtime.spawn(peers.serve(listener));
+    }
     let candidate = join::Candidate {
         node: directory.node(),
         engine: node.engine.clone(),
@@ -194,6 +189,29 @@ pub(crate) fn announce(of: &super::Settings, settings: &Settings, member: &Membe
         )
     };
     let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Makes a directory that is not a member's that of one, as soon as there is a cluster.
+async fn found(
+    directory: &Directory,
+    data: &Path,
+    settings: &Settings,
+    peers: &Peers,
+    own: Introduction,
+    list: Option<&List>,
+) -> Result<Opened, Error> {
+    if let Some(list) = list {
+        return form(directory, settings, peers, own, list).await;
+    }
+    if matches!(own.standing, Standing::Single { .. }) {
+        return Err(Error::Refused(format!(
+            "{} holds a single server's locks, so it cannot join another cluster; start it with --cluster to make it the \
+             first member of a new one, or choose an empty directory with --data",
+            data.display()
+        )));
+    }
+    let cluster = join::find(&settings.join).await.map_err(Error::Refused)?;
+    Ok(directory.join(cluster.authority, cluster.incarnation, &Options::default())?)
 }
 
 /// Meets the listed nodes until there is a cluster.

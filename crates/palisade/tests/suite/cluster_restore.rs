@@ -107,7 +107,9 @@ fn a_follower_s_backup_becomes_a_cluster_again() {
     // Two blank nodes beside it.
     let old = cluster.dir.path().join("old");
     std::fs::rename(&cluster.nodes[1].data, &old).unwrap();
-    [0, 2].map(|at| std::fs::remove_dir_all(&cluster.nodes[at].data).unwrap());
+    for at in [0, 2] {
+        std::fs::remove_dir_all(&cluster.nodes[at].data).unwrap();
+    }
     std::fs::rename(cluster.dir.path().join("restored"), &cluster.nodes[0].data).unwrap();
     (0..3).for_each(|at| cluster.start(at));
     until_three(&cluster);
@@ -133,7 +135,9 @@ fn one_disk_of_three_is_enough_for_a_recovery_without_a_loss() {
         .post("/v1/locks/last/acquire", body)
         .unwrap();
     assert_eq!(status, 200, "{last}");
-    [left, leader, paused].map(|at| cluster.nodes[at].kill());
+    for at in [left, leader, paused] {
+        cluster.nodes[at].kill();
+    }
     held.push(("last", last["fencing_token"].as_u64().unwrap()));
     let highest = held[2].1;
     let old = cluster.dir.path().join("old");

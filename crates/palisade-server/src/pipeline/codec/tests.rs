@@ -268,7 +268,7 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         assert_eq!(decode_record(&bytes).as_ref(), Ok(&record));
         let belongs = match record {
             Record::Head(_) | Record::Lease(_) => Part::Leases,
-            Record::Grant(_) | Record::Waiter(_) => Part::Grants,
+            Record::Grant(_) | Record::Kept(_) | Record::Waiter(_) => Part::Grants,
             Record::Answered(_) | Record::Over(_) => Part::Past,
         };
         assert_eq!(part(&bytes), belongs, "{record:?}");
