@@ -6,11 +6,13 @@
 //!   answers, endings  ──► Past   ─┘                       so all three may be read at once
 //! ```
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::fmt;
 use core::iter::Peekable;
 
 use super::expiry::Expiry;
+use super::grant::Grant;
 use super::memory::{Answered, Endings, Ring};
 use super::record::Waiter;
 use super::slab::{NIL, Slot};
@@ -255,8 +257,13 @@ impl Machine {
         Ok(())
     }
 
-    /// Each kept lock is there for an orphan.
+    /// Each kept lock is there for an orphan, and nobody has its last token.
     fn check_kept(&self) -> Result<(), Corrupt> {
+        let last: BTreeSet<Token> = self.tables.kept_locks().map(|(_, last)| last).collect();
+        let is_held = |(_, grant): (Slot, &Grant)| last.contains(&grant.token());
+        if !last.is_empty() && self.tables.grants().any(is_held) {
+            return Err(Corrupt("a lock's last token is another one's"));
+        }
         for (slot, last) in self.tables.kept_locks() {
             if self.next_token.is_some_and(|next| last >= next) {
                 return Err(Corrupt("a lock's last token is not below the counter"));

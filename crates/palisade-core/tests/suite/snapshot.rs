@@ -196,7 +196,11 @@ type Contradiction = (&'static str, fn(Vec<Record>) -> Vec<Record>);
 /// What is wrong with a lock that is kept.
 #[test]
 fn each_contradiction_of_an_orphan_is_named() {
-    let contradictions: [Contradiction; 5] = [
+    let contradictions: [Contradiction; 6] = [
+        ("a lock's last token is another one's", |mut records| {
+            spoil!(records, Kept, 0, |kept| kept.last = token(1));
+            records
+        }),
         ("a lock is kept for nobody", |mut records| {
             records.retain(|record| !matches!(record, Record::Waiter(_)));
             records
