@@ -200,7 +200,11 @@ type Contradiction = (&'static str, fn(Vec<Record>) -> Vec<Record>);
 /// What is wrong with a lock that is kept.
 #[test]
 fn each_contradiction_of_an_orphan_is_named() {
-    let contradictions: [Contradiction; 5] = [
+    let contradictions: [Contradiction; 6] = [
+        ("a lock's last token is another one's", |mut records| {
+            spoil!(records, Kept, 0, |kept| kept.last = token(1));
+            records
+        }),
         ("a lock is kept for nobody", |mut records| {
             records.retain(|record| !matches!(record, Record::Waiter(_)));
             records
@@ -408,6 +412,7 @@ impl Damage {
                 Record::Head(head) => head.now = head.now.after(ms(*later)),
                 Record::Lease(lease) => lease.expires = Timestamp::from_millis(*later),
                 Record::Grant(grant) => grant.token = token(later % 40 + 1),
+                Record::Share(share) => share.phase = token(later % 40 + 1),
                 Record::Kept(kept) => kept.last = token(later % 40 + 1),
                 Record::Waiter(waiter) => waiter.arrival = later % 40,
                 Record::Answered(answered) => answered.lock = None,
