@@ -26,8 +26,6 @@ mod memory;
 mod query;
 pub(crate) mod record;
 mod restore;
-mod share;
-mod shared;
 mod short;
 mod slab;
 mod snapshot;
@@ -38,7 +36,7 @@ pub(crate) mod wheel;
 pub use expiry::Expiry;
 pub use memory::{Answered, Over};
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
-pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord};
+pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, WaiterRecord};
 
 use alloc::vec::Vec;
 
