@@ -31,6 +31,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::batch::InlineBatch;
 use openraft::errors::{ClientWriteError, RaftError};

@@ -102,8 +102,9 @@ pub(crate) async fn start(
     let engines = Engines::start()?;
     let runtime = engines.handle().clone();
     let created = !matches!(purpose, Purpose::Member { .. });
+    let mut serving = Some(peers.serve(listener));
     let opened = if created {
-        runtime.spawn(peers.serve(listener));
+        serving.take().map(|serving| runtime.spawn(serving));
         found(&directory, data, settings, &peers, own, list.as_ref()).await?
     } else {
         directory.open(&Options::default())?
@@ -121,10 +122,8 @@ pub(crate) async fn start(
     let node = node.await?;
     let view = View::new(&node, &peers, (directory.node(), &settings.url), &identity);
     introduce(&node, &peers, settings, &view, starts);
-    if !created {
-        // Only now: with less to say of itself, the others would take it for an older copy.
-        runtime.spawn(peers.serve(listener));
-    }
+    // A member is met only now: with less to say of itself, the others would take it for an older copy.
+    serving.map(|serving| runtime.spawn(serving));
     let candidate = join::Candidate {
         node: directory.node(),
         engine: node.engine.clone(),
