@@ -99,19 +99,24 @@ fn queue(shared: &Arc<Shared>, name: &str, random: &mut fastrand::Rng) -> Option
     granted.collect()
 }
 
-/// Acquires, repeating the request at one node after the other; also the longest time between an answer and the next
+/// Acquires, repeating the request at whichever node leads; also the longest time between an answer and the next
 /// attempt.
 fn acquire(shared: &Shared, name: &str, client: &str, wait: Duration) -> Option<(Reply, Duration)> {
     let request = format!("{:032x}", fastrand::u128(..));
     let begun = BootClock.now();
     let (mut away, mut last) = (Duration::ZERO, begun);
-    for address in around(shared) {
+    loop {
+        let leader = leader(shared);
         let now = BootClock.now();
         away = away.max(now.since(last).to_duration());
         let waited = now.since(begun).to_duration();
         if waited > WAIT || shared.stop.comes_within(Duration::ZERO) {
             return None;
         }
+        let Some(address) = leader else {
+            shared.stop.comes_within(RETRY);
+            continue;
+        };
         let left = wait.saturating_sub(waited);
         let body = json!({
             "client_id": client, "request_id": request, "lease_duration_ms": 60_000, "wait_ms": left.as_millis() as u64,
@@ -125,7 +130,16 @@ fn acquire(shared: &Shared, name: &str, client: &str, wait: Duration) -> Option<
             _ => drop(shared.stop.comes_within(RETRY)),
         }
     }
-    None
+}
+
+/// The node that leads. A wait that another node forwards leaves its queue when that node dies, as when its caller does.
+fn leader(shared: &Shared) -> Option<SocketAddr> {
+    around(shared)
+        .take(shared.watched.addresses.len())
+        .find(|address| {
+            let ready = ask(*address, "/readyz", None, ANSWER);
+            ready.is_some_and(|reply| reply.body["status"] == "leading")
+        })
 }
 
 fn release(shared: &Shared, name: &str, key: &str) {

@@ -143,6 +143,10 @@ mod tests {
         });
         assert_eq!(canvas.problems(), Vec::<String>::new());
         let own = canvas.marks.iter().filter(|mark| mark.class == "good");
-        assert_eq!(own.count(), all.0.len(), "Palisade’s bar in each panel");
+        assert_eq!(
+            own.count(),
+            2 * all.0.len(),
+            "Palisade’s bars in each panel"
+        );
     }
 }

@@ -335,7 +335,7 @@ fn what_cannot_be_read_is_refused_by_name() {
     let settings = [&[11, 100, 100, 1, 1][..], beyond].concat();
     for (command, what, left) in [
         (&[99][..], "a command has an unknown tag", 0),
-        (&[9, 3, 7], "a reason for grace is unknown", 1),
+        (&[9, 9, 7], "a reason for grace is unknown", 1),
         (&too_long, "a number has more than 64 bits", 0),
         (&too_long_by_far, "a number has more than 64 bits", 2),
         (&[5, 1, b'a', 1, 2, 0xff, 0xfe], "a text is not UTF-8", 0),
