@@ -119,7 +119,7 @@ impl Introduction {
     /// From bytes.
     ///
     /// # Errors
-    /// [`Malformed`].
+    /// `Malformed`.
     pub fn decode(bytes: &[u8]) -> Result<Introduction, Malformed> {
         let mut from = Take(bytes);
         let introduction = Introduction {
