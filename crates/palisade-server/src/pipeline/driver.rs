@@ -117,6 +117,8 @@ impl Driver {
         let (stopped, answers) = match ended {
             Ok(()) => (Stopped::Asked, self.orderer.stopped()),
             Err(LogError::Failed(why)) => (Stopped::LogFailed(why), self.orderer.failed()),
+            // A pipeline that was asked to stop does not wait for another leadership.
+            Err(LogError::Deposed) if self.stopping => (Stopped::Asked, self.orderer.deposed()),
             Err(LogError::Deposed) => (Stopped::Deposed, self.orderer.deposed()),
         };
         // Failures only: there is nothing to give back.
@@ -137,7 +139,11 @@ impl Driver {
             self.gather(&mut gathered, alarm.as_mut()).await;
             let mut messages = gathered.drain(..);
             if let Err(error) = self.round(&mut messages) {
-                messages.for_each(|message| turn_away(message, &self.refusal(&error)));
+                let refusal = self.refusal(&error);
+                for message in messages {
+                    self.stopping |= matches!(message, Message::Stop);
+                    turn_away(message, &refusal);
+                }
                 return Err(error);
             }
         }
@@ -424,18 +430,21 @@ fn count_event(stats: &Stats, event: &Event) {
 }
 
 impl Shared {
-    /// Shows durable events to the watchers.
+    /// Shows durable events to the watchers, and up to which revision there are any: those before it that were never
+    /// shown are gone.
     pub(super) fn show(&self, batch: Arc<[Event]>, revision: u64) {
         for event in &*batch {
             count_event(&self.stats, event);
         }
-        if self.events.receiver_count() > 0 {
+        if self.events.receiver_count() > 0 && !batch.is_empty() {
             let _ = self.events.send(Arc::clone(&batch));
         }
         self.recent.push(batch);
+        self.recent.reach(revision);
         // Only after the push, so that a watcher that begins to wait now finds the events there.
         if self.news.receiver_count() > 0 {
-            self.news.send_replace(revision);
+            self.news
+                .send_if_modified(|news| mem::replace(news, revision) != revision);
         }
     }
 }

@@ -246,11 +246,7 @@ impl Handle {
     /// Shows what a follower has applied, as a leader shows what it has committed: to watchers and in the counters.
     /// Events before the machine's revision that were never shown are gone, and watchers are told so.
     pub fn show(&self, events: Vec<Event>, machine: &Machine) {
-        if events.is_empty() {
-            self.shared.recent.reach(machine.revision());
-        } else {
-            self.shared.show(events.into(), machine.revision());
-        }
+        self.shared.show(events.into(), machine.revision());
         count_state(&self.shared.stats, machine);
     }
 

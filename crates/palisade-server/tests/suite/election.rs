@@ -4,7 +4,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use palisade_core::{
-    AuthorityId, ClientId, Limits, LockName, Machine, Outcome, Span, Ttl, Under, Wish,
+    AuthorityId, ClientId, Command, Entry, Limits, LockName, Machine, Outcome, Span, Timestamp,
+    Ttl, Under, WallTime, Wish,
 };
 use palisade_server::pipeline::{
     Answer, Elected, Elections, Failure, Handle, Identity, InTurns, Leading, Log, LogError,
@@ -21,8 +22,12 @@ struct Ballot {
 #[derive(Default)]
 struct Urn {
     machine: Option<Machine>,
+    /// Another node leads, and the log knows it, or will know it at the next commit.
     deposed: bool,
+    lost: bool,
     broken: bool,
+    /// What the next commit waits for. It succeeds.
+    slow: Option<std::sync::mpsc::Receiver<()>>,
 }
 
 struct Term(Arc<Mutex<Urn>>);
@@ -55,7 +60,16 @@ impl Log for Term {
     }
 
     fn commit(&mut self, _: &[u8]) -> Result<(), LogError> {
-        self.check()
+        let slow = self.0.lock().unwrap().slow.take();
+        if let Some(until) = slow {
+            until.recv().unwrap();
+            return Ok(());
+        }
+        let lost = self.0.lock().unwrap().lost;
+        match lost {
+            true => Err(LogError::Deposed),
+            false => self.check(),
+        }
     }
 
     fn end(self: Box<Self>, machine: Machine) -> Result<(), LogError> {
@@ -118,16 +132,7 @@ impl Node {
     }
 
     async fn acquire(&self, lock: &str, client: &str, wait: Option<Span>) -> Answer {
-        let wish = Wish {
-            wait,
-            ..Wish::new(
-                LockName::new(lock).unwrap(),
-                ClientId::new(client).unwrap(),
-                Under::new(Ttl::from_millis(60_000).unwrap()),
-                None,
-            )
-        };
-        self.handle().call(Request::Acquire(wish)).await
+        self.handle().call(acquire(lock, client, wait)).await
     }
 
     async fn token(&self, lock: &str) -> u64 {
@@ -136,6 +141,18 @@ impl Node {
             other => panic!("{other:?}"),
         }
     }
+}
+
+fn acquire(lock: &str, client: &str, wait: Option<Span>) -> Request {
+    Request::Acquire(Wish {
+        wait,
+        ..Wish::new(
+            LockName::new(lock).unwrap(),
+            ClientId::new(client).unwrap(),
+            Under::new(Ttl::from_millis(60_000).unwrap()),
+            None,
+        )
+    })
 }
 
 /// The leader that a refusal names.
@@ -228,4 +245,53 @@ async fn it_ends_when_it_is_asked_to_and_when_its_state_is_lost() {
         let stopped = stopped.wait_for(Option::is_some).await.unwrap();
         assert_eq!(stopped.as_ref(), Some(&expected));
     }
+}
+
+#[tokio::test]
+async fn a_stop_is_not_lost_when_its_round_is_deposed() {
+    for at_commit in [false, true] {
+        let node = node();
+        node.elect().await;
+        let (session, mut answers) = node.handle().session();
+        let (go, slow) = std::sync::mpsc::channel();
+        node.urn.lock().unwrap().slow = Some(slow);
+        session.submit(vec![(1, acquire("a", "c", None))]);
+        while node.urn.lock().unwrap().slow.is_some() {
+            tokio::task::yield_now().await;
+        }
+        // The next round contains both.
+        session.submit(vec![(2, acquire("b", "c", None))]);
+        node.handle().stop();
+        {
+            let mut urn = node.urn.lock().unwrap();
+            (urn.deposed, urn.lost) = (!at_commit, at_commit);
+        }
+        go.send(()).unwrap();
+        let mut stopped = node.handle().stopped();
+        let stopped = stopped.wait_for(Option::is_some).await.unwrap().clone();
+        assert_eq!(stopped, Some(Stopped::Asked), "at commit: {at_commit}");
+        assert_eq!(answers.recv().await.unwrap()[0].0, 1);
+        let (2, Answer::Failed(_)) = answers.recv().await.unwrap()[0] else {
+            panic!("nothing was recorded");
+        };
+    }
+}
+
+#[tokio::test]
+async fn a_watcher_at_a_follower_is_woken_by_a_state_that_came_without_its_events() {
+    let node = node();
+    let mut news = node.handle().news();
+    let mut machine = Machine::new(1);
+    node.handle().show(Vec::new(), &machine);
+    assert!(!news.has_changed().unwrap(), "there is nothing to tell");
+    let entry = Entry {
+        at: Timestamp::ZERO,
+        wall: WallTime::default(),
+        command: Command::Leap { by: 1_000 },
+    };
+    machine.apply(entry, &mut Vec::new());
+    node.handle().show(Vec::new(), &machine);
+    assert!(news.has_changed().unwrap());
+    assert_eq!(*news.borrow_and_update(), 1_000);
+    assert_eq!(node.handle().revision(), 1_000);
 }

@@ -94,6 +94,30 @@ fn a_job_does_not_notice_that_the_leader_dies_and_a_waiter_keeps_its_place() {
 }
 
 #[test]
+fn each_node_is_restarted_in_turn_and_none_holds_up_its_stop() {
+    let mut cluster = Cluster::of(3);
+    for round in 0..6 {
+        let leader = cluster.until_ready();
+        // Every second time a follower.
+        let node = (leader + round % 2) % 3;
+        cluster.nodes[node].send(Signal::TERM);
+        assert_eq!(
+            cluster.nodes[node].end(),
+            Some(0),
+            "{}",
+            cluster.nodes[node].log()
+        );
+        cluster.until_ready();
+        let other = (node + 1) % 3;
+        assert_eq!(
+            cluster.token(other, &format!("round-{round}")),
+            1 + round as u64
+        );
+        cluster.start(node);
+    }
+}
+
+#[test]
 fn a_leader_that_was_paused_answers_nothing_that_another_one_has_overtaken() {
     let cluster = Cluster::of(3);
     let leader = cluster.until_ready();
