@@ -25,6 +25,7 @@
     reason = "for tests only: a test fails by panicking, and a server that never serves must not hang it"
 )]
 
+mod disk;
 mod folder;
 mod instance;
 mod members;
@@ -33,6 +34,7 @@ mod proxy;
 mod servers;
 mod tools;
 
+pub use disk::{SmallDisk, run};
 pub use folder::keep_in;
 pub use instance::{Instance, answers_with};
 pub use members::{Etcd, ZooKeeper};

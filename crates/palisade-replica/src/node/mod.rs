@@ -189,12 +189,14 @@ impl Node {
         let Node {
             pipeline,
             engine,
+            disk,
             store,
             snapshots,
             runtime,
             writer,
             ..
         } = self;
+        disk.end();
         let blocking = move || {
             let _ = pipeline.thread.join();
             drop(snapshots);

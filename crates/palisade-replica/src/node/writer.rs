@@ -20,6 +20,8 @@ pub struct Disk {
     /// Why the log finds no room. Work waits meanwhile, so this node acknowledges nothing (rule R23).
     full: Mutex<Option<String>>,
     frames: AtomicU64,
+    /// The node ends, so nobody waits for room any more.
+    ending: AtomicBool,
 }
 
 impl Disk {
@@ -36,6 +38,11 @@ impl Disk {
     #[must_use]
     pub fn frames(&self) -> u64 {
         self.frames.load(Ordering::Relaxed)
+    }
+
+    /// From now on work that finds no room fails instead of waiting for some.
+    pub(super) fn end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
     }
 
     fn set_full(&self, why: Option<String>) {
@@ -83,7 +90,10 @@ fn run(writer: &mut Writer, works: &mpsc::Receiver<Work>, worked: &AtomicBool, d
         };
         marked = false;
         let all: Vec<Work> = std::iter::once(first).chain(works.try_iter()).collect();
-        wait_for_room(writer, &all, disk);
+        if !wait_for_room(writer, &all, disk) {
+            all.into_iter().chain(works.try_iter()).for_each(Work::fail);
+            return;
+        }
         worked.store(true, Ordering::Relaxed);
         match writer.work(all) {
             Ok(frames) => drop(disk.frames.fetch_add(frames, Ordering::Relaxed)),
@@ -96,13 +106,17 @@ fn run(writer: &mut Writer, works: &mpsc::Receiver<Work>, worked: &AtomicBool, d
     }
 }
 
+/// Whether there is room. If not, the node ends.
 #[expect(
     clippy::disallowed_methods,
     reason = "nothing announces that a disk has room again"
 )]
-fn wait_for_room(writer: &mut Writer, works: &[Work], disk: &Disk) {
+fn wait_for_room(writer: &mut Writer, works: &[Work], disk: &Disk) -> bool {
     let mut waited = false;
     while let Err(why) = writer.room_for(works) {
+        if disk.ending.load(Ordering::Relaxed) {
+            return false;
+        }
         if !waited {
             tracing::error!(%why, "the log finds no room; this node acknowledges nothing until there is some");
         }
@@ -114,4 +128,5 @@ fn wait_for_room(writer: &mut Writer, works: &[Work], disk: &Disk) {
         disk.set_full(None);
         tracing::warn!("the log finds room again");
     }
+    true
 }

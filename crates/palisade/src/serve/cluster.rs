@@ -281,8 +281,8 @@ async fn watch_leader(view: Arc<View>) {
             }
             before = progress.leader;
         }
-        if progress.role == Role::Leader && view.disk.full().is_some() {
-            // Others can acknowledge what this node cannot (rule R23).
+        // Others can acknowledge what this node cannot (rule R23).
+        if view.handle.leader() == Leading::Here && view.disk.full().is_some() {
             view.hand_over().await;
         }
         let other = progress.leader.filter(|leader| *leader != view.node);
@@ -351,9 +351,19 @@ impl View {
 
     /// Lets another node lead, if this one does (rule R22).
     pub(crate) async fn hand_over(&self) {
+        if self.handle.leader() != Leading::Here {
+            return;
+        }
         let alive = |node| self.is_alive(node);
         let membership = Membership::new(&self.engine, self.node, &alive);
-        match membership.transfer(None).await {
+        let mut leading = self.handle.leading();
+        // A node whose disk is full cannot record the other's term, so its engine goes on believing that it leads.
+        let done = tokio::select! {
+            biased;
+            done = membership.transfer(None) => done,
+            _ = leading.wait_for(|leading| *leading != Leading::Here) => Ok(()),
+        };
+        match done {
             Ok(()) => tracing::info!("another node leads now"),
             Err(node::NotChanged::NotLeader) => {}
             Err(error) => tracing::warn!(%error, "no other node took over"),

@@ -1,5 +1,6 @@
 //! Three processes that are one lock server: killed, paused, stopped, added, replaced.
 
+use palisade_testbed::SmallDisk;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -115,6 +116,66 @@ fn each_node_is_restarted_in_turn_and_none_holds_up_its_stop() {
         );
         cluster.start(node);
     }
+}
+
+#[test]
+fn a_leader_whose_disk_is_full_hands_over_and_comes_back_when_there_is_room() {
+    let mut cluster = Cluster::planned(3);
+    let disk = SmallDisk::new(&cluster.dir.path().join("disk"), 64).unwrap();
+    // Room for the first segment of its log and not for the second.
+    disk.fill(Some(56));
+    cluster.nodes[0].data = disk.data();
+    (0..3).for_each(|at| cluster.start(at));
+    cluster.until_ready();
+    let small = cluster.nodes[0].get("/v1/cluster").unwrap().1["node"].clone();
+    let small = small.as_str().unwrap();
+    until_in(ELECTION, "the small node's lead", || {
+        cluster.output(&["cluster", "transfer-leader", small]);
+        cluster.leader() == Some(0)
+    });
+    // Its name and what it says of itself fill the log.
+    let note = "x".repeat(256);
+    let mut grants = 0;
+    until_in(ELECTION, "a full disk", || {
+        for _ in 0..100 {
+            let body = format!(
+                r#"{{"client_id": "c", "lease_duration_ms": 600000, "metadata": "{note}"}}"#
+            );
+            let path = format!("/v1/locks/{}/acquire", "l".repeat(200));
+            grants += u64::from(
+                cluster.nodes[1]
+                    .post(&path, &body)
+                    .is_some_and(|(status, _)| status == 200),
+            );
+        }
+        cluster.nodes[0].log().contains("finds no room")
+    });
+    until_in(ELECTION, "another leader", || {
+        cluster.leader().is_some_and(|leader| leader != 0)
+    });
+    let after = cluster.token(1, "after");
+    assert!(after > grants, "{after} after {grants}");
+    let (status, reply) = cluster.nodes[0].get("/readyz").unwrap();
+    assert!(
+        status != 503
+            || reply["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("no room"),
+        "{reply}"
+    );
+    // It may be stopped as it is, and it comes back when there is room.
+    cluster.nodes[0].send(Signal::TERM);
+    assert_eq!(
+        cluster.nodes[0].end(),
+        Some(0),
+        "{}",
+        cluster.nodes[0].log()
+    );
+    disk.free();
+    cluster.start(0);
+    cluster.until_ready();
+    assert_eq!(cluster.token(0, "with-room"), after + 1);
 }
 
 #[test]

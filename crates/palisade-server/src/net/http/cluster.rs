@@ -112,7 +112,8 @@ pub(super) async fn transfer(
 
 /// Check that this server can serve clients
 ///
-/// For load balancers: a node of a cluster is ready when it leads or knows the leader to forward to.
+/// For load balancers: a server is ready when it can grant locks now, or knows the leader to forward to. 503 says
+/// why it is not.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -124,14 +125,29 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Reply<ReadyReply> {
         return Err(Refusal::new(Code::Unavailable, "the authority has stopped").into());
     }
     let (status, leader) = match app.handle.leader() {
+        Leading::Here if app.handle.stats().log_full.get() > 0 => return Err(full_disk("").into()),
         Leading::Here => ("leading", None),
         Leading::At(url) => ("forwarding", Some(url.as_ref().to_owned())),
-        Leading::Nowhere => return Err(not_leader(None).into()),
+        Leading::Nowhere => {
+            let disk_full = app.cluster.as_ref().and_then(|at| at.view().disk_full);
+            return Err(disk_full
+                .map_or_else(|| not_leader(None), |why| full_disk(&why))
+                .into());
+        }
     };
     Ok(Json(ReadyReply {
         status: status.to_owned(),
         leader,
     }))
+}
+
+/// `why` may be empty.
+fn full_disk(why: &str) -> Refusal {
+    let sep = if why.is_empty() { "" } else { ": " };
+    Refusal::new(
+        Code::Unavailable,
+        format!("this server's disk has no room for its log{sep}{why}"),
+    )
 }
 
 async fn change(app: &App, change: Change) -> Reply<ClusterReply> {
