@@ -35,6 +35,12 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "network namespaces, in which a machine can vanish",
     },
     Prerequisite {
+        name: "curl",
+        probe: &["curl", "--version"],
+        packages: &["curl"],
+        needed_for: "the commands of the README",
+    },
+    Prerequisite {
         name: "rsync",
         probe: &["rsync", "--version"],
         packages: &["rsync"],

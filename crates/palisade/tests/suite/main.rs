@@ -24,6 +24,7 @@ mod exposure;
 mod gateway;
 mod open_files;
 mod openapi;
+mod pages;
 mod run_job;
 mod run_lost;
 mod run_patience;
