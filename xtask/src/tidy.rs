@@ -56,13 +56,19 @@ pub(crate) const RULES: &[Rule] = &[
         why: "the pipeline and the network do not know how the log is made durable: only `durable` ties the two",
         fix: "go through the trait pipeline::Log, or do it in crates/palisade-server/src/durable/",
         find: |tree| {
-            code(tree, |file, line| {
-                let seam = "crates/palisade-server/src/durable/";
-                let server = file.path.starts_with("crates/palisade-server/src/");
-                let named = server && !file.path.starts_with(seam) && line.contains("palisade_wal");
-                named.then(|| "`palisade_wal`".to_owned())
-            })
+            outside(
+                tree,
+                "palisade_wal",
+                "crates/palisade-server/src/",
+                "durable/",
+            )
         },
+    },
+    Rule {
+        id: "engine-seam",
+        why: "the consensus engine can be replaced: one folder names it",
+        fix: "say it in the replica's own terms, or do it in crates/palisade-replica/src/engine/",
+        find: |tree| outside(tree, "openraft", "crates/palisade-replica/src/", "engine/"),
     },
     Rule {
         id: "orderer-io",
@@ -113,6 +119,15 @@ fn code(tree: &Tree, find: impl Fn(&File, &str) -> Option<String>) -> Vec<Findin
             Some(Finding::new(&file.path, number, find(file, line)?))
         })
         .collect()
+}
+
+/// Where the code of a source folder has this name outside the part that may have it.
+fn outside(tree: &Tree, name: &str, source: &str, part: &str) -> Vec<Finding> {
+    code(tree, |file, line| {
+        let inside = file.path.strip_prefix(source)?;
+        let named = !inside.starts_with(part) && line.contains(name);
+        named.then(|| format!("`{name}`"))
+    })
 }
 
 /// The names that the orderer must not contain.

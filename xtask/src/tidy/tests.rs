@@ -115,6 +115,15 @@ fn log_seam() {
 }
 
 #[test]
+fn engine_seam() {
+    let line = "use openraft::Raft;\n";
+    let at = |name: &str| format!("crates/palisade-replica/src/{name}");
+    let (node, engine) = (at("node/mod.rs"), at("engine/mod.rs"));
+    finds("engine-seam", &[(&node, line)], &[&format!("{node}:1")]);
+    finds("engine-seam", &[(&engine, line)], &[]);
+}
+
+#[test]
 fn orderer_io() {
     let at = |name: &str| format!("crates/palisade-server/src/pipeline/{name}");
     let (orderer, part, driver) = (at("orderer.rs"), at("orderer/intake.rs"), at("driver.rs"));
