@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} is damaged at byte {offset}: {why}. The log is refused, because going on would forget what was acknowledged; \
-     check the disk, keep this directory, and open a backup with `palisade restore`",
+     check the disk and keep this directory. A single server goes on from a backup (`palisade restore`), a member of a \
+     cluster is replaced by a new one (`palisade cluster replace`)",
     file.display()
 )]
 pub struct Damage {
