@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use palisade_proto::json::{ClusterMember, ClusterReply, ClusterRole};
 
 use super::app::App;
+use crate::pipeline::Histogram;
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +84,15 @@ pub(super) fn text(app: &Arc<App>, format: Format) -> String {
         let name = format!("palisade_{}", gauge.0);
         metric(&name, "gauge", &name, gauge);
     }
+    for (name, help, unit, histogram) in scrape.histograms() {
+        histogram_text(
+            &mut text,
+            &format!("palisade_{name}"),
+            help,
+            unit,
+            histogram,
+        );
+    }
     if let Some(cluster) = &app.cluster {
         cluster_text(&mut text, &cluster.view(), format);
     }
@@ -90,6 +100,29 @@ pub(super) fn text(app: &Arc<App>, format: Format) -> String {
         text.push_str("# EOF\n");
     }
     text
+}
+
+/// A histogram; both formats write it alike. `unit` is how many of its values are one of the metric's unit.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the format has floating-point numbers only"
+)]
+fn histogram_text(text: &mut String, name: &str, help: &str, unit: f64, histogram: &Histogram) {
+    let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} histogram\n");
+    let mut count = 0;
+    for (bound, values) in histogram.ranges() {
+        count += values;
+        let _ = match bound {
+            Some(bound) => writeln!(
+                text,
+                "{name}_bucket{{le=\"{:?}\"}} {count}",
+                bound as f64 / unit
+            ),
+            None => writeln!(text, "{name}_bucket{{le=\"+Inf\"}} {count}"),
+        };
+    }
+    let sum = histogram.sum() as f64 / unit;
+    let _ = write!(text, "{name}_sum {sum}\n{name}_count {count}\n");
 }
 
 /// The metrics of a cluster's member; those of its peers have a label.
@@ -270,6 +303,32 @@ impl Scrape {
                 "sessions_opened",
                 "Sessions opened",
                 net.sessions_opened.load(Relaxed),
+            ),
+        ]
+    }
+
+    /// Name, help, how many of its values are one of the metric's unit.
+    fn histograms(&self) -> [(&'static str, &'static str, f64, &Histogram); 3] {
+        const SECONDS: f64 = 1e9;
+        let stats = self.app.handle.stats();
+        [
+            (
+                "sync_seconds",
+                "Time until a batch was durable; in a cluster, on the disks of a majority",
+                SECONDS,
+                &stats.sync,
+            ),
+            (
+                "batch_operations",
+                "Operations taken in for one batch",
+                1.0,
+                &stats.batch,
+            ),
+            (
+                "wait_seconds",
+                "How long requests that were granted had waited for the lock; 0 if it was free",
+                SECONDS,
+                &stats.wait,
             ),
         ]
     }

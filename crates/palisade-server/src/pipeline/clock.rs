@@ -84,7 +84,7 @@ pub(super) fn processor_time() -> Span {
     Span::from_nanos(nanos(ClockId::ThreadCPUTime))
 }
 
-fn boottime() -> u64 {
+pub(super) fn boottime() -> u64 {
     nanos(ClockId::Boottime)
 }
 

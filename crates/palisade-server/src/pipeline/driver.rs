@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::clock::{Clock, processor_time, wall};
+use super::clock::{Clock, boottime, processor_time, wall};
 use super::handle::{Message, Outbox, Shared, Stopped};
 use super::log::{Log, LogError};
 use super::orderer::{Address, Moment, Orderer, ROOM, Released};
@@ -41,6 +41,8 @@ pub(super) struct Driver {
     clock: Clock,
     inbox: UnboundedReceiver<Message>,
     shared: Arc<Shared>,
+    /// Operations taken in when the last batch was published.
+    published: u64,
     /// Whether no message has arrived since the alarm last rang.
     quiet: bool,
     stopping: bool,
@@ -83,6 +85,7 @@ impl Driver {
             log,
             clock,
             inbox,
+            published: shared.stats.operations.get(),
             shared,
             quiet: false,
             stopping: false,
@@ -304,9 +307,15 @@ impl Driver {
         let stats = &self.shared.stats;
         match self.orderer.entry() {
             Some(entry) => {
+                let complete = boottime();
                 self.log.commit(entry)?;
+                stats.sync.add(boottime().saturating_sub(complete));
                 stats.batches.add(1);
                 stats.log_bytes.add(entry.len() as u64);
+                let operations = stats.operations.get();
+                stats
+                    .batch
+                    .add(operations - mem::replace(&mut self.published, operations));
             }
             None if self.orderer.has_answers() => self.log.confirm()?,
             None => {}
@@ -407,6 +416,9 @@ pub(super) fn count_state(stats: &Stats, machine: &Machine) {
 
 fn count_answer(stats: &Stats, answer: &Answer) {
     let counter = match answer {
+        Answer::Outcome(Outcome::Granted(granted)) => {
+            return stats.wait.add(granted.waited.as_nanos());
+        }
         Answer::Outcome(Outcome::Held(_)) => &stats.held,
         Answer::Outcome(Outcome::Renewed(_)) => &stats.renewed,
         Answer::Outcome(Outcome::QueueFull(_)) => &stats.queue_full,

@@ -49,7 +49,7 @@ pub use recent::Since;
 #[cfg(feature = "net")]
 pub(crate) use recent::bytes_of;
 pub use request::{Answer, Failure, Request, Status};
-pub use stats::{Counter, Stats};
+pub use stats::{Counter, Histogram, Stats};
 
 use driver::Driver;
 use handle::{Message, Shared};

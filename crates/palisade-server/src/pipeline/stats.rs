@@ -26,51 +26,171 @@ impl Counter {
     }
 }
 
+/// How often values fell into each of some ranges. One thread writes, and others read.
+#[derive(Debug)]
+pub struct Histogram {
+    /// The highest value of each range but the last, which has no end.
+    bounds: &'static [u64],
+    counts: Box<[Counter]>,
+    sum: Counter,
+}
+
+impl Histogram {
+    fn new(bounds: &'static [u64]) -> Histogram {
+        Histogram {
+            bounds,
+            counts: (0..=bounds.len()).map(|_| Counter::default()).collect(),
+            sum: Counter::default(),
+        }
+    }
+
+    pub(super) fn add(&self, value: u64) {
+        let range = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[range].add(1);
+        self.sum.add(value);
+    }
+
+    /// For each range, its highest value (`None` for the last) and how many values are in it.
+    pub fn ranges(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
+        let bounds = self.bounds.iter().copied().map(Some);
+        let counts = self.counts.iter().map(Counter::get);
+        bounds.chain([None]).zip(counts)
+    }
+
+    /// The sum of all values.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.sum.get()
+    }
+}
+
+const MICROSECOND: u64 = 1_000;
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+/// From a fast disk to one that stalls.
+const SYNCS: &[u64] = &[
+    50 * MICROSECOND,
+    100 * MICROSECOND,
+    250 * MICROSECOND,
+    500 * MICROSECOND,
+    MILLISECOND,
+    2_500 * MICROSECOND,
+    5 * MILLISECOND,
+    10 * MILLISECOND,
+    25 * MILLISECOND,
+    50 * MILLISECOND,
+    100 * MILLISECOND,
+    250 * MILLISECOND,
+    500 * MILLISECOND,
+    SECOND,
+    5 * SECOND,
+];
+
+/// From a lock that was free to the longest wait there is.
+const WAITS: &[u64] = &[
+    0,
+    MILLISECOND,
+    10 * MILLISECOND,
+    100 * MILLISECOND,
+    SECOND,
+    10 * SECOND,
+    60 * SECOND,
+    600 * SECOND,
+    3_600 * SECOND,
+];
+
+const SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096];
+
 macro_rules! stats {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    (
+        counters { $($(#[$doc:meta])* $name:ident,)* }
+        histograms { $($(#[$help:meta])* $histogram:ident: $bounds:ident,)* }
+    ) => {
         /// Counters of the pipeline since it started, and the sizes of its state now.
-        #[derive(Debug, Default)]
+        #[derive(Debug)]
         pub struct Stats {
             $($(#[$doc])* pub $name: Counter,)*
+            $($(#[$help])* pub $histogram: Histogram,)*
+        }
+
+        impl Default for Stats {
+            fn default() -> Stats {
+                Stats {
+                    $($name: Counter::default(),)*
+                    $($histogram: Histogram::new($bounds),)*
+                }
+            }
         }
     };
 }
 
 stats! {
-    /// Grants issued.
-    granted,
-    /// Acquires answered "held", at once or after a wait.
-    held,
-    /// Renewals.
-    renewed,
-    /// Grants released by their holders.
-    released,
-    /// Grants whose time ran out.
-    expired,
-    /// Grants taken by an operator.
-    revoked,
-    /// Grants replaced by a later one of the same client.
-    superseded,
-    /// Requests refused for their form.
-    invalid,
-    /// Requests that found a queue full.
-    queue_full,
-    /// Operations taken in.
-    operations,
-    /// Batches made durable: one write and one sync each.
-    batches,
-    /// Bytes given to the log.
-    log_bytes,
-    /// Times leases got their full time again because the authority was away.
-    graces,
-    /// Locks held now.
-    locks,
-    /// Leases live now.
-    leases,
-    /// Requests waiting now.
-    waiters,
-    /// The token the next grant gets; 0 when the range is exhausted.
-    next_token,
-    /// 1 while the log has no room (disk full), else 0.
-    log_full,
+    counters {
+        /// Grants issued.
+        granted,
+        /// Acquires answered "held", at once or after a wait.
+        held,
+        /// Renewals.
+        renewed,
+        /// Grants released by their holders.
+        released,
+        /// Grants whose time ran out.
+        expired,
+        /// Grants taken by an operator.
+        revoked,
+        /// Grants replaced by a later one of the same client.
+        superseded,
+        /// Requests refused for their form.
+        invalid,
+        /// Requests that found a queue full.
+        queue_full,
+        /// Operations taken in.
+        operations,
+        /// Batches made durable: one write and one sync each.
+        batches,
+        /// Bytes given to the log.
+        log_bytes,
+        /// Times leases got their full time again because the authority was away.
+        graces,
+        /// Locks held now.
+        locks,
+        /// Leases live now.
+        leases,
+        /// Requests waiting now.
+        waiters,
+        /// The token the next grant gets; 0 when the range is exhausted.
+        next_token,
+        /// 1 while the log has no room (disk full), else 0.
+        log_full,
+    }
+    histograms {
+        /// Nanoseconds from a batch that is complete to its being durable; in a cluster, on a majority's disks.
+        sync: SYNCS,
+        /// Operations that were taken in for one batch.
+        batch: SIZES,
+        /// Nanoseconds that a request waited in a queue before it was granted; 0 for a lock that was free.
+        wait: WAITS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_counted_in_the_range_that_ends_at_it() {
+        let histogram = Histogram::new(&[1, 10]);
+        for value in [0, 1, 2, 10, 11, 1_000] {
+            histogram.add(value);
+        }
+        let ranges: Vec<_> = histogram.ranges().collect();
+        assert_eq!(ranges, [(Some(1), 2), (Some(10), 2), (None, 2)]);
+        assert_eq!(histogram.sum(), 1_024);
+        assert!(
+            [SYNCS, WAITS, SIZES]
+                .iter()
+                .all(|bounds| bounds.is_sorted())
+        );
+    }
 }

@@ -25,6 +25,8 @@ mod net_http;
 #[cfg(feature = "net")]
 mod net_json;
 #[cfg(feature = "net")]
+mod net_metrics;
+#[cfg(feature = "net")]
 mod net_openapi;
 #[cfg(feature = "net")]
 mod net_session;

@@ -1,8 +1,5 @@
 //! What the HTTP interface takes and tells, to the letter: times in grants, giving a request up, numbers,
-//! bodies, parameters and the two formats of the metrics.
-
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+//! bodies and parameters.
 
 use crate::net_support::{Response, Server};
 use serde_json::{Value, json};
@@ -237,96 +234,4 @@ async fn a_parameter_is_one_that_the_path_knows_and_comes_once() {
         none,
     );
     assert_eq!(server.changes().await, before);
-}
-
-#[tokio::test]
-async fn metrics_come_in_the_format_that_is_asked_for() {
-    let server = Server::start().await;
-    server.lock("x", "a").await;
-    let get = async |accept: &str| {
-        let headers = match accept {
-            "" => String::new(),
-            accept => format!("Accept: {accept}\r\n"),
-        };
-        server.send("GET", "/metrics", &headers, "").await
-    };
-    let open = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let plain = "text/plain; version=0.0.4; charset=utf-8";
-    // What Prometheus 2.42 and 3 send, curl, a browser, and who would rather have plain text.
-    for (accept, expected) in [
-        (
-            "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
-            open,
-        ),
-        ("application/openmetrics-text", open),
-        (
-            "application/openmetrics-text; version=1.0.0, */*;q=0.1",
-            open,
-        ),
-        ("", plain),
-        ("*/*", plain),
-        ("text/html,application/xhtml+xml,*/*;q=0.8", plain),
-        ("text/plain;version=0.0.4", plain),
-        ("text/plain, application/openmetrics-text;q=0.5", plain),
-        ("text/plain;q=0.5, application/openmetrics-text;q=0", plain),
-        ("application/openmetrics-text;version=2.0.0", plain),
-    ] {
-        let metrics = get(accept).await;
-        assert_eq!(
-            (metrics.status, metrics.header("content-type")),
-            (200, Some(expected)),
-            "{accept}"
-        );
-        assert_eq!(metrics.header("vary"), Some("accept"));
-        let is_open = expected == open;
-        let counter = if is_open {
-            "palisade_granted"
-        } else {
-            "palisade_granted_total"
-        };
-        for line in [
-            &*format!("# TYPE {counter} counter"),
-            &*format!("# HELP {counter} Grants issued"),
-            "palisade_granted_total 1",
-            "# TYPE palisade_locks gauge",
-            "palisade_locks 1",
-        ] {
-            assert!(
-                metrics.body.lines().any(|seen| seen == line),
-                "{accept}: {line}\n{}",
-                metrics.body
-            );
-        }
-        assert_eq!(metrics.body.ends_with("# EOF\n"), is_open, "{accept}");
-    }
-}
-
-/// Prometheus' own judge. It has an opinion on names too, and takes the plain format.
-fn promtool(text: &str) -> (bool, String) {
-    let mut child = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("promtool, of Debian's package prometheus");
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(text.as_bytes())
-        .unwrap();
-    let output = child.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(said).unwrap())
-}
-
-#[tokio::test]
-async fn promtool_has_nothing_to_say_about_the_metrics() {
-    let server = Server::start().await;
-    let metrics = server.get("/metrics").await.body;
-    assert_eq!(promtool(&metrics), (true, String::new()));
-    // Control: it does look at names.
-    let (passed, said) = promtool(&metrics.replace("palisade_granted_total", "palisade_granted"));
-    assert!(!passed && said.contains("palisade_granted"), "{said}");
 }

@@ -329,3 +329,27 @@ fn a_watcher_and_the_metrics_see_the_same_at_every_node() {
         );
     }
 }
+
+#[test]
+fn every_metric_of_the_alerts_and_the_dashboard_exists() {
+    let cluster = Cluster::of(1);
+    let metrics = cluster.nodes[0].text("/metrics");
+    let families: Vec<&str> = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .collect();
+    let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let mut seen = 0;
+    for file in ["alerts.yaml", "grafana.json"] {
+        let text = std::fs::read_to_string(deploy.join(file)).unwrap();
+        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            if !word.starts_with("palisade_") {
+                continue;
+            }
+            seen += 1;
+            let family = word.trim_end_matches("_bucket");
+            assert!(families.contains(&family), "{file}: {word}");
+        }
+    }
+    assert!(seen > 40, "{seen}");
+}
