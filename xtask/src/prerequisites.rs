@@ -41,6 +41,12 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "the commands of the README",
     },
     Prerequisite {
+        name: "systemd-analyze",
+        probe: &["systemd-analyze", "--version"],
+        packages: &["systemd"],
+        needed_for: "judging the unit file",
+    },
+    Prerequisite {
         name: "rsync",
         probe: &["rsync", "--version"],
         packages: &["rsync"],

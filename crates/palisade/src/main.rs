@@ -8,6 +8,7 @@ mod exposure;
 mod gateway;
 mod run;
 mod serve;
+mod service;
 mod store;
 
 use std::process::ExitCode;

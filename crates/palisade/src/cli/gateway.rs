@@ -10,7 +10,6 @@ use palisade_fence::http::{BadPolicy, Policy, Routes, Start, Tokenless};
 use palisade_proto::Code;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::failure::{FAILED, Failure, USAGE};
 use super::help;
@@ -21,6 +20,7 @@ use super::value;
 use crate::exposure;
 use crate::gateway::{self, Directory, Gateway, Ports, Timeouts, Upstream};
 use crate::serve::cannot_listen;
+use crate::service;
 use crate::store::mode_name;
 
 /// `palisade gateway`.
@@ -197,8 +197,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
         args.expect_marks,
     )
     .map_err(|error| failed(format!("cannot open {}: {error}", args.data.display())))?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let shutdown = service::stop_signal()?;
     announce(args, &ports, directory.start(), out)?;
     exposure::warn_of_directory(&args.data);
     exposure::warn_of_address("--listen", args.listen, "send requests to the upstream");
@@ -218,12 +217,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
             ..gateway::admin_settings()
         },
     };
-    let shutdown = async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
+    service::ready();
     let served = gateway.serve(ports, shutdown).await;
     served.map_err(|why| failed(format!("the gateway stopped: {why}")))
 }

@@ -11,15 +11,13 @@ use palisade_proto::Code;
 use palisade_server::shell;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::failure::{FAILED, Failure};
 use super::network::NetworkArgs;
 use super::output::{Out, facts};
 use super::{help, value};
 use crate::exposure;
-use crate::serve;
-use crate::store;
+use crate::{serve, service, store};
 
 /// `palisade store`.
 #[derive(Args, Clone, Debug)]
@@ -133,17 +131,11 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     if let Some(torn) = &store.recovered().torn {
         serve::report_torn(torn);
     }
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let shutdown = service::stop_signal()?;
     announce(args, listener.local_addr()?, out)?;
     exposure::warn_of_directory(&args.data);
     exposure::warn_of_address("--listen", args.listen, "read and write every object");
-    let shutdown = async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
+    service::ready();
     let served = store::serve(listener, store, network, shutdown).await;
     served.map_err(|why| failed(Code::Internal, format!("the store stopped: {why}")))
 }

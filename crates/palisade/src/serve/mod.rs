@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exposure;
+use crate::service::{self, stop_signal};
 
 /// The server's settings from the command line.
 #[derive(Clone, Debug)]
@@ -112,7 +113,10 @@ async fn run_single(settings: &Settings, listener: TcpListener) -> Result<(), Er
     warn_of_exposure(settings);
     let handle = authority.pipeline.handle.clone();
     let network = network(settings);
-    let served = net::serve(listener, handle.clone(), network, stop_signal()?).await;
+    let stopped = stop_signal()?;
+    service::watch_over(&handle);
+    service::ready();
+    let served = net::serve(listener, handle.clone(), network, stopped).await;
     handle.stop();
     let _ = tokio::task::spawn_blocking(move || authority.join()).await;
     Ok(served?)
@@ -152,6 +156,8 @@ async fn run_member(
     };
     let handle = member.node.handle().clone();
     let view = Arc::clone(&member.view);
+    service::watch_over(&handle);
+    service::ready();
     let served = net::serve_member(listener, handle.clone(), Some(view), network, shutdown).await;
     handle.stop();
     member.stop().await;
@@ -168,19 +174,6 @@ fn network(settings: &Settings) -> net::Settings {
 fn warn_of_exposure(settings: &Settings) {
     exposure::warn_of_directory(&settings.data);
     exposure::warn_of_address("--listen", settings.listen, "take or break any lock");
-}
-
-/// Completes at SIGTERM or SIGINT.
-fn stop_signal() -> Result<impl Future<Output = ()>, Error> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        tracing::info!("stopping: no new requests, finishing those in flight");
-    })
 }
 
 /// By default, a write beyond `ulimit -f` kills the process without a message. With a handler, the write fails and the

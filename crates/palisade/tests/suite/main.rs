@@ -32,3 +32,4 @@ mod run_redlock;
 mod run_refused;
 mod run_secrets;
 mod run_terminal;
+mod service;
