@@ -96,7 +96,7 @@ fn steps(lines: &[&str]) -> Vec<Step> {
 fn script(steps: &[Step]) -> String {
     let mut script = "ip link set lo up\ntrap 'kill $(jobs -p)' EXIT\n".to_owned();
     for (at, Step { command, .. }) in steps.iter().enumerate() {
-        write!(script, "{{ {command}}} >{at} 2>&1\n").unwrap();
+        writeln!(script, "{{ {command}}} >{at} 2>&1").unwrap();
         if command.split('#').next().unwrap().trim_end().ends_with('&') {
             writeln!(script, "until [ -s {at} ]; do sleep 0.05; done").unwrap();
         }
