@@ -80,11 +80,7 @@ impl Pending {
         match answer {
             Some(Ok(acquired)) => {
                 self.may_have_happened = false;
-                ControlFlow::Break(Ok(if uncertain {
-                    repeated(acquired)
-                } else {
-                    acquired
-                }))
+                ControlFlow::Break(Ok(acquired))
             }
             Some(Err(fault @ Fault::UnknownOutcome(_))) => ControlFlow::Continue(fault),
             Some(Err(fault)) => {
@@ -115,29 +111,5 @@ impl Drop for Pending {
                 until,
             });
         }
-    }
-}
-
-/// The answer to a request id that may have been sent before.
-///
-/// If the first attempt still waited in the queue, `valid_for` counts from that attempt, before this
-/// attempt's reading of the clock: the holder would believe too long. Without the time spent waiting, it
-/// counts from the grant, and a request that still waited when this attempt arrived was granted after this
-/// attempt was sent. The millisecond covers rounding on the wire.
-fn repeated(acquired: Acquired) -> Acquired {
-    match acquired {
-        Acquired::Granted(mut granted) => {
-            let before = match granted.waited {
-                Span::ZERO => Span::ZERO,
-                waited => waited.plus(Span::from_millis(1)),
-            };
-            let valid = granted
-                .valid_for
-                .as_nanos()
-                .saturating_sub(before.as_nanos());
-            granted.valid_for = Span::from_nanos(valid);
-            Acquired::Granted(granted)
-        }
-        other => other,
     }
 }

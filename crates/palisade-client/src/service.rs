@@ -95,9 +95,8 @@ pub type AcquireRequest = Wish<RequestId>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Acquired {
-    /// The caller has the lock. `valid_for` counts from no later than the first call of
-    /// [`LockService::acquire`] with this request id, and `valid_for - waited` from no later than the call
-    /// that this answers.
+    /// The caller has the lock. `valid_for` counts from no earlier than the call of [`LockService::acquire`] that
+    /// this answers, also where an earlier call with this request id waited already; `waited` is part of it.
     Granted(Granted),
     /// Another client has the lock, and still had it when the wait was over.
     Held(Holder),

@@ -2,8 +2,11 @@
 
 use std::fs::{self, File};
 use std::process::Stdio;
+use std::time::Duration;
 
-use crate::common::{Run, STUBBORN, STUBBORN_PIDS, Server, living, palisade, status, text, until};
+use crate::common::{
+    Run, STUBBORN, STUBBORN_PIDS, Server, json, living, palisade, status, text, until,
+};
 
 const HOLD: [&str; 4] = ["--", "sh", "-c", "echo $$ >> pids; exec sleep 1000"];
 
@@ -37,6 +40,34 @@ fn run_waits_for_an_authority_that_restarts() {
     assert_eq!(status(&output), 125);
     let said = text(&output.stderr);
     assert!(!said.contains("trying again"), "{said}");
+}
+
+/// The grant counts from the attempt that is answered: a wait that outlasts the lease must not use it up.
+#[test]
+fn a_wait_that_a_restart_cut_ends_with_a_lease_that_lasts() {
+    let mut server = Server::start();
+    let holder = ["acquire", "job", "--ttl", "1h", "--json"];
+    let held = json(&server.output(&holder).stdout);
+    let script = "test $PALISADE_FENCING_TOKEN = 2 && sleep 1 && echo ran";
+    let flags = ["run", "job", "--ttl", "2s", "-w", "1m"];
+    let waiting =
+        Run::start(&mut server.palisade(&[&flags[..], &["--", "sh", "-c", script]].concat()));
+    let waits = |server: &Server| until("the waiter", || server.show("job")["waiters"] == 1);
+    waits(&server);
+    server.kill();
+    server.restart();
+    waits(&server);
+    std::thread::sleep(Duration::from_secs(3)); // real time: the lease would be over by now
+    let mut release = server.palisade(&["release", "job", "--token", "1"]);
+    release.env("PALISADE_LOCK_TOKEN", held["lock_token"].as_str().unwrap());
+    assert_eq!(status(&release.output().unwrap()), 0);
+    let output = waiting.end();
+    assert_eq!(
+        (status(&output), text(&output.stdout)),
+        (0, "ran\n".into()),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]
