@@ -358,15 +358,14 @@ impl View {
         let membership = Membership::new(&self.engine, self.node, &alive);
         let mut leading = self.handle.leading();
         // A node whose disk is full cannot record the other's term, so its engine goes on believing that it leads.
-        let done = tokio::select! {
+        tokio::select! {
             biased;
-            done = membership.transfer(None) => done,
-            _ = leading.wait_for(|leading| *leading != Leading::Here) => Ok(()),
-        };
-        match done {
-            Ok(()) => tracing::info!("another node leads now"),
-            Err(node::NotChanged::NotLeader) => {}
-            Err(error) => tracing::warn!(%error, "no other node took over"),
+            done = membership.transfer(None) => match done {
+                Ok(()) => tracing::info!("another node leads now"),
+                Err(node::NotChanged::NotLeader) => {}
+                Err(error) => tracing::warn!(%error, "no other node took over"),
+            },
+            _ = leading.wait_for(|leading| *leading != Leading::Here) => {}
         }
     }
 
