@@ -13,7 +13,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         name: "deaf-watchers",
         row: 10,
         does: "500 watchers that do not read, while others acquire and release",
-        bounds: "3 measurements of 4 s (short: 1 s)",
+        bounds: "6 measurements of 4 s (short: 1 s)",
         run: deaf_watchers,
     },
     Attack {
@@ -27,25 +27,25 @@ pub(super) const ATTACKS: &[Attack] = &[
 
 fn deaf_watchers(harness: &Harness) -> Result<Outcome, String> {
     let server = harness.serve("data")?;
-    let before = measure(harness, &server)?;
-    let mut watchers = Vec::new();
-    for _ in 0..500 {
-        let mut watcher = Connection::to(server.address)?;
-        watcher.send("GET", "/v1/watch", &[], "")?;
-        watcher.head()?;
-        watchers.push(watcher);
+    let (mut quiet, mut watched) = (Measure::WORST, Measure::WORST);
+    for _ in 0..TURNS {
+        quiet = quiet.better(measure(harness, &server)?);
+        let mut watchers = Vec::new();
+        for _ in 0..500 {
+            let mut watcher = Connection::to(server.address)?;
+            watcher.send("GET", "/v1/watch", &[], "")?;
+            watcher.head()?;
+            watchers.push(watcher);
+        }
+        watched = watched.better(measure(harness, &server)?);
     }
-    let watched = measure(harness, &server)?;
-    drop(watchers);
-    let after = measure(harness, &server)?;
-    let quiet = f64::midpoint(before.cost, after.cost);
-    let times = watched.cost / quiet;
+    let times = watched.cost / quiet.cost;
     Ok(Outcome::measured(
         times <= MOST_TIMES,
         format!(
-            "{:.0} pairs/s, {:.0} before and {:.0} after; a pair costs the server {:.0} us of CPU, {times:.1} \
-             times the cost without watchers",
-            watched.rate, before.rate, after.rate, watched.cost
+            "{:.0} pairs/s, {:.0} without; a pair costs the server {:.0} us of CPU, {times:.1} times the cost \
+             without watchers",
+            watched.rate, quiet.rate, watched.cost
         ),
         format!("{MOST_TIMES:.1} times"),
     ))
@@ -55,12 +55,29 @@ fn deaf_watchers(harness: &Harness) -> Result<Outcome, String> {
 /// this machine.
 const MOST_TIMES: f64 = 2.5;
 
+/// Both are measured in turns, and of each the best one counts: what else runs on this machine only adds.
+const TURNS: usize = 3;
+
 /// Pairs of acquire and release.
 struct Measure {
     /// Pairs per second.
     rate: f64,
     /// The server's CPU time for one pair, in microseconds.
     cost: f64,
+}
+
+impl Measure {
+    const WORST: Measure = Measure {
+        rate: 0.0,
+        cost: f64::INFINITY,
+    };
+
+    fn better(self, other: Measure) -> Measure {
+        match other.cost < self.cost {
+            true => other,
+            false => self,
+        }
+    }
 }
 
 fn measure(harness: &Harness, server: &Program) -> Result<Measure, String> {
