@@ -48,9 +48,16 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- Removes the triggers of palisade_sticky and of palisade_sticky_column.
 CREATE OR REPLACE FUNCTION palisade_unstick(target regclass) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    ours name;
 BEGIN
-    EXECUTE format('DROP TRIGGER IF EXISTS palisade_sticky ON %s', target);
+    FOREACH ours IN ARRAY ARRAY['palisade_sticky', 'palisade_column_named', 'palisade_column_row',
+                                'palisade_column_done', 'palisade_column_truncate']
+    LOOP
+        EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', ours, target);
+    END LOOP;
 END $$;
 
 CREATE OR REPLACE FUNCTION palisade_sticky(target regclass, resource text) RETURNS void LANGUAGE plpgsql AS $$
