@@ -19,7 +19,7 @@
 use std::time::{Duration, Instant};
 
 use palisade_core::Token;
-use palisade_fence::postgres::{Column, KeyType, MIGRATIONS, Records, Strategy, claim};
+use palisade_fence::postgres::{Column, Guard, KeyType, MIGRATIONS, Records, Strategy, claim};
 use palisade_testbed::Postgres;
 use tokio_postgres::{Client, NoTls, Statement};
 
@@ -29,16 +29,18 @@ enum Arm {
     Optimistic,
     PlainTransaction,
     GuardRow,
+    OneRoundTrip,
     PlainPessimistic,
     Pessimistic,
 }
 
-const ARMS: [(Arm, &str); 7] = [
+const ARMS: [(Arm, &str); 8] = [
     (Arm::Plain, "plain UPDATE"),
     (Arm::Plain, "plain UPDATE again"),
     (Arm::Optimistic, "UPDATE … AND last_fencing_token <= $3"),
     (Arm::PlainTransaction, "BEGIN, UPDATE, COMMIT"),
     (Arm::GuardRow, "BEGIN, claim the guard row, UPDATE, COMMIT"),
+    (Arm::OneRoundTrip, "the same, sent together"),
     (
         Arm::PlainPessimistic,
         "BEGIN, SELECT FOR UPDATE, UPDATE, COMMIT",
@@ -114,6 +116,12 @@ impl Worker {
                 let written = records.write(&mut tx, row, token, &data).await;
                 assert!(written.unwrap().is_admitted());
                 tx.commit().await.unwrap();
+            }
+            Arm::OneRoundTrip => {
+                let written = Guard::CLAIM
+                    .execute(&self.client, row, token, &self.plain, &[row, &data])
+                    .await;
+                assert!(written.unwrap().is_admitted());
             }
             Arm::PlainTransaction | Arm::GuardRow | Arm::PlainPessimistic => {
                 let mut tx = self.client.transaction().await.unwrap();

@@ -44,3 +44,12 @@ pub struct Listed {
     /// Its fence.
     pub state: FenceState,
 }
+
+/// A table that refuses every write without the current token of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FencedTable {
+    /// The table, as the database names it.
+    pub table: String,
+    /// The resource whose fence counts.
+    pub resource: String,
+}

@@ -105,6 +105,15 @@ impl GuardRow {
         })
     }
 
+    #[cfg_attr(
+        not(any(
+            feature = "dynamodb",
+            feature = "mysql",
+            feature = "object-store",
+            feature = "sqlite"
+        )),
+        allow(dead_code, reason = "PostgreSQL decides by itself")
+    )]
     /// Returns the record that the row represents.
     fn record(&self) -> Result<FenceRecord, Corrupt> {
         Ok(FenceRecord {
@@ -114,6 +123,15 @@ impl GuardRow {
         })
     }
 
+    #[cfg_attr(
+        not(any(
+            feature = "dynamodb",
+            feature = "mysql",
+            feature = "object-store",
+            feature = "sqlite"
+        )),
+        allow(dead_code, reason = "PostgreSQL decides by itself")
+    )]
     /// Decides an operation on this row, as [`FenceRecord::decide`] does.
     pub(crate) fn decide(
         &self,

@@ -27,8 +27,8 @@ BEGIN
     IF TG_OP = 'UPDATE' AND NEW.resource = OLD.resource AND NEW.token >= OLD.token THEN
         RETURN NEW;
     END IF;
-    RAISE EXCEPTION 'a fence never goes down and is never removed: re-arm it instead'
-        USING ERRCODE = 'PF003', HINT = 'palisade fence rearm --url URL RESOURCE --floor N';
+    RAISE EXCEPTION 'a fence never goes down and is never removed'
+        USING ERRCODE = 'PF003', HINT = 'a holder whose token is lower must give up, and write nothing more';
 END $$;
 
 CREATE OR REPLACE TRIGGER palisade_ratchet_update BEFORE UPDATE ON palisade_fence

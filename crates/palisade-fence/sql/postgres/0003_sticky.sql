@@ -4,7 +4,7 @@
 --     SELECT palisade_unstick('orders');
 --
 -- From then on, a transaction that runs INSERT, UPDATE, DELETE, MERGE, COPY or TRUNCATE on that table must
--- carry the resource's current token. A claim by palisade-fence sets it. To set it by hand:
+-- carry the resource's current token. palisade_claim sets it. To set it by hand:
 --
 --     SET LOCAL palisade.token = '34';               -- and, if the transaction has several resources,
 --     SET LOCAL palisade.resource = 'orders';
@@ -31,24 +31,33 @@ BEGIN
     IF shown IS NULL THEN
         RAISE EXCEPTION '% is fenced by resource %: the transaction carries no fencing token',
             TG_TABLE_NAME, resource_of_table
-            USING ERRCODE = 'PF002', DETAIL = coalesce(highest::text, ''),
+            USING ERRCODE = 'PF002', DETAIL = coalesce(highest::text, ''), CONSTRAINT = resource_of_table,
                   HINT = 'claim the resource first, in the same transaction';
     ELSIF shown !~ '^[1-9][0-9]{0,15}$' THEN
         RAISE EXCEPTION 'palisade.token is %, not an integer in 1 ..= 9007199254740991', quote_literal(shown)
             USING ERRCODE = 'PF004';
     ELSIF highest IS NULL OR shown::bigint > highest THEN
         RAISE EXCEPTION 'fencing token % was not claimed at resource %', shown, resource_of_table
-            USING ERRCODE = 'PF004', HINT = 'claim the resource first, in the same transaction';
+            USING ERRCODE = 'PF004', CONSTRAINT = resource_of_table,
+                  HINT = 'claim the resource first, in the same transaction';
     ELSIF shown::bigint < highest THEN
         RAISE EXCEPTION 'fencing token % is stale at resource %: the highest is %', shown, resource_of_table, highest
-            USING ERRCODE = 'PF001', DETAIL = highest::text;
+            USING ERRCODE = 'PF001', DETAIL = highest::text, CONSTRAINT = resource_of_table,
+                  HINT = 'a newer holder has claimed this resource: give up, roll back, and write nothing more';
     END IF;
     RETURN NULL;
 END $$;
 
+-- Removes the triggers of palisade_sticky and of palisade_sticky_column.
 CREATE OR REPLACE FUNCTION palisade_unstick(target regclass) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    ours name;
 BEGIN
-    EXECUTE format('DROP TRIGGER IF EXISTS palisade_sticky ON %s', target);
+    FOREACH ours IN ARRAY ARRAY['palisade_sticky', 'palisade_column_named', 'palisade_column_row',
+                                'palisade_column_done', 'palisade_column_truncate']
+    LOOP
+        EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', ours, target);
+    END LOOP;
 END $$;
 
 CREATE OR REPLACE FUNCTION palisade_sticky(target regclass, resource text) RETURNS void LANGUAGE plpgsql AS $$
@@ -57,9 +66,8 @@ BEGIN
         RAISE EXCEPTION 'a resource is 1 to 255 bytes of printable ASCII, not %', quote_nullable(resource)
             USING ERRCODE = '22023';
     END IF;
-    PERFORM palisade_unstick(target);
     EXECUTE format(
-        'CREATE TRIGGER palisade_sticky BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s '
+        'CREATE OR REPLACE TRIGGER palisade_sticky BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s '
         'FOR EACH STATEMENT EXECUTE FUNCTION palisade_check_token(%L)', target, resource);
 END $$;
 
@@ -92,7 +100,8 @@ BEGIN
     after := coalesce((to_jsonb(NEW) ->> TG_ARGV[0])::bigint, 0);
     IF after < before THEN
         RAISE EXCEPTION 'fencing token % is stale in %: the highest is %', after, TG_TABLE_NAME, before
-            USING ERRCODE = 'PF001', DETAIL = before::text;
+            USING ERRCODE = 'PF001', DETAIL = before::text,
+                  HINT = 'a newer holder has written this row: give up, roll back, and write nothing more';
     END IF;
     RETURN NEW;
 END $$;

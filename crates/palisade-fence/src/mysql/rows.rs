@@ -50,8 +50,8 @@ impl From<Error> for Fault {
         let last = error.message.rsplit(' ').next();
         let highest = last.and_then(|word| Token::new(word.parse().ok()?).ok());
         match (error.state.as_str(), highest) {
-            ("PF001", Some(highest)) => Fault::Trigger(Reject::Stale { highest }),
-            ("PF002", Some(highest)) => Fault::Trigger(Reject::Tokenless { highest }),
+            ("PF001", Some(highest)) => trigger(Reject::Stale { highest }),
+            ("PF002", Some(highest)) => trigger(Reject::Tokenless { highest }),
             _ if error.code == NO_SUCH_TABLE
                 && OURS.iter().any(|our| error.message.contains(our)) =>
             {
@@ -69,5 +69,12 @@ impl From<Error> for Fault {
                 retryable: RETRYABLE.contains(&error.code),
             },
         }
+    }
+}
+
+const fn trigger(reject: Reject) -> Fault {
+    Fault::Trigger {
+        resource: None,
+        reject,
     }
 }

@@ -1,32 +1,79 @@
 //! Conversion of PostgreSQL's errors into faults.
 
-use palisade_core::Token;
-use palisade_core::fence::Reject;
+use palisade_core::fence::{Reject, Sequence};
+use palisade_core::{AuthorityId, LockName, Token};
 
 use crate::sql::Fault;
 
-pub(super) fn server_fault(
-    state: &str,
-    message: &str,
-    detail: Option<&str>,
-    hint: Option<&str>,
-) -> Fault {
-    let highest = detail.and_then(|text| Token::new(text.parse().ok()?).ok());
-    match (state, highest) {
-        ("PF001", Some(highest)) => Fault::Trigger(Reject::Stale { highest }),
-        ("PF002", Some(highest)) => Fault::Trigger(Reject::Tokenless { highest }),
-        ("42P01", _)
-            if message.contains("palisade_fence") || message.contains("resource_records") =>
-        {
-            Fault::NotInstalled(format!("{message}; run `palisade fence install postgres`"))
+/// What the server reports with an error.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Report<'a> {
+    pub(super) state: &'a str,
+    pub(super) message: &'a str,
+    pub(super) detail: Option<&'a str>,
+    pub(super) hint: Option<&'a str>,
+    pub(super) constraint: Option<&'a str>,
+}
+
+impl Report<'_> {
+    /// The rejection, as sql/postgres/0004_functions.sql lists them.
+    fn reject(&self) -> Option<Reject> {
+        let detail = self.detail.unwrap_or_default();
+        let token = |text: &str| Token::new(text.parse().ok()?).ok();
+        let sequence = || Sequence::new(detail.parse().ok()?);
+        Some(match self.state {
+            "PF001" => Reject::Stale {
+                highest: token(detail)?,
+            },
+            "PF002" => Reject::Tokenless {
+                highest: token(detail)?,
+            },
+            "PF005" => Reject::WrongAuthority {
+                bound: AuthorityId::new(detail).ok()?,
+            },
+            "PF006" => Reject::WrongLock {
+                bound: LockName::new(detail).ok()?,
+            },
+            "PF007" => {
+                let (highest, bound) = detail.split_once(' ')?;
+                Reject::Jump {
+                    highest: token(highest),
+                    bound: bound.parse().ok()?,
+                }
+            }
+            "PF008" => Reject::SequenceStale { last: sequence()? },
+            "PF009" => Reject::SequenceReused { last: sequence()? },
+            "PF010" => Reject::AlreadyWritten,
+            _ => return None,
+        })
+    }
+
+    /// Whether a table or a function of the fence is missing.
+    fn is_missing(&self) -> bool {
+        let ours = ["palisade_", "resource_records"];
+        matches!(self.state, "42P01" | "42883") && ours.iter().any(|our| self.message.contains(our))
+    }
+}
+
+impl From<Report<'_>> for Fault {
+    fn from(report: Report<'_>) -> Fault {
+        let message = report.message;
+        if let Some(reject) = report.reject() {
+            let resource = report.constraint.map(str::to_owned);
+            return Fault::Trigger { resource, reject };
         }
-        _ => Fault::Database {
-            state: state.to_owned(),
-            message: match hint {
+        if report.is_missing() {
+            return Fault::NotInstalled(format!(
+                "{message}; run `palisade fence install postgres`"
+            ));
+        }
+        Fault::Database {
+            state: report.state.to_owned(),
+            message: match report.hint {
                 Some(hint) => format!("{message} ({hint})"),
                 None => message.to_owned(),
             },
-            retryable: matches!(state, "40001" | "40P01" | "55P03"),
-        },
+            retryable: matches!(report.state, "40001" | "40P01" | "55P03"),
+        }
     }
 }

@@ -1,48 +1,42 @@
 //! The guard row: claim it, check it, and commit the effect with it.
 
-use std::collections::BTreeMap;
-
 use palisade_core::Token;
-use palisade_core::fence::{Op, Pass, Rule, Sequence};
+use palisade_core::fence::{Mode, Op, Pass, Rule, Sequence};
 
 use super::session::{Arg, Row, Session};
-use crate::checked::Checked;
-use crate::guard_row::{GuardRow, Numbered, Recorded};
-use crate::sql::{Fault, decide_all, in_name_order, recordable};
+use crate::audit;
+use crate::checked::{Admitted, Checked};
+use crate::guard_row::{GuardRow, Numbered, Recorded, bigint};
+use crate::name::ResourceId;
+use crate::sql::{Fault, in_name_order, recordable};
 
-/// Locks the rows in name order, so that no two transactions wait for each other; returns none unless all
-/// exist. It **writes** them: see the module's section on isolation. The setting is for the trigger.
-const TAKE: &str = "WITH claims AS MATERIALIZED (
-    SELECT resource FROM palisade_fence WHERE resource = ANY($1)
-        AND (SELECT count(*) FROM palisade_fence WHERE resource = ANY($1)) = cardinality($1)
-    ORDER BY resource FOR UPDATE)
-UPDATE palisade_fence AS g SET updated_at = clock_timestamp() FROM claims WHERE g.resource = claims.resource
-RETURNING g.resource::text, g.authority::text, g.lock::text, g.token, g.written::int::bigint, g.sequence,
-    g.digest, g.result, set_config('palisade.tokens',
-        (coalesce(nullif(current_setting('palisade.tokens', true), ''), '{}')::jsonb
-            || jsonb_object($1, $2))::text, true)";
+// The functions of sql/postgres/0004_functions.sql. Arguments: resource, token, authority, lock, strict, max_jump.
 
-const CREATE: &str = "INSERT INTO palisade_fence (resource)
-SELECT name FROM unnest($1) AS name ORDER BY name COLLATE \"C\" ON CONFLICT (resource) DO NOTHING";
+const CLAIM: &str = "SELECT palisade_claim($1, $2, $3, $4, $5 <> 0, $6)";
 
-const STORE: &str =
-    "UPDATE palisade_fence SET authority = $2, lock = $3, token = $4, written = $5 <> 0,
-    sequence = $6, digest = $7, result = $8, updated_at = clock_timestamp()
-WHERE resource = $1 RETURNING 1::bigint";
+/// In the order of the lists, which is that of the names, so that no two transactions wait for each other.
+const CLAIM_ALL: &str =
+    "SELECT palisade_claim(c.resource, c.token::bigint, c.authority, c.lock, $5 <> 0, $6)
+FROM unnest($1, $2, $3, $4) AS c (resource, token, authority, lock)";
 
-const RECORD: &str = "UPDATE palisade_fence SET result = $4, updated_at = clock_timestamp()
-WHERE resource = $1 AND token = $2 AND sequence = $3 RETURNING 1::bigint";
+const CHECK: &str = "SELECT palisade_check($1, $2, $3, $4, $5 <> 0, $6)";
 
-const FORGET: &str = "SELECT set_config('palisade.tokens', '', true)";
+const WRITE: &str =
+    "SELECT repeated::int::bigint, result FROM palisade_write($1, $2, $7, $8, $3, $4, $5 <> 0, $6)";
+
+const RECORD: &str = "SELECT palisade_record($1, $2, $3, $4)::text";
+
+/// The SQLSTATE for a result without its write.
+const NOT_CLAIMED: &str = "PF004";
 
 /// Claims a resource: from the commit on, no older token is admitted there. It must be the first statement of
 /// a transaction, before its first read (rule F2).
 ///
 /// The raise is durable when the transaction commits, together with the transaction's other writes. It takes
-/// a token or a whole [`Pass`]. It costs one round trip, and a second one when it raises.
+/// a token or a whole [`Pass`]. It costs one round trip: the function `palisade_claim` of the database.
 ///
-/// If a newer holder has claimed the resource, the answer is [`Checked::Rejected`]: **roll back**, and write
-/// nothing more.
+/// If a newer holder has claimed the resource, the answer is [`Checked::Rejected`]. The database has then aborted
+/// the transaction: **roll back**, and write nothing more.
 ///
 /// # Errors
 /// Faults of the database.
@@ -69,7 +63,8 @@ pub async fn claim_all<S: Session>(
 /// Guard rows under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// The rule by which they decide.
+    /// The rule by which they decide: [`Mode::Claim`] or [`Mode::Strict`]. The functions of the database have no
+    /// other mode.
     pub rule: Rule,
 }
 
@@ -92,8 +87,13 @@ impl Guard {
         pass: impl Into<Pass<'p>>,
         op: Op,
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let claims = [(resource, pass.into())];
-        self.judge(tx, &claims, op, None).await
+        let pass = pass.into();
+        let checked = match op {
+            Op::Claim => self.run(tx, CLAIM, resource, pass, &[]).await?,
+            Op::Read => self.run(tx, CHECK, resource, pass, &[]).await?,
+            Op::Write(number) => return self.writes(tx, resource, pass, number, None).await,
+        };
+        Ok(checked.map(|_| None))
     }
 
     /// Checks a numbered write: a repeat is recognised, and its value is the recorded result.
@@ -109,14 +109,14 @@ impl Guard {
         pass: impl Into<Pass<'p>>,
         write: Numbered,
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let (claims, op) = ([(resource, pass.into())], Op::Write(Some(write.sequence)));
-        self.judge(tx, &claims, op, Some(write.digest)).await
+        let (number, digest) = (Some(write.sequence), Some(write.digest));
+        self.writes(tx, resource, pass.into(), number, digest).await
     }
 
-    /// Records the result of a numbered write, in the transaction that carried it out.
+    /// Records the result of a numbered write, in the transaction that carried it out under this token.
     ///
     /// # Errors
-    /// [`Fault::Argument`] if it is too long, or if this is not the resource's last numbered write.
+    /// [`Fault::Argument`] if it is too long, or if this is not the transaction's last numbered write there.
     pub async fn record<S: Session>(
         &self,
         tx: &mut S,
@@ -125,18 +125,22 @@ impl Guard {
         sequence: Sequence,
         result: &[u8],
     ) -> Result<(), Fault> {
+        ResourceId::new(resource)?;
         recordable(result, Guard::MAX_RESULT_BYTES)?;
         let arguments = [
             Arg::Text(Some(resource)),
-            int(token.get()),
             int(sequence.get()),
             Arg::Bytes(Some(result)),
+            int(token.get()),
         ];
-        match tx.run(RECORD, &arguments).await?.len() {
-            1 => Ok(()),
-            _ => Err(Fault::Argument(format!(
-                "{resource}: the last write there is not number {sequence} of token {token}"
-            ))),
+        match tx.run(RECORD, &arguments).await {
+            Ok(_) => Ok(()),
+            Err(Fault::Database { state, .. }) if state == NOT_CLAIMED => {
+                Err(Fault::Argument(format!(
+                    "{resource}: the last write there is not number {sequence} of token {token}"
+                )))
+            }
+            Err(fault) => Err(fault),
         }
     }
 
@@ -149,52 +153,99 @@ impl Guard {
         tx: &mut S,
         claims: &[(&str, Pass<'_>)],
     ) -> Result<Checked<()>, Fault> {
-        let checked = self.judge(tx, claims, Op::Claim, None).await?;
-        Ok(checked.map(drop))
+        let claims = in_name_order(claims)?;
+        let texts =
+            |text: fn(&Pass<'_>) -> Option<String>| Arg::Texts(claims.values().map(text).collect());
+        let [strict, bound] = self.rule()?;
+        let arguments = [
+            Arg::Texts(claims.keys().map(|name| Some((*name).to_owned())).collect()),
+            texts(|pass| Some(pass.token.to_string())),
+            texts(|pass| pass.authority.map(ToString::to_string)),
+            texts(|pass| pass.lock.map(ToString::to_string)),
+            strict,
+            bound,
+        ];
+        match tx.run(CLAIM_ALL, &arguments).await {
+            Ok(_) => {
+                let last = claims.values().next_back();
+                Ok(Checked::admitted((), last.map(|pass| pass.token)))
+            }
+            Err(Fault::Trigger { resource, reject }) => {
+                let resource = resource.unwrap_or_default();
+                let pass = claims.get(resource.as_str()).copied();
+                Ok(audit::reject(&resource, pass, reject))
+            }
+            Err(fault) => Err(fault),
+        }
     }
 
-    async fn judge<S: Session>(
+    async fn writes<S: Session>(
         &self,
         tx: &mut S,
-        claims: &[(&str, Pass<'_>)],
-        op: Op,
+        resource: &str,
+        pass: Pass<'_>,
+        number: Option<Sequence>,
         digest: Option<u64>,
     ) -> Result<Checked<Option<Vec<u8>>>, Fault> {
-        let claims = in_name_order(claims)?;
-        let rows = take(tx, &claims).await?;
-        let (decided, checked) = decide_all(self.rule, &claims, &rows, op, digest)?;
-        for one in decided.iter().filter(|one| one.changed) {
-            store(tx, one.resource, &one.row).await?;
-        }
-        if !checked.is_admitted() {
-            tx.run(FORGET, &[]).await?;
-        }
-        Ok(checked)
+        let write = [
+            Arg::Int(number.map(|number| bigint(number.get()))),
+            Arg::Int(digest.map(u64::cast_signed)),
+        ];
+        let checked = self.run(tx, WRITE, resource, pass, &write).await?;
+        Ok(match checked {
+            Checked::Rejected(reject) => Checked::Rejected(reject),
+            Checked::Admitted(Admitted { mut value, .. }) => {
+                let row = value.first_mut();
+                let repeat = row.as_ref().is_some_and(|row| row.int(0) == Some(1));
+                Checked::Admitted(Admitted {
+                    value: row.and_then(|row| row.bytes(1)),
+                    highest: Some(pass.token),
+                    repeat,
+                })
+            }
+        })
     }
-}
 
-/// Locks the rows of these resources until the transaction ends, and creates missing rows.
-async fn take<S: Session>(
-    tx: &mut S,
-    claims: &BTreeMap<&str, Pass<'_>>,
-) -> Result<BTreeMap<String, GuardRow>, Fault> {
-    let names: Vec<String> = claims.keys().map(|name| (*name).to_owned()).collect();
-    let tokens = claims.values().map(|pass| pass.token.to_string()).collect();
-    let arguments = [Arg::Texts(names.clone()), Arg::Texts(tokens)];
-    let mut rows = tx.run(TAKE, &arguments).await?;
-    if rows.len() < claims.len() {
-        tx.run(CREATE, &[Arg::Texts(names)]).await?;
-        rows = tx.run(TAKE, &arguments).await?;
+    /// Calls a function with the arguments of all of them, then these.
+    async fn run<S: Session>(
+        &self,
+        tx: &mut S,
+        sql: &str,
+        resource: &str,
+        pass: Pass<'_>,
+        more: &[Arg<'_>],
+    ) -> Result<Checked<Vec<Row>>, Fault> {
+        ResourceId::new(resource)?;
+        let [strict, bound] = self.rule()?;
+        let mut arguments = vec![
+            Arg::Text(Some(resource)),
+            int(pass.token.get()),
+            Arg::Text(pass.authority.map(|id| id.as_str())),
+            Arg::Text(pass.lock.map(|name| name.as_str())),
+            strict,
+            bound,
+        ];
+        arguments.extend_from_slice(more);
+        match tx.run(sql, &arguments).await {
+            Ok(rows) => Ok(Checked::admitted(rows, Some(pass.token))),
+            Err(Fault::Trigger { reject, .. }) => Ok(audit::reject(resource, Some(pass), reject)),
+            Err(fault) => Err(fault),
+        }
     }
-    if rows.len() < claims.len() {
-        let text = "a guard row vanished: is row level security hiding it?";
-        return Err(Fault::Argument(text.to_owned()));
-    }
-    Ok(rows.into_iter().filter_map(named).collect())
-}
 
-fn named(mut row: Row) -> Option<(String, GuardRow)> {
-    Some((row.text(0)?, guard_row(&mut row)))
+    /// The arguments `strict` and `max_jump`.
+    pub(super) fn rule(&self) -> Result<[Arg<'static>; 2], Fault> {
+        let strict = match self.rule.mode {
+            Mode::Claim => 0,
+            Mode::Strict => 1,
+            Mode::Textbook | Mode::DangerUnfenced => {
+                let text = "the functions in the database have the modes claim and strict only";
+                return Err(Fault::Argument(text.to_owned()));
+            }
+        };
+        let bound = Arg::Int(self.rule.max_jump.map(bigint));
+        Ok([Arg::Int(Some(strict)), bound])
+    }
 }
 
 /// Parses the columns after the resource's.
@@ -212,25 +263,6 @@ pub(super) fn guard_row(row: &mut Row) -> GuardRow {
     }
 }
 
-async fn store<S: Session>(tx: &mut S, resource: &str, row: &GuardRow) -> Result<(), Fault> {
-    let arguments = [
-        Arg::Text(Some(resource)),
-        Arg::Text(row.authority.as_deref()),
-        Arg::Text(row.lock.as_deref()),
-        Arg::Int(row.token),
-        Arg::Int(Some(i64::from(row.written))),
-        Arg::Int(row.sequence),
-        Arg::Int(row.recorded.digest),
-        Arg::Bytes(row.recorded.result.as_deref()),
-    ];
-    match tx.run(STORE, &arguments).await?.len() {
-        1 => Ok(()),
-        _ => Err(Fault::Argument(format!(
-            "{resource}: the guard row could not be written"
-        ))),
-    }
-}
-
 fn int(number: u64) -> Arg<'static> {
-    Arg::Int(Some(crate::guard_row::bigint(number)))
+    Arg::Int(Some(bigint(number)))
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   BEGIN ─ claim ─ read ─ write ─ COMMIT      one transaction of yours: the raise of the fence and
 //!           │                                  the effect are durable together, or neither (F1, F4)
-//!           └ UPDATE palisade_fence … RETURNING → GuardRow::decide → UPDATE, if it changed
+//!           └ SELECT palisade_claim(…): the functions in the database decide, for every language
 //! ```
 //!
 //! | data | use |
@@ -16,8 +16,8 @@
 //! [`Session`]s; there is no other difference between them. [`MIGRATIONS`] are plain SQL;
 //! `palisade fence install postgres` runs them.
 //!
-//! **A rejection ends your transaction.** It is a value, [`Checked::Rejected`]: write nothing more, and roll
-//! back. With [`Checked::into_result`] it becomes an `Err`, so that `?` leaves the function and the
+//! **A rejection ends your transaction.** It is a value, [`Checked::Rejected`], and the database has aborted the
+//! transaction: write nothing more, and roll back. With [`Checked::into_result`] it becomes an `Err`, so that `?` leaves the function and the
 //! transaction rolls back, with all of its other work. Work that must persist, such as a refund, needs its own
 //! transaction. The error of a statement that a trigger rejected becomes a rejection with [`Fault::rejected`].
 //!
@@ -50,9 +50,13 @@ pub use operator::Operator;
 pub use records::Records;
 pub use session::Session;
 
-/// The schema, as plain SQL: file name and text, in the order in which to run them. Running them again
-/// changes nothing.
+/// The schema, as plain SQL: file name and text, in the order in which to run them, in one transaction. Running them
+/// again changes nothing. They upgrade an older version and refuse to replace a newer one.
 pub const MIGRATIONS: &[(&str, &str)] = &[
+    (
+        "0000_version.sql",
+        include_str!("../../sql/postgres/0000_version.sql"),
+    ),
     (
         "0001_guard_row.sql",
         include_str!("../../sql/postgres/0001_guard_row.sql"),
@@ -65,4 +69,11 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
         "0003_sticky.sql",
         include_str!("../../sql/postgres/0003_sticky.sql"),
     ),
+    (
+        "0004_functions.sql",
+        include_str!("../../sql/postgres/0004_functions.sql"),
+    ),
 ];
+
+/// Removes what [`MIGRATIONS`] made, and the triggers on the user's tables. Every token that was ever seen is forgotten.
+pub const UNINSTALL: &str = include_str!("../../sql/postgres/uninstall.sql");

@@ -5,8 +5,8 @@ use palisade_core::Token;
 use palisade_core::fence::{FenceState, FloorTooLow, Rearm};
 
 use super::guard::guard_row;
-use super::session::{Arg, Session};
-use crate::admin::{Admin, Listed};
+use super::session::{Arg, Row, Session};
+use crate::admin::{Admin, FencedTable, Listed};
 use crate::guard_row::bigint;
 use crate::name::ResourceId;
 use crate::sql::Fault;
@@ -20,6 +20,8 @@ const LIST: &str =
     sequence, digest, NULL::bytea FROM palisade_fence
 WHERE starts_with(resource, $1) AND ($2::text IS NULL OR resource > $2 COLLATE \"C\")
 ORDER BY resource LIMIT $3";
+
+const TABLES: &str = "SELECT \"table\"::text, resource::text FROM palisade_tables ORDER BY 1, 2";
 
 const ALLOW: &str = "SELECT set_config('palisade.rearm', $1, true)";
 
@@ -45,6 +47,19 @@ impl<'a, S: Session> Operator<'a, S> {
     /// Creates the handle for this transaction.
     pub const fn new(tx: &'a mut S) -> Operator<'a, S> {
         Operator(tx)
+    }
+
+    /// The tables with the trigger of `palisade_sticky`, in name order; also those whose resource has no token yet.
+    ///
+    /// # Errors
+    /// Faults of the database.
+    pub async fn tables(&mut self) -> Result<Vec<FencedTable>, Fault> {
+        let rows = self.0.run(TABLES, &[]).await?;
+        let table = |mut row: Row| FencedTable {
+            table: row.text(0).unwrap_or_default(),
+            resource: row.text(1).unwrap_or_default(),
+        };
+        Ok(rows.into_iter().map(table).collect())
     }
 }
 

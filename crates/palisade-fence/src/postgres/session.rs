@@ -34,7 +34,7 @@ pub enum Arg<'a> {
     /// `text`
     Text(Option<&'a str>),
     /// `text[]`
-    Texts(Vec<String>),
+    Texts(Vec<Option<String>>),
     /// `bigint`
     Int(Option<i64>),
     /// `bytea`

@@ -4,7 +4,7 @@ use sqlx::postgres::{PgArguments, PgConnection, PgDatabaseError, PgRow, Postgres
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Column as _, Connection as _, Row as _, Transaction, TypeInfo as _};
 
-use super::error::server_fault;
+use super::error::Report;
 use super::session::{Arg, Row, Value, sealed::Drives};
 use crate::sql::Fault;
 
@@ -56,9 +56,13 @@ impl From<sqlx::Error> for Fault {
     fn from(error: sqlx::Error) -> Fault {
         let database = error.as_database_error();
         match database.and_then(|error| error.try_downcast_ref::<PgDatabaseError>()) {
-            Some(error) => {
-                server_fault(error.code(), error.message(), error.detail(), error.hint())
-            }
+            Some(error) => Fault::from(Report {
+                state: error.code(),
+                message: error.message(),
+                detail: error.detail(),
+                hint: error.hint(),
+                constraint: error.constraint(),
+            }),
             None => Fault::Connection(Box::new(error)),
         }
     }

@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use palisade_core::fence::{Op, Pass, Rule, Verdict};
+use palisade_core::fence::Pass;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use palisade_core::fence::{Op, Rule, Verdict};
 
 use super::fault::Fault;
-use crate::audit;
-use crate::checked::{Admitted, Checked};
-use crate::guard_row::{Corrupt, GuardRow};
 use crate::name::ResourceId;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use crate::{
+    audit,
+    checked::{Admitted, Checked},
+    guard_row::{Corrupt, GuardRow},
+};
 
 /// How a row is protected from others while it is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +25,7 @@ pub enum Strategy {
 }
 
 /// A guard row after an operation.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DecidedRow<'a> {
     pub(crate) resource: &'a str,
@@ -29,6 +35,7 @@ pub(crate) struct DecidedRow<'a> {
 }
 
 /// The next rows, and the answer.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
 type Decision<'a> = (Vec<DecidedRow<'a>>, Checked<Option<Vec<u8>>>);
 
 /// Returns the claims in name order, each resource once.
@@ -49,6 +56,7 @@ pub(crate) fn in_name_order<'a, 'p>(
 /// Decides an operation on all these resources and returns the next rows and the answer. Either all are admitted,
 /// or there are no rows and the rejection is recorded for the operator. The answer is that of the last resource;
 /// its value is the recorded result of a repeat.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
 pub(crate) fn decide_all<'a>(
     rule: Rule,
     claims: &BTreeMap<&'a str, Pass<'_>>,

@@ -39,10 +39,15 @@ pub enum Fault {
     /// A fence cannot be re-armed with a floor below its token.
     #[error(transparent)]
     FloorTooLow(#[from] FloorTooLow),
-    /// A sticky trigger or the ratchet of a table rejected a statement of the user; `Fault::rejected` turns it
-    /// into the rejection.
-    #[error("{0}")]
-    Trigger(Reject),
+    /// The database rejected a statement of the user, by a sticky trigger, the ratchet of a table or a function of
+    /// the fence; `Fault::rejected` turns it into the rejection.
+    #[error("{reject}")]
+    Trigger {
+        /// The resource, if the database reports it.
+        resource: Option<String>,
+        /// Why.
+        reject: Reject,
+    },
     /// The database reported an error.
     #[error("the database answered {state}: {message}")]
     Database {
@@ -73,23 +78,24 @@ impl Fault {
             | Fault::Argument(_)
             | Fault::NoTransaction
             | Fault::FloorTooLow(_)
-            | Fault::Trigger(_) => FaultKind::Invalid,
+            | Fault::Trigger { .. } => FaultKind::Invalid,
             Fault::NotInstalled(_) | Fault::Corrupt(_) | Fault::Database { .. } => {
                 FaultKind::Operator
             }
         }
     }
 
-    /// Returns the rejection if a sticky trigger rejected a statement of the user, and records it for the
-    /// operator. Not every version of the driver reports which table's trigger it was.
+    /// Returns the rejection if a sticky trigger or a function of the fence rejected a statement of the user, and
+    /// records it for the operator.
     ///
     /// # Errors
     /// Every other fault.
     #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlx-postgres"))]
     pub fn rejected(self) -> Result<Reject, Fault> {
         match self {
-            Fault::Trigger(reject) => {
-                audit::rejected("a sticky table", None, &reject);
+            Fault::Trigger { resource, reject } => {
+                let resource = resource.as_deref().unwrap_or("a sticky table");
+                audit::rejected(resource, None, &reject);
                 Ok(reject)
             }
             other => Err(other),

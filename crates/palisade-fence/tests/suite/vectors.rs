@@ -151,7 +151,7 @@ fn lock(json: &Value) -> Option<LockName> {
 }
 
 /// The columns of a guard row.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Columns {
     pub(crate) authority: Option<String>,
     pub(crate) lock: Option<String>,

@@ -34,28 +34,30 @@ fn a_fence_is_installed_rearmed_shown_and_listed() {
     assert_eq!(status(&refused), 125);
     assert!(text(&refused.stderr).contains("palisade fence install postgres"));
 
-    // A dry run names every statement and runs none.
-    let dry = said(&["install", "postgres", "--dry-run", "--table", "pg_none=o'r"]);
-    assert!(dry.contains("CREATE TABLE IF NOT EXISTS palisade_fence"));
-    assert!(dry.contains("SELECT palisade_sticky('pg_none', 'o''r');"));
+    // The printed statements are all of them, and none is run.
+    let printed = said(&[
+        "install",
+        "postgres",
+        "--print",
+        "pg_none=o'r",
+        "--grant",
+        "a\"b",
+    ]);
+    assert!(printed.contains("CREATE TABLE IF NOT EXISTS palisade_fence"));
+    assert!(printed.contains("SELECT palisade_sticky('pg_none', 'o''r');"));
+    assert!(printed.contains("TO \"a\"\"b\";"));
     assert_eq!(status(&fence(&["ls", "--url", url])), 125);
 
     // If a table does not exist, nothing is installed.
-    let refused = fence(&["install", "postgres", "--url", url, "--table", "nowhere"]);
+    let refused = fence(&["install", "postgres", url, "nowhere"]);
     assert_eq!(status(&refused), 125);
     assert!(text(&refused.stderr).contains("\"nowhere\" does not exist"));
     assert_eq!(status(&fence(&["ls", "--url", url])), 125);
 
     for _ in 0..2 {
-        let table = [
-            "install",
-            "postgres",
-            "--url",
-            url,
-            "--table",
-            "resource_records=orders",
-        ];
-        assert!(said(&table).contains("installed 0001_guard_row.sql"));
+        let installed = said(&["install", "postgres", url]);
+        assert!(installed.contains("installed 0001_guard_row.sql"));
+        assert!(installed.contains("installed 0004_functions.sql"));
     }
     assert_eq!(said(&["ls", "--url", url]).trim(), "nothing is fenced");
     assert!(said(&["show", "--url", url, "orders"]).contains("orders is not fenced"));
@@ -81,6 +83,54 @@ fn a_fence_is_installed_rearmed_shown_and_listed() {
     assert_eq!(shown["written"], false);
     assert!(said(&["ls", "--url", url, "ord"]).contains("orders"));
     assert_eq!(said(&["ls", "--url", url, "x"]).trim(), "nothing is fenced");
+    // A table that is fenced and has no token yet.
+    said(&["install", "postgres", url, "resource_records=new"]);
+    let listed = fence(&["--json", "ls", "--url", url, "ne"]);
+    let listed = json(&listed.stdout);
+    assert_eq!(listed["resource"], "new");
+    assert_eq!(listed["highest"], serde_json::Value::Null);
+    assert_eq!(listed["tables"][0], "resource_records");
+    assert!(said(&["show", "--url", url, "new"]).contains("resource_records"));
+    far_floors_are_asked_about(url);
+    a_fence_is_removed(url);
+}
+
+/// A mistyped floor would refuse every holder; nothing but `--yes` passes it.
+fn far_floors_are_asked_about(url: &str) {
+    let far = ["rearm", "--url", url, "orders", "--floor", "90071992547"];
+    let refused = fence(&far);
+    assert_eq!(status(&refused), 2);
+    let said_why = text(&refused.stderr);
+    for part in [
+        "orders stands at 34",
+        "The highest token that was ever seen here is 34, far below 90071992547",
+        "until the authority issues 90071992547",
+        "palisade fence rearm 'orders' --floor 90071992547 --yes",
+    ] {
+        assert!(said_why.contains(part), "{part}: {said_why}");
+    }
+    let shown = fence(&["--json", "show", "--url", url, "orders"]);
+    assert_eq!(json(&shown.stdout)["highest"], 34);
+    said(&[&far[..], &["--yes"]].concat());
+    let shown = fence(&["--json", "show", "--url", url, "orders"]);
+    assert_eq!(json(&shown.stdout)["highest"], 90_071_992_547_u64);
+}
+
+/// From one table, then as a whole. The latter has to be confirmed.
+fn a_fence_is_removed(url: &str) {
+    said(&["uninstall", "postgres", url, "resource_records"]);
+    let listed = fence(&["--json", "ls", "--url", url, "new"]);
+    assert_eq!(text(&listed.stdout), "");
+    let refused = fence(&["uninstall", "postgres", url]);
+    assert_eq!(status(&refused), 2);
+    let why = text(&refused.stderr);
+    assert!(why.contains("the highest: 90071992547"), "{why}");
+    assert!(said(&["ls", "--url", url]).contains("orders"));
+    let printed = said(&["uninstall", "postgres", "--print"]);
+    assert!(printed.contains("DROP TABLE IF EXISTS palisade_fence"));
+    assert!(said(&["uninstall", "postgres", url, "--yes"]).contains("removed the fence"));
+    assert_eq!(status(&fence(&["ls", "--url", url])), 125);
+    assert!(said(&["install", "postgres", url]).contains("installed"));
 }
 
 /// The directory of a stopped store; a gateway's marks have the same form.
@@ -145,16 +195,21 @@ fn folder_fences_are_shown_and_rearmed() {
 fn an_error_names_its_cause() {
     for (arguments, code, message) in [
         (&["install", "postgres"][..], 2, "--url"),
-        (&["install", "oracle", "--dry-run"], 2, "oracle"),
+        (&["install", "oracle", "--print"], 2, "oracle"),
         (
-            &["install", "postgres", "--dry-run", "--table", "=x"],
+            &["install", "postgres", "--print", "=x"],
             2,
             "TABLE=RESOURCE",
         ),
         (
-            &["install", "postgres", "--dry-run", "--table", "t="],
+            &["install", "postgres", "--print", "t="],
             2,
             "resource_id is empty",
+        ),
+        (
+            &["install", "postgres", "file:///tmp"],
+            2,
+            "another kind of database",
         ),
         (
             &["show", "--url", "gopher://secret@x", "r"],

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any, Generator, Mapping, Optional, TypeVar, Union
 
 from .errors import FenceNotInstalled, Rejected, Stale
-from .rule import CLAIM, CLAIM_RULE, READ, Admitted, Operation, Pass, Record, Rule, decide, pass_of
+from .rule import CLAIM_RULE, Admitted, Operation, Pass, Record, Rule, pass_of
 
 Holder = Union[int, Pass, Any]
 Rows = list[tuple[Any, ...]]
@@ -26,43 +26,29 @@ Steps = Generator[tuple[str, dict[str, Any]], Rows, Result]
 #: The longest result that is recorded with a numbered write, in bytes.
 MAX_RESULT_BYTES = 65_536
 
-# The statements of the Rust fence (crates/palisade-fence/src/postgres/guard.rs), with names for the parameters and
-# their types written out, because some drivers send text. Every operation writes the guard row, even when nothing
-# changes: with only a lock, a waiting transaction at REPEATABLE READ would go on with an outdated view.
-_TAKE = """WITH claims AS MATERIALIZED (
-    SELECT resource FROM palisade_fence WHERE resource = ANY(%(names)s::text[])
-        AND (SELECT count(*) FROM palisade_fence WHERE resource = ANY(%(names)s::text[]))
-            = cardinality(%(names)s::text[])
-    ORDER BY resource FOR UPDATE)
-UPDATE palisade_fence AS g SET updated_at = clock_timestamp() FROM claims WHERE g.resource = claims.resource
-RETURNING g.resource::text, g.authority::text, g.lock::text, g.token, g.written, g.sequence, g.digest, g.result,
-    set_config('palisade.tokens', (coalesce(nullif(current_setting('palisade.tokens', true), ''), '{}')::jsonb
-        || jsonb_object(%(names)s::text[], %(tokens)s::text[]))::text, true)"""
-_CREATE = """INSERT INTO palisade_fence (resource)
-SELECT name FROM unnest(%(names)s::text[]) AS name ORDER BY name COLLATE "C" ON CONFLICT (resource) DO NOTHING
-RETURNING 1"""
-_STORE = """UPDATE palisade_fence SET authority = %(authority)s, lock = %(lock)s, token = %(token)s,
-    written = %(written)s, sequence = %(sequence)s, digest = %(digest)s, result = %(result)s,
-    updated_at = clock_timestamp()
-WHERE resource = %(resource)s RETURNING 1"""
-_RECORD = """UPDATE palisade_fence SET result = %(result)s, updated_at = clock_timestamp()
-WHERE resource = %(resource)s AND token = %(token)s AND sequence = %(sequence)s RETURNING 1"""
-_FORGET = "SELECT set_config('palisade.tokens', '', true)"
+# The functions in the database decide: crates/palisade-fence/sql/postgres/0004_functions.sql. The types are written
+# out, because some drivers send text.
+_PASS = "%(authority)s::text, %(lock)s::text, %(strict)s::boolean, %(max_jump)s::bigint"
+_CLAIM = f"SELECT palisade_claim(%(resource)s, %(token)s::bigint, {_PASS})"
+_CHECK = f"SELECT palisade_check(%(resource)s, %(token)s::bigint, {_PASS})"
+_WRITE = f"""SELECT repeated, result
+FROM palisade_write(%(resource)s, %(token)s::bigint, %(sequence)s::bigint, %(digest)s::bigint, {_PASS})"""
+_RECORD = "SELECT palisade_record(%(resource)s, %(sequence)s::bigint, %(result)s::bytea, %(token)s::bigint)"
 
 
 def claim(connection: Any, resource: str, holder: Holder, rule: Rule = CLAIM_RULE) -> None:
     """Raises the fence: from the commit on, no older token is admitted at the resource."""
-    _run(connection, _judge({resource: pass_of(holder)}, CLAIM, rule))
+    _run(connection, _claims({resource: pass_of(holder)}, rule))
 
 
 def claim_all(connection: Any, holders: Mapping[str, Holder], rule: Rule = CLAIM_RULE) -> None:
     """Claims several resources at once: all of them or none."""
-    _run(connection, _judge({name: pass_of(holder) for name, holder in holders.items()}, CLAIM, rule))
+    _run(connection, _claims({name: pass_of(holder) for name, holder in holders.items()}, rule))
 
 
 def check(connection: Any, resource: str, holder: Holder, rule: Rule = CLAIM_RULE) -> None:
     """Before a read that feeds a write, in a transaction that did not begin with a claim."""
-    _run(connection, _judge({resource: pass_of(holder)}, READ, rule))
+    _run(connection, _check(resource, pass_of(holder), rule))
 
 
 def write(
@@ -75,7 +61,7 @@ def write(
 ) -> Admitted:
     """Before a write. With a `sequence` number and a `digest` (0 – 2^64 − 1) of its content it is safe to repeat:
     `repeat` of the answer says that it was carried out before, and `record.result` what was recorded then."""
-    return _run(connection, _judge({resource: pass_of(holder)}, Operation("write", sequence, digest), rule))
+    return _run(connection, _write(resource, pass_of(holder), Operation("write", sequence, digest), rule))
 
 
 def record(connection: Any, resource: str, holder: Holder, sequence: int, result: bytes) -> None:
@@ -85,12 +71,12 @@ def record(connection: Any, resource: str, holder: Holder, sequence: int, result
 
 async def aclaim(connection: Any, resource: str, holder: Holder, rule: Rule = CLAIM_RULE) -> None:
     """As `claim`."""
-    await _arun(connection, _judge({resource: pass_of(holder)}, CLAIM, rule))
+    await _arun(connection, _claims({resource: pass_of(holder)}, rule))
 
 
 async def aclaim_all(connection: Any, holders: Mapping[str, Holder], rule: Rule = CLAIM_RULE) -> None:
     """As `claim_all`."""
-    await _arun(connection, _judge({name: pass_of(holder) for name, holder in holders.items()}, CLAIM, rule))
+    await _arun(connection, _claims({name: pass_of(holder) for name, holder in holders.items()}, rule))
 
 
 async def awrite(
@@ -102,8 +88,7 @@ async def awrite(
     rule: Rule = CLAIM_RULE,
 ) -> Admitted:
     """As `write`."""
-    operation = Operation("write", sequence, digest)
-    return await _arun(connection, _judge({resource: pass_of(holder)}, operation, rule))
+    return await _arun(connection, _write(resource, pass_of(holder), Operation("write", sequence, digest), rule))
 
 
 async def arecord(connection: Any, resource: str, holder: Holder, sequence: int, result: bytes) -> None:
@@ -112,70 +97,69 @@ async def arecord(connection: Any, resource: str, holder: Holder, sequence: int,
 
 
 def rejection(error: BaseException) -> Optional[Rejected]:
-    """The rejection if a sticky trigger refused one of your own statements, else None. `error` may be the driver's, or
-    SQLAlchemy's or Django's around it."""
-    found = getattr(error, "orig", None) or error.__cause__ or error
-    state = getattr(found, "sqlstate", None) or getattr(found, "pgcode", None)
+    """The rejection if the database refused one of your own statements for the fence, else None: a write to a fenced
+    table, or a function of the fence. `error` may be the driver's, or SQLAlchemy's or Django's around it."""
+    found, state = _cause(error)
     detail = getattr(getattr(found, "diag", None), "message_detail", None) or ""
-    if state == "PF001" and detail.isdigit():
-        return Stale(int(detail))
+    number = int(detail) if detail.isdigit() else None
+    if state == "PF001" and number is not None:
+        return Stale(number)
     if state == "PF002":
-        return Rejected("tokenless", highest=int(detail) if detail.isdigit() else None)
+        return Rejected("tokenless", highest=number)
+    if state == "PF005":
+        return Rejected("wrong_authority", authority=detail)
+    if state == "PF006":
+        return Rejected("wrong_lock", lock=detail)
+    if state == "PF007":
+        highest, bound = detail.split()
+        return Rejected("jump", highest=int(highest) or None, bound=int(bound))
+    if state == "PF008":
+        return Rejected("sequence_stale", last=number)
+    if state == "PF009":
+        return Rejected("sequence_reused", last=number)
+    if state == "PF010":
+        return Rejected("already_written")
     return None
 
 
-def _judge(passes: dict[str, Pass], operation: Operation, rule: Rule) -> Steps[Admitted]:
-    names = sorted(passes, key=str.encode)
-    for name in names:
-        if not 1 <= len(name) <= 255 or not all(" " <= letter <= "~" for letter in name):
-            raise ValueError(f"{name!r} is not the name of a resource: 1 ..= 255 printable ASCII characters")
-    arguments = {"names": names, "tokens": [str(passes[name].token) for name in names]}
-    rows = yield _TAKE, arguments
-    if len(rows) < len(names):
-        yield _CREATE, {"names": names}
-        rows = yield _TAKE, arguments
-    if len(rows) < len(names):
-        raise FenceNotInstalled("a guard row vanished: is row level security hiding it?")
-    before = {row[0]: _record_of(row) for row in rows}
-    try:
-        decided = {name: decide(before[name], passes[name], operation, rule) for name in names}
-    except Rejected:
-        yield _FORGET, {}
-        raise
-    for name, admitted in decided.items():
-        if admitted.record != before[name]:
-            yield _STORE, {"resource": name, **_columns(admitted.record)}
-    return decided[names[-1]]
+def _cause(error: BaseException) -> tuple[Any, Optional[str]]:
+    """The driver's error, and its SQLSTATE."""
+    found = getattr(error, "orig", None) or error.__cause__ or error
+    return found, getattr(found, "sqlstate", None) or getattr(found, "pgcode", None)
+
+
+def _claims(passes: dict[str, Pass], rule: Rule) -> Steps[None]:
+    """In the order of the names, so that no two transactions wait for each other."""
+    for name in sorted(passes, key=str.encode):
+        yield _CLAIM, _arguments(name, passes[name], rule)
+
+
+def _check(resource: str, presented: Pass, rule: Rule) -> Steps[None]:
+    yield _CHECK, _arguments(resource, presented, rule)
+
+
+def _write(resource: str, presented: Pass, operation: Operation, rule: Rule) -> Steps[Admitted]:
+    digest = operation.digest
+    # BIGINT has a sign, a digest has none.
+    signed = digest - 2**64 if digest is not None and digest >= 2**63 else digest
+    arguments = {**_arguments(resource, presented, rule), "sequence": operation.sequence, "digest": signed}
+    ((repeated, result),) = yield _WRITE, arguments
+    kept = None if result is None else bytes(result)
+    stored = Record(presented.authority, presented.lock, presented.token, True, operation.sequence, digest, kept)
+    return Admitted(stored, repeated)
+
+
+def _arguments(resource: str, presented: Pass, rule: Rule) -> dict[str, Any]:
+    if not 1 <= len(resource) <= 255 or not all(" " <= letter <= "~" for letter in resource):
+        raise ValueError(f"{resource!r} is not the name of a resource: 1 ..= 255 printable ASCII characters")
+    names = {"resource": resource, "authority": presented.authority, "lock": presented.lock}
+    return {**names, "token": presented.token, "strict": rule.strict, "max_jump": rule.max_jump}
 
 
 def _record(resource: str, presented: Pass, sequence: int, result: bytes) -> Steps[None]:
     if len(result) > MAX_RESULT_BYTES:
         raise ValueError(f"the result has {len(result)} bytes; 0 ..= {MAX_RESULT_BYTES} are allowed")
-    arguments = {"resource": resource, "token": presented.token, "sequence": sequence, "result": result}
-    rows = yield _RECORD, arguments
-    if not rows:
-        raise ValueError(f"{resource}: the last write there is not number {sequence} of token {presented.token}")
-
-
-def _record_of(row: tuple[Any, ...]) -> Record:
-    result = None if row[7] is None else bytes(row[7])
-    digest = None if row[6] is None else row[6] % 2**64
-    return Record(row[1], row[2], row[3], row[4], row[5], digest, result)
-
-
-def _columns(record: Record) -> dict[str, Any]:
-    digest = record.digest
-    # BIGINT has a sign, a digest has none.
-    signed = digest - 2**64 if digest is not None and digest >= 2**63 else digest
-    return {
-        "authority": record.authority,
-        "lock": record.lock,
-        "token": record.token,
-        "written": record.written,
-        "sequence": record.sequence,
-        "digest": signed,
-        "result": record.result,
-    }
+    yield _RECORD, {"resource": resource, "token": presented.token, "sequence": sequence, "result": result}
 
 
 def _run(connection: Any, steps: Steps[Result]) -> Result:
@@ -247,9 +231,13 @@ def _needs_transaction(driver: Any) -> None:
         raise ValueError("a fence needs a transaction: begin one, claim in it, and write in the same")
 
 
-def _translated(error: Exception) -> Optional[FenceNotInstalled]:
-    found = getattr(error, "orig", None) or error.__cause__ or error
-    state = getattr(found, "sqlstate", None) or getattr(found, "pgcode", None)
-    if state == "42P01" and "palisade_fence" in str(found):
+def _translated(error: Exception) -> Optional[Exception]:
+    rejected = rejection(error)
+    if rejected is not None:
+        return rejected
+    found, state = _cause(error)
+    if state in ("42P01", "42883") and "palisade_" in str(found):
         return FenceNotInstalled(f"{found}; run `palisade fence install postgres`".replace("\n", " "))
+    if state == "PF004":
+        return ValueError(str(found).replace("\n", " "))
     return None

@@ -218,6 +218,8 @@ async fn rearming_does_not_let_a_refused_holder_in_again() {
         zombie.rejected(),
         Some(Reject::Stale { highest }) if *highest == t(100)
     ));
+    tx.rollback().await.unwrap();
+    let mut tx = c.transaction().await.unwrap();
     let mut operator = Operator::new(&mut tx);
     operator.rearm("orders", &floor(100, None)).await.unwrap();
     let fence = operator.show("orders").await.unwrap().unwrap();

@@ -3,6 +3,7 @@
 mod crash;
 mod drivers;
 mod forms;
+mod functions;
 mod late;
 mod limits;
 mod sticky;

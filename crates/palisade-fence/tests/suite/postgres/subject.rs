@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use palisade_fence::conformance;
 use palisade_fence::postgres::{Fault, MIGRATIONS};
-use palisade_fence::{Admitted, Change, Checked, Fence, Pass, Write};
+use palisade_fence::{Admitted, Change, Checked, Fence, Mode, Pass, Rule, Write};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::drivers::Driver;
@@ -76,10 +76,40 @@ const COLUMN: &str =
 SELECT palisade_sticky_column('conf_column', 'last_fencing_token');
 SELECT palisade_sticky_column('resource_records', 'last_fencing_token')";
 
+/// The decision of the textbooks in place of that of the fence: the check of a write, and nothing else.
+fn textbook() -> String {
+    let (_, functions) = MIGRATIONS
+        .iter()
+        .find(|(file, _)| *file == "0004_functions.sql")
+        .unwrap();
+    let (before, after) = functions.split_once("    -- The decision.").unwrap();
+    let (_, after) = after.split_once("    -- The row is written").unwrap();
+    let decision = "IF p_write AND p_token < g.token THEN
+            RAISE EXCEPTION 'stale' USING ERRCODE = 'PF001', DETAIL = g.token::text;
+        END IF;
+        repeated := false;
+        p_authority := NULL;
+        p_lock := NULL;
+        IF p_write THEN
+            g.token := p_token;
+            g.written := true;
+        END IF;";
+    // The triggers compare with the highest token, which a holder of this fence may be below.
+    let after = after.replace("p_token::text", "coalesce(g.token, p_token)::text");
+    format!("{before}{decision}    -- The row is written{after}")
+}
+
 impl<D: Driver> Subject<D> {
     pub(crate) async fn new(server: &str, form: Form) -> Subject<D> {
         let url = database(server).await;
         script(&url, COLUMN).await;
+        let form = match form {
+            Form::Guard(rule) if rule.mode == Mode::Textbook => {
+                script(&url, &textbook()).await;
+                Form::Guard(Rule::CLAIM)
+            }
+            other => other,
+        };
         Subject {
             url,
             form,

@@ -16,9 +16,9 @@ VALUES ($1::text, $2::text, $3::text, $4, $5, $6, $7, $8)";
 const SELECT: &str = "SELECT authority::text, lock::text, token, written, sequence, digest, result
 FROM palisade_fence WHERE resource = $1::text";
 
-async fn stored(tx: &Transaction<'_>, resource: &str) -> Columns {
-    let row = tx.query_one(SELECT, &[&resource]).await.unwrap();
-    Columns {
+async fn stored(tx: &Transaction<'_>, resource: &str) -> Option<Columns> {
+    let row = tx.query_opt(SELECT, &[&resource]).await.unwrap()?;
+    Some(Columns {
         authority: row.get(0),
         lock: row.get(1),
         token: row.get(2),
@@ -26,7 +26,7 @@ async fn stored(tx: &Transaction<'_>, resource: &str) -> Columns {
         sequence: row.get(4),
         digest: row.get(5),
         result: row.get(6),
-    }
+    })
 }
 
 #[tokio::test]
@@ -57,16 +57,28 @@ async fn the_guard_row_decides_as_the_vectors_say() {
             .await
             .unwrap();
         }
+        // A rejection aborts the transaction, so each case has a savepoint of its own.
+        let mut step = tx.transaction().await.unwrap();
         let checked = match (case.op, case.digest) {
             (Op::Write(Some(sequence)), Some(digest)) => {
                 guard
-                    .write(&mut tx, name, pass, Numbered { sequence, digest })
+                    .write(&mut step, name, pass, Numbered { sequence, digest })
                     .await
             }
-            (op, _) => guard.check(&mut tx, name, pass, op).await,
+            (op, _) => guard.check(&mut step, name, pass, op).await,
         };
-        assert_eq!(checked.unwrap(), case.answer(), "{}", case.text);
+        let checked = checked.unwrap();
+        match checked.is_admitted() {
+            true => step.commit().await.unwrap(),
+            false => step.rollback().await.unwrap(),
+        }
+        assert_eq!(checked, case.answer(), "{}", case.text);
         let stored = stored(&tx, name).await;
-        assert_eq!(stored, Columns::of(case.after()), "{}", case.text);
+        assert_eq!(
+            stored.unwrap_or_default(),
+            Columns::of(case.after()),
+            "{}",
+            case.text
+        );
     }
 }

@@ -1,39 +1,43 @@
 //! `palisade fence`: the fences of resources, for operators.
 //!
 //! ```text
-//!   --url scheme://… ┐
-//!   --data DIR       ┴► Resources (the only match by scheme) → show · ls · rearm
-//!   install KIND     → the schema of that kind, run or printed
+//!   --url scheme://…         ┐
+//!   --data DIR               ┴► Resources (the only match by scheme) → show · ls · rearm
+//!   install, uninstall KIND  → the statements of that kind, run or printed
 //! ```
 
 mod data_dir;
 mod files;
+mod install;
 mod postgres;
+mod rearm;
 mod redis;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use palisade_core::{AuthorityId, Token};
-use palisade_fence::{FaultKind, FenceState, FloorTooLow, Listed, Rearm, Written};
+use palisade_fence::{FaultKind, FenceState, FencedTable, FloorTooLow, Listed, Rearm, Written};
 use palisade_proto::Code;
 use serde_json::{Value, json};
 
 use super::failure::{FAILED, Failure};
 use super::output::{Out, facts, table};
-use super::value;
 
 /// `palisade fence`.
 #[derive(Subcommand, Clone, Debug)]
 pub(crate) enum FenceCommand {
-    /// Make a database ready for fences: tables and triggers
-    Install(InstallArgs),
+    /// Make a database ready for fences: its tables, functions and triggers
+    Install(install::InstallArgs),
+    /// Take the fence away from tables, or from a whole database
+    Uninstall(install::UninstallArgs),
     /// Show a resource's fence
     Show(ShowArgs),
     /// List the fences
     Ls(LsArgs),
     /// Make a resource refuse everything below a floor, after its fence was lost, restored or poisoned
-    Rearm(RearmArgs),
+    Rearm(rearm::RearmArgs),
 }
 
 /// How many fences one request asks for.
@@ -60,33 +64,6 @@ struct Location {
 }
 
 #[derive(Args, Clone, Debug)]
-pub(crate) struct InstallArgs {
-    /// The kind of resource.
-    kind: Kind,
-    /// The database; see `palisade fence show --help`.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "PALISADE_FENCE_URL",
-        hide_env_values = true,
-        required_unless_present = "dry_run"
-    )]
-    url: Option<String>,
-    /// Reject every write to this table that does not carry the resource's current token [default: the
-    /// resource has the table's name]. May be repeated.
-    #[arg(long = "table", value_name = "TABLE[=RESOURCE]")]
-    tables: Vec<String>,
-    /// Print the statements without running them.
-    #[arg(long)]
-    dry_run: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
-    Postgres,
-}
-
-#[derive(Args, Clone, Debug)]
 pub(crate) struct ShowArgs {
     /// The resource.
     resource: String,
@@ -101,27 +78,6 @@ pub(crate) struct LsArgs {
     prefix: String,
     #[command(flatten)]
     at: Location,
-}
-
-#[derive(Args, Clone, Debug)]
-pub(crate) struct RearmArgs {
-    /// The resource.
-    resource: String,
-    /// The lowest token that is admitted again: one that the authority issued for this, not a holder's.
-    #[arg(long, value_name = "N", value_parser = value::token)]
-    floor: Token,
-    /// Lower a poisoned fence: its current token, which no authority issued.
-    #[arg(long, value_name = "N", value_parser = value::token)]
-    lower_from: Option<Token>,
-    /// The authority whose tokens count from now on [default: the first one that a holder names].
-    #[arg(long, value_name = "ID", value_parser = authority)]
-    authority_id: Option<AuthorityId>,
-    #[command(flatten)]
-    at: Location,
-}
-
-fn authority(text: &str) -> Result<AuthorityId, String> {
-    AuthorityId::new(text).map_err(|invalid| invalid.to_string())
 }
 
 /// The resources of one location, and what each kind must support.
@@ -185,6 +141,39 @@ impl Resources {
         }
     }
 
+    /// All fences whose names start with this, in name order, and the tables that are fenced by each; also a fence
+    /// that has tables and no token yet.
+    async fn all(&mut self, prefix: &str) -> Result<Vec<(Listed, Vec<String>)>, Failure> {
+        let mut all = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = self.list(prefix, after.as_deref()).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.resource.clone());
+            all.extend(
+                page.into_iter()
+                    .map(|one| (one.resource, (one.state, Vec::new()))),
+            );
+        }
+        for FencedTable { table, resource } in self.tables().await? {
+            if resource.starts_with(prefix) {
+                all.entry(resource).or_default().1.push(table);
+            }
+        }
+        let all = all.into_iter();
+        Ok(all
+            .map(|(resource, (state, tables))| (Listed { resource, state }, tables))
+            .collect())
+    }
+
+    /// The tables that refuse writes without a current token.
+    async fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {
+        match self {
+            Resources::Postgres(database) => database.tables().await,
+            Resources::Files(_) | Resources::DataDir(_) | Resources::Redis(_) => Ok(Vec::new()),
+        }
+    }
+
     async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
         match self {
             Resources::Files(folders) => folders.rearm(resource, with).await,
@@ -213,96 +202,67 @@ fn too_low(floor: FloorTooLow) -> Failure {
 
 pub(super) async fn carry_out(command: FenceCommand, out: Out) -> Result<(), Failure> {
     match command {
-        FenceCommand::Install(args) => install(&args, out).await,
+        FenceCommand::Install(args) => install::install(&args, out).await,
+        FenceCommand::Uninstall(args) => install::uninstall(&args, out).await,
         FenceCommand::Show(args) => show(&args, out).await,
         FenceCommand::Ls(args) => ls(&args, out).await,
-        FenceCommand::Rearm(args) => rearm(&args, out).await,
+        FenceCommand::Rearm(args) => rearm::rearm(&args, out).await,
     }
-}
-
-async fn install(args: &InstallArgs, out: Out) -> Result<(), Failure> {
-    let steps = match args.kind {
-        Kind::Postgres => postgres::steps(&args.tables)?,
-    };
-    if let (false, Some(url)) = (args.dry_run, &args.url) {
-        match args.kind {
-            Kind::Postgres => postgres::Database::open(url).await?.install(&steps).await?,
-        }
-    }
-    for (name, sql) in &steps {
-        match (out.json, args.dry_run) {
-            (true, true) => out.value(&json!({"file": name, "sql": sql}))?,
-            (true, false) => out.value(&json!({"installed": name}))?,
-            (false, true) => out.text(&format!("-- {name}\n{sql}"))?,
-            (false, false) => out.text(&format!("installed {name}"))?,
-        }
-    }
-    Ok(())
 }
 
 async fn show(args: &ShowArgs, out: Out) -> Result<(), Failure> {
     let mut resources = Resources::open(&args.at).await?;
     let state = resources.show(&args.resource).await?;
+    let tables = resources.tables().await?.into_iter();
+    let tables: Vec<_> = tables
+        .filter(|fenced| fenced.resource == args.resource)
+        .map(|fenced| fenced.table)
+        .collect();
     if out.json {
-        return out.value(&body(&args.resource, state.as_ref()));
+        return out.value(&body(&args.resource, state.as_ref(), &tables));
     }
-    match &state {
-        None => out.text(&format!("{} is not fenced", args.resource)),
-        Some(state) => {
-            let [_, token, authority, lock, written] = row(&args.resource, state);
-            let rows = [
-                ("highest token", token),
-                ("authority", authority),
-                ("lock", lock),
-                ("written", written),
-            ];
-            let head = out.strong(&args.resource);
-            out.text(&format!("{head}\n{}", facts(out, &rows)))
-        }
+    if state.is_none() && tables.is_empty() {
+        return out.text(&format!("{} is not fenced", args.resource));
     }
+    let state = state.unwrap_or_default();
+    let [_, token, authority, lock, written, tables] = row(&args.resource, &state, &tables);
+    let rows = [
+        ("highest token", token),
+        ("authority", authority),
+        ("lock", lock),
+        ("written", written),
+        ("fenced tables", tables),
+    ];
+    let head = out.strong(&args.resource);
+    out.text(&format!("{head}\n{}", facts(out, &rows)))
 }
 
 async fn ls(args: &LsArgs, out: Out) -> Result<(), Failure> {
     let mut resources = Resources::open(&args.at).await?;
     let mut rows = Vec::new();
-    let mut after = None;
-    loop {
-        let page = resources.list(&args.prefix, after.as_deref()).await?;
-        let Some(last) = page.last() else { break };
-        after = Some(last.resource.clone());
-        for Listed { resource, state } in &page {
-            match out.json {
-                true => out.value(&body(resource, Some(state)))?,
-                false => rows.push(row(resource, state)),
-            }
+    for (Listed { resource, state }, tables) in resources.all(&args.prefix).await? {
+        match out.json {
+            true => out.value(&body(&resource, Some(&state), &tables))?,
+            false => rows.push(row(&resource, &state, &tables)),
         }
     }
-    let head = ["RESOURCE", "TOKEN", "AUTHORITY", "LOCK", "WRITTEN"];
+    let head = [
+        "RESOURCE",
+        "TOKEN",
+        "AUTHORITY",
+        "LOCK",
+        "WRITTEN",
+        "TABLES",
+    ];
+    let right = [false, true, false, false, false, false];
     match (out.json, rows.is_empty()) {
         (true, _) => Ok(()),
         (false, true) => out.text("nothing is fenced"),
-        (false, false) => out.text(&table(out, head, [false, true, false, false, false], &rows)),
+        (false, false) => out.text(&table(out, head, right, &rows)),
     }
 }
 
-async fn rearm(args: &RearmArgs, out: Out) -> Result<(), Failure> {
-    let mut resources = Resources::open(&args.at).await?;
-    let with = Rearm {
-        floor: args.floor,
-        authority: args.authority_id.as_ref(),
-        lower_from: args.lower_from,
-    };
-    resources.rearm(&args.resource, &with).await?;
-    let (resource, floor) = (&args.resource, args.floor);
-    if out.json {
-        return out.value(&json!({"resource": resource, "floor": floor.get()}));
-    }
-    out.text(&format!(
-        "{resource} refuses every fencing token below {floor}"
-    ))
-}
-
-fn body(resource: &str, state: Option<&FenceState>) -> Value {
+fn body(resource: &str, state: Option<&FenceState>, tables: &[String]) -> Value {
     let none = FenceState::default();
     let state = state.unwrap_or(&none);
     let (written, sequence) = match state.mark.map(|mark| mark.written) {
@@ -317,10 +277,11 @@ fn body(resource: &str, state: Option<&FenceState>) -> Value {
         "lock": state.lock.as_ref().map(palisade_core::LockName::as_str),
         "written": written,
         "sequence": sequence,
+        "tables": tables,
     })
 }
 
-fn row(resource: &str, state: &FenceState) -> [String; 5] {
+fn row(resource: &str, state: &FenceState, tables: &[String]) -> [String; 6] {
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let written = match state.mark.map(|mark| mark.written) {
         None | Some(Written::Nothing) => "nothing".to_owned(),
@@ -333,5 +294,6 @@ fn row(resource: &str, state: &FenceState) -> [String; 5] {
         or_none(state.authority.as_ref().map(ToString::to_string)),
         or_none(state.lock.as_ref().map(ToString::to_string)),
         written,
+        or_none((!tables.is_empty()).then(|| tables.join(", "))),
     ]
 }

@@ -1,37 +1,50 @@
 //! Fences in a PostgreSQL database.
 
-use palisade_fence::postgres::{Fault, MIGRATIONS, Operator};
-use palisade_fence::{Admin as _, FenceState, Listed, Rearm};
+use palisade_fence::postgres::{Fault, MIGRATIONS, Operator, UNINSTALL};
+use palisade_fence::{Admin as _, FenceState, FencedTable, Listed, Rearm};
 use palisade_proto::Code;
 use tokio_postgres::{Client, Config, NoTls};
 
 use super::super::failure::{FAILED, Failure};
+use super::install::{Step, Table};
 use super::{PAGE, failed, too_low};
 
 pub(super) struct Database(Client);
 
-/// What to run: names and SQL.
-pub(super) fn steps(tables: &[String]) -> Result<Vec<(String, String)>, Failure> {
-    let files = MIGRATIONS.iter();
-    let mut steps: Vec<_> = files
-        .map(|(n, s)| ((*n).to_owned(), (*s).to_owned()))
-        .collect();
-    for given in tables {
-        let (table, resource) = given.split_once('=').unwrap_or((given, given));
-        if table.is_empty() || table.contains('\0') {
-            let text = format!("--table {given:?}: write TABLE or TABLE=RESOURCE");
-            return Err(Failure::usage(text));
-        }
-        palisade_fence::ResourceId::new(resource)
-            .map_err(|invalid| Failure::usage(format!("--table {given}: {invalid}")))?;
+/// The statements that install the fence, with fenced tables and roles that may use it.
+pub(super) fn steps(tables: &[Table], roles: &[String]) -> Vec<Step> {
+    let files = MIGRATIONS
+        .iter()
+        .map(|(name, sql)| ((*name).to_owned(), (*sql).to_owned()));
+    let sticky = tables.iter().map(|Table { name, resource }| {
+        let (table, resource) = (quoted(name), quoted(resource));
+        let sql = format!("SELECT palisade_sticky({table}, {resource});\n");
+        (format!("fenced table {name}"), sql)
+    });
+    let granted = roles.iter().map(|role| {
+        let name = format!("\"{}\"", role.replace('"', "\"\""));
         let sql = format!(
-            "SELECT palisade_sticky({}, {});\n",
-            quoted(table),
-            quoted(resource)
+            "GRANT SELECT, INSERT, UPDATE ON palisade_fence, resource_records TO {name};\n"
         );
-        steps.push((format!("sticky table {table}"), sql));
+        (format!("role {role}"), sql)
+    });
+    let all = files.chain(sticky).chain(granted);
+    all.map(|(name, sql)| Step { name, sql }).collect()
+}
+
+/// The statements that take the fence away from these tables, or from the database.
+pub(super) fn removal(tables: &[Table]) -> Vec<Step> {
+    let one = |Table { name, .. }: &Table| Step {
+        name: format!("the fence of table {name}"),
+        sql: format!("SELECT palisade_unstick({});\n", quoted(name)),
+    };
+    match tables.is_empty() {
+        false => tables.iter().map(one).collect(),
+        true => vec![Step {
+            name: "the fence".to_owned(),
+            sql: UNINSTALL.to_owned(),
+        }],
     }
-    Ok(steps)
 }
 
 /// A string literal that is valid under every setting of the server.
@@ -64,20 +77,24 @@ impl Database {
         Ok(Database(client))
     }
 
-    /// Installs everything or nothing.
-    pub(super) async fn install(&mut self, steps: &[(String, String)]) -> Result<(), Failure> {
+    /// Runs everything or nothing.
+    pub(super) async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
         let tx = self.0.transaction().await.map_err(Fault::from)?;
-        for (name, sql) in steps {
-            let done = tx.batch_execute(sql).await;
-            done.map_err(|error| {
+        for Step { name, sql } in steps {
+            tx.batch_execute(sql).await.map_err(|error| {
                 let fault = Fault::from(error);
                 Failure::local(format!(
-                    "{name}: {}; nothing was installed",
+                    "{name}: {}; nothing was {done}",
                     with_causes(&fault)
                 ))
             })?;
         }
         Ok(tx.commit().await.map_err(Fault::from)?)
+    }
+
+    pub(super) async fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {
+        let mut tx = self.0.transaction().await.map_err(Fault::from)?;
+        Ok(Operator::new(&mut tx).tables().await?)
     }
 
     pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
@@ -119,9 +136,9 @@ impl From<Fault> for Failure {
             Fault::NotInstalled(_) => Failure::new(
                 FAILED,
                 Code::Invalid,
-                "no fence is installed in this database",
+                "no fence, or an older one, is installed in this database",
             )
-            .hint("palisade fence install postgres --url URL"),
+            .hint("palisade fence install postgres URL TABLE"),
             other => failed(other.kind(), with_causes(&other)),
         }
     }

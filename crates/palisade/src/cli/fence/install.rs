@@ -1,0 +1,177 @@
+//! `palisade fence install` and `uninstall`: the statements of each kind of database, run or printed.
+
+use clap::{Args, ValueEnum};
+use palisade_fence::ResourceId;
+use serde_json::json;
+
+use super::super::failure::Failure;
+use super::super::output::Out;
+use super::{Resources, postgres};
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct InstallArgs {
+    #[command(flatten)]
+    to: Target,
+    /// Let this role use the fence: it may claim, and need not own anything. May be repeated (PostgreSQL).
+    #[arg(long = "grant", value_name = "ROLE")]
+    roles: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct UninstallArgs {
+    #[command(flatten)]
+    from: Target,
+    /// Remove the whole fence, with every token that it has seen. Needed if no table is named.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// A database, and tables of it.
+#[derive(Args, Clone, Debug)]
+struct Target {
+    /// The kind of database.
+    kind: Kind,
+    /// The database, see `palisade fence show --help`, and the tables that refuse every write without the current
+    /// token of a resource [default: the resource has the table's name]. Without a table, nothing but the fence
+    /// itself is installed.
+    #[arg(value_name = "URL] [TABLE[=RESOURCE]")]
+    given: Vec<String>,
+    /// The database, if it is not the first argument.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "PALISADE_FENCE_URL",
+        hide_env_values = true
+    )]
+    url: Option<String>,
+    /// Print the statements without running them: for somebody who may, or for a migration.
+    #[arg(long)]
+    print: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Postgres,
+}
+
+/// A named part of an installation.
+pub(super) struct Step {
+    pub(super) name: String,
+    pub(super) sql: String,
+}
+
+/// A table of the user, and the resource whose fence counts for it.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    pub(super) name: String,
+    pub(super) resource: String,
+}
+
+impl Target {
+    /// The URL, and the other arguments.
+    fn split(&self) -> (Option<&str>, &[String]) {
+        match self.given.split_first() {
+            Some((url, tables)) if url.contains("://") => (Some(url), tables),
+            _ => (self.url.as_deref(), &self.given),
+        }
+    }
+
+    fn tables(&self) -> Result<Vec<Table>, Failure> {
+        let one = |given: &String| {
+            let (name, resource) = given.split_once('=').unwrap_or((given, given));
+            if name.is_empty() || name.contains('\0') {
+                let text = format!("{given:?}: write TABLE or TABLE=RESOURCE");
+                return Err(Failure::usage(text));
+            }
+            ResourceId::new(resource)
+                .map_err(|invalid| Failure::usage(format!("{given}: {invalid}")))?;
+            let (name, resource) = (name.to_owned(), resource.to_owned());
+            Ok(Table { name, resource })
+        };
+        self.split().1.iter().map(one).collect()
+    }
+
+    /// The database; `None` if the statements are only printed.
+    async fn open(&self) -> Result<Option<Resources>, Failure> {
+        match (self.print, self.split().0) {
+            (true, _) => Ok(None),
+            (false, Some(url)) => {
+                let resources = Resources::of(url).await?;
+                match (self.kind, &resources) {
+                    (Kind::Postgres, Resources::Postgres(_)) => Ok(Some(resources)),
+                    _ => Err(Failure::usage("the URL is of another kind of database")),
+                }
+            }
+            (false, None) => Err(Failure::usage(
+                "the URL of the database is missing: give it as the first argument, as --url or in PALISADE_FENCE_URL",
+            )
+            .hint("or print the statements with --print")),
+        }
+    }
+}
+
+pub(super) async fn install(args: &InstallArgs, out: Out) -> Result<(), Failure> {
+    let tables = args.to.tables()?;
+    let steps = match args.to.kind {
+        Kind::Postgres => postgres::steps(&tables, &args.roles),
+    };
+    if let Some(mut database) = args.to.open().await? {
+        database.run(&steps, "installed").await?;
+    }
+    report(&steps, args.to.print, "installed", out)
+}
+
+pub(super) async fn uninstall(args: &UninstallArgs, out: Out) -> Result<(), Failure> {
+    let tables = args.from.tables()?;
+    let steps = match args.from.kind {
+        Kind::Postgres => postgres::removal(&tables),
+    };
+    if let Some(mut database) = args.from.open().await? {
+        if tables.is_empty() && !args.yes {
+            return Err(confirm(&mut database).await?);
+        }
+        database.run(&steps, "removed").await?;
+    }
+    report(&steps, args.from.print, "removed", out)
+}
+
+/// Says what would be lost.
+async fn confirm(database: &mut Resources) -> Result<Failure, Failure> {
+    let all = database.all("").await?;
+    let highest = all.iter().filter_map(|(one, _)| one.state.highest()).max();
+    let highest = highest.map_or_else(|| "none yet".to_owned(), |token| token.to_string());
+    let tables: Vec<_> = all.into_iter().flat_map(|(_, tables)| tables).collect();
+    let protects = match tables.is_empty() {
+        true => "no table is fenced".to_owned(),
+        false => format!("{} would take writes without a token", tables.join(", ")),
+    };
+    let text = format!(
+        "this removes the fence and every token that it has seen (the highest: {highest}); {protects}. Nothing has changed"
+    );
+    let hint = "type --yes to go on, or name the tables that shall not be fenced any more";
+    Ok(Failure::usage(text).hint(hint))
+}
+
+fn report(steps: &[Step], print: bool, done: &str, out: Out) -> Result<(), Failure> {
+    for Step { name, sql } in steps {
+        match (out.json, print) {
+            (true, true) => out.value(&json!({"file": name, "sql": sql}))?,
+            (true, false) => out.value(&json!({done: name}))?,
+            (false, true) => out.text(&format!("-- {name}\n{sql}"))?,
+            (false, false) => out.text(&format!("{done} {name}"))?,
+        }
+    }
+    Ok(())
+}
+
+impl Resources {
+    /// Runs everything or nothing.
+    async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
+        match self {
+            Resources::Postgres(database) => database.run(steps, done).await,
+            Resources::Files(_) | Resources::DataDir(_) | Resources::Redis(_) => {
+                Err(Failure::usage("there is nothing to install"))
+            }
+        }
+    }
+}
