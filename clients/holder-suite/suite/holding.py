@@ -87,6 +87,27 @@ def waiting_does_not_use_up_the_lease(trial: Trial) -> None:
     expect_deadline(granted, released + 2000, "after a wait")
 
 
+@rule("H1-waited-again", "the same after a wait that was cut and repeated: it counts from the repetition")
+def waiting_again_does_not_use_up_the_lease(trial: Trial) -> None:
+    relay = trial.relay()
+    driver = trial.driver(relay.url)
+    other = trial.taken_by_another()
+    asked = driver.start("acquire", **trial.wish(ttl_ms=2000, wait_ms=20_000))
+    expect(until(lambda: trial.server.show(trial.lock)["waiters"] == 1), "the request does not wait")
+    pause(1000)
+    cut = now_ms()
+    relay.cut()
+    expect(relay.next_bytes(FORTH, cut), "the request is not repeated")
+    expect(until(lambda: trial.server.show(trial.lock)["waiters"] == 1), "the repeated request does not wait")
+    pause(2500)
+    trial.server.lock(trial.lock, "release", lock_token=other["lock_token"])
+    released = now_ms()
+    granted = driver.answer(asked)
+    expect(granted["ok"], f"a grant that waited 2.5 s again for a lease of 2 s was refused: {granted}")
+    expect(granted["remaining_ms"] > 500, f"only {granted['remaining_ms']:.0f} ms remain of 2 s")
+    expect_deadline(granted, released + 2000, "after a second wait")
+
+
 @rule("H1-clock", "the clock counts suspended time: the time since boot, also where it differs from other clocks")
 def clock_is_the_time_since_boot(trial: Trial) -> None:
     shift_s = 100_000
