@@ -61,6 +61,7 @@ const ABSENT: &[(&str, &[&str])] = &[
             "zookeeper-client",
         ],
     ),
+    ("palisade-tls", &["palisade*"]),
     ("palisade-draw", &["*"]),
 ];
 

@@ -43,6 +43,9 @@ pub struct Options {
     /// How long an operation is repeated while the authority does not answer, or none of its nodes leads. A waiting
     /// request gets this time in addition to its wait.
     pub patience: Duration,
+    /// The certificates for `https://` addresses.
+    #[cfg(feature = "palisade")]
+    pub tls: palisade_tls::ClientFiles,
 }
 
 impl Default for Options {
@@ -51,6 +54,8 @@ impl Default for Options {
             connections: 1,
             caution: Caution::DEFAULT,
             patience: Duration::from_secs(5),
+            #[cfg(feature = "palisade")]
+            tls: palisade_tls::ClientFiles::default(),
         }
     }
 }
@@ -88,8 +93,8 @@ impl Client {
         })
     }
 
-    /// Connects to the authority at `url`: `palisade://host[:port]` or `http://host:port` for a
-    /// Palisade server (default port 7420 after `palisade://`), several of these with commas between them for a
+    /// Connects to the authority at `url`: `palisade://host[:port]`, `http://host:port` or
+    /// `https://host:port` for a Palisade server (default port 7420 after `palisade://`), several of these with commas between them for a
     /// cluster, or another system: see [`connect`](crate::connect()).
     ///
     /// # Errors

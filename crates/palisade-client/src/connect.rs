@@ -25,6 +25,7 @@ const KNOWN: &[(&str, &str)] = &[
 /// | URL | authority | feature |
 /// |---|---|---|
 /// | `palisade://host[:7420]`, `http://host:port` | a Palisade server | `palisade` |
+/// | `https://host:port` | the same with TLS, see [`Options`]'s `tls` | `palisade` |
 /// | `http://a:7420,http://b:7420,http://c:7420` | a cluster of them, see the module `palisade` | `palisade` |
 /// | `etcd://host[:2379][,host…][/root]` | an etcd cluster | `etcd` |
 /// | `zookeeper://host[:2181][,host…][/root]` | a ZooKeeper ensemble | `zookeeper` |
@@ -42,8 +43,13 @@ pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn LockService
     match scheme(url)? {
         #[cfg(feature = "palisade")]
         "palisade" | "http" | "https" => Ok(Arc::new(
-            crate::palisade::Palisade::connect_within(url, options.connections, options.patience)
-                .await?,
+            crate::palisade::Palisade::connect_within(
+                url,
+                options.connections,
+                options.patience,
+                &options.tls,
+            )
+            .await?,
         )),
         #[cfg(feature = "etcd")]
         "etcd" => Ok(Arc::new(crate::etcd::Etcd::connect(url).await?)),

@@ -128,6 +128,8 @@ pub use palisade_core::{
     AuthorityId, Change, ClientId, Code, Ending, GrantRef, Holder, LeaseId, LeaseKey, LockName,
     LockView, Token, Ttl,
 };
+#[cfg(feature = "palisade")]
+pub use palisade_tls::ClientFiles as TlsFiles;
 pub use secrets::{without_password, without_secrets};
 pub use service::{LockService, Released, Renewal, Revocation, Status, WatchEvent};
 pub use watch::Watch;

@@ -8,7 +8,9 @@ use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use palisade_client::TlsFiles;
 use palisade_proto::json::{ClusterReply, ErrorReply};
+use palisade_tls::Connector;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
@@ -34,20 +36,38 @@ pub(crate) enum Error {
     Refused { code: String, message: String },
 }
 
+/// Why there is no connection: a certificate, or nobody is there.
+fn not_connected(error: &hyper_util::client::legacy::Error) -> String {
+    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        if inner.source().is_none() && inner.downcast_ref::<std::io::Error>().is_none() {
+            return inner.to_string();
+        }
+        cause = inner.source();
+    }
+    "nothing listens there; is a node running?".to_owned()
+}
+
 /// The nodes of one cluster that can be asked.
 pub(crate) struct Nodes {
-    client: Client<HttpConnector, Body>,
+    client: Client<Connector, Body>,
     urls: Vec<String>,
 }
 
 impl Nodes {
-    pub(crate) fn new(urls: Vec<String>) -> Nodes {
+    /// # Errors
+    /// A URL has `https://`, and the certificates cannot be used.
+    pub(crate) fn new(urls: Vec<String>, tls: &TlsFiles) -> Result<Nodes, palisade_tls::Error> {
+        let secure = urls.iter().any(|url| url.starts_with("https://"));
+        let tls = secure.then(|| palisade_tls::Client::new(tls));
+        let tls = tls.transpose()?.map(|tls| tls.http1());
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(Duration::from_secs(2)));
-        Nodes {
+        let connector = Connector::new(connector, tls);
+        Ok(Nodes {
             client: Client::builder(TokioExecutor::new()).build(connector),
             urls,
-        }
+        })
     }
 
     /// The cluster as the leader sees it, who knows most; if none can be asked, as a node does that knows the members.
@@ -124,7 +144,7 @@ impl Nodes {
         let answered = async {
             let answer = self.client.request(request).await;
             let answer = answer.map_err(|error| match error.is_connect() {
-                true => "nothing listens there; is a node running?".to_owned(),
+                true => not_connected(&error),
                 false => error.to_string(),
             })?;
             let (head, body) = answer.into_parts();

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use palisade_server::shell;
+
 /// Creates a server's directory, accessible to its owner only, unless it exists.
 ///
 /// # Errors
@@ -23,13 +25,21 @@ pub(crate) fn private_directory(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Warns of an address that other machines can reach: there is no access control yet. `anybody` says what a
+/// How the URLs of a port begin.
+pub(crate) fn scheme(network: &shell::Settings) -> &'static str {
+    match network.tls {
+        Some(_) => "https",
+        None => "http",
+    }
+}
+
+/// Warns of an address without TLS that other machines can reach, which `--insecure` has allowed. `anybody` says what a
 /// client can do there.
-pub(crate) fn warn_of_address(flag: &str, at: SocketAddr, anybody: &str) {
-    if !at.ip().to_canonical().is_loopback() {
+pub(crate) fn warn_of_address(flag: &str, at: SocketAddr, scheme: &str, anybody: &str) {
+    if scheme == "http" && !at.ip().to_canonical().is_loopback() {
         tracing::warn!(
-            "{flag} {at}: other machines can reach this port and {anybody}; there is no access \
-             control. Keep it on a trusted network, or use {flag} 127.0.0.1:{}",
+            "{flag} {at}: other machines can reach this port and {anybody}, and nothing shows who they \
+             are. Keep it on a trusted network, or use {flag} 127.0.0.1:{}",
             at.port()
         );
     }

@@ -22,6 +22,8 @@ const PING: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     place: String,
+    host: String,
+    secure: bool,
     endpoint: Endpoint,
 }
 
@@ -49,6 +51,11 @@ impl Address {
                 all.len()
             )));
         }
+        if all.iter().any(Address::is_secure) && !all.iter().all(Address::is_secure) {
+            return Err(Fault::invalid(
+                "some of the addresses have https:// and others have not; write it for all of them",
+            ));
+        }
         Ok(all)
     }
 
@@ -56,14 +63,31 @@ impl Address {
     pub(super) fn parse(url: &str) -> Result<Address, Fault> {
         let (host, port) = host_and_port(url)?;
         let place = format!("{host}:{port}");
-        let endpoint = Endpoint::from_shared(format!("http://{place}"))
+        let secure = url.starts_with("https://");
+        let scheme = if secure { "https" } else { "http" };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{place}"))
             .map_err(|error| wrong(url, &error.to_string()))?;
         let endpoint = endpoint
             .tcp_nodelay(true)
             .http2_keep_alive_interval(PING)
             .keep_alive_timeout(PING)
             .keep_alive_while_idle(true);
-        Ok(Address { place, endpoint })
+        Ok(Address {
+            place,
+            host,
+            secure,
+            endpoint,
+        })
+    }
+
+    /// Its host, which a certificate must contain.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Whether it has TLS: `https://`.
+    pub(super) fn is_secure(&self) -> bool {
+        self.secure
     }
 
     /// The same address for gRPC.
@@ -74,7 +98,7 @@ impl Address {
 
 impl PartialEq for Address {
     fn eq(&self, other: &Address) -> bool {
-        self.place == other.place
+        self.place == other.place && self.secure == other.secure
     }
 }
 
@@ -91,12 +115,7 @@ fn host_and_port(url: &str) -> Result<(String, u16), Fault> {
     let default_port = match uri.scheme_str() {
         Some("palisade") => PORT,
         Some("http") => 80,
-        Some("https") => {
-            return Err(wrong(
-                url,
-                "TLS is not built in; use http:// behind a proxy",
-            ));
-        }
+        Some("https") => 443,
         Some(scheme) => {
             return Err(wrong(
                 url,
@@ -106,7 +125,7 @@ fn host_and_port(url: &str) -> Result<(String, u16), Fault> {
         None => {
             return Err(wrong(
                 url,
-                "a scheme is missing: palisade://host or http://host:port",
+                "a scheme is missing: palisade://host, http://host:port or https://host:port",
             ));
         }
     };
@@ -154,6 +173,7 @@ mod tests {
         for (url, host, port) in [
             ("http://127.0.0.1:7420", "127.0.0.1", 7420),
             ("http://locks.example/", "locks.example", 80),
+            ("https://locks.example", "locks.example", 443),
             ("palisade://locks.example", "locks.example", 7420),
             ("palisade://[::1]:99", "[::1]", 99),
         ] {
@@ -182,6 +202,7 @@ mod tests {
             ("a:1,http://b:1", "scheme"),
             ("http://a:1,b:0", "1 ..= 65535"),
             ("http://a:1,etcd://b:1", "etcd"),
+            ("http://a:1,https://b:1", "for all of them"),
             (&*many, "at most 16"),
         ] {
             let message = Address::list(urls).unwrap_err().to_string();
@@ -195,7 +216,6 @@ mod tests {
             ("", "not the address of an authority"),
             ("127.0.0.1:7420", "scheme"),
             ("locks.example", "scheme"),
-            ("https://locks.example", "TLS"),
             ("etcd://127.0.0.1:2379", "etcd"),
             ("http://user:secret@host:1", "credentials"),
             ("http://host:1/v1", "path"),

@@ -16,9 +16,9 @@ use bytes::{Buf as _, BytesMut};
 use palisade_core::Timestamp;
 use palisade_proto::frames::{self, Open, TooLong};
 use palisade_proto::v1 as pb;
+use palisade_tls::Io;
 use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
@@ -64,7 +64,7 @@ fn as_sent(operation: pb::request::Operation, since: Option<Timestamp>) -> pb::r
 pub(super) type Queue = mpsc::UnboundedReceiver<Queued>;
 
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Io,
     inbound: BytesMut,
     outbound: Vec<u8>,
     /// How many bytes of `outbound` have been written.
@@ -99,7 +99,7 @@ impl From<Fault> for Ended {
 
 impl Connection {
     /// Takes a socket and opens a session on it. The server is given up if it is silent for two to three times `ping`.
-    pub(super) fn new(stream: TcpStream, ping: Duration) -> Connection {
+    pub(super) fn new(stream: Io, ping: Duration) -> Connection {
         Connection {
             stream,
             inbound: BytesMut::new(),
@@ -171,7 +171,14 @@ impl Connection {
             }
             match ready!(self.poll_flush(cx)) {
                 Ok(()) => self.liveness.sent(),
-                Err(error) => return Poll::Ready(broke(&error).into()),
+                Err(error) => {
+                    // A server that refuses a client says why, and then no longer reads.
+                    let said = match self.poll_inbound(cx) {
+                        Poll::Ready(Err(said @ Fault::Invalid(_))) => said,
+                        _ => broke(&error),
+                    };
+                    return Poll::Ready(said.into());
+                }
             }
         }
     }
@@ -265,6 +272,8 @@ impl Connection {
                 written => self.written += written,
             }
         }
+        // What TLS could not send yet.
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.written = 0;
         self.outbound.clear();
         self.outbound.shrink_to(KEEP_BYTES);
@@ -273,6 +282,10 @@ impl Connection {
 }
 
 fn broke(error: &io::Error) -> Fault {
+    // A server refuses a client's certificate after the client's part of the handshake.
+    if let Some(why) = palisade_tls::explain(error) {
+        return Fault::invalid(why);
+    }
     Fault::unreachable(format!("the connection broke: {error}"))
 }
 

@@ -17,9 +17,10 @@
 //! 2 s for the next leader, and one that may have happened is repeated there by its caller, under the same request id:
 //! a waiting request keeps its place, and a lease is renewed at whichever node leads. A watch is served by any node.
 //!
-//! **What is trusted:** the servers whose addresses were given, and the address that one of them names as the leader's,
-//! whatever it is. A node that reports another authority id than the first one is refused. There is no proof of a
-//! server's identity yet, so give addresses on a network that you trust.
+//! **What is trusted:** the servers whose addresses were given, and the address that one of them names as the leader's.
+//! A node that reports another authority id than the first one is refused. With `https://` a server proves by its
+//! certificate that the address is its own, and a leader without TLS is not followed. With `http://` there is no proof,
+//! so give addresses on a network that you trust.
 
 mod address;
 mod connection;
@@ -35,6 +36,7 @@ use std::time::Duration;
 
 use palisade_core::{AuthorityId, GrantRef, LockName, LockView, RequestId, Token, Ttl};
 use palisade_proto::v1 as pb;
+use palisade_tls::ClientFiles;
 
 use crate::fault::Fault;
 use crate::service::{
@@ -62,11 +64,13 @@ impl Palisade {
     /// [`Fault::Invalid`] for an address that is not valid or a server that is not Palisade,
     /// [`Fault::Unreachable`] if nothing answers there, [`Fault::Unavailable`] if no node leads.
     pub async fn connect(url: &str, connections: usize) -> Result<Palisade, Fault> {
-        Palisade::connect_within(url, connections, Duration::ZERO).await
+        let tls = ClientFiles::default();
+        Palisade::connect_within(url, connections, Duration::ZERO, &tls).await
     }
 
     /// As [`Palisade::connect`]; if nodes answer and none leads, it looks for a leader for as long as `patience`. Later
     /// on, while none leads, an operation waits for half of it, and at most 2 s, before it is refused as not sent.
+    /// `tls` names the certificates for `https://`; they are read once.
     ///
     /// # Errors
     /// As [`Palisade::connect`].
@@ -74,8 +78,9 @@ impl Palisade {
         url: &str,
         connections: usize,
         patience: Duration,
+        tls: &ClientFiles,
     ) -> Result<Palisade, Fault> {
-        let nodes = Arc::new(Nodes::new(Address::list(url)?));
+        let nodes = Arc::new(Nodes::new(Address::list(url)?, tls)?);
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(Fault::invalid("a connection needs a Tokio runtime"));
         }

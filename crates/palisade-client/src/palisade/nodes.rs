@@ -11,11 +11,14 @@
 //! it**. What it checks is the authority's id, because fences are bound to it: a node of another authority is refused.
 //! The id is no secret, so this catches a wrong address and not an attacker.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use hyper_util::client::legacy::connect::HttpConnector;
 use palisade_core::{AuthorityId, Span, Timestamp};
 use palisade_proto::v1 as pb;
+use palisade_tls::{ClientFiles, Connector, Io};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -30,6 +33,8 @@ use crate::random;
 /// The nodes of one authority.
 pub(super) struct Nodes {
     given: Vec<Address>,
+    /// For addresses with `https://`.
+    tls: Option<palisade_tls::Client>,
     /// Locked during a search.
     known: Mutex<Known>,
     /// Whether a node ever named another one: there is a cluster behind a single address.
@@ -94,13 +99,24 @@ struct Search {
 }
 
 impl Nodes {
-    pub(super) fn new(given: Vec<Address>) -> Nodes {
-        Nodes {
+    /// The files are read if an address has `https://`.
+    pub(super) fn new(given: Vec<Address>, files: &ClientFiles) -> Result<Nodes, Fault> {
+        let secure = given.iter().any(Address::is_secure);
+        let tls = secure.then(|| palisade_tls::Client::new(files)).transpose();
+        Ok(Nodes {
             given,
+            tls: tls.map_err(Fault::invalid)?,
             known: Mutex::default(),
             cluster: AtomicBool::new(false),
             watch_moves: AtomicUsize::new(0),
-        }
+        })
+    }
+
+    /// The address of a leader that a node named. With TLS, one without TLS is not followed: nobody proves there who the
+    /// server is.
+    fn named(&self, url: &str) -> Option<Address> {
+        let address = Address::parse(url).ok()?;
+        (address.is_secure() == self.tls.is_some()).then_some(address)
     }
 
     /// Whether there is another node to turn to.
@@ -121,7 +137,7 @@ impl Nodes {
             known.leader = known.leader.take().filter(|leader| *leader != silent);
             known.silent.push((silent, now.after(REST)));
         }
-        if let Some(hint) = clue.leader.and_then(|url| Address::parse(&url).ok()) {
+        if let Some(hint) = clue.leader.and_then(|url| self.named(&url)) {
             known.leader = Some(hint);
         } else if let Some(missed) = &known.missed
             && now < missed.until
@@ -170,7 +186,7 @@ impl Nodes {
                     search.nobody_leads = true;
                     self.cluster.store(true, Ordering::Relaxed);
                     search.faults.push(elsewhere(&address, leader.as_deref()));
-                    hint = leader.and_then(|url| Address::parse(&url).ok());
+                    hint = leader.and_then(|url| self.named(&url));
                 }
                 Err(Failed::Silent(fault)) => {
                     known.silent.push((address, BootClock.now().after(REST)));
@@ -222,6 +238,13 @@ impl Nodes {
             let stream = stream.map_err(|error| at(Fault::unreachable(error)))?;
             // Frames are small; waiting to fill a segment would cost 40 ms each.
             let _ = stream.set_nodelay(true);
+            let stream = match &self.tls {
+                None => Io::Plain(stream),
+                Some(tls) => {
+                    let stream = tls.connect(address.host(), stream).await;
+                    Io::Tls(Box::new(stream.map_err(|error| at(no_handshake(&error)))?))
+                }
+            };
             let mut connection = Connection::new(stream, ping);
             let status = pb::request::Operation::Status(pb::StatusRequest {});
             let outcome = connection.ask(status).await.map_err(at)?;
@@ -235,6 +258,14 @@ impl Nodes {
         let (connection, authority) = opened.unwrap_or_else(|_| Err(late(opening)))?;
         same_authority(address, &authority, expected).map_err(Failed::Fault)?;
         Ok((connection, authority))
+    }
+
+    /// Opens connections for gRPC.
+    pub(super) fn connector(&self) -> Connector {
+        let mut http = HttpConnector::new();
+        http.set_nodelay(true);
+        http.set_connect_timeout(Some(self.connect_timeout()));
+        Connector::new(http, self.tls.as_ref().map(palisade_tls::Client::http2))
     }
 
     /// The node for the next watch: every node serves one. It stays the same until it fails.
@@ -280,6 +311,14 @@ impl Search {
         } else {
             Fault::unavailable(reasons)
         }
+    }
+}
+
+/// Why there is no session with TLS.
+fn no_handshake(error: &io::Error) -> Fault {
+    match palisade_tls::explain(error) {
+        Some(why) => Fault::invalid(why),
+        None => Fault::unreachable(format!("the TLS handshake broke off: {error}")),
     }
 }
 
@@ -361,6 +400,30 @@ mod tests {
         }
         assert_eq!(whole, LONGEST);
         assert_ne!([pause.next(), pause.next()], [pause.next(), pause.next()]);
+    }
+
+    #[test]
+    fn a_leader_without_tls_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = dir.path().join("ca.pem");
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a certificate is valid by the wall clock"
+        )]
+        let validity = palisade_tls::issue::Validity::days(std::time::SystemTime::now(), 1);
+        let (_, issued) = palisade_tls::issue::Authority::make(validity).unwrap();
+        std::fs::write(&ca, issued.certificate).unwrap();
+        let files = ClientFiles {
+            ca: Some(ca),
+            own: None,
+        };
+        let nodes = |url: &str| Nodes::new(Address::list(url).unwrap(), &files).unwrap();
+        let secure = nodes("https://a:1");
+        assert_eq!(secure.named("http://b:1"), None);
+        assert_eq!(secure.named("palisade://b:1"), None);
+        // Controls: with TLS, and where there was none from the start.
+        assert!(secure.named("https://b:1").is_some());
+        assert!(nodes("http://a:1").named("http://b:1").is_some());
     }
 
     #[test]

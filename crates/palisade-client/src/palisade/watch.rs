@@ -27,7 +27,7 @@ pub(super) async fn open(
     request: pb::WatchRequest,
 ) -> Result<Events, Fault> {
     let address = nodes.for_a_watch();
-    let opened = open_at(address, nodes.connect_timeout(), authority, request).await;
+    let opened = open_at(address, nodes, authority, request).await;
     opened.map_err(|fault| {
         nodes.move_watches();
         fault.at(address)
@@ -36,12 +36,13 @@ pub(super) async fn open(
 
 async fn open_at(
     address: &Address,
-    connect: Duration,
+    nodes: &Nodes,
     authority: &AuthorityId,
     request: pb::WatchRequest,
 ) -> Result<Events, Fault> {
-    let channel = address.endpoint().clone().connect_timeout(connect);
-    let channel = channel.connect().await;
+    let endpoint = address.endpoint().clone();
+    let endpoint = endpoint.connect_timeout(nodes.connect_timeout());
+    let channel = endpoint.connect_with_connector(nodes.connector()).await;
     let channel = channel.map_err(|error| Fault::unreachable(wire::causes(&error)))?;
     let mut locks = LocksClient::new(channel);
     // Revisions of two authorities must not be mixed. A node that follows asks the leader, so one that is cut off from

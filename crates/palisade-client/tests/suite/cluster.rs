@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use palisade_client::TlsFiles;
 use palisade_client::clock::BootClock;
 use palisade_client::palisade::Palisade;
 use palisade_client::service::{
@@ -289,7 +290,9 @@ async fn a_wait_that_a_change_cut_goes_on_at_the_new_leader_under_the_same_id() 
     let held = holder.lock("orders").ttl(secs(60)).acquire().await.unwrap();
     let ids = Arc::new(Mutex::new(Vec::new()));
     let service = Recording {
-        service: Palisade::connect_within(&urls, 1, PATIENCE).await.unwrap(),
+        service: Palisade::connect_within(&urls, 1, PATIENCE, &TlsFiles::default())
+            .await
+            .unwrap(),
         ids: Arc::clone(&ids),
     };
     let options = Options::default();

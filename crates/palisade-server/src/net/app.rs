@@ -51,14 +51,14 @@ impl App {
         cluster: Option<Arc<dyn Cluster>>,
         settings: Settings,
         shell: &Shell,
-    ) -> App {
-        App {
+    ) -> Result<App, palisade_tls::Error> {
+        Ok(App {
             meters: Meters::default(),
             budget: Budget::new(settings.sessions_bytes),
             listings: Arc::new(Semaphore::new(
                 settings.listings.min(Semaphore::MAX_PERMITS),
             )),
-            forwarder: Forwarder::new(&settings),
+            forwarder: Forwarder::new(&settings)?,
             feed: Feed::default(),
             handle,
             cluster,
@@ -66,7 +66,7 @@ impl App {
             shell: shell.meters(),
             connections: shell.connections(),
             phase: shell.phase(),
-        }
+        })
     }
 
     /// Sends one request to the pipeline. A wait in a queue ends when the server shuts down.

@@ -25,13 +25,14 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{EXPECT, HOST, ORIGIN, TE};
 use http::request::Parts;
-use http::uri::{PathAndQuery, Scheme};
+use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, Uri, Version};
 use http_body_util::BodyExt as _;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use palisade_proto::Code;
+use palisade_tls::Connector;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
@@ -48,13 +49,15 @@ use crate::shell::{self, remove_hop_by_hop};
 pub(super) struct Forwarder {
     /// The value of [`FORWARDED`].
     node: HeaderValue,
+    /// Whether the nodes have TLS.
+    secure: bool,
     acquires: Lane,
     others: Lane,
 }
 
 /// One connection to the leader, and how many requests may be in flight on it.
 struct Lane {
-    client: Client<HttpConnector, Body>,
+    client: Client<Connector, Body>,
     places: Semaphore,
 }
 
@@ -111,13 +114,19 @@ fn is_stream(request: &Request) -> bool {
 }
 
 impl Forwarder {
-    pub(super) fn new(settings: &Settings) -> Forwarder {
+    /// # Errors
+    /// The certificates for the way to the leader cannot be used.
+    pub(super) fn new(settings: &Settings) -> Result<Forwarder, palisade_tls::Error> {
         let node = settings.node.as_deref().unwrap_or("node");
-        Forwarder {
+        let secure = node.starts_with("https://");
+        let tls = secure.then(|| palisade_tls::Client::new(&settings.to_leader));
+        let tls = tls.transpose()?.map(|tls| tls.http2());
+        Ok(Forwarder {
+            secure,
             node: HeaderValue::from_str(node).unwrap_or(HeaderValue::from_static("node")),
-            acquires: Lane::new(),
-            others: Lane::new(),
-        }
+            acquires: Lane::new(tls.clone()),
+            others: Lane::new(tls),
+        })
     }
 
     /// The leader's answer; `None` if the handler of this node is to answer.
@@ -221,9 +230,13 @@ impl Forwarder {
         let unfit = || Failed::NotSent(format!("{url:?} is not the address of a leader"));
         let leader: Uri = url.parse().map_err(|_| unfit())?;
         let authority = leader.authority().ok_or_else(unfit)?;
+        let scheme = leader.scheme_str().ok_or_else(unfit)?;
+        if (scheme == "https") != self.secure {
+            return Err(unfit());
+        }
         let path = head.uri.path_and_query().cloned();
         let uri = Uri::builder()
-            .scheme(Scheme::HTTP)
+            .scheme(scheme)
             .authority(authority.clone())
             .path_and_query(path.unwrap_or(PathAndQuery::from_static("/")));
         let mut request = http::Request::new(Body::from(body.clone()));
@@ -238,7 +251,7 @@ impl Forwarder {
         headers.remove(HOST);
         if headers.contains_key(ORIGIN) {
             // This node has compared it with its own name; the leader would compare it with the leader's.
-            let origin = HeaderValue::from_str(&format!("http://{authority}"));
+            let origin = HeaderValue::from_str(&format!("{scheme}://{authority}"));
             headers.insert(ORIGIN, origin.map_err(|_| unfit())?);
         }
         if head.uri.path().starts_with(GRPC) {
@@ -250,7 +263,7 @@ impl Forwarder {
 }
 
 impl Lane {
-    fn new() -> Lane {
+    fn new(tls: Option<palisade_tls::Client>) -> Lane {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT));
@@ -261,7 +274,7 @@ impl Lane {
             // A leader whose machine is gone says nothing; what waits there must not wait for ever.
             .http2_keep_alive_interval(KEEP_ALIVE)
             .http2_keep_alive_timeout(KEEP_ALIVE)
-            .build(connector);
+            .build(Connector::new(connector, tls));
         Lane {
             client,
             places: Semaphore::new(PLACES),

@@ -231,7 +231,7 @@ type Reading = (&'static str, &'static str, u64);
 
 impl Scrape {
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 17] {
+    fn counters(&self) -> [Reading; 18] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
@@ -293,6 +293,11 @@ impl Scrape {
                 "connections_refused",
                 "Connections closed at once because too many were open, in total or from one address",
                 shell.refused.load(Relaxed),
+            ),
+            (
+                "tls_handshakes_failed",
+                "TLS handshakes that failed or took too long",
+                shell.handshakes_failed.load(Relaxed),
             ),
             (
                 "requests",

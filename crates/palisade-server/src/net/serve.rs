@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
-use palisade_proto::frames;
+use palisade_proto::{Code, frames};
 use tokio::net::TcpListener;
 
 use super::app::App;
 use super::cluster::Cluster;
+use super::convert::Refusal;
 use super::settings::{OutOfRange, Settings};
 use super::{grpc, http as json, session};
 use crate::pipeline::{Handle, Stopped};
@@ -27,6 +28,9 @@ pub enum ServeError {
     /// Connections cannot be accepted.
     #[error(transparent)]
     Shell(#[from] shell::Error),
+    /// The certificates for requests to the leader cannot be used.
+    #[error(transparent)]
+    Tls(#[from] palisade_tls::Error),
     /// The gRPC reflection service could not be built from the descriptor: a defect.
     #[error("the gRPC descriptor is unusable: {0}")]
     Descriptor(String),
@@ -62,7 +66,7 @@ pub async fn serve_member(
 ) -> Result<(), ServeError> {
     settings.check()?;
     let shell = Shell::new(settings.shell.clone())?;
-    let app = Arc::new(App::new(handle, cluster, settings, &shell));
+    let app = Arc::new(App::new(handle, cluster, settings, &shell)?);
     let (grpc, health) = grpc::routes(&app)?;
     let router = grpc.merge(json::routes(&app));
     health.serving().await;
@@ -102,10 +106,17 @@ impl Service for App {
         }
     }
 
+    fn refuse_own(&self, code: Code, message: String) -> Vec<u8> {
+        session::refused(&Refusal::new(code, message))
+    }
+
     /// The first two plain sessions run on the pipeline's own thread, where an answer wakes no other thread. Further
     /// sessions run on other threads, which read and write while a batch is synced.
     async fn serve_own<T: Transport>(self: Arc<App>, stream: T, read: Bytes, _: Peer) {
         let read = BytesMut::from(read);
+        if !T::MOVES {
+            return session::serve(self, stream, read).await;
+        }
         if self.meters.sessions_near.fetch_add(1, Relaxed) >= NEAR {
             self.meters.sessions_near.fetch_sub(1, Relaxed);
             return session::serve(self, stream, read).await;

@@ -1,5 +1,7 @@
 //! Every bound of the network side in one place.
 
+use palisade_tls::ClientFiles;
+
 use crate::shell;
 
 use super::session::OPERATION_BYTES;
@@ -32,6 +34,8 @@ pub struct Settings {
     pub watches: usize,
     /// The URL of this node of a cluster. It names the node in the requests that it forwards to the leader.
     pub node: Option<String>,
+    /// The certificates for requests to the leader, if the nodes' URLs begin with `https://`.
+    pub to_leader: ClientFiles,
 }
 
 impl Default for Settings {
@@ -48,6 +52,7 @@ impl Default for Settings {
             listings: 64,
             watches: 10_000,
             node: None,
+            to_leader: ClientFiles::default(),
         }
     }
 }

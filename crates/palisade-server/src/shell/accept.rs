@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::connection::Port;
 use super::slots::{NoSlot, Slots};
+use super::tls::Handshakes;
 use super::{Caller, Error, Meters, Peer, Phase, Service, Settings, descriptors, socket};
 
 /// A port's bounds, ready to serve.
@@ -21,6 +22,8 @@ use super::{Caller, Error, Meters, Peer, Phase, Service, Settings, descriptors, 
 pub struct Shell {
     settings: Settings,
     slots: Arc<Slots>,
+    /// `None` without TLS.
+    handshakes: Option<Arc<Handshakes>>,
     meters: Arc<Meters>,
     phase: watch::Sender<Phase>,
 }
@@ -36,7 +39,9 @@ impl Shell {
         let connections = descriptors::connections(&settings)?;
         let meters = Arc::new(Meters::default());
         let per_address = settings.connections_per_address;
+        let handshakes = Handshakes::new(&settings, &meters)?;
         Ok(Shell {
+            handshakes: handshakes.map(Arc::new),
             slots: Slots::new(connections, per_address, Arc::clone(&meters)),
             settings,
             meters,
@@ -92,6 +97,10 @@ impl Shell {
         if let Err(error) = socket::bound_unread(&listener, self.settings.unread_bytes) {
             tracing::warn!(%error, "cannot bound what peers leave unread; only the system's own limit applies");
         }
+        let reloading = self.handshakes.clone().map(|handshakes| {
+            let phase = self.phase();
+            tokio::spawn(async move { handshakes.keep_reloading(phase).await })
+        });
         let drain_timeout = self.settings.drain_timeout;
         let peer_timeout = self.settings.peer_timeout;
         let (meters, phase) = (self.meters(), self.phase());
@@ -117,9 +126,13 @@ impl Shell {
                         && ready(&stream, peer_timeout)
                     {
                         let caller = Caller::Anonymous;
-                        let serving = Arc::clone(&port).serve(stream, Peer { address, caller });
+                        let (port, peer) = (Arc::clone(&port), Peer { address, caller });
+                        let handshakes = self.handshakes.clone();
                         tokio::spawn(async move {
-                            serving.await;
+                            match handshakes {
+                                None => port.serve(stream, peer).await,
+                                Some(handshakes) => port.serve_tls(handshakes, stream, peer).await,
+                            }
                             drop(slot);
                         });
                     }
@@ -129,6 +142,9 @@ impl Shell {
         }
         drop(listener);
         drop(port);
+        if let Some(reloading) = reloading {
+            reloading.abort();
+        }
         let mut all_free = pin!(self.slots.all_free());
         self.phase.send_replace(Phase::Draining);
         let drained = tokio::time::timeout(drain_timeout, &mut all_free).await;

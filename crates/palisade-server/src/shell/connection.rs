@@ -22,6 +22,7 @@ use hyper_util::server::conn::auto::Builder;
 use palisade_proto::Code;
 use palisade_proto::codes::Row;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tonic::metadata::MetadataValue;
 use tower::Service as _;
@@ -31,6 +32,7 @@ use super::answer::Answer;
 use super::body::{Arriving, BodyError};
 use super::budget::Budget;
 use super::hosts::Names;
+use super::tls::{Handshakes, Opened, farewell};
 use super::{Exchange, Meters, Peer, Phase, Service, Settings, Transport};
 
 /// The state that all connections of a port share.
@@ -83,6 +85,35 @@ impl<S: Service> Port<S> {
             }
         }
         self.http(stream, first, peer).await;
+    }
+
+    /// Does the handshake, and serves the connection inside it.
+    pub(super) async fn serve_tls(
+        self: Arc<Self>,
+        handshakes: Arc<Handshakes>,
+        stream: TcpStream,
+        peer: Peer,
+    ) {
+        let mut phase = self.phase.clone();
+        let opened = tokio::select! {
+            opened = handshakes.open(stream, peer.address) => opened,
+            // An error means that the server is gone.
+            _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
+        };
+        match opened {
+            Opened::Ready(stream) => self.serve(*stream, peer).await,
+            Opened::PlainText(mut stream, first) => {
+                let message = PLAIN_TEXT.to_owned();
+                let refused = if S::OWN_PROTOCOL == Some(first) {
+                    self.service.refuse_own(Code::Invalid, message)
+                } else {
+                    in_http1(self.service.refuse(Code::Invalid, message)).await
+                };
+                let sent = farewell(&mut stream, &refused);
+                let _ = tokio::time::timeout(self.settings.head_timeout, sent).await;
+            }
+            Opened::Failed => {}
+        }
     }
 
     /// The byte that selects the protocol; `None` if the peer left or took too long.
@@ -191,6 +222,24 @@ impl<S: Service> Port<S> {
         }
         Ok(())
     }
+}
+
+/// An answer as HTTP/1.1 sends it, for a client that speaks without TLS.
+async fn in_http1(response: Response) -> Vec<u8> {
+    let (head, body) = response.into_parts();
+    // The body of a refusal is one short text.
+    let body = axum::body::to_bytes(body, 64 << 10)
+        .await
+        .unwrap_or_default();
+    let content_type = head.headers.get(CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let head = format!(
+        "HTTP/1.1 {}\r\ncontent-type: {}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        head.status,
+        content_type.unwrap_or("text/plain"),
+        body.len(),
+    );
+    [head.as_bytes(), &body].concat()
 }
 
 /// The protocol's bounds.
@@ -305,6 +354,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for MonitoredSocket<T> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
+
+/// What a client without TLS is told on a port with TLS.
+const PLAIN_TEXT: &str = "this port speaks TLS only; write https:// in place of http:// or palisade://, and name the server's CA with --ca-file";
 
 /// During shutdown: how long an HTTP/2 peer without requests may ignore the announcement.
 const QUIET_TIMEOUT: Duration = Duration::from_millis(500);

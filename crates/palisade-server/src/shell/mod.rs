@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!           ┌─ Shell::serve ─┐   ┌──────────── connection ────────────┐
-//!  TCP ───► │ accept         │──►│ first byte ─► HTTP/1.1 or HTTP/2    │
+//!  TCP ───► │ accept     tls │──►│ first byte ─► HTTP/1.1 or HTTP/2    │
 //!           │ total and per  │   │   │ head time-out, idle time-out    │
 //!           │ address, within│   │   │ host: Host, :authority, Origin  │──► Router
 //!           │ the descriptors│   │   │ body: bytes, time, budget       │
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! The lock server, the store and the gateway are a [`Service`] each and bring a router; nothing here knows their
-//! answers. A connection runs over any [`Transport`], so TLS can be added between `accept` and `connection` without
-//! changing a handler, and [`Peer`] is where it would record the caller's identity.
+//! answers. A connection runs over any [`Transport`]: with [`Settings::tls`] that is TLS, and no handler sees a
+//! difference.
 
 mod accept;
 mod activity;
@@ -29,6 +29,7 @@ mod service;
 mod settings;
 mod slots;
 mod socket;
+mod tls;
 
 pub use accept::Shell;
 pub use body::{BodyError, read};
@@ -62,6 +63,8 @@ pub struct Meters {
     pub open: AtomicU64,
     /// HTTP requests.
     pub requests: AtomicU64,
+    /// TLS handshakes that failed or took too long.
+    pub handshakes_failed: AtomicU64,
 }
 
 /// Why a shell cannot serve.
@@ -70,6 +73,9 @@ pub enum Error {
     /// A setting is outside its range.
     #[error(transparent)]
     Settings(#[from] OutOfRange),
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] palisade_tls::Error),
     /// The limit of open files leaves no room for connections.
     #[error(
         "this process may open {limit} files: {open} are open and {reserve} are reserved for the log and other files, \

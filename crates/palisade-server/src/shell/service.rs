@@ -29,6 +29,12 @@ pub trait Service: Send + Sync + 'static {
         refusal(code, message)
     }
 
+    /// The same refusal for a client of [`OWN_PROTOCOL`](Service::OWN_PROTOCOL), as bytes on its connection.
+    fn refuse_own(&self, code: Code, message: String) -> Vec<u8> {
+        let _ = (code, message);
+        Vec::new()
+    }
+
     /// Serves a connection that opened with [`OWN_PROTOCOL`](Service::OWN_PROTOCOL) to its end; `read` was already read
     /// from it.
     fn serve_own<T: Transport>(
@@ -58,6 +64,10 @@ pub enum Exchange {
 
 /// The carrier of a connection: a TCP socket, or TLS on top of one.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// Whether [`detach`](Transport::detach) can succeed. Encrypting is work for other threads than the pipeline's, so a
+    /// connection with TLS stays where it is.
+    const MOVES: bool;
+
     /// Removes the connection from this runtime. The returned function adds it to the runtime that calls it.
     ///
     /// # Errors
@@ -68,9 +78,20 @@ pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin + 'static {
 }
 
 impl Transport for TcpStream {
+    const MOVES: bool = true;
+
     fn detach(self) -> io::Result<impl FnOnce() -> io::Result<TcpStream> + Send + 'static> {
         let stream = self.into_std()?;
         Ok(move || TcpStream::from_std(stream))
+    }
+}
+
+impl Transport for palisade_tls::Accepted<TcpStream> {
+    const MOVES: bool = false;
+
+    fn detach(self) -> io::Result<impl FnOnce() -> io::Result<Self> + Send + 'static> {
+        let refused: io::Result<fn() -> io::Result<Self>> = Err(io::ErrorKind::Unsupported.into());
+        refused
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use palisade_tls::ServerFiles;
+
 use super::Hosts;
 
 /// The bounds of connections and requests. The defaults suit a server that strangers can reach.
@@ -47,6 +49,12 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// The host names that a request may use.
     pub hosts: Hosts,
+    /// The certificates; without them the port has no TLS. They are reloaded while it serves.
+    pub tls: Option<ServerFiles>,
+    /// How long a TLS handshake may take, with its wait for a turn.
+    pub handshake_timeout: Duration,
+    /// How many TLS handshakes may be in progress; one address may have half of them.
+    pub handshakes: u32,
 }
 
 impl Default for Settings {
@@ -70,6 +78,9 @@ impl Default for Settings {
             unread_bytes: 64 << 10,
             drain_timeout: Duration::from_secs(5),
             hosts: Hosts::Named(Vec::new()),
+            tls: None,
+            handshake_timeout: Duration::from_secs(10),
+            handshakes: 1_024,
         }
     }
 }
@@ -97,6 +108,7 @@ impl Settings {
             self.answer_timeout,
             self.idle_timeout,
             self.drain_timeout,
+            self.handshake_timeout,
         ];
         let held = self.body_bytes..=1 << 40;
         let per_address = self.connections_per_address.unwrap_or(1);
@@ -112,6 +124,7 @@ impl Settings {
                 counts.contains(&self.reserved_files),
                 COUNT,
             ),
+            ("handshakes", counts.contains(&self.handshakes), COUNT),
             (
                 "files_per_connection",
                 (1..=2).contains(&self.files_per_connection),

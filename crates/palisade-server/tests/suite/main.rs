@@ -33,6 +33,8 @@ mod net_session;
 #[cfg(feature = "net")]
 mod net_support;
 #[cfg(feature = "net")]
+mod net_tls;
+#[cfg(feature = "net")]
 mod net_vanished;
 #[cfg(feature = "net")]
 mod net_watch;

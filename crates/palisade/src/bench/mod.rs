@@ -15,7 +15,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use palisade_client::{Client, Error, Options};
+use palisade_client::{Client, Error, Options, TlsFiles};
 
 use load::Loops;
 use report::Report;
@@ -25,6 +25,8 @@ use report::Report;
 pub(crate) struct Settings {
     /// The authority's URL.
     pub(crate) authority: String,
+    /// The certificates for an `https://` URL.
+    pub(crate) tls: TlsFiles,
     /// The kind of load.
     pub(crate) mode: Mode,
     /// The number of connections.
@@ -60,8 +62,12 @@ pub(crate) enum Mode {
 /// If the server cannot be reached, or an operation failed.
 pub(crate) async fn run(settings: &Settings) -> Result<bool, Error> {
     let mut clients = Vec::with_capacity(settings.clients);
+    let options = Options {
+        tls: settings.tls.clone(),
+        ..Options::default()
+    };
     for _ in 0..settings.clients {
-        let client = Client::connect_with(&settings.authority, Options::default()).await?;
+        let client = Client::connect_with(&settings.authority, options.clone()).await?;
         clients.push(client);
     }
     let measured = Loops::new(settings, &clients)?.run().await?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
+use palisade_client::TlsFiles;
 use palisade_core::{LockName, Token, Ttl};
 
 use super::{help, value};
@@ -12,7 +13,7 @@ use super::{help, value};
 /// Which authority to use.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connection {
-    /// The authority that grants the locks: a lock server (palisade://host, http://host:port), a cluster of them
+    /// The authority that grants the locks: a lock server (palisade://host, http://host:port, https://host:port), a cluster of them
     /// (http://a:7420,http://b:7420,http://c:7420) or another system (etcd://host, zookeeper://host,
     /// postgres://user@host/database). Put a URL with a password into the environment variable, because other users
     /// can see command lines.
@@ -25,6 +26,33 @@ pub(crate) struct Connection {
         value_hint = ValueHint::Url
     )]
     pub(crate) authority: String,
+    #[command(flatten)]
+    certificates: Certificates,
+}
+
+/// The certificates for an authority with https://.
+#[derive(Args, Clone, Debug)]
+struct Certificates {
+    /// The CA of the server, in PEM [default: those that this machine trusts].
+    #[arg(long, value_name = "FILE", env = "PALISADE_CA_FILE", value_hint = ValueHint::FilePath)]
+    ca_file: Option<PathBuf>,
+    /// The certificate that shows who you are, in PEM.
+    #[arg(long, value_name = "FILE", env = "PALISADE_CLIENT_CERT", requires = "client_key", value_hint = ValueHint::FilePath)]
+    client_cert: Option<PathBuf>,
+    /// The key of --client-cert, in PEM.
+    #[arg(long, value_name = "FILE", env = "PALISADE_CLIENT_KEY", requires = "client_cert", value_hint = ValueHint::FilePath)]
+    client_key: Option<PathBuf>,
+}
+
+impl Connection {
+    /// The certificates for https://.
+    pub(crate) fn tls(&self) -> TlsFiles {
+        let certificates = self.certificates.clone();
+        TlsFiles {
+            ca: certificates.ca_file,
+            own: certificates.client_cert.zip(certificates.client_key),
+        }
+    }
 }
 
 /// Which lock to acquire, and how.

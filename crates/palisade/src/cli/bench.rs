@@ -48,6 +48,7 @@ pub(super) fn bench(args: &BenchArgs, out: Out) -> Result<(), Failure> {
     let url = &args.connection.authority;
     let settings = bench::Settings {
         authority: url.clone(),
+        tls: args.connection.tls(),
         mode: args.mode,
         clients: args.clients as usize,
         in_flight: args.in_flight as usize,

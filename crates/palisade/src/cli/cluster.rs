@@ -150,18 +150,26 @@ async fn replace(args: ReplaceArgs, out: Out) -> Result<(), Failure> {
 fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
     // As the client takes them: one scheme may stand for all.
     let bare = connection.authority.replace("palisade://", "http://");
+    let scheme = if bare.starts_with("https://") {
+        "https"
+    } else {
+        "http"
+    };
     let urls: Vec<String> = bare
         .split(',')
         .map(|url| match url.contains("://") {
             true => url.to_owned(),
-            false => format!("http://{url}"),
+            false => format!("{scheme}://{url}"),
         })
         .collect();
-    match urls.iter().find(|url| !url.starts_with("http://")) {
+    let known = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+    match urls.iter().find(|url| !known(url)) {
         Some(other) => Err(Failure::usage(format!(
             "{other} is no node of a cluster; write --authority http://host:7420"
         ))),
-        None => Ok(Nodes::new(urls)),
+        None => {
+            Nodes::new(urls, &connection.tls()).map_err(|error| Failure::usage(error.to_string()))
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use super::failure::{FAILED, Failure, USAGE};
 use super::help;
-use super::network::NetworkArgs;
+use super::network::{Callers, NetworkArgs};
 use super::output::{Out, facts};
 use super::store::{FenceMode, JumpArgs, fence_warning};
 use super::value;
@@ -184,6 +184,13 @@ pub(super) fn gateway(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
 async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     let (routes, upstream, policy) = (args.routes()?, args.upstream()?, args.policy()?);
     let clients = args.network.bounds(gateway::client_settings())?;
+    let anybody = [
+        "send requests to the upstream",
+        "read which resources are fenced",
+    ];
+    let network = &args.network;
+    network.admit("--listen", args.listen, Callers::Encrypted, anybody[0])?;
+    network.admit("--admin", args.admin, Callers::Known, anybody[1])?;
     let ports = Ports {
         clients: bind("--listen", args.listen).await?,
         admin: bind("--admin", args.admin).await?,
@@ -200,8 +207,9 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     let shutdown = service::stop_signal()?;
     announce(args, &ports, directory.start(), out)?;
     exposure::warn_of_directory(&args.data);
-    exposure::warn_of_address("--listen", args.listen, "send requests to the upstream");
-    exposure::warn_of_address("--admin", args.admin, "read which resources are fenced");
+    exposure::warn_of_address("--listen", args.listen, network.scheme(), anybody[0]);
+    exposure::warn_of_address("--admin", args.admin, network.scheme(), anybody[1]);
+    let clients_tls = clients.tls.clone();
     let gateway = Gateway {
         directory,
         routes,
@@ -214,6 +222,7 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
         admin: palisade_server::shell::Settings {
             drain_timeout: args.drain,
             hosts: args.network.hosts(std::iter::empty()),
+            tls: clients_tls,
             ..gateway::admin_settings()
         },
     };
@@ -234,7 +243,8 @@ fn failed(message: String) -> Failure {
 
 fn announce(args: &GatewayArgs, ports: &Ports, start: Start, out: Out) -> Result<(), Failure> {
     let (at, admin) = (ports.clients.local_addr()?, ports.admin.local_addr()?);
-    let (url, admin) = (format!("http://{at}"), format!("http://{admin}"));
+    let scheme = args.network.scheme();
+    let (url, admin) = (format!("{scheme}://{at}"), format!("{scheme}://{admin}"));
     let mode = args.fence.rule().mode;
     let settling = start == Start::Unclean;
     if out.json {

@@ -137,17 +137,29 @@ Events are news, not proof: a holder relies on its own deadline, not on an event
 Example:
   palisade watch orders/ --json";
 
+pub(super) const AUTH_CERT_AFTER: &str = "\
+A certificate made here serves a server and a client. There is no list of revoked certificates: to revoke one, make a \
+new CA in a new directory and a new certificate for everybody who stays, put them in place, and send SIGHUP to the \
+servers.
+
+Examples:
+  palisade auth cert 10.0.0.1 locks.home       # for a server: its addresses and names
+  palisade auth cert spiffe://home/backup      # for a client";
+
 pub(super) const SERVE_AFTER: &str = "\
 Examples:
   palisade serve
-  palisade serve --listen 0.0.0.0:7420 --data /var/lib/palisade
+  palisade serve --listen 0.0.0.0:7420 --data /var/lib/palisade \\
+    --tls-cert palisade-ca/10.0.0.1.pem --tls-key palisade-ca/10.0.0.1.key --tls-client-ca palisade-ca/ca.pem
   palisade serve --clock manual --listen 127.0.0.1:0     # for your tests: time moves only on request
 
 Three nodes that lose nothing when one dies: the same --cluster on each of them, harmless to repeat:
   palisade serve --data D --listen 10.0.0.1:7420 --cluster-key-file KEY \\
+    --tls-cert C --tls-key K --tls-client-ca CA \\
     --cluster 10.0.0.1:7421,10.0.0.2:7421,10.0.0.3:7421
 A node that comes later:
-  palisade serve --data D --listen 10.0.0.4:7420 --cluster-key-file KEY --join http://10.0.0.1:7420";
+  palisade serve --data D --listen 10.0.0.4:7420 --cluster-key-file KEY --join https://10.0.0.1:7420 \\
+    --tls-cert C --tls-key K --tls-client-ca CA";
 
 pub(super) const CLUSTER_REPLACE_AFTER: &str = "\
 A node that lost its disk never comes back under its old id, because it may have acknowledged what is lost. \

@@ -6,6 +6,7 @@
 //! ```
 
 mod args;
+mod auth;
 mod bench;
 mod cluster;
 mod demo;
@@ -98,6 +99,9 @@ enum Command {
     Worker(demo::WorkerArgs),
     /// Measure a lock server
     Bench(Box<bench::BenchArgs>),
+    /// Make certificates
+    #[command(subcommand)]
+    Auth(auth::AuthCommand),
     /// Show and change the nodes of a cluster
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -152,6 +156,7 @@ impl Command {
             Command::Demo(args) => demo::demo(&args, out),
             Command::Worker(args) => demo::worker(&args),
             Command::Bench(args) => bench::bench(&args, out),
+            Command::Auth(command) => auth::carry_out(command, out),
             Command::Cluster(command) => wait_for(cluster::carry_out(command, out)),
             Command::Backup(args) => operator::backup(&args, out),
             Command::Restore(args) => operator::restore(&args, out),
@@ -197,6 +202,10 @@ impl Connection {
 
     /// Connects to an authority that has fencing tokens; returns the client's own error.
     pub(crate) async fn connect(&self, options: Options) -> Result<Client, palisade_client::Error> {
+        let options = Options {
+            tls: self.tls(),
+            ..options
+        };
         Client::connect_with(&self.authority, options).await
     }
 }

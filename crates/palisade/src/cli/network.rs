@@ -1,8 +1,13 @@
 //! Flags of every command that listens: connection limits and host names.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
 use axum::http::uri::Authority;
-use clap::Args;
+use clap::{Args, ValueHint};
+use palisade_client::TlsFiles;
 use palisade_server::shell::{Hosts, Settings};
+use palisade_tls::ServerFiles;
 
 use super::failure::Failure;
 
@@ -20,6 +25,28 @@ pub(super) struct NetworkArgs {
     /// with other names are refused, because any web page can point its own name here.
     #[arg(long = "allow-host", value_name = "NAME", value_parser = host)]
     allow_hosts: Vec<String>,
+    /// The certificate of this server, in PEM, with those between it and its CA. With it, the port speaks TLS only. It
+    /// is read again at SIGHUP and when the file changes.
+    #[arg(long, value_name = "FILE", requires = "tls_key", value_hint = ValueHint::FilePath)]
+    tls_cert: Option<PathBuf>,
+    /// The key of --tls-cert, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
+    tls_key: Option<PathBuf>,
+    /// The CA of the clients, in PEM: clients without a certificate of this CA are refused.
+    #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
+    tls_client_ca: Option<PathBuf>,
+    /// Listen where other machines can connect, although nothing shows who they are.
+    #[arg(long)]
+    insecure: bool,
+}
+
+/// What a port must know of its callers before it may be reached from other machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Callers {
+    /// Who they are.
+    Known,
+    /// Nothing: what is behind the port asks them. TLS keeps what they send secret.
+    Encrypted,
 }
 
 /// A host name without a port.
@@ -32,6 +59,64 @@ fn host(text: &str) -> Result<String, String> {
 }
 
 impl NetworkArgs {
+    /// Refuses an address that other machines can reach, unless the callers prove who they are. `anybody` says what a
+    /// client can do there.
+    pub(super) fn admit(
+        &self,
+        flag: &str,
+        at: SocketAddr,
+        callers: Callers,
+        anybody: &str,
+    ) -> Result<(), Failure> {
+        let proved = match callers {
+            Callers::Known => self.tls_client_ca.is_some(),
+            Callers::Encrypted => self.tls_cert.is_some(),
+        };
+        if proved || self.insecure || at.ip().to_canonical().is_loopback() {
+            return Ok(());
+        }
+        let (with, why) = match callers {
+            Callers::Known => (
+                "--tls-cert FILE --tls-key FILE --tls-client-ca FILE",
+                "nothing shows who they are",
+            ),
+            Callers::Encrypted => ("--tls-cert FILE --tls-key FILE", "nothing is encrypted"),
+        };
+        Err(Failure::usage(format!(
+            "{flag} {at}: other machines could reach this port and {anybody}, and {why}"
+        ))
+        .hint(format!(
+            "set up certificates: {with} (`palisade auth cert` makes them for a test or a home network); or, on a \
+             network where you trust everybody, add --insecure; or listen on 127.0.0.1:{}",
+            at.port()
+        )))
+    }
+
+    /// The files of the port's TLS.
+    fn tls(&self) -> Option<ServerFiles> {
+        Some(ServerFiles {
+            certificate: self.tls_cert.clone()?,
+            key: self.tls_key.clone()?,
+            client_ca: self.tls_client_ca.clone(),
+        })
+    }
+
+    /// How this server's URLs begin.
+    pub(super) fn scheme(&self) -> &'static str {
+        match self.tls_cert {
+            Some(_) => "https",
+            None => "http",
+        }
+    }
+
+    /// The certificates with which this server asks others of its cluster: its own, and the same CA.
+    pub(super) fn to_others(&self) -> TlsFiles {
+        TlsFiles {
+            ca: self.tls_client_ca.clone(),
+            own: self.tls_cert.clone().zip(self.tls_key.clone()),
+        }
+    }
+
     /// The names that requests may use, with some that need not be given.
     pub(super) fn hosts(&self, more: impl Iterator<Item = String>) -> Hosts {
         Hosts::Named(self.allow_hosts.iter().cloned().chain(more).collect())
@@ -40,6 +125,7 @@ impl NetworkArgs {
     /// Applies the flags to the settings.
     pub(super) fn bounds(&self, settings: Settings) -> Result<Settings, Failure> {
         let settings = Settings {
+            tls: self.tls(),
             connections: self.connections.unwrap_or(settings.connections),
             connections_per_address: self.connections_per_address,
             ..settings

@@ -15,7 +15,7 @@ use palisade_wal::OpenError;
 use serde_json::json;
 
 use super::failure::{FAILED, Failure};
-use super::network::NetworkArgs;
+use super::network::{Callers, NetworkArgs};
 use super::output::Out;
 use super::{help, value};
 use crate::serve;
@@ -78,7 +78,11 @@ struct ClusterArgs {
 
 impl ClusterArgs {
     /// `None` for a single server.
-    fn settings(&self, listen: SocketAddr) -> Result<Option<serve::cluster::Settings>, Failure> {
+    fn settings(
+        &self,
+        listen: SocketAddr,
+        network: &NetworkArgs,
+    ) -> Result<Option<serve::cluster::Settings>, Failure> {
         if self.cluster.is_empty() && self.join.is_empty() {
             return Ok(None);
         }
@@ -97,14 +101,22 @@ impl ClusterArgs {
                  with --cluster-key-file",
             ));
         }
+        let scheme = network.scheme();
         let url = match &self.advertise {
+            Some(url) if url.scheme_str() != Some(scheme) => {
+                let why = format!("--advertise {url} does not begin with {scheme}://");
+                return Err(Failure::usage(why).hint(
+                    "with --tls-cert the URL begins with https://, without it with http://",
+                ));
+            }
             Some(url) => url.to_string().trim_end_matches('/').to_owned(),
             None if listen.ip().is_unspecified() => {
                 let why = format!("clients cannot be sent to {listen}");
-                return Err(Failure::usage(why)
-                    .hint("name this node's URL: --advertise http://10.0.0.1:7420"));
+                return Err(Failure::usage(why).hint(format!(
+                    "name this node's URL: --advertise {scheme}://10.0.0.1:7420"
+                )));
             }
-            None => format!("http://{listen}"),
+            None => format!("{scheme}://{listen}"),
         };
         Ok(Some(serve::cluster::Settings {
             list: self.cluster.clone(),
@@ -113,6 +125,7 @@ impl ClusterArgs {
             peer_name,
             url,
             key,
+            tls: network.to_others(),
         }))
     }
 
@@ -195,7 +208,13 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
             "--min-ttl {min} is above --max-ttl {max}"
         )));
     }
-    let cluster = args.cluster.settings(args.listen)?;
+    let cluster = args.cluster.settings(args.listen, &args.network)?;
+    args.network.admit(
+        "--listen",
+        args.listen,
+        Callers::Known,
+        "take or break any lock",
+    )?;
     // Other nodes forward requests to the name that this one gives to clients.
     let advertised = args
         .cluster

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::failure::{FAILED, Failure};
-use super::network::NetworkArgs;
+use super::network::{Callers, NetworkArgs};
 use super::output::{Out, facts};
 use super::{help, value};
 use crate::exposure;
@@ -106,6 +106,9 @@ pub(super) fn store(args: &StoreArgs, out: Out) -> Result<(), Failure> {
 
 async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     serve::survive_file_size_limit()?;
+    let anybody = "read and write every object";
+    args.network
+        .admit("--listen", args.listen, Callers::Known, anybody)?;
     // Take the port first, so that a second store on the same port never opens the directory.
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         failed(
@@ -134,7 +137,7 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     let shutdown = service::stop_signal()?;
     announce(args, listener.local_addr()?, out)?;
     exposure::warn_of_directory(&args.data);
-    exposure::warn_of_address("--listen", args.listen, "read and write every object");
+    exposure::warn_of_address("--listen", args.listen, args.network.scheme(), anybody);
     service::ready();
     let served = store::serve(listener, store, network, shutdown).await;
     served.map_err(|why| failed(Code::Internal, format!("the store stopped: {why}")))
@@ -145,7 +148,7 @@ fn failed(code: Code, message: String) -> Failure {
 }
 
 fn announce(args: &StoreArgs, at: SocketAddr, out: Out) -> Result<(), Failure> {
-    let url = format!("http://{at}");
+    let url = format!("{}://{at}", args.network.scheme());
     let fence = store::mode_name(args.rule().mode);
     if out.json {
         return out.value(

@@ -37,10 +37,13 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
 /// A URL for clients: a scheme, a host and perhaps a port.
 pub(crate) fn advertise(text: &str) -> Result<Uri, String> {
     let uri = text.parse::<Uri>().ok();
-    let fits =
-        |uri: &Uri| uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none();
+    let fits = |uri: &Uri| {
+        matches!(uri.scheme_str(), Some("http" | "https"))
+            && uri.path() == "/"
+            && uri.query().is_none()
+    };
     uri.filter(fits)
-        .ok_or_else(|| "write http://HOST:PORT".to_owned())
+        .ok_or_else(|| "write http://HOST:PORT or https://HOST:PORT".to_owned())
 }
 
 /// A time to live: 100 ms – 24 h in whole milliseconds.

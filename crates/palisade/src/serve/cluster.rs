@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use palisade_client::TlsFiles;
 use palisade_core::AuthorityId;
 use palisade_proto::Code;
 use palisade_proto::json::{AddMemberBody, ClusterMember, ClusterReply, ClusterRole};
@@ -41,6 +42,8 @@ pub(crate) struct Settings {
     pub(crate) url: String,
     /// The secret that all nodes share.
     pub(crate) key: Option<Key>,
+    /// The certificates for requests to other nodes at `https://` URLs.
+    pub(crate) tls: TlsFiles,
 }
 
 /// Why a node could not become, or be, a member.
@@ -131,6 +134,7 @@ pub(crate) async fn start(
         address: settings.peer_name.clone(),
         urls: settings.join.clone(),
         list: settings.list.clone(),
+        tls: settings.tls.clone(),
     };
     tokio::spawn(candidate.ask());
     tokio::spawn(watch_leader(Arc::clone(&view)));
@@ -209,7 +213,9 @@ async fn found(
             data.display()
         )));
     }
-    let cluster = join::find(&settings.join).await.map_err(Error::Refused)?;
+    let cluster = join::find(&settings.join, &settings.tls)
+        .await
+        .map_err(Error::Refused)?;
     Ok(directory.join(cluster.authority, cluster.incarnation, &Options::default())?)
 }
 

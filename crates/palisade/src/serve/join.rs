@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use palisade_client::TlsFiles;
 use palisade_proto::json::AddMemberBody;
 use palisade_replica::peers::Peers;
 use palisade_replica::{Engine, NodeId, Tokio};
@@ -23,8 +24,8 @@ pub(super) struct Found {
 ///
 /// # Errors
 /// If what answers is no cluster.
-pub(super) async fn find(urls: &[String]) -> Result<Found, String> {
-    let nodes = Nodes::new(urls.to_vec());
+pub(super) async fn find(urls: &[String], tls: &TlsFiles) -> Result<Found, String> {
+    let nodes = Nodes::new(urls.to_vec(), tls).map_err(|error| error.to_string())?;
     let mut said = String::new();
     loop {
         match nodes.view().await {
@@ -56,6 +57,8 @@ pub(super) struct Candidate {
     /// URLs of the cluster, and peer addresses of nodes that know theirs.
     pub(super) urls: Vec<String>,
     pub(super) list: Vec<String>,
+    /// The certificates for `https://`.
+    pub(super) tls: TlsFiles,
 }
 
 impl Candidate {
@@ -86,10 +89,11 @@ impl Candidate {
                 );
                 return;
             }
-            match Nodes::new(self.nodes().await)
-                .change("/v1/cluster/add", &body)
-                .await
-            {
+            let asked = match Nodes::new(self.nodes().await, &self.tls) {
+                Ok(nodes) => nodes.change("/v1/cluster/add", &body).await,
+                Err(error) => Err(Error::Unreachable(error.to_string())),
+            };
+            match asked {
                 Ok(_) => tracing::info!("this node is a member that votes"),
                 Err(error) if error.to_string() != said => {
                     said = error.to_string();

@@ -147,6 +147,7 @@ async fn run_member(
     warn_of_exposure(settings);
     let network = net::Settings {
         node: Some(cluster.url.clone()),
+        to_leader: cluster.tls.clone(),
         ..network(settings)
     };
     let view = Arc::clone(&member.view);
@@ -173,7 +174,13 @@ fn network(settings: &Settings) -> net::Settings {
 
 fn warn_of_exposure(settings: &Settings) {
     exposure::warn_of_directory(&settings.data);
-    exposure::warn_of_address("--listen", settings.listen, "take or break any lock");
+    let scheme = exposure::scheme(&settings.network);
+    exposure::warn_of_address(
+        "--listen",
+        settings.listen,
+        scheme,
+        "take or break any lock",
+    );
 }
 
 /// By default, a write beyond `ulimit -f` kills the process without a message. With a handler, the write fails and the
@@ -220,10 +227,11 @@ fn announce(settings: &Settings, at: SocketAddr, authority: &Authority) {
     if let Some(torn) = &authority.report.torn {
         report_torn(torn);
     }
+    let scheme = exposure::scheme(&settings.network);
     let text = if settings.json {
         serde_json::json!({
             "listening": at.to_string(),
-            "url": format!("http://{at}"),
+            "url": format!("{scheme}://{at}"),
             "data": settings.data,
             "authority": &*identity.authority,
             "incarnation": identity.incarnation,
@@ -236,12 +244,12 @@ fn announce(settings: &Settings, at: SocketAddr, authority: &Authority) {
     } else {
         let manual = format!(
             "\n  !! MANUAL CLOCK: nothing expires until you advance it with\n\
-             \x20 !!   curl -X POST http://{at}/v1/clock/advance -d '{{\"ms\": 1000}}'\n\
+             \x20 !!   curl -X POST {scheme}://{at}/v1/clock/advance -d '{{\"ms\": 1000}}'\n\
              \x20 !! Never use this for locks that matter.\n"
         );
         format!(
             "palisade {} · lock server\n\
-             \x20 listening   http://{at}  (HTTP/JSON and gRPC)\n\
+             \x20 listening   {scheme}://{at}  (HTTP/JSON and gRPC)\n\
              \x20 data        {}{}\n\
              \x20 authority   {}\n\
              \x20 next token  {}, {} locks held\n{}\n\

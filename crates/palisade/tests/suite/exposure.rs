@@ -85,10 +85,11 @@ fn an_exposed_address_or_directory_gets_a_warning() {
         let open = dir.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
-        let server = Server::start(arguments, "0.0.0.0:0", &open);
+        let insecure = [arguments, &["--insecure"]].concat();
+        let server = Server::start(&insecure, "0.0.0.0:0", &open);
         let said = server.said();
         assert!(
-            said.contains("WARN") && said.contains("there is no access control"),
+            said.contains("WARN") && said.contains("nothing shows who they are"),
             "{arguments:?}: {said}"
         );
         assert!(
@@ -105,6 +106,43 @@ fn an_exposed_address_or_directory_gets_a_warning() {
         let mode = fs::metadata(&own).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
     }
+}
+
+#[test]
+fn an_address_that_others_reach_is_refused_without_a_way_to_know_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |arguments: &[&str], more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
+        command.args(arguments).args(["--data", "data"]).args(more);
+        let output = command.current_dir(dir.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?} {more:?}");
+        assert!(!dir.path().join("data").exists());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for arguments in SERVERS {
+        for listen in ["0.0.0.0:0", "[::]:0", "[::ffff:192.0.2.1]:0", "192.0.2.1:0"] {
+            let said = refused(arguments, &["--listen", listen]);
+            let ways = ["--tls-cert", "palisade auth cert", "--insecure"];
+            assert!(
+                said.contains(listen) && ways.iter().all(|way| said.contains(way)),
+                "{said}"
+            );
+        }
+    }
+    // TLS alone does not say who may take a lock; behind a gateway the upstream asks.
+    let certificate = ["--tls-cert", "x.pem", "--tls-key", "x.key"];
+    for arguments in [&["serve"], &["store"]] {
+        let said = refused(
+            arguments,
+            &[&["--listen", "0.0.0.0:0"][..], &certificate].concat(),
+        );
+        assert!(said.contains("--tls-client-ca"), "{said}");
+    }
+    let said = refused(
+        &["gateway", "--upstream", "http://127.0.0.1:1"],
+        &["--admin", "0.0.0.0:0"],
+    );
+    assert!(said.contains("--admin 0.0.0.0:0"), "{said}");
 }
 
 #[test]

@@ -33,3 +33,4 @@ mod run_refused;
 mod run_secrets;
 mod run_terminal;
 mod service;
+mod tls;

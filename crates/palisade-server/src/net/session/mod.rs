@@ -34,7 +34,7 @@ use crate::pipeline::{self, Answer, Answers, Session};
 
 pub(super) use codec::CountingCodec;
 pub(super) use grpc::ReplyStream;
-pub(super) use plain::serve;
+pub(super) use plain::{refused, serve};
 
 /// Operations going in, replies coming out.
 struct Flow {

@@ -42,6 +42,15 @@ pub(in crate::net) async fn serve<T: Transport>(app: Arc<App>, stream: T, read: 
     }
 }
 
+/// The only frame of a session that is refused before it begins.
+pub(in crate::net) fn refused(refusal: &Refusal) -> Vec<u8> {
+    let mut outbound = Vec::new();
+    let frame = Open::at_end(&mut outbound);
+    frame.put(&mut outbound, &convert::refused(0, refusal));
+    frame.close(&mut outbound);
+    outbound
+}
+
 struct Plain<T> {
     flow: Flow,
     stream: T,
@@ -138,6 +147,8 @@ impl<T: Transport> Plain<T> {
                 written => self.written += written,
             }
         }
+        // What TLS could not send yet.
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.written = 0;
         self.outbound.clear();
         self.outbound.shrink_to(KEEP_BYTES);

@@ -22,7 +22,16 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 /// The program under test, without the environment of the person who runs the tests.
 pub(crate) fn palisade() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
-    for name in ["AUTHORITY", "LOCK", "LOCK_TOKEN", "FENCING_TOKEN", "LOG"] {
+    for name in [
+        "AUTHORITY",
+        "CA_FILE",
+        "CLIENT_CERT",
+        "CLIENT_KEY",
+        "FENCING_TOKEN",
+        "LOCK",
+        "LOCK_TOKEN",
+        "LOG",
+    ] {
         command.env_remove(format!("PALISADE_{name}"));
     }
     command.stdin(Stdio::null());

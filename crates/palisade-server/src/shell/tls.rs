@@ -1,0 +1,159 @@
+//! TLS between accepting a connection and serving it: handshakes, bounded in time and in number, and reloads.
+//!
+//! A handshake runs in its connection's task on the network threads, never on the pipeline's.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use palisade_tls::{Accepted, Reloaded, Server, ServerFiles, explain};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{interval, sleep, timeout};
+
+use super::slots::{Slot, Slots};
+use super::{Error, Meters, Phase, Settings};
+
+/// The handshakes of a port.
+#[derive(Debug)]
+pub(super) struct Handshakes {
+    server: Server,
+    files: ServerFiles,
+    /// Those in progress.
+    slots: Arc<Slots>,
+    limit: Duration,
+    meters: Arc<Meters>,
+}
+
+/// How a connection opened.
+pub(super) enum Opened {
+    /// With TLS.
+    Ready(Box<Accepted<TcpStream>>),
+    /// Without; the first byte, which is not read yet.
+    PlainText(TcpStream, u8),
+    /// Not at all.
+    Failed,
+}
+
+impl Handshakes {
+    /// `None` for a port without TLS.
+    pub(super) fn new(
+        settings: &Settings,
+        meters: &Arc<Meters>,
+    ) -> Result<Option<Handshakes>, Error> {
+        let Some(files) = settings.tls.clone() else {
+            return Ok(None);
+        };
+        let most = settings.handshakes;
+        Ok(Some(Handshakes {
+            server: Server::new(files.clone(), settings.http2)?,
+            files,
+            // Their counters are not those of connections.
+            slots: Slots::new(most, None, Arc::default()),
+            limit: settings.handshake_timeout,
+            meters: Arc::clone(meters),
+        }))
+    }
+
+    /// Opens a connection that was accepted.
+    pub(super) async fn open(&self, stream: TcpStream, from: SocketAddr) -> Opened {
+        match timeout(self.limit, self.handshake(stream, from)).await {
+            Ok(opened) => opened,
+            Err(_) => {
+                self.failed(from, "it took too long");
+                Opened::Failed
+            }
+        }
+    }
+
+    async fn handshake(&self, stream: TcpStream, from: SocketAddr) -> Opened {
+        let mut first = [0];
+        match stream.peek(&mut first).await {
+            Ok(1) if first[0] == palisade_tls::FIRST_BYTE => {}
+            Ok(1) => return Opened::PlainText(stream, first[0]),
+            Ok(_) | Err(_) => return Opened::Failed,
+        }
+        let slot = self.slot(from).await;
+        match self.server.accept(stream).await {
+            Ok(stream) => Opened::Ready(Box::new(stream)),
+            Err((error, mut stream)) => {
+                drop(slot);
+                self.failed(from, &explain(&error).unwrap_or(error.to_string()));
+                let _ = timeout(FAREWELL, farewell(&mut stream, &[])).await;
+                Opened::Failed
+            }
+        }
+    }
+
+    /// Waits for a turn. Only an address with half of all handshakes, or a full port, waits.
+    async fn slot(&self, from: SocketAddr) -> Slot {
+        loop {
+            match self.slots.take(from.ip()) {
+                Ok(slot) => return slot,
+                Err(_) => sleep(TURN).await,
+            }
+        }
+    }
+
+    /// Logs the first failure, the second, the fourth and so on, so that a flood does not fill the log.
+    fn failed(&self, from: SocketAddr, why: &str) {
+        let failed = self.meters.handshakes_failed.fetch_add(1, Relaxed) + 1;
+        if failed.is_power_of_two() {
+            tracing::warn!(from = %from.ip(), failed, "a TLS handshake failed: {why}");
+        }
+    }
+
+    /// Takes new certificates at SIGHUP, and when the files have changed, until the server stops.
+    pub(super) async fn keep_reloading(&self, mut phase: watch::Receiver<Phase>) {
+        let mut hangup = match signal(SignalKind::hangup()) {
+            Ok(hangup) => hangup,
+            Err(error) => {
+                tracing::warn!(%error, "certificates are not reloaded: SIGHUP cannot be received");
+                return;
+            }
+        };
+        let mut look = interval(LOOK);
+        // An error means that the server is gone.
+        let mut stopping = pin!(phase.wait_for(|phase| *phase != Phase::Serving));
+        loop {
+            let reloaded = tokio::select! {
+                _ = &mut stopping => return,
+                _ = hangup.recv() => self.server.reload(),
+                _ = look.tick() => self.server.reload_if_changed(),
+            };
+            let certificate = self.files.certificate.display();
+            match reloaded {
+                Ok(Reloaded::Unchanged) => {}
+                Ok(Reloaded::Taken) => {
+                    tracing::info!(%certificate, "new certificates are in force for new connections");
+                }
+                Err(error) => tracing::error!(
+                    "new certificates were refused, and the old ones stay in force: {error}"
+                ),
+            }
+        }
+    }
+}
+
+/// Sends the last bytes and reads what the peer still sends: closing with unread bytes would take away what it was told.
+pub(super) async fn farewell(stream: &mut TcpStream, last: &[u8]) -> io::Result<()> {
+    stream.write_all(last).await?;
+    stream.shutdown().await?;
+    let mut rest = [0; 1_024];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
+}
+
+/// How often the files are compared.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// How long a peer that was refused may still send.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// How often a connection asks for its turn.
+const TURN: Duration = Duration::from_millis(20);

@@ -1,0 +1,116 @@
+//! Why a connection over TLS failed, in words.
+
+use std::io;
+
+use rustls::{AlertDescription as Alert, CertificateError, Error, InvalidMessage};
+
+/// The reason of a failed handshake, or of a connection that ended with an alert, with what to do about it. `None` if
+/// TLS is not the reason.
+#[must_use]
+pub fn explain(error: &io::Error) -> Option<String> {
+    let mut cause = error
+        .get_ref()
+        .map(|inner| inner as &(dyn std::error::Error + 'static));
+    while let Some(inner) = cause {
+        if let Some(error) = inner.downcast_ref::<Error>() {
+            return Some(reason(error));
+        }
+        cause = inner
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref)
+            .map(|inner| inner as &(dyn std::error::Error + 'static))
+            .or_else(|| inner.source());
+    }
+    None
+}
+
+fn reason(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(why) => certificate(why),
+        Error::NoCertificatesPresented => {
+            "no client certificate was presented; one is needed here".to_owned()
+        }
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            "the other side does not speak TLS here; for a server without TLS, write http://"
+                .to_owned()
+        }
+        Error::AlertReceived(alert) => refused(*alert),
+        Error::PeerIncompatible(why) => {
+            format!("the two sides have no version or cipher of TLS in common ({why:?})")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// What is wrong with the certificate of the other side.
+fn certificate(why: &CertificateError) -> String {
+    let renew = "make a new one (`palisade auth cert`), or set the clock";
+    match why {
+        CertificateError::Expired => format!("its certificate has expired; {renew}"),
+        CertificateError::ExpiredContext { time, not_after } => {
+            let ago = time.as_secs().saturating_sub(not_after.as_secs());
+            format!("its certificate expired {} ago; {renew}", length(ago))
+        }
+        CertificateError::NotValidYet => format!("its certificate is not valid yet; {renew}"),
+        CertificateError::NotValidYetContext { time, not_before } => {
+            let ahead = not_before.as_secs().saturating_sub(time.as_secs());
+            format!("its certificate is not valid for another {}; {renew}", length(ahead))
+        }
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "its certificate is of a CA that is not trusted here; name the right CA with --ca-file (a server: \
+             --tls-client-ca)"
+                .to_owned()
+        }
+        CertificateError::NotValidForName => {
+            "its certificate is for another name; use a name that is in it".to_owned()
+        }
+        CertificateError::NotValidForNameContext {
+            expected,
+            presented,
+        } => {
+            let named = match &presented[..] {
+                [] => "no name".to_owned(),
+                names => names.join(", "),
+            };
+            format!(
+                "its certificate is for {named}, not for {}; use a name that is in it, or make one with this name",
+                expected.to_str()
+            )
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "its certificate is not made for this purpose (a server's for a client, or a client's for a server)"
+                .to_owned()
+        }
+        other => format!("its certificate cannot be used: {other}"),
+    }
+}
+
+/// The other side refused.
+fn refused(alert: Alert) -> String {
+    let what = match alert {
+        Alert::CertificateRequired => {
+            return "a client certificate is needed; give one with --client-cert and --client-key"
+                .to_owned();
+        }
+        Alert::UnknownCA => "it is of a CA that is not trusted there",
+        Alert::CertificateExpired => "it has expired, or is not valid yet",
+        Alert::CertificateRevoked => "it was revoked",
+        Alert::DecryptError => "its signature is wrong: it may be of a CA that was replaced",
+        Alert::BadCertificate | Alert::CertificateUnknown | Alert::UnsupportedCertificate => {
+            "it cannot be used there"
+        }
+        Alert::AccessDenied => "it is not admitted there",
+        other => return format!("the other side ended the handshake: {other:?}"),
+    };
+    format!("the certificate of this side was refused: {what}; see --client-cert and --client-key")
+}
+
+/// A length of time in one unit.
+fn length(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} minutes", seconds / 60),
+        7_200..172_800 => format!("{} hours", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}

@@ -1,0 +1,191 @@
+//! What a port presents, and whom it trusts.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{Error as Tls, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::files::{self, Error, content};
+use crate::{VERSIONS, provider};
+
+/// The files of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// Its certificate in PEM, followed by those between it and its CA.
+    pub certificate: PathBuf,
+    /// The key of the certificate in PEM.
+    pub key: PathBuf,
+    /// The CA of the clients in PEM: with it, a client without a certificate of this CA is refused.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// A port's certificates, which can be replaced while it serves.
+#[derive(Debug)]
+pub struct Server {
+    files: ServerFiles,
+    /// What the port speaks inside TLS, by preference.
+    protocols: Vec<Vec<u8>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    config: Arc<ServerConfig>,
+    /// The contents that `config` was made of.
+    taken: Contents,
+    /// The contents that differed from them at the last look, and whether they were refused.
+    seen: Option<(Contents, bool)>,
+}
+
+/// The contents of all files.
+type Contents = [Vec<u8>; 3];
+
+/// What a reload did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reloaded {
+    /// New connections get the new certificates.
+    Taken,
+    /// The files are as they were.
+    Unchanged,
+}
+
+impl Server {
+    /// Reads and checks the files. `http2` says whether the port speaks HTTP/2.
+    ///
+    /// # Errors
+    /// [`Error`] names the file and what is wrong with it.
+    pub fn new(files: ServerFiles, http2: bool) -> Result<Server, Error> {
+        let h2 = http2.then(|| b"h2".to_vec());
+        let protocols: Vec<_> = h2.into_iter().chain([b"http/1.1".to_vec()]).collect();
+        let taken = contents(&files)?;
+        let config = config(&files, &taken, &protocols)?;
+        Ok(Server {
+            files,
+            protocols,
+            state: Mutex::new(State {
+                config,
+                taken,
+                seen: None,
+            }),
+        })
+    }
+
+    /// Reads the files again. New connections get what is in them; open ones go on.
+    ///
+    /// # Errors
+    /// [`Error`] if the files cannot be used; then the old ones stay in force.
+    pub fn reload(&self) -> Result<Reloaded, Error> {
+        let read = contents(&self.files)?;
+        let mut state = self.state();
+        state.seen = None;
+        self.take(&mut state, read)
+    }
+
+    /// As [`Server::reload`], if the files have changed and were the same at the last two looks: a certificate and its
+    /// key are two files, and between the writing of one and the other they do not belong together.
+    ///
+    /// # Errors
+    /// As [`Server::reload`], once for each change.
+    pub fn reload_if_changed(&self) -> Result<Reloaded, Error> {
+        // A file that is being replaced may not exist for a moment.
+        let Ok(read) = contents(&self.files) else {
+            return Ok(Reloaded::Unchanged);
+        };
+        let mut state = self.state();
+        match state.seen.take() {
+            _ if read == state.taken => Ok(Reloaded::Unchanged),
+            Some((seen, refused)) if seen == read => {
+                let taken = match refused {
+                    true => Ok(Reloaded::Unchanged),
+                    false => self.take(&mut state, read.clone()),
+                };
+                if refused || taken.is_err() {
+                    state.seen = Some((read, true));
+                }
+                taken
+            }
+            _ => {
+                state.seen = Some((read, false));
+                Ok(Reloaded::Unchanged)
+            }
+        }
+    }
+
+    fn take(&self, state: &mut State, read: Contents) -> Result<Reloaded, Error> {
+        if read == state.taken {
+            return Ok(Reloaded::Unchanged);
+        }
+        state.config = config(&self.files, &read, &self.protocols)?;
+        (state.taken, state.seen) = (read, None);
+        Ok(Reloaded::Taken)
+    }
+
+    /// Does the handshake of one connection. It has no time limit of its own.
+    ///
+    /// # Errors
+    /// Why it failed; [`explain`](crate::explain()) says it in words. The stream comes back: what it has been told is
+    /// lost to a peer that still sends, unless somebody reads that.
+    pub async fn accept<T>(&self, stream: T) -> Result<TlsStream<T>, (io::Error, T)>
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let config = Arc::clone(&self.state().config);
+        let accepting = TlsAcceptor::from(config).accept(stream);
+        accepting.into_fallible().await
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn contents(files: &ServerFiles) -> Result<Contents, Error> {
+    let client_ca = files.client_ca.as_deref().map(files::read).transpose()?;
+    Ok([
+        files::read(&files.certificate)?,
+        files::read(&files.key)?,
+        client_ca.unwrap_or_default(),
+    ])
+}
+
+fn config(
+    files: &ServerFiles,
+    [certificate, key, client_ca]: &Contents,
+    protocols: &[Vec<u8>],
+) -> Result<Arc<ServerConfig>, Error> {
+    let chain = files::certificates(&files.certificate, certificate)?;
+    let private = files::key(&files.key, key)?;
+    let pair = |error: Tls| Error::Pair {
+        certificate: files.certificate.clone(),
+        key: files.key.clone(),
+        why: match error {
+            Tls::InconsistentKeys(_) => "the key is not that of the certificate".to_owned(),
+            other => other.to_string(),
+        },
+    };
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(VERSIONS)
+        .map_err(pair)?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let roots = files::roots(path, client_ca)?;
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+            builder.with_client_cert_verifier(
+                verifier.map_err(|error| content(path, error.to_string()))?,
+            )
+        }
+    };
+    let mut config = builder.with_single_cert(chain, private).map_err(pair)?;
+    config.alpn_protocols = protocols.to_vec();
+    // See the head of the crate: nothing is resumed.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}

@@ -1,0 +1,115 @@
+//! New certificates while a port serves.
+
+use std::fs;
+
+use palisade_tls::Reloaded;
+
+use crate::support::{Folder, handshake, valid};
+
+#[tokio::test]
+async fn a_rotated_ca_revokes_the_certificates_of_the_old_one() {
+    let folder = Folder::new();
+    let ca = folder.ca("ca");
+    folder.issue(&ca, "server", "locks.test", valid());
+    folder.issue(&ca, "old", "spiffe://home/backup", valid());
+    let server = folder.server("server", Some("ca"));
+    let old = folder.client("ca", Some("old"));
+    assert_eq!(
+        handshake(&server, &old, "locks.test").await,
+        (Ok(()), Ok(()))
+    );
+
+    let next = folder.ca("ca");
+    folder.issue(&next, "server", "locks.test", valid());
+    folder.issue(&next, "new", "spiffe://home/backup", valid());
+    // Control: without a reload the old certificate is still let in.
+    assert_eq!(
+        handshake(&server, &old, "locks.test").await,
+        (Ok(()), Ok(()))
+    );
+    assert_eq!(server.reload().unwrap(), Reloaded::Taken);
+    assert_eq!(server.reload().unwrap(), Reloaded::Unchanged);
+    let (served, connected) = handshake(&server, &old, "locks.test").await;
+    assert!(served.is_err() && connected.unwrap_err().contains("not trusted here"));
+    // A client that trusts the new CA and still has the old certificate.
+    folder.issue(&ca, "old", "spiffe://home/backup", valid());
+    let (served, connected) =
+        handshake(&server, &folder.client("ca", Some("old")), "locks.test").await;
+    assert!(served.unwrap_err().contains("not trusted here"));
+    assert!(connected.unwrap_err().contains("was refused"));
+    let new = folder.client("ca", Some("new"));
+    assert_eq!(
+        handshake(&server, &new, "locks.test").await,
+        (Ok(()), Ok(()))
+    );
+}
+
+#[tokio::test]
+async fn a_bad_new_file_is_refused_and_the_old_certificate_stays() {
+    let folder = Folder::new();
+    let ca = folder.ca("ca");
+    folder.issue(&ca, "server", "locks.test", valid());
+    let server = folder.server("server", None);
+    let client = folder.client("ca", None);
+    let good = fs::read(folder.path("server.key")).unwrap();
+    for bad in ["nonsense", ""] {
+        fs::write(folder.path("server.key"), bad).unwrap();
+        let said = server.reload().unwrap_err().to_string();
+        assert!(said.contains("server.key"), "{said}");
+        assert!(
+            server.reload().is_err(),
+            "a refused file is refused again when it is asked for again"
+        );
+        assert_eq!(
+            handshake(&server, &client, "locks.test").await,
+            (Ok(()), Ok(()))
+        );
+    }
+    fs::remove_file(folder.path("server.key")).unwrap();
+    assert!(
+        server
+            .reload()
+            .unwrap_err()
+            .to_string()
+            .contains("cannot read")
+    );
+    fs::write(folder.path("server.key"), good).unwrap();
+    assert_eq!(server.reload().unwrap(), Reloaded::Unchanged);
+}
+
+#[tokio::test]
+async fn a_changed_pair_is_taken_when_it_is_complete_and_a_bad_one_is_reported_once() {
+    let folder = Folder::new();
+    let ca = folder.ca("ca");
+    folder.issue(&ca, "server", "locks.test", valid());
+    let server = folder.server("server", None);
+    let looks = || server.reload_if_changed();
+    assert_eq!(looks().unwrap(), Reloaded::Unchanged);
+
+    folder.issue(&ca, "next", "next.test", valid());
+    // Between the two files they do not belong together; one look falls into that moment.
+    fs::copy(folder.path("next.key"), folder.path("server.key")).unwrap();
+    assert_eq!(looks().unwrap(), Reloaded::Unchanged);
+    fs::copy(folder.path("next.pem"), folder.path("server.pem")).unwrap();
+    assert_eq!(looks().unwrap(), Reloaded::Unchanged);
+    assert_eq!(looks().unwrap(), Reloaded::Taken);
+    let client = folder.client("ca", None);
+    assert_eq!(
+        handshake(&server, &client, "next.test").await,
+        (Ok(()), Ok(()))
+    );
+
+    fs::write(folder.path("server.pem"), "nonsense").unwrap();
+    assert_eq!(looks().unwrap(), Reloaded::Unchanged);
+    assert!(looks().is_err());
+    assert_eq!(looks().unwrap(), Reloaded::Unchanged, "once");
+    assert_eq!(
+        handshake(&server, &client, "next.test").await,
+        (Ok(()), Ok(()))
+    );
+    fs::copy(folder.path("next.pem"), folder.path("server.pem")).unwrap();
+    assert_eq!(looks().unwrap(), Reloaded::Unchanged);
+    fs::write(folder.path("server.pem"), "nonsense").unwrap();
+    looks().unwrap();
+    assert!(looks().is_err(), "a new change is reported again");
+}
