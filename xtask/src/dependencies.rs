@@ -61,6 +61,10 @@ const ABSENT: &[(&str, &[&str])] = &[
             "zookeeper-client",
         ],
     ),
+    (
+        "palisade-access",
+        &["palisade*", "tokio*", "hyper*", "axum*", "getrandom"],
+    ),
     ("palisade-tls", &["palisade*"]),
     ("palisade-draw", &["*"]),
 ];

@@ -46,6 +46,40 @@ pub struct Options {
     /// The certificates for `https://` addresses.
     #[cfg(feature = "palisade")]
     pub tls: palisade_tls::ClientFiles,
+    /// The bearer token that shows who this client is. It is sent to `https://` addresses and to loopback only.
+    #[cfg(feature = "palisade")]
+    pub token: Option<BearerToken>,
+}
+
+/// A bearer token, `pal_…`. Its text is secret, and never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BearerToken(Box<str>);
+
+impl BearerToken {
+    /// Takes a token's text.
+    ///
+    /// # Errors
+    /// [`Fault::Invalid`] if it does not have the form of one; the message does not repeat it.
+    pub fn new(text: &str) -> Result<BearerToken, Fault> {
+        let text = text.trim();
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        if text.starts_with("pal_") && text.len() <= 256 && text.bytes().all(plain) {
+            return Ok(BearerToken(text.into()));
+        }
+        Err(Fault::invalid("not a token; a token begins with pal_"))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for BearerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BearerToken(…)")
+    }
 }
 
 impl Default for Options {
@@ -56,6 +90,8 @@ impl Default for Options {
             patience: Duration::from_secs(5),
             #[cfg(feature = "palisade")]
             tls: palisade_tls::ClientFiles::default(),
+            #[cfg(feature = "palisade")]
+            token: None,
         }
     }
 }

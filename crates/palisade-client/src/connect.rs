@@ -47,7 +47,7 @@ pub async fn connect(url: &str, options: &Options) -> Result<Arc<dyn LockService
                 url,
                 options.connections,
                 options.patience,
-                &options.tls,
+                (&options.tls, options.token.as_ref()),
             )
             .await?,
         )),

@@ -117,7 +117,7 @@ pub mod zookeeper;
 use std::time::Duration;
 
 pub use acquire::{Attempt, DEFAULT_TTL, DEFAULT_WAIT, LockRequest};
-pub use client::{Client, Options};
+pub use client::{BearerToken, Client, Options};
 pub use connect::connect;
 pub use error::{Error, Loss, Lost};
 pub use fault::Fault;

@@ -91,6 +91,12 @@ codes! {
     /// It may have happened.
     UnknownOutcome, "unknown_outcome",
     "It may have happened. Repeat the request with the same `request_id`; a renew or release can simply be repeated.";
+    /// Nothing shows who is asking.
+    Unauthenticated, "unauthenticated",
+    "This server has rules, and nothing shows who is asking: send a token (`Authorization: Bearer pal_…`) or connect with a client certificate. Also a token that is malformed, unknown or revoked. Nothing changed.";
+    /// No rule grants it.
+    Forbidden, "forbidden",
+    "No rule grants this. The message names the principal, the verb and the lock or prefix; `palisade auth can` explains a decision. Nothing changed.";
     /// No such path.
     NotFound, "not_found",
     "This path does not exist. (A lock without a holder is not an error.)";

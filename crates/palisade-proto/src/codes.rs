@@ -65,6 +65,8 @@ pub const TABLE: [Row; Code::ALL.len()] = [
     row(Code::Unavailable, 503, Grpc::Unavailable, Retry::Later),
     row(Code::NotLeader, 503, Grpc::Unavailable, Retry::Later),
     row(Code::UnknownOutcome, 504, Grpc::Unknown, Retry::SameRequest),
+    row(Code::Unauthenticated, 401, Grpc::Unauthenticated, Retry::No),
+    row(Code::Forbidden, 403, Grpc::PermissionDenied, Retry::No),
     row(Code::NotFound, 404, Grpc::Unimplemented, Retry::No),
     row(Code::MethodNotAllowed, 405, Grpc::Unimplemented, Retry::No),
     row(

@@ -11,6 +11,8 @@
 //!
 //! * A client speaks first, and again at least every [`SILENCE`]: an empty frame will do, and is
 //!   answered by an empty frame. A side that hears nothing for longer may take the other for gone.
+//! * A client with a bearer token begins with another preface and the token's text as a frame: there is one identity for
+//!   a session.
 //! * No operation has id 0: a reply with it says why the server ends the session; nothing after it is read.
 //! * The connection's end is the session's: requests that wait leave their queues, grants stay.
 
@@ -21,6 +23,12 @@ use prost::Message;
 
 /// The first bytes of a client: the name and version of what follows.
 pub const PREFACE: [u8; 8] = *b"\0PLSDE1\n";
+
+/// The first bytes of a client with a token, which follows as one frame.
+pub const PREFACE_WITH_TOKEN: [u8; 8] = *b"\0PLSDE2\n";
+
+/// No token has more bytes.
+pub const TOKEN_BYTES: usize = 256;
 
 /// A client is never silent for longer.
 pub const SILENCE: Duration = Duration::from_secs(20);
@@ -33,6 +41,14 @@ pub const HEADER: usize = 4;
 pub struct TooLong {
     /// The length announced.
     pub bytes: usize,
+}
+
+/// Puts a token after [`PREFACE_WITH_TOKEN`].
+pub fn put_token(bytes: &mut Vec<u8>, token: &str) {
+    // No token is longer than a frame may be.
+    let length = u32::try_from(token.len()).unwrap_or(u32::MAX);
+    bytes.extend_from_slice(&length.to_be_bytes());
+    bytes.extend_from_slice(token.as_bytes());
 }
 
 /// The first frame in `bytes`, without its header; `None` if it is not complete yet.

@@ -31,7 +31,7 @@ pub use client::{Client, ClientFiles, Stream};
 pub use connector::{Connector, Io};
 pub use explain::explain;
 pub use files::Error;
-pub use server::{Reloaded, Server, ServerFiles};
+pub use server::{Reloaded, Server, ServerFiles, names};
 pub use tokio_rustls::server::TlsStream as Accepted;
 
 /// The first byte of a connection that opens with TLS.

@@ -144,6 +144,21 @@ impl Server {
     }
 }
 
+/// The names in the client's certificate: DNS names and URIs, such as SPIFFE ids. `None` if it showed none.
+#[must_use]
+pub fn names<T>(stream: &TlsStream<T>) -> Option<Vec<Box<str>>> {
+    let certificate = stream.get_ref().1.peer_certificates()?.first()?;
+    // It was read once already, when the handshake checked it.
+    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+    let hosts = certificate.valid_dns_names();
+    Some(
+        hosts
+            .chain(certificate.valid_uri_names())
+            .map(Box::from)
+            .collect(),
+    )
+}
+
 fn contents(files: &ServerFiles) -> Result<Contents, Error> {
     let client_ca = files.client_ca.as_deref().map(files::read).transpose()?;
     Ok([

@@ -8,7 +8,7 @@ use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use palisade_client::TlsFiles;
+use palisade_client::{BearerToken, TlsFiles};
 use palisade_proto::json::{ClusterReply, ErrorReply};
 use palisade_tls::Connector;
 use serde::Serialize;
@@ -51,6 +51,7 @@ fn not_connected(error: &hyper_util::client::legacy::Error) -> String {
 /// The nodes of one cluster that can be asked.
 pub(crate) struct Nodes {
     client: Client<Connector, Body>,
+    token: Option<BearerToken>,
     urls: Vec<String>,
 }
 
@@ -66,8 +67,15 @@ impl Nodes {
         let connector = Connector::new(connector, tls);
         Ok(Nodes {
             client: Client::builder(TokioExecutor::new()).build(connector),
+            token: None,
             urls,
         })
+    }
+
+    /// Shows this token with each request.
+    #[must_use]
+    pub(crate) fn with_token(self, token: Option<BearerToken>) -> Nodes {
+        Nodes { token, ..self }
     }
 
     /// The cluster as the leader sees it, who knows most; if none can be asked, as a node does that knows the members.
@@ -135,10 +143,23 @@ impl Nodes {
         let uri: Uri = format!("{}{path}", url.trim_end_matches('/'))
             .parse()
             .map_err(|_| unreachable("not a URL; write http://host:7420".to_owned()))?;
+        // A token goes only where nobody on the way can read it.
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+        let loopback = host
+            .parse()
+            .is_ok_and(|at: std::net::IpAddr| at.is_loopback());
+        let keeps_secrets = uri.scheme_str() == Some("https") || loopback || host == "localhost";
         let request = Request::builder()
             .method(method)
             .uri(uri)
-            .header("content-type", "application/json")
+            .header("content-type", "application/json");
+        let request = match &self.token {
+            Some(token) if keeps_secrets => {
+                request.header("authorization", format!("Bearer {}", token.expose()))
+            }
+            _ => request,
+        };
+        let request = request
             .body(Body::from(body.unwrap_or_default()))
             .map_err(|error| unreachable(error.to_string()))?;
         let answered = async {

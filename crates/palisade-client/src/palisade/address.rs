@@ -85,6 +85,15 @@ impl Address {
         &self.host
     }
 
+    /// Whether nobody on the way can read what is sent there: TLS, or this machine.
+    pub(super) fn keeps_secrets(&self) -> bool {
+        let bare = self.host.trim_matches(['[', ']']);
+        let loopback = bare
+            .parse()
+            .is_ok_and(|address: std::net::IpAddr| address.is_loopback());
+        self.secure || loopback || bare == "localhost"
+    }
+
     /// Whether it has TLS: `https://`.
     pub(super) fn is_secure(&self) -> bool {
         self.secure

@@ -24,6 +24,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::table::{ReplyTo, Table};
 use super::wire;
+use crate::client::BearerToken;
 use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
 
@@ -99,11 +100,19 @@ impl From<Fault> for Ended {
 
 impl Connection {
     /// Takes a socket and opens a session on it. The server is given up if it is silent for two to three times `ping`.
-    pub(super) fn new(stream: Io, ping: Duration) -> Connection {
+    pub(super) fn new(stream: Io, ping: Duration, token: Option<&BearerToken>) -> Connection {
+        let outbound = match token {
+            None => frames::PREFACE.to_vec(),
+            Some(token) => {
+                let mut opening = frames::PREFACE_WITH_TOKEN.to_vec();
+                frames::put_token(&mut opening, token.expose());
+                opening
+            }
+        };
         Connection {
             stream,
             inbound: BytesMut::new(),
-            outbound: frames::PREFACE.to_vec(),
+            outbound,
             written: 0,
             table: Table::default(),
             taken: Vec::new(),

@@ -38,6 +38,7 @@ use palisade_core::{AuthorityId, GrantRef, LockName, LockView, RequestId, Token,
 use palisade_proto::v1 as pb;
 use palisade_tls::ClientFiles;
 
+use crate::client::BearerToken;
 use crate::fault::Fault;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, Events, LockService, Operation, Page, Released, Renewal,
@@ -65,12 +66,12 @@ impl Palisade {
     /// [`Fault::Unreachable`] if nothing answers there, [`Fault::Unavailable`] if no node leads.
     pub async fn connect(url: &str, connections: usize) -> Result<Palisade, Fault> {
         let tls = ClientFiles::default();
-        Palisade::connect_within(url, connections, Duration::ZERO, &tls).await
+        Palisade::connect_within(url, connections, Duration::ZERO, (&tls, None)).await
     }
 
     /// As [`Palisade::connect`]; if nodes answer and none leads, it looks for a leader for as long as `patience`. Later
     /// on, while none leads, an operation waits for half of it, and at most 2 s, before it is refused as not sent.
-    /// `tls` names the certificates for `https://`; they are read once.
+    /// `shown` has the certificates for `https://`, which are read once, and the token that shows who this client is.
     ///
     /// # Errors
     /// As [`Palisade::connect`].
@@ -78,9 +79,9 @@ impl Palisade {
         url: &str,
         connections: usize,
         patience: Duration,
-        tls: &ClientFiles,
+        shown: (&ClientFiles, Option<&BearerToken>),
     ) -> Result<Palisade, Fault> {
-        let nodes = Arc::new(Nodes::new(Address::list(url)?, tls)?);
+        let nodes = Arc::new(Nodes::new(Address::list(url)?, shown)?);
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(Fault::invalid("a connection needs a Tokio runtime"));
         }

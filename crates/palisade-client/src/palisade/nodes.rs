@@ -26,6 +26,7 @@ use tokio::time::timeout;
 use super::address::Address;
 use super::connection::Connection;
 use super::wire;
+use crate::client::BearerToken;
 use crate::clock::{BootClock, Clock as _};
 use crate::fault::Fault;
 use crate::random;
@@ -35,6 +36,7 @@ pub(super) struct Nodes {
     given: Vec<Address>,
     /// For addresses with `https://`.
     tls: Option<palisade_tls::Client>,
+    token: Option<BearerToken>,
     /// Locked during a search.
     known: Mutex<Known>,
     /// Whether a node ever named another one: there is a cluster behind a single address.
@@ -100,12 +102,23 @@ struct Search {
 
 impl Nodes {
     /// The files are read if an address has `https://`.
-    pub(super) fn new(given: Vec<Address>, files: &ClientFiles) -> Result<Nodes, Fault> {
+    pub(super) fn new(
+        given: Vec<Address>,
+        (files, token): (&ClientFiles, Option<&BearerToken>),
+    ) -> Result<Nodes, Fault> {
+        if token.is_some()
+            && let Some(open) = given.iter().find(|address| !address.keeps_secrets())
+        {
+            return Err(Fault::invalid(format!(
+                "a token is not sent to {open} without TLS, because others could read it; write https://"
+            )));
+        }
         let secure = given.iter().any(Address::is_secure);
         let tls = secure.then(|| palisade_tls::Client::new(files)).transpose();
         Ok(Nodes {
             given,
             tls: tls.map_err(Fault::invalid)?,
+            token: token.cloned(),
             known: Mutex::default(),
             cluster: AtomicBool::new(false),
             watch_moves: AtomicUsize::new(0),
@@ -116,7 +129,8 @@ impl Nodes {
     /// server is.
     fn named(&self, url: &str) -> Option<Address> {
         let address = Address::parse(url).ok()?;
-        (address.is_secure() == self.tls.is_some()).then_some(address)
+        let shown = self.token.is_none() || address.keeps_secrets();
+        (shown && address.is_secure() == self.tls.is_some()).then_some(address)
     }
 
     /// Whether there is another node to turn to.
@@ -245,7 +259,7 @@ impl Nodes {
                     Io::Tls(Box::new(stream.map_err(|error| at(no_handshake(&error)))?))
                 }
             };
-            let mut connection = Connection::new(stream, ping);
+            let mut connection = Connection::new(stream, ping, self.token.as_ref());
             let status = pb::request::Operation::Status(pb::StatusRequest {});
             let outcome = connection.ask(status).await.map_err(at)?;
             if let Some(leader) = wire::leads_elsewhere(&outcome) {
@@ -258,6 +272,10 @@ impl Nodes {
         let (connection, authority) = opened.unwrap_or_else(|_| Err(late(opening)))?;
         same_authority(address, &authority, expected).map_err(Failed::Fault)?;
         Ok((connection, authority))
+    }
+
+    pub(super) fn token(&self) -> Option<&BearerToken> {
+        self.token.as_ref()
     }
 
     /// Opens connections for gRPC.
@@ -417,7 +435,7 @@ mod tests {
             ca: Some(ca),
             own: None,
         };
-        let nodes = |url: &str| Nodes::new(Address::list(url).unwrap(), &files).unwrap();
+        let nodes = |url: &str| Nodes::new(Address::list(url).unwrap(), (&files, None)).unwrap();
         let secure = nodes("https://a:1");
         assert_eq!(secure.named("http://b:1"), None);
         assert_eq!(secure.named("palisade://b:1"), None);

@@ -10,6 +10,7 @@ use palisade_proto::v1 as pb;
 use palisade_proto::v1::locks_client::LocksClient;
 use tokio::time::timeout;
 use tonic::Streaming;
+use tonic::metadata::MetadataValue;
 
 use super::address::Address;
 use super::nodes::{Nodes, same_authority};
@@ -47,14 +48,28 @@ async fn open_at(
     let mut locks = LocksClient::new(channel);
     // Revisions of two authorities must not be mixed. A node that follows asks the leader, so one that is cut off from
     // its cluster is found out here.
-    let status = timeout(STATUS, locks.status(pb::StatusRequest {})).await;
+    let status = with_token(nodes, pb::StatusRequest {})?;
+    let status = timeout(STATUS, locks.status(status)).await;
     let status = status.map_err(|_| Fault::unavailable(format!("no answer in {STATUS:?}")))?;
     let status = status.map_err(|status| wire::fault(&status))?.into_inner();
     let found = wire::status(status.outcome.ok_or_else(wire::empty)?)?.authority;
     same_authority(address, &found, Some(authority))?;
-    let events = locks.watch(request).await;
+    let events = locks.watch(with_token(nodes, request)?).await;
     let events = events.map_err(|status| wire::fault(&status))?.into_inner();
     Ok(Box::pin(Changes(events)))
+}
+
+/// A call that shows who this client is.
+fn with_token<T>(nodes: &Nodes, message: T) -> Result<tonic::Request<T>, Fault> {
+    let mut call = tonic::Request::new(message);
+    if let Some(token) = nodes.token() {
+        let mut value: MetadataValue<_> = format!("Bearer {}", token.expose())
+            .parse()
+            .map_err(|_| Fault::invalid("the token does not fit a header"))?;
+        value.set_sensitive(true);
+        call.metadata_mut().insert("authorization", value);
+    }
+    Ok(call)
 }
 
 impl Stream for Changes {

@@ -284,7 +284,9 @@ pub(super) fn refusal(error: pb::Error) -> Fault {
         }
         Some(Code::UnknownOutcome | Code::Internal) => Fault::unknown_outcome(error.message),
         Some(Code::Refused) => Fault::Unsupported(error.message.into()),
-        Some(Code::Invalid) => Fault::invalid(error.message),
+        Some(Code::Invalid | Code::Forbidden | Code::Unauthenticated) => {
+            Fault::invalid(error.message)
+        }
         _ => Fault::invalid(format!("{}: {}", error.code, error.message)),
     }
 }
@@ -307,6 +309,9 @@ pub(super) fn fault(status: &tonic::Status) -> Fault {
             said(status)
         )),
         tonic::Code::InvalidArgument | tonic::Code::OutOfRange => Fault::invalid(said(status)),
+        tonic::Code::PermissionDenied | tonic::Code::Unauthenticated => {
+            Fault::invalid(said(status))
+        }
         tonic::Code::FailedPrecondition => Fault::Unsupported(said(status).into()),
         tonic::Code::Unavailable => Fault::unavailable(said(status)),
         _ => Fault::unknown_outcome(said(status)),

@@ -290,7 +290,7 @@ async fn a_wait_that_a_change_cut_goes_on_at_the_new_leader_under_the_same_id() 
     let held = holder.lock("orders").ttl(secs(60)).acquire().await.unwrap();
     let ids = Arc::new(Mutex::new(Vec::new()));
     let service = Recording {
-        service: Palisade::connect_within(&urls, 1, PATIENCE, &TlsFiles::default())
+        service: Palisade::connect_within(&urls, 1, PATIENCE, (&TlsFiles::default(), None))
             .await
             .unwrap(),
         ids: Arc::clone(&ids),

@@ -9,6 +9,8 @@ use tokio::sync::{Semaphore, watch};
 use super::budget::{Budget, Share};
 use super::cluster::Cluster;
 use super::forward::Forwarder;
+use super::gate::{Gate, Permitted, Pipeline};
+use super::serve::ServeError;
 use super::session::OPERATION_BYTES;
 use super::settings::Settings;
 use super::watch::Feed;
@@ -17,7 +19,9 @@ use crate::shell::{self, Phase, Shell};
 
 /// Access to the pipeline, the bounds in force, and whether the server is shutting down.
 pub(super) struct App {
-    pub(super) handle: Handle,
+    /// The pipeline, behind the gate.
+    pub(super) handle: Pipeline,
+    pub(super) gate: Gate,
     /// `None` for a single server.
     pub(super) cluster: Option<Arc<dyn Cluster>>,
     pub(super) settings: Settings,
@@ -51,7 +55,7 @@ impl App {
         cluster: Option<Arc<dyn Cluster>>,
         settings: Settings,
         shell: &Shell,
-    ) -> Result<App, palisade_tls::Error> {
+    ) -> Result<App, ServeError> {
         Ok(App {
             meters: Meters::default(),
             budget: Budget::new(settings.sessions_bytes),
@@ -60,7 +64,8 @@ impl App {
             )),
             forwarder: Forwarder::new(&settings)?,
             feed: Feed::default(),
-            handle,
+            gate: Gate::new(settings.access.as_deref())?,
+            handle: Pipeline::new(handle),
             cluster,
             settings,
             shell: shell.meters(),
@@ -70,14 +75,14 @@ impl App {
     }
 
     /// Sends one request to the pipeline. A wait in a queue ends when the server shuts down.
-    pub(super) async fn ask(&self, request: Request) -> Answer {
+    pub(super) async fn ask(&self, request: Permitted) -> Answer {
         let Request::Acquire(Wish {
             wait: Some(_),
             request: name,
             ..
-        }) = &request
+        }) = request.request()
         else {
-            return self.handle.call(request).await;
+            return self.handle.call(&self.gate, request).await;
         };
         let named = name.is_some();
         let Some(_place) = Share::of(&self.budget, OPERATION_BYTES) else {
@@ -85,7 +90,7 @@ impl App {
             return Answer::Failed(Failure::Unavailable(why.into()));
         };
         tokio::select! {
-            answer = self.handle.call(request) => answer,
+            answer = self.handle.call(&self.gate, request) => answer,
             () = self.draining() => Answer::Failed(given_up(named)),
         }
     }

@@ -39,6 +39,7 @@ use tokio::time::sleep;
 use super::app::App;
 use super::budget::Share;
 use super::convert::{Refusal, not_leader};
+use super::gate;
 use super::http as json;
 use super::session::OPERATION_BYTES;
 use super::settings::Settings;
@@ -88,6 +89,8 @@ pub(super) async fn to_leader(
 ) -> Response {
     if app.handle.leader() == Leading::Here
         || request.headers().contains_key(&FORWARDED)
+        || !gate::goes_with(&app, request.headers())
+        || gate::who(request.extensions()).is_err()
         || is_stream(&request)
     {
         return next.run(request).await;

@@ -22,6 +22,7 @@ use tonic_health::server::HealthReporter;
 use super::app::App;
 use super::convert::{self, Refusal, grpc as messages};
 use super::forward;
+use super::gate;
 use super::grpc_stream;
 use super::listings;
 use super::serve::ServeError;
@@ -112,11 +113,13 @@ struct Service {
 type Replied = Result<Response<v1::Reply>, Status>;
 
 impl Service {
-    async fn ask(&self, request: Result<Request, Refusal>) -> Replied {
-        let answer = self
-            .app
-            .ask(request.map_err(|refusal| status(&refusal))?)
-            .await;
+    async fn ask<T>(&self, call: &tonic::Request<T>, request: Result<Request, Refusal>) -> Replied {
+        let permitted = request.and_then(|request| {
+            let who = gate::who(call.extensions())?;
+            self.app.gate.permit(&who, request)
+        });
+        let permitted = permitted.map_err(|refusal| status(&refusal))?;
+        let answer = self.app.ask(permitted).await;
         let reply = messages::reply(0, answer, self.app.handle.identity());
         match failed(&reply) {
             Some(refusal) => Err(status(&refusal)),
@@ -190,35 +193,35 @@ pub(super) fn status(refusal: &Refusal) -> Status {
 #[tonic::async_trait]
 impl Locks for Service {
     async fn acquire(&self, call: tonic::Request<v1::AcquireRequest>) -> Replied {
-        self.ask(messages::acquire(call.get_ref())).await
+        self.ask(&call, messages::acquire(call.get_ref())).await
     }
 
     async fn renew(&self, call: tonic::Request<v1::RenewRequest>) -> Replied {
-        self.ask(messages::renew(call.get_ref())).await
+        self.ask(&call, messages::renew(call.get_ref())).await
     }
 
     async fn release(&self, call: tonic::Request<v1::ReleaseRequest>) -> Replied {
-        self.ask(messages::release(call.get_ref())).await
+        self.ask(&call, messages::release(call.get_ref())).await
     }
 
     async fn abandon(&self, call: tonic::Request<v1::AbandonRequest>) -> Replied {
-        self.ask(messages::abandon(call.get_ref())).await
+        self.ask(&call, messages::abandon(call.get_ref())).await
     }
 
     async fn r#break(&self, call: tonic::Request<v1::BreakRequest>) -> Replied {
-        self.ask(messages::revoke(call.get_ref())).await
+        self.ask(&call, messages::revoke(call.get_ref())).await
     }
 
     async fn show(&self, call: tonic::Request<v1::ShowRequest>) -> Replied {
-        self.ask(messages::show(call.get_ref())).await
+        self.ask(&call, messages::show(call.get_ref())).await
     }
 
     async fn list(&self, call: tonic::Request<v1::ListRequest>) -> Replied {
-        self.ask(messages::list(call.get_ref())).await
+        self.ask(&call, messages::list(call.get_ref())).await
     }
 
-    async fn status(&self, _: tonic::Request<v1::StatusRequest>) -> Replied {
-        self.ask(Ok(Request::Status)).await
+    async fn status(&self, call: tonic::Request<v1::StatusRequest>) -> Replied {
+        self.ask(&call, Ok(Request::Status)).await
     }
 
     type WatchStream = Events;
@@ -230,8 +233,10 @@ impl Locks for Service {
         let message = call.get_ref();
         let prefix = convert::prefix(&message.prefix).map_err(|refusal| status(&refusal))?;
         let after = (message.after_revision > 0).then_some(message.after_revision);
-        let batches = watch::watch(&self.app, WatchRequest { prefix, after })
-            .map_err(|refusal| status(&refusal))?;
+        let batches = gate::who(call.extensions())
+            .and_then(|who| self.app.gate.observe(&who, &prefix))
+            .and_then(|observed| watch::watch(&self.app, observed, WatchRequest { prefix, after }));
+        let batches = batches.map_err(|refusal| status(&refusal))?;
         Ok(Response::new(Events {
             batches,
             batch: None,
@@ -274,12 +279,14 @@ impl StreamingService<v1::Requests> for Sessions {
     type Future = Ready<Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, call: tonic::Request<Streaming<v1::Requests>>) -> Self::Future {
+        let who = match gate::who(call.extensions()) {
+            Ok(who) => who,
+            Err(refusal) => return future::ready(Err(status(&refusal))),
+        };
         let decoded: FrameOf = |frame| frame.map_err(with_code);
         let frames = call.into_inner().map(decoded);
-        future::ready(Ok(Response::new(ReplyStream::new(
-            Arc::clone(&self.0),
-            frames,
-        ))))
+        let replies = ReplyStream::new(Arc::clone(&self.0), who, frames);
+        future::ready(Ok(Response::new(replies)))
     }
 }
 

@@ -16,6 +16,7 @@ mod budget;
 mod cluster;
 mod convert;
 mod forward;
+mod gate;
 mod grpc;
 mod grpc_stream;
 mod http;

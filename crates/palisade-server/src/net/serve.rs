@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use axum::middleware::from_fn_with_state;
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use palisade_proto::{Code, frames};
@@ -11,8 +12,9 @@ use tokio::net::TcpListener;
 use super::app::App;
 use super::cluster::Cluster;
 use super::convert::Refusal;
+use super::gate::Pipeline;
 use super::settings::{OutOfRange, Settings};
-use super::{grpc, http as json, session};
+use super::{gate, grpc, http as json, session};
 use crate::pipeline::{Handle, Stopped};
 use crate::shell::{self, Exchange, Peer, Service, Shell, Transport};
 
@@ -28,6 +30,9 @@ pub enum ServeError {
     /// Connections cannot be accepted.
     #[error(transparent)]
     Shell(#[from] shell::Error),
+    /// The access file cannot be used.
+    #[error(transparent)]
+    Access(#[from] palisade_access::file::Error),
     /// The certificates for requests to the leader cannot be used.
     #[error(transparent)]
     Tls(#[from] palisade_tls::Error),
@@ -69,6 +74,7 @@ pub async fn serve_member(
     let app = Arc::new(App::new(handle, cluster, settings, &shell)?);
     let (grpc, health) = grpc::routes(&app)?;
     let router = grpc.merge(json::routes(&app));
+    let router = router.layer(from_fn_with_state(Arc::clone(&app), gate::identify));
     health.serving().await;
     let shutdown = async {
         tokio::select! {
@@ -77,16 +83,19 @@ pub async fn serve_member(
         }
         health.not_serving().await;
     };
-    shell
-        .serve(listener, Arc::clone(&app), router, shutdown)
-        .await;
+    let serving = shell.serve(listener, Arc::clone(&app), router, shutdown);
+    let reloading = app.gate.keep_reloading(std::future::pending());
+    tokio::select! {
+        _ = serving => {}
+        () = reloading => {}
+    }
     match &*app.handle.stopped().borrow() {
         Some(Stopped::LogFailed(what)) => Err(ServeError::LogFailed(what.clone())),
         Some(Stopped::Asked | Stopped::Deposed) | None => Ok(()),
     }
 }
 
-async fn pipeline_stopped(handle: &Handle) {
+async fn pipeline_stopped(handle: &Pipeline) {
     let mut stopped = handle.stopped();
     while stopped.borrow_and_update().is_none() && stopped.changed().await.is_ok() {}
 }
@@ -112,21 +121,22 @@ impl Service for App {
 
     /// The first two plain sessions run on the pipeline's own thread, where an answer wakes no other thread. Further
     /// sessions run on other threads, which read and write while a batch is synced.
-    async fn serve_own<T: Transport>(self: Arc<App>, stream: T, read: Bytes, _: Peer) {
+    async fn serve_own<T: Transport>(self: Arc<App>, stream: T, read: Bytes, peer: Peer) {
         let read = BytesMut::from(read);
-        if !T::MOVES {
-            return session::serve(self, stream, read).await;
+        // Asking who may what is work for other threads, too.
+        if !T::MOVES || self.gate.is_closed() {
+            return session::serve(self, stream, read, peer.caller).await;
         }
         if self.meters.sessions_near.fetch_add(1, Relaxed) >= NEAR {
             self.meters.sessions_near.fetch_sub(1, Relaxed);
-            return session::serve(self, stream, read).await;
+            return session::serve(self, stream, read, peer.caller).await;
         }
         let app = Arc::clone(&self);
         if let Ok(attach) = stream.detach() {
             let session = self.handle.near(async move {
                 // Registered with the runtime of the pipeline's thread.
                 match attach() {
-                    Ok(stream) => session::serve(app, stream, read).await,
+                    Ok(stream) => session::serve(app, stream, read, peer.caller).await,
                     Err(error) => tracing::warn!(%error, "a session could not start"),
                 }
             });

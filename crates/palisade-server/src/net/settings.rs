@@ -1,5 +1,7 @@
 //! Every bound of the network side in one place.
 
+use std::path::PathBuf;
+
 use palisade_tls::ClientFiles;
 
 use crate::shell;
@@ -36,6 +38,8 @@ pub struct Settings {
     pub node: Option<String>,
     /// The certificates for requests to the leader, if the nodes' URLs begin with `https://`.
     pub to_leader: ClientFiles,
+    /// The access file; without one, everybody who reaches the port may do everything.
+    pub access: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -53,6 +57,7 @@ impl Default for Settings {
             watches: 10_000,
             node: None,
             to_leader: ClientFiles::default(),
+            access: None,
         }
     }
 }

@@ -17,7 +17,7 @@ use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 
 use super::app::App;
 use super::convert::Refusal;
+use super::gate::Observed;
 use crate::pipeline::{Leading, Since, bytes_of};
 
 /// A message to a watcher.
@@ -60,7 +61,11 @@ pub(super) struct WatchRequest {
 ///
 /// # Errors
 /// If it names a revision that this authority, or this node of it, has not reached, or if too many watches are open.
-pub(super) fn watch(app: &Arc<App>, request: WatchRequest) -> Result<Batches, Refusal> {
+pub(super) fn watch(
+    app: &Arc<App>,
+    observed: Observed,
+    request: WatchRequest,
+) -> Result<Batches, Refusal> {
     let latest = app.handle.revision();
     let position = request.after.unwrap_or(latest);
     if position > latest {
@@ -86,24 +91,34 @@ pub(super) fn watch(app: &Arc<App>, request: WatchRequest) -> Result<Batches, Re
         )
     })?;
     let (sender, batches) = mpsc::channel(QUEUE);
+    let prefix = request.prefix.clone();
     app.feed.join(app, (position, request.prefix), sender);
     Ok(Batches {
         batches,
-        _slot: slot,
+        observed,
+        prefix,
+        slot,
     })
 }
 
 /// The batches of one watcher.
 pub(super) struct Batches {
     batches: mpsc::Receiver<Arc<Batch>>,
-    _slot: WatchSlot,
+    observed: Observed,
+    prefix: Box<str>,
+    /// Its application, too.
+    slot: WatchSlot,
 }
 
 impl Stream for Batches {
     type Item = Arc<Batch>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Arc<Batch>>> {
-        self.batches.poll_recv(cx)
+        let batch = ready!(self.batches.poll_recv(cx));
+        // New rules end a watch that they do not grant.
+        let gate = &self.slot.0.gate;
+        let granted = gate.still_observes(&self.observed, &self.prefix);
+        Poll::Ready(batch.filter(|_| granted))
     }
 }
 

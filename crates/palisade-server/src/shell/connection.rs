@@ -33,7 +33,7 @@ use super::body::{Arriving, BodyError};
 use super::budget::Budget;
 use super::hosts::Names;
 use super::tls::{Handshakes, Opened, farewell};
-use super::{Exchange, Meters, Peer, Phase, Service, Settings, Transport};
+use super::{Caller, Exchange, Meters, Peer, Phase, Service, Settings, Transport};
 
 /// The state that all connections of a port share.
 pub(super) struct Port<S> {
@@ -101,7 +101,12 @@ impl<S: Service> Port<S> {
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
         };
         match opened {
-            Opened::Ready(stream) => self.serve(*stream, peer).await,
+            Opened::Ready(stream) => {
+                let names = palisade_tls::names(&stream);
+                let caller = names.map_or(peer.caller, |names| Caller::Certificate(names.into()));
+                let peer = Peer { caller, ..peer };
+                self.serve(*stream, peer).await;
+            }
             Opened::PlainText(mut stream, first) => {
                 let message = PLAIN_TEXT.to_owned();
                 let refused = if S::OWN_PROTOCOL == Some(first) {
@@ -139,7 +144,7 @@ impl<S: Service> Port<S> {
         });
         let service = service_fn(|request: Request<Incoming>| {
             let running = activity.begin(request.version() == Version::HTTP_2);
-            Arc::clone(&self).answer(request, peer, running, Arc::clone(&budget))
+            Arc::clone(&self).answer(request, peer.clone(), running, Arc::clone(&budget))
         });
         let mut connection = pin!(self.protocol.serve_connection(io, service));
         let mut phase = self.phase.clone();

@@ -96,7 +96,7 @@ impl Transport for palisade_tls::Accepted<TcpStream> {
 }
 
 /// The other end of a connection. Every request carries it among its extensions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
@@ -105,11 +105,13 @@ pub struct Peer {
 }
 
 /// The identity that a peer has proved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Caller {
     /// None: it was not asked for one.
     Anonymous,
+    /// A certificate of the clients' CA; these are its DNS names and URIs.
+    Certificate(Arc<[Box<str>]>),
 }
 
 /// A refusal as JSON, as `docs/errors.md` shows it.

@@ -11,6 +11,8 @@ mod crash;
 mod election;
 mod log_idle;
 #[cfg(feature = "net")]
+mod net_access;
+#[cfg(feature = "net")]
 mod net_bad_input;
 #[cfg(feature = "net")]
 mod net_bounds;

@@ -15,7 +15,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use palisade_client::{Client, Error, Options, TlsFiles};
+use palisade_client::{BearerToken, Client, Error, Options, TlsFiles};
 
 use load::Loops;
 use report::Report;
@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) authority: String,
     /// The certificates for an `https://` URL.
     pub(crate) tls: TlsFiles,
+    /// The token that shows who asks.
+    pub(crate) token: Option<BearerToken>,
     /// The kind of load.
     pub(crate) mode: Mode,
     /// The number of connections.
@@ -64,6 +66,7 @@ pub(crate) async fn run(settings: &Settings) -> Result<bool, Error> {
     let mut clients = Vec::with_capacity(settings.clients);
     let options = Options {
         tls: settings.tls.clone(),
+        token: settings.token.clone(),
         ..Options::default()
     };
     for _ in 0..settings.clients {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use palisade_client::TlsFiles;
+use palisade_client::{BearerToken, Fault, TlsFiles};
 use palisade_core::{LockName, Token, Ttl};
 
 use super::{help, value};
@@ -42,9 +42,17 @@ struct Certificates {
     /// The key of --client-cert, in PEM.
     #[arg(long, value_name = "FILE", env = "PALISADE_CLIENT_KEY", requires = "client_cert", value_hint = ValueHint::FilePath)]
     client_key: Option<PathBuf>,
+    /// Read the token that shows who you are from this file, instead of from PALISADE_TOKEN.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    token_file: Option<PathBuf>,
 }
 
 impl Connection {
+    /// The token that shows who the caller is.
+    pub(crate) fn token(&self) -> Result<Option<BearerToken>, Fault> {
+        super::secret::token(self.certificates.token_file.as_deref())
+    }
+
     /// The certificates for https://.
     pub(crate) fn tls(&self) -> TlsFiles {
         let certificates = self.certificates.clone();

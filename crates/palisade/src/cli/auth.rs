@@ -1,4 +1,4 @@
-//! `palisade auth`: certificates for tests and home networks.
+//! `palisade auth`: certificates for tests and home networks; tokens; rules, checked and explained.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand, ValueHint};
+use palisade_access::{Token, Verb, file};
+use palisade_core::LockName;
+use palisade_proto::Code;
 use palisade_tls::issue::{Authority, Issued, Validity};
 use serde_json::json;
 
-use super::failure::Failure;
-use super::help;
+use super::failure::{FAILED, Failure};
 use super::output::Out;
+use super::{help, value};
 use crate::exposure;
 
 /// The commands.
@@ -21,6 +24,69 @@ pub(crate) enum AuthCommand {
     /// Make a certificate, and a small private CA if there is none: for a test or a home network
     #[command(after_long_help = help::AUTH_CERT_AFTER)]
     Cert(CertArgs),
+    /// Check an access file before a server takes it
+    #[command(after_long_help = help::AUTH_CHECK_AFTER)]
+    Check(FileArgs),
+    /// Explain whether a principal may do something
+    Can(CanArgs),
+    /// Make, list and revoke tokens
+    #[command(subcommand)]
+    Token(TokenCommand),
+}
+
+/// The commands for tokens.
+#[derive(Subcommand, Clone, Debug)]
+pub(crate) enum TokenCommand {
+    /// Make a token for a principal; it is printed once and not stored
+    New(TokenNewArgs),
+    /// List the tokens that are valid
+    Ls(FileArgs),
+    /// Revoke a token; it ends when the servers get SIGHUP
+    Revoke(TokenRevokeArgs),
+}
+
+/// Which access file.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FileArgs {
+    /// The access file.
+    #[arg(long, value_name = "FILE", default_value = "./access.toml", value_hint = ValueHint::FilePath)]
+    access: PathBuf,
+}
+
+/// `palisade auth can`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CanArgs {
+    /// The principal; `anonymous` for callers who show nothing.
+    #[arg(value_name = "PRINCIPAL")]
+    principal: String,
+    /// hold, share, observe, break or admin.
+    #[arg(value_name = "VERB")]
+    verb: Verb,
+    /// The lock.
+    #[arg(value_name = "LOCK", value_parser = value::lock)]
+    lock: LockName,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+/// `palisade auth token new`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TokenNewArgs {
+    /// The principal.
+    #[arg(value_name = "PRINCIPAL")]
+    principal: String,
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+/// `palisade auth token revoke`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TokenRevokeArgs {
+    /// The token's id: the part between the underscores.
+    #[arg(value_name = "ID")]
+    id: String,
+    #[command(flatten)]
+    file: FileArgs,
 }
 
 /// `palisade auth cert`.
@@ -43,7 +109,81 @@ const CA_DAYS: u32 = 3_650;
 pub(super) fn carry_out(command: AuthCommand, out: Out) -> Result<(), Failure> {
     match command {
         AuthCommand::Cert(args) => cert(&args, out),
+        AuthCommand::Check(args) => check(&args, out),
+        AuthCommand::Can(args) => can(&args, out),
+        AuthCommand::Token(TokenCommand::New(args)) => token_new(&args, out),
+        AuthCommand::Token(TokenCommand::Ls(args)) => token_ls(&args, out),
+        AuthCommand::Token(TokenCommand::Revoke(args)) => {
+            file::revoke_token(&args.file.access, &args.id).map_err(wrong)?;
+            if out.json {
+                return out.value(&json!({"id": args.id, "revoked": true}));
+            }
+            out.text(&format!(
+                "revoked {}; now send SIGHUP to the servers",
+                args.id
+            ))
+        }
     }
+}
+
+fn wrong(error: impl ToString) -> Failure {
+    Failure::usage(error.to_string())
+}
+
+fn check(args: &FileArgs, out: Out) -> Result<(), Failure> {
+    let access = file::read(&args.access).map_err(wrong)?;
+    let tokens = access.tokens().count();
+    if out.json {
+        return out.value(&json!({"access": args.access, "valid": true, "tokens": tokens}));
+    }
+    let path = args.access.display();
+    out.text(&format!("{path} has no mistake; {tokens} tokens are valid"))
+}
+
+fn can(args: &CanArgs, out: Out) -> Result<(), Failure> {
+    let access = file::read(&args.file.access).map_err(wrong)?;
+    let name = &args.principal;
+    let principal = access.principal(name).ok_or_else(|| {
+        let path = args.file.access.display();
+        wrong(format!("{path}: no rule, token or certificate is {name}'s"))
+    })?;
+    let (verb, lock) = (args.verb, &args.lock);
+    match access.decide(&principal, verb, lock.as_str()) {
+        Ok(prefix) if out.json => out.value(&json!({"granted": true, "prefix": prefix})),
+        Ok(prefix) => out.text(&format!(
+            "yes: {name} may {verb} {lock}, by the rule for the prefix {prefix:?}"
+        )),
+        Err(denied) => Err(Failure::new(FAILED, Code::Forbidden, denied.to_string())),
+    }
+}
+
+fn token_new(args: &TokenNewArgs, out: Out) -> Result<(), Failure> {
+    let mut random = [0; 36];
+    getrandom::fill(&mut random)
+        .map_err(|error| Failure::local(format!("the system has no random bytes: {error}")))?;
+    let (text, token) = Token::make(random);
+    file::add_token(&args.file.access, &token, &args.principal).map_err(wrong)?;
+    if out.json {
+        return out.value(&json!({"id": token.id(), "principal": args.principal, "token": text}));
+    }
+    // Alone on standard output, for `> file`.
+    out.warning(&format!(
+        "the token {} of {} is printed once, and only its hash is stored; send SIGHUP to the servers",
+        token.id(),
+        args.principal
+    ));
+    out.text(&text)
+}
+
+fn token_ls(args: &FileArgs, out: Out) -> Result<(), Failure> {
+    let access = file::read(&args.access).map_err(wrong)?;
+    for (id, principal) in access.tokens() {
+        match out.json {
+            true => out.value(&json!({"id": id, "principal": principal.name()}))?,
+            false => out.text(&format!("{id}  {principal}"))?,
+        }
+    }
+    Ok(())
 }
 
 fn cert(args: &CertArgs, out: Out) -> Result<(), Failure> {

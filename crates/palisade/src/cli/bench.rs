@@ -49,6 +49,10 @@ pub(super) fn bench(args: &BenchArgs, out: Out) -> Result<(), Failure> {
     let settings = bench::Settings {
         authority: url.clone(),
         tls: args.connection.tls(),
+        token: args
+            .connection
+            .token()
+            .map_err(|fault| Failure::usage(fault.to_string()))?,
         mode: args.mode,
         clients: args.clients as usize,
         in_flight: args.in_flight as usize,

@@ -168,7 +168,11 @@ fn nodes(connection: &Connection) -> Result<Nodes, Failure> {
             "{other} is no node of a cluster; write --authority http://host:7420"
         ))),
         None => {
-            Nodes::new(urls, &connection.tls()).map_err(|error| Failure::usage(error.to_string()))
+            let token = connection.token();
+            let token = token.map_err(|fault| Failure::usage(fault.reason()))?;
+            let nodes = Nodes::new(urls, &connection.tls());
+            let nodes = nodes.map_err(|error| Failure::usage(error.to_string()))?;
+            Ok(nodes.with_token(token))
         }
     }
 }

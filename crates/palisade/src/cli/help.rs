@@ -146,6 +146,23 @@ Examples:
   palisade auth cert 10.0.0.1 locks.home       # for a server: its addresses and names
   palisade auth cert spiffe://home/backup      # for a client";
 
+pub(super) const AUTH_CHECK_AFTER: &str = "\
+A server reads the file at SIGHUP, and keeps its old rules if the file has a mistake. Rules only grant:
+
+  [auth]
+  [[auth.principals]]
+  name = \"backup\"
+  certificates = [\"spiffe://home/backup\"]     # names in client certificates
+  [[auth.rules]]
+  principal = \"backup\"                        # or \"anonymous\"
+  prefix = \"backup/\"
+  verbs = [\"hold\", \"observe\"]               # also share, break, admin
+
+Examples:
+  palisade auth check --access access.toml
+  palisade auth can backup hold backup/db
+  palisade auth token new backup > backup.token";
+
 pub(super) const SERVE_AFTER: &str = "\
 Examples:
   palisade serve

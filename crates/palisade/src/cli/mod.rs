@@ -99,7 +99,7 @@ enum Command {
     Worker(demo::WorkerArgs),
     /// Measure a lock server
     Bench(Box<bench::BenchArgs>),
-    /// Make certificates
+    /// Make certificates and tokens, and check and explain rules
     #[command(subcommand)]
     Auth(auth::AuthCommand),
     /// Show and change the nodes of a cluster
@@ -204,6 +204,7 @@ impl Connection {
     pub(crate) async fn connect(&self, options: Options) -> Result<Client, palisade_client::Error> {
         let options = Options {
             tls: self.tls(),
+            token: self.token()?,
             ..options
         };
         Client::connect_with(&self.authority, options).await

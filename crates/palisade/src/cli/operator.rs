@@ -42,6 +42,10 @@ pub(crate) struct ServeArgs {
     clock: ClockKind,
     #[command(flatten)]
     cluster: ClusterArgs,
+    /// The access file: whom this server knows, and what they may do. It is read again at SIGHUP. Without it, everybody
+    /// who reaches the port may do everything.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    access: Option<PathBuf>,
     #[command(flatten)]
     network: NetworkArgs,
 }
@@ -208,11 +212,19 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
             "--min-ttl {min} is above --max-ttl {max}"
         )));
     }
+    if let Some(file) = &args.access {
+        // Before anything is opened; the server reads it again.
+        palisade_access::file::read(file).map_err(|error| Failure::usage(error.to_string()))?;
+    }
     let cluster = args.cluster.settings(args.listen, &args.network)?;
     args.network.admit(
         "--listen",
         args.listen,
-        Callers::Known,
+        if args.access.is_some() {
+            Callers::Encrypted
+        } else {
+            Callers::Known
+        },
         "take or break any lock",
     )?;
     // Other nodes forward requests to the name that this one gives to clients.
@@ -240,6 +252,7 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
         },
         network,
         manual_clock: args.clock == ClockKind::Manual,
+        access: args.access.clone(),
         json: out.json,
     };
     serve::run(&settings).map_err(failed)

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use palisade_client::{BearerToken, Fault};
 use palisade_core::LeaseKey;
 
 use super::failure::Failure;
@@ -40,6 +41,29 @@ fn variable() -> Result<String, Failure> {
         }
     }
 }
+
+/// The caller's bearer token, from a file or the environment; `None` without either.
+pub(super) fn token(file: Option<&Path>) -> Result<Option<BearerToken>, Fault> {
+    let (text, from) = match file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Fault::invalid(format!("{}: {error}", path.display())))?;
+            (text, path.display().to_string())
+        }
+        None => match std::env::var(TOKEN) {
+            Ok(text) => (text, TOKEN.to_owned()),
+            Err(std::env::VarError::NotPresent) => return Ok(None),
+            Err(std::env::VarError::NotUnicode(_)) => (String::new(), TOKEN.to_owned()),
+        },
+    };
+    let token = BearerToken::new(&text);
+    token
+        .map(Some)
+        .map_err(|fault| Fault::invalid(format!("{from}: {}", fault.reason())))
+}
+
+/// The environment variable of the token.
+const TOKEN: &str = "PALISADE_TOKEN";
 
 fn open(path: &Path) -> Result<String, Failure> {
     let file = File::open(path);

@@ -35,6 +35,8 @@ pub(crate) struct Settings {
     pub(crate) manual_clock: bool,
     /// How this server finds its cluster; `None` for a single server.
     pub(crate) cluster: Option<cluster::Settings>,
+    /// Who may do what; `None` if everybody may do everything.
+    pub(crate) access: Option<PathBuf>,
     /// Print the start message as one line of JSON.
     pub(crate) json: bool,
 }
@@ -168,6 +170,7 @@ async fn run_member(
 fn network(settings: &Settings) -> net::Settings {
     net::Settings {
         shell: settings.network.clone(),
+        access: settings.access.clone(),
         ..net::Settings::default()
     }
 }

@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod access;
 mod authority_suite;
 mod broken_authority;
 mod cli_authorities;

@@ -16,12 +16,12 @@ use crate::common::cluster::{Cluster, ELECTION};
 use crate::common::{json, palisade, send, status, text, until, until_in};
 
 /// A CA that `palisade auth cert` made, with a server's and a client's certificate.
-struct Ca {
+pub(crate) struct Ca {
     dir: PathBuf,
 }
 
 impl Ca {
-    fn make(dir: &Path) -> Ca {
+    pub(crate) fn make(dir: &Path) -> Ca {
         let ca = Ca {
             dir: dir.to_owned(),
         };
@@ -42,7 +42,7 @@ impl Ca {
         self.dir.join(name).to_str().unwrap().to_owned()
     }
 
-    fn of_server(&self) -> Vec<String> {
+    pub(crate) fn of_server(&self) -> Vec<String> {
         [
             "--tls-cert",
             "127.0.0.1.pem",
@@ -70,7 +70,7 @@ impl Ca {
     }
 
     /// The answer to one HTTP/1.1 request.
-    fn get(&self, url: &str, path: &str) -> String {
+    pub(crate) fn get(&self, url: &str, path: &str) -> String {
         let files = TlsFiles {
             ca: Some(self.dir.join("ca.pem")),
             own: Some((
@@ -97,14 +97,14 @@ impl Ca {
 }
 
 /// One of the servers; killed with its test.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     started: Value,
     log: PathBuf,
 }
 
 impl Server {
-    fn start(arguments: &[&str], certificates: &[String], data: &Path) -> Server {
+    pub(crate) fn start(arguments: &[&str], certificates: &[String], data: &Path) -> Server {
         let log = data.with_extension("log");
         let mut child = palisade()
             .args(arguments)
@@ -127,20 +127,24 @@ impl Server {
         }
     }
 
-    fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         self.started["url"].as_str().unwrap()
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    fn hang_up(&self) {
-        send(self.child.id().try_into().unwrap(), Signal::HUP);
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().try_into().unwrap()
+    }
+
+    pub(crate) fn hang_up(&self) {
+        send(self.pid(), Signal::HUP);
     }
 
     /// A client command, with these certificates in its environment.
-    fn palisade(&self, ca: Option<&Ca>, arguments: &[&str]) -> Command {
+    pub(crate) fn palisade(&self, ca: Option<&Ca>, arguments: &[&str]) -> Command {
         let mut command = palisade();
         command
             .args(arguments)
@@ -151,7 +155,7 @@ impl Server {
         command
     }
 
-    fn output(&self, ca: Option<&Ca>, arguments: &[&str]) -> Output {
+    pub(crate) fn output(&self, ca: Option<&Ca>, arguments: &[&str]) -> Output {
         self.palisade(ca, arguments).output().unwrap()
     }
 }

@@ -12,6 +12,7 @@ use super::reply::{Json, Reply};
 use crate::net::app::App;
 use crate::net::cluster::{Change, Cluster};
 use crate::net::convert::{Refusal, not_leader};
+use crate::net::gate::{Administered, Who};
 use crate::pipeline::Leading;
 
 /// Show the cluster as this node sees it
@@ -25,7 +26,10 @@ use crate::pipeline::Leading;
         Refusals,
     )
 )]
-pub(super) async fn view(State(app): State<Arc<App>>) -> Reply<ClusterReply> {
+pub(super) async fn view(State(app): State<Arc<App>>, who: Who) -> Reply<ClusterReply> {
+    if app.gate.administer(&who).is_err() {
+        app.gate.observe(&who, "")?;
+    }
     Ok(Json(cluster(&app)?.view()))
 }
 
@@ -46,9 +50,10 @@ pub(super) async fn view(State(app): State<Arc<App>>) -> Reply<ClusterReply> {
 )]
 pub(super) async fn add(
     State(app): State<Arc<App>>,
+    who: Who,
     Input(body): Input<AddMemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, Change::Add(body)).await
+    change(&app, app.gate.administer(&who)?, Change::Add(body)).await
 }
 
 /// Give a node a vote
@@ -65,9 +70,10 @@ pub(super) async fn add(
 )]
 pub(super) async fn promote(
     State(app): State<Arc<App>>,
+    who: Who,
     Input(body): Input<MemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, Change::Promote(body.node)).await
+    change(&app, app.gate.administer(&who)?, Change::Promote(body.node)).await
 }
 
 /// Remove a node
@@ -86,9 +92,10 @@ pub(super) async fn promote(
 )]
 pub(super) async fn remove(
     State(app): State<Arc<App>>,
+    who: Who,
     Input(body): Input<MemberBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, Change::Remove(body.node)).await
+    change(&app, app.gate.administer(&who)?, Change::Remove(body.node)).await
 }
 
 /// Let another node lead
@@ -105,9 +112,10 @@ pub(super) async fn remove(
 )]
 pub(super) async fn transfer(
     State(app): State<Arc<App>>,
+    who: Who,
     Input(body): Input<TransferBody>,
 ) -> Reply<ClusterReply> {
-    change(&app, Change::Transfer(body.to)).await
+    change(&app, app.gate.administer(&who)?, Change::Transfer(body.to)).await
 }
 
 /// Check that this server can serve clients
@@ -150,7 +158,7 @@ fn full_disk(why: &str) -> Refusal {
     )
 }
 
-async fn change(app: &App, change: Change) -> Reply<ClusterReply> {
+async fn change(app: &App, _: Administered, change: Change) -> Reply<ClusterReply> {
     let cluster = cluster(app)?;
     match cluster.change(change).await {
         Ok(()) => Ok(Json(cluster.view())),

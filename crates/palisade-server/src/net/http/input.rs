@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use super::reply::Problem;
 use crate::net::app::App;
 use crate::net::convert::{self, Refusal};
+use crate::net::gate::{self, Who};
 use crate::shell;
 
 /// The lock in the path; percent-encoded, so any name can be written.
@@ -37,6 +38,14 @@ impl FromRequestParts<Arc<App>> for Named {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Named, Problem> {
         let id = segment(parts, app, "request_id").await?;
         Ok(Named(convert::json::request_id(&id)?))
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Who {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Who, Problem> {
+        Ok(gate::who(&parts.extensions)?)
     }
 }
 

@@ -17,6 +17,7 @@ use super::openapi::Refusals;
 use super::reply::{Json, Problem, Reply};
 use crate::net::app::App;
 use crate::net::convert::{self, Refusal, json, refusal};
+use crate::net::gate::Who;
 use crate::pipeline::{Answer, Request};
 
 /// The lock in the path.
@@ -50,10 +51,14 @@ struct LockPath {
 )]
 pub(super) async fn acquire(
     State(app): State<Arc<App>>,
+    who: Who,
     Lock(lock): Lock,
     Input(body): Input<AcquireBody>,
 ) -> Reply<AcquireReply> {
-    match app.ask(json::acquire(lock.clone(), &body)?).await {
+    match app
+        .ask(app.gate.permit(&who, json::acquire(lock.clone(), &body)?)?)
+        .await
+    {
         Answer::Outcome(Outcome::Granted(granted)) => {
             Ok(Json(json::granted(&lock, &granted, app.handle.identity())))
         }
@@ -80,10 +85,14 @@ pub(super) async fn acquire(
 )]
 pub(super) async fn renew(
     State(app): State<Arc<App>>,
+    who: Who,
     Lock(lock): Lock,
     Input(body): Input<RenewBody>,
 ) -> Reply<RenewReply> {
-    match app.ask(json::renew(lock.clone(), &body)?).await {
+    match app
+        .ask(app.gate.permit(&who, json::renew(lock.clone(), &body)?)?)
+        .await
+    {
         Answer::Outcome(Outcome::Renewed(renewed)) => Ok(Json(json::renewed(&lock, &renewed))),
         other => Err(refusal(other).into()),
     }
@@ -108,10 +117,14 @@ pub(super) async fn renew(
 )]
 pub(super) async fn release(
     State(app): State<Arc<App>>,
+    who: Who,
     Lock(lock): Lock,
     Input(body): Input<ReleaseBody>,
 ) -> Reply<ReleaseReply> {
-    let (token, already_released) = match app.ask(json::release(lock.clone(), &body)?).await {
+    let (token, already_released) = match app
+        .ask(app.gate.permit(&who, json::release(lock.clone(), &body)?)?)
+        .await
+    {
         Answer::Outcome(Outcome::Released { token }) => (token, false),
         Answer::Outcome(Outcome::Ended {
             token,
@@ -149,10 +162,14 @@ pub(super) async fn release(
 )]
 pub(super) async fn abandon(
     State(app): State<Arc<App>>,
+    who: Who,
     Named(request): Named,
     Input(Nothing {}): Input<Nothing>,
 ) -> Reply<AbandonReply> {
-    match app.ask(Request::Abandon(request)).await {
+    match app
+        .ask(app.gate.permit(&who, Request::Abandon(request))?)
+        .await
+    {
         Answer::Outcome(Outcome::Done) => Ok(Json(AbandonReply {
             request_id: request.to_hex(),
             abandoned: true,
@@ -180,10 +197,14 @@ pub(super) async fn abandon(
 )]
 pub(super) async fn revoke(
     State(app): State<Arc<App>>,
+    who: Who,
     Lock(lock): Lock,
     Input(body): Input<BreakBody>,
 ) -> Reply<BreakReply> {
-    match app.ask(json::revoke(lock.clone(), &body)?).await {
+    match app
+        .ask(app.gate.permit(&who, json::revoke(lock.clone(), &body)?)?)
+        .await
+    {
         Answer::Outcome(Outcome::Revoked { token }) => Ok(Json(BreakReply {
             resource_id: lock.as_str().to_owned(),
             revoked: true,
@@ -210,8 +231,12 @@ pub(super) async fn revoke(
         Refusals,
     )
 )]
-pub(super) async fn show(State(app): State<Arc<App>>, Lock(lock): Lock) -> Reply<LockReply> {
-    match app.ask(Request::Show(lock)).await {
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    who: Who,
+    Lock(lock): Lock,
+) -> Reply<LockReply> {
+    match app.ask(app.gate.permit(&who, Request::Show(lock))?).await {
         Answer::Lock(view) => Ok(Json(json::lock(&view))),
         other => Err(refusal(other).into()),
     }
@@ -245,6 +270,7 @@ pub(super) struct Listing {
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
+    who: Who,
     Params(listing): Params<Listing>,
 ) -> Reply<ListReply> {
     let prefix = convert::prefix(listing.prefix.as_deref().unwrap_or_default())?;
@@ -265,6 +291,7 @@ pub(super) async fn list(
             cursor,
             limit: limit - found.len(),
         };
+        let page = app.gate.permit(&who, page)?;
         (found, next) = append(found, app.ask(page).await)?;
     }
     Ok(Json(json::page(&found, next)))

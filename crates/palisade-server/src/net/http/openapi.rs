@@ -55,6 +55,12 @@ pub(super) enum Refusals {
     /// `invalid`: malformed or out of range; the message names the field and the range.
     #[response(status = 400)]
     Invalid(ErrorReply),
+    /// `unauthenticated`: no token and no certificate shows who is asking, or the token is not valid.
+    #[response(status = 401)]
+    Unauthenticated(ErrorReply),
+    /// `forbidden`: no rule grants it; the message names the principal, the verb and the lock. `cross_origin`.
+    #[response(status = 403)]
+    Forbidden(ErrorReply),
     /// `method_not_allowed`: see the `Allow` header.
     #[response(status = 405)]
     MethodNotAllowed(ErrorReply),

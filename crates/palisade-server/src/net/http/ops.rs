@@ -11,9 +11,10 @@ use palisade_proto::json::{AdvanceBody, ClockReply, HealthReply, StatusReply};
 
 use super::input::Input;
 use super::openapi::{self, Refusals};
-use super::reply::{Json, Reply};
+use super::reply::{Json, Problem, Reply};
 use crate::net::app::App;
 use crate::net::convert::{Refusal, json, refusal};
+use crate::net::gate::Who;
 use crate::net::metrics::{self as meters, Format};
 use crate::pipeline::{Answer, Request};
 
@@ -24,8 +25,8 @@ use crate::pipeline::{Answer, Request};
     tag = "operation",
     responses((status = 200, description = "Its state.", body = StatusReply), Refusals)
 )]
-pub(super) async fn status(State(app): State<Arc<App>>) -> Reply<StatusReply> {
-    match app.ask(Request::Status).await {
+pub(super) async fn status(State(app): State<Arc<App>>, who: Who) -> Reply<StatusReply> {
+    match app.ask(app.gate.permit(&who, Request::Status)?).await {
         Answer::Status(status) => Ok(Json(json::status(&status, app.handle.identity()))),
         other => Err(refusal(other).into()),
     }
@@ -48,9 +49,10 @@ pub(super) async fn status(State(app): State<Arc<App>>) -> Reply<StatusReply> {
 )]
 pub(super) async fn advance(
     State(app): State<Arc<App>>,
+    who: Who,
     Input(body): Input<AdvanceBody>,
 ) -> Reply<ClockReply> {
-    match app.ask(json::advance(&body)?).await {
+    match app.ask(app.gate.permit(&who, json::advance(&body)?)?).await {
         Answer::Clock(now) => Ok(Json(ClockReply {
             now_ms: now.as_millis(),
         })),
@@ -91,12 +93,17 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Reply<HealthReply> {
         Refusals,
     )
 )]
-pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> impl IntoResponse {
+pub(super) async fn metrics(
+    State(app): State<Arc<App>>,
+    who: Who,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Problem> {
+    app.gate.observe(&who, "")?;
     let accept = headers.get_all(ACCEPT).iter();
     let accept: Vec<_> = accept.filter_map(|value| value.to_str().ok()).collect();
     let format = Format::asked_for(&accept.join(","));
     let headers = [(CONTENT_TYPE, format.content_type()), (VARY, "Accept")];
-    (headers, meters::text(&app, format))
+    Ok((headers, meters::text(&app, format)))
 }
 
 /// Read this description

@@ -31,7 +31,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
 
 /// A refusal as an answer.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(in crate::net) struct Problem {
     refusal: Refusal,
     /// The lock of a denied acquire.
     denied: Option<LockName>,

@@ -19,6 +19,7 @@ use super::openapi::Refusals;
 use super::reply::Problem;
 use crate::net::app::App;
 use crate::net::convert::{self, json};
+use crate::net::gate::Who;
 use crate::net::watch::{self as feed, Notice, WatchRequest};
 
 /// The parameters of a watch.
@@ -52,6 +53,7 @@ pub(super) struct Watching {
 )]
 pub(super) async fn watch(
     State(app): State<Arc<App>>,
+    who: Who,
     Params(watching): Params<Watching>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -61,7 +63,8 @@ pub(super) async fn watch(
         Some(id) => integer(LAST_EVENT_ID, Some(id.to_str().unwrap_or_default()))?,
         None => integer("after_revision", watching.after_revision.as_deref())?,
     };
-    let batches = feed::watch(&app, WatchRequest { prefix, after })?;
+    let observed = app.gate.observe(&who, &prefix)?;
+    let batches = feed::watch(&app, observed, WatchRequest { prefix, after })?;
     let mut quiet = tokio::time::interval(KEEP_ALIVE);
     // The first tick comes after one period, not at once.
     quiet.reset();

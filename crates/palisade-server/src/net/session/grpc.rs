@@ -9,6 +9,7 @@ use palisade_proto::v1::{Replies, Requests};
 use tonic::Status;
 
 use super::super::app::App;
+use super::super::gate::Who;
 use super::{FRAMES_A_TURN, Flow};
 
 /// A session's stream of replies; `S` is the stream of requests that it reads.
@@ -24,10 +25,12 @@ pub(in crate::net) struct ReplyStream<S> {
 }
 
 impl<S> ReplyStream<S> {
-    pub(in crate::net) fn new(app: Arc<App>, frames: S) -> ReplyStream<S> {
+    pub(in crate::net) fn new(app: Arc<App>, who: Who, frames: S) -> ReplyStream<S> {
+        let mut flow = Flow::new(Arc::clone(&app));
+        flow.who = Some(who);
         ReplyStream {
             draining: Box::pin(app.draining()),
-            flow: Flow::new(app),
+            flow,
             frames: Some(frames),
             held: None,
             failed: None,

@@ -19,18 +19,20 @@ mod codec;
 mod grpc;
 mod plain;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 use std::vec;
 
+use palisade_proto::Code;
 use palisade_proto::v1::{Reply, Request, Requests, reply::Outcome};
 
 use super::app::App;
 use super::budget::Share;
-use super::convert::grpc as convert;
-use crate::pipeline::{self, Answer, Answers, Session};
+use super::convert::{Refusal, grpc as convert};
+use super::gate::{Permitted, Session, View, Who};
+use crate::pipeline::{self, Answer, Answers};
 
 pub(super) use codec::CountingCodec;
 pub(super) use grpc::ReplyStream;
@@ -41,6 +43,10 @@ struct Flow {
     app: Arc<App>,
     /// Dropped when no more requests follow: then `answers` ends.
     session: Option<Session>,
+    /// Who is at the other end; known before the first operation.
+    who: Option<Who>,
+    /// What the client may see of answers that are not there yet, where that is not everything.
+    views: HashMap<u64, View>,
     /// Whether more requests are read.
     open: bool,
     answers: Answers,
@@ -49,7 +55,7 @@ struct Flow {
     /// Replies to operations that never reached the pipeline.
     refused: VecDeque<Reply>,
     /// Waiting listings: the next one starts when the previous page has left.
-    listings: VecDeque<(u64, pipeline::Request)>,
+    listings: VecDeque<(u64, Permitted)>,
     /// The maximum size in bytes of the page being made; 0 if none is.
     page: usize,
     /// The id of its operation.
@@ -73,6 +79,8 @@ impl Flow {
             share: Share::new(&app.budget),
             app,
             session: Some(session),
+            who: None,
+            views: HashMap::new(),
             open: true,
             answers,
             rest: Vec::new().into_iter(),
@@ -117,9 +125,9 @@ impl Flow {
         self.in_flight += frame.requests.len();
         let mut operations = Vec::with_capacity(frame.requests.len());
         for Request { id, operation } in frame.requests {
-            match convert::operation(operation) {
-                Ok(request @ pipeline::Request::List { .. }) => {
-                    self.listings.push_back((id, request));
+            match convert::operation(operation).and_then(|request| self.permit(id, request)) {
+                Ok(listing) if matches!(listing.request(), pipeline::Request::List { .. }) => {
+                    self.listings.push_back((id, listing));
                 }
                 Ok(request) => operations.push((id, request)),
                 Err(refusal) => self.refused.push_back(convert::refused(id, &refusal)),
@@ -130,6 +138,19 @@ impl Flow {
         {
             session.submit(operations);
         }
+    }
+
+    /// Asks the gate, and keeps what the client may see of the answer.
+    fn permit(&mut self, id: u64, request: pipeline::Request) -> Result<Permitted, Refusal> {
+        let Some(who) = &self.who else {
+            let why = "an operation before the session was opened";
+            return Err(Refusal::new(Code::Unauthenticated, why));
+        };
+        let mut permitted = self.app.gate.permit(who, request)?;
+        if let Some(view) = permitted.take_view() {
+            self.views.insert(id, view);
+        }
+        Ok(permitted)
     }
 
     /// Accepts no more requests; those waiting in a queue leave it.
@@ -143,7 +164,8 @@ impl Flow {
 
     /// Starts the next listing if the previous page has left and there is memory for another.
     fn next_listing(&mut self, cx: &Context<'_>) {
-        if let Some((_, pipeline::Request::List { limit, .. })) = self.listings.front()
+        if let Some((_, listing)) = self.listings.front()
+            && let pipeline::Request::List { limit, .. } = listing.request()
             && self.page == 0
         {
             let page = limit * OPERATION_BYTES;
@@ -175,6 +197,10 @@ impl Flow {
                 return Poll::Ready(());
             }
             for (id, answer) in self.rest.by_ref() {
+                let answer = match self.views.remove(&id) {
+                    Some(view) => self.app.gate.filter(&view, answer),
+                    None => answer,
+                };
                 self.leaving += 1;
                 // A listing that failed, because this node no longer leads, makes room for the next one too.
                 let failed =

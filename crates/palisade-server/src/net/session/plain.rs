@@ -25,12 +25,17 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use super::super::app::App;
 use super::super::convert::{Refusal, grpc as convert};
 use super::{FRAMES_A_TURN, Flow};
-use crate::shell::{Phase, Transport};
+use crate::shell::{Caller, Phase, Transport};
 
 /// Serves one session to its end; `read` was already read from the stream.
-pub(in crate::net) async fn serve<T: Transport>(app: Arc<App>, stream: T, read: BytesMut) {
+pub(in crate::net) async fn serve<T: Transport>(
+    app: Arc<App>,
+    stream: T,
+    read: BytesMut,
+    caller: Caller,
+) {
     let mut phase = app.phase();
-    let mut plain = Plain::new(app, stream, read);
+    let mut plain = Plain::new(app, stream, read, caller);
     tokio::select! {
         ended = std::future::poll_fn(|cx| plain.poll(cx)) => {
             if let Err(error) = ended {
@@ -53,6 +58,8 @@ pub(in crate::net) fn refused(refusal: &Refusal) -> Vec<u8> {
 
 struct Plain<T> {
     flow: Flow,
+    /// Who is at the other end, as far as its certificate says.
+    caller: Caller,
     stream: T,
     inbound: BytesMut,
     outbound: Vec<u8>,
@@ -73,10 +80,11 @@ struct Plain<T> {
 }
 
 impl<T: Transport> Plain<T> {
-    fn new(app: Arc<App>, stream: T, inbound: BytesMut) -> Plain<T> {
+    fn new(app: Arc<App>, stream: T, inbound: BytesMut, caller: Caller) -> Plain<T> {
         Plain {
             draining: Box::pin(app.draining()),
             flow: Flow::new(app),
+            caller,
             stream,
             inbound,
             outbound: Vec::new(),
@@ -189,13 +197,31 @@ impl<T: Transport> Plain<T> {
             let Some(preface) = self.inbound.first_chunk() else {
                 return Ok(());
             };
-            if *preface != frames::PREFACE {
-                return Err(Refusal::invalid(
-                    "this server supports only version 1 of plain sessions",
-                ));
-            }
+            let mut opening = frames::PREFACE.len();
+            let token = match *preface {
+                frames::PREFACE => None,
+                frames::PREFACE_WITH_TOKEN => {
+                    match frames::first(&self.inbound[opening..], frames::TOKEN_BYTES) {
+                        Ok(None) => return Ok(()),
+                        Ok(Some(token)) => {
+                            opening += frames::HEADER + token.len();
+                            Some(str::from_utf8(token).unwrap_or_default())
+                        }
+                        Err(TooLong { bytes }) => {
+                            let why = format!("a token of {bytes} bytes");
+                            return Err(Refusal::invalid(why));
+                        }
+                    }
+                }
+                _ => {
+                    let why = "this server supports only versions 1 and 2 of plain sessions";
+                    return Err(Refusal::invalid(why));
+                }
+            };
+            let who = self.flow.app.gate.identify(&self.caller, token)?;
+            self.flow.who = Some(who);
             self.opened = true;
-            self.inbound.advance(frames::PREFACE.len());
+            self.inbound.advance(opening);
         }
         let most = self.flow.app.settings.frame_bytes;
         let most_operations = self.flow.app.settings.frame_operations;

@@ -31,6 +31,7 @@ pub(crate) fn palisade() -> Command {
         "LOCK",
         "LOCK_TOKEN",
         "LOG",
+        "TOKEN",
     ] {
         command.env_remove(format!("PALISADE_{name}"));
     }

@@ -1,0 +1,193 @@
+//! Principals, what shows who they are, and the rules.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Secret, Token, Verb};
+
+/// The principal without a credential. It exists only where a rule names it.
+pub const ANONYMOUS: &str = "anonymous";
+
+/// Somebody whom rules name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Principal(pub(crate) Arc<str>);
+
+impl Principal {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a caller shows. A token counts before a certificate.
+#[derive(Clone, Debug, Default)]
+pub struct Credential {
+    /// A bearer token.
+    pub token: Option<Token>,
+    /// The names in a client certificate that TLS has checked.
+    pub names: Arc<[Box<str>]>,
+}
+
+/// Whom a server knows, and what they may do.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// By the id of a token: whose it is.
+    pub(crate) tokens: BTreeMap<Box<str>, (Secret, Principal)>,
+    /// By a name in a certificate.
+    pub(crate) certificates: BTreeMap<Box<str>, Principal>,
+    pub(crate) rules: BTreeMap<Principal, Vec<Rule>>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Rule {
+    pub(crate) prefix: Box<str>,
+    pub(crate) verbs: Vec<Verb>,
+}
+
+/// Nobody is known by what the caller showed. The message repeats no secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unknown {
+    /// Nothing was shown.
+    #[error(
+        "who is asking? send a token (Authorization: Bearer pal_…), or connect with a client certificate"
+    )]
+    Nothing,
+    /// The token is not known, or no longer.
+    #[error("the token {0} is unknown or was revoked")]
+    Token(Box<str>),
+    /// No name of the certificate is known.
+    #[error("no principal has a certificate with the name {0}")]
+    Certificate(Box<str>),
+}
+
+/// No rule grants what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{principal} may not {verb} {what}: no rule grants it{also}")]
+pub struct Denied {
+    /// Who asked.
+    pub principal: Principal,
+    /// What for.
+    pub verb: Verb,
+    what: String,
+    also: String,
+}
+
+impl Access {
+    /// Who shows this.
+    ///
+    /// # Errors
+    /// [`Unknown`] says why nobody is known by it.
+    pub fn identify(&self, credential: &Credential) -> Result<Principal, Unknown> {
+        if let Some(token) = &credential.token {
+            let found = self.tokens.get(token.id());
+            // A lookup by an id tells nothing of the secret; the comparison of secrets takes equally long.
+            return match found.filter(|(secret, _)| secret.is(token.secret())) {
+                Some((_, principal)) => Ok(principal.clone()),
+                None => Err(Unknown::Token(token.id().into())),
+            };
+        }
+        let mut names = credential.names.iter();
+        if let Some(principal) = names.find_map(|name| self.certificates.get(name)) {
+            return Ok(principal.clone());
+        }
+        let anonymous = self.rules.get_key_value(&Principal(ANONYMOUS.into()));
+        match (anonymous, credential.names.first()) {
+            (Some((anonymous, _)), _) => Ok(anonymous.clone()),
+            (None, Some(name)) => Err(Unknown::Certificate(name.clone())),
+            (None, None) => Err(Unknown::Nothing),
+        }
+    }
+
+    /// Whether a principal may do this with a lock. Returns the prefix of the rule that grants it.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn decide(&self, principal: &Principal, verb: Verb, lock: &str) -> Result<&str, Denied> {
+        let granting = self
+            .granting(principal, verb)
+            .find(|prefix| lock.starts_with(*prefix));
+        granting.ok_or_else(|| self.denied(principal, verb, format!("the lock {lock}")))
+    }
+
+    /// Whether a principal may do this with every lock whose name begins with `prefix`.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn decide_all(
+        &self,
+        principal: &Principal,
+        verb: Verb,
+        prefix: &str,
+    ) -> Result<(), Denied> {
+        let mut granting = self.granting(principal, verb);
+        let what = || match prefix {
+            "" => "all locks".to_owned(),
+            prefix => format!("all locks that begin with {prefix}"),
+        };
+        match granting.any(|granted| prefix.starts_with(granted)) {
+            true => Ok(()),
+            false => Err(self.denied(principal, verb, what())),
+        }
+    }
+
+    /// Whether a principal may do this with any lock at all.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn decide_any(&self, principal: &Principal, verb: Verb) -> Result<(), Denied> {
+        match self.granting(principal, verb).next() {
+            Some(_) => Ok(()),
+            None => Err(self.denied(principal, verb, "any lock".to_owned())),
+        }
+    }
+
+    /// The principal of this name.
+    #[must_use]
+    pub fn principal(&self, name: &str) -> Option<Principal> {
+        let with_rules = self.rules.keys();
+        let with_tokens = self.tokens.values().map(|(_, principal)| principal);
+        let all = with_rules
+            .chain(with_tokens)
+            .chain(self.certificates.values());
+        all.into_iter()
+            .find(|principal| principal.name() == name)
+            .cloned()
+    }
+
+    /// The ids of the tokens that are valid, and whose they are.
+    pub fn tokens(&self) -> impl Iterator<Item = (&str, &Principal)> {
+        self.tokens
+            .iter()
+            .map(|(id, (_, principal))| (&**id, principal))
+    }
+
+    /// The prefixes of the rules that grant `verb`.
+    fn granting<'a>(&'a self, principal: &Principal, verb: Verb) -> impl Iterator<Item = &'a str> {
+        let rules = self.rules.get(principal).into_iter().flatten();
+        let granting =
+            rules.filter(move |rule| rule.verbs.iter().any(|granted| granted.grants(verb)));
+        granting.map(|rule| &*rule.prefix)
+    }
+
+    fn denied(&self, principal: &Principal, verb: Verb, what: String) -> Denied {
+        let prefixes: Vec<&str> = self.granting(principal, verb).collect();
+        let also = match &prefixes[..] {
+            [] => String::new(),
+            prefixes => format!(" (it may {verb} what begins with {})", prefixes.join(", ")),
+        };
+        Denied {
+            principal: principal.clone(),
+            verb,
+            what,
+            also,
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The access file.
+//!
+//! ```toml
+//! [auth]
+//!
+//! [[auth.principals]]
+//! name = "backup"
+//! certificates = ["spiffe://home/backup"]
+//!
+//! [[auth.rules]]
+//! principal = "backup"
+//! prefix = "backup/"
+//! verbs = ["hold", "observe"]
+//!
+//! [[auth.tokens]]
+//! id = "5f0c41aa"
+//! principal = "backup"
+//! sha256 = "0000000000000000000000000000000000000000000000000000000000000000"
+//!
+//! [[auth.revoked]]
+//! id = "17ab90ce"
+//! ```
+//!
+//! Making and revoking a token only appends to it, so comments and order stay.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::{Access, Token};
+
+/// Why an access file is not taken, or not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It contains a mistake.
+    #[error("{}: {source}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The mistake.
+        source: crate::Error,
+    },
+}
+
+/// Reads and checks an access file.
+///
+/// # Errors
+/// [`Error`] names the file and the first mistake.
+pub fn read(path: &Path) -> Result<Access, Error> {
+    parsed(path, &text(path)?)
+}
+
+/// Adds a token of a principal that the file names.
+///
+/// # Errors
+/// [`Error`]; the file stays as it was.
+pub fn add_token(path: &Path, token: &Token, principal: &str) -> Result<(), Error> {
+    let (id, sha256) = (token.id(), token.secret().stored());
+    append(
+        path,
+        &format!(
+            "\n[[auth.tokens]]\nid = \"{id}\"\nprincipal = {principal:?}\nsha256 = \"{sha256}\"\n"
+        ),
+    )
+}
+
+/// Revokes a token.
+///
+/// # Errors
+/// [`Error`], also if there is no such token; the file stays as it was.
+pub fn revoke_token(path: &Path, id: &str) -> Result<(), Error> {
+    let access = read(path)?;
+    if !access.tokens().any(|(known, _)| known == id) {
+        let why = format!("there is no token {id:?}, or it was revoked already");
+        return Err(content(path, crate::Error(why)));
+    }
+    append(path, &format!("\n[[auth.revoked]]\nid = {id:?}\n"))
+}
+
+/// Writes the longer text beside the file, checks it, and puts it into its place.
+fn append(path: &Path, more: &str) -> Result<(), Error> {
+    let mut longer = text(path)?;
+    if !longer.ends_with('\n') {
+        longer.push('\n');
+    }
+    longer.push_str(more);
+    parsed(path, &longer)?;
+    let failed = |source| io_error(path, source);
+    let mode = fs::metadata(path).map_err(failed)?.permissions();
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    let write = || {
+        let mut file = fs::File::create(&new)?;
+        file.set_permissions(mode.clone())?;
+        file.write_all(longer.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    write().map_err(failed)
+}
+
+fn text(path: &Path) -> Result<String, Error> {
+    fs::read_to_string(path).map_err(|source| io_error(path, source))
+}
+
+fn parsed(path: &Path, text: &str) -> Result<Access, Error> {
+    Access::parse(text).map_err(|source| content(path, source))
+}
+
+fn io_error(path: &Path, source: io::Error) -> Error {
+    Error::Io {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn content(path: &Path, source: crate::Error) -> Error {
+    Error::Content {
+        path: path.to_owned(),
+        source,
+    }
+}

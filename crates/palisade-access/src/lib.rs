@@ -1,0 +1,20 @@
+//! Who may do what at a lock server.
+//!
+//! ```text
+//!   file ─► Access ── identify(token │ certificate's names) ─► Principal ── decide(verb, lock) ─► yes │ no, and why
+//! ```
+//!
+//! Rules only grant: what none grants is denied. A decision reads memory and nothing else; [`file`](mod@file) is the only
+//! module that reads a file. A token's secret has 256 random bits, and only its SHA-256 is stored.
+
+pub mod file;
+
+mod access;
+mod parse;
+mod token;
+mod verb;
+
+pub use access::{ANONYMOUS, Access, Credential, Denied, Principal, Unknown};
+pub use parse::Error;
+pub use token::{BadToken, Secret, Token};
+pub use verb::Verb;

@@ -1,0 +1,304 @@
+//! Decisions, identities, and files with a mistake.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+
+use palisade_access::{Access, Credential, Principal, Token, Unknown, Verb, file};
+
+const FILE: &str = r#"
+# A comment that stays.
+[auth]
+
+[[auth.principals]]
+name = "backup"
+certificates = ["spiffe://home/backup", "backup.home"]
+
+[[auth.principals]]
+name = "operator"
+
+[[auth.rules]]
+principal = "backup"
+prefix = "backup/"
+verbs = ["hold", "observe"]
+
+[[auth.rules]]
+principal = "backup"
+prefix = "shared/"
+verbs = ["share"]
+
+[[auth.rules]]
+principal = "operator"
+prefix = ""
+verbs = ["observe", "break", "admin"]
+"#;
+
+fn access(text: &str) -> Access {
+    Access::parse(text).unwrap()
+}
+
+fn principal(access: &Access, name: &str) -> Principal {
+    access.principal(name).unwrap()
+}
+
+/// Every verb with every kind of lock, for every principal.
+#[test]
+fn rules_only_grant_and_what_none_grants_is_denied() {
+    let access = access(FILE);
+    let granted: &[(&str, Verb, &str)] = &[
+        ("backup", Verb::Hold, "backup/db"),
+        ("backup", Verb::Share, "backup/db"),
+        ("backup", Verb::Observe, "backup/db"),
+        ("backup", Verb::Share, "shared/x"),
+        ("operator", Verb::Observe, "backup/db"),
+        ("operator", Verb::Observe, "shared/x"),
+        ("operator", Verb::Observe, "backup"),
+        ("operator", Verb::Break, "backup/db"),
+        ("operator", Verb::Break, "shared/x"),
+        ("operator", Verb::Break, "backup"),
+        ("operator", Verb::Admin, "backup/db"),
+        ("operator", Verb::Admin, "shared/x"),
+        ("operator", Verb::Admin, "backup"),
+    ];
+    for name in ["backup", "operator"] {
+        for verb in Verb::ALL {
+            for lock in ["backup/db", "shared/x", "backup"] {
+                let decided = access.decide(&principal(&access, name), verb, lock);
+                assert_eq!(
+                    decided.is_ok(),
+                    granted.contains(&(name, verb, lock)),
+                    "{name} {verb} {lock}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_denial_names_principal_verb_and_prefix() {
+    let access = access(FILE);
+    let backup = principal(&access, "backup");
+    let said = access
+        .decide(&backup, Verb::Hold, "orders")
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        said,
+        "backup may not hold the lock orders: no rule grants it (it may hold what begins with backup/)"
+    );
+    let said = access
+        .decide(&backup, Verb::Break, "backup/db")
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        said,
+        "backup may not break the lock backup/db: no rule grants it"
+    );
+}
+
+#[test]
+fn a_question_about_a_prefix_needs_a_rule_for_all_of_it() {
+    let access = access(FILE);
+    let backup = principal(&access, "backup");
+    for (prefix, granted) in [
+        ("backup/", true),
+        ("backup/d", true),
+        ("backup", false),
+        ("", false),
+    ] {
+        assert_eq!(
+            access.decide_all(&backup, Verb::Observe, prefix).is_ok(),
+            granted,
+            "{prefix:?}"
+        );
+    }
+    assert!(access.decide_any(&backup, Verb::Observe).is_ok());
+    assert!(access.decide_any(&backup, Verb::Admin).is_err());
+}
+
+#[test]
+fn a_caller_is_known_by_a_token_or_by_a_name_in_a_certificate() {
+    let (text, token) = Token::make([7; 36]);
+    let stored = token.secret().stored();
+    assert!(
+        !text.contains(&stored) && !stored.contains(&text),
+        "the secret is not stored"
+    );
+    let tokens = format!(
+        "{FILE}\n[[auth.tokens]]\nid = \"{}\"\nprincipal = \"operator\"\nsha256 = \"{stored}\"\n",
+        token.id()
+    );
+    let access = access(&tokens);
+    let shows = |token: Option<&str>, names: &[&str]| {
+        access.identify(&Credential {
+            token: token.map(|text| Token::parse(text).unwrap()),
+            names: names.iter().map(|name| Box::from(*name)).collect(),
+        })
+    };
+    let known = |who: Result<Principal, Unknown>| who.unwrap().name().to_owned();
+    assert_eq!(known(shows(Some(&text), &[])), "operator");
+    assert_eq!(known(shows(None, &["other", "backup.home"])), "backup");
+    assert_eq!(
+        known(shows(Some(&text), &["backup.home"])),
+        "operator",
+        "the token counts first"
+    );
+    // The right id with another secret, and an id that nobody has.
+    let last = if text.ends_with('0') { "1" } else { "0" };
+    let forged = format!("{}{last}", &text[..text.len() - 1]);
+    for wrong in [&forged, &text.replace(token.id(), "deadbeef")] {
+        let unknown = shows(Some(wrong), &["backup.home"]).unwrap_err();
+        assert!(
+            matches!(unknown, Unknown::Token(_)),
+            "a wrong token is not helped by a certificate"
+        );
+        assert!(!unknown.to_string().contains(&wrong[13..]), "{unknown}");
+    }
+    assert_eq!(shows(None, &[]).unwrap_err(), Unknown::Nothing);
+    assert_eq!(
+        shows(None, &["x"]).unwrap_err(),
+        Unknown::Certificate("x".into())
+    );
+}
+
+#[test]
+fn nobody_is_anonymous_unless_a_rule_says_so() {
+    let nothing = Credential::default();
+    assert!(access(FILE).identify(&nothing).is_err());
+    let open = format!(
+        "{FILE}\n[[auth.rules]]\nprincipal = \"anonymous\"\nprefix = \"public/\"\nverbs = [\"observe\"]\n"
+    );
+    let access = access(&open);
+    let anonymous = access.identify(&nothing).unwrap();
+    assert!(access.decide(&anonymous, Verb::Observe, "public/x").is_ok());
+    assert!(
+        access
+            .decide(&anonymous, Verb::Observe, "backup/x")
+            .is_err()
+    );
+}
+
+#[test]
+fn a_file_with_a_mistake_is_refused_and_the_mistake_is_named() {
+    for (text, expected) in [
+        ("", "[auth] is missing"),
+        ("[auth", "expected"),
+        (
+            "[auth]\n[elsewhere]\n",
+            "the file: unknown key \"elsewhere\"; the keys are auth",
+        ),
+        (
+            "[auth]\n[[auth.rule]]\n",
+            "unknown key \"rule\"; is \"rules\" meant?",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a\"\ncertificate = [\"b\"]\n",
+            "is \"certificates\" meant?",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a b\"\n",
+            "is no name",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a\"\n[[auth.principals]]\nname = \"a\"\n",
+            "twice",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"anonymous\"\n",
+            "reserved",
+        ),
+        (
+            "[auth]\n[[auth.rules]]\nprincipal = \"a\"\nprefix = \"\"\nverbs = [\"hold\"]\n",
+            "there is no principal \"a\"",
+        ),
+        (
+            "[auth]\n[[auth.rules]]\nprincipal = \"anonymos\"\nprefix = \"\"\nverbs = [\"hold\"]\n",
+            "is anonymous meant?",
+        ),
+        (
+            "[auth]\n[[auth.rules]]\nprincipal = \"anonymous\"\nprefix = \"\"\nverbs = [\"own\"]\n",
+            "the verbs are hold, share",
+        ),
+        (
+            "[auth]\n[[auth.rules]]\nprincipal = \"anonymous\"\nprefix = \"\"\nverbs = []\n",
+            "grants nothing",
+        ),
+        (
+            "[auth]\n[[auth.rules]]\nprincipal = \"anonymous\"\nprefix = \"ö\"\nverbs = [\"hold\"]\n",
+            "printable ASCII",
+        ),
+        (
+            "[auth]\n[[auth.rules]]\nprincipal = \"anonymous\"\nverbs = [\"hold\"]\n",
+            "prefix",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a\"\ncertificates = [\"c\"]\n[[auth.principals]]\nname = \"b\"\ncertificates = [\"c\"]\n",
+            "that of a and of b",
+        ),
+        (
+            "[auth]\n[[auth.principals]]\nname = \"a\"\n[[auth.tokens]]\nid = \"1\"\nprincipal = \"a\"\nsha256 = \"12\"\n",
+            "64 hexadecimal digits",
+        ),
+    ] {
+        let said = Access::parse(text).unwrap_err().to_string();
+        assert!(said.contains(expected), "{text:?}: {said}");
+    }
+}
+
+#[test]
+fn tokens_are_added_and_revoked_and_the_rest_of_the_file_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("access.toml");
+    fs::write(&path, FILE).unwrap();
+    let (text, token) = Token::make([9; 36]);
+    let shown = Credential {
+        token: Some(Token::parse(&text).unwrap()),
+        ..Credential::default()
+    };
+    assert!(
+        file::add_token(&path, &token, "nobody")
+            .unwrap_err()
+            .to_string()
+            .contains("nobody")
+    );
+    assert_eq!(
+        fs::read_to_string(&path).unwrap(),
+        FILE,
+        "refused, and unchanged"
+    );
+    file::add_token(&path, &token, "backup").unwrap();
+    assert_eq!(
+        file::read(&path).unwrap().identify(&shown).unwrap().name(),
+        "backup"
+    );
+    assert!(fs::read_to_string(&path).unwrap().starts_with(FILE));
+    assert!(!fs::read_to_string(&path).unwrap().contains(&text[13..]));
+    file::revoke_token(&path, token.id()).unwrap();
+    assert!(matches!(
+        file::read(&path).unwrap().identify(&shown),
+        Err(Unknown::Token(_))
+    ));
+    assert!(
+        file::revoke_token(&path, token.id()).is_err(),
+        "already revoked"
+    );
+    // An id that was revoked is never valid again.
+    assert!(file::add_token(&path, &token, "backup").is_err());
+}
+
+#[test]
+fn a_token_is_refused_unless_its_form_is_exact_and_is_never_printed() {
+    let (text, token) = Token::make([1; 36]);
+    assert!(!format!("{token:?} {:?}", token.secret()).contains(&text[13..]));
+    for wrong in [
+        "",
+        "pal_",
+        "pal_x",
+        &text[1..],
+        &text[..text.len() - 1],
+        &text.to_uppercase(),
+        &format!("{text}0"),
+    ] {
+        assert!(Token::parse(wrong).is_err(), "{wrong}");
+    }
+}

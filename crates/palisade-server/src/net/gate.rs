@@ -1,0 +1,423 @@
+//! The gate: who is asking, and whether they may. Nothing reaches the pipeline without passing it.
+//!
+//! ```text
+//!   certificate, token ─► identify ─► Who ─┬─► permit(request) ─► Permitted ─► Pipeline::call, Session::submit
+//!                                          ├─► observe(prefix) ─► Observed  ─► watch, metrics
+//!                                          └─► administer()    ─► Administered ─► changes of the cluster
+//! ```
+//!
+//! `Permitted`, `Observed` and `Administered` are made here only, and what they are needed for takes nothing else, so a
+//! handler that forgets the question does not compile. The fields that could get around it are private to this module.
+//!
+//! Without an access file everybody who reaches the port may do everything. Identity is settled once for each session and
+//! each HTTP request; while the file stays the same, a decision compares prefixes and nothing else.
+
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::extract::{Request as HttpRequest, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use palisade_access::{Access, Credential, Denied, Principal, Token, Unknown, Verb, file};
+use palisade_core::{ClientId, LockName, Outcome};
+use palisade_proto::Code;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::app::App;
+use super::convert::Refusal;
+use crate::pipeline::{
+    self, Answer, Answers, Handle, Identity, Leading, Request, Since, Stats, Stopped,
+};
+use crate::shell::{Caller, Peer};
+
+/// The rules in force.
+pub(super) struct Gate {
+    /// `None` without a file.
+    rules: Option<Rules>,
+}
+
+struct Rules {
+    path: PathBuf,
+    access: RwLock<Arc<Access>>,
+}
+
+/// Who is asking.
+#[derive(Clone, Debug)]
+pub(super) struct Who(Option<Known>);
+
+#[derive(Clone, Debug)]
+struct Known {
+    credential: Credential,
+    principal: Principal,
+    /// The rules under which the principal was found.
+    access: Arc<Access>,
+}
+
+/// A request that its caller may make.
+pub(super) struct Permitted {
+    request: Request,
+    view: View,
+}
+
+/// What the caller may see of the answer.
+pub(super) enum View {
+    /// All of it.
+    Everything,
+    /// Not who else holds the lock.
+    OthersHidden,
+    /// The locks that the caller may observe.
+    Observed(Who),
+}
+
+/// A caller may observe all locks of a prefix.
+pub(super) struct Observed(Who);
+
+/// A caller may change the cluster.
+pub(super) struct Administered(());
+
+impl Gate {
+    pub(super) fn new(path: Option<&Path>) -> Result<Gate, file::Error> {
+        let rules = path.map(|path| {
+            let access = Arc::new(file::read(path)?);
+            Ok(Rules {
+                path: path.to_owned(),
+                access: RwLock::new(access),
+            })
+        });
+        Ok(Gate {
+            rules: rules.transpose()?,
+        })
+    }
+
+    /// Whether there are rules at all.
+    pub(super) fn is_closed(&self) -> bool {
+        self.rules.is_some()
+    }
+
+    /// Who a caller is, by its certificate or the text of its token.
+    pub(super) fn identify(&self, caller: &Caller, token: Option<&str>) -> Result<Who, Refusal> {
+        let Some(rules) = &self.rules else {
+            return Ok(Who(None));
+        };
+        let token = token.map(Token::parse).transpose();
+        let token = token.map_err(|bad| unauthenticated(&bad))?;
+        let names = match caller {
+            Caller::Anonymous => Arc::default(),
+            Caller::Certificate(names) => Arc::clone(names),
+        };
+        let credential = Credential { token, names };
+        let access = rules.current();
+        let principal = access.identify(&credential);
+        let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
+        Ok(Who(Some(Known {
+            credential,
+            principal,
+            access,
+        })))
+    }
+
+    /// Who it is under the rules now in force: a token may have been revoked since.
+    fn now(&self, who: &Who) -> Result<Option<(Arc<Access>, Principal)>, Refusal> {
+        let (Some(rules), Some(known)) = (&self.rules, &who.0) else {
+            return match self.is_closed() {
+                false => Ok(None),
+                true => Err(unauthenticated(&Unknown::Nothing)),
+            };
+        };
+        let access = rules.current();
+        if Arc::ptr_eq(&access, &known.access) {
+            return Ok(Some((access, known.principal.clone())));
+        }
+        let principal = access.identify(&known.credential);
+        let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
+        Ok(Some((access, principal)))
+    }
+
+    /// Whether a caller may make this request.
+    pub(super) fn permit(&self, who: &Who, request: Request) -> Result<Permitted, Refusal> {
+        let Some((access, principal)) = self.now(who)? else {
+            let view = View::Everything;
+            return Ok(Permitted { request, view });
+        };
+        let lock = |verb, lock: &LockName| {
+            let decided = access.decide(&principal, verb, lock.as_str());
+            decided.map(drop).map_err(|denied| forbidden(&denied))
+        };
+        let any = |verb| {
+            access
+                .decide_any(&principal, verb)
+                .map_err(|denied| forbidden(&denied))
+        };
+        let mut view = View::Everything;
+        match &request {
+            Request::Acquire(wish) => {
+                lock(Verb::Hold, &wish.lock)?;
+                if lock(Verb::Observe, &wish.lock).is_err() {
+                    view = View::OthersHidden;
+                }
+            }
+            // The key of the lease shows that the caller acquired it.
+            Request::Renew { grant, .. } | Request::Release(grant) => {
+                lock(Verb::Share, &grant.lock)?;
+            }
+            // It names no lock; its id has 128 random bits.
+            Request::Abandon(_) => any(Verb::Share)?,
+            Request::Revoke { lock: name, .. } => lock(Verb::Break, name)?,
+            Request::Show(name) => lock(Verb::Observe, name)?,
+            Request::List { .. } => {
+                any(Verb::Observe)?;
+                view = View::Observed(who.clone());
+            }
+            // What a client needs in order to know whose tokens it gets; it names no lock.
+            Request::Status => {}
+            Request::Advance(_) => {
+                let decided = access.decide_all(&principal, Verb::Admin, "");
+                decided.map_err(|denied| forbidden(&denied))?;
+            }
+        }
+        Ok(Permitted { request, view })
+    }
+
+    /// Whether a caller may observe all locks of a prefix.
+    pub(super) fn observe(&self, who: &Who, prefix: &str) -> Result<Observed, Refusal> {
+        if let Some((access, principal)) = self.now(who)? {
+            let decided = access.decide_all(&principal, Verb::Observe, prefix);
+            decided.map_err(|denied| forbidden(&denied))?;
+        }
+        Ok(Observed(who.clone()))
+    }
+
+    /// Whether that is still so. While the rules stay the same this costs one comparison.
+    pub(super) fn still_observes(&self, observed: &Observed, prefix: &str) -> bool {
+        match (&self.rules, &observed.0.0) {
+            (Some(rules), Some(known)) if !Arc::ptr_eq(&rules.current(), &known.access) => {
+                self.observe(&observed.0, prefix).is_ok()
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether a caller may change the cluster.
+    pub(super) fn administer(&self, who: &Who) -> Result<Administered, Refusal> {
+        if let Some((access, principal)) = self.now(who)? {
+            let decided = access.decide_all(&principal, Verb::Admin, "");
+            decided.map_err(|denied| forbidden(&denied))?;
+        }
+        Ok(Administered(()))
+    }
+
+    /// What the caller may see of an answer.
+    pub(super) fn filter(&self, view: &View, mut answer: Answer) -> Answer {
+        match (view, &mut answer) {
+            (View::OthersHidden, Answer::Outcome(Outcome::Held(holder))) => {
+                // A constant within the limits.
+                if let Ok(hidden) = ClientId::new(HIDDEN) {
+                    holder.client = hidden;
+                }
+            }
+            (View::Observed(who), Answer::Locks { locks, .. }) => match self.now(who) {
+                Ok(Some((access, principal))) => locks.retain(|view| {
+                    let decided = access.decide(&principal, Verb::Observe, view.lock.as_str());
+                    decided.is_ok()
+                }),
+                Ok(None) => {}
+                Err(_) => locks.clear(),
+            },
+            _ => {}
+        }
+        answer
+    }
+
+    /// Reads the file again at SIGHUP, until the server stops. A file with a mistake leaves the old rules in force.
+    pub(super) async fn keep_reloading(&self, stopping: impl Future<Output = ()>) {
+        let Some(rules) = &self.rules else {
+            return stopping.await;
+        };
+        let mut hangup = match signal(SignalKind::hangup()) {
+            Ok(hangup) => hangup,
+            Err(error) => {
+                tracing::warn!(%error, "rules are not reloaded: SIGHUP cannot be received");
+                return stopping.await;
+            }
+        };
+        let mut stopping = pin!(stopping);
+        loop {
+            tokio::select! {
+                () = &mut stopping => return,
+                _ = hangup.recv() => rules.reload(),
+            }
+        }
+    }
+}
+
+impl Rules {
+    fn current(&self) -> Arc<Access> {
+        let access = self.access.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&access)
+    }
+
+    fn reload(&self) {
+        match file::read(&self.path) {
+            Ok(access) => {
+                *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(access);
+                tracing::info!(file = %self.path.display(), "new rules are in force");
+            }
+            Err(error) => {
+                tracing::error!("new rules were refused, and the old ones stay in force: {error}");
+            }
+        }
+    }
+}
+
+fn unauthenticated(why: &impl ToString) -> Refusal {
+    Refusal::new(Code::Unauthenticated, why.to_string())
+}
+
+fn forbidden(denied: &Denied) -> Refusal {
+    Refusal::new(Code::Forbidden, denied.to_string())
+}
+
+/// What stands in place of another principal's client id.
+const HIDDEN: &str = "(hidden)";
+
+/// Who makes an HTTP request, or why that is not known.
+#[derive(Clone)]
+struct Identified(Result<Who, Refusal>);
+
+/// The middleware that settles who makes a request, in front of all others.
+pub(super) async fn identify(
+    State(app): State<Arc<App>>,
+    mut request: HttpRequest,
+    next: Next,
+) -> Response {
+    let peer = request.extensions().get::<Peer>();
+    let caller = peer.map_or(Caller::Anonymous, |peer| peer.caller.clone());
+    let identified = match bearer(request.headers()) {
+        Ok(token) => app.gate.identify(&caller, token),
+        Err(refusal) => Err(refusal),
+    };
+    request.extensions_mut().insert(Identified(identified));
+    next.run(request).await
+}
+
+/// Who makes this request.
+pub(super) fn who(extensions: &http::Extensions) -> Result<Who, Refusal> {
+    match extensions.get::<Identified>() {
+        Some(Identified(identified)) => identified.clone(),
+        None => Err(unauthenticated(&Unknown::Nothing)),
+    }
+}
+
+/// Whether a request may be sent on to the leader, which sees this node's certificate in place of the caller's: only a
+/// token goes with it.
+pub(super) fn goes_with(app: &App, headers: &HeaderMap) -> bool {
+    !app.gate.is_closed() || headers.contains_key(AUTHORIZATION)
+}
+
+/// The token of an `Authorization` header.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let Some(value) = headers.get(AUTHORIZATION) else {
+        return Ok(None);
+    };
+    let text = value.to_str().unwrap_or_default();
+    match text.split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(Some(token.trim())),
+        _ => Err(unauthenticated(&"Authorization must be: Bearer pal_…")),
+    }
+}
+
+/// The pipeline behind the gate.
+pub(super) struct Pipeline(Handle);
+
+impl Pipeline {
+    pub(super) fn new(handle: Handle) -> Pipeline {
+        Pipeline(handle)
+    }
+
+    /// Carries out a request; the answer contains only what the caller may see.
+    pub(super) async fn call(&self, gate: &Gate, permitted: Permitted) -> Answer {
+        let answer = self.0.call(permitted.request).await;
+        gate.filter(&permitted.view, answer)
+    }
+
+    pub(super) fn session(&self) -> (Session, Answers) {
+        let (session, answers) = self.0.session();
+        (Session(session), answers)
+    }
+
+    pub(super) fn near<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> impl Future<Output = Option<T>> {
+        let near = self.0.near(task);
+        async move { near.await.ok() }
+    }
+
+    pub(super) fn since(&self, revision: u64) -> Since {
+        self.0.since(revision)
+    }
+
+    pub(super) fn identity(&self) -> &Identity {
+        self.0.identity()
+    }
+
+    pub(super) fn stats(&self) -> &Stats {
+        self.0.stats()
+    }
+
+    pub(super) fn stopped(&self) -> watch::Receiver<Option<Stopped>> {
+        self.0.stopped()
+    }
+
+    pub(super) fn leader(&self) -> Leading {
+        self.0.leader()
+    }
+
+    pub(super) fn leading(&self) -> watch::Receiver<Leading> {
+        self.0.leading()
+    }
+
+    pub(super) fn revision(&self) -> u64 {
+        self.0.revision()
+    }
+
+    pub(super) fn news(&self) -> watch::Receiver<u64> {
+        self.0.news()
+    }
+}
+
+/// A session of the pipeline behind the gate.
+pub(super) struct Session(pipeline::Session);
+
+impl Session {
+    pub(super) fn submit(&self, operations: Vec<(u64, Permitted)>) {
+        let operations = operations.into_iter();
+        self.0.submit(
+            operations
+                .map(|(id, permitted)| (id, permitted.request))
+                .collect(),
+        );
+    }
+
+    pub(super) fn hang_up(&self) {
+        self.0.hang_up();
+    }
+}
+
+impl Permitted {
+    pub(super) fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// What its caller may see of the answer, for answers that come later; `None` if that is everything.
+    pub(super) fn take_view(&mut self) -> Option<View> {
+        match std::mem::replace(&mut self.view, View::Everything) {
+            View::Everything => None,
+            view => Some(view),
+        }
+    }
+}

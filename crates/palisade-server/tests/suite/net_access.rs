@@ -1,0 +1,502 @@
+//! Every operation at every interface, for nobody, for the wrong principal and for the right one.
+
+use std::path::PathBuf;
+
+use palisade_access::{Token, Verb};
+use palisade_proto::v1::request::Operation;
+use palisade_proto::v1::{self, reply::Outcome};
+use palisade_proto::{Code, frames};
+use palisade_server::net::Settings;
+use palisade_server::pipeline::Leading;
+use prost::Message as _;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Status};
+
+use crate::net_support::{Server, Wish, grpc, soon};
+
+/// The principals: one for each verb with the locks in `x/`, one with every verb elsewhere, and one with both `hold` and
+/// `observe`.
+const PRINCIPALS: [(&str, u8); 7] = [
+    ("hold", 1),
+    ("share", 2),
+    ("observe", 3),
+    ("break", 4),
+    ("admin", 5),
+    ("elsewhere", 6),
+    ("both", 7),
+];
+
+/// The text of a principal's token.
+fn token(name: &str) -> String {
+    let (_, seed) = PRINCIPALS.iter().find(|(known, _)| *known == name).unwrap();
+    Token::make([*seed; 36]).0
+}
+
+fn rules() -> String {
+    let mut text = "[auth]\n".to_owned();
+    let all = Verb::ALL.map(Verb::name);
+    for (name, seed) in PRINCIPALS {
+        let token = Token::make([seed; 36]).1;
+        let (prefix, verbs): (&str, &[&str]) = match name {
+            "elsewhere" => ("other/", &all),
+            "both" => ("x/", &["hold", "observe"]),
+            // Metrics, clocks and clusters belong to no prefix.
+            "observe" => ("", &["observe"]),
+            "admin" => ("", &["admin"]),
+            verb => ("x/", &[verb]),
+        };
+        text.push_str(&format!(
+            "[[auth.principals]]\nname = {name:?}\n[[auth.rules]]\nprincipal = {name:?}\nprefix = {prefix:?}\n\
+             verbs = {verbs:?}\n[[auth.tokens]]\nid = {:?}\nprincipal = {name:?}\nsha256 = {:?}\n",
+            token.id(),
+            token.secret().stored(),
+        ));
+    }
+    text
+}
+
+struct Closed {
+    server: Server,
+    _dir: TempDir,
+    file: PathBuf,
+}
+
+async fn closed() -> Closed {
+    closed_by(&rules()).await
+}
+
+async fn closed_by(rules: &str) -> Closed {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("access.toml");
+    std::fs::write(&file, rules).unwrap();
+    let server = Server::with(Wish::net(Settings {
+        access: Some(file.clone()),
+        ..Settings::default()
+    }));
+    Closed {
+        server: server.await,
+        _dir: dir,
+        file,
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Acquire,
+    Renew,
+    Release,
+    Abandon,
+    Break,
+    Show,
+    List,
+    Status,
+    Watch,
+    Metrics,
+    Advance,
+    Add,
+    View,
+}
+
+const ALL: [Asked; 13] = [
+    Asked::Acquire,
+    Asked::Renew,
+    Asked::Release,
+    Asked::Abandon,
+    Asked::Break,
+    Asked::Show,
+    Asked::List,
+    Asked::Status,
+    Asked::Watch,
+    Asked::Metrics,
+    Asked::Advance,
+    Asked::Add,
+    Asked::View,
+];
+
+impl Asked {
+    /// Who may.
+    fn granted(self) -> &'static [&'static str] {
+        match self {
+            Asked::Acquire => &["hold", "both"],
+            Asked::Renew | Asked::Release => &["hold", "share", "both"],
+            // It names no lock.
+            Asked::Abandon => &["hold", "share", "both", "elsewhere"],
+            Asked::Break => &["break"],
+            Asked::Show | Asked::Watch => &["observe", "both"],
+            // Each sees its own part.
+            Asked::List => &["observe", "both", "elsewhere"],
+            Asked::Status => &[
+                "hold",
+                "share",
+                "observe",
+                "break",
+                "admin",
+                "elsewhere",
+                "both",
+            ],
+            Asked::Metrics => &["observe"],
+            Asked::Advance | Asked::Add => &["admin"],
+            Asked::View => &["admin", "observe"],
+        }
+    }
+}
+
+const ID: [u8; 16] = [9; 16];
+
+/// The code of the answer over HTTP, empty for a success.
+async fn http(server: &Server, asked: Asked, token: Option<&str>) -> String {
+    let key = "09".repeat(16);
+    let (method, path, body) = match asked {
+        Asked::Acquire => (
+            "POST",
+            "/v1/locks/x%2F1/acquire",
+            r#"{"client_id":"c","lease_duration_ms":10000}"#.to_owned(),
+        ),
+        Asked::Renew => (
+            "POST",
+            "/v1/locks/x%2F1/renew",
+            format!(r#"{{"lock_token":"{key}"}}"#),
+        ),
+        Asked::Release => (
+            "POST",
+            "/v1/locks/x%2F1/release",
+            format!(r#"{{"lock_token":"{key}"}}"#),
+        ),
+        Asked::Abandon => (
+            "POST",
+            "/v1/requests/09090909090909090909090909090909/abandon",
+            String::new(),
+        ),
+        Asked::Break => (
+            "POST",
+            "/v1/locks/x%2F1/break",
+            r#"{"fencing_token":999,"reason":"r"}"#.to_owned(),
+        ),
+        Asked::Show => ("GET", "/v1/locks/x%2F1", String::new()),
+        Asked::List => ("GET", "/v1/locks?prefix=x", String::new()),
+        Asked::Status => ("GET", "/v1/status", String::new()),
+        Asked::Watch => ("GET", "/v1/watch?prefix=x/", String::new()),
+        Asked::Metrics => ("GET", "/metrics", String::new()),
+        Asked::Advance => ("POST", "/v1/clock/advance", r#"{"ms":1}"#.to_owned()),
+        Asked::Add => (
+            "POST",
+            "/v1/cluster/add",
+            r#"{"node":"1","peer":"127.0.0.1:1","promote":false}"#.to_owned(),
+        ),
+        Asked::View => ("GET", "/v1/cluster", String::new()),
+    };
+    let shown = token.map_or(String::new(), |token| {
+        format!("Authorization: Bearer {token}\r\n")
+    });
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: t\r\n{shown}Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = server.connect().await;
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    // A watch does not end; its head does.
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(soon(stream.read_u8()).await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    if head.starts_with("HTTP/1.1 200") {
+        return String::new();
+    }
+    let mut body = String::new();
+    soon(stream.read_to_string(&mut body)).await.unwrap();
+    let error: serde_json::Value = serde_json::from_str(&body).unwrap();
+    error["error"]["code"].as_str().unwrap().to_owned()
+}
+
+/// The operation as a message; `None` for what only HTTP has.
+fn operation(asked: Asked) -> Option<Operation> {
+    let (lock, lock_token) = ("x/1".to_owned(), ID.to_vec());
+    Some(match asked {
+        Asked::Acquire => Operation::Acquire(grpc::acquire(&lock, "c", 0)),
+        Asked::Renew => Operation::Renew(v1::RenewRequest {
+            lock,
+            lock_token,
+            ..v1::RenewRequest::default()
+        }),
+        Asked::Release => Operation::Release(grpc::release(&lock, &lock_token)),
+        Asked::Abandon => Operation::Abandon(v1::AbandonRequest {
+            request_id: ID.to_vec(),
+        }),
+        Asked::Break => Operation::Break(v1::BreakRequest {
+            lock,
+            fencing_token: 999,
+            reason: "r".to_owned(),
+        }),
+        Asked::Show => Operation::Show(v1::ShowRequest { lock }),
+        Asked::List => Operation::List(v1::ListRequest {
+            prefix: "x".to_owned(),
+            limit: 10,
+            ..v1::ListRequest::default()
+        }),
+        Asked::Status => Operation::Status(v1::StatusRequest {}),
+        Asked::Watch | Asked::Metrics | Asked::Advance | Asked::Add | Asked::View => return None,
+    })
+}
+
+fn code_of(outcome: Option<Outcome>) -> String {
+    match outcome {
+        Some(Outcome::Error(error)) => error.code,
+        _ => String::new(),
+    }
+}
+
+fn code_of_status(status: &Status) -> String {
+    let code = status.metadata().get("palisade-code");
+    code.map_or(format!("{status:?}"), |code| {
+        code.to_str().unwrap().to_owned()
+    })
+}
+
+fn call<T>(message: T, token: Option<&str>) -> Request<T> {
+    let mut call = Request::new(message);
+    if let Some(token) = token {
+        let value: MetadataValue<_> = format!("Bearer {token}").parse().unwrap();
+        call.metadata_mut().insert("authorization", value);
+    }
+    call
+}
+
+/// The code of a unary call, or of the call that opens a watch.
+async fn unary(server: &Server, asked: Asked, token: Option<&str>) -> Option<String> {
+    let mut client = grpc::client(server).await;
+    if asked == Asked::Watch {
+        let watch = v1::WatchRequest {
+            prefix: "x/".to_owned(),
+            after_revision: 0,
+        };
+        let opened = soon(client.watch(call(watch, token))).await;
+        return Some(
+            opened
+                .err()
+                .map_or(String::new(), |status| code_of_status(&status)),
+        );
+    }
+    let reply = match operation(asked)? {
+        Operation::Acquire(message) => client.acquire(call(message, token)).await,
+        Operation::Renew(message) => client.renew(call(message, token)).await,
+        Operation::Release(message) => client.release(call(message, token)).await,
+        Operation::Abandon(message) => client.abandon(call(message, token)).await,
+        Operation::Break(message) => client.r#break(call(message, token)).await,
+        Operation::Show(message) => client.show(call(message, token)).await,
+        Operation::List(message) => client.list(call(message, token)).await,
+        Operation::Status(message) => client.status(call(message, token)).await,
+    };
+    Some(match reply {
+        Ok(reply) => code_of(reply.into_inner().outcome),
+        Err(status) => code_of_status(&status),
+    })
+}
+
+/// The code in a gRPC session.
+async fn stream(server: &Server, asked: Asked, token: Option<&str>) -> Option<String> {
+    let operation = Some(operation(asked)?);
+    let requests = vec![v1::Request { id: 1, operation }];
+    let frames = tokio_stream::iter([v1::Requests { requests }]);
+    let mut client = grpc::client(server).await;
+    Some(match soon(client.session(call(frames, token))).await {
+        Err(status) => code_of_status(&status),
+        Ok(replies) => {
+            let replies = soon(replies.into_inner().message()).await.unwrap().unwrap();
+            code_of(replies.replies.into_iter().next().unwrap().outcome)
+        }
+    })
+}
+
+/// The code in a plain session.
+async fn plain(server: &Server, asked: Asked, token: Option<&str>) -> Option<String> {
+    let mut session = open_session(server, token).await;
+    Some(code_of(ask_session(&mut session, operation(asked)?).await))
+}
+
+async fn open_session(server: &Server, token: Option<&str>) -> TcpStream {
+    let mut session = server.connect().await;
+    let mut bytes = match token {
+        None => frames::PREFACE.to_vec(),
+        Some(_) => frames::PREFACE_WITH_TOKEN.to_vec(),
+    };
+    if let Some(token) = token {
+        frames::put_token(&mut bytes, token);
+    }
+    session.write_all(&bytes).await.unwrap();
+    session
+}
+
+async fn ask_session(session: &mut TcpStream, operation: Operation) -> Option<Outcome> {
+    let mut bytes = Vec::new();
+    let frame = frames::Open::at_end(&mut bytes);
+    frame.put(
+        &mut bytes,
+        &v1::Request {
+            id: 1,
+            operation: Some(operation),
+        },
+    );
+    frame.close(&mut bytes);
+    session.write_all(&bytes).await.unwrap();
+    let length = soon(session.read_u32()).await.unwrap();
+    let mut frame = vec![0; length as usize];
+    soon(session.read_exact(&mut frame)).await.unwrap();
+    let replies = v1::Replies::decode(&*frame).unwrap();
+    replies.replies.into_iter().next().unwrap().outcome
+}
+
+#[tokio::test]
+async fn every_interface_answers_every_caller_as_the_rules_say() {
+    let closed = closed().await;
+    let server = &closed.server;
+    let forged = format!("{}0", &token("hold")[..token("hold").len() - 1]);
+    let callers = PRINCIPALS.map(|(name, _)| (name, Some(token(name))));
+    let nobody = [
+        ("nobody", None),
+        ("forged", Some(forged)),
+        ("malformed", Some("pal_x".to_owned())),
+    ];
+    let (mut granted, mut refused) = (0, 0);
+    for asked in ALL {
+        for (name, token) in nobody.iter().chain(&callers) {
+            let before = server.changes().await;
+            let token = token.as_deref();
+            let answers = [
+                Some(http(server, asked, token).await),
+                unary(server, asked, token).await,
+                stream(server, asked, token).await,
+                plain(server, asked, token).await,
+            ];
+            let is_known = PRINCIPALS.iter().any(|(known, _)| known == name);
+            let expected = match (is_known, asked.granted().contains(name)) {
+                (true, true) => None,
+                (true, false) => Some(Code::Forbidden.name()),
+                (false, _) => Some(Code::Unauthenticated.name()),
+            };
+            for (face, code) in answers.into_iter().enumerate() {
+                let Some(code) = code else { continue };
+                match expected {
+                    Some(expected) => {
+                        assert_eq!(code, expected, "{asked:?} by {name} at interface {face}")
+                    }
+                    None => assert!(
+                        !["forbidden", "unauthenticated"].contains(&&*code)
+                            && !code.contains("Status"),
+                        "{asked:?} by {name} at interface {face}: {code}"
+                    ),
+                }
+                match expected {
+                    Some(_) => refused += 1,
+                    None => granted += 1,
+                }
+            }
+            if expected.is_some() {
+                assert_eq!(
+                    server.changes().await,
+                    before,
+                    "{asked:?} by {name} changed something"
+                );
+            }
+        }
+    }
+    assert!(
+        granted > 60 && refused > 200,
+        "{granted} granted, {refused} refused"
+    );
+    // Anybody may ask whether it works.
+    for path in ["/healthz", "/openapi.json"] {
+        assert_eq!(server.get(path).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_holders_client_id_is_shown_to_those_who_may_observe_it_only() {
+    let closed = closed().await;
+    let server = &closed.server;
+    let mut hold = open_session(server, Some(&token("hold"))).await;
+    let acquire = |client: &str| Operation::Acquire(grpc::acquire("x/1", client, 0));
+    grpc::granted(ask_session(&mut hold, acquire("secret-name")).await);
+    for (name, expected) in [("hold", "(hidden)"), ("both", "secret-name")] {
+        let mut session = open_session(server, Some(&token(name))).await;
+        let Some(Outcome::Held(held)) = ask_session(&mut session, acquire("other")).await else {
+            panic!("{name} was granted a lock that is held");
+        };
+        assert_eq!(held.client_id, expected, "{name}");
+    }
+    // A listing has the locks that its caller may observe, and no others.
+    for (name, count) in [("both", 1), ("observe", 1), ("elsewhere", 0)] {
+        let mut session = open_session(server, Some(&token(name))).await;
+        let list = Operation::List(v1::ListRequest {
+            limit: 10,
+            ..v1::ListRequest::default()
+        });
+        let Some(Outcome::Page(page)) = ask_session(&mut session, list).await else {
+            panic!("{name}: no page");
+        };
+        assert_eq!(page.locks.len(), count, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn new_rules_reach_open_sessions_and_a_file_with_a_mistake_changes_nothing() {
+    let closed = closed().await;
+    let server = &closed.server;
+    let mut session = open_session(server, Some(&token("both"))).await;
+    let show = || operation(Asked::Show).unwrap();
+    assert_eq!(code_of(ask_session(&mut session, show()).await), "");
+    let hang_up = || {
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP)
+            .unwrap()
+    };
+
+    std::fs::write(&closed.file, "[auth]\n[[auth.rule]]\n").unwrap();
+    hang_up();
+    // The next file is read after the broken one.
+    let revoked = format!(
+        "{}[[auth.revoked]]\nid = \"{}\"\n",
+        rules(),
+        Token::make([4; 36]).1.id()
+    );
+    std::fs::write(&closed.file, &revoked).unwrap();
+    hang_up();
+    soon(async {
+        while http(server, Asked::Break, Some(&token("break"))).await != "unauthenticated" {}
+    })
+    .await;
+    assert_eq!(
+        code_of(ask_session(&mut session, show()).await),
+        "",
+        "not revoked"
+    );
+
+    let revoked = format!(
+        "{revoked}[[auth.revoked]]\nid = \"{}\"\n",
+        Token::make([7; 36]).1.id()
+    );
+    std::fs::write(&closed.file, revoked).unwrap();
+    hang_up();
+    soon(async { while code_of(ask_session(&mut session, show()).await) != "unauthenticated" {} })
+        .await;
+}
+
+#[tokio::test]
+async fn only_a_request_with_a_token_is_forwarded() {
+    let open = "[[auth.rules]]\nprincipal = \"anonymous\"\nprefix = \"\"\nverbs = [\"observe\"]\n";
+    let rules = format!("{}{open}", rules());
+    let (leader, follower) = (closed_by(&rules).await, closed_by(&rules).await);
+    let url = format!("http://{}", leader.server.addr);
+    follower.server.handle.set_leader(Leading::At(url.into()));
+    let show = async |at: &Closed, token: Option<&str>| http(&at.server, Asked::Show, token).await;
+    // The leader would see the node that forwards, and not the caller.
+    assert_eq!(show(&follower, None).await, "not_leader");
+    // Controls: the same caller at the leader, and one with a token.
+    assert_eq!(show(&leader, None).await, "");
+    assert_eq!(show(&follower, Some(&token("observe"))).await, "");
+    assert_eq!(show(&follower, Some(&token("hold"))).await, "forbidden");
+    assert_eq!(show(&follower, Some("pal_x")).await, "unauthenticated");
+}

@@ -1,0 +1,274 @@
+//! Rules at a server: tokens, certificates, and the commands that make, check and explain them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+
+use crate::common::{json, palisade, send, status, text, until};
+use crate::tls::{Ca, Server};
+
+const RULES: &str = r#"[auth]
+[[auth.principals]]
+name = "backup"
+certificates = ["spiffe://home/backup"]
+[[auth.principals]]
+name = "viewer"
+[[auth.rules]]
+principal = "backup"
+prefix = "backup/"
+verbs = ["hold", "observe"]
+[[auth.rules]]
+principal = "viewer"
+prefix = ""
+verbs = ["observe"]
+"#;
+
+fn rules(dir: &Path) -> PathBuf {
+    let file = dir.join("access.toml");
+    fs::write(&file, RULES).unwrap();
+    file
+}
+
+fn auth(file: &Path, arguments: &[&str]) -> std::process::Output {
+    let mut command = palisade();
+    command
+        .arg("auth")
+        .args(arguments)
+        .arg("--access")
+        .arg(file);
+    command.output().unwrap()
+}
+
+/// A new token's text and id.
+fn token(file: &Path, principal: &str) -> (String, String) {
+    let made = auth(file, &["token", "new", principal, "--json"]);
+    assert_eq!(status(&made), 0, "{}", text(&made.stderr));
+    let made = json(&made.stdout);
+    let part = |name: &str| made[name].as_str().unwrap().to_owned();
+    (part("token"), part("id"))
+}
+
+#[test]
+fn a_token_gives_what_the_rules_grant_and_nothing_after_it_was_revoked() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = rules(dir.path());
+    let (backup, id) = token(&file, "backup");
+    let (viewer, _) = token(&file, "viewer");
+    let flags = ["--access".to_owned(), file.to_str().unwrap().to_owned()];
+    let server = Server::start(&["serve"], &flags, &dir.path().join("data"));
+    let with = |token: &str, arguments: &[&str]| {
+        let mut command = server.palisade(None, arguments);
+        command.env("PALISADE_TOKEN", token).output().unwrap()
+    };
+    let held = with(&backup, &["run", "backup/db", "--", "true"]);
+    assert_eq!(status(&held), 0, "{}", text(&held.stderr));
+    let listed = with(&viewer, &["ls"]);
+    assert_eq!(status(&listed), 0, "{}", text(&listed.stderr));
+    for (token, arguments, expected) in [
+        (
+            &viewer,
+            &["run", "backup/db", "--", "true"][..],
+            "viewer may not hold the lock backup/db",
+        ),
+        (
+            &backup,
+            &["run", "orders", "--", "true"],
+            "backup may not hold the lock orders",
+        ),
+        (
+            &backup,
+            &["show", "orders"],
+            "backup may not observe the lock orders",
+        ),
+        (
+            &backup,
+            &["break", "backup/db", "--token", "1", "--reason", "r"],
+            "backup may not break",
+        ),
+        (
+            &backup,
+            &["watch", "orders/"],
+            "backup may not observe all locks that begin with orders/",
+        ),
+        (&"pal_x".to_owned(), &["ls"], "not a token"),
+    ] {
+        let refused = with(token, arguments);
+        assert_ne!(status(&refused), 0, "{arguments:?}");
+        assert!(
+            text(&refused.stderr).contains(expected),
+            "{arguments:?}: {}",
+            text(&refused.stderr)
+        );
+    }
+    let nobody = server.output(None, &["ls"]);
+    assert!(
+        text(&nobody.stderr).contains("who is asking?"),
+        "{}",
+        text(&nobody.stderr)
+    );
+    // The token may be in a file.
+    let token_file = dir.path().join("token");
+    fs::write(&token_file, format!("{backup}\n")).unwrap();
+    let from_file = server.output(
+        None,
+        &[
+            "ls",
+            "backup/",
+            "--token-file",
+            token_file.to_str().unwrap(),
+        ],
+    );
+    assert_eq!(status(&from_file), 0, "{}", text(&from_file.stderr));
+
+    // A mistake changes nothing; the event names it.
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, good.replace("[[auth.rules]]", "[[auth.rule]]")).unwrap();
+    server.hang_up();
+    until("the event", || {
+        server
+            .log()
+            .contains("new rules were refused, and the old ones stay in force")
+    });
+    assert!(server.log().contains("meant?"), "{}", server.log());
+    assert_eq!(status(&with(&viewer, &["ls"])), 0);
+    fs::write(&file, good).unwrap();
+    assert_eq!(status(&auth(&file, &["token", "revoke", &id])), 0);
+    server.hang_up();
+    until("new rules", || {
+        server.log().contains("new rules are in force")
+    });
+    let revoked = with(&backup, &["run", "backup/db", "--", "true"]);
+    assert!(
+        text(&revoked.stderr).contains("is unknown or was revoked"),
+        "{}",
+        text(&revoked.stderr)
+    );
+    assert_eq!(
+        status(&with(&viewer, &["ls"])),
+        0,
+        "the other one still works"
+    );
+    // No secret is in the file or in the log.
+    for secret in [&backup, &viewer] {
+        let secret = secret.rsplit_once('_').unwrap().1;
+        assert!(
+            !fs::read_to_string(&file).unwrap().contains(secret) && !server.log().contains(secret)
+        );
+    }
+}
+
+#[test]
+fn a_client_certificate_is_an_identity() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = rules(dir.path());
+    let ca = Ca::make(&dir.path().join("ca"));
+    let mut flags = ca.of_server();
+    flags.extend(["--access".to_owned(), file.to_str().unwrap().to_owned()]);
+    let server = Server::start(&["serve"], &flags, &dir.path().join("data"));
+    let held = server.output(Some(&ca), &["run", "backup/db", "--", "true"]);
+    assert_eq!(status(&held), 0, "{}", text(&held.stderr));
+    let refused = server.output(Some(&ca), &["run", "orders", "--", "true"]);
+    assert!(
+        text(&refused.stderr).contains("backup may not hold the lock orders"),
+        "{}",
+        text(&refused.stderr)
+    );
+    // HTTP, too.
+    assert!(
+        ca.get(server.url(), "/v1/locks/backup%2Fdb")
+            .starts_with("HTTP/1.1 200")
+    );
+    assert!(
+        ca.get(server.url(), "/v1/locks/orders")
+            .starts_with("HTTP/1.1 403")
+    );
+    // Of the same CA, and nobody whom the file names.
+    fs::write(&file, RULES.replace("home/backup", "home/other")).unwrap();
+    send(server.pid(), Signal::HUP);
+    until("new rules", || {
+        server.log().contains("new rules are in force")
+    });
+    let unknown = server.output(Some(&ca), &["ls"]);
+    let said = text(&unknown.stderr);
+    assert!(
+        said.contains("no principal has a certificate with the name spiffe://home/backup"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_token_is_never_sent_where_others_could_read_it() {
+    let token = format!("pal_0a0b0c0d_{}", "0".repeat(64));
+    let mut command = palisade();
+    command.args(["ls", "--authority", "http://192.0.2.1:7420"]);
+    let refused = command.env("PALISADE_TOKEN", token).output().unwrap();
+    let said = text(&refused.stderr);
+    assert!(
+        said.contains("a token is not sent to 192.0.2.1:7420 without TLS"),
+        "{said}"
+    );
+}
+
+#[test]
+fn rules_are_checked_and_explained_before_a_server_takes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = rules(dir.path());
+    assert!(text(&auth(&file, &["check"]).stdout).contains("has no mistake"));
+    let yes = auth(&file, &["can", "backup", "hold", "backup/db"]);
+    assert!(
+        text(&yes.stdout).contains("by the rule for the prefix \"backup/\""),
+        "{}",
+        text(&yes.stdout)
+    );
+    for (arguments, expected) in [
+        (
+            &["can", "backup", "hold", "orders"][..],
+            "backup may not hold the lock orders",
+        ),
+        (
+            &["can", "nobody", "hold", "orders"],
+            "no rule, token or certificate is nobody's",
+        ),
+        (
+            &["can", "backup", "own", "orders"],
+            "the verbs are hold, share, observe, break, admin",
+        ),
+        (&["token", "new", "bakup"], "is backup meant?"),
+        (&["token", "revoke", "1"], "there is no token"),
+    ] {
+        let refused = auth(&file, arguments);
+        assert_ne!(status(&refused), 0, "{arguments:?}");
+        assert!(
+            text(&refused.stderr).contains(expected),
+            "{arguments:?}: {}",
+            text(&refused.stderr)
+        );
+    }
+    assert_eq!(
+        fs::read_to_string(&file).unwrap(),
+        RULES,
+        "nothing was changed"
+    );
+    let (_, id) = token(&file, "viewer");
+    assert!(text(&auth(&file, &["token", "ls"]).stdout).contains(&id));
+    fs::write(&file, "[auth]\nprincipal = 1\n").unwrap();
+    let refused = auth(&file, &["check"]);
+    assert!(
+        text(&refused.stderr).contains("is \"principals\" meant?"),
+        "{}",
+        text(&refused.stderr)
+    );
+    // A server does not start with a mistake, and does not touch its directory.
+    let mut serve = palisade();
+    serve
+        .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+        .arg(dir.path().join("data"));
+    let refused = serve.arg("--access").arg(&file).output().unwrap();
+    assert_ne!(status(&refused), 0);
+    assert!(
+        text(&refused.stderr).contains("is \"principals\" meant?"),
+        "{}",
+        text(&refused.stderr)
+    );
+}
