@@ -70,7 +70,7 @@ pub(super) enum View {
     /// Not who else holds the lock.
     OthersHidden,
     /// The locks that the caller may observe.
-    Observed(Who),
+    Observed(Box<Who>),
 }
 
 /// A caller may observe all locks of a prefix.
@@ -170,7 +170,7 @@ impl Gate {
             Request::Show(name) => lock(Verb::Observe, name)?,
             Request::List { .. } => {
                 any(Verb::Observe)?;
-                view = View::Observed(who.clone());
+                view = View::Observed(Box::new(who.clone()));
             }
             // What a client needs in order to know whose tokens it gets; it names no lock.
             Request::Status => {}

@@ -197,7 +197,12 @@ impl Flow {
                 return Poll::Ready(());
             }
             for (id, answer) in self.rest.by_ref() {
-                let answer = match self.views.remove(&id) {
+                // Without rules there is nothing to look up.
+                let view = match self.views.is_empty() {
+                    true => None,
+                    false => self.views.remove(&id),
+                };
+                let answer = match view {
                     Some(view) => self.app.gate.filter(&view, answer),
                     None => answer,
                 };
