@@ -182,6 +182,7 @@ impl LockRequest {
         Ok(AcquireRequest {
             lock: LockName::new(&self.lock)?,
             client,
+            mode: (),
             under,
             wait,
             request: RequestId::from_bytes(random::bytes()?),

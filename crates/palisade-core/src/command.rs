@@ -38,7 +38,7 @@ pub enum Command {
     Revoke {
         /// The lock.
         lock: LockName,
-        /// The token it must be held with: proof that the operator looked.
+        /// The number of the grant meant, as in [`GrantRef`]: proof that the operator looked.
         token: Token,
         /// Why, for the event stream.
         reason: Box<str>,
@@ -80,18 +80,32 @@ pub enum Away {
     Paused(Span),
 }
 
-/// A request for a lock before it is ordered: a new lease has no secret yet.
-pub type Wish<R = Option<RequestId>> = Acquire<(), R>;
+/// Whom a grant keeps out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Mode {
+    /// Everybody: a writer.
+    #[default]
+    Exclusive,
+    /// Writers: a reader among others.
+    Shared,
+}
+
+/// A request for a lock before it is ordered: a new lease has no secret yet. It is always for an exclusive grant: no
+/// interface offers shared ones yet.
+pub type Wish<R = Option<RequestId>> = Acquire<(), R, ()>;
 
 /// A request for a lock: the only list of what it consists of, from the client to the log. `K` is the secret of
 /// a new lease, which is drawn where the log is ordered. `R` is its id: a [`RequestId`] where every request has
-/// one.
+/// one. `M` is the mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
+pub struct Acquire<K = LeaseKey, R = Option<RequestId>, M = Mode> {
     /// Which lock.
     pub lock: LockName,
     /// The client that asks.
     pub client: ClientId,
+    /// Alone or among readers. The holder of an exclusive grant that asks for a shared one under the same lease
+    /// downgrades: the one takes the place of the other in one step, with a new token.
+    pub mode: M,
     /// The lease to put the grant under.
     pub under: Under<K>,
     /// How long to wait in the queue; `None` is a try.
@@ -102,18 +116,14 @@ pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
     pub metadata: Option<Box<str>>,
 }
 
-impl<K, R> Acquire<K, R> {
-    /// A try without metadata. Other requests say what differs, so that a new field changes few of them.
+impl<K, R, M: Default> Acquire<K, R, M> {
+    /// A try for an exclusive grant, without metadata. Other requests say what differs, so that a new field changes few of them.
     #[must_use]
-    pub const fn new(
-        lock: LockName,
-        client: ClientId,
-        under: Under<K>,
-        request: R,
-    ) -> Acquire<K, R> {
+    pub fn new(lock: LockName, client: ClientId, under: Under<K>, request: R) -> Acquire<K, R, M> {
         Acquire {
             lock,
             client,
+            mode: M::default(),
             under,
             wait: None,
             request,
@@ -126,21 +136,27 @@ impl Wish {
     /// The request as it is logged.
     #[must_use]
     pub fn with_key(self, key: impl FnOnce() -> LeaseKey) -> Acquire {
-        self.map(key, |request| request)
+        self.map(key, |request| request, Mode::Exclusive)
     }
 }
 
 impl From<Wish<RequestId>> for Wish {
     fn from(named: Wish<RequestId>) -> Wish {
-        named.map(|| (), Some)
+        named.map(|| (), Some, ())
     }
 }
 
 impl<R> Wish<R> {
-    fn map<K, S>(self, key: impl FnOnce() -> K, request: impl FnOnce(R) -> S) -> Acquire<K, S> {
+    fn map<K, S, M>(
+        self,
+        key: impl FnOnce() -> K,
+        request: impl FnOnce(R) -> S,
+        mode: M,
+    ) -> Acquire<K, S, M> {
         Acquire {
             lock: self.lock,
             client: self.client,
+            mode,
             under: match self.under {
                 Under::New { key: (), ttl } => Under::New { key: key(), ttl },
                 Under::Existing { key, ttl } => Under::Existing { key, ttl },
@@ -194,6 +210,7 @@ pub struct GrantRef {
     pub lock: LockName,
     /// The lease's secret.
     pub key: LeaseKey,
-    /// The grant's token; with it a repeat can never touch a later grant of the same lease.
+    /// The grant's number: its token, or its [`GrantId`](crate::GrantId) if it is shared. With it a repeat can never
+    /// touch a later grant of the same lease.
     pub token: Option<Token>,
 }

@@ -37,8 +37,8 @@ pub mod time;
 pub mod token;
 
 pub use code::Code;
-pub use command::{Acquire, Away, Command, Entry, GrantRef, Under, Wish};
-pub use id::{LeaseId, LeaseKey, RequestId};
+pub use command::{Acquire, Away, Command, Entry, GrantRef, Mode, Under, Wish};
+pub use id::{GrantId, LeaseId, LeaseKey, RequestId};
 pub use invalid::Invalid;
 pub use limits::Limits;
 pub use machine::Machine;

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::id::{GrantId, LeaseId, LeaseKey, RequestId};
 use crate::invalid::Invalid;
 use crate::name::{ClientId, LockName};
 use crate::time::{Span, Timestamp, Ttl, WallTime};
@@ -21,18 +21,18 @@ pub enum Outcome {
     Renewed(Renewed),
     /// The grant is given up.
     Released {
-        /// The token it had.
+        /// Its number: the token it had, or its [`GrantId`] if it was shared.
         token: Token,
     },
     /// The operator took the lock away.
     Revoked {
-        /// The token it had.
+        /// Its number, as of a release.
         token: Token,
     },
     /// The grant meant is over, and the authority remembers how it ended. For a release that was
     /// repeated this is success (`already released`).
     Ended {
-        /// The token it had.
+        /// Its number, as of a release.
         token: Token,
         /// How it ended.
         how: Ending,
@@ -64,8 +64,10 @@ pub enum Outcome {
 /// A grant, as its holder gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The fencing token.
+    /// The fencing token. Readers of one phase have the same.
     pub token: Token,
+    /// The number that names the grant, if it is shared; an exclusive one is named by its token.
+    pub shared: Option<GrantId>,
     /// The lease's public id.
     pub lease: LeaseId,
     /// The lease's secret.
@@ -82,6 +84,14 @@ pub struct Granted {
     pub acquired_at: WallTime,
 }
 
+impl Granted {
+    /// The number that names the grant.
+    #[must_use]
+    pub fn number(&self) -> Token {
+        self.shared.map_or(self.token, |id| id.0)
+    }
+}
+
 /// A lease that was renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
@@ -93,7 +103,8 @@ pub struct Renewed {
     pub valid_for: Span,
 }
 
-/// The holder of a lock. Where a lock is kept for an orphan, what stands in the way is that request: its client, the
+/// The holder of a lock: of several readers the first one, or for a reader that comes too late the request that it must
+/// not overtake. Where a lock is kept for an orphan, what stands in the way is that request: its client, the
 /// lock's last token, and the rest of its window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -158,7 +169,7 @@ pub struct Event {
     pub lock: LockName,
     /// The holder concerned.
     pub client: ClientId,
-    /// The token concerned.
+    /// The number of the grant concerned: its token, or its [`GrantId`] if it is shared.
     pub token: Token,
     /// The kind of change.
     pub change: Change,

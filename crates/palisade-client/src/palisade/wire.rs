@@ -215,6 +215,7 @@ pub(super) fn event(event: pb::Event) -> Result<WatchEvent, Fault> {
 fn grant(granted: pb::Granted) -> Result<Granted, Fault> {
     Ok(Granted {
         token: token(granted.fencing_token)?,
+        shared: None,
         lease: LeaseId(token(granted.lease_id)?),
         key: key(&granted.lock_token)?,
         ttl: ttl(granted.lease_duration_ms)?,

@@ -4,11 +4,14 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::expiry::Expiry;
+use super::grant::Grant;
 use super::memory::Over;
+use super::record::Lease;
+use super::share::is_share;
 use super::slab::Slot;
 use super::{Machine, waiting};
-use crate::command::{Acquire, GrantRef, Under};
-use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::command::{Acquire, GrantRef, Mode, Under};
+use crate::id::{GrantId, LeaseId, LeaseKey, RequestId};
 use crate::invalid::Invalid;
 use crate::limits;
 use crate::name::{ClientId, LockName};
@@ -26,11 +29,14 @@ pub(super) enum LeaseFor {
 }
 
 /// A lock, once what is over by this very instant has ended.
-enum Standing {
+pub(super) enum Standing {
     /// It has no record.
     Free,
     /// Nobody holds it, and it is kept for an orphan.
     Kept(Slot),
+    /// It has readers.
+    Shared(Slot),
+    /// It has a writer.
     Held(Slot),
 }
 
@@ -80,7 +86,7 @@ impl Machine {
         let Outcome::Granted(first) = &known.outcome else {
             return Some(known.outcome.clone());
         };
-        let (key, token) = (first.key, Some(first.token));
+        let (key, token) = (first.key, Some(first.number()));
         let grant = GrantRef {
             lock: again.lock.clone(),
             key,
@@ -146,12 +152,16 @@ impl Machine {
         let lock = match standing {
             Standing::Free => return self.grant_free(acquire, lease, effects),
             Standing::Kept(lock) => return self.wait_or_deny(lock, acquire),
+            Standing::Shared(lock) => return self.decide_shared(lock, acquire, lease, effects),
             Standing::Held(lock) => lock,
         };
         let grant = self.tables.grant_on(lock);
         let holder = self.tables.grant(grant).lease();
         if matches!(lease, LeaseFor::Live(mine) if mine == holder) {
-            return Outcome::Granted(self.granted(grant, Span::ZERO));
+            return match acquire.mode {
+                Mode::Exclusive => Outcome::Granted(self.granted(grant, Span::ZERO)),
+                Mode::Shared => self.downgrade(grant, acquire.metadata, effects),
+            };
         }
         if *self.tables.client_of(grant) == acquire.client {
             return self.supersede(grant, acquire, lease, effects);
@@ -159,9 +169,9 @@ impl Machine {
         self.wait_or_deny(lock, acquire)
     }
 
-    fn wait_or_deny(&mut self, lock: Slot, acquire: Acquire) -> Outcome {
+    pub(super) fn wait_or_deny(&mut self, lock: Slot, acquire: Acquire) -> Outcome {
         match acquire.wait {
-            None | Some(Span::ZERO) => Outcome::Held(self.ahead_on(lock)),
+            None | Some(Span::ZERO) => Outcome::Held(self.ahead_of(acquire.mode, lock)),
             Some(wait) => self.enqueue(lock, acquire, wait),
         }
     }
@@ -232,6 +242,10 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         let lease = self.open(token, lease, &acquire.client);
+        if acquire.mode == Mode::Shared {
+            let lock = self.tables.add_lock(acquire.lock, token, self.wall);
+            return self.grant_share(lock, token, lease, acquire.metadata, Span::ZERO, effects);
+        }
         let lock = self.tables.open_lock(acquire.lock, token, self.wall, lease);
         self.finish_grant(lock, acquire.metadata, Span::ZERO, effects)
     }
@@ -251,6 +265,12 @@ impl Machine {
         let lease = self.open(token, lease, &acquire.client);
         let lock = self.tables.lock_of(grant);
         self.end(grant, Ending::Superseded, None, effects);
+        if acquire.mode == Mode::Shared {
+            let metadata = acquire.metadata;
+            let granted = self.grant_share(lock, token, lease, metadata, Span::ZERO, effects);
+            self.admit(lock, effects);
+            return granted;
+        }
         self.tables.regrant(lock, token, self.wall, lease);
         self.finish_grant(lock, acquire.metadata, Span::ZERO, effects)
     }
@@ -267,19 +287,22 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         let lease = self.open(token, waiter.lease, client);
-        self.tables.regrant(lock, token, self.wall, lease);
         let waited = self.now.since(waiter.since);
+        if waiter.mode == Mode::Shared {
+            return self.grant_share(lock, token, lease, waiter.metadata, waited, effects);
+        }
+        self.tables.regrant(lock, token, self.wall, lease);
         self.finish_grant(lock, waiter.metadata, waited, effects)
     }
 
     /// Draws the next token. The grant follows in the same entry, so grant order is token order.
-    fn draw(&mut self) -> Option<Token> {
+    pub(super) fn draw(&mut self) -> Option<Token> {
         let token = self.next_token?;
         self.next_token = token.next();
         Some(token)
     }
 
-    fn open(&mut self, token: Token, lease: LeaseFor, client: &ClientId) -> Slot {
+    pub(super) fn open(&mut self, token: Token, lease: LeaseFor, client: &ClientId) -> Slot {
         match lease {
             LeaseFor::Live(slot) => slot,
             LeaseFor::New { key, ttl } => {
@@ -305,10 +328,11 @@ impl Machine {
         Outcome::Granted(self.granted(grant, waited))
     }
 
-    fn granted(&self, grant: Slot, waited: Span) -> Granted {
-        let (grant, lease) = self.tables.held(grant);
+    pub(super) fn granted(&self, slot: Slot, waited: Span) -> Granted {
+        let (grant, lease) = self.tables.held(slot);
         Granted {
-            token: grant.token(),
+            token: self.tables.fencing(slot, grant),
+            shared: is_share(slot).then(|| GrantId(grant.token())),
             lease: lease.id,
             key: lease.key,
             ttl: lease.ttl,
@@ -338,10 +362,11 @@ impl Machine {
         let lease = &mut self.tables.leases[grant.lease()];
         // A shorter time to live never takes away what was granted before.
         lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
+        let (ttl, valid_for) = (lease.ttl, lease.expires.since(self.now));
         Outcome::Renewed(Renewed {
-            token: grant.token(),
-            ttl: lease.ttl,
-            valid_for: lease.expires.since(self.now),
+            token: self.tables.fencing(live, &grant),
+            ttl,
+            valid_for,
         })
     }
 
@@ -364,10 +389,14 @@ impl Machine {
         if let Err(invalid) = check_text("reason", Some(&reason), limits::REASON_BYTES) {
             return Outcome::Invalid(invalid);
         }
-        let Standing::Held(lock) = self.stand(lock, effects) else {
-            return Outcome::NotHeld;
+        let grant = match self.stand(lock, effects) {
+            Standing::Held(lock) => self.tables.grant_on(lock),
+            Standing::Shared(lock) => match self.reader(lock, token) {
+                Some(share) => share,
+                None => return self.stale(lock),
+            },
+            Standing::Free | Standing::Kept(_) => return Outcome::NotHeld,
         };
-        let grant = self.tables.grant_on(lock);
         let highest = self.tables.grant(grant).token();
         if highest != token {
             return Outcome::Stale { highest };
@@ -387,6 +416,10 @@ impl Machine {
         let waits = self.tables.first_waiter(lock).is_some();
         let last = waits.then(|| self.holder_by(grant));
         self.end(grant, how, reason, effects);
+        if is_share(grant) && self.tables.is_shared(lock) {
+            // The phase goes on with its other readers.
+            return;
+        }
         match last {
             Some(last) => self.wake(lock, &last, effects),
             None => self.tables.close_lock(lock),
@@ -394,7 +427,7 @@ impl Machine {
     }
 
     /// Ends a grant and remembers how. The lock's record stays for the next grant.
-    fn end(
+    pub(super) fn end(
         &mut self,
         grant: Slot,
         how: Ending,
@@ -413,6 +446,9 @@ impl Machine {
             token,
             how,
         });
+        if is_share(grant) {
+            return self.tables.remove_share(grant);
+        }
         self.tables.set_metadata(lock, None);
         self.tables.untie(grant);
     }
@@ -429,39 +465,39 @@ impl Machine {
             (Some(lease), _) if !lease.is_expired(self.now) => return Standing::Held(slot),
             (Some(_), Expiry::Whole) => self.expire_whole(holder, effects),
             (Some(_), _) => self.end_and_wake(grant, Ending::Expired, None, effects),
-            (None, _) => self.wake(slot, &self.ahead_on(slot), effects),
+            (None, _) => self.bring_up(slot, effects),
         }
         match self.tables.find_lock(lock) {
             None => Standing::Free,
             Some(slot) if self.tables.is_kept(slot) => Standing::Kept(slot),
+            Some(slot) if self.tables.is_shared(slot) => Standing::Shared(slot),
             Some(slot) => Standing::Held(slot),
         }
     }
 
     /// The grant that a reference names, if it is live. As [`Machine::stand`].
     fn find_granted(&mut self, named: &GrantRef, effects: &mut Vec<Effect>) -> Option<Slot> {
-        let Standing::Held(held) = self.stand(&named.lock, effects) else {
-            return None;
+        let grant = match self.stand(&named.lock, effects) {
+            Standing::Held(held) => self.tables.grant_on(held),
+            Standing::Shared(lock) => self.find_reader(lock, &named.key, effects)?,
+            Standing::Free | Standing::Kept(_) => return None,
         };
-        let grant = self.tables.grant_on(held);
-        self.is_live(grant, named).then_some(grant)
+        let (held, lease) = self.tables.held(grant);
+        is_meant(held, lease, named).then_some(grant)
     }
 
     /// The grant that a reference names, if it is live.
     pub(super) fn live_grant(&self, named: &GrantRef) -> Option<Slot> {
         let held = self.tables.find_lock(&named.lock)?;
-        let grant = self.tables.grant_on(held);
-        self.is_live(grant, named).then_some(grant)
-    }
-
-    fn is_live(&self, grant: Slot, named: &GrantRef) -> bool {
-        let grant = self.tables.grant(grant);
-        let lease = self.tables.leases.get(grant.lease());
-        lease.is_some_and(|lease| {
-            lease.key == named.key
-                && named.token.is_none_or(|token| token == grant.token())
-                && !lease.is_expired(self.now)
-        })
+        let grant = if self.tables.is_shared(held) {
+            let lease = self.tables.find_lease(&named.key)?;
+            self.tables.find_share(held, lease)?
+        } else {
+            self.tables.grant_on(held)
+        };
+        let held = self.tables.grant(grant);
+        let lease = self.tables.leases.get(held.lease())?;
+        (is_meant(held, lease, named) && !lease.is_expired(self.now)).then_some(grant)
     }
 
     /// The memory of a grant that is not live.
@@ -489,13 +525,17 @@ impl Machine {
 
     /// The holder by a grant.
     pub(super) fn holder_by(&self, grant: Slot) -> Holder {
-        let (grant, lease) = self.tables.held(grant);
+        let (held, lease) = self.tables.held(grant);
         Holder {
             client: self.tables.clients[lease.client].id.clone(),
-            token: grant.token(),
+            token: self.tables.fencing(grant, held),
             remaining: lease.expires.since(self.now),
         }
     }
+}
+
+fn is_meant(grant: &Grant, lease: &Lease, named: &GrantRef) -> bool {
+    lease.key == named.key && named.token.is_none_or(|token| token == grant.token())
 }
 
 fn ended(known: Option<&Over>) -> Outcome {

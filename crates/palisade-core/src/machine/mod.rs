@@ -26,6 +26,8 @@ mod memory;
 mod query;
 pub(crate) mod record;
 mod restore;
+mod share;
+mod shared;
 mod short;
 mod slab;
 mod snapshot;
@@ -36,7 +38,7 @@ pub(crate) mod wheel;
 pub use expiry::Expiry;
 pub use memory::{Answered, Over};
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
-pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, WaiterRecord};
+pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord};
 
 use alloc::vec::Vec;
 

@@ -14,6 +14,9 @@ use crate::token::Token;
 /// Slots looked at for one page: a listing never keeps the machine busy for longer than this.
 const SCAN: u32 = 2_048;
 
+/// Readers looked at for one lock.
+const READERS: usize = 64;
+
 impl Machine {
     /// The holder of a lock at `now`, or `None` if it is free.
     #[must_use]
@@ -112,24 +115,36 @@ impl Machine {
             });
         }
         let holder = self.holder_then(slot, now)?;
-        let grant = self.tables.grant_on(slot);
+        let grant = self.live_on(slot, now)?;
         Some(LockView {
             lock: name,
             holder: Some(holder),
             lease: Some(self.tables.lease_of(grant).id),
             acquired_at: Some(self.tables.grant(grant).wall()),
-            metadata: self.tables.metadata(slot).map(Box::from),
+            metadata: self.tables.metadata_of(grant).map(Box::from),
             waiters: self.tables.waiting(slot),
         })
     }
 
     fn holder_then(&self, slot: Slot, now: Timestamp) -> Option<Holder> {
-        let grant = self.tables.grant_on(slot);
-        let lease = self.tables.leases.get(self.tables.grant(grant).lease())?;
-        let holder = (!lease.is_expired(now)).then(|| self.holder_by(grant))?;
+        let grant = self.live_on(slot, now)?;
         Some(Holder {
-            remaining: lease.expires.since(now),
-            ..holder
+            remaining: self.tables.lease_of(grant).expires.since(now),
+            ..self.holder_by(grant)
         })
+    }
+
+    /// The grant that holds a lock at `now`; of several readers the oldest, among the first [`READERS`].
+    fn live_on(&self, slot: Slot, now: Timestamp) -> Option<Slot> {
+        let mut holders = match self.tables.is_shared(slot) {
+            true => self.tables.readers_of(slot).take(READERS).collect(),
+            false => Vec::from([self.tables.grant_on(slot)]),
+        };
+        holders.retain(|grant| {
+            let lease = self.tables.grant(*grant).lease();
+            let lease = self.tables.leases.get(lease);
+            lease.is_some_and(|lease| !lease.is_expired(now))
+        });
+        holders.first().copied()
     }
 }

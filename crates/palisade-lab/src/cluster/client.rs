@@ -63,6 +63,7 @@ impl Client {
         let wish = Wish {
             lock: lock_name(lock)?,
             client: ClientId::new(&format!("client-{}", self.number)).ok()?,
+            mode: (),
             under: Under::new(Ttl::from_millis(ttl).ok()?),
             wait: wait.map(Span::from_millis),
             request: Some(request),

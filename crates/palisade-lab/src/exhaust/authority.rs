@@ -256,6 +256,7 @@ fn canonical(machine: &Machine) -> String {
             Record::Lease(lease) => Some(lease.key),
             Record::Grant(grant) => Some(grant.key),
             Record::Over(over) => Some(over.key),
+            Record::Share(share) => Some(share.grant.key),
             Record::Head(_) | Record::Kept(_) | Record::Waiter(_) | Record::Answered(_) => None,
         };
         match record {

@@ -33,6 +33,7 @@ pub(in crate::net) fn acquire(message: &v1::AcquireRequest) -> Result<Request, R
     Ok(Request::Acquire(Wish {
         lock,
         client,
+        mode: (),
         under: super::under(lease, ttl)?,
         wait: super::wait(message.wait_ms.into())?,
         request: given(&message.request_id, request_id)?,
@@ -376,6 +377,7 @@ mod tests {
     fn a_grant_reply_has_all_fields() {
         let granted = palisade_core::Granted {
             token: Token::new(34).unwrap(),
+            shared: None,
             lease: palisade_core::LeaseId(Token::new(30).unwrap()),
             key: LeaseKey::from_bytes([9; 16]),
             ttl: Ttl::from_millis(10_000).unwrap(),

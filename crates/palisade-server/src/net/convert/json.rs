@@ -18,6 +18,7 @@ pub(in crate::net) fn acquire(
     Ok(Request::Acquire(Wish {
         lock,
         client: super::client_id(&body.client_id)?,
+        mode: (),
         under: super::under(lease, ttl)?,
         wait: super::wait(body.wait_ms.unwrap_or(0))?,
         request: body.request_id.as_deref().map(request_id).transpose()?,
