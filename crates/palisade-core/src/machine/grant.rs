@@ -102,13 +102,20 @@ impl Tables {
         &self.locks[grant].grant
     }
 
-    /// The fencing token that a grant's holder has: its number, or the token of its phase.
+    /// The grant in a lock's own record: the writer's, or what stands in its place.
     #[inline]
-    pub(crate) fn fencing(&self, slot: Slot, grant: &Grant) -> Token {
-        if is_share(slot) {
-            return self.phase_of(slot);
+    pub(crate) fn writer(&self, lock: Slot) -> &Grant {
+        &self.locks[lock].grant
+    }
+
+    /// The fencing token that a grant's holder has, and its lease: the grant's number, or the token of its phase.
+    #[inline]
+    pub(super) fn fencing(&self, grant: Slot) -> (Token, Slot) {
+        if is_share(grant) {
+            return (self.phase_of(grant), self.grant(grant).lease);
         }
-        grant.token
+        let Grant { token, lease, .. } = *self.writer(grant);
+        (token, lease)
     }
 
     #[cfg(test)]
@@ -130,8 +137,14 @@ impl Tables {
         &mut self.locks[grant].grant
     }
 
-    /// A grant and the lease that it is under.
+    /// The grant of a lock's writer, and its lease. As [`Tables::held`], without the question whether it is shared.
     #[inline]
+    pub(super) fn held_by_writer(&self, lock: Slot) -> (&Grant, &Lease) {
+        let grant = self.writer(lock);
+        (grant, &self.leases[grant.lease])
+    }
+
+    /// A grant and the lease that it is under.
     pub(crate) fn held(&self, grant: Slot) -> (&Grant, &Lease) {
         let grant = self.grant(grant);
         (grant, &self.leases[grant.lease])

@@ -156,7 +156,7 @@ impl Machine {
             Standing::Held(lock) => lock,
         };
         let grant = self.tables.grant_on(lock);
-        let holder = self.tables.grant(grant).lease();
+        let holder = self.tables.writer(lock).lease();
         if matches!(lease, LeaseFor::Live(mine) if mine == holder) {
             return match acquire.mode {
                 Mode::Exclusive => Outcome::Granted(self.granted(grant, Span::ZERO)),
@@ -243,8 +243,7 @@ impl Machine {
         };
         let lease = self.open(token, lease, &acquire.client);
         if acquire.mode == Mode::Shared {
-            let lock = self.tables.add_lock(acquire.lock, token, self.wall);
-            return self.grant_share(lock, token, lease, acquire.metadata, Span::ZERO, effects);
+            return self.grant_first_share(acquire, token, lease, effects);
         }
         let lock = self.tables.open_lock(acquire.lock, token, self.wall, lease);
         self.finish_grant(lock, acquire.metadata, Span::ZERO, effects)
@@ -323,16 +322,32 @@ impl Machine {
         self.changed = true;
         self.tables.set_metadata(lock, metadata);
         let grant = self.tables.grant_on(lock);
-        let ttl = self.tables.lease_of(grant).ttl;
+        let ttl = self.tables.held_by_writer(lock).1.ttl;
         self.event(grant, Change::Granted { ttl }, effects);
         Outcome::Granted(self.granted(grant, waited))
     }
 
+    #[inline]
     pub(super) fn granted(&self, slot: Slot, waited: Span) -> Granted {
-        let (grant, lease) = self.tables.held(slot);
+        if is_share(slot) {
+            return self.granted_share(slot, waited);
+        }
+        let grant = self.tables.writer(slot);
+        self.granted_by(grant, grant.token(), None, waited)
+    }
+
+    #[inline]
+    pub(super) fn granted_by(
+        &self,
+        grant: &Grant,
+        token: Token,
+        shared: Option<GrantId>,
+        waited: Span,
+    ) -> Granted {
+        let lease = &self.tables.leases[grant.lease()];
         Granted {
-            token: self.tables.fencing(slot, grant),
-            shared: is_share(slot).then(|| GrantId(grant.token())),
+            token,
+            shared,
             lease: lease.id,
             key: lease.key,
             ttl: lease.ttl,
@@ -355,18 +370,17 @@ impl Machine {
             return self.past(grant);
         };
         self.changed = true;
-        let grant = *self.tables.grant(live);
+        let (token, lease) = self.tables.fencing(live);
         if let Some(ttl) = ttl {
-            self.tables.set_ttl(grant.lease(), ttl);
+            self.tables.set_ttl(lease, ttl);
         }
-        let lease = &mut self.tables.leases[grant.lease()];
+        let lease = &mut self.tables.leases[lease];
         // A shorter time to live never takes away what was granted before.
         lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
-        let (ttl, valid_for) = (lease.ttl, lease.expires.since(self.now));
         Outcome::Renewed(Renewed {
-            token: self.tables.fencing(live, &grant),
-            ttl,
-            valid_for,
+            token,
+            ttl: lease.ttl,
+            valid_for: lease.expires.since(self.now),
         })
     }
 
@@ -412,14 +426,13 @@ impl Machine {
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
-        let lock = self.tables.lock_of(grant);
+        if is_share(grant) {
+            return self.leave_phase(grant, how, reason, effects);
+        }
+        let lock = grant;
         let waits = self.tables.first_waiter(lock).is_some();
         let last = waits.then(|| self.holder_by(grant));
         self.end(grant, how, reason, effects);
-        if is_share(grant) && self.tables.is_shared(lock) {
-            // The phase goes on with its other readers.
-            return;
-        }
         match last {
             Some(last) => self.wake(lock, &last, effects),
             None => self.tables.close_lock(lock),
@@ -434,22 +447,20 @@ impl Machine {
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
+        if is_share(grant) {
+            return self.end_share(grant, how, reason, effects);
+        }
         self.changed = true;
         self.ended += 1;
         self.event(grant, Change::Ended { how, reason }, effects);
-        let lock = self.tables.lock_of(grant);
-        let (ends, lease) = self.tables.held(grant);
-        let (key, token) = (lease.key, ends.token());
+        let (ends, lease) = self.tables.held_by_writer(grant);
         self.over.remember(Over {
-            key,
-            lock: self.tables.locks[lock].name.clone(),
-            token,
+            key: lease.key,
+            lock: self.tables.locks[grant].name.clone(),
+            token: ends.token(),
             how,
         });
-        if is_share(grant) {
-            return self.tables.remove_share(grant);
-        }
-        self.tables.set_metadata(lock, None);
+        self.tables.set_metadata(grant, None);
         self.tables.untie(grant);
     }
 
@@ -460,7 +471,7 @@ impl Machine {
             return Standing::Free;
         };
         let grant = self.tables.grant_on(slot);
-        let holder = self.tables.grant(grant).lease();
+        let holder = self.tables.writer(slot).lease();
         match (self.tables.leases.get(holder), self.expiry) {
             (Some(lease), _) if !lease.is_expired(self.now) => return Standing::Held(slot),
             (Some(_), Expiry::Whole) => self.expire_whole(holder, effects),
@@ -476,28 +487,27 @@ impl Machine {
     }
 
     /// The grant that a reference names, if it is live. As [`Machine::stand`].
+    #[inline(always)]
     fn find_granted(&mut self, named: &GrantRef, effects: &mut Vec<Effect>) -> Option<Slot> {
-        let grant = match self.stand(&named.lock, effects) {
-            Standing::Held(held) => self.tables.grant_on(held),
-            Standing::Shared(lock) => self.find_reader(lock, &named.key, effects)?,
-            Standing::Free | Standing::Kept(_) => return None,
-        };
-        let (held, lease) = self.tables.held(grant);
-        is_meant(held, lease, named).then_some(grant)
+        match self.stand(&named.lock, effects) {
+            Standing::Held(held) => {
+                let (grant, lease) = self.tables.held_by_writer(held);
+                is_meant(grant, lease, named).then(|| self.tables.grant_on(held))
+            }
+            Standing::Shared(lock) => self.find_reader(lock, named, effects),
+            Standing::Free | Standing::Kept(_) => None,
+        }
     }
 
     /// The grant that a reference names, if it is live.
     pub(super) fn live_grant(&self, named: &GrantRef) -> Option<Slot> {
         let held = self.tables.find_lock(&named.lock)?;
-        let grant = if self.tables.is_shared(held) {
-            let lease = self.tables.find_lease(&named.key)?;
-            self.tables.find_share(held, lease)?
-        } else {
-            self.tables.grant_on(held)
+        let grant = self.tables.writer(held);
+        let Some(lease) = self.tables.leases.get(grant.lease()) else {
+            return self.live_share(held, named);
         };
-        let held = self.tables.grant(grant);
-        let lease = self.tables.leases.get(held.lease())?;
-        (is_meant(held, lease, named) && !lease.is_expired(self.now)).then_some(grant)
+        let is_live = is_meant(grant, lease, named) && !lease.is_expired(self.now);
+        is_live.then(|| self.tables.grant_on(held))
     }
 
     /// The memory of a grant that is not live.
@@ -528,13 +538,16 @@ impl Machine {
         let (held, lease) = self.tables.held(grant);
         Holder {
             client: self.tables.clients[lease.client].id.clone(),
-            token: self.tables.fencing(grant, held),
+            token: match is_share(grant) {
+                true => self.tables.phase_of(grant),
+                false => held.token(),
+            },
             remaining: lease.expires.since(self.now),
         }
     }
 }
 
-fn is_meant(grant: &Grant, lease: &Lease, named: &GrantRef) -> bool {
+pub(super) fn is_meant(grant: &Grant, lease: &Lease, named: &GrantRef) -> bool {
     lease.key == named.key && named.token.is_none_or(|token| token == grant.token())
 }
 

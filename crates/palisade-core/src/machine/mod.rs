@@ -265,8 +265,11 @@ impl Machine {
         if self.silent {
             return;
         }
-        let lock = &self.tables.locks[self.tables.lock_of(grant)];
-        let (grant, lease) = self.tables.held(grant);
+        let (lock, (grant, lease)) = match share::is_share(grant) {
+            true => (self.tables.lock_of(grant), self.tables.held(grant)),
+            false => (grant, self.tables.held_by_writer(grant)),
+        };
+        let lock = &self.tables.locks[lock];
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,

@@ -5,12 +5,13 @@ use alloc::vec::Vec;
 
 use super::Machine;
 use super::expiry::Expiry;
-use super::grants::LeaseFor;
+use super::grants::{LeaseFor, is_meant};
+use super::memory::Over;
 use super::slab::Slot;
-use crate::command::{Acquire, Mode};
-use crate::id::LeaseKey;
+use crate::command::{Acquire, GrantRef, Mode};
+use crate::id::GrantId;
 use crate::invalid::Invalid;
-use crate::outcome::{Change, Effect, Ending, Holder, Outcome};
+use crate::outcome::{Change, Effect, Ending, Granted, Holder, Outcome};
 use crate::time::Span;
 use crate::token::Token;
 
@@ -65,6 +66,70 @@ impl Machine {
         let ttl = self.tables.lease_of(share).ttl;
         self.event(share, Change::Granted { ttl }, effects);
         Outcome::Granted(self.granted(share, waited))
+    }
+
+    /// The first reader of a lock that had no record.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn grant_first_share(
+        &mut self,
+        acquire: Acquire,
+        number: Token,
+        lease: Slot,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        let lock = self.tables.add_lock(acquire.lock, number, self.wall);
+        self.grant_share(lock, number, lease, acquire.metadata, Span::ZERO, effects)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn granted_share(&self, share: Slot, waited: Span) -> Granted {
+        let grant = self.tables.grant(share);
+        let id = GrantId(grant.token());
+        self.granted_by(grant, self.tables.phase_of(share), Some(id), waited)
+    }
+
+    /// Ends a shared grant and remembers how.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_share(
+        &mut self,
+        share: Slot,
+        how: Ending,
+        reason: Option<Box<str>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let lock = self.tables.lock_of(share);
+        self.changed = true;
+        self.ended += 1;
+        self.event(share, Change::Ended { how, reason }, effects);
+        let (ends, lease) = self.tables.held(share);
+        self.over.remember(Over {
+            key: lease.key,
+            lock: self.tables.locks[lock].name.clone(),
+            token: ends.token(),
+            how,
+        });
+        self.tables.remove_share(share);
+    }
+
+    /// As [`Machine::end_and_wake`], for a reader: the phase goes on with the others (S2).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn leave_phase(
+        &mut self,
+        share: Slot,
+        how: Ending,
+        reason: Option<Box<str>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let lock = self.tables.lock_of(share);
+        let last = self.holder_by(share);
+        self.end(share, how, reason, effects);
+        if !self.tables.is_shared(lock) {
+            self.wake(lock, &last, effects);
+        }
     }
 
     /// A writer becomes a reader, in one step and with a new number, so that its own delayed write does not pass (S7).
@@ -131,16 +196,27 @@ impl Machine {
     pub(super) fn find_reader(
         &mut self,
         lock: Slot,
-        key: &LeaseKey,
+        named: &GrantRef,
         effects: &mut Vec<Effect>,
     ) -> Option<Slot> {
-        let lease = self.tables.find_lease(key)?;
+        let lease = self.tables.find_lease(&named.key)?;
         let share = self.tables.find_share(lock, lease)?;
         if self.tables.leases[lease].is_expired(self.now) {
             self.end_and_wake(share, Ending::Expired, None, effects);
             return None;
         }
-        Some(share)
+        let (grant, lease) = self.tables.held(share);
+        is_meant(grant, lease, named).then_some(share)
+    }
+
+    /// The reader that a reference names, if its lease is live.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn live_share(&self, lock: Slot, named: &GrantRef) -> Option<Slot> {
+        let lease = self.tables.find_lease(&named.key)?;
+        let share = self.tables.find_share(lock, lease)?;
+        let (grant, lease) = self.tables.held(share);
+        (is_meant(grant, lease, named) && !lease.is_expired(self.now)).then_some(share)
     }
 
     /// The reader with this number. Looks at all of them: only an operator asks.
