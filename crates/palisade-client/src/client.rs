@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::fault::Fault;
 use crate::identity::Identity;
 use crate::keeper::Keeper;
+use crate::lease::Lease;
 use crate::listing::Listing;
 use crate::retry::repeat_until;
 use crate::service::{LockService, Operation, Released, Renewal, Revocation, Status};
@@ -132,6 +133,19 @@ impl Client {
     /// Begins a request for the lock called `name`: 1 – 255 bytes of printable ASCII.
     pub fn lock(&self, name: &str) -> LockRequest {
         LockRequest::new(Arc::clone(&self.inner), name)
+    }
+
+    /// Makes a writer a reader, in one step and with a new number: no other writer gets the lock in between, and readers
+    /// that wait right behind it come in. The writer's own delayed writes are fenced once a reader has claimed.
+    ///
+    /// The lease stays the same. The writer's guard is given up first: should this fail, the lock is released.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`]; [`Fault::Unsupported`](crate::Fault) from an authority without shared locks.
+    pub async fn downgrade(&self, writer: Lease) -> Result<Lease, Error> {
+        let request = self.lock(writer.lock()).under(&writer).shared();
+        writer.no_longer_holds();
+        request.wait(Duration::ZERO).acquire().await
     }
 
     /// Returns the holder of a lock and the number of waiters.

@@ -82,7 +82,7 @@ pub enum Away {
 
 /// Whom a grant keeps out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Mode {
+pub enum LockMode {
     /// Everybody: a writer.
     #[default]
     Exclusive,
@@ -90,22 +90,21 @@ pub enum Mode {
     Shared,
 }
 
-/// A request for a lock before it is ordered: a new lease has no secret yet. It is always for an exclusive grant: no
-/// interface offers shared ones yet.
-pub type Wish<R = Option<RequestId>> = Acquire<(), R, ()>;
+/// A request for a lock before it is ordered: a new lease has no secret yet.
+pub type Wish<R = Option<RequestId>> = Acquire<(), R>;
 
 /// A request for a lock: the only list of what it consists of, from the client to the log. `K` is the secret of
 /// a new lease, which is drawn where the log is ordered. `R` is its id: a [`RequestId`] where every request has
-/// one. `M` is the mode.
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acquire<K = LeaseKey, R = Option<RequestId>, M = Mode> {
+pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
     /// Which lock.
     pub lock: LockName,
     /// The client that asks.
     pub client: ClientId,
     /// Alone or among readers. The holder of an exclusive grant that asks for a shared one under the same lease
     /// downgrades: the one takes the place of the other in one step, with a new token.
-    pub mode: M,
+    pub mode: LockMode,
     /// The lease to put the grant under.
     pub under: Under<K>,
     /// How long to wait in the queue; `None` is a try.
@@ -116,14 +115,14 @@ pub struct Acquire<K = LeaseKey, R = Option<RequestId>, M = Mode> {
     pub metadata: Option<Box<str>>,
 }
 
-impl<K, R, M: Default> Acquire<K, R, M> {
+impl<K, R> Acquire<K, R> {
     /// A try for an exclusive grant, without metadata. Other requests say what differs, so that a new field changes few of them.
     #[must_use]
-    pub fn new(lock: LockName, client: ClientId, under: Under<K>, request: R) -> Acquire<K, R, M> {
+    pub fn new(lock: LockName, client: ClientId, under: Under<K>, request: R) -> Acquire<K, R> {
         Acquire {
             lock,
             client,
-            mode: M::default(),
+            mode: LockMode::Exclusive,
             under,
             wait: None,
             request,
@@ -136,27 +135,22 @@ impl Wish {
     /// The request as it is logged.
     #[must_use]
     pub fn with_key(self, key: impl FnOnce() -> LeaseKey) -> Acquire {
-        self.map(key, |request| request, Mode::Exclusive)
+        self.map(key, |request| request)
     }
 }
 
 impl From<Wish<RequestId>> for Wish {
     fn from(named: Wish<RequestId>) -> Wish {
-        named.map(|| (), Some, ())
+        named.map(|| (), Some)
     }
 }
 
 impl<R> Wish<R> {
-    fn map<K, S, M>(
-        self,
-        key: impl FnOnce() -> K,
-        request: impl FnOnce(R) -> S,
-        mode: M,
-    ) -> Acquire<K, S, M> {
+    fn map<K, S>(self, key: impl FnOnce() -> K, request: impl FnOnce(R) -> S) -> Acquire<K, S> {
         Acquire {
             lock: self.lock,
             client: self.client,
-            mode,
+            mode: self.mode,
             under: match self.under {
                 Under::New { key: (), ttl } => Under::New { key: key(), ttl },
                 Under::Existing { key, ttl } => Under::Existing { key, ttl },

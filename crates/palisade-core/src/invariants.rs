@@ -5,7 +5,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::command::Mode;
+use crate::command::LockMode;
 use crate::limits;
 use crate::machine::Machine;
 use crate::machine::wheel::is_due;
@@ -137,7 +137,9 @@ fn readers_do_not_wait_for_readers(machine: &Machine) -> bool {
     shared.all(|(lock, _)| {
         tables.queue_of(lock).next().is_none_or(|first| {
             let first = &tables.waiters[first];
-            first.mode == Mode::Exclusive || first.orphan.is_some() || first.ends() <= machine.now
+            first.mode == LockMode::Exclusive
+                || first.orphan.is_some()
+                || first.ends() <= machine.now
         })
     })
 }
@@ -272,8 +274,8 @@ mod tests {
         for ((lock, client, under), n) in asks.into_iter().zip(0..) {
             let command = Command::Acquire(Acquire {
                 mode: match client {
-                    "d" | "e" => Mode::Shared,
-                    _ => Mode::Exclusive,
+                    "d" | "e" => LockMode::Shared,
+                    _ => LockMode::Exclusive,
                 },
                 wait: Some(Span::from_millis(1_000)),
                 ..Acquire::new(
@@ -312,7 +314,7 @@ mod tests {
             |machine| machine.tables.leases[0].key = LeaseKey::from_bytes([9; 16]),
             |machine| machine.tables.waiters[0].orphan = Some(Timestamp::from_millis(3_000)),
             |machine| machine.tables.spoil_phase(2, Token::MAX),
-            |machine| machine.tables.waiters[2].mode = Mode::Shared,
+            |machine| machine.tables.waiters[2].mode = LockMode::Shared,
             |machine| machine.tables.clients[0].uses += 1,
         ];
         assert_eq!(spoils.len(), ALL.len());

@@ -1,7 +1,9 @@
 //! The answers of the machine. A denial is a value among others.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
+use crate::command::LockMode;
 use crate::id::{GrantId, LeaseId, LeaseKey, RequestId};
 use crate::invalid::Invalid;
 use crate::name::{ClientId, LockName};
@@ -169,8 +171,10 @@ pub struct Event {
     pub lock: LockName,
     /// The holder concerned.
     pub client: ClientId,
-    /// The number of the grant concerned: its token, or its [`GrantId`] if it is shared.
+    /// The grant's fencing token.
     pub token: Token,
+    /// The number that names the grant, if it is shared.
+    pub shared: Option<GrantId>,
     /// The kind of change.
     pub change: Change,
 }
@@ -197,7 +201,7 @@ pub enum Change {
 pub struct LockView {
     /// The lock.
     pub lock: LockName,
-    /// Its holder, if any.
+    /// Its holder, if any; of several readers the oldest.
     pub holder: Option<Holder>,
     /// The lease the grant is under.
     pub lease: Option<LeaseId>,
@@ -205,8 +209,42 @@ pub struct LockView {
     pub acquired_at: Option<WallTime>,
     /// What the holder said about itself.
     pub metadata: Option<Box<str>>,
+    /// How many readers hold it; 0 if it is not held in shared mode.
+    pub reader_count: u32,
+    /// Readers, the oldest first: where one lock is shown, and then at most
+    /// [`SHOWN`](crate::limits::SHOWN) of them.
+    pub readers: Vec<Reader>,
     /// How many requests wait.
     pub waiters: u32,
+    /// Requests that wait, first come first: where one lock is shown, and then at most
+    /// [`SHOWN`](crate::limits::SHOWN) of them.
+    pub queue: Vec<Queued>,
+}
+
+/// One of the readers that hold a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// Who it is.
+    pub holder: Holder,
+    /// The number that names its grant.
+    pub id: GrantId,
+    /// The wall clock at its grant.
+    pub acquired_at: WallTime,
+    /// What it said about itself.
+    pub metadata: Option<Box<str>>,
+}
+
+/// A request that waits for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// Who asks.
+    pub client: ClientId,
+    /// What for.
+    pub mode: LockMode,
+    /// How long it has waited, from its latest attempt.
+    pub waited: Span,
+    /// How long until it leaves the queue.
+    pub remaining: Span,
 }
 
 impl LockView {
@@ -219,7 +257,10 @@ impl LockView {
             lease: None,
             acquired_at: None,
             metadata: None,
+            reader_count: 0,
+            readers: Vec::new(),
             waiters: 0,
+            queue: Vec::new(),
         }
     }
 }

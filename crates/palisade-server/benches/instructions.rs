@@ -62,7 +62,7 @@ fn acquire(lock: &LockName, number: u64) -> Command {
     Command::Acquire(wish(lock, number, key(number)))
 }
 
-fn wish<K, M: Default>(lock: &LockName, number: u64, key: K) -> Acquire<K, Option<RequestId>, M> {
+fn wish<K>(lock: &LockName, number: u64, key: K) -> Acquire<K> {
     Acquire::new(
         lock.clone(),
         ClientId::new("bench-7f3a-12-40").unwrap(),

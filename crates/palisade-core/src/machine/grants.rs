@@ -10,7 +10,7 @@ use super::record::Lease;
 use super::share::is_share;
 use super::slab::Slot;
 use super::{Machine, waiting};
-use crate::command::{Acquire, GrantRef, Mode, Under};
+use crate::command::{Acquire, GrantRef, LockMode, Under};
 use crate::id::{GrantId, LeaseId, LeaseKey, RequestId};
 use crate::invalid::Invalid;
 use crate::limits;
@@ -86,6 +86,9 @@ impl Machine {
         let Outcome::Granted(first) = &known.outcome else {
             return Some(known.outcome.clone());
         };
+        if first.shared.is_some() != (again.mode == LockMode::Shared) {
+            return Some(reused());
+        }
         let (key, token) = (first.key, Some(first.number()));
         let grant = GrantRef {
             lock: again.lock.clone(),
@@ -159,8 +162,8 @@ impl Machine {
         let holder = self.tables.writer(lock).lease();
         if matches!(lease, LeaseFor::Live(mine) if mine == holder) {
             return match acquire.mode {
-                Mode::Exclusive => Outcome::Granted(self.granted(grant, Span::ZERO)),
-                Mode::Shared => self.downgrade(grant, acquire.metadata, effects),
+                LockMode::Exclusive => Outcome::Granted(self.granted(grant, Span::ZERO)),
+                LockMode::Shared => self.downgrade(grant, acquire.metadata, effects),
             };
         }
         if *self.tables.client_of(grant) == acquire.client {
@@ -242,7 +245,7 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         let lease = self.open(token, lease, &acquire.client);
-        if acquire.mode == Mode::Shared {
+        if acquire.mode == LockMode::Shared {
             return self.grant_first_share(acquire, token, lease, effects);
         }
         let lock = self.tables.open_lock(acquire.lock, token, self.wall, lease);
@@ -264,7 +267,7 @@ impl Machine {
         let lease = self.open(token, lease, &acquire.client);
         let lock = self.tables.lock_of(grant);
         self.end(grant, Ending::Superseded, None, effects);
-        if acquire.mode == Mode::Shared {
+        if acquire.mode == LockMode::Shared {
             let metadata = acquire.metadata;
             let granted = self.grant_share(lock, token, lease, metadata, Span::ZERO, effects);
             self.admit(lock, effects);
@@ -287,7 +290,7 @@ impl Machine {
         };
         let lease = self.open(token, waiter.lease, client);
         let waited = self.now.since(waiter.since);
-        if waiter.mode == Mode::Shared {
+        if waiter.mode == LockMode::Shared {
             return self.grant_share(lock, token, lease, waiter.metadata, waited, effects);
         }
         self.tables.regrant(lock, token, self.wall, lease);

@@ -265,15 +265,16 @@ impl Machine {
         if self.silent {
             return;
         }
-        let (lock, (grant, lease)) = match share::is_share(grant) {
-            true => (self.tables.lock_of(grant), self.tables.held(grant)),
-            false => (grant, self.tables.held_by_writer(grant)),
-        };
-        let lock = &self.tables.locks[lock];
+        if share::is_share(grant) {
+            return self.event_of_share(grant, change, effects);
+        }
+        let lock = &self.tables.locks[grant];
+        let (grant, lease) = self.tables.held_by_writer(grant);
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
             token: grant.token(),
+            shared: None,
             lock: lock.name.clone(),
             client: self.tables.clients[lease.client].id.clone(),
             change,

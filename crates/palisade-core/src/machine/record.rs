@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use super::grant::Grant;
 use super::share::Readers;
 use super::slab::{NIL, Slot};
-use crate::command::{Mode, Under};
+use crate::command::{LockMode, Under};
 use crate::id::{LeaseId, LeaseKey, RequestId};
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl};
@@ -64,7 +64,7 @@ pub(crate) struct Waiter {
     pub(crate) deadline: Timestamp,
     /// An orphan, until its caller repeats the request: until when its place is kept, at most its deadline.
     pub(crate) orphan: Option<Timestamp>,
-    pub(crate) mode: Mode,
+    pub(crate) mode: LockMode,
     /// Counts arrivals, so that a restored queue has the same order.
     pub(crate) arrival: u64,
     pub(super) prev: Slot,

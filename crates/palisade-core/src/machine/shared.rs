@@ -8,10 +8,10 @@ use super::expiry::Expiry;
 use super::grants::{LeaseFor, is_meant};
 use super::memory::Over;
 use super::slab::Slot;
-use crate::command::{Acquire, GrantRef, Mode};
+use crate::command::{Acquire, GrantRef, LockMode};
 use crate::id::GrantId;
 use crate::invalid::Invalid;
-use crate::outcome::{Change, Effect, Ending, Granted, Holder, Outcome};
+use crate::outcome::{Change, Effect, Ending, Event, Granted, Holder, Outcome};
 use crate::time::Span;
 use crate::token::Token;
 
@@ -31,11 +31,11 @@ impl Machine {
             && let Some(share) = self.tables.find_share(lock, mine)
         {
             return match acquire.mode {
-                Mode::Shared => Outcome::Granted(self.granted(share, Span::ZERO)),
-                Mode::Exclusive => Outcome::Invalid(Invalid::Upgrade),
+                LockMode::Shared => Outcome::Granted(self.granted(share, Span::ZERO)),
+                LockMode::Exclusive => Outcome::Invalid(Invalid::Upgrade),
             };
         }
-        if acquire.mode == Mode::Exclusive || self.tables.first_waiter(lock).is_some() {
+        if acquire.mode == LockMode::Exclusive || self.tables.first_waiter(lock).is_some() {
             return self.wait_or_deny(lock, acquire);
         }
         let Some(number) = self.draw() else {
@@ -88,6 +88,21 @@ impl Machine {
         let grant = self.tables.grant(share);
         let id = GrantId(grant.token());
         self.granted_by(grant, self.tables.phase_of(share), Some(id), waited)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn event_of_share(&self, share: Slot, change: Change, effects: &mut Vec<Effect>) {
+        let (grant, lease) = self.tables.held(share);
+        effects.push(Effect::Event(Event {
+            revision: self.revision,
+            at: self.now,
+            token: self.tables.phase_of(share),
+            shared: Some(GrantId(grant.token())),
+            lock: self.tables.locks[self.tables.lock_of(share)].name.clone(),
+            client: self.tables.clients[lease.client].id.clone(),
+            change,
+        }));
     }
 
     /// Ends a shared grant and remembers how.
@@ -237,10 +252,10 @@ impl Machine {
     /// Who is in the way of a request that comes now: for a reader that finds readers, whoever waits before it.
     #[cold]
     #[inline(never)]
-    pub(super) fn ahead_of(&self, mode: Mode, lock: Slot) -> Holder {
+    pub(super) fn ahead_of(&self, mode: LockMode, lock: Slot) -> Holder {
         let ahead = self.ahead_on(lock);
         match self.tables.first_waiter(lock) {
-            Some(first) if mode == Mode::Shared && self.tables.is_shared(lock) => Holder {
+            Some(first) if mode == LockMode::Shared && self.tables.is_shared(lock) => Holder {
                 client: self.tables.clients[self.tables.waiters[first].client]
                     .id
                     .clone(),

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::Machine;
 use super::memory::{Answered, Over};
 use super::slab::Slot;
-use crate::command::{Mode, Under};
+use crate::command::{LockMode, Under};
 use crate::id::{LeaseId, LeaseKey, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
@@ -111,7 +111,7 @@ pub struct WaiterRecord {
     /// Who asks.
     pub client: ClientId,
     /// What it wants.
-    pub mode: Mode,
+    pub mode: LockMode,
     /// The lease its grant would go under.
     pub under: Under,
     /// Text for the grant.

@@ -8,7 +8,7 @@ use super::grants::{LeaseFor, reused};
 use super::record::Waiter;
 use super::slab::{NIL, Slot};
 use super::wheel::is_due;
-use crate::command::{Acquire, GrantRef, Mode, Under};
+use crate::command::{Acquire, GrantRef, LockMode, Under};
 use crate::id::RequestId;
 use crate::limits;
 use crate::name::ClientId;
@@ -18,7 +18,7 @@ use crate::time::{Span, Timestamp};
 /// A request that is about to be granted.
 pub(super) struct Next {
     pub(super) lease: LeaseFor,
-    pub(super) mode: Mode,
+    pub(super) mode: LockMode,
     pub(super) metadata: Option<Box<str>>,
     pub(super) since: Timestamp,
 }
@@ -63,12 +63,15 @@ impl Machine {
         again: &Acquire,
         effects: &mut Vec<Effect>,
     ) -> Option<Outcome> {
-        let Waiter { lock, client, .. } = self.tables.waiters[slot];
+        let Waiter {
+            lock, client, mode, ..
+        } = self.tables.waiters[slot];
         let asked = (
             &self.tables.locks[lock].name,
             &self.tables.clients[client].id,
+            mode,
         );
-        if asked != (&again.lock, &again.client) {
+        if asked != (&again.lock, &again.client, again.mode) {
             return Some(reused());
         }
         let now = self.now;
@@ -124,7 +127,7 @@ impl Machine {
         while let Some(first) = self.tables.first_waiter(lock) {
             let Waiter { orphan, mode, .. } = self.tables.waiters[first];
             let is_over = self.tables.waiters[first].ends() <= self.now;
-            let has_to_wait = mode == Mode::Exclusive && self.tables.is_shared(lock);
+            let has_to_wait = mode == LockMode::Exclusive && self.tables.is_shared(lock);
             if !is_over && (orphan.is_some() || has_to_wait) {
                 return;
             }
@@ -138,7 +141,7 @@ impl Machine {
             let outcome = self.next_or_gone(lock, last, &client, &waiter, effects);
             let granted = matches!(outcome, Outcome::Granted(_));
             self.settle(waiter.request, lock, outcome, effects);
-            if granted && mode == Mode::Exclusive {
+            if granted && mode == LockMode::Exclusive {
                 return;
             }
         }

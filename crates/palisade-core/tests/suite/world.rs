@@ -5,7 +5,7 @@
 use palisade_core::machine::Applied;
 use palisade_core::{
     Acquire, ClientId, Command, Effect, Entry, Event, GrantRef, Granted, Holder, LeaseKey, Limits,
-    LockName, Machine, Mode, Outcome, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
+    LockMode, LockName, Machine, Outcome, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
     invariants,
 };
 
@@ -169,7 +169,7 @@ impl Ask {
     }
 
     pub(crate) fn shared(mut self) -> Ask {
-        self.acquire.mode = Mode::Shared;
+        self.acquire.mode = LockMode::Shared;
         self
     }
 

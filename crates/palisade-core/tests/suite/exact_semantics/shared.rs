@@ -2,7 +2,7 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Away, Command, Ending, GrantId, GrantRef, Granted, Invalid, Limits, Machine, Mode, Outcome,
+    Away, Command, Ending, GrantId, GrantRef, Granted, Invalid, Limits, LockMode, Machine, Outcome,
 };
 
 use crate::world::{
@@ -333,5 +333,5 @@ fn the_last_token_is_for_one_reader() {
     world.apply(Command::Leap { by });
     assert_eq!(numbers(&world.granted(read("b"))).0, 1);
     assert_eq!(world.acquire(read("c")), Outcome::TokensExhausted);
-    assert_eq!(Mode::default(), Mode::Exclusive);
+    assert_eq!(LockMode::default(), LockMode::Exclusive);
 }

@@ -8,7 +8,7 @@ mod reference;
 mod script;
 use palisade_core::machine::{Applied, Expiry, Record};
 use palisade_core::{
-    Away, Command, Effect, Entry, GrantRef, Machine, Mode, Outcome, Timestamp, invariants,
+    Away, Command, Effect, Entry, GrantRef, LockMode, Machine, Outcome, Timestamp, invariants,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -160,7 +160,7 @@ fn away(entry: Entry, is: Away, taken_for: Away) -> Entry {
 }
 
 /// The entry, with every grant asked for in one mode.
-fn in_mode(entry: Entry, mode: Mode) -> Entry {
+fn in_mode(entry: Entry, mode: LockMode) -> Entry {
     let command = match entry.command {
         Command::Acquire(acquire) => Command::Acquire(palisade_core::Acquire { mode, ..acquire }),
         other => other,
@@ -247,9 +247,11 @@ fn a_planted_deviation_is_found() {
             away(entry, Away::Led, Away::Stalled)
         }),
         ("readers are writers", |entry| {
-            in_mode(entry, Mode::Exclusive)
+            in_mode(entry, LockMode::Exclusive)
         }),
-        ("writers are readers", |entry| in_mode(entry, Mode::Shared)),
+        ("writers are readers", |entry| {
+            in_mode(entry, LockMode::Shared)
+        }),
         ("abandoning only withdraws", |entry| match entry.command {
             Command::Abandon(request) => Entry {
                 command: Command::Withdraw(request),

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use palisade_core::{
     Acquire, Away, Change, ClientId, Command, Effect, Ending, Entry, Event, GrantId, GrantRef,
-    Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockName, Mode, Outcome, QueueBound,
+    Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode, LockName, Outcome, QueueBound,
     Renewed, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 
@@ -47,7 +47,7 @@ pub(crate) struct Wait {
     pub(crate) request: RequestId,
     pub(crate) lock: LockName,
     pub(crate) client: ClientId,
-    mode: Mode,
+    mode: LockMode,
     under: Under,
     since: Timestamp,
     deadline: Timestamp,
@@ -94,7 +94,7 @@ pub(crate) struct Reference {
 struct Wanted<'a> {
     lock: &'a LockName,
     client: &'a ClientId,
-    mode: Mode,
+    mode: LockMode,
     under: &'a Under,
 }
 
@@ -344,7 +344,9 @@ impl Reference {
             return self.decide(&acquire, now);
         };
         if let Some(wait) = self.waiting(&request) {
-            if (&wait.lock, &wait.client) != (&acquire.lock, &acquire.client) {
+            if (&wait.lock, &wait.client, wait.mode)
+                != (&acquire.lock, &acquire.client, acquire.mode)
+            {
                 return Outcome::Invalid(Invalid::RequestReused);
             }
             if wait.orphan.is_none_or(|until| until > now.at) {
@@ -369,6 +371,9 @@ impl Reference {
         let Outcome::Granted(first) = known.outcome else {
             return known.outcome;
         };
+        if first.shared.is_some() != (acquire.mode == LockMode::Shared) {
+            return Outcome::Invalid(Invalid::RequestReused);
+        }
         let named = GrantRef {
             lock: acquire.lock.clone(),
             key: first.key,
@@ -407,11 +412,11 @@ impl Reference {
         let holders = self.holders(&acquire.lock);
         if let Some(grant) = holders.iter().find(|grant| grant.key == key) {
             return match (grant.phase, acquire.mode) {
-                (None, Mode::Exclusive) | (Some(_), Mode::Shared) => {
+                (None, LockMode::Exclusive) | (Some(_), LockMode::Shared) => {
                     Outcome::Granted(self.granted(grant, Span::ZERO, now))
                 }
-                (Some(_), Mode::Exclusive) => Outcome::Invalid(Invalid::Upgrade),
-                (None, Mode::Shared) => self.take_over(grant, acquire, now),
+                (Some(_), LockMode::Exclusive) => Outcome::Invalid(Invalid::Upgrade),
+                (None, LockMode::Shared) => self.take_over(grant, acquire, now),
             };
         }
         if let Some(grant) = self.writer(&acquire.lock)
@@ -420,7 +425,7 @@ impl Reference {
             return self.take_over(&grant, acquire, now);
         }
         let waits = self.waits.iter().any(|wait| wait.lock == acquire.lock);
-        if acquire.mode == Mode::Shared && !waits && !self.readers(&acquire.lock).is_empty() {
+        if acquire.mode == LockMode::Shared && !waits && !self.readers(&acquire.lock).is_empty() {
             return self.grant(Wanted::by(acquire), Span::ZERO, now);
         }
         let (Some(wait), Some(request)) = (acquire.wait, acquire.request) else {
@@ -527,7 +532,7 @@ impl Reference {
             self.leases.sort_by_key(|lease| lease.id);
         }
         let outcome = self.grant(Wanted::by(acquire), Span::ZERO, now);
-        if acquire.mode == Mode::Shared {
+        if acquire.mode == LockMode::Shared {
             self.hand_on(&acquire.lock, &self.ahead(&acquire.lock, now), now);
         }
         outcome
@@ -567,7 +572,7 @@ impl Reference {
             key,
             client,
             wall,
-            phase: (mode == Mode::Shared).then_some(phase.unwrap_or(token)),
+            phase: (mode == LockMode::Shared).then_some(phase.unwrap_or(token)),
         };
         self.grants.push(grant.clone());
         let ttl = self.lease(&key).unwrap().ttl;
@@ -655,7 +660,7 @@ impl Reference {
             let wait = &self.waits[at];
             let read = !self.readers(lock).is_empty();
             if wait.ends() > now.at
-                && (wait.orphan.is_some() || wait.mode == Mode::Exclusive && read)
+                && (wait.orphan.is_some() || wait.mode == LockMode::Exclusive && read)
             {
                 self.kept.extend(kept.filter(|_| !read));
                 return;
@@ -685,7 +690,8 @@ impl Reference {
                     None => self.grant(wanted, waited, now),
                 }
             };
-            let written = matches!(outcome, Outcome::Granted(_)) && wait.mode == Mode::Exclusive;
+            let written =
+                matches!(outcome, Outcome::Granted(_)) && wait.mode == LockMode::Exclusive;
             self.settle(wait, outcome, now);
             if written {
                 return;
@@ -805,7 +811,7 @@ impl Reference {
         let ahead = self.ahead(&acquire.lock, now);
         let first = self.waits.iter().find(|wait| wait.lock == acquire.lock);
         let read = !self.readers(&acquire.lock).is_empty();
-        match first.filter(|_| read && acquire.mode == Mode::Shared) {
+        match first.filter(|_| read && acquire.mode == LockMode::Shared) {
             Some(first) => Holder {
                 client: first.client.clone(),
                 ..ahead
@@ -882,7 +888,8 @@ impl Reference {
             at: now.at,
             lock: grant.lock.clone(),
             client: grant.client.clone(),
-            token: grant.token,
+            token: grant.fencing(),
+            shared: grant.phase.map(|_| GrantId(grant.token)),
             change,
         }));
     }

@@ -2,8 +2,8 @@
 //! before the first lease ends"), so that most lines hit something.
 
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, Limits, LockName, Mode, RequestId, Span, Timestamp,
-    Token, Under,
+    Acquire, Away, Command, Entry, GrantRef, Limits, LockMode, LockName, RequestId, Span,
+    Timestamp, Token, Under,
 };
 use proptest::prelude::*;
 
@@ -37,7 +37,7 @@ enum What {
     Acquire {
         lock: u8,
         client: u8,
-        mode: Mode,
+        mode: LockMode,
         under: LeaseOf,
         wait: Option<u64>,
         request: Option<Asked>,
@@ -126,7 +126,7 @@ fn what() -> impl Strategy<Value = What> {
         ],
     );
     let lock = prop::sample::select(vec![0_u8, 0, 0, 1, 2]);
-    let mode = prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)];
+    let mode = prop_oneof![Just(LockMode::Exclusive), Just(LockMode::Shared)];
     let who = (lock, 0_u8..4, mode);
     let acquire = (who, lease_of(), wait, requested, any::<bool>());
     prop_oneof![

@@ -2,8 +2,8 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, Mode, Span, Timestamp, Token, Ttl,
-    Under, WallTime,
+    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, LockMode, Span, Timestamp, Token,
+    Ttl, Under, WallTime,
 };
 
 use super::reader::{Malformed, Reader};
@@ -122,7 +122,7 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
         | flag(HAS_WAIT, wait.is_some())
         | flag(HAS_REQUEST, request.is_some())
         | flag(HAS_METADATA, metadata.is_some())
-        | flag(SHARED, *mode == Mode::Shared);
+        | flag(SHARED, *mode == LockMode::Shared);
     out.bytes(&[tag, flags]);
     out.text(lock);
     out.text(client);
@@ -305,11 +305,11 @@ fn get_grant(reader: &mut Reader<'_>) -> Result<(GrantRef, Option<Ttl>), Malform
     Ok((GrantRef { lock, key, token }, ttl))
 }
 
-pub(super) fn mode(shared: bool) -> Mode {
+pub(super) fn mode(shared: bool) -> LockMode {
     if shared {
-        Mode::Shared
+        LockMode::Shared
     } else {
-        Mode::Exclusive
+        LockMode::Exclusive
     }
 }
 

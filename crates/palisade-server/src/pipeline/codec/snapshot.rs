@@ -4,7 +4,9 @@ use palisade_core::machine::{
     Answered, GrantRecord, Head, KeptRecord, LeaseRecord, Over, Part, Record, ShareRecord,
     WaiterRecord,
 };
-use palisade_core::{Ending, GrantId, Granted, Holder, LeaseId, Mode, Outcome, QueueBound, Token};
+use palisade_core::{
+    Ending, GrantId, Granted, Holder, LeaseId, LockMode, Outcome, QueueBound, Token,
+};
 
 use super::command::{get_limits, get_under, mode, put_limits, put_under};
 use super::reader::{Malformed, Reader};
@@ -98,10 +100,10 @@ fn put_grant(out: &mut Vec<u8>, grant: &GrantRecord) {
 
 fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
     out.byte(match (waiter.mode, waiter.orphan) {
-        (Mode::Exclusive, None) => WAITER,
-        (Mode::Exclusive, Some(_)) => ORPHAN,
-        (Mode::Shared, None) => READER,
-        (Mode::Shared, Some(_)) => ORPHAN_READER,
+        (LockMode::Exclusive, None) => WAITER,
+        (LockMode::Exclusive, Some(_)) => ORPHAN,
+        (LockMode::Shared, None) => READER,
+        (LockMode::Shared, Some(_)) => ORPHAN_READER,
     });
     out.bytes(waiter.request.as_bytes());
     out.text(&waiter.lock);
