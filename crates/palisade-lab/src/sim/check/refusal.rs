@@ -38,7 +38,13 @@ impl Check for Refusal {
         match fact {
             Fact::Applied(turn) if matches!(turn.what, ChangeKind::Granted(_)) => {
                 self.grants += 1;
-                self.places.insert(turn.token, self.grants);
+                // A fence sees the token of the phase; that of a phase that goes on keeps its place.
+                let place = self.grants;
+                match turn.phase {
+                    None => drop(self.places.insert(turn.token, place)),
+                    Some(phase) if phase == turn.token => drop(self.places.insert(phase, place)),
+                    Some(phase) => drop(self.places.entry(phase).or_insert(place)),
+                }
             }
             Fact::Rearmed { lock, floor } => drop(self.floors.insert(*lock, *floor)),
             Fact::Rejected {
