@@ -335,3 +335,97 @@ fn the_last_token_is_for_one_reader() {
     assert_eq!(world.acquire(read("c")), Outcome::TokensExhausted);
     assert_eq!(LockMode::default(), LockMode::Exclusive);
 }
+
+#[test]
+fn one_request_id_is_for_one_mode() {
+    let mut world = World::new();
+    let reused = Outcome::Invalid(Invalid::RequestReused);
+    world.granted(read("a").request(1));
+    assert_eq!(world.acquire(write("a").request(1)), reused, "granted");
+    world.queued(write("w").wait(60_000).request(2));
+    assert_eq!(
+        world.acquire(read("w").wait(60_000).request(2)),
+        reused,
+        "waiting"
+    );
+    world.queued(write("w").wait(60_000).request(2));
+}
+
+#[test]
+fn one_lock_is_shown_with_its_readers_and_its_queue() {
+    let mut world = World::new();
+    let a = world.granted(read("a").metadata("first"));
+    let b = world.granted(read("b"));
+    world.queued(write("w").wait(500).request(1));
+    world.queued(read("c").wait(900).request(2));
+    world.pass(ms(100));
+    let view = world.machine.view("x", world.now).unwrap();
+    assert_eq!((view.reader_count, view.waiters), (2, 2));
+    let readers = view.readers.iter();
+    let readers = readers.map(|reader| (reader.id.0, reader.holder.token, reader.metadata.clone()));
+    let phase = token(1);
+    let first = (a.number(), phase, Some("first".into()));
+    assert!(readers.eq([first, (b.number(), phase, None)]));
+    let queue = view.queue.iter();
+    let queue = queue.map(|wait| (wait.client.as_str(), wait.mode, wait.waited, wait.remaining));
+    assert!(queue.eq([
+        ("w", LockMode::Exclusive, ms(100), ms(400)),
+        ("c", LockMode::Shared, ms(100), ms(800)),
+    ]));
+    // A listing gives the oldest reader and counts the others.
+    let (page, _) = world.machine.page("", 0, 10, world.now);
+    assert_eq!((page[0].reader_count, page[0].waiters), (2, 2));
+    assert!(page[0].readers.is_empty() && page[0].queue.is_empty());
+}
+
+/// Bounded overtaking, with the bound zero: in storms of both kinds nobody who waits is passed by a later request, and a
+/// writer waits for no other readers than those that held or waited before it.
+#[test]
+fn in_a_storm_of_readers_and_writers_nobody_who_waits_is_passed() {
+    for seed in 1..40_u64 {
+        let (mut world, mut random) = (World::new(), seed);
+        let mut draw = move |below: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (random >> 33) % below
+        };
+        let (mut held, mut waiting, mut next) = (Vec::new(), Vec::new(), 0_u8);
+        let mut passed = |waiting: &mut Vec<u8>, world: &World, held: &mut Vec<Granted>| {
+            for (id, outcome) in world.settled() {
+                let Outcome::Granted(granted) = outcome else {
+                    panic!("{outcome:?}");
+                };
+                assert_eq!(waiting.remove(0), id.as_bytes()[0], "seed {seed}");
+                held.push(granted);
+            }
+        };
+        while next < 120 || !held.is_empty() {
+            if next < 120 && draw(3) > 0 {
+                next += 1;
+                let client = format!("c{next}");
+                let wish = if draw(4) > 0 {
+                    read(&client)
+                } else {
+                    write(&client)
+                };
+                match world.acquire(wish.wait(60_000).request(next)) {
+                    Outcome::Granted(granted) => {
+                        assert!(waiting.is_empty(), "seed {seed}: {next} passed {waiting:?}");
+                        held.push(granted);
+                    }
+                    Outcome::Queued => waiting.push(next),
+                    other => panic!("{other:?}"),
+                }
+            } else if !held.is_empty() {
+                let leaves = draw(held.len() as u64) as usize;
+                world.release(&grant(&held.swap_remove(leaves)));
+                passed(&mut waiting, &world, &mut held);
+            }
+        }
+        assert!(
+            waiting.is_empty(),
+            "seed {seed}: {waiting:?} were never granted"
+        );
+    }
+}

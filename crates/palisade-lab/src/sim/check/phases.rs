@@ -1,4 +1,4 @@
-//! Phases (S1, S2, S7): all holders of one phase have one fencing token, and on one lock tokens rise from phase to phase,
+//! Phases (S1, S2, S7): all holders of one phase have one fencing token, and tokens rise from one phase of a lock to the next,
 //! also from a writer to the reader that it becomes.
 
 use std::collections::{BTreeMap, BTreeSet};
