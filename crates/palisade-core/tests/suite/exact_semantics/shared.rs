@@ -391,7 +391,7 @@ fn in_a_storm_of_readers_and_writers_nobody_who_waits_is_passed() {
             (random >> 33) % below
         };
         let (mut held, mut waiting, mut next) = (Vec::new(), Vec::new(), 0_u8);
-        let mut passed = |waiting: &mut Vec<u8>, world: &World, held: &mut Vec<Granted>| {
+        let passed = |waiting: &mut Vec<u8>, world: &World, held: &mut Vec<Granted>| {
             for (id, outcome) in world.settled() {
                 let Outcome::Granted(granted) = outcome else {
                     panic!("{outcome:?}");

@@ -9,7 +9,7 @@ use palisade_core::{
 };
 
 use super::client::{Client, Step, Wish};
-use crate::history::event::{Answer, Event};
+use crate::history::event::{Answer, Call, Event};
 
 /// The size of a history.
 #[derive(Clone, Copy, Debug)]
@@ -210,12 +210,22 @@ impl Simulation {
     fn show(&self, op: usize) -> Answer {
         let call = self.ops[op].wish.call();
         match self.machine.holder(call.lock(), self.now) {
+            Some(holder) if self.is_shared(op) => Answer::HeldShared {
+                phase: holder.token,
+            },
             Some(holder) => Answer::Held {
                 token: holder.token,
                 holder: holder.client,
             },
             None => Answer::Free,
         }
+    }
+
+    /// Whether the lock of an operation has readers now.
+    fn is_shared(&self, op: usize) -> bool {
+        let call = self.ops[op].wish.call();
+        let view = self.machine.view(call.lock(), self.now);
+        view.is_some_and(|view| view.reader_count > 0)
     }
 
     fn apply(&mut self, command: Command) -> Outcome {
@@ -243,10 +253,15 @@ impl Simulation {
         let (answer, granted) = match outcome {
             Outcome::Granted(granted) => {
                 let answer = Answer::Granted {
-                    token: granted.token,
+                    token: granted.number(),
                     lease: granted.lease.0,
+                    phase: granted.shared.map(|_| granted.token),
                 };
                 (answer, Some(granted))
+            }
+            Outcome::Held(holder) if self.is_shared(op) => {
+                let phase = holder.token;
+                (Answer::HeldShared { phase }, None)
             }
             Outcome::Held(holder) => {
                 let answer = Answer::Held {
@@ -255,16 +270,18 @@ impl Simulation {
                 };
                 (answer, None)
             }
-            Outcome::Renewed(renewed) => (
-                Answer::Renewed {
-                    token: renewed.token,
-                },
-                None,
-            ),
+            Outcome::Renewed(renewed) => {
+                let token = match self.ops[op].wish.call() {
+                    Call::Renew { token, .. } => token,
+                    _ => renewed.token,
+                };
+                (Answer::Renewed { token }, None)
+            }
             Outcome::Released { token } => (Answer::Released { token }, None),
             Outcome::Revoked { token } => (Answer::Revoked { token }, None),
             Outcome::Ended { token, how } => (Answer::Ended { token, how }, None),
             Outcome::NotHeld => (Answer::NotHeld, None),
+            Outcome::Stale { .. } if self.is_shared(op) => (Answer::Refused, None),
             Outcome::Stale { highest } => (Answer::Stale { token: highest }, None),
             Outcome::Abandoned => (Answer::Abandoned, None),
             Outcome::Done => (Answer::Done, None),
