@@ -243,6 +243,10 @@ impl<'w, 'h> Walk<'w, 'h> {
         let in_time = |wish: &&Wish<'h>| wish.dead.is_none_or(|dead| held_to <= dead);
         let ends = self.wishes(lifetime).filter(in_time).map(|wish| {
             let begin = held_to.max(wish.sent);
+            if wish.shared && next.is_some_and(|next| next.phase.is_some()) {
+                // Readers may have joined it.
+                return begin;
+            }
             let lasts = wish
                 .ttl
                 .map_or(begin, |ttl| begin.after(self.clock.at_least(ttl)));

@@ -1,11 +1,12 @@
 //! The simulation: virtual time, the network and the authority.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use fastrand::Rng;
 use palisade_core::{
-    Away, ClientId, Command, Effect, Entry, Machine, Outcome, RequestId, Span, Timestamp, WallTime,
+    Away, ClientId, Command, Effect, Entry, Machine, Outcome, RequestId, Span, Timestamp, Token,
+    WallTime,
 };
 
 use super::client::{Client, Step, Wish};
@@ -57,6 +58,8 @@ pub(super) struct Simulation {
     ops: Vec<Pending>,
     answers: Vec<(Answer, Option<palisade_core::Granted>)>,
     waiting: BTreeMap<RequestId, usize>,
+    /// The tokens of shared phases: a denial that is remembered may name one that is over.
+    phases: BTreeSet<Token>,
     /// Until when the authority is stopped.
     away: Option<Timestamp>,
     events: Vec<Event>,
@@ -77,6 +80,7 @@ impl Simulation {
             ops: Vec::new(),
             answers: Vec::new(),
             waiting: BTreeMap::new(),
+            phases: BTreeSet::new(),
             away: None,
             events: Vec::new(),
             log: None,
@@ -252,6 +256,9 @@ impl Simulation {
     fn report(&mut self, op: usize, outcome: Outcome) {
         let (answer, granted) = match outcome {
             Outcome::Granted(granted) => {
+                if granted.shared.is_some() {
+                    self.phases.insert(granted.token);
+                }
                 let answer = Answer::Granted {
                     token: granted.number(),
                     lease: granted.lease.0,
@@ -259,7 +266,7 @@ impl Simulation {
                 };
                 (answer, Some(granted))
             }
-            Outcome::Held(holder) if self.is_shared(op) => {
+            Outcome::Held(holder) if self.phases.contains(&holder.token) => {
                 let phase = holder.token;
                 (Answer::HeldShared { phase }, None)
             }
