@@ -115,7 +115,7 @@ impl<'w, 'h> Walk<'w, 'h> {
         self.free(&gaps);
     }
 
-    /// On one lock tokens rise from one phase to the next.
+    /// Fencing tokens rise from one phase of a lock to the next.
     fn phase_follows(&mut self, lifetime: &Lifetime<'h>, next: &Lifetime<'h>) {
         if next.fencing() <= lifetime.fencing() {
             let what = format!(
