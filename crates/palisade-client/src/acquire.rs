@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{
-    ClientId, Holder, Invalid, LeaseKey, LockName, RequestId, Span, Timestamp, Ttl, limits,
+    ClientId, Holder, Invalid, LeaseKey, LockMode, LockName, RequestId, Span, Timestamp, Ttl,
+    limits,
 };
 
 use crate::client::Inner;
@@ -39,6 +40,7 @@ pub struct LockRequest {
     client: Option<String>,
     metadata: Option<String>,
     under: Option<Parent>,
+    mode: LockMode,
 }
 
 /// The lease that a grant is put under.
@@ -79,6 +81,7 @@ impl LockRequest {
             client: None,
             metadata: None,
             under: None,
+            mode: LockMode::Exclusive,
         }
     }
 
@@ -106,6 +109,17 @@ impl LockRequest {
     /// Sets the text shown with the holder, at most 256 bytes.
     pub fn metadata(mut self, metadata: impl Into<String>) -> LockRequest {
         self.metadata = Some(metadata.into());
+        self
+    }
+
+    /// Asks for the lock as a reader: readers hold it together, and only writers are kept out. A reader waits behind a
+    /// writer that asked before it. A lease that holds the lock as a writer becomes a reader by this
+    /// ([`Client::downgrade`](crate::Client::downgrade)); a reader cannot become a writer.
+    ///
+    /// The readers of one phase have one fencing token, so a fence refuses none of them because of another, and
+    /// admits what is older or newer as always. A resource must not take writes from readers.
+    pub fn shared(mut self) -> LockRequest {
+        self.mode = LockMode::Shared;
         self
     }
 
@@ -182,6 +196,7 @@ impl LockRequest {
         Ok(AcquireRequest {
             lock: LockName::new(&self.lock)?,
             client,
+            mode: self.mode,
             under,
             wait,
             request: RequestId::from_bytes(random::bytes()?),

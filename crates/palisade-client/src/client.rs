@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::holder::Caution;
-use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Span, Token, Ttl};
+use palisade_core::{AuthorityId, GrantRef, LockMode, LockName, LockView, Span, Token, Ttl};
 
 use crate::acquire::LockRequest;
 use crate::clock::{BootClock, Clock};
@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::fault::Fault;
 use crate::identity::Identity;
 use crate::keeper::Keeper;
+use crate::lease::Lease;
 use crate::listing::Listing;
 use crate::retry::repeat_until;
 use crate::service::{LockService, Operation, Released, Renewal, Revocation, Status};
@@ -168,6 +169,22 @@ impl Client {
     /// Begins a request for the lock called `name`: 1 – 255 bytes of printable ASCII.
     pub fn lock(&self, name: &str) -> LockRequest {
         LockRequest::new(Arc::clone(&self.inner), name)
+    }
+
+    /// Makes a writer a reader, in one step and with a new number: no other writer gets the lock in between, and readers
+    /// that wait right behind it come in. The writer's own delayed writes are fenced once a reader has claimed.
+    ///
+    /// The lease stays the same, and a reader's guard is returned as it is. The writer's guard is given up first: should this fail, the lock is released.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`]; [`Fault::Unsupported`](crate::Fault) from an authority without shared locks.
+    pub async fn downgrade(&self, writer: Lease) -> Result<Lease, Error> {
+        if writer.mode() == LockMode::Shared {
+            return Ok(writer);
+        }
+        let request = self.lock(writer.lock()).under(&writer).shared();
+        writer.no_longer_holds();
+        request.wait(Duration::ZERO).acquire().await
     }
 
     /// Returns the holder of a lock and the number of waiters.

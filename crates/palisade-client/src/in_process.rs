@@ -246,6 +246,7 @@ fn told(event: Event, missed: u64) -> WatchEvent {
         lock,
         client,
         token,
+        shared,
         change,
         ..
     } = event;
@@ -254,6 +255,7 @@ fn told(event: Event, missed: u64) -> WatchEvent {
         lock,
         client,
         token,
+        shared,
         change,
         missed,
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade_core::{
-    AuthorityId, ClientId, GrantRef, Granted, LeaseId, LeaseKey, LockName, Timestamp, Token, Ttl,
-    WallTime,
+    AuthorityId, ClientId, GrantId, GrantRef, Granted, LeaseId, LeaseKey, LockMode, LockName,
+    Timestamp, Token, Ttl, WallTime,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -45,6 +45,7 @@ struct Facts {
     authority: AuthorityId,
     client: ClientId,
     token: Token,
+    shared: Option<GrantId>,
     lease: LeaseId,
     ttl: Ttl,
     acquired_at: WallTime,
@@ -67,12 +68,13 @@ impl Lease {
         let grant = GrantRef {
             lock,
             key: granted.key,
-            token: Some(granted.token),
+            token: Some(granted.number()),
         };
         let facts = Facts {
             authority: core.service.authority().clone(),
             client,
             token: granted.token,
+            shared: granted.shared,
             lease: granted.lease,
             ttl: granted.ttl,
             acquired_at: granted.acquired_at,
@@ -95,6 +97,22 @@ impl Lease {
     #[must_use]
     pub fn token(&self) -> Token {
         self.facts.token
+    }
+
+    /// The number that names the grant, if it is shared: readers of one phase have one fencing token. It is in the
+    /// grant that [`Lease::detach`] returns.
+    #[must_use]
+    pub fn grant_id(&self) -> Option<GrantId> {
+        self.facts.shared
+    }
+
+    /// Whether it is held alone, or together with other readers.
+    #[must_use]
+    pub fn mode(&self) -> LockMode {
+        match self.facts.shared {
+            None => LockMode::Exclusive,
+            Some(_) => LockMode::Shared,
+        }
     }
 
     /// The lock.
@@ -215,6 +233,11 @@ impl Lease {
     /// What is renewed for this guard, if it is this keeper that does it.
     pub(crate) fn kept_by(&self, keeper: &Arc<Keeper>) -> Option<Arc<KeptLease>> {
         Arc::ptr_eq(&self.keeper, keeper).then(|| Arc::clone(&self.lease))
+    }
+
+    /// Not held from now on by this guard; its lease may still be.
+    pub(crate) fn no_longer_holds(&self) {
+        self.kept.hold.lose(Loss::Released);
     }
 
     /// Not held from now on, and not renewed.

@@ -125,8 +125,8 @@ pub use lease::Lease;
 pub use listing::Listing;
 pub use palisade_core::holder::Caution;
 pub use palisade_core::{
-    AuthorityId, Change, ClientId, Code, Ending, GrantRef, Holder, LeaseId, LeaseKey, LockName,
-    LockView, Token, Ttl,
+    AuthorityId, Change, ClientId, Code, Ending, GrantId, GrantRef, Holder, LeaseId, LeaseKey,
+    LockMode, LockName, LockView, Queued, Reader, Token, Ttl,
 };
 #[cfg(feature = "palisade")]
 pub use palisade_tls::ClientFiles as TlsFiles;

@@ -115,6 +115,7 @@ impl Notified {
         let waited = asked.sent.since(asked.called);
         (BootClock.now() < asked.sent.after(half)).then(|| Granted {
             token: self.token,
+            shared: None,
             lease: LeaseId(self.token),
             key: LeaseKey::from_bytes(*request.as_bytes()),
             ttl,

@@ -13,8 +13,8 @@ use std::pin::Pin;
 
 use futures_core::Stream;
 use palisade_core::{
-    AuthorityId, Change, ClientId, Ending, GrantRef, Granted, Holder, LockName, LockView, Renewed,
-    RequestId, Token, Ttl, Wish,
+    AuthorityId, Change, ClientId, Ending, GrantId, GrantRef, Granted, Holder, LockMode, LockName,
+    LockView, Renewed, RequestId, Token, Ttl, Wish,
 };
 
 use crate::fault::Fault;
@@ -80,6 +80,23 @@ pub trait LockService: Send + Sync + 'static {
     /// Returns the status that the authority reports.
     fn status(&self) -> Operation<'_, Status> {
         unsupported("report its status")
+    }
+}
+
+/// An authority whose grants are all exclusive says so before it is asked.
+///
+/// # Errors
+/// [`Fault::Unsupported`] for a shared grant.
+#[cfg(any(
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "postgres",
+    feature = "redis"
+))]
+pub(crate) fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
+    match request.mode {
+        LockMode::Exclusive => Ok(()),
+        LockMode::Shared => Err(Fault::unsupported("grant shared locks")),
     }
 }
 
@@ -185,6 +202,8 @@ pub struct WatchEvent {
     pub client: ClientId,
     /// The token of the grant that the change is about.
     pub token: Token,
+    /// The number that names the grant, if it is shared.
+    pub shared: Option<GrantId>,
     /// The kind of change.
     pub change: Change,
     /// The number of events before this one that this observer was too slow to receive.

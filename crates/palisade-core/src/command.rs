@@ -38,7 +38,7 @@ pub enum Command {
     Revoke {
         /// The lock.
         lock: LockName,
-        /// The token it must be held with: proof that the operator looked.
+        /// The number of the grant meant, as in [`GrantRef`]: proof that the operator looked.
         token: Token,
         /// Why, for the event stream.
         reason: Box<str>,
@@ -80,6 +80,16 @@ pub enum Away {
     Paused(Span),
 }
 
+/// Whom a grant keeps out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum LockMode {
+    /// Everybody: a writer.
+    #[default]
+    Exclusive,
+    /// Writers: a reader among others.
+    Shared,
+}
+
 /// A request for a lock before it is ordered: a new lease has no secret yet.
 pub type Wish<R = Option<RequestId>> = Acquire<(), R>;
 
@@ -92,6 +102,9 @@ pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
     pub lock: LockName,
     /// The client that asks.
     pub client: ClientId,
+    /// Alone or among readers. The holder of an exclusive grant that asks for a shared one under the same lease
+    /// downgrades: the one takes the place of the other in one step, with a new token.
+    pub mode: LockMode,
     /// The lease to put the grant under.
     pub under: Under<K>,
     /// How long to wait in the queue; `None` is a try.
@@ -103,17 +116,13 @@ pub struct Acquire<K = LeaseKey, R = Option<RequestId>> {
 }
 
 impl<K, R> Acquire<K, R> {
-    /// A try without metadata. Other requests say what differs, so that a new field changes few of them.
+    /// A try for an exclusive grant, without metadata. Other requests say what differs, so that a new field changes few of them.
     #[must_use]
-    pub const fn new(
-        lock: LockName,
-        client: ClientId,
-        under: Under<K>,
-        request: R,
-    ) -> Acquire<K, R> {
+    pub fn new(lock: LockName, client: ClientId, under: Under<K>, request: R) -> Acquire<K, R> {
         Acquire {
             lock,
             client,
+            mode: LockMode::Exclusive,
             under,
             wait: None,
             request,
@@ -141,6 +150,7 @@ impl<R> Wish<R> {
         Acquire {
             lock: self.lock,
             client: self.client,
+            mode: self.mode,
             under: match self.under {
                 Under::New { key: (), ttl } => Under::New { key: key(), ttl },
                 Under::Existing { key, ttl } => Under::Existing { key, ttl },
@@ -194,6 +204,7 @@ pub struct GrantRef {
     pub lock: LockName,
     /// The lease's secret.
     pub key: LeaseKey,
-    /// The grant's token; with it a repeat can never touch a later grant of the same lease.
+    /// The grant's number: its token, or its [`GrantId`](crate::GrantId) if it is shared. With it a repeat can never
+    /// touch a later grant of the same lease.
     pub token: Option<Token>,
 }

@@ -12,6 +12,19 @@ use crate::token::Token;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub Token);
 
+/// The number that a shared grant drew from the token counter, by which it is named.
+///
+/// Its fencing token is another one: that of its phase, so that readers do not refuse one another. An exclusive grant's
+/// number is its token.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GrantId(pub Token);
+
+impl fmt::Debug for GrantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GrantId({})", self.0)
+    }
+}
+
 impl fmt::Debug for LeaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LeaseId({})", self.0)

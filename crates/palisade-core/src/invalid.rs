@@ -48,6 +48,8 @@ pub enum Invalid {
     RequestReused,
     /// A new lease was asked for under a key that already names one.
     LeaseKeyInUse,
+    /// A lease that has a lock in shared mode asked for it in exclusive mode.
+    Upgrade,
     /// Metadata or a reason longer than allowed.
     TooLong {
         /// Which text.
@@ -114,6 +116,10 @@ impl fmt::Display for Invalid {
                 "this request_id was already used for another request: choose a new one",
             ),
             Invalid::LeaseKeyInUse => f.write_str("a lease with this lock_token already exists"),
+            Invalid::Upgrade => f.write_str(
+                "this lease has the lock in shared mode, and a reader cannot become a writer (two of \
+                 them would wait for each other for ever): release the lock first",
+            ),
             Invalid::TooLong { what, bytes, max } => {
                 write!(f, "{what} has {bytes} bytes; at most {max} are allowed")
             }

@@ -5,6 +5,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use crate::command::LockMode;
 use crate::limits;
 use crate::machine::Machine;
 use crate::machine::wheel::is_due;
@@ -56,6 +57,14 @@ pub const ALL: &[Invariant] = &[
         holds: windows_are_bounded,
     },
     Invariant {
+        name: "readers are in the order of their numbers, none below its phase's token, and found by their leases (S1)",
+        holds: readers_are_in_order,
+    },
+    Invariant {
+        name: "a reader does not wait for readers alone (S6)",
+        holds: readers_do_not_wait_for_readers,
+    },
+    Invariant {
         name: "clients are counted",
         holds: clients_are_counted,
     },
@@ -87,7 +96,8 @@ fn tokens_below_counter(machine: &Machine) -> bool {
     let grants = machine.tables.grants().map(|(_, grant)| grant.token());
     let tokens: BTreeSet<_> = grants.chain(kept).collect();
     let below = |next| tokens.last().is_none_or(|highest| *highest < next);
-    tokens.len() == machine.tables.locks.len() && machine.next_token.is_none_or(below)
+    let grants = machine.tables.grants().count() + machine.tables.kept_locks().count();
+    tokens.len() == grants && machine.next_token.is_none_or(below)
 }
 
 fn every_lock_is_held_or_kept(machine: &Machine) -> bool {
@@ -99,6 +109,39 @@ fn every_lock_is_held_or_kept(machine: &Machine) -> bool {
     };
     grants.all(|(_, grant)| tables.leases.get(grant.lease()).is_some())
         && tables.kept_locks().all(|(lock, _)| orphan_is_first(lock))
+}
+
+fn readers_are_in_order(machine: &Machine) -> bool {
+    let tables = &machine.tables;
+    let mut listed = 0;
+    let in_order = tables.locks.iter().all(|(lock, _)| {
+        let readers: Vec<_> = tables.readers_of(lock).collect();
+        listed += readers.len();
+        let found = |reader| tables.find_share(lock, tables.grant(reader).lease()) == Some(reader);
+        readers.len() == tables.readers(lock) as usize
+            && readers.is_empty() != tables.is_shared(lock)
+            && readers.is_sorted_by_key(|reader| tables.grant(*reader).token())
+            && readers.iter().all(|reader| {
+                found(*reader) && tables.grant(*reader).token() >= tables.grant(lock).token()
+            })
+    });
+    in_order && listed == tables.shares().count()
+}
+
+fn readers_do_not_wait_for_readers(machine: &Machine) -> bool {
+    let tables = &machine.tables;
+    let mut shared = tables
+        .locks
+        .iter()
+        .filter(|(lock, _)| tables.is_shared(*lock));
+    shared.all(|(lock, _)| {
+        tables.queue_of(lock).next().is_none_or(|first| {
+            let first = &tables.waiters[first];
+            first.mode == LockMode::Exclusive
+                || first.orphan.is_some()
+                || first.ends() <= machine.now
+        })
+    })
 }
 
 fn windows_are_bounded(machine: &Machine) -> bool {
@@ -210,32 +253,30 @@ mod tests {
     use crate::time::{Span, Timestamp, Ttl, WallTime};
     use crate::token::Token;
 
-    /// Client `a` holds `x` and `y` under one lease, and two others wait for `x`.
+    /// Client `a` holds `x` and `y` under one lease, and two others wait for `x`; `d` and `e` read `z`, and `f` waits
+    /// to write it.
     fn sound() -> Machine {
         let mut machine = Machine::new(1);
         let (key, ttl) = (LeaseKey::from_bytes([0; 16]), Ttl::MAX);
+        let new = |n| Under::New {
+            key: LeaseKey::from_bytes([n; 16]),
+            ttl,
+        };
         let asks = [
             ("x", "a", Under::New { key, ttl }),
             ("y", "a", Under::Existing { key, ttl: None }),
-            (
-                "x",
-                "b",
-                Under::New {
-                    key: LeaseKey::from_bytes([1; 16]),
-                    ttl,
-                },
-            ),
-            (
-                "x",
-                "c",
-                Under::New {
-                    key: LeaseKey::from_bytes([2; 16]),
-                    ttl,
-                },
-            ),
+            ("x", "b", new(1)),
+            ("x", "c", new(2)),
+            ("z", "d", new(3)),
+            ("z", "e", new(4)),
+            ("z", "f", new(5)),
         ];
         for ((lock, client, under), n) in asks.into_iter().zip(0..) {
             let command = Command::Acquire(Acquire {
+                mode: match client {
+                    "d" | "e" => LockMode::Shared,
+                    _ => LockMode::Exclusive,
+                },
                 wait: Some(Span::from_millis(1_000)),
                 ..Acquire::new(
                     LockName::new(lock).unwrap(),
@@ -253,7 +294,7 @@ mod tests {
         }
         assert_eq!(
             (machine.locks(), machine.leases(), machine.waiters()),
-            (2, 1, 2)
+            (3, 3, 3)
         );
         machine
     }
@@ -262,7 +303,7 @@ mod tests {
     /// entries or through a snapshot, so they are made by hand.
     #[test]
     fn each_predicate_can_fail() {
-        let spoils: [fn(&mut Machine); 10] = [
+        let spoils: [fn(&mut Machine); 12] = [
             |machine| machine.tables.locks[1].name = machine.tables.locks[0].name.clone(),
             |machine| machine.next_token = Some(machine.tables.grant(1).token()),
             |machine| machine.tables.spoil_grant(0, Token::FIRST, 77),
@@ -272,6 +313,8 @@ mod tests {
             |machine| machine.tables.waiters[0].arrival = 9,
             |machine| machine.tables.leases[0].key = LeaseKey::from_bytes([9; 16]),
             |machine| machine.tables.waiters[0].orphan = Some(Timestamp::from_millis(3_000)),
+            |machine| machine.tables.spoil_phase(2, Token::MAX),
+            |machine| machine.tables.waiters[2].mode = LockMode::Shared,
             |machine| machine.tables.clients[0].uses += 1,
         ];
         assert_eq!(spoils.len(), ALL.len());

@@ -37,14 +37,15 @@ pub mod time;
 pub mod token;
 
 pub use code::Code;
-pub use command::{Acquire, Away, Command, Entry, GrantRef, Under, Wish};
-pub use id::{LeaseId, LeaseKey, RequestId};
+pub use command::{Acquire, Away, Command, Entry, GrantRef, LockMode, Under, Wish};
+pub use id::{GrantId, LeaseId, LeaseKey, RequestId};
 pub use invalid::Invalid;
 pub use limits::Limits;
 pub use machine::Machine;
 pub use name::{AuthorityId, ClientId, LockName};
 pub use outcome::{
-    Change, Effect, Ending, Event, Granted, Holder, LockView, Outcome, QueueBound, Renewed,
+    Change, Effect, Ending, Event, Granted, Holder, LockView, Outcome, QueueBound, Queued, Reader,
+    Renewed,
 };
 pub use time::{Span, Timestamp, Ttl, WallTime};
 pub use token::Token;

@@ -1,8 +1,10 @@
 //! The answers of the machine. A denial is a value among others.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
-use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::command::LockMode;
+use crate::id::{GrantId, LeaseId, LeaseKey, RequestId};
 use crate::invalid::Invalid;
 use crate::name::{ClientId, LockName};
 use crate::time::{Span, Timestamp, Ttl, WallTime};
@@ -21,18 +23,18 @@ pub enum Outcome {
     Renewed(Renewed),
     /// The grant is given up.
     Released {
-        /// The token it had.
+        /// Its number: the token it had, or its [`GrantId`] if it was shared.
         token: Token,
     },
     /// The operator took the lock away.
     Revoked {
-        /// The token it had.
+        /// Its number, as of a release.
         token: Token,
     },
     /// The grant meant is over, and the authority remembers how it ended. For a release that was
     /// repeated this is success (`already released`).
     Ended {
-        /// The token it had.
+        /// Its number, as of a release.
         token: Token,
         /// How it ended.
         how: Ending,
@@ -64,8 +66,10 @@ pub enum Outcome {
 /// A grant, as its holder gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The fencing token.
+    /// The fencing token. Readers of one phase have the same.
     pub token: Token,
+    /// The number that names the grant, if it is shared; an exclusive one is named by its token.
+    pub shared: Option<GrantId>,
     /// The lease's public id.
     pub lease: LeaseId,
     /// The lease's secret.
@@ -82,6 +86,14 @@ pub struct Granted {
     pub acquired_at: WallTime,
 }
 
+impl Granted {
+    /// The number that names the grant.
+    #[must_use]
+    pub fn number(&self) -> Token {
+        self.shared.map_or(self.token, |id| id.0)
+    }
+}
+
 /// A lease that was renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
@@ -93,7 +105,8 @@ pub struct Renewed {
     pub valid_for: Span,
 }
 
-/// The holder of a lock. Where a lock is kept for an orphan, what stands in the way is that request: its client, the
+/// The holder of a lock: of several readers the first one, or for a reader that comes too late the request that it must
+/// not overtake. Where a lock is kept for an orphan, what stands in the way is that request: its client, the
 /// lock's last token, and the rest of its window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -158,8 +171,10 @@ pub struct Event {
     pub lock: LockName,
     /// The holder concerned.
     pub client: ClientId,
-    /// The token concerned.
+    /// The grant's fencing token.
     pub token: Token,
+    /// The number that names the grant, if it is shared.
+    pub shared: Option<GrantId>,
     /// The kind of change.
     pub change: Change,
 }
@@ -186,7 +201,7 @@ pub enum Change {
 pub struct LockView {
     /// The lock.
     pub lock: LockName,
-    /// Its holder, if any.
+    /// Its holder, if any; of several readers the oldest.
     pub holder: Option<Holder>,
     /// The lease the grant is under.
     pub lease: Option<LeaseId>,
@@ -194,8 +209,42 @@ pub struct LockView {
     pub acquired_at: Option<WallTime>,
     /// What the holder said about itself.
     pub metadata: Option<Box<str>>,
+    /// How many readers hold it; 0 if it is not held in shared mode.
+    pub reader_count: u32,
+    /// Readers, the oldest first: where one lock is shown, and then at most
+    /// [`SHOWN`](crate::limits::SHOWN) of them.
+    pub readers: Vec<Reader>,
     /// How many requests wait.
     pub waiters: u32,
+    /// Requests that wait, first come first: where one lock is shown, and then at most
+    /// [`SHOWN`](crate::limits::SHOWN) of them.
+    pub queue: Vec<Queued>,
+}
+
+/// One of the readers that hold a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// Who it is.
+    pub holder: Holder,
+    /// The number that names its grant.
+    pub id: GrantId,
+    /// The wall clock at its grant.
+    pub acquired_at: WallTime,
+    /// What it said about itself.
+    pub metadata: Option<Box<str>>,
+}
+
+/// A request that waits for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// Who asks.
+    pub client: ClientId,
+    /// What for.
+    pub mode: LockMode,
+    /// How long it has waited, from its latest attempt.
+    pub waited: Span,
+    /// How long until it leaves the queue.
+    pub remaining: Span,
 }
 
 impl LockView {
@@ -208,7 +257,10 @@ impl LockView {
             lease: None,
             acquired_at: None,
             metadata: None,
+            reader_count: 0,
+            readers: Vec::new(),
             waiters: 0,
+            queue: Vec::new(),
         }
     }
 }

@@ -9,6 +9,7 @@
 //!               └───────────── order-pair ─────────────┘
 //! ```
 //!
+//! `share-pair` and `share-crowd` are `apply-pair` for a reader beside others.
 //! A turn is one acquire and one release, or one renewal. `order-pair` is the whole orderer, with a batch
 //! for each of the two. Without arguments it names its steps.
 
@@ -22,8 +23,8 @@
 use std::hint::black_box;
 
 use palisade_core::{
-    Acquire, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockName, Machine, RequestId,
-    Span, Timestamp, Token, Ttl, Under, WallTime,
+    Acquire, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockMode, LockName, Machine,
+    RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 use palisade_proto::frames::{self, Open};
 use palisade_proto::v1 as pb;
@@ -34,10 +35,12 @@ use prost::Message as _;
 
 type Step = fn(u64);
 
-const STEPS: [(&str, Step); 6] = [
+const STEPS: [(&str, Step); 8] = [
     ("wire-in", wire_in),
     ("apply-pair", apply_pair),
     ("apply-renew", apply_renew),
+    ("share-pair", share_pair),
+    ("share-crowd", share_crowd),
     ("log-encode", log_encode),
     ("order-pair", order_pair),
     ("wire-out", wire_out),
@@ -134,6 +137,34 @@ fn apply_renew(times: u64) {
         let lock = number % 1_000;
         let grant = grant(&held.locks[lock as usize], lock);
         held.apply(1_000 + number, Command::Renew { grant, ttl: None });
+    }
+}
+
+fn share_pair(times: u64) {
+    share(1_000, times);
+}
+
+/// As `share_pair`, with a hundred times as many readers: a turn costs the same.
+fn share_crowd(times: u64) {
+    share(100_000, times);
+}
+
+/// A reader comes and goes, beside others.
+fn share(readers: u64, times: u64) {
+    let mut held = Held::new();
+    let lock = LockName::new("bench/7f3a/12/40").unwrap();
+    let read = |number| {
+        Command::Acquire(Acquire {
+            mode: LockMode::Shared,
+            ..wish(&lock, number, key(number))
+        })
+    };
+    for number in 1_000..1_000 + readers {
+        held.apply(number, read(number));
+    }
+    for number in 1_000 + readers..1_000 + readers + times {
+        held.apply(number, read(number));
+        held.apply(number, release(&lock, number));
     }
 }
 

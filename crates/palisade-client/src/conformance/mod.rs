@@ -4,6 +4,7 @@
 //!   Subject (makes connections; may crash its server, cut its wires, count wake-ups)
 //!      │                      ┌ racing   exclusion, tokens in grant order, order of waiters, wake-ups
 //!      ▼                      ├ holding  renewal, expiry, release, repeats, `show`
+//!      │                      ├ sharing  readers and writers
 //!   run(subject, habit) ──────┤ leaving  cancelled, abandoned, dead and stopped clients
 //!      │                      └ away     a server that is killed, a connection that is cut
 //!      ▼
@@ -45,6 +46,7 @@ mod holding;
 mod leaving;
 mod racing;
 mod report;
+mod sharing;
 mod steps;
 
 use std::sync::Arc;
@@ -103,6 +105,8 @@ pub struct Habit {
     pub remembers: bool,
     /// Locks can be listed.
     pub lists: bool,
+    /// Readers can hold a lock together.
+    pub shares: bool,
     /// The number of clients that race.
     pub racers: u32,
     /// The number of grants that each of them gets.
@@ -119,6 +123,7 @@ impl Habit {
         takes_back: true,
         remembers: true,
         lists: true,
+        shares: true,
         racers: 16,
         grants: 125,
     };
@@ -147,6 +152,7 @@ pub async fn run<S: Subject>(subject: &Arc<S>, habit: Habit) -> Report {
     let context = steps::Context::new(subject, habit);
     racing::checks(&context, &mut report).await;
     holding::checks(&context, &mut report).await;
+    sharing::checks(&context, &mut report).await;
     leaving::checks(&context, &mut report).await;
     away::checks(&context, &mut report).await;
     report

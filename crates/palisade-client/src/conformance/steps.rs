@@ -149,7 +149,7 @@ impl Hand {
             grant: GrantRef {
                 lock: self.lock.clone(),
                 key: granted.key,
-                token: Some(granted.token),
+                token: Some(granted.number()),
             },
             until: Caution::DEFAULT.deadline(t0, granted.valid_for),
             granted,

@@ -55,6 +55,7 @@ use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Renewed, RequestI
 use crate::fault::Fault;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
+    only_exclusive,
 };
 use queue::Ticket;
 use wire::{Alive, Wire};
@@ -151,7 +152,10 @@ impl LockService for Etcd {
     }
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
-        Box::pin(queue::acquire(self, request))
+        Box::pin(async move {
+            only_exclusive(&request)?;
+            queue::acquire(self, request).await
+        })
     }
 
     fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {

@@ -25,12 +25,12 @@ async fn view(
 ) -> Result<LockView, Fault> {
     let (_, metadata) = queue::value(first)?;
     Ok(LockView {
-        lock,
         holder: Some(queue::holder(etcd, first).await?),
         lease: Some(LeaseId(queue::token(first)?)),
         acquired_at: None,
         metadata,
         waiters,
+        ..LockView::free(lock)
     })
 }
 

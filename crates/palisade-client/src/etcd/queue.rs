@@ -259,6 +259,7 @@ impl Asked<'_> {
         let waited = alive.since(self.called);
         Acquired::Granted(Granted {
             token,
+            shared: None,
             lease: LeaseId(token),
             key: LeaseKey::from_bytes(*self.request.request.as_bytes()),
             ttl: self.ttl,

@@ -118,8 +118,9 @@ impl LockService for Palisade {
     }
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
+        let mode = request.mode;
         let wish = Wish::Acquire(wire::acquire(request));
-        Box::pin(async move { wire::acquired(self.call(wish).await?) })
+        Box::pin(async move { wire::acquired(self.call(wish).await?, mode) })
     }
 
     fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {

@@ -3,10 +3,11 @@
 use std::error::Error as StdError;
 
 use palisade_core::{
-    AuthorityId, Change, ClientId, Ending, GrantRef, Granted, Holder, Invalid, LeaseId, LeaseKey,
-    LockName, LockView, Renewed, Span, Token, Ttl, WallTime,
+    AuthorityId, Change, ClientId, Ending, GrantId, GrantRef, Granted, Holder, Invalid, LeaseId,
+    LeaseKey, LockMode, LockName, LockView, Queued, Reader, Renewed, Span, Token, Ttl, WallTime,
 };
 use palisade_proto::{Code, v1 as pb};
+use pb::acquire_option::Option as AcquireOption;
 use pb::reply::Outcome;
 
 use crate::fault::Fault;
@@ -28,6 +29,16 @@ pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
         lock_token,
         request_id: bytes(request.request.as_bytes()),
         metadata: request.metadata.map_or_else(String::new, String::from),
+        options: match request.mode {
+            LockMode::Exclusive => Vec::new(),
+            LockMode::Shared => vec![option(AcquireOption::Mode(pb::LockMode::Shared.into()))],
+        },
+    }
+}
+
+const fn option(option: AcquireOption) -> pb::AcquireOption {
+    pb::AcquireOption {
+        option: Some(option),
     }
 }
 
@@ -69,8 +80,14 @@ pub(super) fn list(
     })
 }
 
-pub(super) fn acquired(outcome: Outcome) -> Result<Acquired, Fault> {
+pub(super) fn acquired(outcome: Outcome, mode: LockMode) -> Result<Acquired, Fault> {
     Ok(match outcome {
+        // A server before shared grants overlooks the wish; the request is given up, and its grant with it.
+        Outcome::Granted(granted) if (granted.grant_id != 0) != (mode == LockMode::Shared) => {
+            return Err(Fault::unsupported(
+                "grant shared locks: it granted another mode",
+            ));
+        }
         Outcome::Granted(granted) => Acquired::Granted(grant(granted)?),
         Outcome::Held(other) => Acquired::Held(holder(other)?),
         Outcome::Ended(ended) => Acquired::Over(Some(ending(ended.how)?)),
@@ -207,6 +224,7 @@ pub(super) fn event(event: pb::Event) -> Result<WatchEvent, Fault> {
         lock: LockName::new(&event.lock).map_err(malformed)?,
         client: ClientId::new(&event.client_id).map_err(malformed)?,
         token: token(event.fencing_token)?,
+        shared: grant_id(event.grant_id)?,
         change,
         missed: event.missed,
     })
@@ -215,6 +233,7 @@ pub(super) fn event(event: pb::Event) -> Result<WatchEvent, Fault> {
 fn grant(granted: pb::Granted) -> Result<Granted, Fault> {
     Ok(Granted {
         token: token(granted.fencing_token)?,
+        shared: grant_id(granted.grant_id)?,
         lease: LeaseId(token(granted.lease_id)?),
         key: key(&granted.lock_token)?,
         ttl: ttl(granted.lease_duration_ms)?,
@@ -244,8 +263,51 @@ fn view(lock: pb::LockView) -> Result<LockView, Fault> {
         },
         acquired_at: held.then_some(WallTime(lock.acquired_at_ms)),
         metadata: (!lock.metadata.is_empty()).then(|| lock.metadata.into()),
+        reader_count: lock.reader_count,
+        readers: lock
+            .readers
+            .into_iter()
+            .map(reader)
+            .collect::<Result<_, _>>()?,
         waiters: lock.waiters,
+        queue: lock
+            .queue
+            .into_iter()
+            .map(queued)
+            .collect::<Result<_, _>>()?,
     })
+}
+
+fn reader(reader: pb::Reader) -> Result<Reader, Fault> {
+    Ok(Reader {
+        holder: holder(reader.holder.ok_or_else(empty)?)?,
+        id: GrantId(token(reader.grant_id)?),
+        acquired_at: WallTime(reader.acquired_at_ms),
+        metadata: (!reader.metadata.is_empty()).then(|| reader.metadata.into()),
+    })
+}
+
+fn queued(queued: pb::Queued) -> Result<Queued, Fault> {
+    Ok(Queued {
+        client: ClientId::new(&queued.client_id).map_err(malformed)?,
+        mode: match pb::LockMode::try_from(queued.mode) {
+            Ok(pb::LockMode::Exclusive) => LockMode::Exclusive,
+            Ok(pb::LockMode::Shared) => LockMode::Shared,
+            Ok(pb::LockMode::Unspecified) | Err(_) => {
+                return Err(malformed(format!("mode {}", queued.mode)));
+            }
+        },
+        waited: Span::from_millis(queued.waited_ms),
+        remaining: Span::from_millis(queued.remaining_ms),
+    })
+}
+
+/// The number of a shared grant; 0 means that the grant is exclusive.
+fn grant_id(number: u64) -> Result<Option<GrantId>, Fault> {
+    match number {
+        0 => Ok(None),
+        number => token(number).map(GrantId).map(Some),
+    }
 }
 
 fn ending(how: i32) -> Result<Ending, Fault> {

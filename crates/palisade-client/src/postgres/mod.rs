@@ -46,6 +46,7 @@ use tokio_postgres::types::Type;
 use crate::fault::Fault;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
+    only_exclusive,
 };
 use listener::Listener;
 use pool::Pool;
@@ -212,7 +213,10 @@ impl LockService for Postgres {
     }
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
-        Box::pin(waiting::acquire(self, request))
+        Box::pin(async move {
+            only_exclusive(&request)?;
+            waiting::acquire(self, request).await
+        })
     }
 
     fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {

@@ -98,12 +98,12 @@ pub(super) fn view(row: &Row) -> Result<LockView, Fault> {
     let holder = held.map(|_| holder(row)).transpose()?;
     let metadata: Option<&str> = row.try_get("o_metadata").map_err(unexpected)?;
     Ok(LockView {
-        lock,
         lease: holder.as_ref().map(|holder| LeaseId(holder.token)),
         acquired_at: holder.as_ref().map(|_| wall(row)).transpose()?,
         holder,
         metadata: metadata.map(Box::from),
         waiters: u32::try_from(waiters).unwrap_or(u32::MAX),
+        ..LockView::free(lock)
     })
 }
 

@@ -33,6 +33,7 @@ pub(super) async fn acquire(
                 let waited = sent.since(called);
                 return Ok(Acquired::Granted(Granted {
                     token: grant.token,
+                    shared: None,
                     lease: LeaseId(grant.token),
                     key: LeaseKey::from_bytes(*request.request.as_bytes()),
                     ttl,

@@ -86,12 +86,12 @@ impl Answer {
         }
         let metadata = self.field(METADATA)?;
         Ok(LockView {
-            lock,
             lease: Some(LeaseId(self.token()?)),
             acquired_at: Some(self.acquired_at()?),
             holder: Some(self.holder()?),
             metadata: (!metadata.is_empty()).then(|| metadata.into()),
             waiters: u32::try_from(self.number(WAITERS)?).unwrap_or(u32::MAX),
+            ..LockView::free(lock)
         })
     }
 

@@ -57,6 +57,7 @@ use crate::fault::Fault;
 use crate::random;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
+    only_exclusive,
 };
 use address::Address;
 use answer::Answer;
@@ -235,7 +236,10 @@ impl LockService for Redis {
     }
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
-        Box::pin(waiting::acquire(self, request))
+        Box::pin(async move {
+            only_exclusive(&request)?;
+            waiting::acquire(self, request).await
+        })
     }
 
     fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {

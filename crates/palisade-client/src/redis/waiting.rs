@@ -55,6 +55,7 @@ async fn stand(redis: &Redis, request: AcquireRequest) -> Result<Acquired, Fault
                 let waited = sent.since(called);
                 return Ok(Acquired::Granted(Granted {
                     token: answer.token()?,
+                    shared: None,
                     lease: LeaseId(answer.token()?),
                     key: LeaseKey::from_bytes(*request.request.as_bytes()),
                     ttl,

@@ -51,6 +51,7 @@ use palisade_core::{AuthorityId, GrantRef, LockName, LockView, Renewed, RequestI
 use crate::fault::Fault;
 use crate::service::{
     AcquireRequest, Acquired, Cursor, LockService, Operation, Page, Released, Renewal, Revocation,
+    only_exclusive,
 };
 use ensemble::Ensemble;
 use registration::Registrations;
@@ -170,7 +171,10 @@ impl LockService for ZooKeeper {
     }
 
     fn acquire(&self, request: AcquireRequest) -> Operation<'_, Acquired> {
-        Box::pin(queue::acquire(self, request))
+        Box::pin(async move {
+            only_exclusive(&request)?;
+            queue::acquire(self, request).await
+        })
     }
 
     fn renew(&self, grant: GrantRef, ttl: Option<Ttl>) -> Operation<'_, Renewal> {

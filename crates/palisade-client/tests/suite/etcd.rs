@@ -31,6 +31,7 @@ const HABIT: Habit = Habit {
     long: Duration::from_secs(10),
     takes_back: false,
     remembers: false,
+    shares: false,
     ..Habit::FULL
 };
 

@@ -41,6 +41,7 @@ const HABIT: Habit = Habit {
     long: secs(12),
     takes_back: false,
     remembers: false,
+    shares: false,
     ..Habit::FULL
 };
 

@@ -5,10 +5,11 @@
 //!        ◄──lock_of───
 //! ```
 //!
-//! A lock has one grant at a time, so the grant lies inside the lock's record and bears its slot number.
-//! [`Tables::grant_on`], [`Tables::lock_of`] and [`Tables::grant`] are all that knows this.
+//! An exclusive grant lies inside its lock's record and bears its slot number; a shared one has a record of its own
+//! ([`share`](super::share)). [`Tables::grant_on`], [`Tables::lock_of`] and [`Tables::grant`] are all that knows this.
 
 use super::record::Lease;
+use super::share::is_share;
 use super::slab::{NIL, Slot};
 use super::tables::Tables;
 use crate::name::ClientId;
@@ -24,13 +25,30 @@ pub(crate) struct Grant {
     token: Token,
     wall: WallTime,
     /// [`NIL`] between the end of one grant and the next: the lock is kept for an orphan, and the token is its last.
+    /// [`SHARED`] in a shared phase, whose token this is.
     lease: Slot,
     /// The lease's other grants, in token order.
     prev: Slot,
     next: Slot,
 }
 
+/// In the place of a lease's slot: the lock has readers.
+pub(super) const SHARED: Slot = NIL - 1;
+
 impl Grant {
+    /// What a lock bears in a shared phase with this token.
+    pub(super) const fn shared(token: Token) -> Grant {
+        Grant {
+            lease: SHARED,
+            ..Grant::new(token, WallTime(0))
+        }
+    }
+
+    /// The last reader is gone.
+    pub(super) const fn end_phase(&mut self) {
+        self.lease = NIL;
+    }
+
     /// One that is under no lease yet.
     pub(super) const fn new(token: Token, wall: WallTime) -> Grant {
         Grant {
@@ -60,7 +78,7 @@ impl Grant {
 }
 
 impl Tables {
-    /// The grant that holds a lock.
+    /// The grant that holds a lock exclusively.
     #[inline]
     pub(crate) fn grant_on(&self, lock: Slot) -> Slot {
         lock
@@ -69,12 +87,35 @@ impl Tables {
     /// The lock that a grant is for.
     #[inline]
     pub(crate) fn lock_of(&self, grant: Slot) -> Slot {
+        if is_share(grant) {
+            return self.lock_of_share(grant);
+        }
         grant
     }
 
+    /// A grant; its token is its own number.
     #[inline]
     pub(crate) fn grant(&self, grant: Slot) -> &Grant {
+        if is_share(grant) {
+            return self.grant_of_share(grant);
+        }
         &self.locks[grant].grant
+    }
+
+    /// The grant in a lock's own record: the writer's, or what stands in its place.
+    #[inline]
+    pub(crate) fn writer(&self, lock: Slot) -> &Grant {
+        &self.locks[lock].grant
+    }
+
+    /// The fencing token that a grant's holder has, and its lease: the grant's number, or the token of its phase.
+    #[inline]
+    pub(super) fn fencing(&self, grant: Slot) -> (Token, Slot) {
+        if is_share(grant) {
+            return (self.phase_of(grant), self.grant(grant).lease);
+        }
+        let Grant { token, lease, .. } = *self.writer(grant);
+        (token, lease)
     }
 
     #[cfg(test)]
@@ -83,13 +124,27 @@ impl Tables {
         (grant.token, grant.lease) = (token, lease);
     }
 
+    #[cfg(test)]
+    pub(crate) fn spoil_phase(&mut self, lock: Slot, token: Token) {
+        self.locks[lock].grant.token = token;
+    }
+
     #[inline]
     fn grant_mut(&mut self, grant: Slot) -> &mut Grant {
+        if is_share(grant) {
+            return self.grant_of_share_mut(grant);
+        }
         &mut self.locks[grant].grant
     }
 
-    /// A grant and the lease that it is under.
+    /// The grant of a lock's writer, and its lease. As [`Tables::held`], without the question whether it is shared.
     #[inline]
+    pub(super) fn held_by_writer(&self, lock: Slot) -> (&Grant, &Lease) {
+        let grant = self.writer(lock);
+        (grant, &self.leases[grant.lease])
+    }
+
+    /// A grant and the lease that it is under.
     pub(crate) fn held(&self, grant: Slot) -> (&Grant, &Lease) {
         let grant = self.grant(grant);
         (grant, &self.leases[grant.lease])
@@ -107,16 +162,27 @@ impl Tables {
         &self.clients[self.lease_of(grant).client].id
     }
 
+    /// Whether a writer holds this lock.
+    #[inline]
+    pub(crate) fn is_exclusive(&self, lock: Slot) -> bool {
+        self.locks[lock].grant.lease < SHARED
+    }
+
     /// Whether nobody holds this lock, and its record is there for an orphan.
     #[inline]
     pub(crate) fn is_kept(&self, lock: Slot) -> bool {
         self.locks[lock].grant.lease == NIL
     }
 
+    /// All exclusive grants, in no particular order.
+    pub(crate) fn exclusives(&self) -> impl Iterator<Item = (Slot, &Grant)> {
+        let locks = self.locks.iter().map(|(slot, lock)| (slot, &lock.grant));
+        locks.filter(|(_, grant)| grant.lease < SHARED)
+    }
+
     /// All grants, in no particular order.
     pub(crate) fn grants(&self) -> impl Iterator<Item = (Slot, &Grant)> {
-        let locks = self.locks.iter().map(|(slot, lock)| (slot, &lock.grant));
-        locks.filter(|(_, grant)| grant.lease != NIL)
+        self.exclusives().chain(self.shares())
     }
 
     /// The locks that are kept for an orphan, each with its last token.

@@ -4,11 +4,14 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::expiry::Expiry;
+use super::grant::Grant;
 use super::memory::Over;
+use super::record::Lease;
+use super::share::is_share;
 use super::slab::Slot;
 use super::{Machine, waiting};
-use crate::command::{Acquire, GrantRef, Under};
-use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::command::{Acquire, GrantRef, LockMode, Under};
+use crate::id::{GrantId, LeaseId, LeaseKey, RequestId};
 use crate::invalid::Invalid;
 use crate::limits;
 use crate::name::{ClientId, LockName};
@@ -26,11 +29,14 @@ pub(super) enum LeaseFor {
 }
 
 /// A lock, once what is over by this very instant has ended.
-enum Standing {
+pub(super) enum Standing {
     /// It has no record.
     Free,
     /// Nobody holds it, and it is kept for an orphan.
     Kept(Slot),
+    /// It has readers.
+    Shared(Slot),
+    /// It has a writer.
     Held(Slot),
 }
 
@@ -80,7 +86,10 @@ impl Machine {
         let Outcome::Granted(first) = &known.outcome else {
             return Some(known.outcome.clone());
         };
-        let (key, token) = (first.key, Some(first.token));
+        if first.shared.is_some() != (again.mode == LockMode::Shared) {
+            return Some(reused());
+        }
+        let (key, token) = (first.key, Some(first.number()));
         let grant = GrantRef {
             lock: again.lock.clone(),
             key,
@@ -146,12 +155,16 @@ impl Machine {
         let lock = match standing {
             Standing::Free => return self.grant_free(acquire, lease, effects),
             Standing::Kept(lock) => return self.wait_or_deny(lock, acquire),
+            Standing::Shared(lock) => return self.decide_shared(lock, acquire, lease, effects),
             Standing::Held(lock) => lock,
         };
         let grant = self.tables.grant_on(lock);
-        let holder = self.tables.grant(grant).lease();
+        let holder = self.tables.writer(lock).lease();
         if matches!(lease, LeaseFor::Live(mine) if mine == holder) {
-            return Outcome::Granted(self.granted(grant, Span::ZERO));
+            return match acquire.mode {
+                LockMode::Exclusive => Outcome::Granted(self.granted(grant, Span::ZERO)),
+                LockMode::Shared => self.downgrade(grant, acquire.metadata, effects),
+            };
         }
         if *self.tables.client_of(grant) == acquire.client {
             return self.supersede(grant, acquire, lease, effects);
@@ -159,9 +172,9 @@ impl Machine {
         self.wait_or_deny(lock, acquire)
     }
 
-    fn wait_or_deny(&mut self, lock: Slot, acquire: Acquire) -> Outcome {
+    pub(super) fn wait_or_deny(&mut self, lock: Slot, acquire: Acquire) -> Outcome {
         match acquire.wait {
-            None | Some(Span::ZERO) => Outcome::Held(self.ahead_on(lock)),
+            None | Some(Span::ZERO) => Outcome::Held(self.ahead_of(acquire.mode, lock)),
             Some(wait) => self.enqueue(lock, acquire, wait),
         }
     }
@@ -232,6 +245,9 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         let lease = self.open(token, lease, &acquire.client);
+        if acquire.mode == LockMode::Shared {
+            return self.grant_first_share(acquire, token, lease, effects);
+        }
         let lock = self.tables.open_lock(acquire.lock, token, self.wall, lease);
         self.finish_grant(lock, acquire.metadata, Span::ZERO, effects)
     }
@@ -251,6 +267,12 @@ impl Machine {
         let lease = self.open(token, lease, &acquire.client);
         let lock = self.tables.lock_of(grant);
         self.end(grant, Ending::Superseded, None, effects);
+        if acquire.mode == LockMode::Shared {
+            let metadata = acquire.metadata;
+            let granted = self.grant_share(lock, token, lease, metadata, Span::ZERO, effects);
+            self.admit(lock, effects);
+            return granted;
+        }
         self.tables.regrant(lock, token, self.wall, lease);
         self.finish_grant(lock, acquire.metadata, Span::ZERO, effects)
     }
@@ -267,19 +289,22 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         let lease = self.open(token, waiter.lease, client);
-        self.tables.regrant(lock, token, self.wall, lease);
         let waited = self.now.since(waiter.since);
+        if waiter.mode == LockMode::Shared {
+            return self.grant_share(lock, token, lease, waiter.metadata, waited, effects);
+        }
+        self.tables.regrant(lock, token, self.wall, lease);
         self.finish_grant(lock, waiter.metadata, waited, effects)
     }
 
     /// Draws the next token. The grant follows in the same entry, so grant order is token order.
-    fn draw(&mut self) -> Option<Token> {
+    pub(super) fn draw(&mut self) -> Option<Token> {
         let token = self.next_token?;
         self.next_token = token.next();
         Some(token)
     }
 
-    fn open(&mut self, token: Token, lease: LeaseFor, client: &ClientId) -> Slot {
+    pub(super) fn open(&mut self, token: Token, lease: LeaseFor, client: &ClientId) -> Slot {
         match lease {
             LeaseFor::Live(slot) => slot,
             LeaseFor::New { key, ttl } => {
@@ -300,15 +325,32 @@ impl Machine {
         self.changed = true;
         self.tables.set_metadata(lock, metadata);
         let grant = self.tables.grant_on(lock);
-        let ttl = self.tables.lease_of(grant).ttl;
+        let ttl = self.tables.held_by_writer(lock).1.ttl;
         self.event(grant, Change::Granted { ttl }, effects);
         Outcome::Granted(self.granted(grant, waited))
     }
 
-    fn granted(&self, grant: Slot, waited: Span) -> Granted {
-        let (grant, lease) = self.tables.held(grant);
+    #[inline]
+    pub(super) fn granted(&self, slot: Slot, waited: Span) -> Granted {
+        if is_share(slot) {
+            return self.granted_share(slot, waited);
+        }
+        let grant = self.tables.writer(slot);
+        self.granted_by(grant, grant.token(), None, waited)
+    }
+
+    #[inline]
+    pub(super) fn granted_by(
+        &self,
+        grant: &Grant,
+        token: Token,
+        shared: Option<GrantId>,
+        waited: Span,
+    ) -> Granted {
+        let lease = &self.tables.leases[grant.lease()];
         Granted {
-            token: grant.token(),
+            token,
+            shared,
             lease: lease.id,
             key: lease.key,
             ttl: lease.ttl,
@@ -331,15 +373,15 @@ impl Machine {
             return self.past(grant);
         };
         self.changed = true;
-        let grant = *self.tables.grant(live);
+        let (token, lease) = self.tables.fencing(live);
         if let Some(ttl) = ttl {
-            self.tables.set_ttl(grant.lease(), ttl);
+            self.tables.set_ttl(lease, ttl);
         }
-        let lease = &mut self.tables.leases[grant.lease()];
+        let lease = &mut self.tables.leases[lease];
         // A shorter time to live never takes away what was granted before.
         lease.expires = lease.expires.max(self.now.after(lease.ttl.span()));
         Outcome::Renewed(Renewed {
-            token: grant.token(),
+            token,
             ttl: lease.ttl,
             valid_for: lease.expires.since(self.now),
         })
@@ -364,10 +406,14 @@ impl Machine {
         if let Err(invalid) = check_text("reason", Some(&reason), limits::REASON_BYTES) {
             return Outcome::Invalid(invalid);
         }
-        let Standing::Held(lock) = self.stand(lock, effects) else {
-            return Outcome::NotHeld;
+        let grant = match self.stand(lock, effects) {
+            Standing::Held(lock) => self.tables.grant_on(lock),
+            Standing::Shared(lock) => match self.reader(lock, token) {
+                Some(share) => share,
+                None => return self.stale(lock),
+            },
+            Standing::Free | Standing::Kept(_) => return Outcome::NotHeld,
         };
-        let grant = self.tables.grant_on(lock);
         let highest = self.tables.grant(grant).token();
         if highest != token {
             return Outcome::Stale { highest };
@@ -383,7 +429,10 @@ impl Machine {
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
-        let lock = self.tables.lock_of(grant);
+        if is_share(grant) {
+            return self.leave_phase(grant, how, reason, effects);
+        }
+        let lock = grant;
         let waits = self.tables.first_waiter(lock).is_some();
         let last = waits.then(|| self.holder_by(grant));
         self.end(grant, how, reason, effects);
@@ -394,26 +443,27 @@ impl Machine {
     }
 
     /// Ends a grant and remembers how. The lock's record stays for the next grant.
-    fn end(
+    pub(super) fn end(
         &mut self,
         grant: Slot,
         how: Ending,
         reason: Option<Box<str>>,
         effects: &mut Vec<Effect>,
     ) {
+        if is_share(grant) {
+            return self.end_share(grant, how, reason, effects);
+        }
         self.changed = true;
         self.ended += 1;
         self.event(grant, Change::Ended { how, reason }, effects);
-        let lock = self.tables.lock_of(grant);
-        let (ends, lease) = self.tables.held(grant);
-        let (key, token) = (lease.key, ends.token());
+        let (ends, lease) = self.tables.held_by_writer(grant);
         self.over.remember(Over {
-            key,
-            lock: self.tables.locks[lock].name.clone(),
-            token,
+            key: lease.key,
+            lock: self.tables.locks[grant].name.clone(),
+            token: ends.token(),
             how,
         });
-        self.tables.set_metadata(lock, None);
+        self.tables.set_metadata(grant, None);
         self.tables.untie(grant);
     }
 
@@ -424,44 +474,43 @@ impl Machine {
             return Standing::Free;
         };
         let grant = self.tables.grant_on(slot);
-        let holder = self.tables.grant(grant).lease();
+        let holder = self.tables.writer(slot).lease();
         match (self.tables.leases.get(holder), self.expiry) {
             (Some(lease), _) if !lease.is_expired(self.now) => return Standing::Held(slot),
             (Some(_), Expiry::Whole) => self.expire_whole(holder, effects),
             (Some(_), _) => self.end_and_wake(grant, Ending::Expired, None, effects),
-            (None, _) => self.wake(slot, &self.ahead_on(slot), effects),
+            (None, _) => self.bring_up(slot, effects),
         }
         match self.tables.find_lock(lock) {
             None => Standing::Free,
             Some(slot) if self.tables.is_kept(slot) => Standing::Kept(slot),
+            Some(slot) if self.tables.is_shared(slot) => Standing::Shared(slot),
             Some(slot) => Standing::Held(slot),
         }
     }
 
     /// The grant that a reference names, if it is live. As [`Machine::stand`].
+    #[inline(always)]
     fn find_granted(&mut self, named: &GrantRef, effects: &mut Vec<Effect>) -> Option<Slot> {
-        let Standing::Held(held) = self.stand(&named.lock, effects) else {
-            return None;
-        };
-        let grant = self.tables.grant_on(held);
-        self.is_live(grant, named).then_some(grant)
+        match self.stand(&named.lock, effects) {
+            Standing::Held(held) => {
+                let (grant, lease) = self.tables.held_by_writer(held);
+                is_meant(grant, lease, named).then(|| self.tables.grant_on(held))
+            }
+            Standing::Shared(lock) => self.find_reader(lock, named, effects),
+            Standing::Free | Standing::Kept(_) => None,
+        }
     }
 
     /// The grant that a reference names, if it is live.
     pub(super) fn live_grant(&self, named: &GrantRef) -> Option<Slot> {
         let held = self.tables.find_lock(&named.lock)?;
-        let grant = self.tables.grant_on(held);
-        self.is_live(grant, named).then_some(grant)
-    }
-
-    fn is_live(&self, grant: Slot, named: &GrantRef) -> bool {
-        let grant = self.tables.grant(grant);
-        let lease = self.tables.leases.get(grant.lease());
-        lease.is_some_and(|lease| {
-            lease.key == named.key
-                && named.token.is_none_or(|token| token == grant.token())
-                && !lease.is_expired(self.now)
-        })
+        let grant = self.tables.writer(held);
+        let Some(lease) = self.tables.leases.get(grant.lease()) else {
+            return self.live_share(held, named);
+        };
+        let is_live = is_meant(grant, lease, named) && !lease.is_expired(self.now);
+        is_live.then(|| self.tables.grant_on(held))
     }
 
     /// The memory of a grant that is not live.
@@ -489,13 +538,20 @@ impl Machine {
 
     /// The holder by a grant.
     pub(super) fn holder_by(&self, grant: Slot) -> Holder {
-        let (grant, lease) = self.tables.held(grant);
+        let (held, lease) = self.tables.held(grant);
         Holder {
             client: self.tables.clients[lease.client].id.clone(),
-            token: grant.token(),
+            token: match is_share(grant) {
+                true => self.tables.phase_of(grant),
+                false => held.token(),
+            },
             remaining: lease.expires.since(self.now),
         }
     }
+}
+
+pub(super) fn is_meant(grant: &Grant, lease: &Lease, named: &GrantRef) -> bool {
+    lease.key == named.key && named.token.is_none_or(|token| token == grant.token())
 }
 
 fn ended(known: Option<&Over>) -> Outcome {

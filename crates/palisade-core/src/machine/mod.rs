@@ -26,6 +26,8 @@ mod memory;
 mod query;
 pub(crate) mod record;
 mod restore;
+mod share;
+mod shared;
 mod short;
 mod slab;
 mod snapshot;
@@ -36,7 +38,7 @@ pub(crate) mod wheel;
 pub use expiry::Expiry;
 pub use memory::{Answered, Over};
 pub use restore::{Corrupt, Grants, Leases, Part, Past};
-pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, WaiterRecord};
+pub use snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord};
 
 use alloc::vec::Vec;
 
@@ -263,12 +265,16 @@ impl Machine {
         if self.silent {
             return;
         }
-        let lock = &self.tables.locks[self.tables.lock_of(grant)];
-        let (grant, lease) = self.tables.held(grant);
+        if share::is_share(grant) {
+            return self.event_of_share(grant, change, effects);
+        }
+        let lock = &self.tables.locks[grant];
+        let (grant, lease) = self.tables.held_by_writer(grant);
         effects.push(Effect::Event(Event {
             revision: self.revision,
             at: self.now,
             token: grant.token(),
+            shared: None,
             lock: lock.name.clone(),
             client: self.tables.clients[lease.client].id.clone(),
             change,

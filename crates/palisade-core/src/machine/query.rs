@@ -6,8 +6,9 @@ use alloc::vec::Vec;
 
 use super::Machine;
 use super::slab::Slot;
-use crate::limits::Limits;
-use crate::outcome::{Holder, LockView};
+use crate::id::GrantId;
+use crate::limits::{self, Limits};
+use crate::outcome::{Holder, LockView, Queued, Reader};
 use crate::time::Timestamp;
 use crate::token::Token;
 
@@ -60,6 +61,12 @@ impl Machine {
         self.tables.leases.len()
     }
 
+    /// How many shared grants are live.
+    #[must_use]
+    pub fn readers(&self) -> usize {
+        self.tables.shares.len()
+    }
+
     /// How many requests wait.
     #[must_use]
     pub fn waiters(&self) -> usize {
@@ -67,11 +74,43 @@ impl Machine {
     }
 
     /// The view of a lock that is held, or kept for an orphan; `None` if it is free.
+    /// Its first readers and waiting requests are part of it.
     #[must_use]
     pub fn view(&self, lock: &str, now: Timestamp) -> Option<LockView> {
-        self.tables
-            .find_lock(lock)
-            .and_then(|slot| self.view_slot(slot, now))
+        let slot = self.tables.find_lock(lock)?;
+        let view = self.view_slot(slot, now)?;
+        Some(LockView {
+            readers: self.readers_then(slot, now),
+            queue: self.queue_then(slot, now),
+            ..view
+        })
+    }
+
+    fn readers_then(&self, lock: Slot, now: Timestamp) -> Vec<Reader> {
+        let readers = self.tables.readers_of(lock).take(limits::SHOWN);
+        let live = readers.filter(|reader| !self.tables.lease_of(*reader).is_expired(now));
+        live.map(|reader| Reader {
+            holder: self.holder_at(reader, now),
+            id: GrantId(self.tables.grant(reader).token()),
+            acquired_at: self.tables.grant(reader).wall(),
+            metadata: self.tables.metadata_of(reader).map(Box::from),
+        })
+        .collect()
+    }
+
+    fn queue_then(&self, lock: Slot, now: Timestamp) -> Vec<Queued> {
+        let queue = self.tables.queue_of(lock).take(limits::SHOWN);
+        queue
+            .map(|slot| {
+                let waiter = &self.tables.waiters[slot];
+                Queued {
+                    client: self.tables.clients[waiter.client].id.clone(),
+                    mode: waiter.mode,
+                    waited: now.since(waiter.since),
+                    remaining: waiter.ends().since(now),
+                }
+            })
+            .collect()
     }
 
     /// One page of the locks that are held, or kept for an orphan, whose names start with `prefix`, and where the next page starts.
@@ -112,24 +151,40 @@ impl Machine {
             });
         }
         let holder = self.holder_then(slot, now)?;
-        let grant = self.tables.grant_on(slot);
+        let grant = self.live_on(slot, now)?;
         Some(LockView {
-            lock: name,
             holder: Some(holder),
             lease: Some(self.tables.lease_of(grant).id),
             acquired_at: Some(self.tables.grant(grant).wall()),
-            metadata: self.tables.metadata(slot).map(Box::from),
+            metadata: self.tables.metadata_of(grant).map(Box::from),
+            reader_count: self.tables.readers(slot),
             waiters: self.tables.waiting(slot),
+            ..LockView::free(name)
         })
     }
 
     fn holder_then(&self, slot: Slot, now: Timestamp) -> Option<Holder> {
-        let grant = self.tables.grant_on(slot);
-        let lease = self.tables.leases.get(self.tables.grant(grant).lease())?;
-        let holder = (!lease.is_expired(now)).then(|| self.holder_by(grant))?;
-        Some(Holder {
-            remaining: lease.expires.since(now),
-            ..holder
-        })
+        Some(self.holder_at(self.live_on(slot, now)?, now))
+    }
+
+    fn holder_at(&self, grant: Slot, now: Timestamp) -> Holder {
+        Holder {
+            remaining: self.tables.lease_of(grant).expires.since(now),
+            ..self.holder_by(grant)
+        }
+    }
+
+    /// The grant that holds a lock at `now`; of several readers the oldest, among the first [`limits::SHOWN`].
+    fn live_on(&self, slot: Slot, now: Timestamp) -> Option<Slot> {
+        let mut holders = match self.tables.is_shared(slot) {
+            true => self.tables.readers_of(slot).take(limits::SHOWN).collect(),
+            false => Vec::from([self.tables.grant_on(slot)]),
+        };
+        holders.retain(|grant| {
+            let lease = self.tables.grant(*grant).lease();
+            let lease = self.tables.leases.get(lease);
+            lease.is_some_and(|lease| !lease.is_expired(now))
+        });
+        holders.first().copied()
     }
 }

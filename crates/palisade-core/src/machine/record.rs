@@ -3,8 +3,9 @@
 use alloc::boxed::Box;
 
 use super::grant::Grant;
+use super::share::Readers;
 use super::slab::{NIL, Slot};
-use crate::command::Under;
+use crate::command::{LockMode, Under};
 use crate::id::{LeaseId, LeaseKey, RequestId};
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl};
@@ -25,6 +26,8 @@ pub(crate) struct Extra {
     pub(super) first: Slot,
     pub(super) last: Slot,
     pub(crate) waiting: u32,
+    /// The holders of a shared phase, the oldest first.
+    pub(super) readers: Readers,
 }
 
 /// A live lease. It ends with its last grant.
@@ -61,6 +64,7 @@ pub(crate) struct Waiter {
     pub(crate) deadline: Timestamp,
     /// An orphan, until its caller repeats the request: until when its place is kept, at most its deadline.
     pub(crate) orphan: Option<Timestamp>,
+    pub(crate) mode: LockMode,
     /// Counts arrivals, so that a restored queue has the same order.
     pub(crate) arrival: u64,
     pub(super) prev: Slot,
@@ -88,6 +92,7 @@ impl Extra {
             first: NIL,
             last: NIL,
             waiting: 0,
+            readers: Readers::NONE,
         }
     }
 }

@@ -15,8 +15,11 @@ use super::expiry::Expiry;
 use super::grant::Grant;
 use super::memory::{Answered, Endings, Ring};
 use super::record::Waiter;
+use super::share::{SHARE, is_share};
 use super::slab::{NIL, Slot};
-use super::snapshot::{GrantRecord, Head, KeptRecord, LeaseRecord, Record, WaiterRecord};
+use super::snapshot::{
+    GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord,
+};
 use super::{Machine, Tables};
 use crate::id::LeaseKey;
 use crate::limits;
@@ -51,7 +54,9 @@ impl Part {
     fn of(record: &Record) -> Part {
         match record {
             Record::Head(_) | Record::Lease(_) => Part::Leases,
-            Record::Grant(_) | Record::Kept(_) | Record::Waiter(_) => Part::Grants,
+            Record::Grant(_) | Record::Share(_) | Record::Kept(_) | Record::Waiter(_) => {
+                Part::Grants
+            }
             Record::Answered(_) | Record::Over(_) => Part::Past,
         }
     }
@@ -110,6 +115,8 @@ pub struct Grants {
     tables: Tables,
     /// The lease that each of them belongs under, but for the last ones, which are kept.
     under: Vec<LeaseKey>,
+    /// As `under`, of the shared grants.
+    shares: Vec<LeaseKey>,
     waiters: Vec<WaiterRecord>,
 }
 
@@ -124,12 +131,14 @@ impl Grants {
         let mut grants = Grants {
             tables: Tables::new(seed, Timestamp::ZERO),
             under: Vec::with_capacity(most),
+            shares: Vec::new(),
             waiters: Vec::new(),
         };
         grants.tables.reserve_locks(most);
         for record in in_order(records) {
             match record? {
                 Record::Grant(grant) => grants.take(grant)?,
+                Record::Share(share) => grants.take_share(share)?,
                 Record::Kept(kept) => grants.take_kept(kept)?,
                 Record::Waiter(waiter) => grants.waiters.push(waiter),
                 _ => return Err(OUT_OF_ORDER),
@@ -142,6 +151,31 @@ impl Grants {
         let slot = self.add(grant.lock, grant.token, grant.wall)?;
         self.tables.set_metadata(slot, grant.metadata);
         self.under.push(grant.key);
+        Ok(())
+    }
+
+    fn take_share(&mut self, share: ShareRecord) -> Result<(), Corrupt> {
+        let ShareRecord { grant, phase } = share;
+        let lock = match self.tables.find_lock(&grant.lock) {
+            Some(lock) if !self.tables.is_shared(lock) => {
+                return Err(Corrupt("a lock has two grants"));
+            }
+            Some(lock) if self.tables.grant(lock).token() != phase => {
+                return Err(Corrupt("readers of one lock are in two phases"));
+            }
+            Some(lock) => lock,
+            None => {
+                let lock = self.tables.add_lock(grant.lock, phase, WallTime::default());
+                self.tables.begin_phase(lock, phase);
+                lock
+            }
+        };
+        if phase > grant.token {
+            return Err(Corrupt("a shared grant is older than its phase"));
+        }
+        self.tables
+            .add_share(lock, grant.token, grant.wall, grant.metadata);
+        self.shares.push(grant.key);
         Ok(())
     }
 
@@ -226,7 +260,7 @@ impl Machine {
             ended: 0,
             expiry: Expiry::CURRENT,
         };
-        machine.put_under(&grants.under)?;
+        machine.put_under(&grants.under, &grants.shares)?;
         for waiter in grants.waiters {
             machine.take_waiter(waiter)?;
         }
@@ -238,10 +272,23 @@ impl Machine {
         }
     }
 
-    /// Ties each lock to the lease with the key at its slot's place.
-    fn put_under(&mut self, keys: &[LeaseKey]) -> Result<(), Corrupt> {
+    /// Ties each grant to the lease with the key at its slot's place, in the order of their numbers.
+    fn put_under(&mut self, keys: &[LeaseKey], shares: &[LeaseKey]) -> Result<(), Corrupt> {
         let mut near = 0;
-        for (slot, key) in (0..).zip(keys) {
+        let mut grants = (0..).zip(keys).peekable();
+        let mut shares = (SHARE..).zip(shares).peekable();
+        loop {
+            let number = |next: Option<&(Slot, &LeaseKey)>| {
+                next.map(|(slot, _)| self.tables.grant(*slot).token())
+            };
+            let next = match (number(grants.peek()), number(shares.peek())) {
+                (Some(grant), Some(share)) if share < grant => shares.next(),
+                (None, _) => shares.next(),
+                _ => grants.next(),
+            };
+            let Some((slot, key)) = next else {
+                return Ok(());
+            };
             let token = self.tables.grant(slot).token();
             if self.next_token.is_some_and(|next| token >= next) {
                 return Err(Corrupt("a grant's token is not below the counter"));
@@ -252,9 +299,18 @@ impl Machine {
             if self.tables.leases[lease].id.0 > token {
                 return Err(Corrupt("a grant is older than its lease"));
             }
-            self.tables.tie(slot, lease);
+            if !is_share(slot) {
+                self.tables.tie(slot, lease);
+            } else if self
+                .tables
+                .find_share(self.tables.lock_of(slot), lease)
+                .is_none()
+            {
+                self.tables.tie_share(slot, lease);
+            } else {
+                return Err(Corrupt("a lease has a lock twice"));
+            }
         }
-        Ok(())
     }
 
     /// Each kept lock is there for an orphan, and nobody has its last token.
@@ -311,6 +367,7 @@ impl Machine {
             since: waiter.since,
             deadline: waiter.deadline,
             orphan: waiter.orphan,
+            mode: waiter.mode,
             arrival: waiter.arrival,
             prev: NIL,
             next: NIL,
@@ -359,10 +416,11 @@ impl Place {
             Record::Head(_) => (0, Some(0)),
             Record::Lease(lease) => (1, Some(lease.id.0.get())),
             Record::Grant(grant) => (2, Some(grant.token.get())),
-            Record::Kept(kept) => (3, Some(kept.last.get())),
-            Record::Waiter(waiter) => (4, Some(waiter.arrival)),
-            Record::Answered(_) => (5, None),
-            Record::Over(_) => (6, None),
+            Record::Share(share) => (3, Some(share.grant.token.get())),
+            Record::Kept(kept) => (4, Some(kept.last.get())),
+            Record::Waiter(waiter) => (5, Some(waiter.arrival)),
+            Record::Answered(_) => (6, None),
+            Record::Over(_) => (7, None),
         };
         Place { kind, number }
     }

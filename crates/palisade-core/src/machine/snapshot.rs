@@ -9,23 +9,25 @@ use alloc::vec::Vec;
 use super::Machine;
 use super::memory::{Answered, Over};
 use super::slab::Slot;
-use crate::command::Under;
+use crate::command::{LockMode, Under};
 use crate::id::{LeaseId, LeaseKey, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl, WallTime};
 use crate::token::Token;
 
-/// One record of a snapshot. They come in this order: the head, leases by id, grants by token, kept locks by token,
-/// waiters by arrival, answers and ended grants from the oldest to the newest.
+/// One record of a snapshot. They come in this order: the head, leases by id, exclusive grants by token, shared
+/// grants by number, kept locks by token, waiters by arrival, answers and ended grants from the oldest to the newest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// The counters and settings.
     Head(Head),
     /// A live lease.
     Lease(LeaseRecord),
-    /// A live grant.
+    /// A live exclusive grant.
     Grant(GrantRecord),
+    /// A live shared grant.
+    Share(ShareRecord),
     /// A lock that nobody holds, kept for an orphan.
     Kept(KeptRecord),
     /// A request that waits.
@@ -81,6 +83,15 @@ pub struct GrantRecord {
     pub metadata: Option<Box<str>>,
 }
 
+/// A live shared grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareRecord {
+    /// The grant itself; its token is the number that names it.
+    pub grant: GrantRecord,
+    /// The token of its phase.
+    pub phase: Token,
+}
+
 /// A lock that nobody holds, kept for an orphan that is first in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptRecord {
@@ -99,6 +110,8 @@ pub struct WaiterRecord {
     pub lock: LockName,
     /// Who asks.
     pub client: ClientId,
+    /// What it wants.
+    pub mode: LockMode,
     /// The lease its grant would go under.
     pub under: Under,
     /// Text for the grant.
@@ -119,6 +132,7 @@ impl Machine {
         core::iter::once(Record::Head(self.head()))
             .chain(self.sorted_leases().map(|slot| self.lease_record(slot)))
             .chain(self.sorted_grants().map(|slot| self.grant_record(slot)))
+            .chain(self.sorted_shares().map(|slot| self.share_record(slot)))
             .chain(self.sorted_kept().map(|slot| self.kept_record(slot)))
             .chain(self.sorted_waiters().map(|slot| self.waiter_record(slot)))
             .chain(self.answers.iter().cloned().map(Record::Answered))
@@ -141,8 +155,13 @@ impl Machine {
     }
 
     fn sorted_grants(&self) -> impl Iterator<Item = Slot> {
-        let grants = self.tables.grants();
+        let grants = self.tables.exclusives();
         sorted(grants.map(|(slot, grant)| (grant.token().get(), slot)))
+    }
+
+    fn sorted_shares(&self) -> impl Iterator<Item = Slot> {
+        let shares = self.tables.shares();
+        sorted(shares.map(|(slot, grant)| (grant.token().get(), slot)))
     }
 
     fn sorted_kept(&self) -> impl Iterator<Item = Slot> {
@@ -171,14 +190,25 @@ impl Machine {
     }
 
     fn grant_record(&self, slot: Slot) -> Record {
+        Record::Grant(self.record_of(slot))
+    }
+
+    fn share_record(&self, slot: Slot) -> Record {
+        Record::Share(ShareRecord {
+            grant: self.record_of(slot),
+            phase: self.tables.phase_of(slot),
+        })
+    }
+
+    fn record_of(&self, slot: Slot) -> GrantRecord {
         let (grant, lock) = (self.tables.grant(slot), self.tables.lock_of(slot));
-        Record::Grant(GrantRecord {
+        GrantRecord {
             lock: self.tables.locks[lock].name.clone(),
             token: grant.token(),
             key: self.tables.lease_of(slot).key,
             wall: grant.wall(),
-            metadata: self.tables.metadata(lock).map(Box::from),
-        })
+            metadata: self.tables.metadata_of(slot).map(Box::from),
+        }
     }
 
     fn kept_record(&self, slot: Slot) -> Record {
@@ -194,6 +224,7 @@ impl Machine {
             request: waiter.request,
             lock: self.tables.locks[waiter.lock].name.clone(),
             client: self.tables.clients[waiter.client].id.clone(),
+            mode: waiter.mode,
             under: waiter.under,
             metadata: waiter.metadata.clone(),
             since: waiter.since,

@@ -7,6 +7,7 @@ use super::expiry::Timers;
 use super::grant::Grant;
 use super::index::Index;
 use super::record::{Client, Extra, Lease, Lock, Waiter};
+use super::share::Share;
 use super::short::Short;
 use super::slab::{NIL, Slab, Slot};
 use crate::id::{LeaseId, LeaseKey, RequestId};
@@ -22,10 +23,13 @@ pub(crate) struct Tables {
     pub(crate) clients: Slab<Client>,
     pub(crate) waiters: Slab<Waiter>,
     extras: Slab<Extra>,
+    pub(super) shares: Slab<Share>,
     names: Index,
     keys: Index,
     ids: Index,
     requests: Index,
+    /// Shared grants by lock and lease.
+    pub(super) readers: Index,
     pub(crate) lease_timers: Timers,
     pub(crate) wait_timers: Timers,
     pub(super) short: Short,
@@ -39,10 +43,12 @@ impl Tables {
             clients: Slab::new(),
             waiters: Slab::new(),
             extras: Slab::new(),
+            shares: Slab::new(),
             names: Index::new(seed),
             keys: Index::new(seed),
             ids: Index::new(seed),
             requests: Index::new(seed),
+            readers: Index::new(seed),
             lease_timers: Timers::new(now),
             wait_timers: Timers::new(now),
             short: Short::default(),
@@ -70,6 +76,7 @@ impl Tables {
             locks: others.locks,
             names: others.names,
             extras: others.extras,
+            shares: others.shares,
             ..self
         }
     }
@@ -257,11 +264,11 @@ impl Tables {
     }
 
     #[inline]
-    fn extra(&self, lock: Slot) -> Option<&Extra> {
+    pub(super) fn extra(&self, lock: Slot) -> Option<&Extra> {
         self.extras.get(self.locks[lock].extra)
     }
 
-    fn extra_mut(&mut self, lock: Slot) -> &mut Extra {
+    pub(super) fn extra_mut(&mut self, lock: Slot) -> &mut Extra {
         let extra = &mut self.locks[lock].extra;
         if *extra == NIL {
             *extra = self.extras.insert(Extra::new());

@@ -8,16 +8,17 @@ use super::grants::{LeaseFor, reused};
 use super::record::Waiter;
 use super::slab::{NIL, Slot};
 use super::wheel::is_due;
-use crate::command::{Acquire, GrantRef, Under};
+use crate::command::{Acquire, GrantRef, LockMode, Under};
 use crate::id::RequestId;
 use crate::limits;
 use crate::name::ClientId;
-use crate::outcome::{Effect, Ending, Granted, Holder, Outcome, QueueBound};
+use crate::outcome::{Effect, Ending, Holder, Outcome, QueueBound};
 use crate::time::{Span, Timestamp};
 
 /// A request that is about to be granted.
 pub(super) struct Next {
     pub(super) lease: LeaseFor,
+    pub(super) mode: LockMode,
     pub(super) metadata: Option<Box<str>>,
     pub(super) since: Timestamp,
 }
@@ -26,7 +27,7 @@ impl Machine {
     pub(super) fn enqueue(&mut self, lock: Slot, acquire: Acquire, wait: Span) -> Outcome {
         // Who may wait has an id to be called by; without one the answer could never be given.
         let Some(request) = acquire.request else {
-            return Outcome::Held(self.ahead_on(lock));
+            return Outcome::Held(self.ahead_of(acquire.mode, lock));
         };
         if let Some(bound) = self.queue_bound(lock, &acquire.client) {
             return Outcome::QueueFull(bound);
@@ -42,6 +43,7 @@ impl Machine {
             since: self.now,
             deadline: self.now.after(wait),
             orphan: None,
+            mode: acquire.mode,
             arrival: self.arrivals,
             prev: NIL,
             next: NIL,
@@ -61,12 +63,15 @@ impl Machine {
         again: &Acquire,
         effects: &mut Vec<Effect>,
     ) -> Option<Outcome> {
-        let Waiter { lock, client, .. } = self.tables.waiters[slot];
+        let Waiter {
+            lock, client, mode, ..
+        } = self.tables.waiters[slot];
         let asked = (
             &self.tables.locks[lock].name,
             &self.tables.clients[client].id,
+            mode,
         );
-        if asked != (&again.lock, &again.client) {
+        if asked != (&again.lock, &again.client, again.mode) {
             return Some(reused());
         }
         let now = self.now;
@@ -79,19 +84,15 @@ impl Machine {
         (waiter.since, waiter.orphan) = (now, None);
         let request = waiter.request;
         self.changed = true;
-        if self.tables.is_kept(lock) && self.tables.first_waiter(lock) == Some(slot) {
-            return Some(self.hand_over_kept(lock, request, effects));
+        if self.tables.first_waiter(lock) == Some(slot) && !self.tables.is_exclusive(lock) {
+            return Some(self.hand_over(lock, request, effects));
         }
         Some(Outcome::Queued)
     }
 
-    /// Grants a lock that was kept for this very request. Its caller is there, and gets the answer by itself.
-    fn hand_over_kept(
-        &mut self,
-        lock: Slot,
-        request: RequestId,
-        effects: &mut Vec<Effect>,
-    ) -> Outcome {
+    /// Grants a lock that waited for this very request, if no reader is in its way. Its caller is there, and gets the
+    /// answer by itself.
+    fn hand_over(&mut self, lock: Slot, request: RequestId, effects: &mut Vec<Effect>) -> Outcome {
         self.wake(lock, &self.ahead_on(lock), effects);
         let is_its = |effect: &Effect| matches!(effect, Effect::Settled { request: its, .. } if *its == request);
         match effects
@@ -119,12 +120,15 @@ impl Machine {
         None
     }
 
-    /// Gives a lock that nobody holds to the first waiter that is still there (rule A10), keeps it if that
-    /// one is an orphan, or forgets the lock. `last` is who had it, or was ahead.
+    /// Gives a lock that no writer holds to the first waiter that is still there (rule A10), keeps it if that
+    /// one is an orphan, or forgets the lock. After a reader come those right behind it, and they join a phase that
+    /// goes on (S6). `last` is who had it, or was ahead.
     pub(super) fn wake(&mut self, lock: Slot, last: &Holder, effects: &mut Vec<Effect>) {
         while let Some(first) = self.tables.first_waiter(lock) {
-            let orphan = self.tables.waiters[first].orphan;
-            if orphan.is_some_and(|until| until > self.now) {
+            let Waiter { orphan, mode, .. } = self.tables.waiters[first];
+            let is_over = self.tables.waiters[first].ends() <= self.now;
+            let has_to_wait = mode == LockMode::Exclusive && self.tables.is_shared(lock);
+            if !is_over && (orphan.is_some() || has_to_wait) {
                 return;
             }
             let Some((client, waiter)) = self.tables.dequeue(first) else {
@@ -137,11 +141,13 @@ impl Machine {
             let outcome = self.next_or_gone(lock, last, &client, &waiter, effects);
             let granted = matches!(outcome, Outcome::Granted(_));
             self.settle(waiter.request, lock, outcome, effects);
-            if granted {
+            if granted && mode == LockMode::Exclusive {
                 return;
             }
         }
-        self.tables.close_lock(lock);
+        if self.tables.is_kept(lock) {
+            self.tables.close_lock(lock);
+        }
     }
 
     fn next_or_gone(
@@ -163,12 +169,19 @@ impl Machine {
             Ok(lease) => lease,
             Err(outcome) => return outcome,
         };
-        let (metadata, since) = (waiter.metadata.clone(), waiter.since);
+        let (mode, metadata, since) = (waiter.mode, waiter.metadata.clone(), waiter.since);
+        if let LeaseFor::Live(lease) = lease
+            && let Some(share) = self.tables.find_share(lock, lease)
+        {
+            // Another request of its lease was right before it.
+            return Outcome::Granted(self.granted(share, self.now.since(since)));
+        }
         self.grant_waiter(
             lock,
             client,
             Next {
                 lease,
+                mode,
                 metadata,
                 since,
             },
@@ -185,23 +198,27 @@ impl Machine {
     }
 
     /// Takes a request that is not granted out of its queue, with an answer or with none. If the lock was kept for
-    /// it, the next one is looked at.
+    /// it, or it kept readers waiting behind readers, the next one is looked at.
     fn leave(&mut self, slot: Slot, outcome: Option<Outcome>, effects: &mut Vec<Effect>) {
         let Waiter { lock, request, .. } = self.tables.waiters[slot];
-        let kept = self.tables.is_kept(lock).then(|| self.ahead_on(lock));
+        let open = !self.tables.is_exclusive(lock);
+        let ahead = open.then(|| self.ahead_on(lock));
         self.tables.dequeue(slot);
         match outcome {
             Some(outcome) => self.settle(request, lock, outcome, effects),
             None => (self.changed, self.ended) = (true, self.ended + 1),
         }
-        if let Some(ahead) = kept {
+        if let Some(ahead) = ahead {
             self.wake(lock, &ahead, effects);
         }
     }
 
-    /// Who is in the way of those that come now: the holder, or the orphan that the lock is kept for, with the lock's
-    /// last token and the rest of the window.
+    /// Who is in the way of a writer: the holder, the oldest reader, or the orphan that the lock is kept for, with the
+    /// lock's last token and the rest of the window.
     pub(super) fn ahead_on(&self, lock: Slot) -> Holder {
+        if let Some(reader) = self.tables.oldest_reader(lock) {
+            return self.holder_by(reader);
+        }
         let first = self.tables.first_waiter(lock);
         match first.filter(|_| self.tables.is_kept(lock)) {
             None => self.holder_by(self.tables.grant_on(lock)),
@@ -250,13 +267,13 @@ impl Machine {
         }
         let known = self.answers.get(&request).cloned();
         let lock = known.as_ref().and_then(|known| known.lock.clone());
-        if let (Some(lock), Some(Outcome::Granted(Granted { key, token, .. }))) =
+        if let (Some(lock), Some(Outcome::Granted(granted))) =
             (&lock, known.map(|known| known.outcome))
         {
             let grant = GrantRef {
                 lock: lock.clone(),
-                key,
-                token: Some(token),
+                key: granted.key,
+                token: Some(granted.number()),
             };
             if let Some(live) = self.live_grant(&grant) {
                 self.end_and_wake(live, Ending::Released, None, effects);

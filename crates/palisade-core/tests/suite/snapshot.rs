@@ -412,6 +412,7 @@ impl Damage {
                 Record::Head(head) => head.now = head.now.after(ms(*later)),
                 Record::Lease(lease) => lease.expires = Timestamp::from_millis(*later),
                 Record::Grant(grant) => grant.token = token(later % 40 + 1),
+                Record::Share(share) => share.phase = token(later % 40 + 1),
                 Record::Kept(kept) => kept.last = token(later % 40 + 1),
                 Record::Waiter(waiter) => waiter.arrival = later % 40,
                 Record::Answered(answered) => answered.lock = None,

@@ -5,7 +5,7 @@
 use palisade_core::machine::Applied;
 use palisade_core::{
     Acquire, ClientId, Command, Effect, Entry, Event, GrantRef, Granted, Holder, LeaseKey, Limits,
-    LockName, Machine, Outcome, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
+    LockMode, LockName, Machine, Outcome, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
     invariants,
 };
 
@@ -165,6 +165,11 @@ impl Ask {
 
     pub(crate) fn under(mut self, key: LeaseKey) -> Ask {
         self.acquire.under = Under::Existing { key, ttl: None };
+        self
+    }
+
+    pub(crate) fn shared(mut self) -> Ask {
+        self.acquire.mode = LockMode::Shared;
         self
     }
 

@@ -31,6 +31,8 @@ pub(super) async fn common<S: Subject>(s: &S, habit: Habit, report: &mut Report)
         a_late_write_after_a_tokened_read_is_rejected;
         a_stale_read_is_rejected;
         a_stale_claim_is_rejected;
+        readers_of_one_phase_pass_together_and_a_late_writer_does_not;
+        a_zombie_reader_is_rejected;
         a_write_claims_by_itself;
         claiming_again_is_admitted;
         a_released_token_counts_until_a_higher_one_comes;
@@ -103,6 +105,33 @@ async fn a_late_write_after_a_tokened_read_is_rejected<S: Subject>(s: &S) -> Res
     reads(r.read(2).await?, Some("old"))?;
     stale(r.put(1, "late").await?, 2)?;
     r.holds(Some("old")).await
+}
+
+/// Readers of one phase have one token, so a fence needs no rule for them: all of them claim and read, and the writer before
+/// them is late (S1 – S4).
+async fn readers_of_one_phase_pass_together_and_a_late_writer_does_not<S: Subject>(
+    s: &S,
+) -> Result<(), Failure> {
+    let r = Probe::fresh(s, "phase").await?;
+    admitted(r.put(1, "old").await?)?;
+    for _reader in ["first", "second"] {
+        admitted(r.claim(3).await?)?;
+        reads(r.read(3).await?, Some("old"))?;
+    }
+    stale(r.put(1, "late").await?, 3)?;
+    reads(r.read(3).await?, Some("old"))
+}
+
+/// A reader whose phase is over reads nothing that a later writer wrote, and does not lower the fence.
+async fn a_zombie_reader_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {
+    let r = Probe::fresh(s, "zombie-reader").await?;
+    admitted(r.claim(3).await?)?;
+    admitted(r.claim(5).await?)?;
+    stale(r.read(3).await?, 5)?;
+    stale(r.claim(3).await?, 5)?;
+    admitted(r.put(5, "new").await?)?;
+    stale(r.read(3).await?, 5)?;
+    r.holds(Some("new")).await
 }
 
 async fn a_stale_read_is_rejected<S: Subject>(s: &S) -> Result<(), Failure> {

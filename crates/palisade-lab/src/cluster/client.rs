@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use palisade_core::holder::Caution;
 use palisade_core::{
-    ClientId, GrantRef, Granted, LockName, Outcome, RequestId, Span, Timestamp, Token, Ttl, Under,
-    Wish,
+    ClientId, GrantRef, Granted, LockMode, LockName, Outcome, RequestId, Span, Timestamp, Token,
+    Ttl, Under, Wish,
 };
 use palisade_server::pipeline::{Answer, Request};
 use tokio::sync::oneshot;
@@ -63,6 +63,7 @@ impl Client {
         let wish = Wish {
             lock: lock_name(lock)?,
             client: ClientId::new(&format!("client-{}", self.number)).ok()?,
+            mode: LockMode::Exclusive,
             under: Under::new(Ttl::from_millis(ttl).ok()?),
             wait: wait.map(Span::from_millis),
             request: Some(request),

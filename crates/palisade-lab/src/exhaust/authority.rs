@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use palisade_core::limits::{MAX_WAIT, RESTORE_LEAP};
 use palisade_core::machine::Record;
 use palisade_core::{
-    Acquire, Away, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockName, Machine,
-    Outcome, RequestId, Timestamp, Token, Ttl, Under, WallTime, invariants,
+    Acquire, Away, ClientId, Command, Effect, Entry, GrantRef, LeaseKey, LockMode, LockName,
+    Machine, Outcome, RequestId, Timestamp, Token, Ttl, Under, WallTime, invariants,
 };
+
+use super::Scope;
 
 /// Identifies one state of the machine.
 pub(super) type MachineId = u32;
@@ -17,6 +19,11 @@ pub(super) type MachineId = u32;
 pub(super) enum Step {
     /// A client requests its wish number `ask`, for the first time or again.
     Acquire {
+        client: u8,
+        ask: u8,
+    },
+    /// A client that holds by this wish becomes a reader.
+    Downgrade {
         client: u8,
         ask: u8,
     },
@@ -47,8 +54,8 @@ pub(super) enum Step {
 pub(super) struct Stepped {
     pub(super) machine: MachineId,
     pub(super) outcome: Outcome,
-    /// The clients and wishes that were granted from the queue.
-    pub(super) granted: Vec<(u8, u8, Token)>,
+    /// The clients and wishes that were granted from the queue, with the token and the number of the grant.
+    pub(super) granted: Vec<(u8, u8, Token, Token)>,
     /// A violated invariant of the machine.
     pub(super) broken: Option<String>,
 }
@@ -58,21 +65,23 @@ pub(super) struct Authority {
     known: HashMap<String, MachineId>,
     steps: HashMap<(MachineId, Step), Stepped>,
     lock: LockName,
+    scope: Scope,
     clients: Vec<ClientId>,
     operator: (LockName, ClientId),
 }
 
 impl Authority {
     /// `None` only if letters were not valid names.
-    pub(super) fn new(clients: u8) -> Option<Authority> {
+    pub(super) fn new(scope: Scope) -> Option<Authority> {
         let machine = Machine::new(1);
         let known = HashMap::from([(canonical(&machine), 0)]);
-        let names = (0..clients).map(|client| ClientId::new(&super::describe::name(client)));
+        let names = (0..scope.clients).map(|client| ClientId::new(&super::describe::name(client)));
         Some(Authority {
             states: vec![machine],
             known,
             steps: HashMap::new(),
             lock: LockName::new("lock").ok()?,
+            scope,
             operator: (
                 LockName::new("operator").ok()?,
                 ClientId::new("operator").ok()?,
@@ -93,12 +102,16 @@ impl Authority {
         self.expires(machine).is_some()
     }
 
-    /// The token of the lock's holder.
-    pub(super) fn holder(&self, machine: MachineId) -> Option<Token> {
-        let machine = &self.states[machine as usize];
-        machine
-            .holder(&self.lock, machine.now())
-            .map(|holder| holder.token)
+    /// The numbers of the lock's live grants.
+    pub(super) fn live(&self, machine: MachineId) -> Vec<Token> {
+        let records = self.states[machine as usize].records();
+        let grants = records.filter_map(|record| match record {
+            Record::Grant(grant) => Some(grant),
+            Record::Share(share) => Some(share.grant),
+            _ => None,
+        });
+        let of_lock = grants.filter(|grant| grant.lock == self.lock);
+        of_lock.map(|grant| grant.token).collect()
     }
 
     /// When the first window of an orphan is over.
@@ -156,6 +169,19 @@ impl Authority {
                 let acquire = self.acquire(client, ask);
                 apply(&mut machine, Command::Acquire(acquire))
             }
+            Step::Downgrade { client, ask } => {
+                let acquire = Acquire {
+                    mode: LockMode::Shared,
+                    wait: None,
+                    request: None,
+                    under: Under::Existing {
+                        key: key(client, ask),
+                        ttl: None,
+                    },
+                    ..self.acquire(client, ask)
+                };
+                apply(&mut machine, Command::Acquire(acquire))
+            }
             Step::Release { client, ask, token } => {
                 let grant = GrantRef {
                     lock: self.lock.clone(),
@@ -173,6 +199,7 @@ impl Authority {
                     Command::Acquire(Acquire {
                         lock: lock.clone(),
                         client: operator,
+                        mode: LockMode::Exclusive,
                         request: None,
                         wait: None,
                         ..self.acquire(0, ask)
@@ -199,7 +226,10 @@ impl Authority {
             Effect::Settled {
                 request,
                 outcome: Outcome::Granted(granted),
-            } => Some((request.as_bytes()[0], request.as_bytes()[1], granted.token)),
+            } => {
+                let (client, ask) = (request.as_bytes()[0], request.as_bytes()[1]);
+                Some((client, ask, granted.token, granted.number()))
+            }
             _ => None,
         });
         Stepped {
@@ -213,14 +243,23 @@ impl Authority {
     }
 
     fn acquire(&self, client: u8, ask: u8) -> Acquire {
+        let reads = self.scope.is_reader(client);
+        // Leases of readers end one after another.
+        let longer = if reads { 50 * u64::from(client + 1) } else { 0 };
+        let ttl = u64::from(Ttl::MIN.as_millis()) + longer;
         Acquire {
+            mode: if reads {
+                LockMode::Shared
+            } else {
+                LockMode::Exclusive
+            },
             wait: Some(MAX_WAIT),
             ..Acquire::new(
                 self.lock.clone(),
                 self.clients[usize::from(client)].clone(),
                 Under::New {
                     key: key(client, ask),
-                    ttl: Ttl::MIN,
+                    ttl: Ttl::from_millis(ttl).unwrap_or(Ttl::MIN),
                 },
                 Some(request(client, ask)),
             )
@@ -256,6 +295,7 @@ fn canonical(machine: &Machine) -> String {
             Record::Lease(lease) => Some(lease.key),
             Record::Grant(grant) => Some(grant.key),
             Record::Over(over) => Some(over.key),
+            Record::Share(share) => Some(share.grant.key),
             Record::Head(_) | Record::Kept(_) | Record::Waiter(_) | Record::Answered(_) => None,
         };
         match record {

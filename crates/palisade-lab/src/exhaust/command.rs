@@ -6,12 +6,15 @@ use std::process::ExitCode;
 use super::{Found, Scope, Weakness, search};
 
 /// Searches every schedule of a small scope with every rule in force; then drops one rule at a time
-/// and prints the shortest schedule that loses an acknowledged add
+/// and prints the shortest schedule in which something goes wrong
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The number of contenders
     #[arg(long, default_value_t = Scope::DEFAULT.clients)]
     clients: u8,
+    /// How many of them only read; with any, writers may become readers
+    #[arg(long, default_value_t = Scope::DEFAULT.readers)]
+    readers: u8,
     /// The number of wishes for the lock, over all clients
     #[arg(long, default_value_t = Scope::DEFAULT.grants)]
     grants: u8,
@@ -29,12 +32,13 @@ pub struct Args {
     json: bool,
 }
 
-/// Exit status: 0 if the correct configuration loses nothing and every weakness loses something, 1 if not, 2 for a
+/// Exit status: 0 if the correct configuration loses nothing and something goes wrong with every weakness, 1 if not, 2 for a
 /// scope out of range.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
     let scope = Scope {
         clients: args.clients,
+        readers: args.readers,
         grants: args.grants,
         writes: args.writes,
         resends: args.resends,

@@ -93,6 +93,10 @@ fn what(before: &State, after: &State, action: Action) -> String {
             set(message.value),
             set(after.value)
         ),
+        Action::Downgrade(number) => match client(number) {
+            (name, client) if client.downgraded => format!("{name} becomes a reader"),
+            (name, _) => format!("{name} wants to become a reader, and holds nothing any more"),
+        },
         Action::Release(number) => format!("{} releases", name(number)),
         Action::ReleaseAgain(number) => format!("{}'s release arrives again", name(number)),
         Action::Expire => "the holder's lease expires without its knowledge".to_owned(),

@@ -33,6 +33,8 @@ pub use search::{Found, Wrong, search};
 pub struct Scope {
     /// The number of contenders, at most 4.
     pub clients: u8,
+    /// How many of them only read, with shared grants; with any, writers may become readers.
+    pub readers: u8,
     /// The number of wishes for the lock, over all clients, at most 4 each.
     pub grants: u8,
     /// The number of writes under one grant, at most 2.
@@ -44,9 +46,15 @@ pub struct Scope {
 }
 
 impl Scope {
+    /// Whether a contender only reads: the last ones do.
+    const fn is_reader(self, client: u8) -> bool {
+        client + self.readers >= self.clients
+    }
+
     /// Two contenders: takes some seconds, where a third one would take minutes.
     pub const DEFAULT: Scope = Scope {
         clients: 2,
+        readers: 0,
         grants: 2,
         writes: 2,
         resends: 2,
@@ -75,11 +83,15 @@ pub enum Weakness {
     /// A lost fence is armed again at the last holder's token instead of a newly drawn one: that holder's writes are
     /// forgotten, and its late duplicate counts as new (F7).
     RearmedAtHolder,
+    /// Readers of one phase get tokens of their own (S1).
+    ReaderTokens,
+    /// A writer that becomes a reader keeps its token (S7).
+    DowngradeKeepsToken,
 }
 
 impl Weakness {
     /// All weaknesses.
-    pub const ALL: [Weakness; 8] = [
+    pub const ALL: [Weakness; 10] = [
         Weakness::NoFence,
         Weakness::TextbookFence,
         Weakness::StrictFence,
@@ -88,7 +100,19 @@ impl Weakness {
         Weakness::FenceLost,
         Weakness::NoLeap,
         Weakness::RearmedAtHolder,
+        Weakness::ReaderTokens,
+        Weakness::DowngradeKeepsToken,
     ];
+
+    /// What goes wrong with it.
+    #[must_use]
+    pub const fn wrong(self) -> Wrong {
+        match self {
+            Weakness::ReaderTokens => Wrong::LiveRefused,
+            Weakness::DowngradeKeepsToken => Wrong::LateWrite,
+            _ => Wrong::Lost,
+        }
+    }
 
     /// The weakness in words.
     #[must_use]
@@ -102,6 +126,8 @@ impl Weakness {
             Weakness::FenceLost => "fence state lost",
             Weakness::NoLeap => "restored authority without the leap",
             Weakness::RearmedAtHolder => "fence armed again at the last holder's token",
+            Weakness::ReaderTokens => "readers with tokens of their own",
+            Weakness::DowngradeKeepsToken => "a writer that becomes a reader with its old token",
         }
     }
 
@@ -112,13 +138,21 @@ impl Weakness {
             Weakness::NoFence
             | Weakness::TextbookFence
             | Weakness::StrictFence
-            | Weakness::ReadWithoutRaising => (1, 0, 0),
+            | Weakness::ReadWithoutRaising
+            | Weakness::ReaderTokens
+            | Weakness::DowngradeKeepsToken => (1, 0, 0),
             Weakness::NoSequence => (2, 1, 0),
             Weakness::FenceLost | Weakness::NoLeap => (1, 0, 1),
             Weakness::RearmedAtHolder => (2, 1, 1),
         };
+        let readers = match self {
+            Weakness::ReaderTokens => 2,
+            Weakness::DowngradeKeepsToken => 1,
+            _ => 0,
+        };
         Scope {
             clients: 2,
+            readers,
             grants: 2,
             writes,
             resends,

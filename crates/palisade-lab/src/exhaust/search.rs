@@ -19,6 +19,10 @@ pub enum Wrong {
     TokenChanged,
     /// A late release freed somebody else's lock (A9).
     ReleasedAnother,
+    /// A live holder was rejected because of another live one (S3).
+    LiveRefused,
+    /// A writer that has become a reader, and has claimed as one, wrote (S7).
+    LateWrite,
     /// The newest holder was rejected in favour of an older one.
     NewestRefused,
     /// A request was granted whose caller has not come back since another node took over (R16).
@@ -42,7 +46,7 @@ pub struct Found {
     pub depth: usize,
     /// The number of transitions into a wrong state.
     pub losing: usize,
-    /// A shortest schedule that loses an add; without a weakness, one in which anything goes wrong.
+    /// A shortest schedule in which it goes wrong; without a weakness, one in which anything goes wrong.
     pub shortest: Option<Vec<String>>,
     /// What goes wrong at its end.
     pub wrong: Option<Wrong>,
@@ -57,14 +61,14 @@ struct Arrival {
     action: Action,
 }
 
-/// Visits every state of the scope. With a weakness it stops at the first lost add; the search is breadth-first, so no
+/// Visits every state of the scope. With a weakness it stops at the first thing that this leads to; the search is breadth-first, so no
 /// schedule is shorter.
 ///
 /// # Errors
 /// A scope out of range; the message names the range.
 pub fn search(weakness: Option<Weakness>, scope: Scope) -> Result<Found, String> {
     check(scope)?;
-    let authority = Authority::new(scope.clients).ok_or("no names")?;
+    let authority = Authority::new(scope).ok_or("no names")?;
     let mut world = World {
         scope,
         weakness,
@@ -113,14 +117,15 @@ pub fn search(weakness: Option<Weakness>, scope: Scope) -> Result<Found, String>
     })
 }
 
-/// Whether this ends the search: with a weakness only a loss does, without one anything wrong.
+/// Whether this ends the search: with a weakness only what it leads to, without one anything wrong.
 fn counts(weakness: Option<Weakness>, wrong: Wrong) -> bool {
-    weakness.is_none() || wrong == Wrong::Lost
+    weakness.is_none_or(|weakness| wrong == weakness.wrong())
 }
 
 fn check(scope: Scope) -> Result<(), String> {
     let bounds = [
         ("clients", scope.clients, 1, 4),
+        ("readers", scope.readers, 0, scope.clients.min(4)),
         ("grants", scope.grants, 1, 4),
         ("writes", scope.writes, 1, 2),
         ("resends", scope.resends, 0, 4),

@@ -21,6 +21,9 @@ pub(super) struct State {
     pub(super) acknowledged: u32,
     /// The highest token ever issued, even if the authority has forgotten it.
     pub(super) issued: Option<Token>,
+    /// Below this token also a live holder may be refused: an operator armed the fence there, or the authority was
+    /// restored.
+    pub(super) floor: Option<Token>,
     /// The state from which a restore would start.
     pub(super) backup: MachineId,
     pub(super) left: Left,
@@ -42,6 +45,10 @@ pub(super) struct Client {
     pub(super) asks: u8,
     /// The token of its grant; the guard never changes it.
     pub(super) token: Option<Token>,
+    /// The number of its grant; if it is shared, not its token.
+    pub(super) grant: Option<Token>,
+    /// Whether it was a writer in this wish and is a reader now.
+    pub(super) downgraded: bool,
     /// The set that it read, with its own adds.
     pub(super) known: u32,
     /// How many writes of this grant were acknowledged.
@@ -99,6 +106,8 @@ impl State {
             phase: Phase::Idle,
             asks: 0,
             token: None,
+            grant: None,
+            downgraded: false,
             known: 0,
             written: 0,
         };
@@ -110,6 +119,7 @@ impl State {
             value: 0,
             acknowledged: 0,
             issued: None,
+            floor: None,
             backup: machine,
             left: Left {
                 grants: scope.grants,

@@ -2,7 +2,7 @@
 
 use palisade_core::fence::FenceState;
 use palisade_core::limits::RESTORE_LEAP;
-use palisade_core::{Outcome, Token};
+use palisade_core::{Granted, Outcome, Token};
 
 use super::authority::{Authority, Step, Stepped};
 use super::resource::{Decision, ResourceOp, decide};
@@ -26,6 +26,8 @@ pub(super) enum Action {
     Deliver(Message),
     /// A write reaches the resource, but the answer is lost.
     DeliverUnheard(Message),
+    /// A writer becomes a reader.
+    Downgrade(u8),
     Release(u8),
     /// A release that was already executed arrives again.
     ReleaseAgain(u8),
@@ -105,9 +107,10 @@ impl World {
         let again = left.resends > 0;
         match client.phase {
             Phase::Idle => {
-                // Clients that never asked are interchangeable: the first of them asks next.
+                // Writers that never asked are interchangeable: the first of them asks next. Leases of readers differ.
                 let mut before = state.clients[..usize::from(number)].iter();
-                let alike = client.asks == 0 && before.any(|other| other.asks == 0);
+                let reads = self.scope.is_reader(number);
+                let alike = client.asks == 0 && !reads && before.any(|other| other.asks == 0);
                 if left.grants > 0 && !alike {
                     to.push(Action::Acquire(number));
                 }
@@ -119,7 +122,7 @@ impl World {
             Phase::Waiting => {}
             Phase::Forgotten => to.push(Action::AskAgain(number)),
             Phase::Holding => {
-                if again {
+                if again && !client.downgraded {
                     to.push(Action::AskAgain(number));
                 }
                 if armed && Weakness::claims(self.weakness) {
@@ -130,6 +133,9 @@ impl World {
             }
             Phase::Claimed if armed => to.push(Action::Read(number)),
             Phase::Claimed => {}
+            Phase::Read if self.scope.is_reader(number) || client.downgraded => {
+                to.push(Action::Release(number));
+            }
             Phase::Read => {
                 if client.written < self.scope.writes {
                     to.push(Action::Write(number));
@@ -140,6 +146,10 @@ impl World {
             }
             Phase::Sent if again => to.push(Action::Resend(number)),
             Phase::Sent => {}
+        }
+        let writes = !self.scope.is_reader(number) && !client.downgraded;
+        if self.scope.readers > 0 && writes && matches!(client.phase, Phase::Read | Phase::Sent) {
+            to.push(Action::Downgrade(number));
         }
         if left.crashes > 0 && client.phase != Phase::Idle {
             to.push(Action::ClientCrash(number));
@@ -163,6 +173,8 @@ impl World {
                 *client = Client {
                     asks: client.asks + 1,
                     token: None,
+                    grant: None,
+                    downgraded: false,
                     known: 0,
                     written: 0,
                     phase: Phase::Waiting,
@@ -193,18 +205,20 @@ impl World {
             }
             Action::Deliver(message) => self.deliver(next, message, true),
             Action::DeliverUnheard(message) => self.deliver(next, message, false),
+            Action::Downgrade(number) => self.downgrade(next, number),
             Action::Release(number) => {
                 next.clients[usize::from(number)].phase = Phase::Idle;
                 self.release(next, number)
             }
             Action::ReleaseAgain(number) => {
                 next.left.resends -= 1;
-                let holder = self.authority.holder(next.machine);
-                let own = holder == next.clients[usize::from(number)].token;
-                let wrong = self.release(next, number);
-                let same = self.authority.holder(next.machine) == holder;
+                let mut others = self.authority.live(next.machine);
                 // An authority from a backup may have forgotten the earlier release.
-                wrong.or((!same && !own).then_some(Wrong::ReleasedAnother))
+                others.retain(|live| Some(*live) != next.clients[usize::from(number)].grant);
+                let wrong = self.release(next, number);
+                let live = self.authority.live(next.machine);
+                let freed = others.iter().any(|other| !live.contains(other));
+                wrong.or(freed.then_some(Wrong::ReleasedAnother))
             }
             Action::Expire => self.authority_step(next, Step::Expire).1,
             Action::ClientCrash(number) => {
@@ -213,6 +227,8 @@ impl World {
                 *client = Client {
                     phase: Phase::Idle,
                     token: None,
+                    grant: None,
+                    downgraded: false,
                     known: 0,
                     written: 0,
                     ..*client
@@ -227,7 +243,9 @@ impl World {
                     backup: next.backup,
                     leap: self.weakness != Some(Weakness::NoLeap),
                 };
-                self.back_again(next, step)
+                let wrong = self.back_again(next, step);
+                next.floor = next.issued;
+                wrong
             }
             Action::Backup => {
                 next.backup = next.machine;
@@ -251,16 +269,53 @@ impl World {
         } = self.authority.step(next.machine, step);
         next.machine = machine;
         let mut wrong = broken.map(|_| Wrong::Invariant);
-        for (number, ask, token) in granted {
-            wrong = wrong.or(issue(next, token));
+        for (number, ask, token, grant) in granted {
+            wrong = wrong.or(issue(next, grant));
+            let token = self.told(token, grant);
             let client = &mut next.clients[usize::from(number)];
             if client.asks == ask && client.phase == Phase::Waiting {
                 (client.phase, client.token) = (Phase::Holding, Some(token));
+                client.grant = Some(grant);
             } else if client.asks == ask && client.phase == Phase::Forgotten {
                 wrong = wrong.or(Some(Wrong::OrphanGranted));
             }
         }
         (outcome, wrong)
+    }
+
+    /// The token that a client is told.
+    fn told(&self, token: Token, grant: Token) -> Token {
+        match self.weakness {
+            Some(Weakness::ReaderTokens) => grant,
+            _ => token,
+        }
+    }
+
+    fn downgrade(&mut self, next: &mut State, number: u8) -> Option<Wrong> {
+        let client = next.clients[usize::from(number)];
+        let step = Step::Downgrade {
+            client: number,
+            ask: client.asks,
+        };
+        let (outcome, mut wrong) = self.authority_step(next, step);
+        let client = &mut next.clients[usize::from(number)];
+        let Outcome::Granted(granted) = outcome else {
+            (client.phase, client.token) = (Phase::Idle, None);
+            return wrong;
+        };
+        client.phase = Phase::Holding;
+        client.grant = Some(granted.number());
+        client.downgraded = true;
+        client.known = 0;
+        if self.weakness != Some(Weakness::DowngradeKeepsToken) {
+            client.token = Some(granted.token);
+        }
+        // Readers behind it were granted in the same step, after it.
+        let repeated = next.issued >= Some(granted.number());
+        if !repeated {
+            wrong = wrong.or(issue(next, granted.number()));
+        }
+        wrong
     }
 
     fn ask(&mut self, next: &mut State, number: u8) -> Option<Wrong> {
@@ -270,27 +325,34 @@ impl World {
             ask: client.asks,
         };
         let (outcome, wrong) = self.authority_step(next, step);
+        let weakness = self.weakness;
+        let told = |granted: &Granted| match weakness {
+            Some(Weakness::ReaderTokens) => granted.number(),
+            _ => granted.token,
+        };
         let client = &mut next.clients[usize::from(number)];
-        match (outcome, client.token) {
-            (Outcome::Granted(granted), Some(before)) if granted.token == before => wrong,
+        match (outcome, client.grant) {
+            (Outcome::Granted(granted), Some(before)) if granted.number() == before => wrong,
             // An authority from a backup may have forgotten the wish and grant it again.
             (Outcome::Granted(granted), Some(before)) => {
-                let restored = before.get() < RESTORE_LEAP && granted.token.get() > RESTORE_LEAP;
-                client.token = Some(granted.token);
-                let wrong = wrong.or(issue(next, granted.token));
+                let number = granted.number();
+                let restored = before.get() < RESTORE_LEAP && number.get() > RESTORE_LEAP;
+                (client.token, client.grant) = (Some(told(&granted)), Some(number));
+                let wrong = wrong.or(issue(next, number));
                 wrong.or((!restored).then_some(Wrong::TokenChanged))
             }
             (Outcome::Granted(granted), None) => {
-                (client.phase, client.token) = (Phase::Holding, Some(granted.token));
-                wrong.or(issue(next, granted.token))
+                (client.phase, client.token) = (Phase::Holding, Some(told(&granted)));
+                client.grant = Some(granted.number());
+                wrong.or(issue(next, granted.number()))
             }
             // Also one that held the lock, if the authority is from a backup and does not know.
             (Outcome::Queued, _) => {
-                (client.phase, client.token) = (Phase::Waiting, None);
+                (client.phase, client.token, client.grant) = (Phase::Waiting, None, None);
                 wrong
             }
             _ => {
-                (client.phase, client.token) = (Phase::Idle, None);
+                (client.phase, client.token, client.grant) = (Phase::Idle, None, None);
                 wrong
             }
         }
@@ -301,7 +363,7 @@ impl World {
         let step = Step::Release {
             client: number,
             ask: client.asks,
-            token: client.token?,
+            token: client.grant?,
         };
         self.authority_step(next, step).1
     }
@@ -329,11 +391,13 @@ impl World {
             };
             wrong = broken.or(issue(next, drawn.token));
         }
+        next.floor = next.issued;
         next.fence = next.issued.map(|floor| Kept::of(&FenceState::floor(floor)));
         wrong
     }
 
     fn at_resource(&self, next: &mut State, number: u8, ask: ResourceOp) -> Option<Wrong> {
+        let live = self.authority.live(next.machine);
         let client = &mut next.clients[usize::from(number)];
         let (token, kept) = (client.token?, next.fence?);
         match decide(self.weakness, kept, token, ask) {
@@ -351,8 +415,10 @@ impl World {
             }
             Decision::Repeat => None,
             Decision::Reject => {
+                let is_live = client.grant.is_some_and(|grant| live.contains(&grant));
                 (client.phase, client.token) = (Phase::Idle, None);
-                refused(next, token)
+                let unjust = is_live && next.floor < Some(token);
+                refused(next, token).or(unjust.then_some(Wrong::LiveRefused))
             }
         }
     }
@@ -377,6 +443,10 @@ impl World {
         match decision {
             Decision::Admit(kept) => {
                 (next.fence, next.value) = (Some(kept), message.value);
+                let claimed = matches!(client.phase, Phase::Claimed | Phase::Read);
+                if client.downgraded && claimed && client.asks == message.ask {
+                    return Some(Wrong::LateWrite);
+                }
             }
             Decision::Repeat => {}
             // Late duplicates are rightly rejected; a write whose client waits for the answer is not a duplicate.

@@ -87,6 +87,8 @@ pub enum Call {
         under: Option<Token>,
         /// Attempts with the same text are one wish (rule A12).
         request: Option<Box<str>>,
+        /// Whether to hold it with other readers.
+        shared: bool,
     },
     /// Renew a lease for its full time.
     Renew {
@@ -145,10 +147,17 @@ impl Call {
 pub enum Answer {
     /// The lock is granted to the caller.
     Granted {
-        /// The fencing token.
+        /// The grant's number: its fencing token, unless it is shared.
         token: Token,
         /// The lease's public id: the token of its first grant.
         lease: Token,
+        /// Of a shared grant: its fencing token, which is that of its phase.
+        phase: Option<Token>,
+    },
+    /// Readers hold the lock, or somebody waits for it before the caller.
+    HeldShared {
+        /// Their fencing token.
+        phase: Token,
     },
     /// Another client holds the lock.
     Held {

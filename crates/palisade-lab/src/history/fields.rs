@@ -62,6 +62,10 @@ struct Fields<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    phase: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     under: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ttl_ms: Option<u64>,
@@ -182,6 +186,7 @@ fn take_call(kind: &str, fields: &mut Fields<'_>) -> Result<Call, String> {
                 ttl,
                 under,
                 request: fields.request.take().map(|text| text.0.into()),
+                shared: fields.shared.take().unwrap_or(false),
             }
         }
         "renew" => Call::Renew {
@@ -215,14 +220,19 @@ fn take_answer(kind: &str, fields: &mut Fields<'_>) -> Result<Answer, String> {
         "granted" => {
             let token_ = need_token(fields)?;
             let lease = token("lease", fields.lease.take())?.unwrap_or(token_);
-            match lease > token_ {
-                true => return Err("`lease` is above `token`".to_owned()),
-                false => Answer::Granted {
-                    token: token_,
-                    lease,
-                },
+            let phase = token("phase", fields.phase.take())?;
+            if lease > token_ || phase > Some(token_) {
+                return Err("`lease` or `phase` is above `token`".to_owned());
+            }
+            Answer::Granted {
+                token: token_,
+                lease,
+                phase,
             }
         }
+        "held_shared" => Answer::HeldShared {
+            phase: need(token("phase", fields.phase.take())?, "phase")?,
+        },
         "held" => Answer::Held {
             token: need_token(fields)?,
             holder: client("holder", fields.holder.take())?,
@@ -250,7 +260,7 @@ fn take_answer(kind: &str, fields: &mut Fields<'_>) -> Result<Answer, String> {
         "done" => Answer::Done,
         other => {
             return Err(format!(
-                "`answer` is {other:?}, expected granted, held, free, renewed, released, revoked, \
+                "`answer` is {other:?}, expected granted, held, held_shared, free, renewed, released, revoked, \
                  ended, not_held, stale, abandoned, refused or done"
             ));
         }

@@ -59,12 +59,16 @@ impl<'w, 'h> Walk<'w, 'h> {
         let by = latest_beginnings(&lifetimes);
         let mut gaps = Vec::with_capacity(lifetimes.len() + 1);
         let (mut free_from, mut gap_from) = (Timestamp::ZERO, Timestamp::ZERO);
+        // The reader of the present phase that ends last, and when the lock is free of all of them.
+        let mut phase: Option<(&Lifetime<'h>, Earliest)> = None;
         for (n, lifetime) in lifetimes.iter().enumerate() {
-            gaps.push(Gap {
-                after: free_from,
-                from: gap_from,
-                to: by[n],
-            });
+            if phase.is_none() {
+                gaps.push(Gap {
+                    after: free_from,
+                    from: gap_from,
+                    to: by[n],
+                });
+            }
             if lifetime.by < lifetime.sent {
                 let what = format!("seen at {}, before it was requested", at(lifetime.by));
                 self.report(Broken::UnknownToken, &[lifetime.token], what);
@@ -77,10 +81,27 @@ impl<'w, 'h> Walk<'w, 'h> {
             let next = lifetimes.get(n + 1).copied();
             let end = self.end(lifetime, held_to, due, next);
             self.check_reported_ends(lifetime, held_to, due, end, next);
-            if let Some(next) = next
-                && end.at > by[n + 1]
-            {
-                self.no_room(lifetime, next, end);
+            let (last, end) = match phase.take() {
+                Some((other, later)) if later.at > end.at => {
+                    let free = later.free.max(end.free);
+                    (other, Earliest { free, ..later })
+                }
+                Some((_, earlier)) => {
+                    let free = earlier.free.max(end.free);
+                    (*lifetime, Earliest { free, ..end })
+                }
+                None => (*lifetime, end),
+            };
+            if let Some(next) = next {
+                if lifetime.shares_with(next) {
+                    // The next one joins: the phase ends with its last reader (S2).
+                    phase = Some((last, end));
+                    continue;
+                }
+                self.phase_follows(lifetime, next);
+                if end.at > by[n + 1] {
+                    self.no_room(last, next, end);
+                }
             }
             let latest = by.get(n + 1).copied().unwrap_or(NEVER);
             free_from = free_from.max(end.at.min(latest));
@@ -92,6 +113,20 @@ impl<'w, 'h> Walk<'w, 'h> {
             to: NEVER,
         });
         self.free(&gaps);
+    }
+
+    /// Fencing tokens rise from one phase of a lock to the next.
+    fn phase_follows(&mut self, lifetime: &Lifetime<'h>, next: &Lifetime<'h>) {
+        if next.fencing() <= lifetime.fencing() {
+            let what = format!(
+                "{} has fencing token {}, after {} had {}",
+                next.client,
+                next.fencing(),
+                lifetime.client,
+                lifetime.fencing()
+            );
+            self.report(Broken::PhaseToken, &[lifetime.token, next.token], what);
+        }
     }
 
     /// The last instant at which the grant was certainly live.
@@ -167,7 +202,8 @@ impl<'w, 'h> Walk<'w, 'h> {
         next: Option<&Lifetime<'h>>,
     ) -> Earliest {
         let expiry = held_to.max(due.earliest);
-        let superseded = next.filter(|next| next.client == lifetime.client);
+        let exclusive = lifetime.phase.is_none();
+        let superseded = next.filter(|next| exclusive && next.client == lifetime.client);
         let asked = lifetime.ends.iter().map(|end| held_to.max(end.sent));
         let other = asked.chain(self.hidden(lifetime, held_to, next)).min();
         let free = other.map_or(expiry, |other| other.min(expiry));
@@ -193,6 +229,10 @@ impl<'w, 'h> Walk<'w, 'h> {
         held_to: Timestamp,
         next: Option<&Lifetime<'h>>,
     ) -> Option<Timestamp> {
+        // Nothing supersedes a reader.
+        if lifetime.phase.is_some() {
+            return None;
+        }
         if next.is_some_and(|next| {
             !self
                 .gathered
@@ -203,6 +243,10 @@ impl<'w, 'h> Walk<'w, 'h> {
         let in_time = |wish: &&Wish<'h>| wish.dead.is_none_or(|dead| held_to <= dead);
         let ends = self.wishes(lifetime).filter(in_time).map(|wish| {
             let begin = held_to.max(wish.sent);
+            if wish.shared && next.is_some_and(|next| next.phase.is_some()) {
+                // Readers may have joined it.
+                return begin;
+            }
             let lasts = wish
                 .ttl
                 .map_or(begin, |ttl| begin.after(self.clock.at_least(ttl)));

@@ -38,11 +38,15 @@ pub enum Kind {
     FreeWhileHeld,
     /// A renewal is acknowledged long after the lease ended, with no grant in between.
     Revived,
+    /// A reader joins readers that certainly hold, and gets its own number as its token.
+    ReaderApart,
+    /// A reader's token is that of a writer before it.
+    PhaseBack,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 14] = [
         Kind::SwappedTokens,
         Kind::RepeatedToken,
         Kind::OverlappingGrant,
@@ -55,6 +59,8 @@ impl Kind {
         Kind::TokenChanged,
         Kind::FreeWhileHeld,
         Kind::Revived,
+        Kind::ReaderApart,
+        Kind::PhaseBack,
     ];
 
     /// The kind's name.
@@ -73,6 +79,8 @@ impl Kind {
             Kind::TokenChanged => "token_changed",
             Kind::FreeWhileHeld => "free_while_held",
             Kind::Revived => "revived",
+            Kind::ReaderApart => "reader_apart",
+            Kind::PhaseBack => "phase_back",
         }
     }
 }
@@ -120,6 +128,8 @@ impl Work<'_> {
             Kind::TokenChanged => self.change_token(),
             Kind::FreeWhileHeld => self.free_while_held(),
             Kind::Revived => self.revive(),
+            Kind::ReaderApart => self.reader_apart(),
+            Kind::PhaseBack => self.phase_back(),
         }
     }
 
@@ -152,10 +162,12 @@ impl Work<'_> {
             ttl: Some(Ttl::MIN),
             under: None,
             request: None,
+            shared: false,
         };
         let answer = Answer::Granted {
             token,
             lease: token,
+            phase: None,
         };
         self.insert(newcomer()?, call, answer, sent, back);
         Some(())
@@ -259,6 +271,50 @@ impl Work<'_> {
         self.late(&grant, over, grant.renew(), answer)
     }
 
+    fn reader_apart(&mut self) -> Option<()> {
+        let readers = &self.sites.readers;
+        let joins = |late: &&Grant| {
+            let beside = |other: &Grant| {
+                (&other.lock, other.phase) == (&late.lock, late.phase)
+                    && other.answered < late.sent
+                    && late.answered < other.sure_until
+            };
+            late.phase != Some(late.token) && readers.iter().any(beside)
+        };
+        let late: Vec<&Grant> = readers.iter().filter(joins).collect();
+        let late = (*self.rng.choice(&late)?).clone();
+        self.rephase(&late, late.token);
+        Some(())
+    }
+
+    fn phase_back(&mut self) -> Option<()> {
+        let (grants, readers) = (&self.sites.grants, &self.sites.readers);
+        let pairs = readers.iter().flat_map(|reader| {
+            let before = grants
+                .iter()
+                .filter(move |writer| writer.lock == reader.lock && writer.token < reader.token);
+            before.map(move |writer| (reader, writer.token))
+        });
+        let pairs: Vec<(&Grant, Token)> = pairs.collect();
+        let (reader, token) = *self.rng.choice(&pairs)?;
+        self.rephase(&reader.clone(), token);
+        Some(())
+    }
+
+    fn rephase(&mut self, grant: &Grant, to: Token) {
+        for event in &mut self.events {
+            if let Event::Answer {
+                id,
+                answer: Answer::Granted { phase, .. },
+                ..
+            } = event
+                && *id == grant.id
+            {
+                *phase = Some(to);
+            }
+        }
+    }
+
     fn pick(&mut self, fits: impl Fn(&Grant) -> bool) -> Option<Grant> {
         let fitting: Vec<&Grant> = self
             .sites
@@ -315,7 +371,7 @@ impl Work<'_> {
         for event in &mut self.events {
             if let Event::Answer {
                 id,
-                answer: Answer::Granted { token, lease },
+                answer: Answer::Granted { token, lease, .. },
                 ..
             } = event
                 && *id == grant.id
@@ -352,10 +408,16 @@ fn shift(event: &mut Event, first: Token) {
             Call::Abandon { .. } | Call::Show { .. } => {}
         },
         Event::Answer { answer, .. } => match answer {
-            Answer::Granted { token, lease } => {
+            Answer::Granted {
+                token,
+                lease,
+                phase,
+            } => {
                 up(token);
                 up(lease);
+                phase.iter_mut().for_each(up);
             }
+            Answer::HeldShared { phase } => up(phase),
             Answer::Held { token, .. }
             | Answer::Renewed { token }
             | Answer::Released { token }

@@ -1,5 +1,5 @@
 //! Overlap: a grant is certainly live from its answer until it could first have ended. No two grants of one lock may
-//! certainly be live at the same instant. This does not use tokens, so it also works for histories with wrong tokens.
+//! certainly be live at the same instant, unless both are readers of one phase. This does not use tokens, so it also works for histories with wrong tokens.
 
 use std::collections::BTreeMap;
 
@@ -32,11 +32,14 @@ fn sweep(
     sure: &[(Timestamp, Timestamp, &Lifetime<'_>)],
     found: &mut Vec<Violation>,
 ) {
-    let mut last: Option<(Timestamp, &Lifetime<'_>)> = None;
+    // The grant that lasts longest, of writers and of readers.
+    let mut last: [Option<(Timestamp, &Lifetime<'_>)>; 2] = [None; 2];
     for (from, until, lifetime) in sure {
-        if let Some((end, holder)) = last
-            && *from < end
-        {
+        let others = last.into_iter().flatten();
+        for (end, holder) in others.filter(|(_, holder)| !lifetime.shares_with(holder)) {
+            if *from >= end {
+                continue;
+            }
             found.push(Violation::new(
                 Broken::Overlap,
                 lock,
@@ -49,8 +52,9 @@ fn sweep(
                 ),
             ));
         }
+        let last = &mut last[usize::from(lifetime.phase.is_some())];
         if last.is_none_or(|(end, _)| end < *until) {
-            last = Some((*until, lifetime));
+            *last = Some((*until, lifetime));
         }
     }
 }

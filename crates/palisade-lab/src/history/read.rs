@@ -176,7 +176,12 @@ fn fits(call: &Call, answer: &Answer) -> bool {
     match call {
         Call::Acquire { .. } => matches!(
             answer,
-            A::Granted { .. } | A::Held { .. } | A::Ended { .. } | A::NotHeld | A::Abandoned
+            A::Granted { .. }
+                | A::Held { .. }
+                | A::HeldShared { .. }
+                | A::Ended { .. }
+                | A::NotHeld
+                | A::Abandoned
         ),
         Call::Renew { .. } => matches!(
             answer,
@@ -191,6 +196,6 @@ fn fits(call: &Call, answer: &Answer) -> bool {
             answer,
             A::Revoked { .. } | A::Ended { .. } | A::NotHeld | A::Stale { .. }
         ),
-        Call::Show { .. } => matches!(answer, A::Held { .. } | A::Free),
+        Call::Show { .. } => matches!(answer, A::Held { .. } | A::HeldShared { .. } | A::Free),
     }
 }

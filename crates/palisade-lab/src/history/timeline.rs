@@ -47,6 +47,8 @@ pub(super) struct ReportedEnd {
 #[derive(Clone, Debug)]
 pub(super) struct Lifetime<'h> {
     pub(super) token: Token,
+    /// If it is shared: its fencing token.
+    pub(super) phase: Option<Token>,
     pub(super) client: &'h ClientId,
     pub(super) lease: Token,
     /// Whether it was requested under an existing lease.
@@ -63,6 +65,18 @@ pub(super) struct Lifetime<'h> {
     pub(super) reported_ends: Vec<ReportedEnd>,
 }
 
+impl Lifetime<'_> {
+    /// The token at a fence.
+    pub(super) fn fencing(&self) -> Token {
+        self.phase.unwrap_or(self.token)
+    }
+
+    /// Whether both are readers of one phase.
+    pub(super) fn shares_with(&self, other: &Lifetime<'_>) -> bool {
+        self.phase.is_some() && self.phase == other.phase
+    }
+}
+
 /// A wish with an unknown outcome.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish<'h> {
@@ -71,6 +85,7 @@ pub(super) struct Wish<'h> {
     /// The time to live of the lease that it would open; `None` under an existing lease.
     pub(super) ttl: Option<Ttl>,
     pub(super) under: Option<Token>,
+    pub(super) shared: bool,
     /// When it was abandoned, if it was.
     pub(super) abandoned: Option<Timestamp>,
     /// When that was acknowledged: from then on it has no effect.

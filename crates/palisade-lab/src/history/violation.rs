@@ -11,6 +11,8 @@ pub enum Broken {
     RepeatedToken,
     /// A later grant has a lower token (A2).
     TokenOrder,
+    /// A phase's token is not above that of the phase before it (S1, S2).
+    PhaseToken,
     /// A token that nobody can have been granted, or with another holder's name.
     UnknownToken,
     /// A renewal got a token other than its grant's (A8).

@@ -39,6 +39,8 @@ counts! {
     facts: "facts",
     /// Grants on stable storage.
     grants: "grants",
+    /// Shared ones among them.
+    shared: "shared",
     /// Grants that expired.
     expired: "expired",
     /// Grants that an operator revoked.
@@ -80,7 +82,10 @@ impl Counts {
         self.facts += 1;
         let counter = match fact {
             Fact::Published(turn) => match turn.what {
-                ChangeKind::Granted(_) => &mut self.grants,
+                ChangeKind::Granted(_) => {
+                    self.shared += u64::from(turn.phase.is_some());
+                    &mut self.grants
+                }
                 ChangeKind::Ended(Ending::Expired) => &mut self.expired,
                 ChangeKind::Ended(Ending::Revoked) => &mut self.revoked,
                 ChangeKind::Ended(Ending::Superseded) => &mut self.superseded,

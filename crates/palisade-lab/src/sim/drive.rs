@@ -3,7 +3,7 @@
 
 use palisade_core::Token;
 
-use super::fact::{ChangeKind, Fact};
+use super::fact::{ChangeKind, Fact, LockChange};
 use super::plan::{AUTHORITY, RESOURCE};
 use super::queue::Event;
 use super::world::{MS, World};
@@ -69,17 +69,13 @@ impl World {
     pub(crate) fn authority_facts(&mut self) {
         for fact in std::mem::take(&mut self.authority.facts) {
             let granted = match &fact {
-                Fact::Applied(turn) => matches!(turn.what, ChangeKind::Granted(_)).then_some((
-                    turn.lock,
-                    turn.client,
-                    turn.token,
-                )),
+                Fact::Applied(turn) => matches!(turn.what, ChangeKind::Granted(_)).then_some(*turn),
                 _ => None,
             };
             self.note(fact);
-            if let Some((lock, client, token)) = granted {
-                self.newest = self.newest.max(Token::new(token).ok());
-                self.believers(lock, client, token);
+            if let Some(turn) = granted {
+                self.newest = self.newest.max(Token::new(turn.token).ok());
+                self.believers(&turn);
             }
         }
         for (to, answer) in std::mem::take(&mut self.authority.out) {
@@ -89,12 +85,21 @@ impl World {
         }
     }
 
-    fn believers(&mut self, lock: u8, client: u8, token: u64) {
+    /// Readers may believe together.
+    fn believers(&mut self, turn: &LockChange) {
+        let LockChange {
+            lock,
+            client,
+            token,
+            phase,
+            ..
+        } = *turn;
         let believers: Vec<(u8, u64)> = (0..self.plan.clients)
             .filter(|other| *other != client)
             .filter_map(|other| {
                 let port = self.clients[usize::from(other)].port.as_ref()?;
-                Some((other, port.believes(lock)?))
+                let (number, shared) = port.believes(lock)?;
+                (!shared || phase.is_none()).then_some((other, number))
             })
             .collect();
         if !believers.is_empty() {

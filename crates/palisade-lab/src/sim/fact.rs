@@ -1,7 +1,8 @@
 //! The events of a run, for the checkers, the hash and the trace.
 //!
 //! Only numbers: locks, clients and requests are counted from 0, instants of the authority are nanoseconds of its own
-//! clock, tokens are those that clients got.
+//! clock, tokens are those that clients got. Where a fact speaks of a grant, it names it by its number: readers of one
+//! phase have one fencing token.
 
 use palisade_core::{Code, Ending};
 
@@ -33,6 +34,8 @@ pub enum Fact {
         at: u64,
         /// How long its caller is willing to wait, in nanoseconds.
         wait: u64,
+        /// Whether it wants to hold the lock with other readers.
+        shared: bool,
     },
     /// The authority decided an acquire, at once or after a wait.
     Decided {
@@ -42,8 +45,10 @@ pub enum Fact {
         who: Option<(u8, u8)>,
         /// The time.
         at: u64,
-        /// The token, if it was granted.
+        /// The grant, if it was granted.
         token: Option<u64>,
+        /// Whether the grant is shared.
+        shared: bool,
         /// For how long its holder may count on it, from now: less than a lease's whole time if it was granted under an
         /// existing lease.
         left: u64,
@@ -94,6 +99,8 @@ pub enum Fact {
     Acknowledged {
         /// The grant.
         token: u64,
+        /// The fencing token that it gave, unless it answers a renewal.
+        fencing: Option<u64>,
         /// Whether it answers a renewal; otherwise an acquire.
         renewal: bool,
     },
@@ -105,11 +112,11 @@ pub enum Fact {
         restored: bool,
         /// The next token.
         next: u64,
-        /// The locks that are held: lock, token, client.
+        /// The locks that are held: lock, grant, client.
         live: Vec<(u8, u64, u8)>,
         /// The requests that wait, in order of arrival, if another node took over and they may be repeated: request,
-        /// lock, and until when they wait.
-        orphans: Vec<(u32, u8, u64)>,
+        /// lock, until when they wait, and whether they are readers'.
+        orphans: Vec<(u32, u8, u64, bool)>,
     },
     /// A copied directory was opened.
     CopyOpened,
@@ -227,8 +234,10 @@ pub struct LockChange {
     pub lock: u8,
     /// The holder.
     pub client: u8,
-    /// Its token.
+    /// The grant's number: its token, unless it is shared.
     pub token: u64,
+    /// If it is shared: the token of its phase.
+    pub phase: Option<u64>,
     /// The authority's clock.
     pub at: u64,
     /// The kind of change.

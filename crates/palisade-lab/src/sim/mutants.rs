@@ -46,6 +46,14 @@ pub enum Mutant {
     OrphanOvertaken,
     /// After a change of leader a place is kept for ever.
     WindowNeverEnds,
+    /// Readers of one phase get tokens of their own.
+    ReaderTokens,
+    /// A lock's shared phases all have the token of its first one.
+    PhaseTokenKept,
+    /// A reader is granted although a writer waits.
+    ReaderOvertakes,
+    /// A writer that becomes a reader keeps its token.
+    DowngradeKeepsToken,
     /// The effect is a separate step after its check.
     EffectApart,
     /// Claims and reads do not raise the fence.
@@ -99,7 +107,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 31] = [
+pub const TABLE: [Row; 35] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -201,6 +209,30 @@ pub const TABLE: [Row; 31] = [
         "R15",
         check::FIFO,
         "the new leader records its Grace again in every round",
+    ),
+    row(
+        Mutant::ReaderTokens,
+        "S1",
+        check::REFUSAL,
+        "wrapper of the orderer: a shared grant's token becomes its own number",
+    ),
+    row(
+        Mutant::PhaseTokenKept,
+        "S2",
+        check::PHASES,
+        "wrapper of the orderer: a phase's token becomes that of the lock's first phase",
+    ),
+    row(
+        Mutant::ReaderOvertakes,
+        "S6",
+        check::FIFO,
+        "the sessions of waiting writers are hung up when a reader's request arrives",
+    ),
+    row(
+        Mutant::DowngradeKeepsToken,
+        "S7",
+        check::PHASES,
+        "wrapper of the orderer: the token becomes that of the same lease as writer",
     ),
     row(
         Mutant::EffectApart,

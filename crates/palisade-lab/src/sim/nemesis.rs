@@ -223,7 +223,7 @@ impl World {
     fn revoke(&mut self, lock: u8) {
         let believed = (0..self.plan.clients).find_map(|client| {
             let port = self.clients[usize::from(client)].port.as_ref()?;
-            port.believes(lock)
+            port.believes(lock).map(|(number, _)| number)
         });
         let (Some(Ok(token)), Ok(lock)) =
             (believed.map(Token::new), LockName::new(&lock_name(lock)))

@@ -21,6 +21,8 @@ pub struct Plan {
     /// Where the authority is started again, another node of its cluster takes over: it begins with the grace of a new
     /// leader, and the queues stay.
     pub led: bool,
+    /// Requests for shared grants, per thousand.
+    pub readers: u64,
     /// How long faults happen, in milliseconds.
     pub chaos_ms: u64,
     /// The range of lease times, in milliseconds.
@@ -155,6 +157,7 @@ impl Plan {
             tame,
             rates_ppm,
             led: Rng::fork(seed, 4).chance(500),
+            readers: [0, 300, 600][Rng::fork(seed, 6).below(3) as usize],
             chaos_ms,
             ttl_ms: (ttl, ttl * 2),
             think_ms: (1, think),

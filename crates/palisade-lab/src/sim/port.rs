@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use palisade_client::service::{
     AcquireRequest, Acquired, LockService, Operation, Released, Renewal,
 };
-use palisade_client::{Fault, Lease, LockView, answers};
+use palisade_client::{Fault, Lease, LockMode, LockView, answers};
 use palisade_core::fence::Sequence;
 use palisade_core::{AuthorityId, GrantRef, LockName, RequestId, Span, Timestamp, Token, Ttl};
 use palisade_server::pipeline::{Answer, Request};
@@ -124,11 +124,13 @@ impl Port {
         drop(waiting);
     }
 
-    /// The token with which this process believes to hold a lock. The question has no effect.
-    pub(crate) fn believes(&self, lock: u8) -> Option<u64> {
+    /// The grant by which this process believes to hold a lock, and whether it is shared. The question has no effect.
+    pub(crate) fn believes(&self, lock: u8) -> Option<(u64, bool)> {
         let hand = hold(&self.hand);
         let lease = hand.get(&lock)?;
-        (!lease.remaining().is_zero()).then(|| lease.token().get())
+        let number = lease.grant_id().map_or(lease.token(), |id| id.0);
+        let shared = lease.mode() == LockMode::Shared;
+        (!lease.remaining().is_zero()).then(|| (number.get(), shared))
     }
 
     pub(crate) fn ask(&self, ask: Ask) -> oneshot::Receiver<Reply> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use palisade_client::clock::Clock as _;
-use palisade_client::{Attempt, Caution, Client, GrantRef, Lease, Options, Released};
+use palisade_client::{Attempt, Caution, Client, GrantRef, Lease, LockMode, Options, Released};
 use palisade_core::fence::Sequence;
 use palisade_core::{Span, Timestamp, Token};
 
@@ -86,6 +86,11 @@ impl Worker {
             .client_id(client_name(self.me))
             .ttl(Duration::from_millis(ttl))
             .wait(Duration::from_millis(wait));
+        let wish = if self.rng.chance(self.plan.readers) {
+            wish.shared()
+        } else {
+            wish
+        };
         let attempt = if self.rng.chance(60) {
             // Changes its mind while it waits.
             let patience = self.rng.between(1, ttl);
@@ -100,18 +105,54 @@ impl Worker {
             wish.attempt().await
         };
         if let Ok(Attempt::Granted(lease)) = attempt {
-            let token = lease.token();
-            self.port.note(Fact::Holds {
-                client: self.me,
-                lock,
-                token: token.get(),
-            });
-            hold(&self.port.hand).insert(lock, lease);
-            self.use_it(lock, token).await;
+            self.hold(lock, lease).await;
             if self.plan.locks > 1 && self.rng.chance(250) {
                 self.second(client, lock, 1 - lock).await;
             }
+            if self.plan.readers > 0 && self.rng.chance(200) {
+                self.downgrade(client, lock).await;
+            }
             self.give_back(client, lock).await;
+        }
+    }
+
+    async fn hold(&mut self, lock: u8, lease: Lease) {
+        let (token, mode) = (lease.token(), lease.mode());
+        self.port.note(Fact::Holds {
+            client: self.me,
+            lock,
+            token: token.get(),
+        });
+        hold(&self.port.hand).insert(lock, lease);
+        match mode {
+            LockMode::Exclusive => self.use_it(lock, token).await,
+            LockMode::Shared => self.read_it(lock, token).await,
+        }
+    }
+
+    /// A writer becomes a reader. Its last write may still be on its way.
+    async fn downgrade(&mut self, client: &Client, lock: u8) {
+        let writer = hold(&self.port.hand).remove(&lock);
+        let Some(writer) = writer else {
+            return;
+        };
+        if let Ok(reader) = client.downgrade(writer).await {
+            self.hold(lock, reader).await;
+        }
+    }
+
+    /// A reader claims like everybody, and writes nothing.
+    async fn read_it(&mut self, lock: u8, token: Token) {
+        for op in [ResourceOp::Claim, ResourceOp::Read, ResourceOp::Read] {
+            if !matches!(self.ask(lock, token, op).await, Some(Reply::Admitted(_))) {
+                return;
+            }
+            let (least, most) = self.plan.think_ms;
+            let think = self.rng.between(least, most);
+            self.sleep(think).await;
+            if !self.holds(lock) {
+                return;
+            }
         }
     }
 
@@ -232,7 +273,7 @@ fn grant(lease: &Lease) -> GrantRef {
     GrantRef {
         lock: lease.lock().clone(),
         key: *lease.lease_key(),
-        token: Some(lease.token()),
+        token: Some(lease.grant_id().map_or(lease.token(), |id| id.0)),
     }
 }
 

@@ -34,6 +34,7 @@ fn ten_thousand_seeds_break_no_rule() {
     let counts = summary.counts;
     for (what, count) in [
         ("an expiry", counts.expired),
+        ("a shared grant", counts.shared),
         ("a rejected operation", counts.rejected),
         ("a double belief", counts.overlaps),
         ("a restart", counts.restarts),

@@ -6,13 +6,14 @@
 use serde::de::{Deserialize as _, Deserializer, Error, Unexpected};
 use serde_json::{Number, Value};
 
-use super::MAX_FENCING_TOKEN;
+use super::{LockMode, MAX_FENCING_TOKEN};
 
 /// Declares the readers of one field: `optional` and `required`.
 macro_rules! field {
     ($name:ident: $type:ty = $read:ident, $must:literal) => {
         pub(super) mod $name {
-            use super::{Deserializer, Error, Value, complaint};
+            #[allow(unused_imports, reason = "one field has a type of its own")]
+            use super::{Deserializer, Error, LockMode, Value, complaint};
 
             const MUST: &str = concat!(stringify!($name), " must be ", $must);
 
@@ -41,6 +42,7 @@ field!(reason: String = text, "a string of 0 ..= 256 bytes");
 field!(lease_duration_ms: u64 = integer, "an integer in 100 ..= 86400000");
 field!(wait_ms: u64 = integer, "an integer in 0 ..= 86400000");
 field!(fencing_token: u64 = integer, "an integer in 1 ..= 9007199254740991");
+field!(mode: LockMode = mode, "\"exclusive\" or \"shared\"");
 field!(ms: u64 = integer, "an integer in 1 ..= 31536000000");
 
 fn text<'de, D: Deserializer<'de>>(
@@ -51,6 +53,19 @@ fn text<'de, D: Deserializer<'de>>(
         Value::Null => Ok(None),
         Value::String(text) => Ok(Some(text)),
         other => Err(D::Error::custom(complaint(must, &other))),
+    }
+}
+
+fn mode<'de, D: Deserializer<'de>>(
+    input: D,
+    must: &'static str,
+) -> Result<Option<LockMode>, D::Error> {
+    let value = Value::deserialize(input)?;
+    match value.as_str() {
+        None if value.is_null() => Ok(None),
+        Some("exclusive") => Ok(Some(LockMode::Exclusive)),
+        Some("shared") => Ok(Some(LockMode::Shared)),
+        _ => Err(D::Error::custom(complaint(must, &value))),
     }
 }
 

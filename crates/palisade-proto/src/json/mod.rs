@@ -15,10 +15,10 @@ pub use cluster::{
 pub use object::Object;
 pub use reply::{
     AbandonReply, AcquireReply, BreakReply, ClockReply, DeniedReply, ErrorBody, ErrorReply,
-    EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, ReleaseReply, RenewReply,
-    StatusReply,
+    EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, QueuedBody, ReleaseReply,
+    RenewReply, StatusReply,
 };
-pub use request::{AcquireBody, AdvanceBody, BreakBody, Nothing, ReleaseBody, RenewBody};
+pub use request::{AcquireBody, AdvanceBody, BreakBody, LockMode, Nothing, ReleaseBody, RenewBody};
 
 /// Shortest and longest lease in milliseconds: 100 ms – 24 h. The authority may narrow it.
 pub const LEASE_DURATION_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::LockMode;
 use crate::Code;
 
 /// A lock that was granted.
@@ -24,6 +25,11 @@ pub struct AcquireReply {
     /// The number for the resource.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 34)]
     pub fencing_token: u64,
+    /// Of a shared grant: the number that names it in a renew, a release or a break, because readers of one phase have
+    /// one fencing token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub grant_id: Option<u64>,
     /// How long the lease lasts from a renewal.
     #[schema(minimum = 100, maximum = 86_400_000)]
     pub lease_duration_ms: u64,
@@ -53,7 +59,7 @@ pub struct DeniedReply {
     pub lock_acquired: bool,
     /// Why.
     pub error: ErrorBody,
-    /// Who has it; only with code `held`.
+    /// Who has it, or waits for it before this request; only with code `held`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<HolderBody>,
 }
@@ -69,6 +75,10 @@ pub struct HolderBody {
     pub fencing_token: u64,
     /// How long until its lease expires if it is not renewed.
     pub remaining_ms: u64,
+    /// Of a reader: the number that names its grant; only where one lock is shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub grant_id: Option<u64>,
     /// The wall clock at the grant, for people; only when a lock is shown or listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acquired_at: Option<String>,
@@ -106,7 +116,7 @@ pub struct ReleaseReply {
     pub released: bool,
     /// Whether an earlier request had already done it.
     pub already_released: bool,
-    /// The token the grant had.
+    /// The grant's number: the token it had, or its `grant_id` if it was shared.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
 }
@@ -129,7 +139,7 @@ pub struct BreakReply {
     pub resource_id: String,
     /// Always true.
     pub revoked: bool,
-    /// The token the grant had.
+    /// The grant's number: the token it had, or its `grant_id` if it was shared.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
 }
@@ -140,10 +150,38 @@ pub struct LockReply {
     /// The lock.
     #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     pub resource_id: String,
-    /// Who has it; `null` when it is free.
+    /// Who has it, of several readers the oldest; `null` when it is free.
     pub holder: Option<HolderBody>,
+    /// How many readers hold it; left out if it is not held in shared mode.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reader_count: u32,
+    /// The oldest readers, at most 64; only where one lock is shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub readers: Vec<HolderBody>,
     /// How many requests wait.
     pub waiters: u32,
+    /// The first requests that wait, at most 64; only where one lock is shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queue: Vec<QueuedBody>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// A request that waits for a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueuedBody {
+    /// Who asks.
+    #[schema(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+    pub client_id: String,
+    /// What for.
+    pub mode: LockMode,
+    /// How long it has waited, from its latest attempt.
+    pub waited_ms: u64,
+    /// How long until it leaves the queue.
+    pub remaining_ms: u64,
 }
 
 /// A page of the locks that are held.
@@ -216,7 +254,7 @@ pub struct ErrorBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub highest: Option<u64>,
-    /// For a grant that is over: the token it had.
+    /// For a grant that is over: its number, which is the token it had, or its `grant_id` if it was shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: Option<u64>,
@@ -253,6 +291,10 @@ pub struct EventBody {
     /// The token concerned.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,
+    /// Of a shared grant: the number that names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pub grant_id: Option<u64>,
     /// The time to live; only when granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 100, maximum = 86_400_000)]
@@ -286,6 +328,7 @@ mod tests {
                 client_id: "b".into(),
                 fencing_token: 33,
                 remaining_ms: 4_210,
+                grant_id: None,
                 acquired_at: None,
                 metadata: None,
             }),
@@ -303,7 +346,10 @@ mod tests {
         let free = LockReply {
             resource_id: "x".into(),
             holder: None,
+            reader_count: 0,
+            readers: Vec::new(),
             waiters: 0,
+            queue: Vec::new(),
         };
         let shape = serde_json::json!({"resource_id": "x", "holder": null, "waiters": 0});
         assert_eq!(serde_json::to_value(free).unwrap(), shape);

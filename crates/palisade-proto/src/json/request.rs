@@ -61,6 +61,23 @@ pub struct AcquireBody {
     )]
     #[schema(max_length = 256)]
     pub metadata: Option<String>,
+    /// Whom the grant keeps out; left out, everybody.
+    #[serde(
+        default,
+        deserialize_with = "field::mode::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub mode: Option<LockMode>,
+}
+
+/// Whom a grant keeps out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LockMode {
+    /// Everybody: a writer.
+    Exclusive,
+    /// Writers: a reader among others.
+    Shared,
 }
 
 /// Extends the lease that a grant is under.
@@ -71,7 +88,8 @@ pub struct RenewBody {
     #[serde(deserialize_with = "field::lock_token::required")]
     #[schema(pattern = "^[0-9a-fA-F]{32}$")]
     pub lock_token: String,
-    /// The grant's token; with it, a late repeat can never touch a later grant.
+    /// The grant's number: its `fencing_token`, or its `grant_id` if it is shared. With it, a late repeat can never
+    /// touch a later grant.
     #[serde(
         default,
         deserialize_with = "field::fencing_token::optional",
@@ -97,7 +115,8 @@ pub struct ReleaseBody {
     #[serde(deserialize_with = "field::lock_token::required")]
     #[schema(pattern = "^[0-9a-fA-F]{32}$")]
     pub lock_token: String,
-    /// The grant's token; with it, a late repeat can never touch a later grant.
+    /// The grant's number: its `fencing_token`, or its `grant_id` if it is shared. With it, a late repeat can never
+    /// touch a later grant.
     #[serde(
         default,
         deserialize_with = "field::fencing_token::optional",
@@ -111,7 +130,7 @@ pub struct ReleaseBody {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BreakBody {
-    /// The token the lock is held with: proof that the operator looked.
+    /// The grant's number, its token or its `grant_id` if it is shared: proof that the operator looked.
     #[serde(deserialize_with = "field::fencing_token::required")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pub fencing_token: u64,

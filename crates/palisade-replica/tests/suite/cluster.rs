@@ -252,6 +252,7 @@ pub(crate) fn grant(number: u64) -> Arc<[u8]> {
     let acquire = Command::Acquire(Acquire {
         lock: LockName::new(&format!("lock-{number}")).unwrap(),
         client: ClientId::new("client").unwrap(),
+        mode: palisade_core::LockMode::Exclusive,
         under: Under::New {
             key: LeaseKey::from_bytes(bytes),
             ttl: Ttl::from_millis(60_000).unwrap(),

@@ -338,12 +338,17 @@ impl Scrape {
         ]
     }
 
-    fn gauges(&self) -> [Reading; 9] {
+    fn gauges(&self) -> [Reading; 10] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
             ("locks", "Locks held", stats.locks.get()),
             ("leases", "Live leases", stats.leases.get()),
+            (
+                "readers",
+                "Shared grants: how often a lock is held together with others",
+                stats.readers.get(),
+            ),
             (
                 "waiters",
                 "Requests waiting for a lock",

@@ -358,6 +358,7 @@ mod tests {
             lock: LockName::new(lock).unwrap(),
             client: ClientId::new("a").unwrap(),
             token: Token::FIRST,
+            shared: None,
             change: Change::Granted { ttl: Ttl::MIN },
         }
     }

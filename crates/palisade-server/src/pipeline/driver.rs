@@ -362,7 +362,7 @@ fn send(mut answers: Drain<'_, (ReplyTo, Answer)>) -> Vec<GrantRef> {
                     unclaimed.push(GrantRef {
                         lock,
                         key: granted.key,
-                        token: Some(granted.token),
+                        token: Some(granted.number()),
                     });
                 }
             }
@@ -410,6 +410,7 @@ pub(super) fn count_state(stats: &Stats, machine: &Machine) {
     stats.locks.set(machine.locks() as u64);
     stats.leases.set(machine.leases() as u64);
     stats.waiters.set(machine.waiters() as u64);
+    stats.readers.set(machine.readers() as u64);
     let next_token = machine.next_token().map_or(0, |token| token.get());
     stats.next_token.set(next_token);
 }

@@ -366,7 +366,7 @@ impl Drop for Asking<'_> {
             let grant = GrantRef {
                 lock,
                 key: granted.key,
-                token: Some(granted.token),
+                token: Some(granted.number()),
             };
             let _ = self.inbox.send(Message::Unread(grant));
         }

@@ -117,6 +117,7 @@ mod tests {
             lock: LockName::new("a").unwrap(),
             client: ClientId::new("c").unwrap(),
             token: Token::FIRST,
+            shared: None,
             change: Change::Ended {
                 how: Ending::Revoked,
                 reason: Some("x".repeat(reason).into()),

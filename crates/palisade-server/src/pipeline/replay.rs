@@ -324,16 +324,16 @@ mod tests {
         };
         let lock = |number: u64| LockName::new(&format!("lock/{number}")).unwrap();
         let acquire = |number: u64, request: u64, wait: Option<Span>| {
+            let under = Under::New {
+                key: LeaseKey::from_bytes(id(request)),
+                ttl: Ttl::from_millis(60_000).unwrap(),
+            };
+            let client = ClientId::new(&format!("client-{}", request % 100)).unwrap();
+            let request_id = Some(RequestId::from_bytes(id(request)));
             Command::Acquire(Acquire {
-                lock: lock(number),
-                client: ClientId::new(&format!("client-{}", request % 100)).unwrap(),
-                under: Under::New {
-                    key: LeaseKey::from_bytes(id(request)),
-                    ttl: Ttl::from_millis(60_000).unwrap(),
-                },
                 wait,
-                request: Some(RequestId::from_bytes(id(request))),
                 metadata: request.is_multiple_of(3).then(|| "metadata".into()),
+                ..Acquire::new(lock(number), client, under, request_id)
             })
         };
         for number in 0..locks {
@@ -371,9 +371,10 @@ mod tests {
     /// Versions 1 and 2: thirty grants under one lease and ten under leases of their own, with requests that wait, are
     /// over at one instant; a release, an acquire and a stall follow. Version 3: four locks with two requests that
     /// wait for each, a change of leader, a caller that comes back, and three releases.
+    /// Version 4: readers of two locks, with requests that wait, one of them an orphan; one writer has become a reader.
     #[test]
     fn a_log_is_replayed_under_the_rule_it_was_written_under() {
-        let golden: [(&[u8], &[u8]); 3] = [
+        let golden: [(&[u8], &[u8]); 4] = [
             (
                 include_bytes!("golden/version-1.log"),
                 include_bytes!("golden/version-1.snapshot"),
@@ -385,6 +386,10 @@ mod tests {
             (
                 include_bytes!("golden/version-3.log"),
                 include_bytes!("golden/version-3.snapshot"),
+            ),
+            (
+                include_bytes!("golden/version-4.log"),
+                include_bytes!("golden/version-4.snapshot"),
             ),
         ];
         for (version, (mut log, state)) in (1..).zip(golden) {
@@ -401,7 +406,7 @@ mod tests {
             assert!(bytes(&read)[1..] == state[1..], "version {version}");
         }
         assert!(golden[0].1 != golden[1].1, "the rule makes a difference");
-        let unknown = Replay::from_nothing(1).batch(&[4, 0, 0]).unwrap_err();
+        let unknown = Replay::from_nothing(1).batch(&[5, 0, 0]).unwrap_err();
         let why = "a batch has an unknown version";
         assert!(unknown.to_string().contains(why), "{unknown}");
     }

@@ -157,6 +157,8 @@ stats! {
         locks,
         /// Leases live now.
         leases,
+        /// Shared grants live now.
+        readers,
         /// Requests waiting now.
         waiters,
         /// The token the next grant gets; 0 when the range is exhausted.

@@ -31,6 +31,7 @@ async fn grant(handle: Handle, number: usize) {
     let wish = Wish {
         lock: LockName::new(&format!("held/{number}")).unwrap(),
         client: ClientId::new("c").unwrap(),
+        mode: palisade_core::LockMode::Exclusive,
         under: Under::new(Ttl::from_millis(3_600_000).unwrap()),
         wait: None,
         request: None,

@@ -32,6 +32,7 @@ mod net_metrics;
 mod net_openapi;
 #[cfg(feature = "net")]
 mod net_session;
+mod net_shared;
 #[cfg(feature = "net")]
 mod net_support;
 #[cfg(feature = "net")]

@@ -79,6 +79,10 @@ pub(crate) struct LockArgs {
     /// Do not wait.
     #[arg(short, long, conflicts_with = "wait")]
     no_wait: bool,
+    /// Hold the lock together with other readers: only writers are kept out. The job must not write what the
+    /// lock protects.
+    #[arg(short, long)]
+    pub(crate) shared: bool,
     /// The client id. A request with the id of the current holder takes the lock over, with a higher token.
     /// Without this option every request gets an id of its own.
     #[arg(long, value_name = "ID", value_parser = value::client_id)]
@@ -144,7 +148,8 @@ pub(crate) struct Grant {
     /// The lock.
     #[arg(value_name = "LOCK", env = "PALISADE_LOCK", value_parser = value::lock)]
     pub(crate) lock: LockName,
-    /// The grant's fencing token. It makes a late repeat harmless to later grants.
+    /// The grant's number: its fencing token, or its grant id if it is shared. It makes a late repeat harmless to later
+    /// grants.
     #[arg(long, value_name = "N", env = "PALISADE_FENCING_TOKEN", value_parser = value::token)]
     pub(crate) token: Option<Token>,
     /// Read the secret from this file, or from standard input for `-`, instead of from
@@ -216,7 +221,7 @@ pub(crate) struct BreakArgs {
     /// The lock.
     #[arg(value_name = "LOCK", value_parser = value::lock)]
     pub(crate) lock: LockName,
-    /// The fencing token it is held with, as `palisade show` prints it.
+    /// The fencing token it is held with, or the grant id of a reader, as `palisade show` prints it.
     #[arg(long, value_name = "N", value_parser = value::token)]
     pub(crate) token: Token,
     /// Why; everyone who watches the lock sees it. At most 256 bytes.

@@ -2,7 +2,7 @@
 
 use palisade_client::clock::{BootClock, Clock as _};
 use palisade_client::{
-    Client, Ending, Lease, LockRequest, Options, Released, Renewal, without_secrets,
+    Client, Ending, Lease, LockMode, LockRequest, Options, Released, Renewal, without_secrets,
 };
 use palisade_core::GrantRef;
 use palisade_proto::Code;
@@ -18,6 +18,9 @@ impl LockArgs {
     pub(crate) fn request(&self, client: &Client) -> LockRequest {
         let mut request = client.lock(&self.lock);
         request = request.ttl(self.ttl.span().to_duration()).wait(self.wait());
+        if self.shared {
+            request = request.shared();
+        }
         if let Some(id) = &self.client_id {
             request = request.client_id(id);
         }
@@ -66,7 +69,7 @@ fn deadline_ms(lease: &Lease) -> u64 {
 
 fn reply(lease: &Lease) -> serde_json::Value {
     let remaining_ms = u64::try_from(lease.remaining().as_millis()).unwrap_or(u64::MAX);
-    json!({
+    let mut reply = json!({
         "resource_id": lease.lock().as_str(),
         "lock_acquired": true,
         "lock_token": lease.lease_key().to_hex(),
@@ -77,11 +80,15 @@ fn reply(lease: &Lease) -> serde_json::Value {
         "authority": lease.authority().as_str(),
         "client_id": lease.client_id().as_str(),
         "deadline_ms": deadline_ms(lease),
-    })
+    });
+    if let Some(id) = lease.grant_id() {
+        reply["grant_id"] = id.0.get().into();
+    }
+    reply
 }
 
 fn export(lease: &Lease, url: &str) -> String {
-    let lines = [
+    let mut lines = vec![
         ("PALISADE_LOCK", lease.lock().to_string()),
         ("PALISADE_LOCK_TOKEN", lease.lease_key().to_hex()),
         ("PALISADE_FENCING_TOKEN", lease.token().to_string()),
@@ -89,6 +96,11 @@ fn export(lease: &Lease, url: &str) -> String {
         ("PALISADE_AUTHORITY_ID", lease.authority().to_string()),
         ("PALISADE_DEADLINE_MS", deadline_ms(lease).to_string()),
     ];
+    lines.extend(
+        lease
+            .grant_id()
+            .map(|id| ("PALISADE_GRANT_ID", id.0.to_string())),
+    );
     let lines = lines
         .into_iter()
         // Does not export an address with a password.
@@ -99,11 +111,16 @@ fn export(lease: &Lease, url: &str) -> String {
 
 fn describe(lease: &Lease, url: &str, out: Out) -> String {
     let remaining = u64::try_from(lease.remaining().as_millis()).unwrap_or(u64::MAX);
-    let rows = [
-        (
-            "fencing token",
-            format!("{}  (for the resource)", lease.token()),
-        ),
+    let mut rows = vec![(
+        "fencing token",
+        format!("{}  (for the resource)", lease.token()),
+    )];
+    rows.extend(
+        lease
+            .grant_id()
+            .map(|id| ("grant id", format!("{}  (renews and releases)", id.0))),
+    );
+    rows.extend([
         (
             "lock_token",
             format!(
@@ -125,9 +142,13 @@ fn describe(lease: &Lease, url: &str, out: Out) -> String {
             format!("{}  at {}", lease.authority(), without_secrets(url)),
         ),
         ("client id", lease.client_id().to_string()),
-    ];
+    ]);
+    let how = match lease.mode() {
+        LockMode::Exclusive => "held",
+        LockMode::Shared => "held in shared mode",
+    };
     let head = format!(
-        "{} is held; only `palisade renew` renews it",
+        "{} is {how}; only `palisade renew` renews it",
         out.strong(lease.lock())
     );
     format!("{head}\n{}", facts(out, &rows))

@@ -1,8 +1,8 @@
 //! `ls`, `show`, `watch` and `break`: locks that others hold.
 
-use palisade_client::{Change, Ending, LockView, Options, Revocation, WatchEvent};
+use palisade_client::{Change, Ending, LockMode, LockView, Options, Revocation, WatchEvent};
 use palisade_core::LockName;
-use palisade_proto::json::{EventBody, HolderBody, LockReply, MissedBody};
+use palisade_proto::json::{self, EventBody, HolderBody, LockReply, MissedBody, QueuedBody};
 use serde_json::json;
 
 use super::args::{BreakArgs, LsArgs, ShowArgs, WatchArgs};
@@ -51,7 +51,11 @@ fn row(view: &LockView) -> [String; 5] {
         Some(holder) => (
             holder.token.to_string(),
             millis(holder.remaining.as_millis()),
-            holder.client.to_string(),
+            match view.reader_count {
+                0 => holder.client.to_string(),
+                1 => format!("{} (shared)", holder.client),
+                many => format!("{} and {} more (shared)", holder.client, many - 1),
+            },
         ),
         None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
     };
@@ -83,6 +87,9 @@ fn describe(view: &LockView, out: Out) -> String {
     let Some(holder) = &view.holder else {
         return format!("{lock} is free");
     };
+    if view.reader_count > 0 {
+        return describe_shared(view, out);
+    }
     let mut rows = vec![
         ("holder", holder.client.to_string()),
         ("fencing token", holder.token.to_string()),
@@ -98,7 +105,75 @@ fn describe(view: &LockView, out: Out) -> String {
             .map(|text| ("metadata", printable(text))),
     );
     rows.push(("waiters", view.waiters.to_string()));
-    format!("{lock} is held\n{}", facts(out, &rows))
+    format!("{lock} is held\n{}{}", facts(out, &rows), queue(view, out))
+}
+
+/// A lock with its readers: who, since when, and the number that names each grant.
+fn describe_shared(view: &LockView, out: Out) -> String {
+    let token = view.holder.as_ref().map(|holder| holder.token.to_string());
+    let facts = facts(
+        out,
+        &[
+            ("fencing token", token.unwrap_or_default()),
+            ("readers", view.reader_count.to_string()),
+            ("waiters", view.waiters.to_string()),
+        ],
+    );
+    let rows = view.readers.iter().map(|reader| {
+        [
+            reader.id.0.to_string(),
+            millis(reader.holder.remaining.as_millis()),
+            wall(reader.acquired_at),
+            reader.holder.client.to_string(),
+            reader
+                .metadata
+                .as_deref()
+                .map(printable)
+                .unwrap_or_default(),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    let head = ["GRANT ID", "REMAINING", "ACQUIRED AT", "READER", "METADATA"];
+    let readers = table(out, head, [true, true, false, false, false], &rows);
+    let lock = out.strong(&view.lock);
+    let more = more_than(view.reader_count, rows.len());
+    format!(
+        "{lock} is held in shared mode\n{facts}\n\n{readers}{more}{}",
+        queue(view, out)
+    )
+}
+
+/// The requests that wait, in their order; nothing if none does.
+fn queue(view: &LockView, out: Out) -> String {
+    let rows = view.queue.iter().map(|queued| {
+        [
+            mode(queued.mode).to_owned(),
+            millis(queued.waited.as_millis()),
+            millis(queued.remaining.as_millis()),
+            queued.client.to_string(),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = ["MODE", "WAITED", "REMAINING", "WAITS"];
+    let queue = table(out, head, [false, true, true, false], &rows);
+    format!("\n\n{queue}{}", more_than(view.waiters, rows.len()))
+}
+
+fn more_than(all: u32, shown: usize) -> String {
+    match (all as usize).saturating_sub(shown) {
+        0 => String::new(),
+        more => format!("\n… and {more} more"),
+    }
+}
+
+const fn mode(mode: LockMode) -> &'static str {
+    match mode {
+        LockMode::Exclusive => "exclusive",
+        LockMode::Shared => "shared",
+    }
 }
 
 /// Text from clients must not control the terminal.
@@ -119,13 +194,34 @@ fn reply(view: &LockView) -> LockReply {
         client_id: holder.client.to_string(),
         fencing_token: holder.token.get(),
         remaining_ms: holder.remaining.as_millis(),
+        grant_id: None,
         acquired_at: view.acquired_at.map(wall),
         metadata: view.metadata.as_deref().map(str::to_owned),
+    });
+    let readers = view.readers.iter().map(|reader| HolderBody {
+        client_id: reader.holder.client.to_string(),
+        fencing_token: reader.holder.token.get(),
+        remaining_ms: reader.holder.remaining.as_millis(),
+        grant_id: Some(reader.id.0.get()),
+        acquired_at: Some(wall(reader.acquired_at)),
+        metadata: reader.metadata.as_deref().map(str::to_owned),
+    });
+    let queue = view.queue.iter().map(|queued| QueuedBody {
+        client_id: queued.client.to_string(),
+        mode: match queued.mode {
+            LockMode::Exclusive => json::LockMode::Exclusive,
+            LockMode::Shared => json::LockMode::Shared,
+        },
+        waited_ms: queued.waited.as_millis(),
+        remaining_ms: queued.remaining.as_millis(),
     });
     LockReply {
         resource_id: view.lock.to_string(),
         holder,
+        reader_count: view.reader_count,
+        readers: readers.collect(),
         waiters: view.waiters,
+        queue: queue.collect(),
     }
 }
 
@@ -172,6 +268,7 @@ fn named(event: &WatchEvent) -> serde_json::Value {
         resource_id: event.lock.to_string(),
         client_id: event.client.to_string(),
         fencing_token: event.token.get(),
+        grant_id: event.shared.map(|id| id.0.get()),
         lease_duration_ms,
         reason,
     };
@@ -186,6 +283,9 @@ fn line(event: &WatchEvent, out: Out) -> String {
         "{verb}  {}  token {}  {}",
         event.lock, event.token, event.client
     );
+    if let Some(id) = event.shared {
+        line.push_str(&format!("  shared, grant {}", id.0));
+    }
     match &event.change {
         Change::Granted { ttl } => {
             line.push_str(&format!("  for {}", millis(ttl.as_millis().into())))

@@ -57,6 +57,8 @@ impl Guard {
         if let Guard::Fenced(lease) = self {
             variables.push(("PALISADE_FENCING_TOKEN", lease.token().to_string()));
             variables.push(("PALISADE_AUTHORITY_ID", lease.authority().to_string()));
+            let grant_id = lease.grant_id().map(|id| id.0.to_string());
+            variables.extend(grant_id.map(|id| ("PALISADE_GRANT_ID", id)));
         }
         variables
     }
@@ -187,6 +189,10 @@ async fn tokenless(args: &RunArgs, out: Out) -> Result<Guard, Failure> {
     if lock_args.client_id.is_some() || lock_args.metadata.is_some() {
         let why = "redlock:// keeps neither a client id nor metadata";
         return Err(Failure::usage(why).hint("omit --client-id and --metadata"));
+    }
+    if lock_args.shared {
+        let why = "redlock:// cannot grant shared locks";
+        return Err(Failure::usage(why).hint("omit --shared, or use a Palisade server"));
     }
     out.warning(
         "redlock:// has no fencing tokens: PALISADE_FENCING_TOKEN is not set, no resource can refuse a \

@@ -350,3 +350,59 @@ fn several_addresses_name_one_authority_and_a_dead_one_is_passed_over() {
     let failed = output(&format!("http://{dead},"), &["ls"]);
     assert_eq!(status(&failed), 2, "{}", text(&failed.stderr));
 }
+
+#[test]
+fn readers_hold_together_and_are_shown_listed_and_released_one_by_one() {
+    let server = Server::start();
+    let read = |client: &str| {
+        let output = server.output(&[
+            "acquire",
+            "orders",
+            "--shared",
+            "-n",
+            "--client-id",
+            client,
+            "--ttl",
+            "1h",
+            "--json",
+        ]);
+        assert_eq!(status(&output), 0, "{}", text(&output.stderr));
+        json(&output.stdout)
+    };
+    let (a, b) = (read("a"), read("b"));
+    assert_eq!(
+        (&a["fencing_token"], &a["grant_id"]),
+        (&1.into(), &1.into())
+    );
+    assert_eq!(
+        (&b["fencing_token"], &b["grant_id"]),
+        (&1.into(), &2.into())
+    );
+    assert_eq!(status(&server.output(&["acquire", "orders", "-n"])), 124);
+
+    let listed = server.output(&["ls"]);
+    assert!(
+        text(&listed.stdout).contains("a and 1 more (shared)"),
+        "{}",
+        text(&listed.stdout)
+    );
+    let shown = server.output(&["show", "orders"]);
+    for part in [
+        "orders is held in shared mode",
+        "GRANT ID",
+        "readers        2",
+    ] {
+        assert!(
+            text(&shown.stdout).contains(part),
+            "{part}: {}",
+            text(&shown.stdout)
+        );
+    }
+    let mut release = server.palisade(&["release", "orders", "--token", "2"]);
+    release.env("PALISADE_LOCK_TOKEN", b["lock_token"].as_str().unwrap());
+    assert_eq!(status(&release.output().unwrap()), 0);
+    assert_eq!(server.show("orders")["reader_count"], 1);
+    let broken = server.output(&["break", "orders", "--token", "1", "--reason", "stuck"]);
+    assert_eq!(status(&broken), 0, "{}", text(&broken.stderr));
+    assert!(server.show("orders")["holder"].is_null());
+}

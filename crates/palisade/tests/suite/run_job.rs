@@ -275,3 +275,26 @@ fn a_signal_while_waiting_leaves_the_queue() {
     assert!(!server.file("ran").exists());
     drop(holder);
 }
+
+#[test]
+fn jobs_run_together_under_a_shared_lock_and_know_their_grants() {
+    let server = Server::start();
+    let inner = "\"$PALISADE\" run job --shared -n -- sh -c 'echo $PALISADE_FENCING_TOKEN $PALISADE_GRANT_ID'";
+    let script = format!(
+        "echo $PALISADE_FENCING_TOKEN $PALISADE_GRANT_ID; {inner}; \"$PALISADE\" run job -n -E 7 -- true"
+    );
+    let mut command = server.palisade(&["run", "job", "--shared", "--", "sh", "-c", &script]);
+    command.env("PALISADE", env!("CARGO_BIN_EXE_palisade"));
+    let output = command.output().unwrap();
+    assert_eq!(
+        text(&output.stdout),
+        "1 1\n1 2\n",
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(status(&output), 7, "a writer is kept out");
+    assert!(
+        server.show("job")["holder"].is_null(),
+        "and the lock is released"
+    );
+}

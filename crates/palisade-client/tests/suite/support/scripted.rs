@@ -134,6 +134,7 @@ pub(crate) fn granted(token: u64, ttl_ms: u64, valid_ms: u64, waited_ms: u64) ->
     let token = Token::new(token).unwrap();
     Acquired::Granted(Granted {
         token,
+        shared: None,
         lease: LeaseId(token),
         key: LeaseKey::from_bytes([7; 16]),
         ttl: Ttl::from_millis(ttl_ms).unwrap(),

@@ -1,8 +1,8 @@
 //! Queries change nothing and are exact: what is over by the instant asked for is not shown.
 
-use palisade_core::{Command, Entry, LockView, Machine};
+use palisade_core::{Command, Entry, LockMode, LockView, Machine, Queued, Span};
 
-use crate::world::{TTL_MS, World, ask, grant, key, lock_name, ms, ns, wall};
+use crate::world::{TTL_MS, World, ask, client_id, grant, key, lock_name, ms, ns, wall};
 
 #[test]
 fn holder_answers_client_token_and_remaining_time_or_nothing() {
@@ -38,12 +38,18 @@ fn view_shows_metadata_lease_wall_clock_and_waiters() {
     let a = world.granted(ask("x", "a").metadata("pid 7 on node-3"));
     world.queued(ask("x", "b").wait(1_000).request(1).metadata("next"));
     let view = LockView {
-        lock: lock_name("x"),
         holder: world.holder("x"),
         lease: Some(a.lease),
         acquired_at: Some(wall(world.now)),
         metadata: Some("pid 7 on node-3".into()),
         waiters: 1,
+        queue: vec![Queued {
+            client: client_id("b"),
+            mode: LockMode::Exclusive,
+            waited: Span::ZERO,
+            remaining: Span::from_millis(1_000),
+        }],
+        ..LockView::free(lock_name("x"))
     };
     assert_eq!(world.machine.view("x", world.now), Some(view));
     world.release(&grant("x", &a));

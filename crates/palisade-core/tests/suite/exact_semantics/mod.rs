@@ -11,6 +11,7 @@
 //! | `away` | restarts and stalls |
 //! | `orphans` | a change of leader: who keeps a place, for whom, and for how long |
 //! | `looking` | holder, view and page |
+//! | `shared` | readers and writers |
 //! | `fences` | what a resource does with the tokens |
 
 mod away;
@@ -21,5 +22,6 @@ mod leases;
 mod looking;
 mod orphans;
 mod repeats;
+mod shared;
 mod tokens;
 mod waiting;

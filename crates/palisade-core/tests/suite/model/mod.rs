@@ -8,7 +8,7 @@ mod reference;
 mod script;
 use palisade_core::machine::{Applied, Expiry, Record};
 use palisade_core::{
-    Away, Command, Effect, Entry, GrantRef, Machine, Outcome, Timestamp, invariants,
+    Away, Command, Effect, Entry, GrantRef, LockMode, Machine, Outcome, Timestamp, invariants,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -159,6 +159,15 @@ fn away(entry: Entry, is: Away, taken_for: Away) -> Entry {
     Entry { command, ..entry }
 }
 
+/// The entry, with every grant asked for in one mode.
+fn in_mode(entry: Entry, mode: LockMode) -> Entry {
+    let command = match entry.command {
+        Command::Acquire(acquire) => Command::Acquire(palisade_core::Acquire { mode, ..acquire }),
+        other => other,
+    };
+    Entry { command, ..entry }
+}
+
 /// How many scripts it takes until a machine whose entries are bent is told from the rules.
 fn scripts_until_caught(bend: Bend) -> Option<u32> {
     let config = Config {
@@ -184,7 +193,7 @@ fn scripts_until_caught(bend: Bend) -> Option<u32> {
 /// Control arms: each of these machines breaks one rule, and the model test must notice.
 #[test]
 fn a_planted_deviation_is_found() {
-    let deviations: [(&str, Bend); 11] = [
+    let deviations: [(&str, Bend); 13] = [
         ("expiry one nanosecond late", |entry| Entry {
             at: Timestamp::from_nanos(entry.at.as_nanos().saturating_sub(1)),
             ..entry
@@ -236,6 +245,12 @@ fn a_planted_deviation_is_found() {
         }),
         ("a new leader grants to orphans", |entry| {
             away(entry, Away::Led, Away::Stalled)
+        }),
+        ("readers are writers", |entry| {
+            in_mode(entry, LockMode::Exclusive)
+        }),
+        ("writers are readers", |entry| {
+            in_mode(entry, LockMode::Shared)
         }),
         ("abandoning only withdraws", |entry| match entry.command {
             Command::Abandon(request) => Entry {
@@ -304,10 +319,12 @@ fn the_scripts_reach_every_outcome() {
         "Ended Revoked",
         "Ended Superseded",
         "Granted",
+        "Granted shared",
         "Held",
         "Invalid LeaseKeyInUse",
         "Invalid RequestReused",
         "Invalid Ttl",
+        "Invalid Upgrade",
         "Invalid TtlDiffers",
         "NotHeld",
         "Queued",
@@ -322,6 +339,7 @@ fn the_scripts_reach_every_outcome() {
         "settled: Abandoned",
         "settled: Ended Expired",
         "settled: Granted",
+        "settled: Granted shared",
         "settled: Held",
         "settled: Invalid LeaseKeyInUse",
         "settled: TokensExhausted",
@@ -339,6 +357,7 @@ fn kind(outcome: &Outcome) -> String {
     let first = |debug: String| debug.split([' ', '(', '{']).next().unwrap().to_owned();
     let name = first(format!("{outcome:?}"));
     match outcome {
+        Outcome::Granted(granted) if granted.shared.is_some() => format!("{name} shared"),
         Outcome::Ended { how, .. } => format!("{name} {how:?}"),
         Outcome::Invalid(invalid) => format!("{name} {}", first(format!("{invalid:?}"))),
         Outcome::QueueFull(bound) => format!("{name} {}", first(format!("{bound:?}"))),

@@ -5,10 +5,12 @@
 //! ([`rung`]), and so many of those in one entry; what somebody asks about ends to the nanosecond.
 
 use palisade_core::machine::{Answered, Expiry};
+use std::collections::BTreeSet;
+
 use palisade_core::{
-    Acquire, Away, Change, ClientId, Command, Effect, Ending, Entry, Event, GrantRef, Granted,
-    Holder, Invalid, LeaseId, LeaseKey, Limits, LockName, Outcome, QueueBound, Renewed, RequestId,
-    Span, Timestamp, Token, Ttl, Under, WallTime,
+    Acquire, Away, Change, ClientId, Command, Effect, Ending, Entry, Event, GrantId, GrantRef,
+    Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode, LockName, Outcome, QueueBound,
+    Renewed, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 
 /// A live lease.
@@ -29,6 +31,14 @@ pub(crate) struct Grant {
     pub(crate) key: LeaseKey,
     client: ClientId,
     wall: WallTime,
+    /// Of a reader: the token of its phase, which is its fencing token.
+    phase: Option<Token>,
+}
+
+impl Grant {
+    fn fencing(&self) -> Token {
+        self.phase.unwrap_or(self.token)
+    }
 }
 
 /// A request in a queue. There is one list for all queues, in order of arrival.
@@ -37,6 +47,7 @@ pub(crate) struct Wait {
     pub(crate) request: RequestId,
     pub(crate) lock: LockName,
     pub(crate) client: ClientId,
+    mode: LockMode,
     under: Under,
     since: Timestamp,
     deadline: Timestamp,
@@ -76,6 +87,40 @@ pub(crate) struct Reference {
     expiry: Expiry,
     /// The instant of the last entry.
     pub(crate) last: Timestamp,
+}
+
+/// What a request wants.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    lock: &'a LockName,
+    client: &'a ClientId,
+    mode: LockMode,
+    under: &'a Under,
+}
+
+impl Wanted<'_> {
+    fn by(acquire: &Acquire) -> Wanted<'_> {
+        Wanted {
+            lock: &acquire.lock,
+            client: &acquire.client,
+            mode: acquire.mode,
+            under: &acquire.under,
+        }
+    }
+
+    fn of(wait: &Wait) -> Wanted<'_> {
+        Wanted {
+            lock: &wait.lock,
+            client: &wait.client,
+            mode: wait.mode,
+            under: &wait.under,
+        }
+    }
+
+    fn key(&self) -> LeaseKey {
+        let (Under::New { key, .. } | Under::Existing { key, .. }) = *self.under;
+        key
+    }
 }
 
 /// An entry being applied.
@@ -171,11 +216,14 @@ impl Reference {
                 reason,
             } => {
                 self.touch_lock(&lock, now);
-                match self.grant_on(&lock) {
-                    None => Outcome::NotHeld,
-                    Some(grant) if grant.token != token => Outcome::Stale {
-                        highest: grant.token,
-                    },
+                let mut holders = self.holders(&lock);
+                let named = holders.iter().position(|grant| grant.token == token);
+                match named.map(|at| holders.remove(at)) {
+                    None => holders
+                        .first()
+                        .map_or(Outcome::NotHeld, |held| Outcome::Stale {
+                            highest: held.fencing(),
+                        }),
                     Some(grant) => {
                         self.end_and_hand_on(&grant, Ending::Revoked, Some(reason), now);
                         Outcome::Revoked { token }
@@ -260,7 +308,10 @@ impl Reference {
         if self.is_kept(lock) {
             self.hand_on(lock, &self.ahead(lock, now), now);
         }
-        let Some(grant) = self.grant_on(lock) else {
+        if !self.readers(lock).is_empty() {
+            return self.touch_readers(lock, now);
+        }
+        let Some(grant) = self.writer(lock) else {
             return;
         };
         self.touch_lease(&grant.key, now);
@@ -269,12 +320,33 @@ impl Reference {
         }
     }
 
+    /// The oldest readers whose leases are over, as many as an entry may end beside its command.
+    fn touch_readers(&mut self, lock: &LockName, now: &mut Now) {
+        let most = match self.expiry {
+            Expiry::Whole => u32::MAX,
+            Expiry::AtMost { beside, .. } => beside,
+        };
+        for _ in 0..most {
+            let readers = self.readers(lock);
+            if self.lease(&readers[0].key).unwrap().expires > now.at {
+                break;
+            }
+            self.end_and_hand_on(&readers[0], Ending::Expired, None, now);
+            if readers.len() == 1 {
+                return;
+            }
+        }
+        self.hand_on(lock, &self.ahead(lock, now), now);
+    }
+
     fn acquire(&mut self, acquire: Acquire, now: &mut Now) -> Outcome {
         let Some(request) = acquire.request else {
             return self.decide(&acquire, now);
         };
         if let Some(wait) = self.waiting(&request) {
-            if (&wait.lock, &wait.client) != (&acquire.lock, &acquire.client) {
+            if (&wait.lock, &wait.client, wait.mode)
+                != (&acquire.lock, &acquire.client, acquire.mode)
+            {
                 return Outcome::Invalid(Invalid::RequestReused);
             }
             if wait.orphan.is_none_or(|until| until > now.at) {
@@ -299,10 +371,13 @@ impl Reference {
         let Outcome::Granted(first) = known.outcome else {
             return known.outcome;
         };
+        if first.shared.is_some() != (acquire.mode == LockMode::Shared) {
+            return Outcome::Invalid(Invalid::RequestReused);
+        }
         let named = GrantRef {
             lock: acquire.lock.clone(),
             key: first.key,
-            token: Some(first.token),
+            token: Some(first.number()),
         };
         match self.live(&named, now) {
             None => self.past(&named),
@@ -325,42 +400,39 @@ impl Reference {
         if let Some(wrong) = self.wrong_lease(&acquire.lock, &acquire.client, &acquire.under, now) {
             return wrong;
         }
-        let grant = self.grant_on(&acquire.lock);
-        if grant.is_none() && !self.is_kept(&acquire.lock) {
-            if self.grants.len() + self.kept.len() >= self.limits.locks as usize {
+        if self.holders(&acquire.lock).is_empty() && !self.is_kept(&acquire.lock) {
+            let held: BTreeSet<&str> = self.grants.iter().map(|grant| &*grant.lock).collect();
+            if held.len() + self.kept.len() >= self.limits.locks as usize {
                 return Outcome::TooManyLocks {
                     max: self.limits.locks,
                 };
             }
-            return self.grant(
-                &acquire.lock,
-                &acquire.client,
-                &acquire.under,
-                Span::ZERO,
-                now,
-            );
+            return self.grant(Wanted::by(acquire), Span::ZERO, now);
         }
-        if let Some(grant) = grant.as_ref().filter(|grant| grant.key == key) {
-            return Outcome::Granted(self.granted(grant, Span::ZERO, now));
+        let holders = self.holders(&acquire.lock);
+        if let Some(grant) = holders.iter().find(|grant| grant.key == key) {
+            return match (grant.phase, acquire.mode) {
+                (None, LockMode::Exclusive) | (Some(_), LockMode::Shared) => {
+                    Outcome::Granted(self.granted(grant, Span::ZERO, now))
+                }
+                (Some(_), LockMode::Exclusive) => Outcome::Invalid(Invalid::Upgrade),
+                (None, LockMode::Shared) => self.take_over(grant, acquire, now),
+            };
         }
-        if let Some(grant) = grant.filter(|grant| grant.client == acquire.client) {
-            if self.token().is_none() {
-                return Outcome::TokensExhausted;
-            }
-            self.end(&grant, Ending::Superseded, None, now);
-            return self.grant(
-                &acquire.lock,
-                &acquire.client,
-                &acquire.under,
-                Span::ZERO,
-                now,
-            );
+        if let Some(grant) = self.writer(&acquire.lock)
+            && grant.client == acquire.client
+        {
+            return self.take_over(&grant, acquire, now);
+        }
+        let waits = self.waits.iter().any(|wait| wait.lock == acquire.lock);
+        if acquire.mode == LockMode::Shared && !waits && !self.readers(&acquire.lock).is_empty() {
+            return self.grant(Wanted::by(acquire), Span::ZERO, now);
         }
         let (Some(wait), Some(request)) = (acquire.wait, acquire.request) else {
-            return Outcome::Held(self.ahead(&acquire.lock, now));
+            return Outcome::Held(self.in_the_way(acquire, now));
         };
         if wait == Span::ZERO {
-            return Outcome::Held(self.ahead(&acquire.lock, now));
+            return Outcome::Held(self.in_the_way(acquire, now));
         }
         let for_lock = self
             .waits
@@ -395,6 +467,7 @@ impl Reference {
             request,
             lock: acquire.lock.clone(),
             client: acquire.client.clone(),
+            mode: acquire.mode,
             under,
             since: now.at,
             deadline: now.at.after(wait),
@@ -419,7 +492,7 @@ impl Reference {
         lease.expires = lease.expires.max(now.at.after(lease.ttl.span()));
         let valid_for = lease.expires.since(now.at);
         Outcome::Renewed(Renewed {
-            token: grant.token,
+            token: grant.fencing(),
             ttl: lease.ttl,
             valid_for,
         })
@@ -434,8 +507,10 @@ impl Reference {
         let lock = known.as_ref().and_then(|known| known.lock.clone());
         if let (Some(Outcome::Granted(first)), Some(lock)) =
             (known.map(|known| known.outcome), &lock)
-            && let Some(grant) = self.grant_on(lock)
-            && (grant.key, grant.token) == (first.key, first.token)
+            && let Some(grant) = self
+                .holders(lock)
+                .into_iter()
+                .find(|grant| (grant.key, grant.token) == (first.key, first.number()))
             && self.lease(&grant.key).unwrap().expires > now.at
         {
             self.end_and_hand_on(&grant, Ending::Released, None, now);
@@ -444,15 +519,34 @@ impl Reference {
         Outcome::Done
     }
 
-    /// Grants a free lock under a lease that is good.
-    fn grant(
-        &mut self,
-        lock: &LockName,
-        client: &ClientId,
-        under: &Under,
-        waited: Span,
-        now: &mut Now,
-    ) -> Outcome {
+    /// The writer's own client takes its lock over, or becomes a reader.
+    fn take_over(&mut self, grant: &Grant, acquire: &Acquire, now: &mut Now) -> Outcome {
+        if self.token().is_none() {
+            return Outcome::TokensExhausted;
+        }
+        let lease = self.lease(&grant.key).unwrap();
+        self.end(grant, Ending::Superseded, None, now);
+        if self.lease(&grant.key).is_none() && Wanted::by(acquire).key() == grant.key {
+            // A downgrade: the lease goes on.
+            self.leases.push(lease);
+            self.leases.sort_by_key(|lease| lease.id);
+        }
+        let outcome = self.grant(Wanted::by(acquire), Span::ZERO, now);
+        if acquire.mode == LockMode::Shared {
+            self.hand_on(&acquire.lock, &self.ahead(&acquire.lock, now), now);
+        }
+        outcome
+    }
+
+    /// Grants under a lease that is good, where nobody is in the way.
+    fn grant(&mut self, wanted: Wanted<'_>, waited: Span, now: &mut Now) -> Outcome {
+        let Wanted {
+            lock,
+            client,
+            mode,
+            under,
+        } = wanted;
+        let phase = self.readers(lock).first().map(Grant::fencing);
         let Some(token) = self.token() else {
             return Outcome::TokensExhausted;
         };
@@ -478,6 +572,7 @@ impl Reference {
             key,
             client,
             wall,
+            phase: (mode == LockMode::Shared).then_some(phase.unwrap_or(token)),
         };
         self.grants.push(grant.clone());
         let ttl = self.lease(&key).unwrap().ttl;
@@ -514,7 +609,10 @@ impl Reference {
     ) {
         let last = self.holder(grant, now);
         self.end(grant, how, reason, now);
-        self.kept.push((grant.lock.clone(), grant.token));
+        if !self.readers(&grant.lock).is_empty() {
+            return;
+        }
+        self.kept.push((grant.lock.clone(), grant.fencing()));
         self.hand_on(&grant.lock, &last, now);
     }
 
@@ -526,7 +624,7 @@ impl Reference {
             Some(outcome) => self.settle(wait.clone(), outcome, now),
             None => now.ended += 1,
         }
-        if self.is_kept(&wait.lock) {
+        if self.writer(&wait.lock).is_none() {
             self.hand_on(&wait.lock, &ahead, now);
         }
     }
@@ -537,29 +635,35 @@ impl Reference {
         let first = self.waits.iter().find(|other| other.lock == wait.lock);
         let is_first = first == Some(&wait);
         (self.waits[place].since, self.waits[place].orphan) = (now.at, None);
-        if !is_first || !self.is_kept(&wait.lock) {
+        if !is_first || self.writer(&wait.lock).is_some() {
             return Outcome::Queued;
         }
         let mut elsewhere = std::mem::take(&mut now.effects);
         self.hand_on(&wait.lock, &self.ahead(&wait.lock, now), now);
         let own = |effect: &Effect| matches!(effect, Effect::Settled { request, .. } if *request == wait.request);
-        let own = now.effects.iter().position(own).unwrap();
-        let own = now.effects.remove(own);
+        let own = now.effects.iter().position(own);
+        let own = own.map(|own| now.effects.remove(own));
         elsewhere.append(&mut now.effects);
         now.effects = elsewhere;
         match own {
-            Effect::Settled { outcome, .. } => outcome,
-            Effect::Event(_) => unreachable!("found as a settled request"),
+            Some(Effect::Settled { outcome, .. }) => outcome,
+            _ => Outcome::Queued,
         }
     }
 
-    /// Gives a lock that nobody holds to whoever is first and still there; an orphan that is first keeps it.
+    /// Gives a lock that no writer holds to whoever is first and still there; an orphan that is first keeps it. After
+    /// a reader come the readers right behind it.
     fn hand_on(&mut self, lock: &LockName, last: &Holder, now: &mut Now) {
-        let token = self.kept.iter().find(|kept| kept.0 == *lock).unwrap().1;
-        self.kept.retain(|kept| kept.0 != *lock);
+        let kept = self.kept.iter().position(|kept| kept.0 == *lock);
+        let kept = kept.map(|at| self.kept.remove(at));
         while let Some(at) = self.waits.iter().position(|wait| wait.lock == *lock) {
-            if self.waits[at].orphan.is_some_and(|until| until > now.at) {
-                return self.kept.push((lock.clone(), token));
+            let wait = &self.waits[at];
+            let read = !self.readers(lock).is_empty();
+            if wait.ends() > now.at
+                && (wait.orphan.is_some() || wait.mode == LockMode::Exclusive && read)
+            {
+                self.kept.extend(kept.filter(|_| !read));
+                return;
             }
             let wait = self.waits.remove(at);
             if wait.orphan.is_some() {
@@ -576,11 +680,20 @@ impl Reference {
                 wrong
             } else {
                 let waited = now.at.since(wait.since);
-                self.grant(&wait.lock, &wait.client, &wait.under, waited, now)
+                let wanted = Wanted::of(&wait);
+                let its = self
+                    .readers(lock)
+                    .into_iter()
+                    .find(|grant| grant.key == wanted.key());
+                match its {
+                    Some(its) => Outcome::Granted(self.granted(&its, waited, now)),
+                    None => self.grant(wanted, waited, now),
+                }
             };
-            let granted = matches!(outcome, Outcome::Granted(_));
+            let written =
+                matches!(outcome, Outcome::Granted(_)) && wait.mode == LockMode::Exclusive;
             self.settle(wait, outcome, now);
-            if granted {
+            if written {
                 return;
             }
         }
@@ -631,9 +744,14 @@ impl Reference {
     /// The grant named, if that very one is live; its lock is looked at, so it ends to the nanosecond.
     fn live(&mut self, named: &GrantRef, now: &mut Now) -> Option<Grant> {
         self.touch_lock(&named.lock, now);
-        let grant = self.grant_on(&named.lock)?;
+        let holders = self.holders(&named.lock).into_iter();
+        let grant = holders.into_iter().find(|grant| grant.key == named.key)?;
+        if self.lease(&grant.key).unwrap().expires <= now.at {
+            self.end_and_hand_on(&grant, Ending::Expired, None, now);
+            return None;
+        }
         let meant = named.token.is_none_or(|token| token == grant.token);
-        (meant && named.key == grant.key).then_some(grant)
+        meant.then_some(grant)
     }
 
     /// The newest ending of that lease's grants on that lock, if it is the one meant.
@@ -661,11 +779,22 @@ impl Reference {
         self.leases.iter().find(|lease| lease.key == *key).cloned()
     }
 
-    fn grant_on(&self, lock: &LockName) -> Option<Grant> {
-        self.grants
-            .iter()
-            .find(|grant| grant.lock == *lock)
-            .cloned()
+    /// Everybody who has a lock, the oldest first.
+    fn holders(&self, lock: &LockName) -> Vec<Grant> {
+        let mut holders = self.grants.clone();
+        holders.retain(|grant| grant.lock == *lock);
+        holders
+    }
+
+    fn writer(&self, lock: &LockName) -> Option<Grant> {
+        let mut holders = self.holders(lock).into_iter();
+        holders.find(|grant| grant.phase.is_none())
+    }
+
+    fn readers(&self, lock: &LockName) -> Vec<Grant> {
+        let mut holders = self.holders(lock);
+        holders.retain(|grant| grant.phase.is_some());
+        holders
     }
 
     fn waiting(&self, request: &RequestId) -> Option<Wait> {
@@ -677,10 +806,24 @@ impl Reference {
         self.kept.iter().any(|kept| kept.0 == *lock)
     }
 
-    /// The holder, or the orphan that the lock is kept for.
+    /// Who is in the way of a request that comes now; a reader must not overtake those who wait for readers to leave.
+    fn in_the_way(&self, acquire: &Acquire, now: &Now) -> Holder {
+        let ahead = self.ahead(&acquire.lock, now);
+        let first = self.waits.iter().find(|wait| wait.lock == acquire.lock);
+        let read = !self.readers(&acquire.lock).is_empty();
+        match first.filter(|_| read && acquire.mode == LockMode::Shared) {
+            Some(first) => Holder {
+                client: first.client.clone(),
+                ..ahead
+            },
+            None => ahead,
+        }
+    }
+
+    /// The oldest holder, or the orphan that the lock is kept for.
     fn ahead(&self, lock: &LockName, now: &Now) -> Holder {
-        if let Some(grant) = self.grant_on(lock) {
-            return self.holder(&grant, now);
+        if let Some(grant) = self.holders(lock).first() {
+            return self.holder(grant, now);
         }
         let first = self.waits.iter().find(|wait| wait.lock == *lock).unwrap();
         Holder {
@@ -719,7 +862,7 @@ impl Reference {
         let lease = self.lease(&grant.key).unwrap();
         Holder {
             client: lease.client,
-            token: grant.token,
+            token: grant.fencing(),
             remaining: lease.expires.since(now.at),
         }
     }
@@ -727,7 +870,8 @@ impl Reference {
     fn granted(&self, grant: &Grant, waited: Span, now: &Now) -> Granted {
         let lease = self.lease(&grant.key).unwrap();
         Granted {
-            token: grant.token,
+            token: grant.fencing(),
+            shared: grant.phase.map(|_| GrantId(grant.token)),
             lease: lease.id,
             key: lease.key,
             ttl: lease.ttl,
@@ -744,7 +888,8 @@ impl Reference {
             at: now.at,
             lock: grant.lock.clone(),
             client: grant.client.clone(),
-            token: grant.token,
+            token: grant.fencing(),
+            shared: grant.phase.map(|_| GrantId(grant.token)),
             change,
         }));
     }

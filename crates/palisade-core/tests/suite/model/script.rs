@@ -2,8 +2,8 @@
 //! before the first lease ends"), so that most lines hit something.
 
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, Limits, LockName, RequestId, Span, Timestamp, Token,
-    Under,
+    Acquire, Away, Command, Entry, GrantRef, Limits, LockMode, LockName, RequestId, Span,
+    Timestamp, Token, Under,
 };
 use proptest::prelude::*;
 
@@ -37,6 +37,7 @@ enum What {
     Acquire {
         lock: u8,
         client: u8,
+        mode: LockMode,
         under: LeaseOf,
         wait: Option<u64>,
         request: Option<Asked>,
@@ -125,11 +126,13 @@ fn what() -> impl Strategy<Value = What> {
         ],
     );
     let lock = prop::sample::select(vec![0_u8, 0, 0, 1, 2]);
-    let acquire = (lock, 0_u8..4, lease_of(), wait, requested, any::<bool>());
+    let mode = prop_oneof![Just(LockMode::Exclusive), Just(LockMode::Shared)];
+    let who = (lock, 0_u8..4, mode);
+    let acquire = (who, lease_of(), wait, requested, any::<bool>());
     prop_oneof![
         2 => (0_usize..4).prop_map(What::Repeat),
-        14 => acquire.prop_map(|(lock, client, under, wait, request, noted)| {
-            What::Acquire { lock, client, under, wait, request, noted }
+        14 => acquire.prop_map(|((lock, client, mode), under, wait, request, noted)| {
+            What::Acquire { lock, client, mode, under, wait, request, noted }
         }),
         4 => (which(), prop::option::weighted(0.3, time_to_live())).prop_map(|(w, t)| What::Renew(w, t)),
         6 => which().prop_map(What::Release),
@@ -252,6 +255,7 @@ impl What {
             What::Acquire {
                 lock,
                 client,
+                mode,
                 under,
                 wait,
                 request: asked,
@@ -267,6 +271,7 @@ impl What {
                 Command::Acquire(Acquire {
                     lock: lock_of(lock),
                     client: own.filter(|_| client != 3).unwrap_or(stranger),
+                    mode,
                     under,
                     wait: wait.map(Span::from_nanos),
                     request: asked.map(|asked| asked.resolve(n, known)),

@@ -158,6 +158,7 @@ impl Observer {
             ttl: Some(ttl),
             under: None,
             request: Some(request.clone().into()),
+            shared: false,
         };
         loop {
             let waited = BootClock.now().since(begun).to_duration();
@@ -181,6 +182,7 @@ impl Observer {
                     (200, _) => token(&reply.body).map(|token| Answer::Granted {
                         token,
                         lease: token,
+                        phase: None,
                     }),
                     (409, "held") => holder(&reply.body["holder"]),
                     _ => None,

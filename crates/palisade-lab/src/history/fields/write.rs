@@ -73,8 +73,10 @@ fn call_fields(call: &Call) -> Fields<'_> {
             ttl,
             under,
             request,
+            shared,
             ..
         } => {
+            fields.shared = shared.then_some(true);
             fields.ttl_ms = ttl.map(|ttl| ttl.as_millis().into());
             fields.under = under.map(Token::get);
             fields.request = request.as_deref().and_then(Text::of);
@@ -106,7 +108,16 @@ fn call_fields(call: &Call) -> Fields<'_> {
 fn answer_fields(answer: &Answer) -> Fields<'_> {
     let mut fields = Fields::default();
     let (kind, token) = match answer {
-        Answer::Granted { token, lease } => {
+        Answer::HeldShared { phase } => {
+            fields.phase = Some(phase.get());
+            ("held_shared", None)
+        }
+        Answer::Granted {
+            token,
+            lease,
+            phase,
+        } => {
+            fields.phase = phase.map(Token::get);
             fields.lease = (lease != token).then_some(lease.get());
             ("granted", Some(token))
         }

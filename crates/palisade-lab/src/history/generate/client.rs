@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 use palisade_core::{
-    Acquire, ClientId, Command, GrantRef, Granted, LeaseKey, LockName, RequestId, Span, Token, Ttl,
-    Under,
+    Acquire, ClientId, Command, GrantRef, Granted, LeaseKey, LockMode, LockName, RequestId, Span,
+    Token, Ttl, Under,
 };
 
 use super::simulation::{client_id, named};
@@ -17,6 +17,7 @@ pub(super) enum Wish {
         under: Result<Ttl, (Token, LeaseKey)>,
         wait_ms: Option<u64>,
         request: Option<RequestId>,
+        shared: bool,
     },
     Renew {
         held: Held,
@@ -78,12 +79,14 @@ impl Wish {
                 lock,
                 under,
                 request,
+                shared,
                 ..
             } => Call::Acquire {
                 lock: lock.clone(),
                 ttl: under.as_ref().ok().copied(),
                 under: under.as_ref().err().map(|(lease, _)| *lease),
                 request: request.map(|request| request.to_hex().into()),
+                shared: *shared,
             },
             Wish::Renew { held, ttl } => Call::Renew {
                 lock: held.lock.clone(),
@@ -116,7 +119,12 @@ impl Wish {
                 under,
                 wait_ms,
                 request,
+                shared,
             } => Command::Acquire(Acquire {
+                mode: match shared {
+                    true => LockMode::Shared,
+                    false => LockMode::Exclusive,
+                },
                 wait: wait_ms.map(Span::from_millis),
                 ..Acquire::new(
                     lock.clone(),
@@ -205,6 +213,7 @@ impl Client {
                     under: Err((held.lease, held.key)),
                     wait_ms: None,
                     request: Some(self.request()),
+                    shared: rng.bool(),
                 })
             }
             86..89 => Step::Ask(Wish::Revoke {
@@ -226,6 +235,7 @@ impl Client {
             under: Ok(ttl(rng)),
             wait_ms,
             request: named.then(|| self.request()),
+            shared: rng.bool(),
         }
     }
 
@@ -247,7 +257,7 @@ impl Client {
                 self.held.retain(|held| held.lock != *lock);
                 self.held.push(Held {
                     lock: lock.clone(),
-                    token: granted.token,
+                    token: granted.number(),
                     lease: granted.lease.0,
                     key: granted.key,
                 });

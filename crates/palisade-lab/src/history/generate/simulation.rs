@@ -1,15 +1,16 @@
 //! The simulation: virtual time, the network and the authority.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use fastrand::Rng;
 use palisade_core::{
-    Away, ClientId, Command, Effect, Entry, Machine, Outcome, RequestId, Span, Timestamp, WallTime,
+    Away, ClientId, Command, Effect, Entry, Machine, Outcome, RequestId, Span, Timestamp, Token,
+    WallTime,
 };
 
 use super::client::{Client, Step, Wish};
-use crate::history::event::{Answer, Event};
+use crate::history::event::{Answer, Call, Event};
 
 /// The size of a history.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +58,8 @@ pub(super) struct Simulation {
     ops: Vec<Pending>,
     answers: Vec<(Answer, Option<palisade_core::Granted>)>,
     waiting: BTreeMap<RequestId, usize>,
+    /// The tokens of shared phases: a denial that is remembered may name one that is over.
+    phases: BTreeSet<Token>,
     /// Until when the authority is stopped.
     away: Option<Timestamp>,
     events: Vec<Event>,
@@ -77,6 +80,7 @@ impl Simulation {
             ops: Vec::new(),
             answers: Vec::new(),
             waiting: BTreeMap::new(),
+            phases: BTreeSet::new(),
             away: None,
             events: Vec::new(),
             log: None,
@@ -210,12 +214,22 @@ impl Simulation {
     fn show(&self, op: usize) -> Answer {
         let call = self.ops[op].wish.call();
         match self.machine.holder(call.lock(), self.now) {
+            Some(holder) if self.is_shared(op) => Answer::HeldShared {
+                phase: holder.token,
+            },
             Some(holder) => Answer::Held {
                 token: holder.token,
                 holder: holder.client,
             },
             None => Answer::Free,
         }
+    }
+
+    /// Whether the lock of an operation has readers now.
+    fn is_shared(&self, op: usize) -> bool {
+        let call = self.ops[op].wish.call();
+        let view = self.machine.view(call.lock(), self.now);
+        view.is_some_and(|view| view.reader_count > 0)
     }
 
     fn apply(&mut self, command: Command) -> Outcome {
@@ -242,11 +256,19 @@ impl Simulation {
     fn report(&mut self, op: usize, outcome: Outcome) {
         let (answer, granted) = match outcome {
             Outcome::Granted(granted) => {
+                if granted.shared.is_some() {
+                    self.phases.insert(granted.token);
+                }
                 let answer = Answer::Granted {
-                    token: granted.token,
+                    token: granted.number(),
                     lease: granted.lease.0,
+                    phase: granted.shared.map(|_| granted.token),
                 };
                 (answer, Some(granted))
+            }
+            Outcome::Held(holder) if self.phases.contains(&holder.token) => {
+                let phase = holder.token;
+                (Answer::HeldShared { phase }, None)
             }
             Outcome::Held(holder) => {
                 let answer = Answer::Held {
@@ -255,16 +277,18 @@ impl Simulation {
                 };
                 (answer, None)
             }
-            Outcome::Renewed(renewed) => (
-                Answer::Renewed {
-                    token: renewed.token,
-                },
-                None,
-            ),
+            Outcome::Renewed(renewed) => {
+                let token = match self.ops[op].wish.call() {
+                    Call::Renew { token, .. } => token,
+                    _ => renewed.token,
+                };
+                (Answer::Renewed { token }, None)
+            }
             Outcome::Released { token } => (Answer::Released { token }, None),
             Outcome::Revoked { token } => (Answer::Revoked { token }, None),
             Outcome::Ended { token, how } => (Answer::Ended { token, how }, None),
             Outcome::NotHeld => (Answer::NotHeld, None),
+            Outcome::Stale { .. } if self.is_shared(op) => (Answer::Refused, None),
             Outcome::Stale { highest } => (Answer::Stale { token: highest }, None),
             Outcome::Abandoned => (Answer::Abandoned, None),
             Outcome::Done => (Answer::Done, None),

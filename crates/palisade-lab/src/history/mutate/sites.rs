@@ -18,6 +18,8 @@ pub(super) struct Grant {
     pub(super) lock: LockName,
     pub(super) client: ClientId,
     pub(super) token: Token,
+    /// If it is shared: the token of its phase.
+    pub(super) phase: Option<Token>,
     /// When the first attempt was sent.
     pub(super) sent: Timestamp,
     pub(super) answered: Timestamp,
@@ -34,7 +36,10 @@ pub(super) struct Grant {
 }
 
 pub(super) struct Sites {
+    /// Exclusive ones.
     pub(super) grants: Vec<Grant>,
+    /// Shared ones.
+    pub(super) readers: Vec<Grant>,
 }
 
 /// A call and its answer.
@@ -61,7 +66,8 @@ impl Sites {
                 .filter(|(lock, token, _)| *lock == grant.lock && *token > grant.token);
             grant.next_answered = later.map(|(.., at)| *at).min();
         }
-        Sites { grants }
+        let (readers, grants) = grants.into_iter().partition(|grant| grant.phase.is_some());
+        Sites { grants, readers }
     }
 }
 
@@ -120,7 +126,7 @@ fn grant(op: &Op<'_>, ops: &[Op<'_>], returns: &[Timestamp]) -> Option<Grant> {
     else {
         return None;
     };
-    let (answered, Answer::Granted { token, .. }) = op.answer? else {
+    let (answered, Answer::Granted { token, phase, .. }) = op.answer? else {
         return None;
     };
     let same_wish = |other: &&Op<'_>| match other.call {
@@ -168,6 +174,7 @@ fn grant(op: &Op<'_>, ops: &[Op<'_>], returns: &[Timestamp]) -> Option<Grant> {
         lock: lock.clone(),
         client: op.client.clone(),
         token: *token,
+        phase: *phase,
         sent,
         answered,
         sure_until: disturbed.map_or(due, |first| due.min(first)),

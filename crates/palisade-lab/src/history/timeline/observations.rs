@@ -48,7 +48,7 @@ impl<'h> Gathered<'h> {
             _ => None,
         };
         match answer {
-            Answer::Abandoned | Answer::Refused | Answer::Done => {}
+            Answer::HeldShared { .. } | Answer::Abandoned | Answer::Refused | Answer::Done => {}
             Answer::Granted { token, .. } => {
                 self.seen(lock, *token, Some(&operation.client), window, found);
             }
@@ -125,7 +125,7 @@ impl<'h> Gathered<'h> {
                 // The holder is not known.
                 return;
             }
-            let asked = |wish: &&Wish<'h>| Some(wish.client) == holder;
+            let asked = |wish: &&Wish<'h>| Some(wish.client) == holder && !wish.shared;
             let asked: Vec<Wish<'h>> = timeline.wishes.iter().filter(asked).copied().collect();
             let Some(wish) = asked.iter().min_by_key(|wish| wish.sent) else {
                 found.push(Violation::new(
@@ -216,6 +216,7 @@ fn adopted<'h>(token: Token, wish: &Wish<'h>, asked: &[Wish<'h>], window: Window
     });
     Lifetime {
         token,
+        phase: None,
         client: wish.client,
         lease: token,
         under: false,

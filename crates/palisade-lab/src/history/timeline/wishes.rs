@@ -12,7 +12,7 @@ use crate::history::violation::{Broken, Violation};
 /// The attempts of one wish.
 pub(super) struct Attempts<'h> {
     first: &'h Operation,
-    granted: Option<(Token, Token, Timestamp)>,
+    granted: Option<(Token, Token, Option<Token>, Timestamp)>,
     ended: Option<(Token, Timestamp)>,
     /// Whether at least one attempt may have taken effect without an answer.
     open: bool,
@@ -39,7 +39,7 @@ pub(super) fn first_sent<'h>(
     };
     let wish = wishes.get(&(lock, &operation.client, Ok(request)));
     match (wish, answer) {
-        (Some(wish), Answer::Held { .. }) => wish.first.sent,
+        (Some(wish), Answer::Held { .. } | Answer::HeldShared { .. }) => wish.first.sent,
         _ => operation.sent,
     }
 }
@@ -84,10 +84,15 @@ impl<'h> Attempts<'h> {
             self.first = operation;
         }
         match &operation.answer {
-            Some((at, Answer::Granted { token, lease }))
-                if self.granted.is_none_or(|(.., before)| *at < before) =>
-            {
-                self.granted = Some((*token, *lease, *at));
+            Some((
+                at,
+                Answer::Granted {
+                    token,
+                    lease,
+                    phase,
+                },
+            )) if self.granted.is_none_or(|(.., before)| *at < before) => {
+                self.granted = Some((*token, *lease, *phase, *at));
             }
             Some((at, Answer::Ended { token, .. })) => self.ended = Some((*token, *at)),
             None | Some((_, Answer::Abandoned)) => self.open = true,
@@ -100,6 +105,7 @@ impl<'h> Attempts<'h> {
 struct Known {
     token: Token,
     lease: Token,
+    phase: Option<Token>,
     by: Timestamp,
     /// Whether the holder got the answer in time.
     answered: bool,
@@ -107,21 +113,28 @@ struct Known {
 
 impl Attempts<'_> {
     fn known(&self) -> Option<Known> {
-        if let Some((token, lease, by)) = self.granted {
+        if let Some((token, lease, phase, by)) = self.granted {
             return Some(Known {
                 token,
                 lease,
+                phase,
                 by,
                 answered: true,
             });
         }
-        // Under a lease that is over, the token may belong to another of its grants.
-        let Call::Acquire { under: None, .. } = self.first.call else {
+        // Under a lease that is over, the token may belong to another of its grants. A reader's phase is not known.
+        let Call::Acquire {
+            under: None,
+            shared: false,
+            ..
+        } = self.first.call
+        else {
             return None;
         };
         self.ended.map(|(token, by)| Known {
             token,
             lease: token,
+            phase: None,
             by,
             answered: false,
         })
@@ -131,7 +144,11 @@ impl Attempts<'_> {
 impl<'h> Gathered<'h> {
     pub(super) fn unanswered(&mut self, attempts: &Attempts<'h>) {
         let Call::Acquire {
-            lock, ttl, under, ..
+            lock,
+            ttl,
+            under,
+            shared,
+            ..
         } = &attempts.first.call
         else {
             return;
@@ -142,6 +159,7 @@ impl<'h> Gathered<'h> {
                 sent: attempts.first.sent,
                 ttl: *ttl,
                 under: *under,
+                shared: *shared,
                 abandoned: attempts.abandons.iter().map(|(sent, _)| *sent).min(),
                 dead: attempts.abandons.iter().filter_map(|(_, back)| *back).min(),
             });
@@ -177,6 +195,7 @@ impl<'h> Gathered<'h> {
         }
         let mut lifetime = Lifetime {
             token: known.token,
+            phase: known.phase,
             client,
             lease: known.lease,
             under: under.is_some(),

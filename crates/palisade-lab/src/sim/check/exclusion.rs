@@ -1,5 +1,5 @@
-//! Mutual exclusion in the log (A1, A8, A9): each lock has at most one live grant, only the right commands end it, and
-//! no ended grant is renewed.
+//! Mutual exclusion in the log (A1, A8, A9): each lock has at most one live grant, or readers of one phase; only the right
+//! commands end it, and no ended grant is renewed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,10 @@ use crate::sim::fact::{ChangeKind, Fact, LockChange};
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Exclusion {
-    /// The live grant of each lock: token and client.
-    live: BTreeMap<u8, (u64, u8)>,
+    /// The live grants of each lock: their clients, and whether they are shared.
+    live: BTreeMap<u8, BTreeMap<u64, (u8, bool)>>,
+    /// Grants that are shared.
+    shared: BTreeSet<u64>,
     released: BTreeSet<u64>,
     revoked: BTreeSet<u64>,
     abandoned: BTreeSet<u32>,
@@ -32,17 +34,29 @@ impl Exclusion {
             ..
         } = *turn;
         match what {
-            ChangeKind::Granted(_) => match self.live.insert(lock, (token, client)) {
-                Some((other, holder)) => Err(format!(
-                    "lock {lock} was granted with token {token} to client {client} while client {holder} had it with token {other}"
-                )),
-                None => Ok(()),
-            },
-            ChangeKind::Ended(how) => {
-                let live = self.live.remove(&lock);
-                if live != Some((token, client)) {
+            ChangeKind::Granted(_) => {
+                let shared = turn.phase.is_some();
+                let live = self.live.entry(lock).or_default();
+                let other = live.iter().find(|(_, (_, other))| !(shared && *other));
+                if let Some((other, (holder, _))) = other {
                     return Err(format!(
-                        "token {token} of lock {lock} ended, but the live grant was {live:?}"
+                        "lock {lock} was granted with token {token} to client {client} while client {holder} had it with token {other}"
+                    ));
+                }
+                live.insert(token, (client, shared));
+                if shared {
+                    self.shared.insert(token);
+                } else {
+                    // A crash may have undone a shared grant with this number.
+                    self.shared.remove(&token);
+                }
+                Ok(())
+            }
+            ChangeKind::Ended(how) => {
+                let live = self.live.entry(lock).or_default();
+                if live.remove(&token).map(|(holder, _)| holder) != Some(client) {
+                    return Err(format!(
+                        "token {token} of lock {lock} ended, but the live grants were {live:?}"
                     ));
                 }
                 self.may_end(token, how)
@@ -52,7 +66,7 @@ impl Exclusion {
 
     fn renewed(&mut self, token: u64) -> Result<(), String> {
         *self.renewals.entry(token).or_default() += 1;
-        if self.live.values().any(|(live, _)| *live == token) {
+        if self.live.values().any(|live| live.contains_key(&token)) {
             Ok(())
         } else {
             Err(format!("token {token} was renewed but is not live (A8)"))
@@ -109,15 +123,18 @@ impl Check for Exclusion {
             } => drop(self.request_of.insert(*token, *request)),
             Fact::Recovered { live, .. } => {
                 self.renewals.clear();
-                self.live = live
-                    .iter()
-                    .map(|(lock, token, client)| (*lock, (*token, *client)))
-                    .collect();
+                self.live.clear();
+                for (lock, token, client) in live {
+                    let shared = self.shared.contains(token);
+                    let live = self.live.entry(*lock).or_default();
+                    live.insert(*token, (*client, shared));
+                }
             }
             Fact::Renewed { token, .. } => return self.renewed(*token),
             Fact::Acknowledged {
                 token,
                 renewal: true,
+                ..
             } => return self.acknowledged(*token),
             _ => {}
         }

@@ -1,6 +1,7 @@
 //! First come, first served (A10): a lock goes to the longest waiting request whose caller is still there and whose
 //! wait is not over. After a change of leader (R15, R16) every caller is away; nobody is served before one that may still
-//! come back, and nobody waits for one that may not.
+//! come back, and nobody waits for one that may not. A reader joins other readers unless somebody waits, and one release
+//! admits the whole run of readers at the head (S6).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,9 +14,11 @@ pub(crate) struct Fifo {
     queues: BTreeMap<u8, Vec<Waiter>>,
     /// Requests whose callers left, until they return.
     gone: BTreeSet<u32>,
-    /// Each lock's holder, and every token granted so far.
+    /// Each lock's writer, the number of its readers, and every grant so far.
     holders: BTreeMap<u8, u8>,
+    readers: BTreeMap<u8, BTreeSet<u64>>,
     granted: BTreeSet<u64>,
+    shared: BTreeSet<u64>,
     /// Locks that nobody has although requests wait for them.
     free: BTreeSet<u8>,
 }
@@ -23,6 +26,7 @@ pub(crate) struct Fifo {
 struct Waiter {
     request: u32,
     until: u64,
+    shared: bool,
     /// Until when its caller may come back.
     orphan: Option<u64>,
 }
@@ -31,10 +35,18 @@ struct Waiter {
 const WINDOW: u64 = 2_000_000_000;
 
 impl Fifo {
-    fn queued(&mut self, request: u32, lock: u8, at: u64, until: u64) -> Result<(), String> {
-        if self.free.contains(&lock) && self.waiting(lock, usize::MAX, at) == 0 {
+    fn queued(
+        &mut self,
+        request: u32,
+        lock: u8,
+        at: u64,
+        until: u64,
+        shared: bool,
+    ) -> Result<(), String> {
+        let is_open = self.free.contains(&lock) || (shared && self.is_shared(lock));
+        if is_open && self.waiting(lock, usize::MAX, at) == 0 {
             return Err(format!(
-                "request {request} has to wait for lock {lock}, which nobody has and nobody else waits for"
+                "request {request} has to wait for lock {lock}, which is open to it and nobody else waits for"
             ));
         }
         let queue = self.queues.entry(lock).or_default();
@@ -54,9 +66,37 @@ impl Fifo {
         queue.push(Waiter {
             request,
             until,
+            shared,
             orphan: None,
         });
         Ok(())
+    }
+
+    fn is_shared(&self, lock: u8) -> bool {
+        self.readers
+            .get(&lock)
+            .is_some_and(|readers| !readers.is_empty())
+    }
+
+    /// After each entry: no reader is first in the queue of a lock that has readers.
+    fn runs_are_whole(&self, lock: u8, at: u64) -> Result<(), String> {
+        let queue = self.queues.get(&lock).into_iter().flatten();
+        let there = |waiter: &&Waiter| !self.gone.contains(&waiter.request) && !waiter.is_lost(at);
+        let mut there = queue.filter(there);
+        match there.next() {
+            Some(first)
+                if first.shared
+                    && first.orphan.is_none()
+                    && first.until > at
+                    && self.is_shared(lock) =>
+            {
+                Err(format!(
+                    "request {} of a reader waits first for lock {lock}, which has readers (S6)",
+                    first.request
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn decided(
@@ -85,6 +125,10 @@ impl Fifo {
         };
         self.free.remove(&lock);
         let waiter = &self.queues[&lock][place];
+        if !waiter.shared {
+            // The readers before it ended with this very entry.
+            self.readers.remove(&lock);
+        }
         let (orphan, lost) = (waiter.orphan.is_some(), waiter.is_lost(at));
         if who.is_some() && (self.gone.remove(&request) || lost) {
             // It left or was lost, and returns as a new request.
@@ -167,8 +211,12 @@ impl Check for Fifo {
                 lock,
                 at,
                 wait,
+                shared,
                 ..
-            } => return self.queued(*request, *lock, *at, at.saturating_add(*wait)),
+            } => {
+                let until = at.saturating_add(*wait);
+                return self.queued(*request, *lock, *at, until, *shared);
+            }
             Fact::Decided {
                 request,
                 who,
@@ -176,16 +224,34 @@ impl Check for Fifo {
                 token,
                 ..
             } => return self.decided(*request, *who, *at, *token),
+            Fact::Published(turn) => return self.runs_are_whole(turn.lock, turn.at),
             Fact::Gone { request } => drop(self.gone.insert(*request)),
             Fact::Applied(turn) => match turn.what {
                 ChangeKind::Granted(_) => {
                     self.granted.insert(turn.token);
-                    self.holders.insert(turn.lock, turn.client);
                     self.free.remove(&turn.lock);
+                    if turn.phase.is_some() {
+                        self.shared.insert(turn.token);
+                        self.readers
+                            .entry(turn.lock)
+                            .or_default()
+                            .insert(turn.token);
+                    } else {
+                        // A crash may have undone a shared grant with this number.
+                        self.shared.remove(&turn.token);
+                        self.holders.insert(turn.lock, turn.client);
+                    }
                 }
                 ChangeKind::Ended(_) => {
-                    self.holders.remove(&turn.lock);
-                    self.free.insert(turn.lock);
+                    if self.shared.contains(&turn.token) {
+                        let readers = self.readers.entry(turn.lock).or_default();
+                        readers.remove(&turn.token);
+                    } else {
+                        self.holders.remove(&turn.lock);
+                    }
+                    if !self.is_shared(turn.lock) {
+                        self.free.insert(turn.lock);
+                    }
                 }
             },
             // All connections are gone, so all waits are over, or those of orphans.
@@ -200,23 +266,29 @@ impl Check for Fifo {
                 self.granted.retain(|token| token < next);
                 self.queues.clear();
                 self.gone.clear();
-                for &(request, lock, until) in orphans {
+                for &(request, lock, until, shared) in orphans {
                     let orphan = Some(until.min(at + WINDOW));
                     let queue = self.queues.entry(lock).or_default();
                     queue.push(Waiter {
                         request,
                         until,
+                        shared,
                         orphan,
                     });
                 }
-                self.free = orphans.iter().map(|(_, lock, _)| *lock).collect();
+                self.free = orphans.iter().map(|(_, lock, ..)| *lock).collect();
                 for (lock, ..) in live {
                     self.free.remove(lock);
                 }
-                self.holders = live
-                    .iter()
-                    .map(|(lock, _, client)| (*lock, *client))
-                    .collect();
+                self.holders.clear();
+                self.readers.clear();
+                for (lock, token, client) in live {
+                    if self.shared.contains(token) {
+                        self.readers.entry(*lock).or_default().insert(*token);
+                    } else {
+                        self.holders.insert(*lock, *client);
+                    }
+                }
             }
             _ => {}
         }

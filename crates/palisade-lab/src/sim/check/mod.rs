@@ -8,6 +8,7 @@ mod fifo;
 mod full_disk;
 mod liveness;
 mod lost_update;
+mod phases;
 mod presence;
 mod refusal;
 mod resurrection;
@@ -26,6 +27,7 @@ pub(crate) trait Check {
 }
 
 pub(crate) const EXCLUSION: &str = "mutual exclusion in the log";
+pub(crate) const PHASES: &str = "phases and their tokens";
 pub(crate) const TOKEN_ORDER: &str = "token order";
 pub(crate) const EARLY_EXPIRY: &str = "no early expiry";
 pub(crate) const PRESENCE: &str = "work is not absence";
@@ -42,6 +44,7 @@ pub(crate) const LIVENESS: &str = "liveness after the faults";
 pub(crate) fn all(plan: &Plan, only: Option<&str>) -> Vec<Box<dyn Check>> {
     let mut all: Vec<Box<dyn Check>> = vec![
         Box::<exclusion::Exclusion>::default(),
+        Box::<phases::Phases>::default(),
         Box::<token_order::TokenOrder>::default(),
         Box::<early_expiry::EarlyExpiry>::default(),
         Box::<presence::Presence>::default(),

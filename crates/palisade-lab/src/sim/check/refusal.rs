@@ -2,7 +2,7 @@
 //! lost fence is not a grant; it may reject earlier holders.
 
 use palisade_core::Code;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Check;
 use crate::sim::fact::{ChangeKind, Fact};
@@ -13,14 +13,15 @@ pub(crate) struct Refusal {
     /// The position of each token in the order of the grants.
     places: BTreeMap<u64, u64>,
     grants: u64,
-    floors: BTreeMap<u8, u64>,
+    /// Every floor at which an operator armed a resource: a crash may bring an earlier one back.
+    floors: BTreeSet<(u8, u64)>,
 }
 
 impl Refusal {
     fn stale(&self, lock: u8, token: u64, highest: Option<u64>) -> Result<(), String> {
         let place = |token: u64| self.places.get(&token);
-        let floor = self.floors.get(&lock).copied();
-        if highest == floor || highest.and_then(place) > place(token) {
+        let is_floor = highest.is_some_and(|highest| self.floors.contains(&(lock, highest)));
+        if is_floor || highest.and_then(place) > place(token) {
             return Ok(());
         }
         Err(format!(
@@ -38,9 +39,15 @@ impl Check for Refusal {
         match fact {
             Fact::Applied(turn) if matches!(turn.what, ChangeKind::Granted(_)) => {
                 self.grants += 1;
-                self.places.insert(turn.token, self.grants);
+                // A fence sees the token of the phase; that of a phase that goes on keeps its place.
+                let place = self.grants;
+                match turn.phase {
+                    None => drop(self.places.insert(turn.token, place)),
+                    Some(phase) if phase == turn.token => drop(self.places.insert(phase, place)),
+                    Some(phase) => drop(self.places.entry(phase).or_insert(place)),
+                }
             }
-            Fact::Rearmed { lock, floor } => drop(self.floors.insert(*lock, *floor)),
+            Fact::Rearmed { lock, floor } => drop(self.floors.insert((*lock, *floor))),
             Fact::Rejected {
                 lock,
                 token,

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 
 use palisade_core::machine::Record;
-use palisade_core::{Away, Command, Effect, Entry, Machine, Outcome, RequestId, Timestamp};
+use palisade_core::{
+    Away, Command, Effect, Entry, LockMode, Machine, Outcome, RequestId, Timestamp, Token,
+};
 use palisade_server::pipeline::codec::{decode_batch, encode_command, encode_head};
 use palisade_server::pipeline::orderer::Orderer;
 
 use super::id_map::IdMap;
-use super::process::Caller;
+use super::process::{Caller, session};
 use super::{ReplyTo, index, turn};
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
@@ -27,6 +29,14 @@ pub(super) struct Follower {
     waiting: BTreeMap<u32, ReplyTo>,
     /// The requests whose callers were away when the leader changed, and until when their places are kept.
     orphans: BTreeMap<RequestId, Timestamp>,
+}
+
+/// An acquire in the log.
+struct Asked {
+    request: RequestId,
+    lock: u8,
+    client: u8,
+    shared: bool,
 }
 
 /// The caller of the followed request, and how long it is willing to wait in nanoseconds.
@@ -49,6 +59,12 @@ impl Follower {
     pub(super) fn end_batch(&mut self) {
         self.batch.clear();
         self.seen = 0;
+    }
+
+    /// The session through which a request waits.
+    pub(super) fn session_of(&self, request: u32) -> Option<u64> {
+        let to = self.waiting.get(&request)?;
+        Some(session(to.client, to.incarnation))
     }
 
     /// Removes the requests that wait through a client's connection, and returns their numbers in the order of the
@@ -106,9 +122,16 @@ impl Follower {
             facts.push(Fact::Graced { at });
         }
         let acquires = match &entry.command {
-            Command::Acquire(acquire) => acquire
-                .request
-                .map(|request| (request, index(&acquire.lock), index(&acquire.client))),
+            Command::Acquire(acquire) => acquire.request.map(|request| Asked {
+                request,
+                lock: index(&acquire.lock),
+                client: index(&acquire.client),
+                shared: acquire.mode == LockMode::Shared,
+            }),
+            _ => None,
+        };
+        let renews = match &entry.command {
+            Command::Renew { grant, .. } => grant.token,
             _ => None,
         };
         let outcome = self.machine.apply(entry, &mut self.effects).outcome;
@@ -116,7 +139,9 @@ impl Follower {
         if changes_leader {
             self.orphans = orphans(&self.machine);
         }
-        let until = acquires.and_then(|(request, ..)| self.orphans.remove(&request));
+        let until = acquires
+            .as_ref()
+            .and_then(|asked| self.orphans.remove(&asked.request));
         let comes_back = until.is_some_and(|until| until > instant);
         let mut acquires = acquires;
         if comes_back && let Some(acquires) = acquires.take() {
@@ -129,12 +154,11 @@ impl Follower {
         }
         match acquires {
             Some(acquires) => facts.extend(self.acquired(at, acquires, &outcome, asked, ids)),
-            None => facts.extend(renewed(at, &outcome, ids)),
+            None => facts.extend(renewed(at, &outcome, renews, ids)),
         }
         for effect in &effects {
             if let Effect::Event(event) = effect {
-                let token = ids.outward(event.token).get();
-                facts.push(Fact::Applied(turn(event, token)));
+                facts.push(Fact::Applied(turn(event, ids)));
             }
         }
     }
@@ -142,23 +166,25 @@ impl Follower {
     fn acquired(
         &mut self,
         at: u64,
-        (request, lock, client): (RequestId, u8, u8),
+        of: Asked,
         outcome: &Outcome,
         asked: Option<CallerAndWait>,
         ids: &mut IdMap,
     ) -> Option<Fact> {
         if !matches!(outcome, Outcome::Queued) {
-            return Some(self.decided(at, request, Some((lock, client)), outcome, ids));
+            let who = Some((of.lock, of.client));
+            return Some(self.decided(at, of.request, who, outcome, ids));
         }
         let (to, wait) = asked?;
-        let request = ids.number(request);
+        let request = ids.number(of.request);
         self.waiting.insert(request, to);
         Some(Fact::Queued {
             request,
-            lock,
-            client,
+            lock: of.lock,
+            client: of.client,
             at,
             wait,
+            shared: of.shared,
         })
     }
 
@@ -174,17 +200,19 @@ impl Follower {
             Outcome::Granted(granted) => {
                 ids.granted(Some(request), granted);
                 let left = granted.valid_for.as_nanos() - granted.waited.as_nanos();
-                (Some(ids.outward(granted.token).get()), left)
+                (Some(ids.outward(granted.number()).get()), left)
             }
             _ => (None, 0),
         };
         let request = ids.number(request);
         self.waiting.remove(&request);
+        let shared = matches!(outcome, Outcome::Granted(granted) if granted.shared.is_some());
         Fact::Decided {
             request,
             who,
             at,
             token,
+            shared,
             left,
         }
     }
@@ -198,12 +226,12 @@ fn orphans(machine: &Machine) -> BTreeMap<RequestId, Timestamp> {
     orphans.collect()
 }
 
-fn renewed(at: u64, outcome: &Outcome, ids: &IdMap) -> Option<Fact> {
+fn renewed(at: u64, outcome: &Outcome, grant: Option<Token>, ids: &IdMap) -> Option<Fact> {
     let Outcome::Renewed(renewed) = outcome else {
         return None;
     };
     Some(Fact::Renewed {
-        token: ids.outward(renewed.token).get(),
+        token: ids.outward(grant?).get(),
         at,
         ttl: renewed.ttl.span().as_nanos(),
     })

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use palisade_core::{GrantRef, Granted, LeaseKey, RequestId, Token};
+use palisade_core::{GrantRef, Granted, LeaseKey, LockName, RequestId, Token};
 
 use crate::sim::mutants::Mutant;
 
@@ -11,6 +11,13 @@ pub(crate) struct IdMap {
     requests: HashMap<RequestId, u32>,
     /// Lease keys by token, for the release that names no grant.
     keys: BTreeMap<u64, LeaseKey>,
+    /// The lock of each request.
+    asked: HashMap<RequestId, LockName>,
+    /// The phases of shared grants by lock, and the lock of each grant, for two more.
+    phases: BTreeMap<LockName, Token>,
+    locks: BTreeMap<u64, LockName>,
+    /// Exclusive grants by their leases and locks, for another.
+    writers: BTreeMap<([u8; 16], LockName), Token>,
     names: Option<Names>,
 }
 
@@ -28,6 +35,10 @@ impl IdMap {
         IdMap {
             requests: HashMap::new(),
             keys: BTreeMap::new(),
+            asked: HashMap::new(),
+            phases: BTreeMap::new(),
+            locks: BTreeMap::new(),
+            writers: BTreeMap::new(),
             names: renames.then(Names::default),
         }
     }
@@ -39,21 +50,52 @@ impl IdMap {
     }
 
     /// An acquire arrives.
-    pub(crate) fn arrived(&mut self, request: Option<RequestId>) {
+    pub(crate) fn arrived(&mut self, request: Option<RequestId>, lock: &LockName) {
+        if let Some(request) = request {
+            self.asked.insert(request, lock.clone());
+        }
         if let (Some(names), Some(request)) = (&mut self.names, request) {
             let next = names.drawn.len() as u64 + 1;
             names.drawn.entry(request).or_insert(next);
         }
     }
 
-    /// The machine granted to a request.
+    /// The machine granted a lock to a request.
     pub(crate) fn granted(&mut self, request: Option<RequestId>, granted: &Granted) {
-        self.keys.insert(granted.token.get(), granted.key);
+        let number = granted.number();
+        self.keys.insert(number.get(), granted.key);
+        if let Some(lock) = request.and_then(|request| self.asked.get(&request)) {
+            self.of_lock(lock.clone(), number, granted);
+        }
+
         if let (Some(names), Some(request)) = (&mut self.names, request)
             && let Some(drawn) = names.drawn.get(&request)
         {
-            names.given.insert(granted.token.get(), *drawn);
+            names.given.insert(number.get(), *drawn);
         }
+    }
+
+    fn of_lock(&mut self, lock: LockName, number: Token, granted: &Granted) {
+        self.locks.insert(number.get(), lock.clone());
+        match granted.shared {
+            None => {
+                let writer = (*granted.key.as_bytes(), lock);
+                self.writers.insert(writer, granted.token);
+            }
+            Some(_) => drop(self.phases.entry(lock).or_insert(granted.token)),
+        }
+    }
+
+    /// The token of the first shared phase of a grant's lock.
+    pub(crate) fn first_phase(&self, number: Token) -> Option<Token> {
+        self.phases.get(self.locks.get(&number.get())?).copied()
+    }
+
+    /// The token that the lease of a shared grant had as the lock's writer.
+    pub(crate) fn writer_before(&self, granted: &Granted) -> Option<Token> {
+        let lock = self.locks.get(&granted.number().get())?;
+        let writer = (*granted.key.as_bytes(), lock.clone());
+        self.writers.get(&writer).copied()
     }
 
     /// The issued token for one of the machine's.

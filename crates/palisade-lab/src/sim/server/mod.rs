@@ -16,10 +16,11 @@ mod id_map;
 mod process;
 mod seams;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use palisade_core::machine::{Record, WaiterRecord};
-use palisade_core::{Away, Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime, limits};
+use palisade_core::{Away, Command, LeaseKey, Limits, LockMode, Machine, Span, WallTime, limits};
 use palisade_server::pipeline::orderer::{Moment, Released};
 use palisade_server::pipeline::{Answer, Request};
 use palisade_wal::testing::Loss;
@@ -129,13 +130,22 @@ impl Authority {
     }
 
     fn recovered(&mut self, machine: &Machine, restored: bool, waiting: &[WaiterRecord]) -> Fact {
-        let (views, _) = machine.page("", 0, usize::MAX, Timestamp::ZERO);
-        let mut live: Vec<(u8, u64, u8)> = views
-            .into_iter()
-            .filter_map(|view| {
-                let holder = view.holder?;
-                let token = self.ids.outward(holder.token).get();
-                Some((index(&view.lock), token, index(&holder.client)))
+        let mut clients = BTreeMap::new();
+        let mut live: Vec<(u8, u64, u8)> = machine
+            .records()
+            .filter_map(|record| {
+                let grant = match record {
+                    Record::Lease(lease) => {
+                        clients.insert(*lease.key.as_bytes(), index(&lease.client));
+                        return None;
+                    }
+                    Record::Grant(grant) => grant,
+                    Record::Share(share) => share.grant,
+                    _ => return None,
+                };
+                let client = *clients.get(grant.key.as_bytes())?;
+                let token = self.ids.outward(grant.token).get();
+                Some((index(&grant.lock), token, client))
             })
             .collect();
         live.sort_unstable();
@@ -148,7 +158,9 @@ impl Authority {
                 .iter()
                 .map(|waiter| {
                     let request = self.ids.number(waiter.request);
-                    (request, index(&waiter.lock), waiter.deadline.as_nanos())
+                    let shared = waiter.mode == LockMode::Shared;
+                    let until = waiter.deadline.as_nanos();
+                    (request, index(&waiter.lock), until, shared)
                 })
                 .collect(),
         }
@@ -250,7 +262,13 @@ impl Authority {
             Request::Acquire(wish) => wish.wait.map_or(0, Span::as_nanos),
             _ => 0,
         };
-        let renews = matches!(request, Request::Renew { .. });
+        let renews = match &request {
+            Request::Renew { grant, .. } => grant.token,
+            _ => None,
+        };
+        if self.mutant == Some(Mutant::ReaderOvertakes) {
+            overtake(process, &request, &mut self.ids);
+        }
         let (orderer, ids) = (&mut process.orderer, &mut self.ids);
         self.facts.extend(seams::taken(&request, ids));
         let (machine, at) = (orderer.machine(), orderer.now());
@@ -328,12 +346,11 @@ impl Authority {
         };
         let Released { answers, events } = process.orderer.committed();
         for event in events {
-            let token = self.ids.outward(event.token).get();
-            self.facts.push(Fact::Published(turn(&event, token)));
+            self.facts.push(Fact::Published(turn(&event, &self.ids)));
         }
         for (caller, answer) in answers {
             let answer = seams::outward(answer, caller, self.mutant, &self.ids);
-            self.facts.extend(seams::acknowledged(&answer));
+            self.facts.extend(seams::acknowledged(&answer, caller));
             self.out.push((caller.to, answer));
         }
     }
@@ -430,12 +447,33 @@ fn pause(away: Away) -> Option<u64> {
     }
 }
 
-fn turn(event: &palisade_core::Event, token: u64) -> LockChange {
+/// A mutant: writers that wait lose their places when a reader comes.
+fn overtake(process: &mut Process, request: &Request, ids: &mut IdMap) {
+    let Request::Acquire(wish) = request else {
+        return;
+    };
+    if wish.mode == LockMode::Exclusive {
+        return;
+    }
+    for waiter in waiting(process.orderer.machine()) {
+        if waiter.mode == LockMode::Exclusive && waiter.lock == wish.lock {
+            let number = ids.number(waiter.request);
+            if let Some(session) = process.follower.session_of(number) {
+                process.orderer.hang_up(session);
+            }
+        }
+    }
+}
+
+fn turn(event: &palisade_core::Event, ids: &IdMap) -> LockChange {
     use palisade_core::Change;
+    let outward = |token| ids.outward(token).get();
+    let number = event.shared.map_or(event.token, |id| id.0);
     LockChange {
         lock: index(&event.lock),
         client: index(&event.client),
-        token,
+        token: outward(number),
+        phase: event.shared.map(|_| outward(event.token)),
         at: event.at.as_nanos(),
         what: match &event.change {
             Change::Granted { ttl } => ChangeKind::Granted(ttl.span().as_nanos()),

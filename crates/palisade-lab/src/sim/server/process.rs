@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use palisade_core::{Away, Machine, Span, Timestamp};
+use palisade_core::{Away, Machine, Span, Timestamp, Token};
 use palisade_server::pipeline::orderer::{Address, Orderer, Presence};
 use palisade_wal::Wal;
 
@@ -42,11 +42,11 @@ struct Sleep {
     planned: Span,
 }
 
-/// The destination of an answer, and whether it answers a renewal.
+/// The destination of an answer, and the grant that its request renews.
 #[derive(Clone, Copy)]
 pub(super) struct Caller {
     pub(super) to: ReplyTo,
-    pub(super) renews: bool,
+    pub(super) renews: Option<Token>,
 }
 
 impl Address for Caller {

@@ -2,8 +2,8 @@
 
 use palisade_core::machine::WaiterRecord;
 use palisade_core::{
-    Acquire, Away, Command, Ending, GrantRef, Machine, Outcome, Renewed, Span, Timestamp, Token,
-    Ttl,
+    Acquire, Away, Command, Ending, GrantId, GrantRef, Granted, Machine, Outcome, Renewed, Span,
+    Timestamp, Token, Ttl,
 };
 use palisade_server::pipeline::orderer::{Moment, Orderer};
 use palisade_server::pipeline::{Answer, Request};
@@ -26,7 +26,7 @@ pub(super) fn inward(
 ) -> Request {
     match request {
         Request::Acquire(mut wish) => {
-            ids.arrived(wish.request);
+            ids.arrived(wish.request, &wish.lock);
             if mutant == Some(Mutant::WaiterUnchecked) {
                 wish.wait = wish.wait.map(|wait| wait.plus(NO_END));
             }
@@ -81,7 +81,8 @@ pub(super) fn outward(
     };
     Answer::Outcome(match outcome {
         Outcome::Granted(mut granted) => {
-            granted.token = ids.outward(granted.token);
+            granted.token = ids.outward(fencing(&granted, mutant, ids));
+            granted.shared = granted.shared.map(|id| GrantId(ids.outward(id.0)));
             Outcome::Granted(granted)
         }
         Outcome::Renewed(Renewed {
@@ -92,7 +93,7 @@ pub(super) fn outward(
         Outcome::Ended {
             token,
             how: Ending::Expired,
-        } if caller.renews && mutant == Some(Mutant::LateRenewal) => {
+        } if caller.renews.is_some() && mutant == Some(Mutant::LateRenewal) => {
             renewed(token, Ttl::MIN, Ttl::MIN.span())
         }
         Outcome::Stale { highest } => Outcome::Stale {
@@ -102,14 +103,29 @@ pub(super) fn outward(
     })
 }
 
+/// The fencing token of a grant; mutants give readers another one.
+fn fencing(granted: &Granted, mutant: Option<Mutant>, ids: &IdMap) -> Token {
+    let Some(GrantId(number)) = granted.shared else {
+        return granted.token;
+    };
+    match mutant {
+        Some(Mutant::ReaderTokens) => number,
+        Some(Mutant::PhaseTokenKept) => ids.first_phase(number).unwrap_or(granted.token),
+        Some(Mutant::DowngradeKeepsToken) => ids.writer_before(granted).unwrap_or(granted.token),
+        _ => granted.token,
+    }
+}
+
 /// What a new leader does about the requests that wait: nothing, but for two mutants.
 pub(super) fn of_orphans(waiting: Vec<WaiterRecord>, mutant: Option<Mutant>) -> Vec<Command> {
     let commands = waiting.into_iter().filter_map(|waiter| match mutant {
         Some(Mutant::OrphanGranted) => {
             let WaiterRecord { lock, client, .. } = waiter;
             let request = Some(waiter.request);
-            let again = Acquire::new(lock, client, waiter.under, request);
-            Some(Command::Acquire(again))
+            Some(Command::Acquire(Acquire {
+                mode: waiter.mode,
+                ..Acquire::new(lock, client, waiter.under, request)
+            }))
         }
         Some(Mutant::OrphanOvertaken) => Some(Command::Withdraw(waiter.request)),
         _ => None,
@@ -159,14 +175,15 @@ pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
 }
 
 /// The fact that an answer is sent, if it says "you hold".
-pub(super) fn acknowledged(answer: &Answer) -> Option<Fact> {
-    let (token, renewal) = match answer {
-        Answer::Outcome(Outcome::Granted(granted)) => (granted.token, false),
-        Answer::Outcome(Outcome::Renewed(renewed)) => (renewed.token, true),
+pub(super) fn acknowledged(answer: &Answer, caller: Caller) -> Option<Fact> {
+    let (token, fencing) = match answer {
+        Answer::Outcome(Outcome::Granted(granted)) => (granted.number(), Some(granted.token)),
+        Answer::Outcome(Outcome::Renewed(_)) => (caller.renews?, None),
         _ => return None,
     };
     Some(Fact::Acknowledged {
         token: token.get(),
-        renewal,
+        fencing: fencing.map(Token::get),
+        renewal: fencing.is_none(),
     })
 }

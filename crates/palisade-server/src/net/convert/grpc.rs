@@ -1,7 +1,8 @@
 //! Conversions of the gRPC types.
 
 use palisade_core::{
-    Change, Ending, Event, GrantRef, LeaseKey, LockView, Outcome, RequestId, Token, Wish,
+    Change, Ending, Event, GrantRef, LeaseKey, LockMode, LockView, Outcome, Queued, Reader,
+    RequestId, Token, Wish,
 };
 use palisade_proto::v1::{self, reply::Outcome as Say, request::Operation};
 
@@ -33,6 +34,7 @@ pub(in crate::net) fn acquire(message: &v1::AcquireRequest) -> Result<Request, R
     Ok(Request::Acquire(Wish {
         lock,
         client,
+        mode: mode(&message.options)?,
         under: super::under(lease, ttl)?,
         wait: super::wait(message.wait_ms.into())?,
         request: given(&message.request_id, request_id)?,
@@ -81,6 +83,29 @@ fn grant(lock: &str, key: &[u8], token: u64) -> Result<GrantRef, Refusal> {
         key: lease_key(key)?,
         token: number(token, super::token)?,
     })
+}
+
+/// The mode that the options ask for. One that this server does not know decodes to none.
+fn mode(options: &[v1::AcquireOption]) -> Result<LockMode, Refusal> {
+    let mut mode = None;
+    for option in options {
+        let v1::acquire_option::Option::Mode(wanted) = option.option.ok_or_else(|| {
+            Refusal::invalid("an option of the acquire is empty, or unknown to this server")
+        })?;
+        let wanted = match v1::LockMode::try_from(wanted) {
+            Ok(v1::LockMode::Exclusive) => LockMode::Exclusive,
+            Ok(v1::LockMode::Shared) => LockMode::Shared,
+            Ok(v1::LockMode::Unspecified) | Err(_) => {
+                return Err(Refusal::invalid(format!(
+                    "mode must be exclusive (1) or shared (2), not {wanted}"
+                )));
+            }
+        };
+        if mode.replace(wanted).is_some() {
+            return Err(Refusal::invalid("the option mode is given twice"));
+        }
+    }
+    Ok(mode.unwrap_or_default())
 }
 
 /// In the messages an empty field means "not given".
@@ -154,6 +179,7 @@ fn say(outcome: Outcome) -> Say {
             valid_for_ms: granted.valid_for.as_millis(),
             waited_ms: granted.waited.as_millis(),
             acquired_at_ms: granted.acquired_at.0,
+            grant_id: granted.shared.map_or(0, |id| id.0.get()),
         }),
         Outcome::Held(holder) => Say::Held(self::holder(&holder)),
         Outcome::Renewed(renewed) => Say::Renewed(v1::Renewed {
@@ -208,6 +234,31 @@ fn lock_view(view: LockView) -> v1::LockView {
         lease_id: view.lease.map_or(0, |lease| lease.0.get()),
         acquired_at_ms: view.acquired_at.map_or(0, |wall| wall.0),
         metadata: view.metadata.map(String::from).unwrap_or_default(),
+        reader_count: view.reader_count,
+        readers: view.readers.into_iter().map(reader).collect(),
+        queue: view.queue.into_iter().map(queued).collect(),
+    }
+}
+
+fn reader(reader: Reader) -> v1::Reader {
+    v1::Reader {
+        holder: Some(holder(&reader.holder)),
+        grant_id: reader.id.0.get(),
+        acquired_at_ms: reader.acquired_at.0,
+        metadata: reader.metadata.map(String::from).unwrap_or_default(),
+    }
+}
+
+fn queued(queued: Queued) -> v1::Queued {
+    let mode = match queued.mode {
+        LockMode::Exclusive => v1::LockMode::Exclusive,
+        LockMode::Shared => v1::LockMode::Shared,
+    };
+    v1::Queued {
+        client_id: queued.client.as_str().to_owned(),
+        mode: mode.into(),
+        waited_ms: queued.waited.as_millis(),
+        remaining_ms: queued.remaining.as_millis(),
     }
 }
 
@@ -248,6 +299,7 @@ pub(in crate::net) fn event(event: &Event) -> v1::Event {
         change: Some(change),
         reason: reason.unwrap_or_default().to_owned(),
         missed: 0,
+        grant_id: event.shared.map_or(0, |id| id.0.get()),
     }
 }
 
@@ -255,6 +307,7 @@ pub(in crate::net) fn event(event: &Event) -> v1::Event {
 mod tests {
     use palisade_core::{AuthorityId, Span, Ttl, Under, WallTime};
     use palisade_proto::Code;
+    use prost::Message as _;
 
     use super::*;
 
@@ -348,6 +401,49 @@ mod tests {
     }
 
     #[test]
+    fn an_option_is_known_whole_and_given_once_or_the_request_is_refused() {
+        use v1::acquire_option::Option::Mode as Wanted;
+        let with = |options: &[Option<v1::acquire_option::Option>]| v1::AcquireRequest {
+            options: options
+                .iter()
+                .map(|option| v1::AcquireOption { option: *option })
+                .collect(),
+            ..message()
+        };
+        for (options, mode) in [
+            (vec![], LockMode::Exclusive),
+            (vec![Some(Wanted(1))], LockMode::Exclusive),
+            (vec![Some(Wanted(2))], LockMode::Shared),
+        ] {
+            let Ok(Request::Acquire(asked)) = acquire(&with(&options)) else {
+                panic!("refused")
+            };
+            assert_eq!(asked.mode, mode);
+        }
+        for (options, says) in [
+            (vec![None], "an option of the acquire is empty, or unknown"),
+            (
+                vec![Some(Wanted(0))],
+                "mode must be exclusive (1) or shared (2), not 0",
+            ),
+            (
+                vec![Some(Wanted(9))],
+                "mode must be exclusive (1) or shared (2), not 9",
+            ),
+            (
+                vec![Some(Wanted(2)), Some(Wanted(1))],
+                "the option mode is given twice",
+            ),
+        ] {
+            let refused = acquire(&with(&options)).unwrap_err();
+            assert!(refused.message.starts_with(says), "{}", refused.message);
+        }
+        // An option of a later version, as its bytes arrive: field 15 of AcquireOption.
+        let later = v1::AcquireOption::decode(&[0x78, 0x05][..]).unwrap();
+        assert_eq!(later.option, None);
+    }
+
+    #[test]
     fn tokens_out_of_range_are_refused_and_zero_means_none_where_allowed() {
         let renewal = |fencing_token| v1::RenewRequest {
             lock: "x".into(),
@@ -376,6 +472,7 @@ mod tests {
     fn a_grant_reply_has_all_fields() {
         let granted = palisade_core::Granted {
             token: Token::new(34).unwrap(),
+            shared: Some(palisade_core::GrantId(Token::new(36).unwrap())),
             lease: palisade_core::LeaseId(Token::new(30).unwrap()),
             key: LeaseKey::from_bytes([9; 16]),
             ttl: Ttl::from_millis(10_000).unwrap(),
@@ -392,6 +489,7 @@ mod tests {
             valid_for_ms: 10_500,
             waited_ms: 500,
             acquired_at_ms: 77,
+            grant_id: 36,
         };
         assert_eq!(
             reply,

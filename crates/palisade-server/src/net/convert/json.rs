@@ -1,8 +1,8 @@
 //! Conversions of the JSON types.
 
 use palisade_core::{
-    Change, Ending, Event, GrantRef, Granted, Holder, LeaseKey, LockName, LockView, Renewed,
-    RequestId, Span, Token, WallTime, Wish,
+    Change, Ending, Event, GrantRef, Granted, Holder, LeaseKey, LockMode, LockName, LockView,
+    Queued, Reader, Renewed, RequestId, Span, Token, WallTime, Wish,
 };
 use palisade_proto::json as wire;
 
@@ -18,6 +18,10 @@ pub(in crate::net) fn acquire(
     Ok(Request::Acquire(Wish {
         lock,
         client: super::client_id(&body.client_id)?,
+        mode: match body.mode {
+            None | Some(wire::LockMode::Exclusive) => LockMode::Exclusive,
+            Some(wire::LockMode::Shared) => LockMode::Shared,
+        },
         under: super::under(lease, ttl)?,
         wait: super::wait(body.wait_ms.unwrap_or(0))?,
         request: body.request_id.as_deref().map(request_id).transpose()?,
@@ -112,6 +116,7 @@ pub(in crate::net) fn granted(
         lock_acquired: true,
         lock_token: granted.key.to_hex(),
         fencing_token: granted.token.get(),
+        grant_id: granted.shared.map(|id| id.0.get()),
         lease_duration_ms: granted.ttl.as_millis().into(),
         valid_for_ms: granted.valid_for.as_millis(),
         waited_ms: granted.waited.as_millis(),
@@ -139,7 +144,31 @@ pub(in crate::net) fn lock(view: &LockView) -> wire::LockReply {
             metadata: view.metadata.as_deref().map(str::to_owned),
             ..holder(held)
         }),
+        reader_count: view.reader_count,
+        readers: view.readers.iter().map(reader).collect(),
         waiters: view.waiters,
+        queue: view.queue.iter().map(queued).collect(),
+    }
+}
+
+fn reader(reader: &Reader) -> wire::HolderBody {
+    wire::HolderBody {
+        grant_id: Some(reader.id.0.get()),
+        acquired_at: Some(wall_time(reader.acquired_at)),
+        metadata: reader.metadata.as_deref().map(str::to_owned),
+        ..holder(&reader.holder)
+    }
+}
+
+fn queued(queued: &Queued) -> wire::QueuedBody {
+    wire::QueuedBody {
+        client_id: queued.client.as_str().to_owned(),
+        mode: match queued.mode {
+            LockMode::Exclusive => wire::LockMode::Exclusive,
+            LockMode::Shared => wire::LockMode::Shared,
+        },
+        waited_ms: queued.waited.as_millis(),
+        remaining_ms: queued.remaining.as_millis(),
     }
 }
 
@@ -148,6 +177,7 @@ pub(in crate::net) fn holder(holder: &Holder) -> wire::HolderBody {
         client_id: holder.client.as_str().to_owned(),
         fencing_token: holder.token.get(),
         remaining_ms: holder.remaining.as_millis(),
+        grant_id: None,
         acquired_at: None,
         metadata: None,
     }
@@ -184,6 +214,7 @@ pub(in crate::net) fn event(event: &Event) -> (&'static str, wire::EventBody) {
         resource_id: event.lock.as_str().to_owned(),
         client_id: event.client.as_str().to_owned(),
         fencing_token: event.token.get(),
+        grant_id: event.shared.map(|id| id.0.get()),
         lease_duration_ms: ttl,
         reason: reason.map(str::to_owned),
     };

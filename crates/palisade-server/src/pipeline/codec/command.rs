@@ -2,8 +2,8 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, Span, Timestamp, Token, Ttl, Under,
-    WallTime,
+    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, LockMode, Span, Timestamp, Token,
+    Ttl, Under, WallTime,
 };
 
 use super::reader::{Malformed, Reader};
@@ -31,10 +31,12 @@ const HAS_WAIT: u8 = 1 << 1;
 const HAS_REQUEST: u8 = 1 << 2;
 const HAS_METADATA: u8 = 1 << 3;
 const HAS_TOKEN: u8 = 1 << 4;
+const SHARED: u8 = 1 << 5;
+const ACQUIRE_FLAGS: u8 = HAS_TTL | HAS_WAIT | HAS_REQUEST | HAS_METADATA | SHARED;
 
 /// The version that stands first in every batch written now: it says under which rule of expiry the batch
 /// was applied, and what it may contain. Batches of earlier versions are read, too.
-pub const BATCH_VERSION: u8 = 3;
+pub const BATCH_VERSION: u8 = 4;
 
 /// Begins a batch: everything in it happens at `at`.
 pub fn encode_head(out: &mut Vec<u8>, at: Timestamp, wall: WallTime) {
@@ -109,6 +111,7 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     let Acquire {
         lock,
         client,
+        mode,
         under,
         wait,
         request,
@@ -118,7 +121,8 @@ fn put_acquire(out: &mut Vec<u8>, acquire: &Acquire) {
     let flags = flag(HAS_TTL, ttl.is_some())
         | flag(HAS_WAIT, wait.is_some())
         | flag(HAS_REQUEST, request.is_some())
-        | flag(HAS_METADATA, metadata.is_some());
+        | flag(HAS_METADATA, metadata.is_some())
+        | flag(SHARED, *mode == LockMode::Shared);
     out.bytes(&[tag, flags]);
     out.text(lock);
     out.text(client);
@@ -221,7 +225,7 @@ pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<Expiry,
     let mut reader = Reader(bytes);
     let expiry = match reader.byte()? {
         1 => Expiry::Whole,
-        2 | BATCH_VERSION => Expiry::CURRENT,
+        2..=BATCH_VERSION => Expiry::CURRENT,
         _ => return reader.bad("a batch has an unknown version"),
     };
     let (at, wall) = (reader.timestamp()?, reader.wall()?);
@@ -272,6 +276,9 @@ fn get_command(reader: &mut Reader<'_>) -> Result<Command, Malformed> {
 
 fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
     let flags = reader.byte()?;
+    if flags & !ACQUIRE_FLAGS != 0 {
+        return reader.bad("an acquire has an unknown flag");
+    }
     let (lock, client, key) = (reader.lock()?, reader.client()?, reader.key()?);
     let ttl = reader.optional(flags & HAS_TTL != 0, Reader::ttl)?;
     let wait: Option<Span> = reader.optional(flags & HAS_WAIT != 0, Reader::span)?;
@@ -282,6 +289,7 @@ fn get_acquire(reader: &mut Reader<'_>, tag: u8) -> Result<Acquire, Malformed> {
     Ok(Acquire {
         lock,
         client,
+        mode: mode(flags & SHARED != 0),
         under: under(reader, tag, key, ttl)?,
         wait,
         request,
@@ -295,6 +303,14 @@ fn get_grant(reader: &mut Reader<'_>) -> Result<(GrantRef, Option<Ttl>), Malform
     let token: Option<Token> = reader.optional(flags & HAS_TOKEN != 0, Reader::token)?;
     let ttl = reader.optional(flags & HAS_TTL != 0, Reader::ttl)?;
     Ok((GrantRef { lock, key, token }, ttl))
+}
+
+pub(super) fn mode(shared: bool) -> LockMode {
+    if shared {
+        LockMode::Shared
+    } else {
+        LockMode::Exclusive
+    }
 }
 
 fn flag(bit: u8, set: bool) -> u8 {

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!   batch     version │ at │ wall │ command │ command │ …            one frame of the log
-//!             1: an entry ends all that is due; 2: a bounded part of it; 3: as 2, and a leader may change
+//!             1: an entry ends all that is due; 2: a bounded part of it; 3: as 2, and a leader may change;
+//!             4: as 3, and grants may be shared
 //!   snapshot  version │ record │ record │ …                          (each record: length, body)
-//!             1: no orphans; 2: perhaps some, and locks kept for them
+//!             1: no orphans; 2: perhaps some, and locks kept for them; 3: as 2, and shared grants
 //!   command   tag │ fields       numbers are LEB128, texts and optional parts carry their length
 //!   record    tag │ fields       or a bit in a flags byte, keys and ids are 16 bytes
 //! ```
@@ -23,6 +24,6 @@ pub use command::{BATCH_VERSION, decode_batch, encode_command, encode_head, stam
 pub use reader::Malformed;
 pub use snapshot::{decode_record, encode_record, part};
 
-/// The version that stands first in every snapshot written now. Those of version 1 are read, too: they have fewer kinds
-/// of records.
-pub const SNAPSHOT_VERSION: u8 = 2;
+/// The version that stands first in every snapshot written now. Earlier ones are read, too: they have fewer kinds of
+/// records.
+pub const SNAPSHOT_VERSION: u8 = 3;

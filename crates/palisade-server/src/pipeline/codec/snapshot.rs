@@ -1,11 +1,14 @@
 //! Snapshot records.
 
 use palisade_core::machine::{
-    Answered, GrantRecord, Head, KeptRecord, LeaseRecord, Over, Part, Record, WaiterRecord,
+    Answered, GrantRecord, Head, KeptRecord, LeaseRecord, Over, Part, Record, ShareRecord,
+    WaiterRecord,
 };
-use palisade_core::{Ending, Granted, Holder, LeaseId, Outcome, QueueBound, Token};
+use palisade_core::{
+    Ending, GrantId, Granted, Holder, LeaseId, LockMode, Outcome, QueueBound, Token,
+};
 
-use super::command::{get_limits, get_under, put_limits, put_under};
+use super::command::{get_limits, get_under, mode, put_limits, put_under};
 use super::reader::{Malformed, Reader};
 use super::writer::Put;
 
@@ -18,13 +21,18 @@ const OVER: u8 = 6;
 const KEPT: u8 = 7;
 /// As [`WAITER`], with the end of its window behind it.
 const ORPHAN: u8 = 8;
+/// As [`GRANT`], with the token of its phase behind it.
+const SHARE: u8 = 9;
+/// As [`WAITER`] and [`ORPHAN`], but waiting for a shared grant.
+const READER: u8 = 10;
+const ORPHAN_READER: u8 = 11;
 
 /// To which part the bytes of a record belong; what cannot be read belongs to the last.
 #[must_use]
 pub fn part(record: &[u8]) -> Part {
     match record.first() {
         Some(&(HEAD | LEASE)) => Part::Leases,
-        Some(&(GRANT | KEPT | WAITER | ORPHAN)) => Part::Grants,
+        Some(&(GRANT | SHARE | KEPT | WAITER | ORPHAN | READER | ORPHAN_READER)) => Part::Grants,
         _ => Part::Past,
     }
 }
@@ -43,11 +51,12 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
         }
         Record::Grant(grant) => {
             out.byte(GRANT);
-            out.text(&grant.lock);
-            out.number(grant.token.get());
-            out.bytes(grant.key.as_bytes());
-            out.number(grant.wall.0);
-            put_optional_text(out, grant.metadata.as_deref());
+            put_grant(out, grant);
+        }
+        Record::Share(share) => {
+            out.byte(SHARE);
+            put_grant(out, &share.grant);
+            out.number(share.phase.get());
         }
         Record::Kept(kept) => {
             out.byte(KEPT);
@@ -81,8 +90,21 @@ fn put_head(out: &mut Vec<u8>, head: &Head) {
     put_limits(out, &head.limits);
 }
 
+fn put_grant(out: &mut Vec<u8>, grant: &GrantRecord) {
+    out.text(&grant.lock);
+    out.number(grant.token.get());
+    out.bytes(grant.key.as_bytes());
+    out.number(grant.wall.0);
+    put_optional_text(out, grant.metadata.as_deref());
+}
+
 fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
-    out.byte(waiter.orphan.map_or(WAITER, |_| ORPHAN));
+    out.byte(match (waiter.mode, waiter.orphan) {
+        (LockMode::Exclusive, None) => WAITER,
+        (LockMode::Exclusive, Some(_)) => ORPHAN,
+        (LockMode::Shared, None) => READER,
+        (LockMode::Shared, Some(_)) => ORPHAN_READER,
+    });
     out.bytes(waiter.request.as_bytes());
     out.text(&waiter.lock);
     out.text(&waiter.client);
@@ -120,18 +142,18 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
             ttl: reader.ttl()?,
             expires: reader.timestamp()?,
         }),
-        GRANT => Record::Grant(GrantRecord {
-            lock: reader.lock()?,
-            token: reader.token()?,
-            key: reader.key()?,
-            wall: reader.wall()?,
-            metadata: get_optional_text(reader)?.map(Into::into),
+        GRANT => Record::Grant(get_grant(reader)?),
+        SHARE => Record::Share(ShareRecord {
+            grant: get_grant(reader)?,
+            phase: reader.token()?,
         }),
         KEPT => Record::Kept(KeptRecord {
             lock: reader.lock()?,
             last: reader.token()?,
         }),
-        tag @ (WAITER | ORPHAN) => Record::Waiter(get_waiter(reader, tag == ORPHAN)?),
+        tag @ (WAITER | ORPHAN | READER | ORPHAN_READER) => {
+            Record::Waiter(get_waiter(reader, tag)?)
+        }
         ANSWERED => Record::Answered(get_answered(reader)?),
         OVER => Record::Over(Over {
             key: reader.key()?,
@@ -162,17 +184,28 @@ fn get_head(reader: &mut Reader<'_>) -> Result<Head, Malformed> {
     })
 }
 
-fn get_waiter(reader: &mut Reader<'_>, orphan: bool) -> Result<WaiterRecord, Malformed> {
+fn get_grant(reader: &mut Reader<'_>) -> Result<GrantRecord, Malformed> {
+    Ok(GrantRecord {
+        lock: reader.lock()?,
+        token: reader.token()?,
+        key: reader.key()?,
+        wall: reader.wall()?,
+        metadata: get_optional_text(reader)?.map(Into::into),
+    })
+}
+
+fn get_waiter(reader: &mut Reader<'_>, tag: u8) -> Result<WaiterRecord, Malformed> {
     Ok(WaiterRecord {
         request: reader.request()?,
         lock: reader.lock()?,
         client: reader.client()?,
+        mode: mode(tag == READER || tag == ORPHAN_READER),
         under: get_under(reader)?,
         metadata: get_optional_text(reader)?.map(Into::into),
         since: reader.timestamp()?,
         deadline: reader.timestamp()?,
         arrival: reader.number()?,
-        orphan: reader.optional(orphan, Reader::timestamp)?,
+        orphan: reader.optional(tag == ORPHAN || tag == ORPHAN_READER, Reader::timestamp)?,
     })
 }
 
@@ -201,12 +234,14 @@ const CLIENT_QUEUE_FULL: u8 = 6;
 const ABANDONED: u8 = 7;
 const EXHAUSTED: u8 = 8;
 const TOO_MANY_LOCKS: u8 = 9;
+/// As [`GRANTED`], with the number of the grant behind it.
+const GRANTED_SHARED: u8 = 10;
 
 /// The outcomes that a machine remembers for a retry.
 fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
     match outcome {
         Outcome::Granted(granted) => {
-            out.byte(GRANTED);
+            out.byte(granted.shared.map_or(GRANTED, |_| GRANTED_SHARED));
             out.number(granted.token.get());
             out.number(granted.lease.0.get());
             out.bytes(granted.key.as_bytes());
@@ -214,6 +249,9 @@ fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
             out.number(granted.valid_for.as_nanos());
             out.number(granted.waited.as_nanos());
             out.number(granted.acquired_at.0);
+            if let Some(GrantId(number)) = granted.shared {
+                out.number(number.get());
+            }
         }
         Outcome::Held(holder) => {
             out.byte(HELD);
@@ -250,7 +288,7 @@ fn put_bound(out: &mut Vec<u8>, tag: u8, max: u32) {
 
 fn get_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Malformed> {
     Ok(match reader.byte()? {
-        GRANTED => Outcome::Granted(Granted {
+        tag @ (GRANTED | GRANTED_SHARED) => Outcome::Granted(Granted {
             token: reader.token()?,
             lease: LeaseId(reader.token()?),
             key: reader.key()?,
@@ -258,6 +296,9 @@ fn get_outcome(reader: &mut Reader<'_>) -> Result<Outcome, Malformed> {
             valid_for: reader.span()?,
             waited: reader.span()?,
             acquired_at: reader.wall()?,
+            shared: reader
+                .optional(tag == GRANTED_SHARED, Reader::token)?
+                .map(GrantId),
         }),
         HELD => Outcome::Held(Holder {
             client: reader.client()?,

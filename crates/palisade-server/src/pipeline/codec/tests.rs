@@ -1,8 +1,8 @@
 use palisade_core::machine::{Answered, Expiry, Part, Record};
 use palisade_core::{
-    Acquire, Away, ClientId, Command, Ending, Entry, GrantRef, Granted, Holder, LeaseId, LeaseKey,
-    Limits, LockName, Machine, Outcome, QueueBound, RequestId, Span, Timestamp, Token, Ttl, Under,
-    WallTime,
+    Acquire, Away, ClientId, Command, Ending, Entry, GrantId, GrantRef, Granted, Holder, LeaseId,
+    LeaseKey, Limits, LockMode, LockName, Machine, Outcome, QueueBound, RequestId, Span, Timestamp,
+    Token, Ttl, Under, WallTime,
 };
 
 use super::reader::Reader;
@@ -104,6 +104,21 @@ fn commands() -> Vec<Command> {
             request: Some(id(7)),
             ..acquire("a", "two", existing(2, None))
         }),
+        Command::Acquire(Acquire {
+            mode: LockMode::Shared,
+            ..acquire("r", "three", new_lease(4))
+        }),
+        Command::Acquire(Acquire {
+            mode: LockMode::Shared,
+            metadata: Some("host-9".into()),
+            ..acquire("r", "six", new_lease(5))
+        }),
+        Command::Acquire(Acquire {
+            mode: LockMode::Shared,
+            wait,
+            request: Some(id(9)),
+            ..acquire("a", "three", existing(4, None))
+        }),
         Command::Renew {
             grant: grant("a", 1, Some(4)),
             ttl: Some(ttl(70_000)),
@@ -200,6 +215,7 @@ fn machine_records() -> Vec<Record> {
 fn answered() -> Vec<Record> {
     let granted = Granted {
         token: token(1 << 50),
+        shared: None,
         lease: LeaseId(token(300)),
         key: key(30),
         ttl: ttl(1_000),
@@ -217,7 +233,11 @@ fn answered() -> Vec<Record> {
         how,
     };
     let outcomes = [
-        Outcome::Granted(granted),
+        Outcome::Granted(granted.clone()),
+        Outcome::Granted(Granted {
+            shared: Some(GrantId(token(1 << 51))),
+            ..granted
+        }),
         Outcome::Held(holder),
         ended(Ending::Released),
         ended(Ending::Expired),
@@ -253,7 +273,9 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         assert!(records.iter().any(ended), "{ending:?}");
     }
     let waiting = |record: &&Record| matches!(record, Record::Waiter(_));
-    assert_eq!(records.iter().filter(waiting).count(), 2);
+    assert_eq!(records.iter().filter(waiting).count(), 3);
+    let shared = |record: &&Record| matches!(record, Record::Share(_));
+    assert_eq!(records.iter().filter(shared).count(), 2);
     records.extend(answered());
     if let Some(Record::Head(head)) = records.first() {
         let exhausted = palisade_core::machine::Head {
@@ -268,7 +290,9 @@ fn every_record_is_read_as_it_was_written_and_nothing_less_or_more() {
         assert_eq!(decode_record(&bytes).as_ref(), Ok(&record));
         let belongs = match record {
             Record::Head(_) | Record::Lease(_) => Part::Leases,
-            Record::Grant(_) | Record::Kept(_) | Record::Waiter(_) => Part::Grants,
+            Record::Grant(_) | Record::Share(_) | Record::Kept(_) | Record::Waiter(_) => {
+                Part::Grants
+            }
             Record::Answered(_) | Record::Over(_) => Part::Past,
         };
         assert_eq!(part(&bytes), belongs, "{record:?}");

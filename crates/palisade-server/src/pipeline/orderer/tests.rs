@@ -1,6 +1,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use palisade_core::LockMode;
 use palisade_core::{ClientId, LockName, Span, Ttl, Under, Wish, limits};
 
 use super::*;
@@ -420,6 +421,7 @@ fn the_room_that_the_log_must_have_holds_the_largest_batch() {
         let wish = Wish {
             lock: LockName::new(&name).unwrap(),
             client: ClientId::new(&name).unwrap(),
+            mode: LockMode::Exclusive,
             under: Under::new(Ttl::from_millis(TTL_MS).unwrap()),
             wait: Some(Span::from_millis(1)),
             request: Some(RequestId::from_bytes(id)),

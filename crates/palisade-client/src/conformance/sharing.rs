@@ -1,0 +1,237 @@
+//! Checks of readers and writers: phases, their tokens, strict order of arrival, and the way from writer to reader.
+
+use std::time::Duration;
+
+use palisade_core::LockMode;
+
+use crate::Fault;
+use crate::conformance::Subject;
+use crate::conformance::report::{Finding, Report};
+use crate::conformance::steps::{Checked, Context, Failure, Hand, Held, ensure, run_checks, say};
+use crate::service::{AcquireRequest, Acquired, Released, Renewal, Under};
+
+pub(super) async fn checks<S: Subject>(context: &Context<S>, report: &mut Report) {
+    run_checks!(
+        context,
+        report,
+        [
+            an_authority_without_shared_locks_says_so,
+            readers_hold_together_under_one_token_and_a_writer_waits_for_the_last,
+            a_reader_waits_behind_a_writer_that_waits,
+            a_release_names_one_reader,
+            a_writer_becomes_a_reader_with_a_higher_token,
+            a_reader_cannot_become_a_writer,
+        ]
+    );
+}
+
+const NONE: Checked = Ok(Finding::NotApplicable("it has no shared locks"));
+
+impl Hand {
+    fn reads(
+        &self,
+        context: &Context<impl Subject>,
+        wait: Duration,
+    ) -> Result<AcquireRequest, Failure> {
+        let wish = self.wish(context.long()?, wait)?;
+        Ok(AcquireRequest {
+            mode: LockMode::Shared,
+            ..wish
+        })
+    }
+
+    async fn read(&self, context: &Context<impl Subject>) -> Result<Held, Failure> {
+        self.hold(&self.reads(context, Duration::ZERO)?).await
+    }
+
+    async fn is_denied(&self, wish: &AcquireRequest) -> Result<(), Failure> {
+        match self.ask(wish).await? {
+            Acquired::Held(_) => Ok(()),
+            other => Err(format!("a lock that is held was not denied: {other:?}")),
+        }
+    }
+}
+
+async fn an_authority_without_shared_locks_says_so<S: Subject>(context: &Context<S>) -> Checked {
+    if context.habit.shares {
+        return Ok(Finding::NotApplicable("it has shared locks"));
+    }
+    let hand = context.hand(&context.lock("unsupported")).await?;
+    let wish = hand.reads(context, Duration::ZERO)?;
+    match hand.service.acquire(wish).await {
+        Err(Fault::Unsupported(what)) if what.contains("shared") => {}
+        other => return Err(format!("a shared lock was asked for: {other:?}")),
+    }
+    let shown = hand.show().await?;
+    ensure(shown.holder.is_none(), || format!("and granted: {shown:?}"))?;
+    Ok(Finding::Passed)
+}
+
+async fn readers_hold_together_under_one_token_and_a_writer_waits_for_the_last<S: Subject>(
+    context: &Context<S>,
+) -> Checked {
+    if !context.habit.shares {
+        return NONE;
+    }
+    let hand = context.hand(&context.lock("readers")).await?;
+    let before = hand
+        .hold(&hand.wish(context.long()?, Duration::ZERO)?)
+        .await?;
+    hand.release(&before.grant).await?;
+    let (first, second) = (hand.read(context).await?, hand.read(context).await?);
+    ensure(
+        first.token() == second.token() && first.token() > before.token(),
+        || {
+            format!(
+                "one phase, {} and {}, after {}",
+                first.token(),
+                second.token(),
+                before.token()
+            )
+        },
+    )?;
+    ensure(first.granted.number() < second.granted.number(), || {
+        format!("numbers: {first:?}, {second:?}")
+    })?;
+    let shown = hand.show().await?;
+    ensure(shown.reader_count == 2 && shown.readers.len() == 2, || {
+        format!("two readers: {shown:?}")
+    })?;
+    let write = hand.wish(context.long()?, Duration::ZERO)?;
+    hand.is_denied(&write).await?;
+    // The phase goes on though its first reader, whose number it bears, is gone.
+    hand.release(&first.grant).await?;
+    let third = hand.read(context).await?;
+    ensure(third.token() == second.token(), || {
+        format!("{} joined {}", third.token(), second.token())
+    })?;
+    for reader in [&second, &third] {
+        hand.is_denied(&hand.wish(context.long()?, Duration::ZERO)?)
+            .await?;
+        hand.release(&reader.grant).await?;
+    }
+    let writer = hand
+        .hold(&hand.wish(context.long()?, Duration::ZERO)?)
+        .await?;
+    ensure(writer.token() > third.token(), || {
+        format!("the writer has {} after {}", writer.token(), third.token())
+    })?;
+    hand.is_denied(&hand.reads(context, Duration::ZERO)?)
+        .await?;
+    hand.release(&writer.grant).await?;
+    Ok(Finding::Passed)
+}
+
+async fn a_reader_waits_behind_a_writer_that_waits<S: Subject>(context: &Context<S>) -> Checked {
+    if !context.habit.shares {
+        return NONE;
+    }
+    let lock = context.lock("order");
+    let (hand, other) = (context.hand(&lock).await?, context.hand(&lock).await?);
+    let reader = hand.read(context).await?;
+    let write = other.wish(context.long()?, context.habit.patience)?;
+    let writing = tokio::spawn(async move { other.hold(&write).await });
+    hand.until("a writer that waits", |view| view.waiters == 1)
+        .await?;
+    hand.is_denied(&hand.reads(context, Duration::ZERO)?)
+        .await?;
+    let late = context.hand(&lock).await?;
+    let read = late.reads(context, context.habit.patience)?;
+    let reading = tokio::spawn(async move { late.hold(&read).await });
+    hand.until("a reader behind it", |view| view.waiters == 2)
+        .await?;
+    let shown = hand.show().await?;
+    let modes: Vec<LockMode> = shown.queue.iter().map(|queued| queued.mode).collect();
+    ensure(modes == [LockMode::Exclusive, LockMode::Shared], || {
+        format!("the queue: {shown:?}")
+    })?;
+    hand.release(&reader.grant).await?;
+    let writer = writing.await.map_err(say)??;
+    ensure(!reading.is_finished(), || {
+        "the reader passed the writer".to_owned()
+    })?;
+    hand.is_held_by(&writer).await?;
+    hand.release(&writer.grant).await?;
+    let last = reading.await.map_err(say)??;
+    ensure(last.token() > writer.token(), || {
+        format!("{} after {}", last.token(), writer.token())
+    })?;
+    hand.release(&last.grant).await?;
+    Ok(Finding::Passed)
+}
+
+async fn a_release_names_one_reader<S: Subject>(context: &Context<S>) -> Checked {
+    if !context.habit.shares {
+        return NONE;
+    }
+    let hand = context.hand(&context.lock("one-reader")).await?;
+    let (one, other) = (hand.read(context).await?, hand.read(context).await?);
+    for expected in [
+        Released::Released,
+        Released::Ended(palisade_core::Ending::Released),
+    ] {
+        let released = hand.release(&one.grant).await?;
+        ensure(released == expected || !context.habit.remembers, || {
+            format!("{released:?} instead of {expected:?}")
+        })?;
+    }
+    let renewed = hand.renew(&other).await?;
+    ensure(
+        matches!(renewed, Renewal::Renewed(renewed) if renewed.token == other.token()),
+        || format!("the other reader's renewal: {renewed:?}"),
+    )?;
+    hand.release(&other.grant).await?;
+    let shown = hand.show().await?;
+    ensure(shown.holder.is_none(), || format!("released: {shown:?}"))?;
+    Ok(Finding::Passed)
+}
+
+async fn a_writer_becomes_a_reader_with_a_higher_token<S: Subject>(
+    context: &Context<S>,
+) -> Checked {
+    if !context.habit.shares {
+        return NONE;
+    }
+    let client = context.client().await?;
+    let lock = context.lock("downgrade");
+    let writer = client.lock(&lock).ttl(context.habit.long).acquire().await;
+    let writer = writer.map_err(say)?;
+    let (token, lease) = (writer.token(), writer.lease_id());
+    let reader = client.downgrade(writer).await.map_err(say)?;
+    ensure(reader.token() > token && reader.lease_id() == lease, || {
+        format!("{reader:?} after token {token}")
+    })?;
+    let other = client.lock(&lock).shared().ttl(context.habit.long);
+    let other = other.try_acquire().await.map_err(say)?;
+    let Some(other) = other else {
+        return Err("a second reader was denied".to_owned());
+    };
+    ensure(other.token() == reader.token(), || {
+        format!("{other:?} beside {reader:?}")
+    })?;
+    for reader in [reader, other] {
+        reader.release().await.map_err(say)?;
+    }
+    Ok(Finding::Passed)
+}
+
+async fn a_reader_cannot_become_a_writer<S: Subject>(context: &Context<S>) -> Checked {
+    if !context.habit.shares {
+        return NONE;
+    }
+    let hand = context.hand(&context.lock("upgrade")).await?;
+    let wish = hand.reads(context, Duration::ZERO)?;
+    let reader = hand.hold(&wish).await?;
+    let upgrade = AcquireRequest {
+        client: wish.client,
+        under: Under::existing(reader.granted.key),
+        ..hand.wish(context.long()?, Duration::ZERO)?
+    };
+    match hand.service.acquire(upgrade).await {
+        Err(Fault::Invalid(why)) if why.contains("shared mode") => {}
+        other => return Err(format!("a reader asked for more: {other:?}")),
+    }
+    hand.is_held_by(&reader).await?;
+    hand.release(&reader.grant).await?;
+    Ok(Finding::Passed)
+}

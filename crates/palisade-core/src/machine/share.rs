@@ -1,0 +1,216 @@
+//! Shared phases: several leases hold one lock.
+//!
+//! ```text
+//!   lock { token of the phase, SHARED } ──extra.readers──► share ──► share ──► …     by number, the oldest first
+//!                                                            │ grant { own number, lease }
+//!   (lock, lease) ──index──► share
+//! ```
+//!
+//! An exclusive grant lies inside its lock's record ([`grant`](super::grant)); a lock in a shared phase keeps the phase's
+//! token there instead, and each reader has a record of its own. Slots of grants with [`SHARE`] set are numbers of such
+//! records.
+
+use alloc::boxed::Box;
+use core::hash::BuildHasher;
+
+use super::grant::{Grant, SHARED};
+use super::slab::{NIL, Slot};
+use super::tables::Tables;
+use crate::time::WallTime;
+use crate::token::Token;
+
+/// Set in the slot number of a grant that is shared.
+pub(super) const SHARE: Slot = 1 << 31;
+
+/// A grant of a shared phase.
+#[derive(Clone, Debug)]
+pub(crate) struct Share {
+    /// Its token is the grant's own number; what its holder gets as a fencing token is the phase's.
+    pub(super) grant: Grant,
+    pub(super) lock: Slot,
+    /// The lock's other readers; slots with [`SHARE`].
+    prev: Slot,
+    next: Slot,
+    metadata: Option<Box<str>>,
+}
+
+/// The holders of a shared phase.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Readers {
+    first: Slot,
+    last: Slot,
+    count: u32,
+}
+
+impl Readers {
+    pub(super) const NONE: Readers = Readers {
+        first: NIL,
+        last: NIL,
+        count: 0,
+    };
+}
+
+/// Whether a grant's slot is one of a shared grant.
+#[inline]
+pub(super) const fn is_share(grant: Slot) -> bool {
+    grant & SHARE != 0
+}
+
+impl Tables {
+    /// Whether a lock is in a shared phase.
+    #[inline]
+    pub(crate) fn is_shared(&self, lock: Slot) -> bool {
+        self.locks[lock].grant.lease() == SHARED
+    }
+
+    /// Begins a phase on a lock that nobody holds. Its first reader follows.
+    pub(super) fn begin_phase(&mut self, lock: Slot, token: Token) {
+        self.locks[lock].grant = Grant::shared(token);
+    }
+
+    /// Adds a reader to a lock's phase, the youngest.
+    pub(super) fn add_share(
+        &mut self,
+        lock: Slot,
+        number: Token,
+        wall: WallTime,
+        metadata: Option<Box<str>>,
+    ) -> Slot {
+        let readers = &mut self.extra_mut(lock).readers;
+        let prev = readers.last;
+        readers.count += 1;
+        let share = SHARE
+            | self.shares.insert(Share {
+                grant: Grant::new(number, wall),
+                lock,
+                prev,
+                next: NIL,
+                metadata,
+            });
+        let readers = &mut self.extra_mut(lock).readers;
+        readers.last = share;
+        if prev == NIL {
+            readers.first = share;
+        } else {
+            self.share_mut(prev).next = share;
+        }
+        share
+    }
+
+    /// Puts a reader under a lease, as [`Tables::tie`] does, so that it is found by it.
+    pub(super) fn tie_share(&mut self, share: Slot, lease: Slot) {
+        self.tie(share, lease);
+        let lock = self.share(share).lock;
+        let shares = &self.shares;
+        self.readers.insert(&(lock, lease), share, |hasher, share| {
+            let share = &shares[share & !SHARE];
+            hasher.hash_one((share.lock, share.grant.lease()))
+        });
+    }
+
+    /// Takes a reader from its lock and its lease. The phase ends with its last one.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn remove_share(&mut self, share: Slot) {
+        let key = (self.share(share).lock, self.share(share).grant.lease());
+        self.readers.remove(&key, share);
+        self.untie(share);
+        let Some(Share {
+            lock, prev, next, ..
+        }) = self.shares.remove(share & !SHARE)
+        else {
+            return;
+        };
+        if prev != NIL {
+            self.share_mut(prev).next = next;
+        }
+        if next != NIL {
+            self.share_mut(next).prev = prev;
+        }
+        let readers = &mut self.extra_mut(lock).readers;
+        readers.count -= 1;
+        if prev == NIL {
+            readers.first = next;
+        }
+        if next == NIL {
+            readers.last = prev;
+        }
+        if readers.count == 0 {
+            self.locks[lock].grant.end_phase();
+        }
+    }
+
+    /// The grant of this lease in the lock's phase.
+    pub(crate) fn find_share(&self, lock: Slot, lease: Slot) -> Option<Slot> {
+        self.readers.find(&(lock, lease), |share| {
+            let share = self.share(share);
+            (share.lock, share.grant.lease()) == (lock, lease)
+        })
+    }
+
+    pub(super) fn oldest_reader(&self, lock: Slot) -> Option<Slot> {
+        let first = self.extra(lock).map(|extra| extra.readers.first);
+        first.filter(|first| *first != NIL)
+    }
+
+    /// A lock's readers, the oldest first.
+    pub(crate) fn readers_of(&self, lock: Slot) -> impl Iterator<Item = Slot> {
+        core::iter::successors(self.oldest_reader(lock), |share| {
+            Some(self.share(*share).next).filter(|next| *next != NIL)
+        })
+    }
+
+    /// How many they are.
+    pub(crate) fn readers(&self, lock: Slot) -> u32 {
+        self.extra(lock).map_or(0, |extra| extra.readers.count)
+    }
+
+    fn share(&self, share: Slot) -> &Share {
+        &self.shares[share & !SHARE]
+    }
+
+    fn share_mut(&mut self, share: Slot) -> &mut Share {
+        &mut self.shares[share & !SHARE]
+    }
+
+    // Not inlined, so that exclusive grants pay one comparison for each of these.
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn lock_of_share(&self, share: Slot) -> Slot {
+        self.share(share).lock
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn grant_of_share(&self, share: Slot) -> &Grant {
+        &self.share(share).grant
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn grant_of_share_mut(&mut self, share: Slot) -> &mut Grant {
+        &mut self.share_mut(share).grant
+    }
+
+    /// The token of a shared grant's phase.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn phase_of(&self, share: Slot) -> Token {
+        self.locks[self.share(share).lock].grant.token()
+    }
+
+    /// What the holder by a grant said about itself.
+    pub(crate) fn metadata_of(&self, grant: Slot) -> Option<&str> {
+        if is_share(grant) {
+            return self.share(grant).metadata.as_deref();
+        }
+        self.metadata(self.lock_of(grant))
+    }
+
+    /// All shared grants, in no particular order.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (Slot, &Grant)> {
+        let shares = self.shares.iter();
+        shares.map(|(slot, share)| (slot | SHARE, &share.grant))
+    }
+}

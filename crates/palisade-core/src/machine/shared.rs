@@ -1,0 +1,267 @@
+//! Readers: how they join, leave, and are told apart (rules S1–S7 and S10).
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::Machine;
+use super::expiry::Expiry;
+use super::grants::{LeaseFor, is_meant};
+use super::memory::Over;
+use super::slab::Slot;
+use crate::command::{Acquire, GrantRef, LockMode};
+use crate::id::GrantId;
+use crate::invalid::Invalid;
+use crate::outcome::{Change, Effect, Ending, Event, Granted, Holder, Outcome};
+use crate::time::Span;
+use crate::token::Token;
+
+impl Machine {
+    /// A lock that has readers is asked for. A reader joins them unless somebody waits already: strict order of
+    /// arrival, so that neither side starves (S6).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn decide_shared(
+        &mut self,
+        lock: Slot,
+        acquire: Acquire,
+        lease: LeaseFor,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        if let LeaseFor::Live(mine) = lease
+            && let Some(share) = self.tables.find_share(lock, mine)
+        {
+            return match acquire.mode {
+                LockMode::Shared => Outcome::Granted(self.granted(share, Span::ZERO)),
+                LockMode::Exclusive => Outcome::Invalid(Invalid::Upgrade),
+            };
+        }
+        if acquire.mode == LockMode::Exclusive || self.tables.first_waiter(lock).is_some() {
+            return self.wait_or_deny(lock, acquire);
+        }
+        let Some(number) = self.draw() else {
+            return Outcome::TokensExhausted;
+        };
+        let lease = self.open(number, lease, &acquire.client);
+        self.grant_share(lock, number, lease, acquire.metadata, Span::ZERO, effects)
+    }
+
+    /// Adds a reader. On a lock that nobody holds it begins a phase, whose token is the reader's number (S1).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn grant_share(
+        &mut self,
+        lock: Slot,
+        number: Token,
+        lease: Slot,
+        metadata: Option<Box<str>>,
+        waited: Span,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        self.changed = true;
+        if !self.tables.is_shared(lock) {
+            self.tables.begin_phase(lock, number);
+        }
+        let share = self.tables.add_share(lock, number, self.wall, metadata);
+        self.tables.tie_share(share, lease);
+        let ttl = self.tables.lease_of(share).ttl;
+        self.event(share, Change::Granted { ttl }, effects);
+        Outcome::Granted(self.granted(share, waited))
+    }
+
+    /// The first reader of a lock that had no record.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn grant_first_share(
+        &mut self,
+        acquire: Acquire,
+        number: Token,
+        lease: Slot,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        let lock = self.tables.add_lock(acquire.lock, number, self.wall);
+        self.grant_share(lock, number, lease, acquire.metadata, Span::ZERO, effects)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn granted_share(&self, share: Slot, waited: Span) -> Granted {
+        let grant = self.tables.grant(share);
+        let id = GrantId(grant.token());
+        self.granted_by(grant, self.tables.phase_of(share), Some(id), waited)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn event_of_share(&self, share: Slot, change: Change, effects: &mut Vec<Effect>) {
+        let (grant, lease) = self.tables.held(share);
+        effects.push(Effect::Event(Event {
+            revision: self.revision,
+            at: self.now,
+            token: self.tables.phase_of(share),
+            shared: Some(GrantId(grant.token())),
+            lock: self.tables.locks[self.tables.lock_of(share)].name.clone(),
+            client: self.tables.clients[lease.client].id.clone(),
+            change,
+        }));
+    }
+
+    /// Ends a shared grant and remembers how.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn end_share(
+        &mut self,
+        share: Slot,
+        how: Ending,
+        reason: Option<Box<str>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let lock = self.tables.lock_of(share);
+        self.changed = true;
+        self.ended += 1;
+        self.event(share, Change::Ended { how, reason }, effects);
+        let (ends, lease) = self.tables.held(share);
+        self.over.remember(Over {
+            key: lease.key,
+            lock: self.tables.locks[lock].name.clone(),
+            token: ends.token(),
+            how,
+        });
+        self.tables.remove_share(share);
+    }
+
+    /// As [`Machine::end_and_wake`], for a reader: the phase goes on with the others (S2).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn leave_phase(
+        &mut self,
+        share: Slot,
+        how: Ending,
+        reason: Option<Box<str>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let lock = self.tables.lock_of(share);
+        let last = self.holder_by(share);
+        self.end(share, how, reason, effects);
+        if !self.tables.is_shared(lock) {
+            self.wake(lock, &last, effects);
+        }
+    }
+
+    /// A writer becomes a reader, in one step and with a new number, so that its own delayed write does not pass (S7).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn downgrade(
+        &mut self,
+        grant: Slot,
+        metadata: Option<Box<str>>,
+        effects: &mut Vec<Effect>,
+    ) -> Outcome {
+        let Some(number) = self.draw() else {
+            return Outcome::TokensExhausted;
+        };
+        let (lock, lease) = (self.tables.lock_of(grant), self.tables.grant(grant).lease());
+        // Tied before the exclusive grant ends: the lease must not end with it.
+        let share = self.tables.add_share(lock, number, self.wall, metadata);
+        self.tables.tie_share(share, lease);
+        self.end(grant, Ending::Superseded, None, effects);
+        self.tables.begin_phase(lock, number);
+        let ttl = self.tables.lease_of(share).ttl;
+        self.event(share, Change::Granted { ttl }, effects);
+        let granted = Outcome::Granted(self.granted(share, Span::ZERO));
+        self.admit(lock, effects);
+        granted
+    }
+
+    /// Admits the run of readers at the head of the queue to a phase that goes on (S6).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn admit(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+        if self.tables.first_waiter(lock).is_some() {
+            self.wake(lock, &self.ahead_on(lock), effects);
+        }
+    }
+
+    /// Brings a lock without a writer up to this instant: orphans whose window is over, and readers whose leases are,
+    /// as many of them as an entry may end beside its command. What is left of them ends within the millisecond.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn bring_up(&mut self, lock: Slot, effects: &mut Vec<Effect>) {
+        let most = match self.expiry {
+            Expiry::Whole => u32::MAX,
+            Expiry::AtMost { beside, .. } => beside.max(1),
+        };
+        let mut ended = 0;
+        while ended < most
+            && let Some(oldest) = self.tables.oldest_reader(lock)
+            && self.tables.lease_of(oldest).is_expired(self.now)
+        {
+            let last = self.tables.readers(lock) == 1;
+            self.end_and_wake(oldest, Ending::Expired, None, effects);
+            if last {
+                return;
+            }
+            ended += 1;
+        }
+        self.admit(lock, effects);
+    }
+
+    /// The grant of the lease with this key in the lock's phase. One whose lease is over by this very instant ends.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn find_reader(
+        &mut self,
+        lock: Slot,
+        named: &GrantRef,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Slot> {
+        let lease = self.tables.find_lease(&named.key)?;
+        let share = self.tables.find_share(lock, lease)?;
+        if self.tables.leases[lease].is_expired(self.now) {
+            self.end_and_wake(share, Ending::Expired, None, effects);
+            return None;
+        }
+        let (grant, lease) = self.tables.held(share);
+        is_meant(grant, lease, named).then_some(share)
+    }
+
+    /// The reader that a reference names, if its lease is live.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn live_share(&self, lock: Slot, named: &GrantRef) -> Option<Slot> {
+        let lease = self.tables.find_lease(&named.key)?;
+        let share = self.tables.find_share(lock, lease)?;
+        let (grant, lease) = self.tables.held(share);
+        (is_meant(grant, lease, named) && !lease.is_expired(self.now)).then_some(share)
+    }
+
+    /// The reader with this number. Looks at all of them: only an operator asks.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn reader(&self, lock: Slot, number: Token) -> Option<Slot> {
+        let mut readers = self.tables.readers_of(lock);
+        readers.find(|share| self.tables.grant(*share).token() == number)
+    }
+
+    /// No grant of the lock's phase has the number that was named.
+    pub(super) fn stale(&self, lock: Slot) -> Outcome {
+        Outcome::Stale {
+            highest: self.tables.grant(lock).token(),
+        }
+    }
+
+    /// Who is in the way of a request that comes now: for a reader that finds readers, whoever waits before it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn ahead_of(&self, mode: LockMode, lock: Slot) -> Holder {
+        let ahead = self.ahead_on(lock);
+        match self.tables.first_waiter(lock) {
+            Some(first) if mode == LockMode::Shared && self.tables.is_shared(lock) => Holder {
+                client: self.tables.clients[self.tables.waiters[first].client]
+                    .id
+                    .clone(),
+                ..ahead
+            },
+            _ => ahead,
+        }
+    }
+}
