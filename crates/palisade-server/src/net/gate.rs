@@ -22,7 +22,7 @@ use axum::response::Response;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use palisade_access::{Access, Credential, Denied, Principal, Token, Unknown, Verb, file};
-use palisade_core::{ClientId, LockName, Outcome};
+use palisade_core::{ClientId, LockMode, LockName, Outcome};
 use palisade_proto::Code;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -155,7 +155,11 @@ impl Gate {
         let mut view = View::Everything;
         match &request {
             Request::Acquire(wish) => {
-                lock(Verb::Hold, &wish.lock)?;
+                let verb = match wish.mode {
+                    LockMode::Exclusive => Verb::Hold,
+                    LockMode::Shared => Verb::Share,
+                };
+                lock(verb, &wish.lock)?;
                 if lock(Verb::Observe, &wish.lock).is_err() {
                     view = View::OthersHidden;
                 }

@@ -500,3 +500,23 @@ async fn only_a_request_with_a_token_is_forwarded() {
     assert_eq!(show(&follower, Some(&token("hold"))).await, "forbidden");
     assert_eq!(show(&follower, Some("pal_x")).await, "unauthenticated");
 }
+
+#[tokio::test]
+async fn share_grants_shared_locks_only_and_hold_grants_both() {
+    let closed = closed().await;
+    let acquire = async |lock: &str, mode: &str, name: &str| {
+        let body = format!(r#"{{"client_id":"{name}","lease_duration_ms":10000,"mode":"{mode}"}}"#);
+        let request = format!(
+            "POST /v1/locks/x%2F{lock}/acquire HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            token(name),
+            body.len()
+        );
+        closed.server.raw(request.as_bytes()).await.status
+    };
+    assert_eq!(acquire("a", "shared", "share").await, 200);
+    assert_eq!(acquire("b", "exclusive", "share").await, 403);
+    assert_eq!(acquire("a", "shared", "hold").await, 200);
+    assert_eq!(acquire("b", "exclusive", "hold").await, 200);
+    assert_eq!(acquire("c", "shared", "observe").await, 403);
+}
