@@ -121,7 +121,7 @@ impl LockService for InProcess {
     fn show(&self, lock: LockName) -> Operation<'_, LockView> {
         Box::pin(async move {
             match self.handle.call(Request::Show(lock)).await {
-                Answer::Lock(view) => Ok(view),
+                Answer::Lock(view) => Ok(*view),
                 other => Err(answers::refused(other)),
             }
         })

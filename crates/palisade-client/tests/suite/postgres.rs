@@ -29,6 +29,7 @@ impl Adapter for Postgres {
 const HABIT: Habit = Habit {
     brief: Duration::from_millis(600),
     long: Duration::from_secs(9),
+    shares: false,
     ..Habit::FULL
 };
 

@@ -51,8 +51,8 @@ pub enum Request {
 pub enum Answer {
     /// To anything that may change state.
     Outcome(Outcome),
-    /// To `Show`.
-    Lock(LockView),
+    /// To `Show`. Boxed, because every other answer would be moved at its size.
+    Lock(Box<LockView>),
     /// To `List`; `next` is the cursor of the next page.
     Locks {
         /// The locks of this page.

@@ -147,7 +147,7 @@ fn sixteen(field: &str, bytes: &[u8]) -> Result<[u8; 16], Refusal> {
 pub(in crate::net) fn reply(id: u64, answer: Answer, identity: &Identity) -> v1::Reply {
     let outcome = match answer {
         Answer::Outcome(outcome) => say(outcome),
-        Answer::Lock(view) => Say::Lock(lock_view(view)),
+        Answer::Lock(view) => Say::Lock(lock_view(*view)),
         Answer::Locks { locks, next } => Say::Page(v1::LockPage {
             locks: locks.into_iter().map(lock_view).collect(),
             next_cursor: next.unwrap_or(0),

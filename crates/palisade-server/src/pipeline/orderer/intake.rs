@@ -37,7 +37,8 @@ pub(super) fn intake(
         },
         Request::Show(lock) => {
             let view = machine.view(&lock, now);
-            return Intake::Answer(Answer::Lock(view.unwrap_or_else(|| LockView::free(lock))));
+            let view = view.unwrap_or_else(|| LockView::free(lock));
+            return Intake::Answer(Answer::Lock(Box::new(view)));
         }
         Request::List {
             prefix,
