@@ -7,8 +7,8 @@ use palisade_fence::{Admin as _, FenceState, FencedTable, Listed, Rearm};
 use palisade_proto::Code;
 
 use super::super::failure::{FAILED, Failure};
+use super::PAGE;
 use super::install::{Step, Table};
-use super::{PAGE, failure, too_low};
 
 pub(super) struct Database(Conn);
 

@@ -7,8 +7,8 @@ use palisade_fence::{Admin as _, FenceState, FencedTable, Listed, Rearm};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::super::failure::Failure;
+use super::PAGE;
 use super::install::{Step, Table};
-use super::{PAGE, failed, failure, too_low};
 
 pub(super) struct File(Connection);
 
@@ -45,7 +45,8 @@ pub(super) fn removal(tables: &[Table]) -> Result<Vec<Step>, Failure> {
 impl File {
     /// Opens an existing file; creates none.
     pub(super) fn open(path: &str) -> Result<File, Failure> {
-        let hint = "for example sqlite:///srv/shop/orders.db, with the absolute path of an existing file";
+        let hint =
+            "for example sqlite:///srv/shop/orders.db, with the absolute path of an existing file";
         if !Path::new(path).is_absolute() {
             let text = format!("--url: {path:?} is not an absolute path");
             return Err(Failure::usage(text).hint(hint));
@@ -59,12 +60,13 @@ impl File {
 
     /// Runs everything or nothing.
     pub(super) fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
-        let begun = self.0.transaction_with_behavior(TransactionBehavior::Immediate);
+        let begun = self
+            .0
+            .transaction_with_behavior(TransactionBehavior::Immediate);
         let tx = begun.map_err(Fault::from)?;
         for Step { name, sql } in steps {
-            tx.execute_batch(sql).map_err(|error| {
-                Failure::local(format!("{name}: {error}; nothing was {done}"))
-            })?;
+            tx.execute_batch(sql)
+                .map_err(|error| Failure::local(format!("{name}: {error}; nothing was {done}")))?;
         }
         Ok(tx.commit().map_err(Fault::from)?)
     }
