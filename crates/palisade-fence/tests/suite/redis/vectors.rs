@@ -165,3 +165,26 @@ fn word(value: &Value) -> String {
         other => panic!("{other:?}"),
     }
 }
+
+/// docs/fence-formats.md describes the mark.
+#[tokio::test]
+async fn the_golden_mark_is_what_the_script_reads_and_writes() {
+    let golden = include_str!("../../../../../vectors/formats/redis.mark");
+    let server = Redis::start(&[]);
+    let con = &mut connect(&server.url()).await;
+    let key = "palisade:fence:{orders}";
+    let numbered = "claim,,write,34,a:0f3c,nightly,3,18446744073709551615,none";
+    let asked: Vec<&str> = numbered.split(',').collect();
+    for before in [None, Some(golden)] {
+        if let Some(mark) = before {
+            let _: () = con.set(key, mark).await.unwrap();
+        }
+        let script = redis::Script::new(SCRIPT);
+        let mut call = script.prepare_invoke();
+        let said: Vec<Value> = call.key(key).arg(&asked).invoke_async(con).await.unwrap();
+        let expected = if before.is_some() { "repeat" } else { "admit" };
+        assert_eq!(word(&said[0]), expected);
+        let stored: String = con.get(key).await.unwrap();
+        assert_eq!(stored, golden);
+    }
+}
