@@ -17,7 +17,7 @@ def test_the_state_of_a_folder() -> None:
 
 
 def test_the_manifest_in_a_bucket() -> None:
-    golden = (FORMATS / "object-store.fence.json").read_bytes()
+    golden = (FORMATS / "object-store.fence.json").read_bytes().rstrip()
     manifest = s3._Manifest.decode(golden)
     assert (manifest.record.token, manifest.record.digest, len(manifest.keys)) == (34, 2**64 - 1, 2)
     assert manifest.encode() == golden
