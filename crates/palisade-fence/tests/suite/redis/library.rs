@@ -133,7 +133,7 @@ async fn numbers_authorities_and_missing_keys_are_as_in_the_rule() {
     let failed = call(con, "palisade_append", &["35", "x", "ours", "lock"])
         .await
         .unwrap_err();
-    assert!(failed.contains("WRONGTYPE"), "{failed}");
+    assert!(failed.contains("wrong kind of value"), "{failed}");
     let mark: String = con.get(MARK).await.unwrap();
     assert!(mark.starts_with("34\n"), "{mark}");
     // Data whose fence is gone.
