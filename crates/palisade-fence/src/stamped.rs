@@ -113,6 +113,17 @@ pub(crate) fn fresh_id() -> Result<String, getrandom::Error> {
 mod tests {
     use super::*;
 
+    /// The attribute of an item of DynamoDB; docs/fence-formats.md describes it.
+    #[test]
+    fn the_golden_file_is_read_and_written_as_it_is() {
+        let golden =
+            include_str!("../../../vectors/formats/dynamodb.palisade_fence.json").trim_end();
+        let stamped: Stamped = serde_json::from_str(golden).unwrap();
+        assert_eq!(stamped.check(), Ok(()));
+        assert_eq!(stamped.guard.recorded.digest, Some(-1));
+        assert_eq!(serde_json::to_string(&stamped).unwrap(), golden);
+    }
+
     #[test]
     fn a_write_is_recognised_while_the_history_reaches_back() {
         let base = Stamped::default();

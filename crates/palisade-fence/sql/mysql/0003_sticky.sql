@@ -9,7 +9,7 @@
 --     CREATE TRIGGER orders_delete BEFORE DELETE ON orders FOR EACH ROW CALL palisade_check_token('orders');
 --
 -- From then on, a connection that writes a row of that table must have claimed the resource with a token that is
--- still the highest. A claim by palisade-fence sets the token. To set it by hand:
+-- still the highest. palisade_claim sets the token. To set it by hand:
 --
 --     SET @palisade_token = 34;          -- and, if it counts for one resource only,
 --     SET @palisade_resource = 'orders';
@@ -31,13 +31,14 @@
 --
 -- A trigger of MySQL cannot see which columns an UPDATE names. So the connection first sets the token that it
 -- will write: SET @palisade_column_token = 34, which palisade_fence::mysql::show_token does.
-CREATE PROCEDURE IF NOT EXISTS palisade_ratchet(
+DROP PROCEDURE IF EXISTS palisade_ratchet;
+CREATE PROCEDURE palisade_ratchet(
     was_named VARBINARY(255), is_named VARBINARY(255), was BIGINT, stands BIGINT, is_rearmed BOOLEAN)
     NO SQL
 BEGIN
     IF NOT (was_named <=> is_named) OR was IS NOT NULL AND (stands IS NULL OR stands < was) AND NOT is_rearmed THEN
         SIGNAL SQLSTATE 'PF003'
-            SET MESSAGE_TEXT = 'a fence never goes down and is never removed: re-arm it instead';
+            SET MESSAGE_TEXT = 'a fence never goes down and is never removed: a holder with a lower token gives up';
     END IF;
 END;
 CREATE TRIGGER IF NOT EXISTS palisade_ratchet_update BEFORE UPDATE ON palisade_fence FOR EACH ROW
@@ -46,7 +47,8 @@ CREATE TRIGGER IF NOT EXISTS palisade_ratchet_delete BEFORE DELETE ON palisade_f
     CALL palisade_ratchet(OLD.resource, NULL, OLD.token, NULL, FALSE);
 
 -- Compares the connection's token with the highest one, which is the number at the end of the message.
-CREATE PROCEDURE IF NOT EXISTS palisade_compare(shown VARBINARY(255), highest BIGINT)
+DROP PROCEDURE IF EXISTS palisade_compare;
+CREATE PROCEDURE palisade_compare(shown VARBINARY(255), highest BIGINT)
     NO SQL
 BEGIN
     DECLARE words VARCHAR(128);
@@ -58,12 +60,13 @@ BEGIN
     ELSEIF highest IS NULL OR CAST(shown AS SIGNED) > highest THEN
         SIGNAL SQLSTATE 'PF004' SET MESSAGE_TEXT = 'this fencing token was not claimed: claim the resource first';
     ELSEIF CAST(shown AS SIGNED) < highest THEN
-        SET words = CONCAT('this fencing token is stale; the highest is ', highest);
+        SET words = CONCAT('this fencing token is stale: give up, roll back, write nothing more; the highest is ', highest);
         SIGNAL SQLSTATE 'PF001' SET MESSAGE_TEXT = words;
     END IF;
 END;
 
-CREATE PROCEDURE IF NOT EXISTS palisade_check_token(resource_of_table VARBINARY(255))
+DROP PROCEDURE IF EXISTS palisade_check_token;
+CREATE PROCEDURE palisade_check_token(resource_of_table VARBINARY(255))
     READS SQL DATA
 BEGIN
     DECLARE highest BIGINT DEFAULT NULL;
@@ -81,7 +84,8 @@ BEGIN
     CALL palisade_compare(shown, highest);
 END;
 
-CREATE PROCEDURE IF NOT EXISTS palisade_check_column(was BIGINT, becomes BIGINT)
+DROP PROCEDURE IF EXISTS palisade_check_column;
+CREATE PROCEDURE palisade_check_column(was BIGINT, becomes BIGINT)
     NO SQL
 BEGIN
     -- A row that was never fenced may be written by anyone.

@@ -192,6 +192,16 @@ fn left(text: &str) -> Option<LastFile> {
 mod tests {
     use super::*;
 
+    /// docs/fence-formats.md describes it.
+    #[test]
+    fn the_golden_file_is_read_and_written_as_it_is() {
+        let golden = include_bytes!("../../../../vectors/formats/files.palisade-fence");
+        let sidecar = Sidecar::decode(golden).unwrap();
+        assert_eq!(sidecar.fence.state.highest(), Token::new(34).ok());
+        assert_eq!(sidecar.fence.digest, Some(u64::MAX));
+        assert_eq!(sidecar.encode(), golden);
+    }
+
     fn full() -> Sidecar {
         let state = FenceState {
             authority: Some(AuthorityId::new("a:0f3c").unwrap()),

@@ -37,7 +37,7 @@
 //! All functions take a `mysql_async::Transaction`. A statement in it that commits implicitly (CREATE, ALTER,
 //! TRUNCATE, LOCK TABLES) ends it unnoticed; the fence's next step is then [`Fault::NoTransaction`]. All
 //! tables must be InnoDB: other engines have no transactions, and do not report it. [`MIGRATIONS`] are plain
-//! SQL, each file one query of several statements.
+//! SQL, each file one query of several statements. The last one has procedures for other languages, which decide alike.
 //!
 //! **A rejection ends your transaction.** It is a value, [`Checked::Rejected`]: write nothing more, and roll
 //! back. With [`Checked::into_result`] it becomes an `Err`, so that `?` leaves the function and the
@@ -70,6 +70,7 @@ mod operator;
 mod records;
 mod rows;
 mod session;
+mod sticky;
 
 pub use crate::guard_row::{Corrupt, Numbered};
 pub use crate::sql::{Fault, Strategy};
@@ -78,10 +79,15 @@ pub use guard::{Guard, claim, claim_all};
 pub use operator::Operator;
 pub use records::Records;
 pub use session::show_token;
+pub use sticky::{sticky, unstick};
 
 /// The schema, as plain SQL: file name and text, in the order in which to run them. Running them again
-/// changes nothing. The header of the last one describes how to create the triggers on your own tables.
+/// changes nothing. [`sticky`] makes the triggers on your own tables.
 pub const MIGRATIONS: &[(&str, &str)] = &[
+    (
+        "0000_version.sql",
+        include_str!("../../sql/mysql/0000_version.sql"),
+    ),
     (
         "0001_guard_row.sql",
         include_str!("../../sql/mysql/0001_guard_row.sql"),
@@ -94,4 +100,12 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
         "0003_sticky.sql",
         include_str!("../../sql/mysql/0003_sticky.sql"),
     ),
+    (
+        "0004_procedures.sql",
+        include_str!("../../sql/mysql/0004_procedures.sql"),
+    ),
 ];
+
+/// Removes what [`MIGRATIONS`] made, as one query of several statements; first, the triggers on the user's tables must
+/// be dropped ([`unstick`]). Every token that was ever seen is forgotten.
+pub const UNINSTALL: &str = include_str!("../../sql/mysql/uninstall.sql");

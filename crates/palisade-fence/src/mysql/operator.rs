@@ -7,7 +7,8 @@ use palisade_core::fence::{FenceState, Rearm};
 
 use super::guard::{guard_row, take};
 use super::rows::{int, text};
-use crate::admin::{Admin, Listed};
+use super::sticky::resource_of;
+use crate::admin::{Admin, FencedTable, Listed};
 use crate::name::ResourceId;
 use crate::sql::Fault;
 
@@ -17,6 +18,9 @@ FROM palisade_fence WHERE resource = ? LOCK IN SHARE MODE";
 
 const LIST: &str = "SELECT resource, authority, `lock`, token, written, sequence, digest, NULL
 FROM palisade_fence WHERE LEFT(resource, LENGTH(?)) = ? AND resource > ? ORDER BY resource LIMIT ?";
+
+const TABLES: &str = "SELECT EVENT_OBJECT_TABLE, ACTION_STATEMENT FROM information_schema.TRIGGERS
+WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME LIKE 'palisade\\_update\\_%' ORDER BY 1";
 
 const REARM: &str =
     "UPDATE palisade_fence SET token = ?, floor = ?, authority = ?, `lock` = NULL, written = 0,
@@ -39,6 +43,23 @@ impl<'a, 't> Operator<'a, 't> {
     /// Creates the handle for this transaction.
     pub const fn new(tx: &'a mut Transaction<'t>) -> Operator<'a, 't> {
         Operator(tx)
+    }
+
+    /// The tables with the triggers of [`sticky`](super::sticky()), in name order; also those whose resource has no token
+    /// yet.
+    ///
+    /// # Errors
+    /// Faults of the database.
+    pub async fn tables(&mut self) -> Result<Vec<FencedTable>, Fault> {
+        let mut tables = Vec::new();
+        for mut row in self.0.query::<Row, _>(TABLES).await? {
+            let statement = text(&mut row, 1).unwrap_or_default();
+            if let Some(resource) = resource_of(&statement) {
+                let table = text(&mut row, 0).unwrap_or_default();
+                tables.push(FencedTable { table, resource });
+            }
+        }
+        Ok(tables)
     }
 }
 

@@ -29,3 +29,18 @@ impl Document {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/fence-formats.md describes it.
+    #[test]
+    fn the_golden_file_is_read_and_written_as_it_is() {
+        let golden =
+            include_bytes!("../../../../vectors/formats/object-store.fence.json").trim_ascii_end();
+        let document = Document::decode(golden).unwrap();
+        assert_eq!(document.keys["/log"].len(), 2);
+        assert_eq!(document.encode("orders").unwrap(), golden);
+    }
+}

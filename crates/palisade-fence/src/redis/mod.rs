@@ -70,6 +70,7 @@
 
 mod answer;
 mod fault;
+mod library;
 mod objects;
 mod operator;
 mod probe;
@@ -78,6 +79,7 @@ mod script;
 mod slot;
 
 pub use fault::Fault;
+pub use library::{LIBRARY_VERSION, install, installed, library, uninstall};
 pub use objects::Objects;
 pub use operator::Operator;
 pub use probe::probe;

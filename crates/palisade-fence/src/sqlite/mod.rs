@@ -87,3 +87,7 @@ pub const MIGRATIONS: &[(&str, &str)] = &[
         include_str!("../../sql/sqlite/0002_resource_records.sql"),
     ),
 ];
+
+/// Removes what [`MIGRATIONS`] made; first, the triggers on the user's tables must be dropped ([`unstick`]). Every token
+/// that was ever seen is forgotten. `resource_records` is data, and stays.
+pub const UNINSTALL: &str = "DROP TABLE IF EXISTS palisade_fence;\n";

@@ -6,7 +6,8 @@ use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 use super::guard::{guard_row, take};
 use super::rows::int;
-use crate::admin::{Admin, Listed};
+use super::sticky::resource_of;
+use crate::admin::{Admin, FencedTable, Listed};
 use crate::name::ResourceId;
 use crate::sql::Fault;
 
@@ -16,6 +17,9 @@ FROM palisade_fence WHERE resource = ?1";
 const LIST: &str = "SELECT resource, authority, lock, token, written, sequence, digest, NULL
 FROM palisade_fence WHERE substr(resource, 1, length(?1)) = ?1 AND (?2 IS NULL OR resource > ?2)
 ORDER BY resource LIMIT ?3";
+
+const TABLES: &str = "SELECT tbl_name, sql FROM sqlite_master
+WHERE type = 'trigger' AND name LIKE 'palisade\\_sticky\\_update\\_%' ESCAPE '\\' ORDER BY 1";
 
 const REARM: &str =
     "UPDATE palisade_fence SET token = ?2, floor = ?2, authority = ?3, lock = NULL,
@@ -37,6 +41,24 @@ impl<'a> Operator<'a> {
     /// Creates the handle for this connection.
     pub const fn new(connection: &'a mut Connection) -> Operator<'a> {
         Operator(connection)
+    }
+
+    /// The tables with the triggers of [`sticky`](super::sticky()), in name order; also those whose resource has no token
+    /// yet.
+    ///
+    /// # Errors
+    /// Faults of the database.
+    pub fn tables(&mut self) -> Result<Vec<FencedTable>, Fault> {
+        let mut statement = self.0.prepare_cached(TABLES)?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mut tables = Vec::new();
+        for row in rows {
+            let (table, trigger): (String, String) = row?;
+            if let Some(resource) = resource_of(&trigger) {
+                tables.push(FencedTable { table, resource });
+            }
+        }
+        Ok(tables)
     }
 }
 

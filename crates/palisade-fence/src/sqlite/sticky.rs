@@ -105,6 +105,13 @@ pub(super) fn fill(template: &str, names: &[(&str, String)]) -> String {
     filled + rest
 }
 
+/// The resource in a trigger of [`sticky`].
+pub(super) fn resource_of(trigger: &str) -> Option<String> {
+    let (_, literal) = trigger.split_once("palisade_token('")?;
+    let (literal, _) = literal.split_once("') IS NULL")?;
+    Some(literal.replace("''", "'"))
+}
+
 fn trigger(table: &str, event: &str) -> Result<String, Fault> {
     identifier(&format!("palisade_sticky_{}_{table}", event.to_lowercase()))
 }
@@ -167,6 +174,7 @@ mod tests {
         let sql = sticky("a\"b", "it's").unwrap();
         assert!(sql.contains("ON \"a\"\"b\" BEGIN"), "{sql}");
         assert!(sql.contains("palisade_token('it''s')"), "{sql}");
+        assert_eq!(resource_of(&sql).as_deref(), Some("it's"));
         assert!(sticky("", "r").is_err());
         assert!(sticky("t", "").is_err());
         assert!(!sql.contains('{') && !sql.contains('}'), "{sql}");

@@ -181,7 +181,87 @@ fn shows_and_rearms(url: &str) {
 #[test]
 fn redis_fences_are_shown_and_rearmed() {
     let server = Redis::start(&[]);
-    shows_and_rearms(&server.url());
+    let url = &server.url();
+    shows_and_rearms(url);
+    assert!(
+        said(&["install", "redis", "--print"])
+            .starts_with("-- the function library palisade\n#!lua name=palisade")
+    );
+    for _ in 0..2 {
+        assert!(
+            said(&["install", "redis", url]).contains("installed the function library palisade")
+        );
+    }
+    let refused = fence(&["install", "redis", url, "orders"]);
+    assert_eq!(status(&refused), 2);
+    assert!(text(&refused.stderr).contains("no triggers"));
+    assert!(said(&["uninstall", "redis", url]).contains("the marks stay"));
+    assert!(said(&["ls", "--url", url]).contains("orders"));
+}
+
+/// Installs with a table, shows it before its first token, and removes the fence of the table, then all of it. `run`
+/// executes a statement, and returns whether it succeeded.
+fn installs_shows_and_removes(kind: &str, url: &str, run: impl Fn(&str) -> bool) {
+    assert!(run("CREATE TABLE shop (total INTEGER)"));
+    let refused = fence(&["ls", "--url", url]);
+    assert_eq!(status(&refused), 125);
+    assert!(text(&refused.stderr).contains("palisade fence install"));
+    let printed = said(&["install", kind, "--print", "shop=goods"]);
+    assert!(printed.contains("CREATE TABLE IF NOT EXISTS palisade_fence"));
+    assert!(run("INSERT INTO shop VALUES (1)"), "printing runs nothing");
+    for _ in 0..2 {
+        assert!(
+            said(&["install", kind, url, "shop=goods"]).contains("installed fenced table shop")
+        );
+    }
+    assert!(!run("INSERT INTO shop VALUES (1)"), "the table is fenced");
+    let listed = json(&fence(&["--json", "ls", "--url", url]).stdout);
+    assert_eq!(listed["resource"], "goods");
+    assert_eq!(listed["highest"], serde_json::Value::Null);
+    assert_eq!(listed["tables"][0], "shop");
+    shows_and_rearms(url);
+    said(&["uninstall", kind, url, "shop"]);
+    assert!(run("INSERT INTO shop VALUES (1)"));
+    said(&["install", kind, url, "shop=goods"]);
+    let refused = fence(&["uninstall", kind, url]);
+    assert_eq!(status(&refused), 2);
+    let why = text(&refused.stderr);
+    assert!(why.contains("shop would take writes"), "{why}");
+    assert!(!run("INSERT INTO shop VALUES (1)"), "nothing was removed");
+    assert!(said(&["uninstall", kind, url, "--yes"]).contains("removed the fence"));
+    assert!(run("INSERT INTO shop VALUES (1)"));
+    assert_eq!(status(&fence(&["ls", "--url", url])), 125);
+}
+
+#[test]
+fn sqlite_fences_are_installed_shown_rearmed_and_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("shop.db");
+    let url = format!("sqlite://{}", path.display());
+    // A connection that is older than the removal may still see the triggers.
+    installs_shows_and_removes("sqlite", &url, |sql| {
+        let db = rusqlite::Connection::open(&path).unwrap();
+        db.execute_batch(sql).is_ok()
+    });
+    let missing = format!("sqlite://{}/none.db", dir.path().display());
+    assert_eq!(status(&fence(&["ls", "--url", &missing])), 2);
+    assert!(!dir.path().join("none.db").exists(), "`ls` creates nothing");
+}
+
+#[test]
+fn mysql_fences_are_installed_shown_rearmed_and_removed() {
+    use mysql_async::prelude::Queryable as _;
+    let server = palisade_testbed::MariaDb::start(&[]);
+    let url = server.url();
+    let rt = tokio::runtime::Runtime::new().unwrap();
+    let pool = mysql_async::Pool::new(url.as_str());
+    installs_shows_and_removes("mysql", &url, |sql| {
+        let statement = async {
+            let mut db = pool.get_conn().await.unwrap();
+            db.query_drop(sql).await
+        };
+        rt.block_on(statement).is_ok()
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod crash;
 mod forms;
 mod late;
 mod limits;
+mod procedures;
 mod snapshots;
 mod sticky;
 mod subject;

@@ -2,6 +2,7 @@
 
 mod crash;
 mod late;
+mod library;
 mod limits;
 mod naive;
 mod rule;

@@ -95,10 +95,28 @@ fn answer(case: &Case) -> Vec<String> {
     words
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Evalsha,
+    Fcall,
+}
+
 #[tokio::test]
 async fn the_script_decides_as_the_vectors_say() {
+    decides(How::Evalsha).await;
+}
+
+#[tokio::test]
+async fn the_library_decides_as_the_vectors_say() {
+    decides(How::Fcall).await;
+}
+
+async fn decides(how: How) {
     let server = Redis::start(&[]);
     let con = &mut connect(&server.url()).await;
+    if how == How::Fcall {
+        palisade_fence::redis::install(con).await.unwrap();
+    }
     let script = redis::Script::new(SCRIPT);
     for (at, case) in cases().iter().enumerate() {
         let (key, data) = (
@@ -109,9 +127,18 @@ async fn the_script_decides_as_the_vectors_say() {
             let _: () = con.set(&key, mark).await.unwrap();
             let _: () = con.set(&data, "old").await.unwrap();
         }
-        let mut call = script.prepare_invoke();
-        call.key(&key).key(&data).arg(arguments(case));
-        let said: Vec<Value> = call.invoke_async(con).await.unwrap();
+        let said: Vec<Value> = match how {
+            How::Evalsha => {
+                let mut call = script.prepare_invoke();
+                call.key(&key).key(&data).arg(arguments(case));
+                call.invoke_async(con).await.unwrap()
+            }
+            How::Fcall => {
+                let mut call = redis::cmd("FCALL");
+                call.arg("palisade_fence").arg(2).arg(&key).arg(&data);
+                call.arg(arguments(case)).query_async(con).await.unwrap()
+            }
+        };
         let expected = answer(case);
         let words: Vec<String> = said.iter().take(expected.len()).map(word).collect();
         assert_eq!(words, expected, "{}", case.text);
@@ -136,5 +163,28 @@ fn word(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).unwrap(),
         other => panic!("{other:?}"),
+    }
+}
+
+/// docs/fence-formats.md describes the mark.
+#[tokio::test]
+async fn the_golden_mark_is_what_the_script_reads_and_writes() {
+    let golden = include_str!("../../../../../vectors/formats/redis.mark");
+    let server = Redis::start(&[]);
+    let con = &mut connect(&server.url()).await;
+    let key = "palisade:fence:{orders}";
+    let numbered = "claim,,write,34,a:0f3c,nightly,3,18446744073709551615,none";
+    let asked: Vec<&str> = numbered.split(',').collect();
+    for before in [None, Some(golden)] {
+        if let Some(mark) = before {
+            let _: () = con.set(key, mark).await.unwrap();
+        }
+        let script = redis::Script::new(SCRIPT);
+        let mut call = script.prepare_invoke();
+        let said: Vec<Value> = call.key(key).arg(&asked).invoke_async(con).await.unwrap();
+        let expected = if before.is_some() { "repeat" } else { "admit" };
+        assert_eq!(word(&said[0]), expected);
+        let stored: String = con.get(key).await.unwrap();
+        assert_eq!(stored, golden);
     }
 }

@@ -1,12 +1,12 @@
 //! `palisade fence install` and `uninstall`: the statements of each kind of database, run or printed.
 
 use clap::{Args, ValueEnum};
-use palisade_fence::ResourceId;
+use palisade_fence::{FencedTable, ResourceId};
 use serde_json::json;
 
 use super::super::failure::Failure;
 use super::super::output::Out;
-use super::{Resources, postgres};
+use super::{Resources, mysql, postgres, sqlite};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InstallArgs {
@@ -52,6 +52,50 @@ struct Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
     Postgres,
+    /// MySQL and MariaDB.
+    Mysql,
+    Sqlite,
+    /// The function library `palisade`, which needs Redis 7.
+    Redis,
+}
+
+impl Kind {
+    /// The statements that install the fence.
+    fn steps(self, tables: &[Table], roles: &[String]) -> Result<Vec<Step>, Failure> {
+        if self != Kind::Postgres && !roles.is_empty() {
+            return Err(Failure::usage("--grant is for PostgreSQL").hint(
+                "in MySQL, GRANT EXECUTE ON the database: its procedures run with the rights of who installed them",
+            ));
+        }
+        match self {
+            Kind::Postgres => Ok(postgres::steps(tables, roles)),
+            Kind::Mysql => mysql::steps(tables),
+            Kind::Sqlite => sqlite::steps(tables),
+            Kind::Redis if tables.is_empty() => Ok(vec![Step {
+                name: "the function library palisade".to_owned(),
+                sql: palisade_fence::redis::library(),
+            }]),
+            Kind::Redis => Err(no_tables()),
+        }
+    }
+
+    /// The statements that take the fence away from these tables, or from the database.
+    fn removal(self, tables: &[Table]) -> Result<Vec<Step>, Failure> {
+        match self {
+            Kind::Postgres => Ok(postgres::removal(tables)),
+            Kind::Mysql => mysql::removal(tables),
+            Kind::Sqlite => sqlite::removal(tables),
+            Kind::Redis if tables.is_empty() => Ok(vec![Step {
+                name: "the function library palisade; the marks stay".to_owned(),
+                sql: "FUNCTION DELETE palisade\n".to_owned(),
+            }]),
+            Kind::Redis => Err(no_tables()),
+        }
+    }
+}
+
+fn no_tables() -> Failure {
+    Failure::usage("Redis has no tables, and no triggers that could stop other writers")
 }
 
 /// A named part of an installation.
@@ -65,6 +109,15 @@ pub(super) struct Step {
 pub(super) struct Table {
     pub(super) name: String,
     pub(super) resource: String,
+}
+
+impl From<FencedTable> for Table {
+    fn from(FencedTable { table, resource }: FencedTable) -> Table {
+        Table {
+            name: table,
+            resource,
+        }
+    }
 }
 
 impl Target {
@@ -98,7 +151,10 @@ impl Target {
             (false, Some(url)) => {
                 let resources = Resources::of(url).await?;
                 match (self.kind, &resources) {
-                    (Kind::Postgres, Resources::Postgres(_)) => Ok(Some(resources)),
+                    (Kind::Postgres, Resources::Postgres(_))
+                    | (Kind::Mysql, Resources::Mysql(_))
+                    | (Kind::Sqlite, Resources::Sqlite(_))
+                    | (Kind::Redis, Resources::Redis(_)) => Ok(Some(resources)),
                     _ => Err(Failure::usage("the URL is of another kind of database")),
                 }
             }
@@ -112,25 +168,36 @@ impl Target {
 
 pub(super) async fn install(args: &InstallArgs, out: Out) -> Result<(), Failure> {
     let tables = args.to.tables()?;
-    let steps = match args.to.kind {
-        Kind::Postgres => postgres::steps(&tables, &args.roles),
-    };
-    if let Some(mut database) = args.to.open().await? {
-        database.run(&steps, "installed").await?;
+    let steps = args.to.kind.steps(&tables, &args.roles)?;
+    match args.to.open().await? {
+        Some(Resources::Redis(mut server)) => server.install().await?,
+        Some(mut database) => database.run(&steps, "installed").await?,
+        None => {}
     }
     report(&steps, args.to.print, "installed", out)
 }
 
 pub(super) async fn uninstall(args: &UninstallArgs, out: Out) -> Result<(), Failure> {
     let tables = args.from.tables()?;
-    let steps = match args.from.kind {
-        Kind::Postgres => postgres::removal(&tables),
-    };
-    if let Some(mut database) = args.from.open().await? {
-        if tables.is_empty() && !args.yes {
-            return Err(confirm(&mut database).await?);
+    let kind = args.from.kind;
+    let mut steps = kind.removal(&tables)?;
+    match args.from.open().await? {
+        Some(Resources::Redis(mut server)) => server.uninstall().await?,
+        Some(mut database) => {
+            if tables.is_empty() {
+                if !args.yes {
+                    return Err(confirm(&mut database).await?);
+                }
+                // The triggers go first: without the fence, they would refuse every write.
+                let fenced = database.tables().await?.into_iter();
+                let fenced: Vec<_> = fenced.map(Table::from).collect();
+                if !fenced.is_empty() {
+                    steps.splice(0..0, kind.removal(&fenced)?);
+                }
+            }
+            database.run(&steps, "removed").await?;
         }
-        database.run(&steps, "removed").await?;
+        None => {}
     }
     report(&steps, args.from.print, "removed", out)
 }
@@ -168,7 +235,9 @@ impl Resources {
     /// Runs everything or nothing.
     async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
         match self {
+            Resources::Mysql(database) => database.run(steps, done).await,
             Resources::Postgres(database) => database.run(steps, done).await,
+            Resources::Sqlite(file) => file.run(steps, done),
             Resources::Files(_) | Resources::DataDir(_) | Resources::Redis(_) => {
                 Err(Failure::usage("there is nothing to install"))
             }

@@ -9,9 +9,11 @@
 mod data_dir;
 mod files;
 mod install;
+mod mysql;
 mod postgres;
 mod rearm;
 mod redis;
+mod sqlite;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -47,9 +49,10 @@ const PAGE: u32 = 500;
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 struct Location {
-    /// Where the fences are: postgres://USER@HOST:PORT/DATABASE, redis://HOST:PORT or file:///FOLDER, the
+    /// Where the fences are: postgres://USER@HOST:PORT/DATABASE, mysql://…, sqlite:///FILE,
+    /// redis://HOST:PORT or file:///FOLDER, the
     /// parent of the fenced folders. Put a URL with a password into PALISADE_FENCE_URL (PostgreSQL also reads
-    /// PGPASSWORD), because other users can see command lines. The connection is not encrypted: use a
+    /// PGPASSWORD, MySQL MYSQL_PWD), because other users can see command lines. The connection is not encrypted: use a
     /// socket, this machine or a tunnel.
     #[arg(
         long,
@@ -84,8 +87,10 @@ pub(crate) struct LsArgs {
 enum Resources {
     Files(files::Folders),
     DataDir(data_dir::DataDir),
+    Mysql(mysql::Database),
     Postgres(postgres::Database),
     Redis(redis::Server),
+    Sqlite(sqlite::File),
 }
 
 impl Resources {
@@ -103,6 +108,11 @@ impl Resources {
             Some("postgres" | "postgresql") => {
                 Ok(Resources::Postgres(postgres::Database::open(url).await?))
             }
+            Some("mysql" | "mariadb") => Ok(Resources::Mysql(mysql::Database::open(url).await?)),
+            Some("sqlite") => {
+                let path = url.trim_start_matches("sqlite://");
+                Ok(Resources::Sqlite(sqlite::File::open(path)?))
+            }
             Some("redis" | "redis+unix" | "unix") => {
                 Ok(Resources::Redis(redis::Server::open(url).await?))
             }
@@ -116,7 +126,7 @@ impl Resources {
                 None => "--url: the scheme is missing".to_owned(),
             })
             .hint(
-                "use postgres://, redis:// or file:///, or --data for the directory of a store or a gateway; \
+                "use postgres://, mysql://, sqlite:///, redis:// or file:///, or --data for the directory of a store or a gateway; \
                  for other fences, use palisade_fence::Admin in a program",
             )),
         }
@@ -127,7 +137,9 @@ impl Resources {
             Resources::Files(folders) => folders.show(resource).await,
             Resources::DataDir(dir) => dir.show(resource).await,
             Resources::Postgres(database) => database.show(resource).await,
+            Resources::Mysql(database) => database.show(resource).await,
             Resources::Redis(server) => server.show(resource).await,
+            Resources::Sqlite(file) => file.show(resource).await,
         }
     }
 
@@ -137,7 +149,9 @@ impl Resources {
             Resources::Files(folders) => folders.list(prefix, after).await,
             Resources::DataDir(dir) => dir.list(prefix, after).await,
             Resources::Postgres(database) => database.list(prefix, after).await,
+            Resources::Mysql(database) => database.list(prefix, after).await,
             Resources::Redis(server) => server.list(prefix, after).await,
+            Resources::Sqlite(file) => file.list(prefix, after).await,
         }
     }
 
@@ -169,7 +183,9 @@ impl Resources {
     /// The tables that refuse writes without a current token.
     async fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {
         match self {
+            Resources::Mysql(database) => database.tables().await,
             Resources::Postgres(database) => database.tables().await,
+            Resources::Sqlite(file) => file.tables(),
             Resources::Files(_) | Resources::DataDir(_) | Resources::Redis(_) => Ok(Vec::new()),
         }
     }
@@ -179,7 +195,9 @@ impl Resources {
             Resources::Files(folders) => folders.rearm(resource, with).await,
             Resources::DataDir(dir) => dir.rearm(resource, with).await,
             Resources::Postgres(database) => database.rearm(resource, with).await,
+            Resources::Mysql(database) => database.rearm(resource, with).await,
             Resources::Redis(server) => server.rearm(resource, with).await,
+            Resources::Sqlite(file) => file.rearm(resource, with).await,
         }
     }
 }

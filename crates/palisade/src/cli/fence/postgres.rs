@@ -138,7 +138,7 @@ impl From<Fault> for Failure {
                 Code::Invalid,
                 "no fence, or an older one, is installed in this database",
             )
-            .hint("palisade fence install postgres URL TABLE"),
+            .hint("palisade fence install postgres|mysql|sqlite URL TABLE"),
             other => failed(other.kind(), with_causes(&other)),
         }
     }

@@ -23,6 +23,18 @@ impl Server {
         })
     }
 
+    pub(super) async fn install(&mut self) -> Result<(), Failure> {
+        let done = palisade_fence::redis::install(&mut self.0).await;
+        done.map_err(|fault| {
+            Failure::from(fault)
+                .hint("the library needs Redis 7; older servers run the script with EVALSHA")
+        })
+    }
+
+    pub(super) async fn uninstall(&mut self) -> Result<(), Failure> {
+        Ok(palisade_fence::redis::uninstall(&mut self.0).await?)
+    }
+
     pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
         Ok(Operator::new(&mut self.0).show(resource).await?)
     }

@@ -1,0 +1,23 @@
+"""The stored formats, by their golden files: docs/fence-formats.md."""
+
+from __future__ import annotations
+
+from conftest import ROOT
+
+from palisade.fences import files, s3
+
+FORMATS = ROOT / "vectors" / "formats"
+
+
+def test_the_state_of_a_folder() -> None:
+    golden = (FORMATS / "files.palisade-fence").read_bytes()
+    state = files._State.decode(golden)
+    assert (state.record.token, state.record.digest, state.pending) == (34, 2**64 - 1, "append 120 report")
+    assert state.encode() == golden
+
+
+def test_the_manifest_in_a_bucket() -> None:
+    golden = (FORMATS / "object-store.fence.json").read_bytes().rstrip()
+    manifest = s3._Manifest.decode(golden)
+    assert (manifest.record.token, manifest.record.digest, len(manifest.keys)) == (34, 2**64 - 1, 2)
+    assert manifest.encode() == golden

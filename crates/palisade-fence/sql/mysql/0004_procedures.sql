@@ -1,0 +1,185 @@
+-- The fence's procedures, for every language. In the shell: `mariadb --delimiter=// DATABASE < 0004_procedures.sql`.
+--
+--     START TRANSACTION;
+--     CALL palisade_claim('orders', 34, NULL, NULL);   -- first: raises the fence, or fails
+--     SELECT total FROM orders;                        -- then read
+--     UPDATE orders SET total = 42;                    -- then write
+--     COMMIT;                                          -- fence and data together
+--
+-- Call them in a transaction. A rejection is an error. MySQL does not end a transaction after an error: ROLLBACK, and
+-- write nothing more. Triggers of fenced tables then refuse the connection's writes.
+--
+--     PF001 stale              give up: a newer holder has claimed the resource; its token ends the message
+--     PF002 tokenless          a fenced table, and the connection claimed nothing; the highest token ends the message
+--     PF003 never goes down    a statement would lower or remove a fence
+--     PF004 not claimed        a token set by hand is not the fence's; palisade_record without its write
+--     PF005 wrong authority    the resource belongs to another authority, which is in @palisade_bound
+--     PF006 wrong lock         the resource belongs to another lock, which is in @palisade_bound
+--     PF007 jump               the token is too far above the highest one, which ends the message (0: none)
+--     PF008 sequence stale     a later write of this grant was carried out; its number ends the message
+--     PF009 sequence reused    the number, which ends the message, was used for another write
+--     PF010 already written    strict: there was a write under this token
+--     PF011 newer version      these files are older than what is installed
+--     PF012 read before claim  begin again, and claim first: this transaction sees an older state
+--     22023                    an argument is out of range
+--
+-- Deadlocks (1213) and lock time-outs (1205): roll back and begin again. Claim several resources in the order of their
+-- names. The procedures run with the rights of who installed them, so a user needs EXECUTE and nothing more.
+-- Takes the token of a resource from what the connection shows to the triggers: lines of a name, a tab and a token.
+DROP PROCEDURE IF EXISTS palisade_forget;
+CREATE PROCEDURE palisade_forget(p_resource VARBINARY(255)) NO SQL
+BEGIN
+    DECLARE mine VARBINARY(300) DEFAULT CONCAT(CHAR(10), p_resource, CHAR(9));
+    DECLARE place INT;
+    DECLARE rest LONGBLOB;
+    SET @palisade_tokens = IFNULL(@palisade_tokens, CHAR(10));
+    SET place = LOCATE(mine, @palisade_tokens);
+    IF place > 0 THEN
+        SET rest = SUBSTRING(@palisade_tokens, place + LENGTH(mine));
+        SET @palisade_tokens = CONCAT(LEFT(@palisade_tokens, place - 1), SUBSTRING(rest, LOCATE(CHAR(10), rest)));
+    END IF;
+END;
+
+-- Judges one operation of a holder, writes the guard row, and lets the connection write the resource's tables. The
+-- decision is that of FenceRecord::decide in palisade-core; vectors/fence.json has it as data. After a write it returns
+-- one row: repeated, result.
+DROP PROCEDURE IF EXISTS palisade_judge;
+CREATE PROCEDURE palisade_judge(
+    p_resource VARBINARY(255), p_token BIGINT, p_authority VARBINARY(255), p_lock VARBINARY(255), p_write BOOLEAN,
+    p_sequence BIGINT, p_digest BIGINT, p_strict BOOLEAN, p_max_jump BIGINT)
+    MODIFIES SQL DATA
+BEGIN
+    DECLARE words VARCHAR(128);
+    DECLARE stands, last, kept, version_now, version_seen BIGINT;
+    DECLARE was_written BOOLEAN;
+    DECLARE bound_authority, bound_lock VARBINARY(255);
+    DECLARE answer MEDIUMBLOB;
+    DECLARE repeated BOOLEAN DEFAULT FALSE;
+    IF p_resource IS NULL OR NOT p_resource REGEXP '^[ -~]{1,255}$' THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a resource is 1 to 255 bytes of printable ASCII';
+    ELSEIF p_token IS NULL OR p_token NOT BETWEEN 1 AND 9007199254740991 THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a fencing token is in 1 ..= 9007199254740991';
+    ELSEIF NOT p_authority REGEXP '^[ -~]{1,255}$' OR NOT p_lock REGEXP '^[ -~]{1,255}$' THEN
+        SIGNAL SQLSTATE '22023'
+            SET MESSAGE_TEXT = 'an authority and a lock are 1 to 255 bytes of printable ASCII, or NULL';
+    ELSEIF p_sequence NOT BETWEEN 0 AND 9007199254740991 THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a sequence number is in 0 ..= 9007199254740991, or NULL';
+    END IF;
+
+    CALL palisade_forget(p_resource);
+    -- Locks the row, creates a missing one, and changes nothing else: the snapshot must still show the previous holder.
+    INSERT INTO palisade_fence (resource) VALUES (p_resource)
+        ON DUPLICATE KEY UPDATE rearmed = palisade_fence.rearmed;
+    SELECT g.authority, g.`lock`, g.token, g.written, g.sequence, g.digest, g.result, g.version
+        INTO bound_authority, bound_lock, stands, was_written, last, kept, answer, version_now
+        FROM palisade_fence g WHERE g.resource = p_resource FOR UPDATE;
+    -- A plain read, which sees what the transaction's other plain reads see.
+    SELECT MAX(s.version) INTO version_seen FROM palisade_fence s WHERE s.resource = p_resource;
+    IF NOT version_seen <=> version_now THEN
+        SIGNAL SQLSTATE 'PF012'
+            SET MESSAGE_TEXT = 'the transaction has read before it claimed, and sees an older state: begin again, claim first';
+    END IF;
+
+    -- The decision.
+    IF bound_authority IS NOT NULL AND NOT p_authority <=> bound_authority THEN
+        SET @palisade_bound = bound_authority;
+        SET words = CONCAT('the resource belongs to another authority: ', LEFT(bound_authority, 80));
+        SIGNAL SQLSTATE 'PF005' SET MESSAGE_TEXT = words;
+    ELSEIF bound_lock IS NOT NULL AND NOT p_lock <=> bound_lock THEN
+        SET @palisade_bound = bound_lock;
+        SET words = CONCAT('the resource belongs to another lock: ', LEFT(bound_lock, 80));
+        SIGNAL SQLSTATE 'PF006' SET MESSAGE_TEXT = words;
+    ELSEIF p_token < stands THEN
+        SET words = CONCAT('this fencing token is stale: give up, roll back, write nothing more; the highest is ', stands);
+        SIGNAL SQLSTATE 'PF001' SET MESSAGE_TEXT = words;
+    ELSEIF p_token = stands THEN
+        IF p_write AND was_written THEN
+            IF p_sequence = last THEN
+                IF NOT p_digest <=> kept THEN
+                    SET words = CONCAT('another write of this grant has the sequence number ', last);
+                    SIGNAL SQLSTATE 'PF009' SET MESSAGE_TEXT = words;
+                END IF;
+                SET repeated = TRUE;
+            ELSEIF p_strict THEN
+                SIGNAL SQLSTATE 'PF010' SET MESSAGE_TEXT = 'there was already a write under this token; it may have been yours';
+            ELSEIF p_sequence < last THEN
+                SET words = CONCAT('a later write of this grant was carried out: drop this one; the last is ', last);
+                SIGNAL SQLSTATE 'PF008' SET MESSAGE_TEXT = words;
+            END IF;
+        END IF;
+    ELSEIF CAST(p_token AS SIGNED) - IFNULL(stands, 0) > p_max_jump THEN
+        SET words = CONCAT('no token is believed more than ', p_max_jump, ' above the highest, which is ', IFNULL(stands, 0));
+        SIGNAL SQLSTATE 'PF007' SET MESSAGE_TEXT = words;
+    ELSE
+        SET was_written = FALSE, last = NULL, kept = NULL, answer = NULL;
+    END IF;
+    IF NOT repeated THEN
+        SET bound_authority = IFNULL(bound_authority, p_authority), bound_lock = IFNULL(bound_lock, p_lock);
+        IF p_write THEN
+            SET was_written = TRUE;
+            IF p_sequence IS NOT NULL THEN
+                SET last = p_sequence, kept = p_digest, answer = NULL;
+            END IF;
+        END IF;
+    END IF;
+
+    -- The version rises in any case, so that a transaction with an older snapshot notices the claim.
+    UPDATE palisade_fence g SET g.authority = bound_authority, g.`lock` = bound_lock, g.token = p_token,
+        g.written = was_written, g.sequence = last, g.digest = kept, g.result = answer, g.version = g.version + 1
+    WHERE g.resource = p_resource;
+    SET @palisade_tokens = CONCAT(@palisade_tokens, p_resource, CHAR(9), p_token, CHAR(10));
+    IF p_write THEN
+        SELECT repeated AS repeated, IF(repeated, answer, NULL) AS result;
+    END IF;
+END;
+
+-- Raises the fence: from the commit on, no older token is admitted. It comes first in its transaction, before the first
+-- read. authority and lock may be NULL; once given, they bind the resource.
+DROP PROCEDURE IF EXISTS palisade_claim;
+CREATE PROCEDURE palisade_claim(
+    resource VARBINARY(255), token BIGINT, authority VARBINARY(255), in_lock VARBINARY(255))
+    MODIFIES SQL DATA
+    CALL palisade_judge(resource, token, authority, in_lock, FALSE, NULL, NULL, FALSE, 70368744177664);
+
+-- Checks a token before a read that feeds a write, in a transaction that began with another claim. It decides as
+-- palisade_claim does.
+DROP PROCEDURE IF EXISTS palisade_check;
+CREATE PROCEDURE palisade_check(
+    resource VARBINARY(255), token BIGINT, authority VARBINARY(255), in_lock VARBINARY(255))
+    MODIFIES SQL DATA
+    CALL palisade_judge(resource, token, authority, in_lock, FALSE, NULL, NULL, FALSE, 70368744177664);
+
+-- Checks a write. With a sequence number (rising within a grant) and a digest of its content (any 64 bits), a repeat is
+-- recognised. Returns one row: repeated, and the recorded result of a repeat, which must not be carried out again.
+DROP PROCEDURE IF EXISTS palisade_write;
+CREATE PROCEDURE palisade_write(
+    resource VARBINARY(255), token BIGINT, sequence BIGINT, digest BIGINT, authority VARBINARY(255), in_lock VARBINARY(255))
+    MODIFIES SQL DATA
+    CALL palisade_judge(resource, token, authority, in_lock, TRUE, sequence, IF(sequence IS NULL, NULL, digest), FALSE,
+        70368744177664);
+
+-- Records the result of the numbered write that this transaction carries out: at most 65,536 bytes.
+DROP PROCEDURE IF EXISTS palisade_record;
+CREATE PROCEDURE palisade_record(p_resource VARBINARY(255), p_sequence BIGINT, p_result MEDIUMBLOB)
+    MODIFIES SQL DATA
+BEGIN
+    DECLARE mine VARBINARY(300) DEFAULT CONCAT(CHAR(10), p_resource, CHAR(9));
+    DECLARE place INT DEFAULT LOCATE(mine, IFNULL(@palisade_tokens, ''));
+    DECLARE bearer BIGINT;
+    IF LENGTH(p_result) > 65536 THEN
+        SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = 'a result has at most 65536 bytes';
+    END IF;
+    IF place > 0 THEN
+        SET bearer = CAST(SUBSTRING_INDEX(SUBSTRING(@palisade_tokens, place + LENGTH(mine)), CHAR(10), 1) AS SIGNED);
+    END IF;
+    UPDATE palisade_fence g SET g.result = p_result, g.version = g.version + 1
+    WHERE g.resource = p_resource AND g.token = bearer AND g.sequence = p_sequence;
+    IF ROW_COUNT() <> 1 THEN
+        SIGNAL SQLSTATE 'PF004'
+            SET MESSAGE_TEXT = 'this is not the number of the last write: call palisade_write first, in the same transaction';
+    END IF;
+END;
+
+DROP PROCEDURE IF EXISTS palisade_version;
+CREATE PROCEDURE palisade_version() NO SQL COMMENT '2'
+    SELECT 2 AS version;

@@ -1,0 +1,311 @@
+//! The procedures as programs in other languages call them: plain SQL.
+
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{Conn, Error, Params, Row, Transaction, Value};
+use palisade_fence::mysql::{Guard, MIGRATIONS, UNINSTALL, claim, sticky, unstick};
+use palisade_fence::{DEFAULT_MAX_JUMP, Mode, Op, Reject};
+
+use super::limits::{all, begin, fresh, highest, t};
+use super::subject::script;
+use crate::refused::Refused;
+use crate::vectors::{Case, Columns, cases};
+
+fn server_error(error: Error) -> (String, String) {
+    match error {
+        Error::Server(error) => (error.state, error.message),
+        other => panic!("{other}"),
+    }
+}
+
+/// Calls the procedure behind all others; returns the state and message of a rejection, or whether it is a repeat.
+async fn judge(
+    tx: &mut Transaction<'_>,
+    name: &str,
+    case: &Case,
+) -> Result<bool, (String, String)> {
+    let pass = case.pass().unwrap();
+    let (is_write, sequence) = match case.op {
+        Op::Write(sequence) => (true, sequence),
+        Op::Claim | Op::Read => (false, None),
+    };
+    let arguments: Vec<Value> = vec![
+        name.into(),
+        pass.token.get().into(),
+        pass.authority.map(|id| id.as_str().to_owned()).into(),
+        pass.lock.map(|lock| lock.as_str().to_owned()).into(),
+        is_write.into(),
+        sequence.map(|number| number.get()).into(),
+        case.digest.map(u64::cast_signed).into(),
+        (case.rule.mode == Mode::Strict).into(),
+        case.rule.max_jump.into(),
+    ];
+    let call = "CALL palisade_judge(?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    let row: Option<Row> = tx
+        .exec_first(call, Params::Positional(arguments))
+        .await
+        .map_err(server_error)?;
+    Ok(row.is_some_and(|row| row.get(0) == Some(1_u64)))
+}
+
+/// The rejection that a state and a message stand for.
+fn is(reject: &Reject, state: &str, message: &str) -> bool {
+    let last = message.rsplit(' ').next().unwrap_or_default();
+    match reject {
+        Reject::Stale { highest } => state == "PF001" && last == highest.to_string(),
+        Reject::WrongAuthority { bound } => state == "PF005" && message.ends_with(bound.as_str()),
+        Reject::WrongLock { bound } => state == "PF006" && message.ends_with(bound.as_str()),
+        Reject::Jump { highest, .. } => {
+            state == "PF007" && last == highest.map_or(0, |token| token.get()).to_string()
+        }
+        Reject::SequenceStale { last: number } => state == "PF008" && last == number.to_string(),
+        Reject::SequenceReused { last: number } => state == "PF009" && last == number.to_string(),
+        Reject::AlreadyWritten => state == "PF010",
+        _ => false,
+    }
+}
+
+#[tokio::test]
+async fn the_procedures_decide_as_the_vectors_say() {
+    let (_, mut db) = fresh().await;
+    let mut tx = begin(&mut db).await;
+    let insert = "INSERT INTO palisade_fence (resource, authority, `lock`, token, written, sequence, digest, result)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
+    let select = "SELECT authority, `lock`, token, written, sequence, digest, result
+        FROM palisade_fence WHERE resource = ?";
+    let mut judged = 0;
+    for (at, case) in cases().iter().enumerate() {
+        if case.token.is_none() {
+            continue;
+        }
+        let name = format!("v{at}");
+        let Columns {
+            authority,
+            lock,
+            token,
+            written,
+            sequence,
+            digest,
+            result,
+        } = Columns::of(&case.before);
+        if token.is_some() {
+            let row = (
+                &name, authority, lock, token, written, sequence, digest, result,
+            );
+            tx.exec_drop(insert, row).await.unwrap();
+        }
+        let answer = judge(&mut tx, &name, case).await;
+        let expected = case.answer();
+        let fits = match (&answer, expected.rejected()) {
+            (Ok(repeated), None) => {
+                matches!(&expected, palisade_fence::Checked::Admitted(a) if a.repeat == *repeated)
+            }
+            (Err((state, message)), Some(reject)) => is(reject, state, message),
+            _ => false,
+        };
+        assert!(fits, "{answer:?}: {}", case.text);
+        let row = tx.exec_first(select, (&name,)).await.unwrap();
+        let (authority, lock, token, written, sequence, digest, result) = row.unwrap();
+        let stored = Columns {
+            authority,
+            lock,
+            token,
+            written,
+            sequence,
+            digest,
+            result,
+        };
+        assert_eq!(stored, Columns::of(case.after()), "{}", case.text);
+        judged += 1;
+    }
+    assert!(judged > 1_000, "{judged}");
+}
+
+const ORDERS: &str =
+    "CREATE TABLE orders (total BIGINT NOT NULL) ENGINE = InnoDB; INSERT INTO orders VALUES (0);";
+
+async fn run(db: &mut Conn, sql: &str) -> Option<(String, String)> {
+    db.query_drop("START TRANSACTION").await.unwrap();
+    for statement in sql.split("; ") {
+        if let Err(error) = db.query_drop(statement).await {
+            db.query_drop("ROLLBACK").await.unwrap();
+            return Some(server_error(error));
+        }
+    }
+    db.query_drop("COMMIT").await.unwrap();
+    None
+}
+
+#[tokio::test]
+async fn a_claim_lets_the_connection_write_and_a_rejection_does_not() {
+    let (url, mut db) = fresh().await;
+    script(
+        &url,
+        &(ORDERS.to_owned() + &sticky("orders", "orders").unwrap()),
+    )
+    .await;
+    let (_, message) = run(&mut db, "UPDATE orders SET total = 1").await.unwrap();
+    assert!(message.contains("no fencing token"), "{message}");
+    let claim =
+        "CALL palisade_claim('orders', 34, NULL, NULL); UPDATE orders SET total = total + 1";
+    assert_eq!(run(&mut db, claim).await, None);
+    assert_eq!(
+        run(&mut db, "CALL palisade_check('orders', 34, NULL, NULL)").await,
+        None
+    );
+    let (state, message) = run(&mut db, "CALL palisade_claim('orders', 33, NULL, NULL)")
+        .await
+        .unwrap();
+    assert_eq!(state, "PF001");
+    assert!(
+        message.contains("give up") && !message.contains("arm"),
+        "{message}"
+    );
+    // MySQL goes on after an error. The trigger does not let the rejected holder write.
+    let (state, _) = run(&mut db, "UPDATE orders SET total = 9").await.unwrap();
+    assert_eq!(state, "PF002");
+    // The control: the same connection with the current token.
+    assert_eq!(run(&mut db, claim).await, None);
+    let write = "CALL palisade_write('orders', 34, 1, -1, NULL, NULL); UPDATE orders SET total = total + 1; \
+        CALL palisade_record('orders', 1, 'seat 12A')";
+    assert_eq!(run(&mut db, write).await, None);
+    let again = "CALL palisade_write('orders', 34, 1, -1, NULL, NULL)";
+    let (repeated, result): (bool, String) = db.query_first(again).await.unwrap().unwrap();
+    assert_eq!((repeated, result.as_str()), (true, "seat 12A"));
+    let total: Option<i64> = db.query_first("SELECT total FROM orders").await.unwrap();
+    assert_eq!(total, Some(3));
+    for (sql, state) in [
+        ("CALL palisade_record('orders', 2, 'x')", "PF004"),
+        ("CALL palisade_claim('', 34, NULL, NULL)", "22023"),
+        ("CALL palisade_claim('orders', 0, NULL, NULL)", "22023"),
+        (
+            "CALL palisade_claim('orders', 9007199254740992, NULL, NULL)",
+            "22023",
+        ),
+        ("CALL palisade_claim('orders', 35, '', NULL)", "22023"),
+        (
+            "CALL palisade_write('orders', 35, -1, 0, NULL, NULL)",
+            "22023",
+        ),
+    ] {
+        assert_eq!(run(&mut db, sql).await.unwrap().0, state, "{sql}");
+    }
+    let jump = format!(
+        "CALL palisade_claim('orders', {}, NULL, NULL)",
+        DEFAULT_MAX_JUMP + 35
+    );
+    assert_eq!(run(&mut db, &jump).await.unwrap().0, "PF007");
+}
+
+/// The procedures and the Rust guard share rows and the connection's tokens, and a claim of either shuts the other out.
+#[tokio::test]
+async fn the_procedures_and_the_guard_are_one_fence() {
+    let (url, mut db) = fresh().await;
+    script(
+        &url,
+        &(ORDERS.to_owned() + &sticky("orders", "orders").unwrap()),
+    )
+    .await;
+    all(&mut db, &[("orders", 34), ("a", 1)]).await.unwrap();
+    assert_eq!(
+        run(&mut db, "CALL palisade_claim('orders', 33, NULL, NULL)")
+            .await
+            .unwrap()
+            .0,
+        "PF001"
+    );
+    assert_eq!(
+        run(
+            &mut db,
+            "CALL palisade_claim('orders', 35, 'ours', NULL); UPDATE orders SET total = 1"
+        )
+        .await,
+        None
+    );
+    let mut tx = begin(&mut db).await;
+    let refused = claim(&mut tx, "orders", t(34)).await.unwrap();
+    assert!(
+        matches!(refused.rejected(), Some(Reject::WrongAuthority { .. })),
+        "{refused:?}"
+    );
+    tx.rollback().await.unwrap();
+    let mut tx = begin(&mut db).await;
+    let read = Guard::CLAIM.check(&mut tx, "a", t(2), Op::Read).await;
+    assert!(read.unwrap().is_admitted());
+    tx.commit().await.unwrap();
+    assert_eq!(highest(&mut db, "orders").await, Some(35));
+}
+
+/// A transaction that read first does not see the last write, and is told to begin again.
+#[tokio::test]
+async fn a_call_after_a_read_is_refused_if_the_view_is_old() {
+    let (url, mut db) = fresh().await;
+    script(&url, ORDERS).await;
+    let mut other = super::subject::connect(&url, false).await.unwrap();
+    assert_eq!(
+        run(&mut db, "CALL palisade_claim('orders', 1, NULL, NULL)").await,
+        None
+    );
+    db.query_drop("START TRANSACTION").await.unwrap();
+    db.query_drop("SELECT total FROM orders").await.unwrap();
+    assert_eq!(
+        run(&mut other, "CALL palisade_claim('orders', 1, NULL, NULL)").await,
+        None
+    );
+    let refused = db
+        .query_drop("CALL palisade_claim('orders', 2, NULL, NULL)")
+        .await;
+    assert_eq!(server_error(refused.unwrap_err()).0, "PF012");
+    db.query_drop("ROLLBACK").await.unwrap();
+    // The control: without a write in between.
+    assert_eq!(
+        run(
+            &mut db,
+            "SELECT total FROM orders; CALL palisade_claim('orders', 2, NULL, NULL)"
+        )
+        .await,
+        None
+    );
+}
+
+async fn routines(db: &mut Conn) -> Vec<String> {
+    let sql = "SELECT CONCAT(ROUTINE_NAME, ROUTINE_DEFINITION) FROM information_schema.ROUTINES
+        WHERE ROUTINE_SCHEMA = DATABASE() UNION ALL SELECT CONCAT(TRIGGER_NAME, ACTION_STATEMENT)
+        FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() ORDER BY 1";
+    db.query(sql).await.unwrap()
+}
+
+async fn install(url: &str) -> Result<(), Error> {
+    let mut db = super::subject::connect(url, false).await.unwrap();
+    for (_, sql) in MIGRATIONS {
+        db.query_drop(*sql).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_is_installed_again_without_a_change_refused_over_a_newer_one_and_removed() {
+    let (url, mut db) = fresh().await;
+    script(
+        &url,
+        &(ORDERS.to_owned() + &sticky("orders", "orders").unwrap()),
+    )
+    .await;
+    let before = routines(&mut db).await;
+    assert!(before.len() > 12, "{before:?}");
+    install(&url).await.unwrap();
+    script(&url, &sticky("orders", "orders").unwrap()).await;
+    assert_eq!(routines(&mut db).await, before);
+    let newer =
+        "DROP PROCEDURE palisade_version; CREATE PROCEDURE palisade_version() COMMENT '3' SELECT 3";
+    script(&url, newer).await;
+    let (state, message) = server_error(install(&url).await.unwrap_err());
+    assert_eq!(state, "PF011");
+    assert!(message.contains("has version 3"), "{message}");
+
+    script(&url, &(unstick("orders").unwrap() + UNINSTALL)).await;
+    db.query_drop("UPDATE orders SET total = 7").await.unwrap();
+    assert_eq!(routines(&mut db).await, Vec::<String>::new());
+    install(&url).await.unwrap();
+    let missing = Refused::from(db.query_drop("UPDATE nothing SET x = 1").await.unwrap_err());
+    assert!(missing.rejected().is_none());
+}

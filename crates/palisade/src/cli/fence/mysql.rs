@@ -1,0 +1,105 @@
+//! Fences in a MySQL or MariaDB database.
+
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{Conn, Opts, OptsBuilder, TxOpts};
+use palisade_fence::mysql::{Fault, MIGRATIONS, Operator, UNINSTALL, sticky, unstick};
+use palisade_fence::{Admin as _, FenceState, FencedTable, Listed, Rearm};
+use palisade_proto::Code;
+
+use super::super::failure::{FAILED, Failure};
+use super::PAGE;
+use super::install::{Step, Table};
+
+pub(super) struct Database(Conn);
+
+/// The statements that install the fence, with fenced tables.
+pub(super) fn steps(tables: &[Table]) -> Result<Vec<Step>, Failure> {
+    let files = MIGRATIONS.iter().map(|(name, sql)| Step {
+        name: (*name).to_owned(),
+        sql: (*sql).to_owned(),
+    });
+    let mut steps: Vec<_> = files.collect();
+    for Table { name, resource } in tables {
+        let sql = sticky(name, resource)?;
+        let name = format!("fenced table {name}");
+        steps.push(Step { name, sql });
+    }
+    Ok(steps)
+}
+
+/// The statements that take the fence away from these tables, or from the database.
+pub(super) fn removal(tables: &[Table]) -> Result<Vec<Step>, Failure> {
+    let mut steps = Vec::new();
+    for Table { name, .. } in tables {
+        let sql = unstick(name)?;
+        let name = format!("the fence of table {name}");
+        steps.push(Step { name, sql });
+    }
+    if tables.is_empty() {
+        let (name, sql) = ("the fence".to_owned(), UNINSTALL.to_owned());
+        steps.push(Step { name, sql });
+    }
+    Ok(steps)
+}
+
+impl Database {
+    pub(super) async fn open(url: &str) -> Result<Database, Failure> {
+        let url = url.replacen("mariadb://", "mysql://", 1);
+        let opts = Opts::from_url(&url).map_err(|error| {
+            Failure::usage(format!("--url: {error}"))
+                .hint("for example mysql://app@127.0.0.1:3306/shop")
+        })?;
+        let password = match opts.pass() {
+            Some(given) => Some(given.to_owned()),
+            None => std::env::var("MYSQL_PWD").ok(),
+        };
+        let opts = OptsBuilder::from_opts(opts).pass(password);
+        let connected = Conn::new(opts).await.map_err(Fault::from);
+        connected.map(Database).map_err(|fault| {
+            Failure::new(FAILED, Code::Unavailable, fault.to_string())
+                .hint("is the database running there, and is the password in MYSQL_PWD?")
+        })
+    }
+
+    /// Runs the steps. MySQL commits after each statement, so what was done before an error stays.
+    pub(super) async fn run(&mut self, steps: &[Step], done: &str) -> Result<(), Failure> {
+        for (at, Step { name, sql }) in steps.iter().enumerate() {
+            self.0.query_drop(sql).await.map_err(|error| {
+                let fault = Fault::from(error);
+                let text = format!("{name}: {fault}; {at} of {} parts were {done}", steps.len());
+                Failure::local(text).hint("run this command again once the cause is mended")
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn tables(&mut self) -> Result<Vec<FencedTable>, Failure> {
+        let mut tx = self.begin().await?;
+        Ok(Operator::new(&mut tx).tables().await?)
+    }
+
+    pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
+        let mut tx = self.begin().await?;
+        Ok(Operator::new(&mut tx).show(resource).await?)
+    }
+
+    pub(super) async fn list(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<Vec<Listed>, Failure> {
+        let mut tx = self.begin().await?;
+        Ok(Operator::new(&mut tx).list(prefix, after, PAGE).await?)
+    }
+
+    pub(super) async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
+        let mut tx = self.begin().await?;
+        Operator::new(&mut tx).rearm(resource, with).await?;
+        Ok(tx.commit().await.map_err(Fault::from)?)
+    }
+
+    async fn begin(&mut self) -> Result<mysql_async::Transaction<'_>, Failure> {
+        let begun = self.0.start_transaction(TxOpts::default()).await;
+        Ok(begun.map_err(Fault::from)?)
+    }
+}
