@@ -1,12 +1,11 @@
 // Package mysql is the fence in MySQL and MariaDB, in the caller's own transaction, through database/sql:
 //
-//	tx, err := db.BeginTx(ctx, nil)
-//	…
-//	if err := mysql.Claim(ctx, tx, "orders", lease); err != nil { // first: raises the fence
-//		return err // a *fence.Rejection: roll back
-//	}
-//	…                  // then read and write
-//	return tx.Commit() // everything together, or nothing
+//	err := mysql.Transact(ctx, db, "orders", lease, func(tx *sql.Tx) error {
+//		… // read and write: the fence is raised, and everything commits together
+//	})
+//
+// In a transaction of your own, call Claim before the first read. If it returns an error, which may be a
+// *fence.Rejection, roll back.
 //
 // The tables of the fence are in crates/palisade-fence/sql/mysql. All tables must be InnoDB, and a statement that commits
 // implicitly (CREATE, ALTER, TRUNCATE, LOCK TABLES) ends a transaction unnoticed.
@@ -61,6 +60,12 @@ const (
 type Guard struct{ Rule fence.Rule }
 
 var guard = Guard{fence.Claim}
+
+// Transact begins a transaction, claims the resource, does the work and commits. It rolls back if one of them fails.
+func Transact(ctx context.Context, db *sql.DB, resource string, holder fence.Holder, work func(*sql.Tx) error) error {
+	claim := func(tx *sql.Tx) error { return Claim(ctx, tx, resource, holder) }
+	return guardrow.Transact(ctx, db, claim, work)
+}
 
 // Claim raises the fence: from the commit on, no older token is admitted at the resource.
 func Claim(ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder) error {

@@ -3,6 +3,7 @@
 package guardrow
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -63,6 +64,23 @@ func DecideAll(
 		}
 	}
 	return next, answer, nil
+}
+
+// Transact claims and works in one transaction, and commits unless one of them fails or panics.
+func Transact(ctx context.Context, db *sql.DB, claim, work func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	// After a commit this does nothing.
+	defer func() { _ = tx.Rollback() }()
+	if err := claim(tx); err != nil {
+		return err
+	}
+	if err := work(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // A Row has the columns of a guard row as a database returns them.

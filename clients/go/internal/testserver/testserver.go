@@ -3,6 +3,7 @@ package testserver
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,14 +16,18 @@ import (
 // Binary is the palisade binary: PALISADE_BINARY, or the dev build of the repository.
 func Binary(t testing.TB) string {
 	t.Helper()
-	found := os.Getenv("PALISADE_BINARY")
-	if found == "" {
-		found = filepath.Join(Root(), "target", "debug", "palisade")
-	}
+	found := binary()
 	if _, err := os.Stat(found); err != nil {
 		t.Fatalf("%s is missing: run `cargo build -p palisade`, or set PALISADE_BINARY", found)
 	}
 	return found
+}
+
+func binary() string {
+	if named := os.Getenv("PALISADE_BINARY"); named != "" {
+		return named
+	}
+	return filepath.Join(Root(), "target", "debug", "palisade")
 }
 
 // Root is the folder of the repository.
@@ -49,13 +54,47 @@ func Serve(t testing.TB, arguments ...string) *Process {
 // Palisade starts a subcommand that serves, and waits until it says where.
 func Palisade(t testing.TB, arguments ...string) *Process {
 	t.Helper()
-	command := exec.Command(Binary(t), arguments...)
-	output, err := command.StdoutPipe()
+	started, end, err := launch(Binary(t), arguments...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(end)
+	return started
+}
+
+// ForExamples runs the tests with a server whose address is in PALISADE_URL: examples have no testing.TB. It returns the
+// exit code.
+func ForExamples(m *testing.M) int {
+	data, err := os.MkdirTemp("", "palisade-go")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(data)
+	started, end, err := launch(binary(), "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(data, "data"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer end()
+	os.Setenv("PALISADE_URL", started.URL)
+	return m.Run()
+}
+
+func launch(program string, arguments ...string) (started *Process, end func(), err error) {
+	command := exec.Command(program, arguments...)
+	output, err := command.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
 	command.Stderr = os.Stderr
-	Start(t, command, syscall.SIGTERM)
+	if err := command.Start(); err != nil {
+		return nil, nil, fmt.Errorf("%w: run `cargo build -p palisade`, or set PALISADE_BINARY", err)
+	}
+	end = func() {
+		_ = command.Process.Signal(syscall.SIGCONT)
+		_ = command.Process.Signal(syscall.SIGTERM)
+		_ = command.Wait()
+	}
 	lines := bufio.NewScanner(output)
 	for lines.Scan() {
 		if url := listening.FindString(lines.Text()); url != "" {
@@ -64,24 +103,11 @@ func Palisade(t testing.TB, arguments ...string) *Process {
 					// A full pipe would stop the server.
 				}
 			}()
-			return &Process{url, command.Process}
+			return &Process{url, command.Process}, end, nil
 		}
 	}
-	t.Fatalf("%v ended before it listened: is it a palisade binary?", command.Args)
-	return nil
-}
-
-// Start starts a program, and ends it with that signal when the test ends.
-func Start(t testing.TB, command *exec.Cmd, end os.Signal) {
-	t.Helper()
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = command.Process.Signal(syscall.SIGCONT)
-		_ = command.Process.Signal(end)
-		_ = command.Wait()
-	})
+	end()
+	return nil, nil, fmt.Errorf("%v ended before it listened: is it a palisade binary?", command.Args)
 }
 
 // Stop stops the process until the test ends or Continue is called: it answers nothing, and its connections stay open.
