@@ -39,11 +39,12 @@ func (b *backoff) pause(ctx context.Context, f *fault) error {
 	return sleepUntil(ctx, end)
 }
 
-// repeat sends a request that may be sent again as it is, until there is an answer that repeating does not change.
+// repeat sends a request that may be sent again as it is, until there is an answer that repeating does not change. No
+// attempt takes more than half of the time that is left: the next one has another connection.
 func (t *transport) repeat(ctx context.Context, r request, until instant) (reply, error) {
 	pauses := newBackoff(until)
 	for {
-		answer, failed := t.send(ctx, r, until.sub(now()))
+		answer, failed := t.send(ctx, r, atLeast(until.sub(now())/2, leastTime))
 		if failed == nil {
 			failed = answer.fault()
 		}

@@ -45,6 +45,21 @@ func TestAHold(t *testing.T) {
 	}
 }
 
+func TestALossIsAnnouncedThoughNobodyAsks(t *testing.T) {
+	ended := make(chan struct{})
+	h := newHold(now().add(20*millisecond), func() { close(ended) })
+	for _, announced := range []<-chan struct{}{h.lost, ended} {
+		select {
+		case <-announced:
+		case <-time.After(30 * time.Second):
+			t.Fatal("nothing was announced")
+		}
+	}
+	if h.reason() != "expired" {
+		t.Errorf("%q", h.reason())
+	}
+}
+
 func TestAnswersThatAreNoGrant(t *testing.T) {
 	good := `"lock_token": "k", "authority": "a", "valid_for_ms": 5, "waited_ms": 0`
 	if _, failed := readGrant(0, reply{200, []byte(`{"fencing_token": 9007199254740991, ` + good + `}`)}); failed != nil {

@@ -1,6 +1,7 @@
 package sqltest
 
 import (
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -104,6 +105,8 @@ func TestTheGuardRowDecidesAsTheVectorsSay(t *testing.T) {
 			if _, err := tx.Exec(e.insert, append([]any{name}, guardrow.Values(before)...)...); err != nil {
 				t.Fatal(err)
 			}
+			// A rejection may end the transaction.
+			inTransaction(t, tx, "SAVEPOINT before_it")
 			holder := fence.NewPass(*one.Operation.Token, one.Operation.Authority, one.Operation.Lock)
 			verdict, expected := "admit", before
 			written, err := e.do(fence.Rule{Strict: one.Mode == "strict", MaxJump: one.MaxJump}, tx, name, holder, one.operation(t))
@@ -111,6 +114,7 @@ func TestTheGuardRowDecidesAsTheVectorsSay(t *testing.T) {
 			switch {
 			case errors.As(err, &rejection):
 				verdict = rejection.Code
+				inTransaction(t, tx, "ROLLBACK TO SAVEPOINT before_it")
 			case err != nil:
 				t.Fatalf("%+v: %v", one, err)
 			case written.Repeat:
@@ -133,4 +137,11 @@ func TestTheGuardRowDecidesAsTheVectorsSay(t *testing.T) {
 			t.Errorf("only %d vectors", ran)
 		}
 	})
+}
+
+func inTransaction(t *testing.T, tx *sql.Tx, statement string) {
+	t.Helper()
+	if _, err := tx.Exec(statement); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
 }

@@ -86,7 +86,6 @@ func launch(program string, arguments ...string) (started *Process, end func(), 
 	if err != nil {
 		return nil, nil, err
 	}
-	command.Stderr = os.Stderr
 	if err := command.Start(); err != nil {
 		return nil, nil, fmt.Errorf("%w: run `cargo build -p palisade`, or set PALISADE_BINARY", err)
 	}
