@@ -159,6 +159,28 @@ func TestALeaderIsFollowedOnlyWhereItIsSafe(t *testing.T) {
 	}
 }
 
+// Two servers that name each other.
+func TestALeaderIsFollowedFiveTimesInARow(t *testing.T) {
+	e, err := newEndpoints([]string{"http://a:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := map[string]string{"http://a:1": "http://b:1", "http://b:1": "http://a:1"}
+	follows := 0
+	for {
+		at := e.current()
+		if !e.answered(at, reply{503, []byte(`{"error": {"code": "not_leader", "leader": "` + other[at] + `"}}`)}) {
+			break
+		}
+		if follows++; follows > 5 {
+			t.Fatal("without end")
+		}
+	}
+	if follows != 5 {
+		t.Errorf("followed %d times", follows)
+	}
+}
+
 func TestEventsAreReadLineByLine(t *testing.T) {
 	block := eventBlock{}
 	for _, line := range []string{":", "event: missed", "id: 9", "unknown", `data: {"missed":`, "data: 5}"} {

@@ -9,25 +9,24 @@ import (
 // A summed clock is that of systems where the standard library cannot read the time since the start. It adds up, from
 // reading to reading, the longer one of the times that the monotonic clock and the wall clock say have passed.
 type summed struct {
-	mu   sync.Mutex
-	last time.Time
-	sum  time.Duration
+	mu              sync.Mutex
+	monotonic, wall time.Duration
+	sum             time.Duration
 }
 
-// at takes the next reading. It has a monotonic part, as those of time.Now do.
-func (c *summed) at(reading time.Time) time.Duration {
+// at takes the next reading of both clocks, each since a moment of its own.
+func (c *summed) at(monotonic, wall time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.last.IsZero() {
-		c.last = reading
+	if monotonic < c.monotonic {
+		// Another goroutine has read later, and was here first.
+		return c.sum
 	}
-	step := reading.Sub(c.last)
-	if wall := reading.Round(0).Sub(c.last.Round(0)); wall > step {
-		step = wall
+	step := monotonic - c.monotonic
+	if suspended := wall - c.wall; suspended > step {
+		step = suspended
 	}
-	if step > 0 {
-		c.sum += step
-		c.last = reading
-	}
+	c.sum += step
+	c.monotonic, c.wall = monotonic, wall
 	return c.sum
 }
