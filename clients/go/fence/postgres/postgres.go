@@ -18,6 +18,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
@@ -26,29 +27,21 @@ import (
 	"palisade.example/palisade/internal/guardrow"
 )
 
-// The statements of the Rust fence (crates/palisade-fence/src/postgres/guard.rs). Lists are given as the text of an array,
-// which every driver can send. Every operation writes the guard row, even when nothing changes: with only a lock, a waiting
-// transaction at REPEATABLE READ would go on with an outdated view.
+// The functions of crates/palisade-fence/sql/postgres/0004_functions.sql decide. Lists are given as the text of an array,
+// which every driver can send.
 const (
-	take = `WITH claims AS MATERIALIZED (
-    SELECT resource FROM palisade_fence WHERE resource = ANY($1::text::text[])
-        AND (SELECT count(*) FROM palisade_fence WHERE resource = ANY($1::text::text[])) = cardinality($1::text::text[])
-    ORDER BY resource FOR UPDATE)
-UPDATE palisade_fence AS g SET updated_at = clock_timestamp() FROM claims WHERE g.resource = claims.resource
-RETURNING g.resource::text, g.authority::text, g.lock::text, g.token, g.written, g.sequence, g.digest, g.result,
-    set_config('palisade.tokens', (coalesce(nullif(current_setting('palisade.tokens', true), ''), '{}')::jsonb
-        || jsonb_object($1::text::text[], $2::text::text[]))::text, true)`
+	claim = "SELECT palisade_claim($1, $2, $3, $4, $5, $6)"
 
-	create = `INSERT INTO palisade_fence (resource)
-SELECT name FROM unnest($1::text::text[]) AS name ORDER BY name COLLATE "C" ON CONFLICT (resource) DO NOTHING`
+	// In the order of the lists, which is that of the names, so that no two transactions wait for each other.
+	claimAll = "SELECT palisade_claim(c.resource, c.token::bigint, c.authority, c.lock, $5, $6)" +
+		" FROM unnest($1::text::text[], $2::text::text[], $3::text::text[], $4::text::text[])" +
+		" AS c (resource, token, authority, lock)"
 
-	store = `UPDATE palisade_fence SET authority = $2, lock = $3, token = $4, written = $5, sequence = $6, digest = $7,
-    result = $8, updated_at = clock_timestamp() WHERE resource = $1`
+	check = "SELECT palisade_check($1, $2, $3, $4, $5, $6)"
 
-	record = `UPDATE palisade_fence SET result = $4, updated_at = clock_timestamp()
-WHERE resource = $1 AND token = $2 AND sequence = $3`
+	write = "SELECT repeated, result FROM palisade_write($1, $2, $7, $8, $3, $4, $5, $6)"
 
-	forget = `SELECT set_config('palisade.tokens', '', true)`
+	record = "SELECT palisade_record($1, $2, $3, $4)"
 )
 
 // A Guard is the guard rows of a database under one rule.
@@ -67,7 +60,7 @@ func Claim(ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder
 	return guard.Claim(ctx, tx, resource, holder)
 }
 
-// ClaimAll claims several resources at once: all of them or none.
+// ClaimAll claims several resources at once, in the order of their names: all of them or none.
 func ClaimAll(ctx context.Context, tx *sql.Tx, holders map[string]fence.Holder) error {
 	return guard.ClaimAll(ctx, tx, holders)
 }
@@ -95,14 +88,11 @@ func Record(
 	if result == nil {
 		result = []byte{}
 	}
-	done, err := tx.ExecContext(ctx, record, resource, int64(holder.Token()), int64(sequence), result)
-	if err != nil {
-		return translated(err)
-	}
-	if rows, err := done.RowsAffected(); err != nil || rows != 1 {
+	_, err := tx.ExecContext(ctx, record, resource, int64(sequence), result, int64(holder.Token()))
+	if state, _ := stateOf(err); state == "PF004" {
 		return guardrow.NotLast(resource, holder.Token(), sequence)
 	}
-	return nil
+	return translated(err)
 }
 
 // Claim is as the function of that name, under the guard's rule.
@@ -112,104 +102,97 @@ func (g Guard) Claim(ctx context.Context, tx *sql.Tx, resource string, holder fe
 
 // ClaimAll is as the function of that name, under the guard's rule.
 func (g Guard) ClaimAll(ctx context.Context, tx *sql.Tx, holders map[string]fence.Holder) error {
-	_, err := g.judge(ctx, tx, holders, fence.Operation{Kind: fence.KindClaim})
-	return err
+	claims, err := guardrow.InNameOrder(holders, fence.Operation{})
+	if err != nil {
+		return err
+	}
+	var lists [4][]any
+	for _, one := range claims {
+		for at, value := range arguments(one) {
+			lists[at] = append(lists[at], value)
+		}
+	}
+	given := []any{array(lists[0]), array(lists[1]), array(lists[2]), array(lists[3])}
+	_, err = tx.ExecContext(ctx, claimAll, append(given, g.arguments()...)...)
+	return translated(err)
 }
 
 // Do checks any operation, and raises the fence if necessary.
 func (g Guard) Do(
 	ctx context.Context, tx *sql.Tx, resource string, holder fence.Holder, operation fence.Operation,
 ) (fence.Written, error) {
-	return g.judge(ctx, tx, map[string]fence.Holder{resource: holder}, operation)
-}
-
-func (g Guard) judge(
-	ctx context.Context, tx *sql.Tx, holders map[string]fence.Holder, operation fence.Operation,
-) (fence.Written, error) {
-	claims, err := guardrow.InNameOrder(holders, operation)
+	claims, err := guardrow.InNameOrder(map[string]fence.Holder{resource: holder}, operation)
 	if err != nil {
 		return fence.Written{}, err
 	}
-	before, err := rows(ctx, tx, claims)
-	if err != nil {
-		return fence.Written{}, translated(err)
+	given := append(arguments(claims[0]), g.arguments()...)
+	var written fence.Written
+	switch operation.Kind {
+	case fence.KindClaim:
+		_, err = tx.ExecContext(ctx, claim, given...)
+	case fence.KindRead:
+		_, err = tx.ExecContext(ctx, check, given...)
+	case fence.KindWrite:
+		given = append(given,
+			guardrow.OrNull(operation.Numbered, int64(operation.Sequence)),
+			guardrow.OrNull(operation.HasDigest, int64(operation.Digest)))
+		err = tx.QueryRowContext(ctx, write, given...).Scan(&written.Repeat, &written.Result)
 	}
-	next, answer, rejected := guardrow.DecideAll(g.Rule, claims, before, operation)
-	if rejected != nil {
-		if _, err := tx.ExecContext(ctx, forget); err != nil {
-			return fence.Written{}, err
-		}
-		return fence.Written{}, rejected
-	}
-	for _, claim := range claims {
-		changed := next[claim.Resource]
-		if reflect.DeepEqual(changed, before[claim.Resource]) {
-			continue
-		}
-		if _, err := tx.ExecContext(ctx, store, append([]any{claim.Resource}, guardrow.Values(changed)...)...); err != nil {
-			return fence.Written{}, err
-		}
-	}
-	return answer, nil
+	return written, translated(err)
 }
 
-// rows locks the rows of these resources until the transaction ends, and creates missing ones.
-func rows(ctx context.Context, tx *sql.Tx, claims []guardrow.Claim) (map[string]fence.Record, error) {
-	names, tokens := make([]string, len(claims)), make([]string, len(claims))
-	for at, claim := range claims {
-		names[at], tokens[at] = claim.Resource, strconv.FormatUint(claim.Holder.Token(), 10)
+// arguments are the first four of every function: resource, token, authority and lock.
+func arguments(claim guardrow.Claim) []any {
+	authority, lock := claim.Holder.Authority(), claim.Holder.Name()
+	return []any{
+		claim.Resource, int64(claim.Holder.Token()),
+		guardrow.OrNull(authority != "", authority), guardrow.OrNull(lock != "", lock),
 	}
-	found, err := taken(ctx, tx, array(names), array(tokens))
-	if err != nil || len(found) == len(claims) {
-		return found, err
-	}
-	if _, err := tx.ExecContext(ctx, create, array(names)); err != nil {
-		return nil, err
-	}
-	found, err = taken(ctx, tx, array(names), array(tokens))
-	if err == nil && len(found) < len(claims) {
-		err = &guardrow.NotInstalled{Err: errors.New("a guard row vanished"), Advice: "is row level security hiding it?"}
-	}
-	return found, err
 }
 
-func taken(ctx context.Context, tx *sql.Tx, names, tokens string) (map[string]fence.Record, error) {
-	answer, err := tx.QueryContext(ctx, take, names, tokens)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Close()
-	found := map[string]fence.Record{}
-	for answer.Next() {
-		var row guardrow.Row
-		var settings string
-		if err := answer.Scan(append(row.Columns(), &settings)...); err != nil {
-			return nil, err
-		}
-		found[row.Resource] = row.Record()
-	}
-	return found, answer.Err()
+// arguments are strict and max_jump.
+func (g Guard) arguments() []any {
+	return []any{g.Rule.Strict, guardrow.OrNull(g.Rule.MaxJump != 0, int64(g.Rule.MaxJump))}
 }
 
 // array writes a list as PostgreSQL reads it.
-func array(values []string) string {
+func array(values []any) string {
 	quoted := make([]string, len(values))
 	for at, value := range values {
-		quoted[at] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value) + `"`
+		quoted[at] = "NULL"
+		if value != nil {
+			quoted[at] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(fmt.Sprint(value)) + `"`
+		}
 	}
 	return "{" + strings.Join(quoted, ",") + "}"
 }
 
-// Rejected returns the rejection if a sticky trigger refused one of your own statements. It understands the errors of
-// lib/pq and pgx.
+// Rejected returns the rejection if the fence refused one of your own statements: a sticky trigger, or a function that you
+// called yourself. It understands the errors of lib/pq and pgx.
 func Rejected(err error) (*fence.Rejection, bool) {
 	state, detail := stateOf(err)
-	highest, _ := strconv.ParseUint(detail, 10, 64)
+	number := func(text string) uint64 {
+		n, _ := strconv.ParseUint(text, 10, 64)
+		return n
+	}
 	switch state {
 	case "PF001":
-		return &fence.Rejection{Code: "stale", Highest: highest}, true
+		return &fence.Rejection{Code: "stale", Highest: number(detail)}, true
 	case "PF002":
-		return &fence.Rejection{Code: "tokenless", Highest: highest}, true
+		return &fence.Rejection{Code: "tokenless", Highest: number(detail)}, true
+	case "PF005":
+		return &fence.Rejection{Code: "wrong_authority", Authority: detail}, true
+	case "PF006":
+		return &fence.Rejection{Code: "wrong_lock", Lock: detail}, true
+	case "PF007":
+		highest, bound, _ := strings.Cut(detail, " ")
+		return &fence.Rejection{Code: "jump", Highest: number(highest), Bound: number(bound)}, true
+	case "PF008":
+		return &fence.Rejection{Code: "sequence_stale", Last: number(detail)}, true
+	case "PF009":
+		return &fence.Rejection{Code: "sequence_reused", Last: number(detail)}, true
+	case "PF010":
+		return &fence.Rejection{Code: "already_written"}, true
 	}
 	return nil, false
 }
@@ -232,9 +215,14 @@ func stateOf(err error) (state, detail string) {
 	return told.SQLState(), detail
 }
 
+// translated: what the fence says is a *fence.Rejection; other errors are the driver's.
 func translated(err error) error {
-	const undefinedTable = "42P01"
-	if state, _ := stateOf(err); state == undefinedTable && strings.Contains(err.Error(), "palisade_fence") {
+	if rejection, ok := Rejected(err); ok {
+		return rejection
+	}
+	const undefinedTable, undefinedFunction = "42P01", "42883"
+	state, _ := stateOf(err)
+	if (state == undefinedTable || state == undefinedFunction) && strings.Contains(err.Error(), "palisade_") {
 		return &guardrow.NotInstalled{Err: err, Advice: "run `palisade fence install postgres`"}
 	}
 	return err

@@ -119,17 +119,18 @@ func Values(record fence.Record) []any {
 		result = record.Result
 	}
 	return []any{
-		orNull(record.Authority != "", record.Authority),
-		orNull(record.Lock != "", record.Lock),
-		orNull(record.Token != 0, int64(record.Token)),
+		OrNull(record.Authority != "", record.Authority),
+		OrNull(record.Lock != "", record.Lock),
+		OrNull(record.Token != 0, int64(record.Token)),
 		record.Written,
-		orNull(record.Numbered, int64(record.Sequence)),
-		orNull(record.HasDigest, int64(record.Digest)),
+		OrNull(record.Numbered, int64(record.Sequence)),
+		OrNull(record.HasDigest, int64(record.Digest)),
 		result,
 	}
 }
 
-func orNull(there bool, value any) any {
+// OrNull is the value if it is there, and NULL otherwise.
+func OrNull(there bool, value any) any {
 	if there {
 		return value
 	}
