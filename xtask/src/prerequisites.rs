@@ -122,6 +122,20 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "the client in Go, its linter and its fences",
     },
     Prerequisite {
+        name: "a JDK with JUnit and the driver of PostgreSQL",
+        probe: &[
+            "sh",
+            "-c",
+            "javac -version && cd /usr/share/java && ls junit4.jar hamcrest-all.jar postgresql.jar",
+        ],
+        packages: &[
+            "default-jdk-headless",
+            "junit4",
+            "libpostgresql-jdbc-java",
+        ],
+        needed_for: "the client in Java and its fences",
+    },
+    Prerequisite {
         name: "promtool",
         probe: &["promtool", "--version"],
         packages: &["prometheus"],
