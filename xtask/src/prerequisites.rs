@@ -128,11 +128,7 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
             "-c",
             "javac -version && cd /usr/share/java && ls junit4.jar hamcrest-all.jar postgresql.jar",
         ],
-        packages: &[
-            "default-jdk-headless",
-            "junit4",
-            "libpostgresql-jdbc-java",
-        ],
+        packages: &["default-jdk-headless", "junit4", "libpostgresql-jdbc-java"],
         needed_for: "the client in Java and its fences",
     },
     Prerequisite {
