@@ -22,6 +22,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -147,6 +148,49 @@ public final class ClientTest {
         assertTrue(Thread.interrupted());
         assertFalse(lease.isHeld());
         awaitFree();
+    }
+
+    /** Of many connections that look alive, all have become silent. Trying one after the other would take too long. */
+    @Test
+    public void silentConnectionsAreReplacedAtOnce() throws Exception {
+        int many = 16;
+        try (Relay relay = new Relay(server.url());
+                Client through = Client.builder().endpoints(relay.url()).build()) {
+            Lease first = through.lock("orders").acquire();
+            List<CompletableFuture<Void>> turns = new ArrayList<>();
+            ExecutorService threads = Executors.newCachedThreadPool();
+            for (int turn = 0; turn < many; turn++) {
+                turns.add(CompletableFuture.runAsync(() -> takeATurn(through), threads));
+            }
+            awaitWaiters(many);
+            first.release();
+            for (CompletableFuture<Void> turn : turns) {
+                turn.get(30, TimeUnit.SECONDS);
+            }
+            threads.shutdown();
+
+            Lease lease = through.lock("orders").ttl(Duration.ofSeconds(6)).acquire();
+            assertTrue(relay.freeze() >= many);
+            Duration before = lease.remaining();
+            Duration left = before;
+            while (left.compareTo(before) <= 0) {
+                lease.check();
+                // real time: the renewal has a time of its own.
+                TimeUnit.MILLISECONDS.sleep(50);
+                before = left;
+                left = lease.remaining();
+            }
+            relay.freeze();
+            assertEquals(Lease.Release.RELEASED, lease.release());
+        }
+    }
+
+    private static void takeATurn(Client client) {
+        try {
+            client.lock("orders").waitUpTo(Duration.ofMinutes(1)).acquire().release();
+        } catch (InterruptedException gone) {
+            throw new IllegalStateException(gone);
+        }
     }
 
     @Test
