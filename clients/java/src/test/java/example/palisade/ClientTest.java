@@ -150,6 +150,26 @@ public final class ClientTest {
         awaitFree();
     }
 
+    /** It would carry the lease key elsewhere. */
+    @Test
+    public void aRedirectIsNotFollowed() throws Exception {
+        HttpServer front = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        front.createContext("/", exchange -> {
+            exchange.getResponseHeaders().set("Location", server.url() + exchange.getRequestURI());
+            exchange.sendResponseHeaders(307, -1);
+            exchange.close();
+        });
+        front.start();
+        try (Client redirected = Client.builder().endpoints("http://127.0.0.1:" + front.getAddress().getPort())
+                .patience(Duration.ofSeconds(1)).build()) {
+            LockRequest request = redirected.lock("orders").waitUpTo(Duration.ZERO);
+            assertEquals("unknown_outcome", assertThrows(PalisadeException.class, request::acquire).code());
+            assertNull(client.show("orders").holder());
+        } finally {
+            front.stop(0);
+        }
+    }
+
     /** Of many connections that look alive, all have become silent. Trying one after the other would take too long. */
     @Test
     public void silentConnectionsAreReplacedAtOnce() throws Exception {
