@@ -42,7 +42,7 @@ type Process struct {
 	process *os.Process
 }
 
-var listening = regexp.MustCompile(`http://127\.0\.0\.1:\d+`)
+var listening = regexp.MustCompile(`https?://127\.0\.0\.1:\d+`)
 
 // Serve starts `palisade serve`.
 func Serve(t testing.TB, arguments ...string) *Process {
