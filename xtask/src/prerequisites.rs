@@ -107,6 +107,31 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "installing moto, which stands in for S3 and DynamoDB, services behind the gateway, and the judges of the HTTP interface",
     },
     Prerequisite {
+        name: "Go with staticcheck and drivers of SQL databases",
+        probe: &[
+            "sh",
+            "-c",
+            "go version && command -v go-staticcheck && cd /usr/share/gocode/src/github.com && ls lib/pq go-sql-driver/mysql",
+        ],
+        packages: &[
+            "golang-go",
+            "go-staticcheck",
+            "golang-github-lib-pq-dev",
+            "golang-github-go-sql-driver-mysql-dev",
+        ],
+        needed_for: "the client in Go, its linter and its fences",
+    },
+    Prerequisite {
+        name: "a JDK with JUnit and the driver of PostgreSQL",
+        probe: &[
+            "sh",
+            "-c",
+            "javac -version && cd /usr/share/java && ls junit4.jar hamcrest-all.jar postgresql.jar",
+        ],
+        packages: &["default-jdk-headless", "junit4", "libpostgresql-jdbc-java"],
+        needed_for: "the client in Java and its fences",
+    },
+    Prerequisite {
         name: "promtool",
         probe: &["promtool", "--version"],
         packages: &["prometheus"],

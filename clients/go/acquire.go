@@ -1,0 +1,149 @@
+package palisade
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// A wish is a request for a lock, as the caller put it, and what became of it.
+type wish struct {
+	name      string
+	clientID  string
+	metadata  string
+	ttl       time.Duration
+	wait      time.Duration
+	requestID string
+
+	// An attempt is under way, or ended without certainty: it must be abandoned.
+	mayHaveHappened bool
+	lastSent        instant
+}
+
+type acquireBody struct {
+	ClientID  string `json:"client_id"`
+	TTL       int64  `json:"lease_duration_ms"`
+	Wait      int64  `json:"wait_ms"`
+	RequestID string `json:"request_id"`
+	Metadata  string `json:"metadata,omitempty"`
+}
+
+func (c *Client) newWish(name string, options []LockOption) (*wish, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	w := &wish{name: name, ttl: defaultTTL, wait: defaultWait}
+	for _, option := range options {
+		option(w)
+	}
+	if err := within("the TTL", w.ttl, minTTL, day); err != nil {
+		return nil, err
+	}
+	if err := within("the wait", w.wait, 0, day); err != nil {
+		return nil, err
+	}
+	if len(w.metadata) > maxMetadataBytes {
+		return nil, invalid("the metadata has %d bytes; 0 ..= %d are allowed", len(w.metadata), maxMetadataBytes)
+	}
+	var random [32]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return nil, fmt.Errorf("palisade: no random numbers for a request id: %w", err)
+	}
+	w.requestID = hex.EncodeToString(random[:16])
+	if w.clientID == "" {
+		w.clientID = c.host + "-" + hex.EncodeToString(random[16:])
+	}
+	return w, nil
+}
+
+// acquire keeps one request id until the outcome is known. A caller that gets an error must abandon a wish that may have
+// happened.
+func (t *transport) acquire(ctx context.Context, w *wish, patience time.Duration) (granted, error) {
+	waitUntil := now().add(w.wait)
+	giveUp := waitUntil.add(patience)
+	pauses := newBackoff(giveUp)
+	for {
+		earlier := w.mayHaveHappened
+		t0 := now()
+		w.mayHaveHappened, w.lastSent = true, t0
+		answer, failed := t.send(ctx, w.request(waitUntil.sub(t0)), giveUp.sub(t0))
+		if failed == nil {
+			failed = answer.fault()
+		}
+		if failed == nil && answer.status != 200 {
+			w.mayHaveHappened = false
+			return granted{}, answer.err()
+		}
+		if failed == nil {
+			var grant granted
+			if grant, failed = readGrant(t0, answer); failed == nil {
+				w.mayHaveHappened = false
+				return grant, nil
+			}
+		}
+		if !failed.unknown {
+			w.mayHaveHappened = earlier
+		}
+		if err := pauses.pause(ctx, failed); err != nil {
+			return granted{}, err
+		}
+	}
+}
+
+func (w *wish) request(left time.Duration) request {
+	return request{"POST", lockPath(w.name, "/acquire"), acquireBody{
+		ClientID:  w.clientID,
+		TTL:       wholeMilliseconds(w.ttl),
+		Wait:      wholeMilliseconds(atLeast(left, 0)),
+		RequestID: w.requestID,
+		Metadata:  w.metadata,
+	}}
+}
+
+// abandon is repeated until the server has acknowledged it, or must have forgotten the grant by itself.
+func (t *transport) abandon(ctx context.Context, w *wish) error {
+	until := w.lastSent.add(w.wait + 2*w.ttl)
+	pauses := newBackoff(until)
+	for {
+		limit := atMost(until.sub(now()), 2*time.Second)
+		answer, failed := t.send(ctx, request{"POST", "/v1/requests/" + w.requestID + "/abandon", struct{}{}}, limit)
+		if failed == nil {
+			failed = answer.fault()
+		}
+		if failed == nil {
+			return nil
+		}
+		if err := pauses.pause(ctx, failed); err != nil {
+			return err
+		}
+	}
+}
+
+// checkName also refuses "." and "..": proxies tidy them away, however they are written.
+func checkName(name string) error {
+	printable := strings.IndexFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) < 0
+	if len(name) < 1 || len(name) > 255 || !printable || name == "." || name == ".." {
+		return invalid("%q is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or ..", name)
+	}
+	return nil
+}
+
+// lockPath percent-encodes a name byte by byte.
+func lockPath(name, verb string) string {
+	const hexadecimal = "0123456789ABCDEF"
+	var path strings.Builder
+	path.WriteString("/v1/locks/")
+	for _, b := range []byte(name) {
+		switch {
+		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9', strings.IndexByte("-_~.", b) >= 0:
+			path.WriteByte(b)
+		default:
+			path.Write([]byte{'%', hexadecimal[b>>4], hexadecimal[b&15]})
+		}
+	}
+	path.WriteString(verb)
+	return path.String()
+}

@@ -1,0 +1,178 @@
+package palisade
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Client asks a Palisade server, or the servers of a cluster, for locks. It may be used by several goroutines, and
+// should be shared: it keeps connections.
+type Client struct {
+	transport *transport
+	patience  time.Duration
+	margin    time.Duration
+	// For people: where a client runs. What makes a client id unique is drawn for each acquire.
+	host string
+
+	// Ends renewals and what runs in the background.
+	base context.Context
+	end  context.CancelFunc
+
+	mu         sync.Mutex
+	closed     bool
+	background sync.WaitGroup
+}
+
+// New makes a client. It sends nothing yet.
+func New(options ...Option) (*Client, error) {
+	s := settings{patience: defaultPatience}
+	for _, option := range options {
+		option(&s)
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	endpoints, err := newEndpoints(s.urls)
+	if err != nil {
+		return nil, err
+	}
+	base, end := context.WithCancel(context.Background())
+	return &Client{
+		transport: newTransport(endpoints, s.bearer, s.tls),
+		patience:  s.patience,
+		margin:    s.margin,
+		host:      hostName(),
+		base:      base,
+		end:       end,
+	}, nil
+}
+
+// Close ends the connections, after what is being given up in the background has been given up, at most for the client's
+// patience. Leases that are still held are no longer renewed: release them first.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		c.background.Wait()
+		close(done)
+	}()
+	patience := time.NewTimer(c.patience)
+	defer patience.Stop()
+	select {
+	case <-done:
+	case <-patience.C:
+	}
+	c.end()
+	c.transport.pool.CloseIdleConnections()
+	return nil
+}
+
+// Lock waits in the queue for as long as the option Wait says, and returns a lease that is renewed in the background
+// until it is released or lost.
+//
+// The context is for the acquire only: when it ends later, the lease stays. However an acquire fails, no lock stays
+// behind: a request that may have been granted is abandoned in the background.
+//
+// The error is ErrHeld if another client keeps the lock, ErrUnavailable or ErrUnknownOutcome if nobody answers, or the
+// context's.
+func (c *Client) Lock(ctx context.Context, name string, options ...LockOption) (*Lease, error) {
+	return c.lock(ctx, valuesOf{ctx}, name, options)
+}
+
+func (c *Client) lock(ctx, parent context.Context, name string, options []LockOption) (*Lease, error) {
+	if err := c.open(); err != nil {
+		return nil, err
+	}
+	w, err := c.newWish(name, options)
+	if err != nil {
+		return nil, err
+	}
+	grant, err := c.transport.acquire(ctx, w, c.patience)
+	if err != nil {
+		if w.mayHaveHappened {
+			c.inBackground(func(ctx context.Context) { _ = c.transport.abandon(ctx, w) })
+		}
+		return nil, about(w.name, err)
+	}
+	return c.newLease(parent, w, grant)
+}
+
+// With holds a lock while work runs, and releases it when work returns or panics. The context that work gets ends at the
+// loss of the lease, and with ctx.
+//
+// It returns work's error; if that is the context's and the lease was lost, it returns the loss, which is ErrLost. A
+// release that is not acknowledged is no error: the lease expires.
+func (c *Client) With(
+	ctx context.Context, name string, work func(context.Context, *Lease) error, options ...LockOption,
+) error {
+	lease, err := c.lock(ctx, ctx, name, options)
+	if err != nil {
+		return err
+	}
+	// Not with ctx: it may have ended, and the lock is to be free at once.
+	defer func() { _ = lease.Release(context.Background()) }()
+	err = work(lease.Context(), lease)
+	if lost := lease.Check(); lost != nil && isContextError(err) {
+		return lost
+	}
+	return err
+}
+
+// ask sends a request whose only good answer is 200, for the client's patience.
+func (c *Client) ask(ctx context.Context, method, path string, body any) (reply, error) {
+	if err := c.open(); err != nil {
+		return reply{}, err
+	}
+	answer, err := c.transport.repeat(ctx, request{method, path, body}, now().add(c.patience))
+	if err == nil && answer.status != 200 {
+		err = answer.err()
+	}
+	return answer, err
+}
+
+func (c *Client) open() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return invalid("the client is closed")
+	}
+	return nil
+}
+
+// inBackground runs what nobody waits for, until the client is closed.
+func (c *Client) inBackground(run func(context.Context)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.background.Add(1)
+	go func() {
+		defer c.background.Done()
+		run(c.base)
+	}()
+}
+
+func (c *Client) deadline(t0 instant, validFor time.Duration) instant {
+	return deadline(t0, validFor, c.margin)
+}
+
+func hostName() string {
+	name, _ := os.Hostname()
+	printable := strings.Map(func(r rune) rune {
+		if r <= ' ' || r > '~' {
+			return -1
+		}
+		return r
+	}, name)
+	if len(printable) > 64 {
+		printable = printable[:64]
+	}
+	return fmt.Sprintf("%s-%d", printable, os.Getpid())
+}

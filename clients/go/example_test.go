@@ -1,0 +1,115 @@
+package palisade_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"palisade.example/palisade"
+	"palisade.example/palisade/internal/testserver"
+)
+
+func TestMain(m *testing.M) { os.Exit(testserver.ForExamples(m)) }
+
+func work(context.Context, int) error { return nil }
+
+func report(ctx context.Context, client *palisade.Client) error {
+	lease, err := client.Lock(ctx, "report", palisade.TTL(15*time.Second), palisade.Wait(2*time.Second))
+	var held *palisade.HeldError
+	if errors.As(err, &held) {
+		fmt.Println("busy:", held.Holder, "try again in", held.RetryAfter)
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer lease.Release(ctx)
+	for part := 0; part < 3; part++ {
+		if err := lease.Check(); err != nil { // errors.Is(err, palisade.ErrLost); nanoseconds, no round trip
+			return err
+		}
+		if err := work(lease.Context(), part); err != nil { // the context ends with the lease
+			return err
+		}
+	}
+	fmt.Println("done under fencing token", lease.Token() > 0)
+	return nil
+}
+
+func Example() {
+	client, err := palisade.New() // PALISADE_URL, or http://127.0.0.1:7420
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	if err := report(context.Background(), client); err != nil {
+		fmt.Println(err)
+	}
+	// Output: done under fencing token true
+}
+
+func ExampleClient_With() {
+	client, err := palisade.New()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	err = client.With(context.Background(), "nightly", func(ctx context.Context, lease *palisade.Lease) error {
+		fmt.Println(lease.Name(), lease.Check())
+		return work(ctx, 0) // ctx ends with the lease
+	}, palisade.TTL(10*time.Second), palisade.Wait(time.Minute))
+	fmt.Println(err)
+	// Output:
+	// nightly <nil>
+	// <nil>
+}
+
+func ExampleClient_Watch() {
+	client, err := palisade.New()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	_ = client.With(context.Background(), "watched", func(context.Context, *palisade.Lease) error { return nil })
+
+	watch := client.Watch(context.Background(), "watched", palisade.After(0)) // without After: what happens next
+	defer watch.Close()
+	for watch.Next() {
+		fmt.Println(watch.Event().Kind, watch.Event().Name)
+		if watch.Event().Kind == "released" {
+			break
+		}
+	}
+	// Output:
+	// granted watched
+	// released watched
+}
+
+func ExampleClient_List() {
+	client, err := palisade.New()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	lease, err := client.Lock(context.Background(), "shop/orders")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lease.Release(context.Background())
+
+	locks := client.List(context.Background(), "shop/")
+	for locks.Next() {
+		fmt.Println(locks.Lock().Name, locks.Lock().Holder.Token == lease.Token())
+	}
+	if err := locks.Err(); err != nil {
+		fmt.Println(err)
+	}
+	// Output: shop/orders true
+}

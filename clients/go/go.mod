@@ -1,0 +1,3 @@
+module palisade.example/palisade
+
+go 1.19

@@ -1,0 +1,114 @@
+package palisade
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// deadline counts from t0, which was read before the request that was answered was sent. Either clock may run 1 % wrong:
+// (1 − ε) / (1 + ε) of the time is sure. Rounded down.
+func deadline(t0 instant, validFor, margin time.Duration) instant {
+	return t0.add(atLeast(validFor/101*99-margin, 0))
+}
+
+// A hold is the deadline of one grant. No I/O here.
+type hold struct {
+	until atomic.Int64
+	// Why it is over: a code, or "released".
+	over atomic.Pointer[string]
+	lost chan struct{}
+	// Called once, when it is over for any reason.
+	ended func()
+
+	mu    sync.Mutex
+	alarm *time.Timer
+}
+
+const released = "released"
+
+func newHold(until instant, ended func()) *hold {
+	h := &hold{lost: make(chan struct{}), ended: ended}
+	h.until.Store(int64(until))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.alarm = time.AfterFunc(h.nextAlarm(), h.ring)
+	return h
+}
+
+// ring announces a loss at the deadline, also when nobody checks.
+func (h *hold) ring() {
+	if h.holds() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.alarm.Reset(h.nextAlarm())
+	}
+}
+
+func (h *hold) nextAlarm() time.Duration {
+	return atLeast(atMost(h.deadline().sub(now()), longestSleep), 0)
+}
+
+func (h *hold) deadline() instant { return instant(h.until.Load()) }
+
+// holds tells whether the holder may act now. What it learns from the clock it does not forget.
+func (h *hold) holds() bool {
+	if h.over.Load() != nil {
+		return false
+	}
+	if now() >= h.deadline() {
+		h.end("expired")
+		return false
+	}
+	return h.over.Load() == nil
+}
+
+func (h *hold) remaining() time.Duration {
+	if !h.holds() {
+		return 0
+	}
+	return atLeast(h.deadline().sub(now()), 0)
+}
+
+// renewed takes an acknowledged renewal: forward only, and no revival.
+func (h *hold) renewed(until instant) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now() >= h.deadline() {
+		h.endLocked("expired")
+	}
+	if h.over.Load() == nil && until > h.deadline() {
+		h.until.Store(int64(until))
+	}
+}
+
+// end: not held from now on. The first reason stays.
+func (h *hold) end(code string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.endLocked(code)
+}
+
+func (h *hold) endLocked(code string) {
+	if h.over.Load() != nil {
+		return
+	}
+	h.over.Store(&code)
+	h.alarm.Stop()
+	if code != released {
+		close(h.lost)
+	}
+	h.ended()
+}
+
+// reason is the code of a hold that is over; after a release it is not held.
+func (h *hold) reason() string {
+	switch over := h.over.Load(); {
+	case over == nil:
+		return ""
+	case *over == released:
+		return "not_held"
+	default:
+		return *over
+	}
+}

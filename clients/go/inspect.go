@@ -1,0 +1,191 @@
+package palisade
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"time"
+)
+
+// A Holder is the client that has a lock.
+type Holder struct {
+	ClientID string
+	Token    uint64
+	// Remaining: until its lease is over unless it is renewed.
+	Remaining time.Duration
+	Metadata  string
+	// AcquiredAt is the server's wall clock at the grant, for people.
+	AcquiredAt string
+}
+
+// LockInfo is what the server knows about a lock.
+type LockInfo struct {
+	Name string
+	// Holder is nil while the lock is free.
+	Holder  *Holder
+	Waiters int
+}
+
+// Status is what the server says about itself.
+type Status struct {
+	Authority   string
+	Incarnation string
+	// NextToken is 0 if no token is left.
+	NextToken uint64
+	Locks     int
+	Leases    int
+	Waiters   int
+	Version   string
+}
+
+// Show returns the holder of a lock and the number of waiters.
+func (c *Client) Show(ctx context.Context, name string) (LockInfo, error) {
+	if err := checkName(name); err != nil {
+		return LockInfo{}, err
+	}
+	answer, err := c.ask(ctx, "GET", lockPath(name, ""), nil)
+	if err != nil {
+		return LockInfo{}, about(name, err)
+	}
+	var found wireLock
+	if err := decode(answer, &found); err != nil {
+		return LockInfo{}, err
+	}
+	return found.value()
+}
+
+// Break takes a lock from its holder. The token is that of the current grant: proof that the operator has looked.
+func (c *Client) Break(ctx context.Context, name string, token uint64, reason string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	_, err := c.ask(ctx, "POST", lockPath(name, "/break"), struct {
+		Token  uint64 `json:"fencing_token"`
+		Reason string `json:"reason"`
+	}{token, reason})
+	return about(name, err)
+}
+
+// Status asks the server about itself.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	answer, err := c.ask(ctx, "GET", "/v1/status", nil)
+	if err != nil {
+		return Status{}, err
+	}
+	var found struct {
+		Authority   string `json:"authority"`
+		Incarnation string `json:"incarnation"`
+		NextToken   uint64 `json:"next_token"`
+		Locks       int    `json:"locks"`
+		Leases      int    `json:"leases"`
+		Waiters     int    `json:"waiters"`
+		Version     string `json:"version"`
+	}
+	if err := decode(answer, &found); err != nil {
+		return Status{}, err
+	}
+	return Status(found), nil
+}
+
+// List returns the locks that are held and whose names start with prefix:
+//
+//	locks := client.List(ctx, "orders/")
+//	for locks.Next() {
+//		fmt.Println(locks.Lock().Name)
+//	}
+//	if err := locks.Err(); err != nil { … }
+func (c *Client) List(ctx context.Context, prefix string) *Locks {
+	return &Locks{client: c, ctx: ctx, prefix: prefix, more: true}
+}
+
+// Locks goes through a list, page by page.
+type Locks struct {
+	client *Client
+	ctx    context.Context
+	prefix string
+	cursor string
+	page   []wireLock
+	more   bool
+	lock   LockInfo
+	err    error
+}
+
+// Next goes on to the next lock. It returns false at the end, and after an error.
+func (l *Locks) Next() bool {
+	for l.err == nil && len(l.page) == 0 && l.more {
+		l.err = l.fetch()
+	}
+	if l.err != nil || len(l.page) == 0 {
+		return false
+	}
+	l.lock, l.err = l.page[0].value()
+	l.page = l.page[1:]
+	return l.err == nil
+}
+
+// Lock is the one to which Next went on.
+func (l *Locks) Lock() LockInfo { return l.lock }
+
+// Err is why Next returned false; nil at the end of the list.
+func (l *Locks) Err() error { return l.err }
+
+func (l *Locks) fetch() error {
+	query := url.Values{"prefix": {l.prefix}, "limit": {"1000"}}
+	if l.cursor != "" {
+		query.Set("cursor", l.cursor)
+	}
+	answer, err := l.client.ask(l.ctx, "GET", "/v1/locks?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	var found struct {
+		Locks  []wireLock `json:"locks"`
+		Cursor string     `json:"next_cursor"`
+	}
+	if err := decode(answer, &found); err != nil {
+		return err
+	}
+	l.page, l.cursor, l.more = found.Locks, found.Cursor, found.Cursor != ""
+	return nil
+}
+
+type wireLock struct {
+	Name    string      `json:"resource_id"`
+	Holder  *wireHolder `json:"holder"`
+	Waiters int         `json:"waiters"`
+}
+
+func (w wireLock) value() (LockInfo, error) {
+	holder, err := w.Holder.value()
+	return LockInfo{Name: w.Name, Holder: holder, Waiters: w.Waiters}, err
+}
+
+type wireHolder struct {
+	ClientID   string `json:"client_id"`
+	Token      uint64 `json:"fencing_token"`
+	Remaining  uint64 `json:"remaining_ms"`
+	Metadata   string `json:"metadata"`
+	AcquiredAt string `json:"acquired_at"`
+}
+
+func (w *wireHolder) value() (*Holder, error) {
+	if w == nil {
+		return nil, nil
+	}
+	if !isToken(&w.Token) {
+		return nil, unreadable("the holder's fencing_token is out of range")
+	}
+	return &Holder{w.ClientID, w.Token, milliseconds(w.Remaining), w.Metadata, w.AcquiredAt}, nil
+}
+
+// decode reads the answer to a question.
+func decode(answer reply, into any) error {
+	if err := json.Unmarshal(answer.body, into); err != nil {
+		return unreadable(err.Error())
+	}
+	return nil
+}
+
+func unreadable(why string) error {
+	return &Error{"internal", "a broken answer: " + why, ErrUnknownOutcome}
+}

@@ -1,0 +1,180 @@
+package palisade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+const shortestPause = 20 * millisecond
+
+// A Lease is a lock that is held, and renewed in the background, until it is released or lost. Its methods may be used by
+// several goroutines.
+//
+// It is a fence.Holder: a fence takes it as it is.
+type Lease struct {
+	client   *Client
+	name     string
+	clientID string
+	grant    granted
+	hold     *hold
+	context  context.Context
+}
+
+// newLease makes a lease whose context comes from parent.
+func (c *Client) newLease(parent context.Context, w *wish, grant granted) (*Lease, error) {
+	l := &Lease{client: c, name: w.name, clientID: w.clientID, grant: grant}
+	renewals, stop := context.WithCancel(c.base)
+	var cancel context.CancelFunc
+	l.context, cancel = context.WithCancel(parent)
+	l.hold = newHold(c.deadline(grant.t0, grant.validFor), func() {
+		cancel()
+		stop()
+	})
+	if !l.hold.holds() {
+		// The process was stopped while the grant was on its way: it is given back.
+		until := now().add(2 * w.ttl)
+		c.inBackground(func(ctx context.Context) { _ = l.release(ctx, until) })
+		return nil, l.Check()
+	}
+	go l.keep(renewals)
+	return l, nil
+}
+
+// Token is the fencing token. It never changes, and stays readable after a loss.
+func (l *Lease) Token() uint64 { return l.grant.token }
+
+// Name is the name of the lock.
+func (l *Lease) Name() string { return l.name }
+
+// Authority is the server, or the cluster, that granted the lock: tokens of two authorities are never compared.
+func (l *Lease) Authority() string { return l.grant.authority }
+
+// ClientID is the id under which others see the holder.
+func (l *Lease) ClientID() string { return l.clientID }
+
+// Waited is how long the request stood in the queue.
+func (l *Lease) Waited() time.Duration { return l.grant.waited }
+
+// Check returns nil while the holder may act, by its own clock, at this moment, and a *LostError from the loss or the
+// release on. It needs no round trip and does not wait.
+func (l *Lease) Check() error {
+	if l.hold.holds() {
+		return nil
+	}
+	return lost(l.hold.reason(), l.name, l.grant.token)
+}
+
+// Remaining is how long the holder may still act if no further renewal is acknowledged; 0 after the loss or the release.
+func (l *Lease) Remaining() time.Duration { return l.hold.remaining() }
+
+// Context ends when the lease is lost or released; Check tells why. It has the values of the context given to Lock, and
+// does not end with it. Inside With it is the context that work got, and ends with the outer one, too.
+func (l *Lease) Context() context.Context { return l.context }
+
+// Lost is closed when the lease is lost, and not by a release.
+func (l *Lease) Lost() <-chan struct{} { return l.hold.lost }
+
+// Release gives the lock up: from the call on it is not held here, whatever the answer. It is repeated for the client's
+// patience. If the context ends first, the release goes on in the background.
+//
+// The error is ErrLost if the lease had ended before, and ErrUnavailable or ErrUnknownOutcome if nobody answered: the lock
+// is then free when the lease expires. Releasing again is harmless.
+func (l *Lease) Release(ctx context.Context) error {
+	l.hold.end(released)
+	until := now().add(l.client.patience)
+	err := l.release(ctx, until)
+	if err != nil && ctx.Err() != nil {
+		l.client.inBackground(func(ctx context.Context) { _ = l.release(ctx, until) })
+	}
+	return about(l.name, err)
+}
+
+func (l *Lease) release(ctx context.Context, until instant) error {
+	answer, err := l.client.transport.repeat(ctx, l.request("/release"), until)
+	switch {
+	case err != nil:
+		return err
+	case answer.over():
+		return lost(answer.code(), l.name, l.grant.token)
+	case answer.status != 200:
+		return answer.err()
+	}
+	return nil
+}
+
+// keep renews until the hold is over: at a third of what is left, or soon after a failure.
+func (l *Lease) keep(ctx context.Context) {
+	longest := day
+	for {
+		third := atLeast(l.hold.deadline().sub(now())/3, shortestPause)
+		if sleepUntil(ctx, now().add(atMost(third, longest))) != nil || !l.hold.holds() {
+			return
+		}
+		longest = longestPause
+		if l.renew(ctx) {
+			longest = day
+		}
+	}
+}
+
+// renew makes one attempt, and tells whether it was acknowledged.
+func (l *Lease) renew(ctx context.Context) bool {
+	t0 := now()
+	limit := atLeast(l.hold.deadline().sub(t0)/3, shortestPause)
+	answer, failed := l.client.transport.send(ctx, l.request("/renew"), limit)
+	switch {
+	case failed != nil:
+		return false
+	case answer.over():
+		l.hold.end(answer.code())
+		return false
+	case answer.status != 200:
+		return false
+	}
+	validFor, ok := readRenewal(answer)
+	if ok {
+		l.hold.renewed(l.client.deadline(t0, validFor))
+	}
+	return ok
+}
+
+// request names the grant by both of its names: a late copy can never touch a later grant.
+func (l *Lease) request(verb string) request {
+	return request{"POST", lockPath(l.name, verb), struct {
+		LeaseKey string `json:"lock_token"`
+		Token    uint64 `json:"fencing_token"`
+	}{l.grant.leaseKey, l.grant.token}}
+}
+
+// String never contains the lease key.
+func (l *Lease) String() string {
+	state := l.hold.reason()
+	if state == "" {
+		state = fmt.Sprint(l.Remaining().Round(millisecond))
+	}
+	return fmt.Sprintf("lease of %q, fencing token %d: %s", l.name, l.grant.token, state)
+}
+
+// GoString keeps the lease key out of %#v, too.
+func (l *Lease) GoString() string { return "palisade.Lease{" + l.String() + "}" }
+
+// valuesOf has the values of a context, and does not end with it.
+type valuesOf struct{ context.Context }
+
+func (valuesOf) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (valuesOf) Done() <-chan struct{}       { return nil }
+func (valuesOf) Err() error                  { return nil }
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// about says which lock an error of the context is about. Other errors say it themselves.
+func about(name string, err error) error {
+	if isContextError(err) {
+		return fmt.Errorf("palisade: the request for lock %q was given up: %w", name, err)
+	}
+	return err
+}

@@ -1,0 +1,81 @@
+package palisade
+
+import (
+	"crypto/tls"
+	"time"
+)
+
+const (
+	millisecond = time.Millisecond
+	day         = 24 * time.Hour
+
+	defaultTTL      = 15 * time.Second
+	defaultWait     = 30 * time.Second
+	defaultPatience = 5 * time.Second
+
+	minTTL           = 100 * millisecond
+	maxMetadataBytes = 256
+)
+
+// An Option sets something up in New.
+type Option func(*settings)
+
+type settings struct {
+	urls     []string
+	bearer   string
+	tls      *tls.Config
+	patience time.Duration
+	margin   time.Duration
+}
+
+// Endpoints are the addresses of the servers, http://HOST:PORT or https://HOST:PORT, of which one leads. Without this
+// option they are those of PALISADE_URL, separated by commas, or else http://127.0.0.1:7420.
+func Endpoints(urls ...string) Option { return func(s *settings) { s.urls = urls } }
+
+// BearerToken is sent as Authorization with every request.
+func BearerToken(token string) Option { return func(s *settings) { s.bearer = token } }
+
+// TLSConfig is for https addresses: authorities, a client certificate. The client keeps a copy.
+func TLSConfig(config *tls.Config) Option { return func(s *settings) { s.tls = config } }
+
+// Patience is how long a call is repeated while there is no answer, 1 ms – 24 h; an acquire for that long after its
+// wait. The default is 5 s.
+func Patience(d time.Duration) Option { return func(s *settings) { s.patience = d } }
+
+// Margin is taken off each deadline: time between a check and the effect of what follows, 0 – 24 h. The default is 0.
+func Margin(d time.Duration) Option { return func(s *settings) { s.margin = d } }
+
+func (s *settings) check() error {
+	if err := within("the patience", s.patience, millisecond, day); err != nil {
+		return err
+	}
+	return within("the margin", s.margin, 0, day)
+}
+
+// A LockOption sets up one acquire.
+type LockOption func(*wish)
+
+// TTL is how long the lease lasts without renewal, 100 ms – 24 h. The default is 15 s.
+func TTL(d time.Duration) LockOption { return func(w *wish) { w.ttl = d } }
+
+// Wait is how long to stay in the queue, 0 – 24 h. 0 tries once. The default is 30 s.
+func Wait(d time.Duration) LockOption { return func(w *wish) { w.wait = d } }
+
+// ClientID is shown to others, 1 – 255 bytes of printable ASCII. A lock that a client id holds is granted to the same
+// client id again at once, and its earlier grant is over. By default each acquire has one of its own.
+func ClientID(id string) LockOption { return func(w *wish) { w.clientID = id } }
+
+// Metadata is shown with the holder, at most 256 bytes.
+func Metadata(text string) LockOption { return func(w *wish) { w.metadata = text } }
+
+func within(what string, d, low, high time.Duration) error {
+	if d < low || d > high {
+		return invalid("%s is %v: %d ms ..= %d ms are allowed", what, d, low/millisecond, high/millisecond)
+	}
+	return nil
+}
+
+// wholeMilliseconds rounds up.
+func wholeMilliseconds(d time.Duration) int64 {
+	return int64((d + millisecond - 1) / millisecond)
+}

@@ -1,0 +1,197 @@
+package palisade
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// maxToken is the largest fencing token, 2^53 − 1. Other numbers of the protocol end there, too.
+const maxToken = 1<<53 - 1
+
+// A reply is an answer whose body is a JSON object.
+type reply struct {
+	status int
+	body   []byte
+}
+
+// A fault is why an attempt is to be repeated.
+type fault struct {
+	message string
+	// The request may have happened.
+	unknown bool
+}
+
+// What a server says about a refusal.
+type problem struct {
+	Code         string `json:"code"`
+	Message      string `json:"message"`
+	Leader       string `json:"leader"`
+	RetryAfterMS uint64 `json:"retry_after_ms"`
+}
+
+// readReply takes only what a Palisade server may answer. Anything else leaves the outcome unknown.
+func readReply(status int, body []byte) (reply, *fault) {
+	var object map[string]json.RawMessage
+	expected := status == 200 || (status >= 400 && status < 600)
+	if !expected || json.Unmarshal(body, &object) != nil || object == nil {
+		return reply{}, &fault{fmt.Sprintf("the answer (status %d) is not one of a Palisade server", status), true}
+	}
+	return reply{status, body}, nil
+}
+
+func (r reply) problem() problem {
+	var object struct {
+		Error json.RawMessage `json:"error"`
+	}
+	var found problem
+	if json.Unmarshal(r.body, &object) == nil && json.Unmarshal(object.Error, &found) != nil {
+		// A later server may write another field in another form; the code is what decides.
+		var code struct {
+			Code string `json:"code"`
+		}
+		_ = json.Unmarshal(object.Error, &code)
+		return problem{Code: code.Code}
+	}
+	return found
+}
+
+func (r reply) code() string {
+	switch code := r.problem().Code; {
+	case code != "":
+		return code
+	case r.status >= 500:
+		return "internal"
+	default:
+		return "invalid"
+	}
+}
+
+// fault tells whether the request is to be repeated: the rows of the table of codes (docs/protocol.md) that say so.
+func (r reply) fault() *fault {
+	if r.status == 200 {
+		return nil
+	}
+	message := r.message()
+	switch code := r.code(); code {
+	case "unavailable", "request_timeout", "not_leader":
+		return &fault{message, false}
+	case "unknown_outcome", "internal":
+		return &fault{message, true}
+	case "tokens_exhausted", "storage_full":
+		return nil
+	default:
+		if r.status >= 500 {
+			return &fault{message, true}
+		}
+		return nil
+	}
+}
+
+func (r reply) message() string {
+	if message := r.problem().Message; message != "" {
+		return message
+	}
+	return fmt.Sprintf("status %d", r.status)
+}
+
+// over tells whether the answer says that a grant is over.
+func (r reply) over() bool {
+	switch r.code() {
+	case "expired", "revoked", "superseded", "not_held", "stale":
+		return r.status != 200
+	}
+	return false
+}
+
+// err is the error for an answer that is not repeated.
+func (r reply) err() error {
+	code, message := r.code(), r.message()
+	switch {
+	case code == "held":
+		return r.held(message)
+	case code == "queue_full", code == "too_many_locks", code == "abandoned", r.over():
+		return &Error{code, message, ErrNotAcquired}
+	case code == "tokens_exhausted":
+		return &Error{code, message, ErrOperator}
+	default:
+		return &Error{code, message, ErrInvalid}
+	}
+}
+
+func (r reply) held(message string) *HeldError {
+	var answer struct {
+		Holder *wireHolder `json:"holder"`
+	}
+	// The holder is for people: an acquire is denied whether it can be read or not.
+	_ = json.Unmarshal(r.body, &answer)
+	holder, _ := answer.Holder.value()
+	return &HeldError{
+		Err:        &Error{"held", message, ErrHeld},
+		Holder:     holder,
+		RetryAfter: milliseconds(r.problem().RetryAfterMS),
+	}
+}
+
+// granted is a grant, with the clock's reading from before the request that it answers.
+type granted struct {
+	t0        instant
+	token     uint64
+	leaseKey  string
+	authority string
+	validFor  time.Duration
+	waited    time.Duration
+}
+
+func readGrant(t0 instant, r reply) (granted, *fault) {
+	var answer struct {
+		Token     *uint64 `json:"fencing_token"`
+		LeaseKey  string  `json:"lock_token"`
+		Authority string  `json:"authority"`
+		ValidFor  *uint64 `json:"valid_for_ms"`
+		Waited    *uint64 `json:"waited_ms"`
+	}
+	err := json.Unmarshal(r.body, &answer)
+	switch {
+	case err != nil:
+		return granted{}, broken(err.Error())
+	case !isToken(answer.Token):
+		return granted{}, broken("fencing_token is missing or out of range")
+	case answer.LeaseKey == "", answer.Authority == "":
+		return granted{}, broken("lock_token or authority is missing")
+	case !isNumber(answer.ValidFor), !isNumber(answer.Waited):
+		return granted{}, broken("valid_for_ms or waited_ms is missing or out of range")
+	}
+	return granted{
+		t0:        t0,
+		token:     *answer.Token,
+		leaseKey:  answer.LeaseKey,
+		authority: answer.Authority,
+		validFor:  milliseconds(*answer.ValidFor),
+		waited:    milliseconds(*answer.Waited),
+	}, nil
+}
+
+func readRenewal(r reply) (validFor time.Duration, ok bool) {
+	var answer struct {
+		ValidFor *uint64 `json:"valid_for_ms"`
+	}
+	if json.Unmarshal(r.body, &answer) != nil || !isNumber(answer.ValidFor) {
+		return 0, false
+	}
+	return milliseconds(*answer.ValidFor), true
+}
+
+func broken(why string) *fault { return &fault{"a broken answer: " + why, true} }
+
+func isToken(n *uint64) bool  { return isNumber(n) && *n >= 1 }
+func isNumber(n *uint64) bool { return n != nil && *n <= maxToken }
+
+// milliseconds reads a duration. No wait and no lease is longer than a day; a bound keeps what is computed with it in
+// range, and a shorter time is always safe.
+func milliseconds(n uint64) time.Duration {
+	if longest := uint64(4 * day / millisecond); n > longest {
+		n = longest
+	}
+	return time.Duration(n) * millisecond
+}

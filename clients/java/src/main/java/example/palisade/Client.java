@@ -1,0 +1,323 @@
+package example.palisade;
+
+import example.palisade.internal.Json;
+import java.net.InetAddress;
+import java.net.URLEncoder;
+import java.net.UnknownHostException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.NoSuchElementException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Phaser;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import javax.net.ssl.SSLContext;
+
+/**
+ * Asks a Palisade server, or the servers of a cluster, for locks. It may be used by several threads, and should be shared:
+ * it keeps connections.
+ */
+public final class Client implements AutoCloseable {
+    private final Transport transport;
+    private final ExecutorService threads;
+    private final ScheduledExecutorService alarms;
+    private final long patience;
+    private final long margin;
+    /** For people: where a client runs. What makes a client id unique is drawn for each acquire. */
+    private final String host = hostName();
+    /** What is being given up in the background. */
+    private final Phaser background = new Phaser(1);
+    private volatile boolean closed;
+
+    private Client(Builder builder) {
+        threads = Executors.newCachedThreadPool(Client::thread);
+        alarms = Executors.newSingleThreadScheduledExecutor(Client::thread);
+        transport = new Transport(new Endpoints(builder.endpoints), builder.bearer, builder.tls, threads);
+        patience = builder.patience.toNanos();
+        margin = builder.margin.toNanos();
+    }
+
+    /** Begins to set a client up. */
+    public static Builder builder() {
+        return new Builder();
+    }
+
+    /** Sets a client up. */
+    public static final class Builder {
+        private List<String> endpoints;
+        private String bearer;
+        private SSLContext tls;
+        private Duration patience = Duration.ofSeconds(5);
+        private Duration margin = Duration.ZERO;
+
+        private Builder() {}
+
+        /**
+         * The addresses of the servers, http://HOST:PORT or https://HOST:PORT, of which one leads. By default those of
+         * PALISADE_URL, separated by commas, or else http://127.0.0.1:7420.
+         */
+        public Builder endpoints(String... addresses) {
+            endpoints = List.of(addresses);
+            return this;
+        }
+
+        /** Is sent as Authorization with every request. */
+        public Builder bearerToken(String token) {
+            bearer = token;
+            return this;
+        }
+
+        /** For https addresses: authorities, a client certificate. */
+        public Builder sslContext(SSLContext context) {
+            tls = context;
+            return this;
+        }
+
+        /** How long a call is repeated while there is no answer, 1 ms – 24 h; an acquire for that long after its wait. */
+        public Builder patience(Duration duration) {
+            patience = LockRequest.within("the patience", duration, Duration.ofMillis(1), Duration.ofDays(1));
+            return this;
+        }
+
+        /** Is taken off each deadline: time between a check and the effect of what follows, 0 – 24 h. */
+        public Builder margin(Duration duration) {
+            margin = LockRequest.within("the margin", duration, Duration.ZERO, Duration.ofDays(1));
+            return this;
+        }
+
+        /** Makes the client. It sends nothing yet. */
+        public Client build() {
+            return new Client(this);
+        }
+    }
+
+    /** A request for a lock, which {@link LockRequest#acquire} sends. */
+    public LockRequest lock(String name) {
+        checkOpen();
+        return new LockRequest(this, name);
+    }
+
+    /** The holder of a lock and the number of waiters. */
+    public LockInfo show(String name) throws InterruptedException {
+        return read(() -> Reply.lock(ask(Transport.Request.get(lockPath(LockRequest.checkedName(name), "")))));
+    }
+
+    /** The locks that are held and whose names start with that prefix, asked for page by page. */
+    public Iterable<LockInfo> list(String prefix) {
+        return () -> new Pages(prefix);
+    }
+
+    /** Takes a lock from its holder. The token is that of the current grant: proof that the operator has looked. */
+    public void breakLock(String name, long token, String reason) throws InterruptedException {
+        Map<String, Object> body = new LinkedHashMap<>();
+        body.put("fencing_token", token);
+        body.put("reason", reason);
+        ask(Transport.Request.post(lockPath(LockRequest.checkedName(name), "/break"), body));
+    }
+
+    /** The changes, from now on, of the locks whose names start with that prefix. */
+    public Watch watch(String prefix) {
+        return new Watch(this, prefix, null);
+    }
+
+    /** The changes after a revision, as far as the server still remembers them; 0 is before the first one. */
+    public Watch watch(String prefix, long after) {
+        return new Watch(this, prefix, after);
+    }
+
+    /**
+     * Ends what runs in the background, after what is being given up has been given up, at most for the client's patience.
+     * Leases that are still held are no longer renewed, and their loss is found by a check only: release them first.
+     */
+    @Override
+    public void close() {
+        closed = true;
+        try {
+            background.awaitAdvanceInterruptibly(background.arrive(), patience, TimeUnit.NANOSECONDS);
+        } catch (TimeoutException late) {
+            // What is left expires.
+        } catch (InterruptedException gone) {
+            Thread.currentThread().interrupt();
+        }
+        threads.shutdownNow();
+        alarms.shutdownNow();
+    }
+
+    private static Thread thread(Runnable task) {
+        Thread thread = new Thread(task, "palisade");
+        thread.setDaemon(true);
+        return thread;
+    }
+
+    Transport transport() {
+        return transport;
+    }
+
+    long patience() {
+        return patience;
+    }
+
+    long margin() {
+        return margin;
+    }
+
+    String host() {
+        return host;
+    }
+
+    /** A task that may wait. */
+    @FunctionalInterface
+    interface Task {
+        void run() throws InterruptedException;
+    }
+
+    /** Runs a short task after so many nanoseconds, unless the client is closed until then. */
+    void after(long delay, Runnable task) {
+        if (!closed) {
+            alarms.schedule(task, delay, TimeUnit.NANOSECONDS);
+        }
+    }
+
+    /** Runs a task that ends with the client. */
+    void start(String name, Task task) {
+        checkOpen();
+        threads.execute(() -> {
+            Thread.currentThread().setName("palisade: " + name);
+            try {
+                task.run();
+            } catch (InterruptedException closing) {
+                Thread.currentThread().interrupt();
+            }
+        });
+    }
+
+    /** Runs what nobody waits for. */
+    void inBackground(Task task) {
+        if (closed) {
+            return;
+        }
+        background.register();
+        threads.execute(() -> {
+            try {
+                task.run();
+            } catch (InterruptedException closing) {
+                Thread.currentThread().interrupt();
+            } catch (PalisadeException leftToExpire) {
+                // Nobody waits for it, and the server finds out by itself.
+            } finally {
+                background.arriveAndDeregister();
+            }
+        });
+    }
+
+    Map<String, Object> ask(Transport.Request request) throws InterruptedException {
+        checkOpen();
+        Reply reply = transport.repeat(request, Clock.earliest() + patience, Client::sleepUntil);
+        if (reply.status() != 200) {
+            throw reply.error();
+        }
+        return reply.value();
+    }
+
+    void checkOpen() {
+        if (closed) {
+            throw PalisadeException.invalid("the client is closed");
+        }
+    }
+
+    /** In slices: the system's timers stop in suspension. */
+    static void sleepUntil(long instant) throws InterruptedException {
+        long left;
+        while ((left = instant - Clock.earliest()) > 0) {
+            TimeUnit.NANOSECONDS.sleep(Math.min(left, Clock.SECOND));
+        }
+    }
+
+    /** Rounded up. */
+    static long milliseconds(Duration duration) {
+        return duration.plusNanos(Clock.MILLISECOND - 1).toMillis();
+    }
+
+    /** Percent-encodes a name byte by byte. */
+    static String lockPath(String name, String verb) {
+        StringBuilder path = new StringBuilder("/v1/locks/");
+        for (char one : name.toCharArray()) {
+            boolean plain = one < 128 && (Character.isLetterOrDigit(one) || "-_~.".indexOf(one) >= 0);
+            path.append(plain ? String.valueOf(one) : String.format("%%%02X", (int) one));
+        }
+        return path.append(verb).toString();
+    }
+
+    static String query(String text) {
+        return URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
+    }
+
+    private interface Reading<T> {
+        T read() throws Reply.Fault, InterruptedException;
+    }
+
+    private static <T> T read(Reading<T> reading) throws InterruptedException {
+        try {
+            return reading.read();
+        } catch (Reply.Fault broken) {
+            throw new PalisadeException(PalisadeException.Kind.UNKNOWN_OUTCOME, "internal", broken.getMessage());
+        }
+    }
+
+    private static String hostName() {
+        String name;
+        try {
+            name = InetAddress.getLocalHost().getHostName().replaceAll("[^!-~]", "");
+        } catch (UnknownHostException nameless) {
+            name = "java";
+        }
+        return name.substring(0, Math.min(name.length(), 64)) + "-" + ProcessHandle.current().pid();
+    }
+
+    private final class Pages implements Iterator<LockInfo> {
+        private final String prefix;
+        private Iterator<?> page = List.of().iterator();
+        private String cursor = "";
+
+        Pages(String prefix) {
+            this.prefix = prefix;
+        }
+
+        @Override
+        public boolean hasNext() {
+            while (!page.hasNext() && cursor != null) {
+                String from = cursor.isEmpty() ? "" : "&cursor=" + query(cursor);
+                Map<String, Object> answer;
+                try {
+                    answer = ask(Transport.Request.get("/v1/locks?limit=1000&prefix=" + query(prefix) + from));
+                } catch (InterruptedException gone) {
+                    Thread.currentThread().interrupt();
+                    throw new PalisadeException(
+                            PalisadeException.Kind.UNAVAILABLE, "unavailable", "the thread was interrupted");
+                }
+                page = answer.get("locks") instanceof List<?> locks ? locks.iterator() : List.of().iterator();
+                cursor = answer.get("next_cursor") instanceof String next ? next : null;
+            }
+            return page.hasNext();
+        }
+
+        @Override
+        public LockInfo next() {
+            if (!hasNext()) {
+                throw new NoSuchElementException();
+            }
+            Map<String, Object> lock = Json.asObject(page.next());
+            try {
+                return Reply.lock(lock == null ? Map.of() : lock);
+            } catch (Reply.Fault broken) {
+                throw new PalisadeException(PalisadeException.Kind.UNKNOWN_OUTCOME, "internal", broken.getMessage());
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+package example.palisade;
+
+import java.net.URI;
+import java.util.ArrayList;
+import java.util.List;
+
+/** Stays at the address that last answered, follows the leader, and goes on to the next address after a failure. */
+final class Endpoints {
+    private static final String DEFAULT = "http://127.0.0.1:7420";
+    private static final int MAX_HOPS = 5;
+
+    private final List<String> addresses = new ArrayList<>();
+    private int at;
+    private String leader;
+    private int hops;
+
+    Endpoints(List<String> given) {
+        List<String> all = given;
+        if (all == null) {
+            String variable = System.getenv("PALISADE_URL");
+            all = List.of((variable == null || variable.isEmpty() ? DEFAULT : variable).split(","));
+        }
+        all.forEach(address -> addresses.add(checked(address)));
+        if (addresses.isEmpty()) {
+            throw PalisadeException.invalid("the address of a server is needed, such as " + DEFAULT);
+        }
+    }
+
+    synchronized String current() {
+        return leader != null ? leader : addresses.get(at);
+    }
+
+    /** Goes on to the next address, unless another call already did. */
+    synchronized void failed(String address) {
+        if (address.equals(leader)) {
+            leader = null;
+        } else if (leader == null && address.equals(addresses.get(at))) {
+            at = (at + 1) % addresses.size();
+        }
+    }
+
+    /** Takes note of what an answer says about the leader. True: the leader is to be asked at once. */
+    synchronized boolean answered(String address, Reply reply) {
+        String code = reply.status() >= 500 ? reply.code() : "";
+        if (!code.equals("not_leader")) {
+            hops = 0;
+            if (code.equals("unavailable")) {
+                failed(address);
+            }
+            return false;
+        }
+        failed(address);
+        hops++;
+        if (hops > MAX_HOPS) {
+            hops = 0;
+            return false;
+        }
+        try {
+            String next = checked(reply.leader());
+            if (address.startsWith("https:") && !next.startsWith("https:")) {
+                return false;
+            }
+            leader = next;
+            return true;
+        } catch (PalisadeException notAnAddress) {
+            return false;
+        }
+    }
+
+    /** Never puts the password of an address into an error. */
+    static String checked(String given) {
+        String address = given.strip().replaceAll("/$", "");
+        URI parsed;
+        try {
+            parsed = URI.create(address);
+        } catch (IllegalArgumentException error) {
+            throw PalisadeException.invalid("an address cannot be read: http://HOST:PORT is needed");
+        }
+        if (parsed.getRawUserInfo() != null) {
+            throw PalisadeException.invalid("an address with a password is not supported: use bearerToken");
+        }
+        boolean http = "http".equals(parsed.getScheme()) || "https".equals(parsed.getScheme());
+        if (!http || parsed.getHost() == null || !parsed.getRawPath().isEmpty() || parsed.getRawQuery() != null
+                || parsed.getRawFragment() != null) {
+            throw PalisadeException.invalid("\"" + address + "\" is not the address of a server: http://HOST:PORT is needed");
+        }
+        return address;
+    }
+}

@@ -1,0 +1,85 @@
+package example.palisade;
+
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+
+/** The deadline of one grant (rules H1 – H4 of docs/rules.md). No I/O here. */
+final class Hold {
+    static final String RELEASED = "released";
+
+    private final CountDownLatch ended = new CountDownLatch(1);
+    private final Runnable announce;
+    private volatile long deadline;
+    private volatile String over;
+
+    /** {@code announce} is called once, when it is lost; not when it is released. */
+    Hold(long deadline, Runnable announce) {
+        this.deadline = deadline;
+        this.announce = announce;
+    }
+
+    /**
+     * Counts from {@code t0}, which was read before the request that was answered was sent. Either clock may run 1 %
+     * wrong: (1 − ε) / (1 + ε) of the time is sure. Rounded down.
+     */
+    static long deadline(long t0, long validForNs, long marginNs) {
+        return t0 + Math.max(validForNs / 101 * 99 - marginNs, 0);
+    }
+
+    long deadline() {
+        return deadline;
+    }
+
+    /** Whether the holder may act now. What it learns from the clock it does not forget. */
+    boolean holds() {
+        if (over == null && Clock.latest() >= deadline) {
+            end("expired");
+        }
+        return over == null;
+    }
+
+    long remaining() {
+        return holds() ? Math.max(deadline - Clock.latest(), 0) : 0;
+    }
+
+    /** Takes an acknowledged renewal: forward only, and no revival. */
+    void renewed(long until) {
+        if (holds()) {
+            synchronized (this) {
+                // A loss that came in between stays: `over` is never taken back.
+                deadline = Math.max(deadline, until);
+            }
+        }
+    }
+
+    /** Not held from now on. The first reason stays. */
+    void end(String code) {
+        synchronized (this) {
+            if (over != null) {
+                return;
+            }
+            over = code;
+        }
+        ended.countDown();
+        if (!code.equals(RELEASED)) {
+            announce.run();
+        }
+    }
+
+    /** Why it is over; after a release it is not held. */
+    String reason() {
+        String code = over;
+        return RELEASED.equals(code) ? "not_held" : code;
+    }
+
+    /** Waits until an instant, or until it is over. In slices: the system's timers stop in suspension. */
+    boolean awaitEnd(long instant) throws InterruptedException {
+        long left;
+        while ((left = instant - Clock.latest()) > 0) {
+            if (ended.await(Math.min(left, Clock.SECOND), TimeUnit.NANOSECONDS)) {
+                return true;
+            }
+        }
+        return ended.getCount() == 0;
+    }
+}

@@ -1,0 +1,14 @@
+package example.palisade;
+
+import java.time.Duration;
+
+/**
+ * The client that has a lock.
+ *
+ * @param clientId its id
+ * @param token its fencing token
+ * @param remaining until its lease is over unless it is renewed
+ * @param metadata what it wrote beside the lock, or null
+ * @param acquiredAt the server's wall clock at the grant, for people, or null
+ */
+public record Holder(String clientId, long token, Duration remaining, String metadata, String acquiredAt) {}

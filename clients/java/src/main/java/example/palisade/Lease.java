@@ -1,0 +1,208 @@
+package example.palisade;
+
+import example.palisade.fence.Presenter;
+import java.time.Duration;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+
+/**
+ * A lock that is held, and renewed in the background, until it is released or lost. Its methods may be called by several
+ * threads. {@link #close} releases it.
+ *
+ * <p>A pause fits between {@link #check} and whatever follows, so a check alone protects nothing: give the lease to a
+ * fence, first to claim, then with every read and write.
+ */
+public final class Lease implements Presenter, AutoCloseable {
+    private static final long SHORTEST_PAUSE = 20 * Clock.MILLISECOND;
+    private static final long LONGEST_PAUSE = 500 * Clock.MILLISECOND;
+
+    /** What a release found. */
+    public enum Release {
+        /** It was held until now. */
+        RELEASED,
+        /** It had been released before. */
+        ALREADY_RELEASED,
+        /** It had ended in another way before. */
+        OVER,
+    }
+
+    private final Client client;
+    private final String name;
+    private final String clientId;
+    private final LockRequest.Granted grant;
+    private final Hold hold;
+    private final CompletableFuture<LeaseLostException> lost = new CompletableFuture<>();
+
+    Lease(Client client, String name, String clientId, LockRequest.Granted grant) {
+        this.client = client;
+        this.name = name;
+        this.clientId = clientId;
+        this.grant = grant;
+        // Listeners run in a thread of their own: they may block.
+        this.hold = new Hold(deadline(grant.t0(), grant.validFor()), () -> lost.completeAsync(this::loss));
+        if (!hold.holds()) {
+            // The process was stopped while the grant was on its way: it is given back.
+            long until = Clock.earliest() + 2 * grant.ttl().toNanos();
+            client.inBackground(() -> release(until));
+            throw loss();
+        }
+        client.start("renewals of " + name, this::keep);
+        alarm();
+    }
+
+    /** The fencing token. It never changes, and stays readable after a loss. */
+    @Override
+    public long token() {
+        return grant.token();
+    }
+
+    /** The server, or the cluster, that granted the lock: tokens of two authorities are never compared. */
+    @Override
+    public String authority() {
+        return grant.authority();
+    }
+
+    /** The name of the lock. */
+    @Override
+    public String name() {
+        return name;
+    }
+
+    /** The id under which others see the holder. */
+    public String clientId() {
+        return clientId;
+    }
+
+    /** How long the request stood in the queue. */
+    public Duration waited() {
+        return grant.waited();
+    }
+
+    /** Whether the holder may still act, by its own clock, at this moment. */
+    public boolean isHeld() {
+        return hold.holds();
+    }
+
+    /**
+     * Throws unless the holder may still act. No round trip, and no waiting for one.
+     *
+     * @throws LeaseLostException from the loss or the release on
+     */
+    public void check() {
+        if (!hold.holds()) {
+            throw loss();
+        }
+    }
+
+    /** How long the holder may still act if no further renewal is acknowledged; zero after the loss or the release. */
+    public Duration remaining() {
+        return Duration.ofNanos(hold.remaining());
+    }
+
+    /** Is completed when the lease is lost, and not by a release: {@code lease.lost().thenAccept(listener)}. */
+    public CompletableFuture<LeaseLostException> lost() {
+        return lost.copy();
+    }
+
+    /**
+     * Gives the lock up: from the call on it is not held here, whatever the answer. It is repeated for the client's
+     * patience. If the thread is interrupted, the release goes on in the background.
+     *
+     * @throws PalisadeException if nobody answered: the lock is then free when the lease expires
+     */
+    public Release release() throws InterruptedException {
+        hold.end(Hold.RELEASED);
+        long until = Clock.earliest() + client.patience();
+        try {
+            return release(until);
+        } catch (InterruptedException gone) {
+            client.inBackground(() -> release(until));
+            throw gone;
+        }
+    }
+
+    /** As {@link #release}; a release that is not acknowledged is no error, because the lease expires. */
+    @Override
+    public void close() {
+        try {
+            release();
+        } catch (InterruptedException gone) {
+            Thread.currentThread().interrupt();
+        } catch (PalisadeException notAcknowledged) {
+            // It is not held here, and the server finds out by itself.
+        }
+    }
+
+    private Release release(long until) throws InterruptedException {
+        Reply reply = client.transport().repeat(request("/release"), until, Client::sleepUntil);
+        if (reply.over()) {
+            return Release.OVER;
+        }
+        if (reply.status() != 200) {
+            throw reply.error();
+        }
+        return Boolean.TRUE.equals(reply.value().get("already_released")) ? Release.ALREADY_RELEASED : Release.RELEASED;
+    }
+
+    /** Announces a loss at the deadline, also when nobody checks. */
+    private void alarm() {
+        if (hold.holds()) {
+            client.after(Math.min(hold.deadline() - Clock.latest(), Clock.SECOND), this::alarm);
+        }
+    }
+
+    /** Renews until the hold is over: at a third of what is left, or soon after a failure. */
+    private void keep() throws InterruptedException {
+        long longest = Long.MAX_VALUE;
+        while (true) {
+            long third = Math.max((hold.deadline() - Clock.latest()) / 3, SHORTEST_PAUSE);
+            if (hold.awaitEnd(Clock.latest() + Math.min(third, longest)) || !hold.holds()) {
+                return;
+            }
+            longest = renew() ? Long.MAX_VALUE : LONGEST_PAUSE;
+        }
+    }
+
+    /** Makes one attempt, and tells whether it was acknowledged. */
+    private boolean renew() throws InterruptedException {
+        long t0 = Clock.earliest();
+        try {
+            Reply reply = client.transport().send(request("/renew"), Math.max((hold.deadline() - t0) / 3, SHORTEST_PAUSE));
+            if (reply.over()) {
+                hold.end(reply.code());
+                return false;
+            }
+            if (reply.status() != 200) {
+                return false;
+            }
+            hold.renewed(deadline(t0, Reply.duration(Reply.number(reply.value(), "valid_for_ms"))));
+            return true;
+        } catch (Reply.Fault fault) {
+            return false;
+        }
+    }
+
+    private long deadline(long t0, Duration validFor) {
+        return Hold.deadline(t0, validFor.toNanos(), client.margin());
+    }
+
+    /** Names the grant by both of its names: a late copy can never touch a later grant. */
+    private Transport.Request request(String verb) {
+        Map<String, Object> body = new LinkedHashMap<>();
+        body.put("lock_token", grant.leaseKey());
+        body.put("fencing_token", grant.token());
+        return Transport.Request.post(Client.lockPath(name, verb), body);
+    }
+
+    private LeaseLostException loss() {
+        return new LeaseLostException(hold.reason(), name, grant.token());
+    }
+
+    /** Never contains the lease key. */
+    @Override
+    public String toString() {
+        String state = hold.holds() ? remaining().toMillis() + " ms" : hold.reason();
+        return "lease of \"" + name + "\", fencing token " + grant.token() + ": " + state;
+    }
+}

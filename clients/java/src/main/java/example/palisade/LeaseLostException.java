@@ -1,0 +1,34 @@
+package example.palisade;
+
+import java.util.Map;
+
+/** The lease is over: stop the work. The next grant has another token. */
+public final class LeaseLostException extends PalisadeException {
+    private static final long serialVersionUID = 1;
+    private static final Map<String, String> REASONS = Map.of(
+            "expired", "no renewal was acknowledged in time",
+            "not_held", "it is not held",
+            "revoked", "an operator revoked it",
+            "superseded", "the same client id acquired the lock again",
+            "stale", "the lock is held with another token");
+
+    private final String name;
+    private final long token;
+
+    LeaseLostException(String code, String name, long token) {
+        super(Kind.LOST, code, "the lease of \"" + name + "\" (fencing token " + token + ") is lost: "
+                + REASONS.getOrDefault(code, code));
+        this.name = name;
+        this.token = token;
+    }
+
+    /** The name of the lock. */
+    public String name() {
+        return name;
+    }
+
+    /** The fencing token of the grant that is over. */
+    public long token() {
+        return token;
+    }
+}

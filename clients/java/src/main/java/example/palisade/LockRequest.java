@@ -1,0 +1,199 @@
+package example.palisade;
+
+import java.nio.charset.StandardCharsets;
+import java.security.SecureRandom;
+import java.time.Duration;
+import java.util.HexFormat;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Optional;
+
+/** A request for a lock; every {@link #acquire} asks anew. It is for one thread. */
+public final class LockRequest {
+    private static final SecureRandom RANDOM = new SecureRandom();
+    private static final Duration DAY = Duration.ofDays(1);
+    private static final int MAX_METADATA_BYTES = 256;
+
+    private final Client client;
+    private final String name;
+    private Duration ttl = Duration.ofSeconds(15);
+    private Duration wait = Duration.ofSeconds(30);
+    private String clientId;
+    private String metadata;
+
+    LockRequest(Client client, String name) {
+        this.client = client;
+        this.name = checkedName(name);
+    }
+
+    /** How long the lease lasts without renewal, 100 ms – 24 h. The default is 15 s. */
+    public LockRequest ttl(Duration duration) {
+        ttl = within("the TTL", duration, Duration.ofMillis(100), DAY);
+        return this;
+    }
+
+    /** How long to stay in the queue, 0 – 24 h; 0 tries once. The default is 30 s. */
+    public LockRequest waitUpTo(Duration duration) {
+        wait = within("the wait", duration, Duration.ZERO, DAY);
+        return this;
+    }
+
+    /**
+     * An id that is shown to others. A lock that a client id holds is granted to the same client id again at once, and its
+     * earlier grant is over. By default each acquire has one of its own.
+     */
+    public LockRequest clientId(String id) {
+        clientId = id;
+        return this;
+    }
+
+    /** Text that is shown with the holder, at most 256 bytes. */
+    public LockRequest metadata(String text) {
+        int bytes = text.getBytes(StandardCharsets.UTF_8).length;
+        if (bytes > MAX_METADATA_BYTES) {
+            throw PalisadeException.invalid(
+                    "the metadata has " + bytes + " bytes; 0 ..= " + MAX_METADATA_BYTES + " are allowed");
+        }
+        metadata = text;
+        return this;
+    }
+
+    /**
+     * Waits in the queue for as long as the request says. However it ends, no lock stays behind: a request that may have
+     * been granted is abandoned in the background.
+     *
+     * @throws LockHeldException if another client keeps the lock
+     * @throws PalisadeException if nobody answers, or the call is wrong
+     * @throws InterruptedException if the thread is interrupted
+     */
+    public Lease acquire() throws InterruptedException {
+        Wish wish = new Wish(client, this);
+        try {
+            return new Lease(client, name, wish.clientId, wish.acquire());
+        } finally {
+            if (wish.mayHaveHappened) {
+                client.inBackground(wish::abandon);
+            }
+        }
+    }
+
+    /** As {@link #acquire}; empty if another client keeps the lock. */
+    public Optional<Lease> tryAcquire() throws InterruptedException {
+        try {
+            return Optional.of(acquire());
+        } catch (LockHeldException held) {
+            return Optional.empty();
+        }
+    }
+
+    static Duration within(String what, Duration given, Duration low, Duration high) {
+        if (given.compareTo(low) < 0 || given.compareTo(high) > 0) {
+            throw PalisadeException.invalid(what + " is " + given.toMillis() + " ms: " + low.toMillis() + " ms ..= "
+                    + high.toMillis() + " ms are allowed");
+        }
+        return given;
+    }
+
+    /** Also refuses "." and "..": proxies tidy them away, however they are written. */
+    static String checkedName(String name) {
+        boolean printable = name.chars().allMatch(one -> one >= ' ' && one <= '~');
+        if (name.isEmpty() || name.length() > 255 || !printable || name.equals(".") || name.equals("..")) {
+            throw PalisadeException.invalid(
+                    "\"" + name + "\" is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or ..");
+        }
+        return name;
+    }
+
+    /** A grant, with the clock's reading from before the request that it answers. */
+    record Granted(long t0, long token, String leaseKey, String authority, Duration validFor, Duration waited, Duration ttl) {}
+
+    /** What becomes of one acquire: one request id until the outcome is known. */
+    private static final class Wish {
+        private final Client client;
+        private final String name;
+        private final Duration ttl;
+        private final Duration wait;
+        private final String clientId;
+        private final String metadata;
+        private final String requestId = random();
+        /** An attempt is under way, or ended without certainty: it must be abandoned. */
+        private boolean mayHaveHappened;
+        private long lastSent;
+
+        Wish(Client client, LockRequest asked) {
+            this.client = client;
+            this.name = asked.name;
+            this.ttl = asked.ttl;
+            this.wait = asked.wait;
+            this.metadata = asked.metadata;
+            this.clientId = asked.clientId == null ? client.host() + "-" + random() : asked.clientId;
+        }
+
+        Granted acquire() throws InterruptedException {
+            long waitUntil = Clock.earliest() + wait.toNanos();
+            long giveUp = waitUntil + client.patience();
+            Transport.Backoff backoff = new Transport.Backoff(giveUp, Client::sleepUntil);
+            while (true) {
+                boolean earlier = mayHaveHappened;
+                long t0 = Clock.earliest();
+                mayHaveHappened = true;
+                lastSent = t0;
+                try {
+                    Reply reply = client.transport().send(request(waitUntil - t0), giveUp - t0);
+                    reply.checkFault();
+                    if (reply.status() != 200) {
+                        mayHaveHappened = false;
+                        throw reply.error();
+                    }
+                    Granted granted = granted(t0, reply.value());
+                    mayHaveHappened = false;
+                    return granted;
+                } catch (Reply.Fault fault) {
+                    if (!fault.unknown) {
+                        mayHaveHappened = earlier;
+                    }
+                    backoff.after(fault);
+                }
+            }
+        }
+
+        private Transport.Request request(long left) {
+            Map<String, Object> body = new LinkedHashMap<>();
+            body.put("client_id", clientId);
+            body.put("lease_duration_ms", Client.milliseconds(ttl));
+            body.put("wait_ms", Client.milliseconds(Duration.ofNanos(Math.max(left, 0))));
+            body.put("request_id", requestId);
+            body.put("metadata", metadata);
+            return Transport.Request.post(Client.lockPath(name, "/acquire"), body);
+        }
+
+        private Granted granted(long t0, Map<String, Object> value) throws Reply.Fault {
+            return new Granted(
+                    t0, Reply.token(value), Reply.text(value, "lock_token"), Reply.text(value, "authority"),
+                    Reply.duration(Reply.number(value, "valid_for_ms")),
+                    Reply.duration(Reply.number(value, "waited_ms")), ttl);
+        }
+
+        /** Until the server has acknowledged it, or must have forgotten the grant by itself. */
+        void abandon() throws InterruptedException {
+            long until = lastSent + wait.toNanos() + 2 * ttl.toNanos();
+            Transport.Backoff backoff = new Transport.Backoff(until, Client::sleepUntil);
+            Transport.Request request = Transport.Request.post("/v1/requests/" + requestId + "/abandon", Map.of());
+            while (true) {
+                try {
+                    long limit = Math.min(until - Clock.earliest(), 2 * Clock.SECOND);
+                    client.transport().send(request, limit).checkFault();
+                    return;
+                } catch (Reply.Fault fault) {
+                    backoff.after(fault);
+                }
+            }
+        }
+
+        private static String random() {
+            byte[] bits = new byte[16];
+            RANDOM.nextBytes(bits);
+            return HexFormat.of().formatHex(bits);
+        }
+    }
+}

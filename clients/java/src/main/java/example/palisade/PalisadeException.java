@@ -1,0 +1,50 @@
+package example.palisade;
+
+/** What a call ended with. {@link #kind} is what the caller does next. */
+public class PalisadeException extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
+    /** What the caller does next. */
+    public enum Kind {
+        /** Another client has the lock: try again later. A {@link LockHeldException}. */
+        HELD,
+        /** The lock was not granted, and nothing is held: trying again later is safe. */
+        NOT_ACQUIRED,
+        /** The lease is over: stop the work. A {@link LeaseLostException}. */
+        LOST,
+        /** No server could answer, and nothing happened: the same call may be made again. */
+        UNAVAILABLE,
+        /** No answer came, and the call may have taken effect. An acquire is being abandoned in the background. */
+        UNKNOWN_OUTCOME,
+        /** The call is wrong, and repeating it does not help. The message names the field and its range. */
+        INVALID,
+        /** The fence refuses the operation, and nothing changed: a {@code RejectedException}. */
+        REJECTED,
+        /** Only an operator can help. */
+        OPERATOR,
+    }
+
+    private final Kind kind;
+    private final String code;
+
+    /** Makes one with the name that the server's table of codes (docs/errors.md) has for it. */
+    public PalisadeException(Kind kind, String code, String message) {
+        super(code + ": " + message);
+        this.kind = kind;
+        this.code = code;
+    }
+
+    /** What the caller does next. */
+    public Kind kind() {
+        return kind;
+    }
+
+    /** The name in the server's table of codes. */
+    public String code() {
+        return code;
+    }
+
+    static PalisadeException invalid(String message) {
+        return new PalisadeException(Kind.INVALID, "invalid", message);
+    }
+}

@@ -1,0 +1,143 @@
+package example.palisade;
+
+import example.palisade.internal.Json;
+import java.time.Duration;
+import java.util.Map;
+import java.util.Set;
+
+/** An answer whose body is a JSON object. */
+record Reply(int status, Map<String, Object> value) {
+    static final long MAX_TOKEN = (1L << 53) - 1;
+    private static final long LONGEST_MS = Duration.ofDays(4).toMillis();
+    private static final Set<String> OVER = Set.of("expired", "revoked", "superseded", "not_held", "stale");
+
+    /** Why an attempt is to be repeated. {@code unknown}: it may have happened. */
+    static final class Fault extends Exception {
+        private static final long serialVersionUID = 1;
+        final boolean unknown;
+
+        Fault(String message, boolean unknown) {
+            super(message, null, false, false);
+            this.unknown = unknown;
+        }
+    }
+
+    /** Takes only what a Palisade server may answer. Anything else leaves the outcome unknown. */
+    static Reply read(int status, String body) throws Fault {
+        boolean expected = status == 200 || status >= 400 && status < 600;
+        try {
+            if (expected) {
+                return new Reply(status, Json.object(body));
+            }
+        } catch (IllegalArgumentException notJson) {
+            // As any other answer that is not the server's.
+        }
+        throw new Fault("the answer (status " + status + ") is not one of a Palisade server", true);
+    }
+
+    private Map<String, Object> problem() {
+        Map<String, Object> found = Json.asObject(value.get("error"));
+        return found == null ? Map.of() : found;
+    }
+
+    String code() {
+        return problem().get("code") instanceof String code ? code : status >= 500 ? "internal" : "invalid";
+    }
+
+    String leader() {
+        return problem().get("leader") instanceof String leader ? leader : "";
+    }
+
+    String message() {
+        return problem().get("message") instanceof String message ? message : "status " + status;
+    }
+
+    /** Throws if the request is to be repeated: the rows of the table of codes (docs/protocol.md) that say so. */
+    void checkFault() throws Fault {
+        if (status == 200) {
+            return;
+        }
+        switch (code()) {
+            case "unavailable", "request_timeout", "not_leader" -> throw new Fault(message(), false);
+            case "unknown_outcome", "internal" -> throw new Fault(message(), true);
+            case "tokens_exhausted", "storage_full" -> {
+                // These are told to the caller.
+            }
+            default -> {
+                if (status >= 500) {
+                    throw new Fault(message(), true);
+                }
+            }
+        }
+    }
+
+    /** Whether the answer says that a grant is over. */
+    boolean over() {
+        return status != 200 && OVER.contains(code());
+    }
+
+    /** The error for an answer that is not repeated. */
+    PalisadeException error() {
+        String code = code();
+        if (code.equals("held")) {
+            Object after = problem().get("retry_after_ms");
+            return new LockHeldException(message(), lenientHolder(), after instanceof Long ms ? duration(ms) : null);
+        }
+        boolean nothing = Set.of("queue_full", "too_many_locks", "abandoned").contains(code) || over();
+        PalisadeException.Kind kind = nothing
+                ? PalisadeException.Kind.NOT_ACQUIRED
+                : code.equals("tokens_exhausted") ? PalisadeException.Kind.OPERATOR : PalisadeException.Kind.INVALID;
+        return new PalisadeException(kind, code, message());
+    }
+
+    /** The holder is for people: an acquire is denied whether it can be read or not. */
+    private Holder lenientHolder() {
+        try {
+            return holder(value);
+        } catch (Fault unreadable) {
+            return null;
+        }
+    }
+
+    static Holder holder(Map<String, Object> lock) throws Fault {
+        Map<String, Object> found = Json.asObject(lock.get("holder"));
+        if (found == null) {
+            return null;
+        }
+        return new Holder(
+                text(found, "client_id"), token(found), duration(number(found, "remaining_ms")),
+                found.get("metadata") instanceof String metadata ? metadata : null,
+                found.get("acquired_at") instanceof String at ? at : null);
+    }
+
+    static LockInfo lock(Map<String, Object> found) throws Fault {
+        return new LockInfo(text(found, "resource_id"), holder(found), (int) number(found, "waiters"));
+    }
+
+    static String text(Map<String, Object> from, String name) throws Fault {
+        if (from.get(name) instanceof String text) {
+            return text;
+        }
+        throw new Fault("a broken answer: no " + name, true);
+    }
+
+    static long number(Map<String, Object> from, String name) throws Fault {
+        if (from.get(name) instanceof Long number && number >= 0 && number <= MAX_TOKEN) {
+            return number;
+        }
+        throw new Fault("a broken answer: " + name + " is missing or out of range", true);
+    }
+
+    static long token(Map<String, Object> from) throws Fault {
+        long token = number(from, "fencing_token");
+        if (token == 0) {
+            throw new Fault("a broken answer: fencing_token is 0", true);
+        }
+        return token;
+    }
+
+    /** No lease is longer than a wait and a TTL, two days. A bound keeps what is computed in range. */
+    static Duration duration(long milliseconds) {
+        return Duration.ofMillis(Math.min(milliseconds, LONGEST_MS));
+    }
+}

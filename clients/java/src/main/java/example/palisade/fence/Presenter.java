@@ -1,0 +1,34 @@
+package example.palisade.fence;
+
+/** Presents a fencing token with what is known about it. A {@code Lease} is one. */
+public interface Presenter {
+    /** The largest fencing token; sequence numbers end there, too. */
+    long MAX_TOKEN = (1L << 53) - 1;
+
+    /** The fencing token. */
+    long token();
+
+    /** The authority that granted it, or null. */
+    default String authority() {
+        return null;
+    }
+
+    /** The name of the lock, or null. */
+    default String name() {
+        return null;
+    }
+
+    /** Presents a bare token. */
+    static Presenter of(long token) {
+        return of(token, null, null);
+    }
+
+    /** Presents a token that another process handed over; the authority and the name may be null. */
+    static Presenter of(long token, String authority, String name) {
+        if (token < 1 || token > MAX_TOKEN) {
+            throw new IllegalArgumentException(token + " is not a fencing token: 1 ..= " + MAX_TOKEN + " are allowed");
+        }
+        record Pass(long token, String authority, String name) implements Presenter {}
+        return new Pass(token, authority, name);
+    }
+}

@@ -1,0 +1,39 @@
+package example.palisade.fence;
+
+import example.palisade.PalisadeException;
+import java.util.Map;
+
+/** The fence refuses the operation, and nothing changed: roll back, and write nothing more. */
+public class RejectedException extends PalisadeException {
+    private static final long serialVersionUID = 1;
+    private static final Map<String, String> SAYS = Map.of(
+            "stale", "a newer holder has claimed this resource: give up, and write nothing more",
+            "wrong_authority", "the resource belongs to another authority: tokens of two authorities are never compared",
+            "wrong_lock", "the resource belongs to another lock",
+            "jump", "the token is farther above the highest than one token is believed",
+            "sequence_stale", "a later write of this grant was already carried out: this is a late duplicate",
+            "sequence_reused", "this sequence number was used for another write of this grant",
+            "already_written", "there was already a write under this token",
+            "tokenless", "the resource is fenced, and this write has no fencing token",
+            "missing", "there is nothing to change");
+
+    private final String detail;
+
+    RejectedException(String code, String detail) {
+        super(Kind.REJECTED, code, SAYS.get(code) + (detail.isEmpty() ? "" : " (" + detail + ")"));
+        this.detail = detail;
+    }
+
+    /** What the fence adds to its code: the highest token, the last sequence number, or the name of the owner; or "". */
+    public String detail() {
+        return detail;
+    }
+
+    static boolean isCode(String code) {
+        return SAYS.containsKey(code);
+    }
+
+    static RejectedException of(String code, String detail) {
+        return code.equals("stale") ? new StaleException(detail) : new RejectedException(code, detail);
+    }
+}

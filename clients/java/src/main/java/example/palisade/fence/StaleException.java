@@ -1,0 +1,10 @@
+package example.palisade.fence;
+
+/** A newer holder has claimed the resource: give up. {@link #detail} is the highest token. */
+public final class StaleException extends RejectedException {
+    private static final long serialVersionUID = 1;
+
+    StaleException(String highest) {
+        super("stale", highest);
+    }
+}

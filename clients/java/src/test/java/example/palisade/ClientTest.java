@@ -1,0 +1,341 @@
+package example.palisade;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertThrows;
+import static org.junit.Assert.assertTrue;
+
+import com.sun.net.httpserver.HttpServer;
+import com.sun.net.httpserver.HttpsConfigurator;
+import com.sun.net.httpserver.HttpsServer;
+import java.io.InputStream;
+import java.net.InetSocketAddress;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.KeyStore;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
+import org.junit.After;
+import org.junit.Before;
+import org.junit.Test;
+
+/** What the holder suite cannot see: the API, and its errors. */
+public final class ClientTest {
+    private Servers.Running server;
+    private Client client;
+
+    @Before
+    public void start() {
+        server = Servers.serve();
+        client = Client.builder().endpoints(server.url()).build();
+    }
+
+    @After
+    public void stop() {
+        client.close();
+        server.close();
+    }
+
+    private void awaitWaiters(int waiters) throws InterruptedException {
+        // The server has no event for a request that begins to wait.
+        for (long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30); client.show("orders").waiters() != waiters; ) {
+            assertTrue("never " + waiters + " waiters", System.nanoTime() < end);
+        }
+    }
+
+    private void awaitFree() throws InterruptedException {
+        for (long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(30); client.show("orders").holder() != null; ) {
+            assertTrue("never free", System.nanoTime() < end);
+        }
+    }
+
+    @Test
+    public void aBlockHoldsAndReleases() throws Exception {
+        Lease seen;
+        try (Lease lease = client.lock("orders").ttl(Duration.ofSeconds(20)).waitUpTo(Duration.ZERO).clientId("me")
+                .metadata("why \"quoted\"").acquire()) {
+            seen = lease;
+            lease.check();
+            assertTrue(lease.isHeld());
+            assertTrue(lease.remaining().toMillis() > 0 && lease.remaining().toMillis() < 20_000);
+            Holder holder = client.show("orders").holder();
+            assertEquals(lease.token(), holder.token());
+            assertEquals("me", holder.clientId());
+            assertEquals("why \"quoted\"", holder.metadata());
+        }
+        assertFalse(seen.isHeld());
+        assertFalse(seen.lost().isDone());
+        assertEquals(Duration.ZERO, seen.remaining());
+        assertEquals("not_held", assertThrows(LeaseLostException.class, seen::check).code());
+        assertNull(client.show("orders").holder());
+        assertEquals(Lease.Release.ALREADY_RELEASED, seen.release());
+    }
+
+    @Test
+    public void heldSaysWhoAndUntilWhen() throws Exception {
+        try (Lease first = client.lock("orders").ttl(Duration.ofMinutes(1)).clientId("first").acquire()) {
+            LockRequest second = client.lock("orders").waitUpTo(Duration.ZERO);
+            assertTrue(second.tryAcquire().isEmpty());
+            LockHeldException held = assertThrows(LockHeldException.class, second::acquire);
+            assertEquals("first", held.holder().orElseThrow().clientId());
+            assertEquals(first.token(), held.holder().orElseThrow().token());
+            assertTrue(held.retryAfter().orElseThrow().compareTo(Duration.ofMinutes(1)) <= 0);
+            assertEquals(PalisadeException.Kind.HELD, held.kind());
+        }
+    }
+
+    @Test
+    public void aBrokenLockIsLostAndSaysSo() throws Exception {
+        Lease lease = client.lock("orders").ttl(Duration.ofSeconds(1)).acquire();
+        client.breakLock("orders", lease.token(), "the test");
+        LeaseLostException loss = lease.lost().get(30, TimeUnit.SECONDS);
+        assertEquals("revoked", loss.code());
+        assertEquals(lease.token(), loss.token());
+        assertThrows(LeaseLostException.class, lease::check);
+        assertEquals(Lease.Release.OVER, lease.release());
+    }
+
+    @Test
+    public void aSilentServerEndsTheLeaseAtItsDeadline() throws Exception {
+        Lease lease = client.lock("orders").ttl(Duration.ofSeconds(1)).acquire();
+        Servers.run(List.of("kill", "-STOP", Long.toString(server.process().pid())));
+        try {
+            assertEquals("expired", lease.lost().get(30, TimeUnit.SECONDS).code());
+        } finally {
+            Servers.run(List.of("kill", "-CONT", Long.toString(server.process().pid())));
+        }
+    }
+
+    @Test
+    public void anInterruptedAcquireLeavesTheQueue() throws Exception {
+        client.lock("orders").acquire();
+        AtomicReference<Throwable> ended = new AtomicReference<>();
+        Thread waiting = new Thread(() -> {
+            try {
+                client.lock("orders").waitUpTo(Duration.ofHours(1)).acquire();
+            } catch (Throwable error) {
+                ended.set(error);
+            }
+        });
+        waiting.start();
+        awaitWaiters(1);
+        waiting.interrupt();
+        waiting.join(30_000);
+        assertEquals(InterruptedException.class, ended.get().getClass());
+        awaitWaiters(0);
+    }
+
+    @Test
+    public void aReleaseGoesOnInAnInterruptedThread() throws Exception {
+        Lease lease = client.lock("orders").ttl(Duration.ofHours(1)).acquire();
+        Thread.currentThread().interrupt();
+        lease.close();
+        assertTrue(Thread.interrupted());
+        assertFalse(lease.isHeld());
+        awaitFree();
+    }
+
+    /** It would carry the lease key elsewhere. */
+    @Test
+    public void aRedirectIsNotFollowed() throws Exception {
+        HttpServer front = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        front.createContext("/", exchange -> {
+            exchange.getResponseHeaders().set("Location", server.url() + exchange.getRequestURI());
+            exchange.sendResponseHeaders(307, -1);
+            exchange.close();
+        });
+        front.start();
+        try (Client redirected = Client.builder().endpoints("http://127.0.0.1:" + front.getAddress().getPort())
+                .patience(Duration.ofSeconds(1)).build()) {
+            LockRequest request = redirected.lock("orders").waitUpTo(Duration.ZERO);
+            assertEquals("unknown_outcome", assertThrows(PalisadeException.class, request::acquire).code());
+            assertNull(client.show("orders").holder());
+        } finally {
+            front.stop(0);
+        }
+    }
+
+    /** Of many connections that look alive, all have become silent. Trying one after the other would take too long. */
+    @Test
+    public void silentConnectionsAreReplacedAtOnce() throws Exception {
+        int many = 16;
+        try (Relay relay = new Relay(server.url());
+                Client through = Client.builder().endpoints(relay.url()).build()) {
+            Lease first = through.lock("orders").acquire();
+            List<CompletableFuture<Void>> turns = new ArrayList<>();
+            ExecutorService threads = Executors.newCachedThreadPool();
+            for (int turn = 0; turn < many; turn++) {
+                turns.add(CompletableFuture.runAsync(() -> takeATurn(through), threads));
+            }
+            awaitWaiters(many);
+            first.release();
+            for (CompletableFuture<Void> turn : turns) {
+                turn.get(30, TimeUnit.SECONDS);
+            }
+            threads.shutdown();
+
+            Lease lease = through.lock("orders").ttl(Duration.ofSeconds(6)).acquire();
+            assertTrue(relay.freeze() >= many);
+            Duration before = lease.remaining();
+            Duration left = before;
+            while (left.compareTo(before) <= 0) {
+                lease.check();
+                // real time: the renewal has a time of its own.
+                TimeUnit.MILLISECONDS.sleep(50);
+                before = left;
+                left = lease.remaining();
+            }
+            relay.freeze();
+            assertEquals(Lease.Release.RELEASED, lease.release());
+        }
+    }
+
+    private static void takeATurn(Client client) {
+        try {
+            client.lock("orders").waitUpTo(Duration.ofMinutes(1)).acquire().release();
+        } catch (InterruptedException gone) {
+            throw new IllegalStateException(gone);
+        }
+    }
+
+    @Test
+    public void watchAndList() throws Exception {
+        for (String name : List.of("a/1", "a/2", "b")) {
+            client.lock(name).acquire();
+        }
+        List<String> names = new ArrayList<>();
+        client.list("a/").forEach(lock -> names.add(lock.name()));
+        assertEquals(List.of("a/1", "a/2"), names);
+        try (Watch watch = client.watch("a/", 0)) {
+            for (String name : names) {
+                Event event = watch.next();
+                assertEquals("granted " + name, event.kind() + " " + event.name());
+                assertTrue(event.revision() > 0 && event.token() > 0);
+            }
+            CompletableFuture.delayedExecutor(10, TimeUnit.MILLISECONDS).execute(watch::close);
+            assertNull(watch.next());
+        }
+        try (Watch watch = client.watch("", 1L << 40)) {
+            assertEquals("missed", watch.next().kind());
+        }
+    }
+
+    @Test
+    public void badArgumentsAreNamed() {
+        Client nobody = Client.builder().endpoints("http://127.0.0.1:1").patience(Duration.ofMillis(100)).build();
+        for (String name : List.of("", ".", "..", "ä", "a\n", "x".repeat(256))) {
+            assertThrows(name, PalisadeException.class, () -> nobody.lock(name));
+        }
+        LockRequest request = nobody.lock("orders");
+        String says = assertThrows(PalisadeException.class, () -> request.ttl(Duration.ofMillis(50))).getMessage();
+        assertTrue(says, says.contains("the TTL is 50 ms: 100 ms ..= 86400000 ms are allowed"));
+        assertThrows(PalisadeException.class, () -> request.waitUpTo(Duration.ofMillis(-1)));
+        assertThrows(PalisadeException.class, () -> request.metadata("x".repeat(257)));
+        for (String bad : List.of("a:1", "ftp://a", "http://a/x", "http://u:s3cret@a", "")) {
+            PalisadeException refused = assertThrows(
+                    bad, PalisadeException.class, () -> Client.builder().endpoints(bad).build());
+            assertFalse(refused.getMessage().contains("s3cret"));
+        }
+        PalisadeException unavailable =
+                assertThrows(PalisadeException.class, () -> request.waitUpTo(Duration.ZERO).acquire());
+        assertEquals(PalisadeException.Kind.UNAVAILABLE, unavailable.kind());
+        nobody.close();
+        assertThrows(PalisadeException.class, () -> nobody.lock("orders"));
+    }
+
+    /** A server behind TLS: a real one behind a proxy, which asks for the token. */
+    @Test
+    public void tlsAndBearerToken() throws Exception {
+        SSLContext context = selfSigned();
+        HttpsServer front = HttpsServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        front.setHttpsConfigurator(new HttpsConfigurator(context));
+        AtomicInteger asked = new AtomicInteger();
+        AtomicReference<String> key = new AtomicReference<>();
+        forward(front, asked, key);
+        String url = "https://localhost:" + front.getAddress().getPort();
+        try (Client trusted = Client.builder().endpoints(url).sslContext(context).bearerToken("s3cret").build();
+                Client bare = Client.builder().endpoints(url).sslContext(context).build();
+                Client stranger = Client.builder().endpoints(url).bearerToken("s3cret")
+                        .patience(Duration.ofSeconds(1)).build()) {
+            try (Lease lease = trusted.lock("orders").acquire()) {
+                assertEquals(32, key.get().length());
+                assertFalse(lease.toString().contains(key.get()));
+            }
+            assertEquals("unauthenticated", assertThrows(
+                    PalisadeException.class, () -> bare.lock("orders").acquire()).code());
+            int before = asked.get();
+            assertEquals("unavailable", assertThrows(
+                    PalisadeException.class, () -> stranger.lock("orders").waitUpTo(Duration.ZERO).acquire()).code());
+            assertEquals("a request was sent to a server that nobody vouches for", before, asked.get());
+        } finally {
+            front.stop(0);
+        }
+    }
+
+    private void forward(HttpServer front, AtomicInteger asked, AtomicReference<String> key) {
+        HttpClient http = HttpClient.newHttpClient();
+        front.setExecutor(Executors.newCachedThreadPool());
+        front.createContext("/", exchange -> {
+            asked.incrementAndGet();
+            byte[] answer = "{\"error\": {\"code\": \"unauthenticated\", \"message\": \"a token is needed\"}}".getBytes();
+            int status = 401;
+            if ("Bearer s3cret".equals(exchange.getRequestHeaders().getFirst("Authorization"))) {
+                HttpRequest request = HttpRequest.newBuilder(URI.create(server.url() + exchange.getRequestURI()))
+                        .method(exchange.getRequestMethod(),
+                                HttpRequest.BodyPublishers.ofByteArray(exchange.getRequestBody().readAllBytes()))
+                        .build();
+                try {
+                    HttpResponse<byte[]> told = http.send(request, HttpResponse.BodyHandlers.ofByteArray());
+                    status = told.statusCode();
+                    answer = told.body();
+                    String text = new String(answer);
+                    int at = text.indexOf("\"lock_token\":\"");
+                    if (at >= 0) {
+                        key.set(text.substring(at + 14, at + 46));
+                    }
+                } catch (InterruptedException gone) {
+                    Thread.currentThread().interrupt();
+                }
+            }
+            exchange.sendResponseHeaders(status, answer.length);
+            exchange.getResponseBody().write(answer);
+            exchange.close();
+        });
+        front.start();
+    }
+
+    private static SSLContext selfSigned() throws Exception {
+        Path file = Servers.folder("tls").resolve("keys");
+        Servers.run(List.of(System.getProperty("java.home") + "/bin/keytool", "-genkeypair", "-keystore", file.toString(),
+                "-storepass", "changeit", "-keyalg", "EC", "-dname", "CN=localhost", "-ext", "SAN=dns:localhost"));
+        KeyStore keys = KeyStore.getInstance("PKCS12");
+        try (InputStream stored = Files.newInputStream(file)) {
+            keys.load(stored, "changeit".toCharArray());
+        }
+        KeyManagerFactory own = KeyManagerFactory.getInstance("SunX509");
+        own.init(keys, "changeit".toCharArray());
+        TrustManagerFactory trusted = TrustManagerFactory.getInstance("PKIX");
+        KeyStore authorities = KeyStore.getInstance("PKCS12");
+        authorities.load(null, null);
+        authorities.setCertificateEntry("front", keys.getCertificate("mykey"));
+        trusted.init(authorities);
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(own.getKeyManagers(), trusted.getTrustManagers(), null);
+        return context;
+    }
+}

@@ -1,0 +1,168 @@
+package example.palisade;
+
+import example.palisade.internal.Json;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+
+/** Carries out the commands of the holder suite (clients/holder-suite/README.md) with the Java client. */
+public final class Driver {
+    private final Map<String, Lease> leases = new ConcurrentHashMap<>();
+    private final Map<Long, Thread> threads = new ConcurrentHashMap<>();
+    private volatile Client client;
+
+    /** Reads commands until the end of the input. */
+    public static void main(String[] arguments) throws IOException {
+        System.out.println("{\"event\": \"hello\", \"client\": \"java\", \"wire\": \"http\","
+                + " \"can\": [\"addresses\", \"cancel\", \"list\", \"watch\"]}");
+        System.out.flush();
+        Driver driver = new Driver();
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        String line;
+        while ((line = lines.readLine()) != null) {
+            Map<String, Object> command = Json.object(line);
+            Thread thread = new Thread(() -> driver.answer(command));
+            thread.setDaemon(true);
+            driver.threads.put((Long) command.get("id"), thread);
+            thread.start();
+        }
+        System.exit(0);
+    }
+
+    private static synchronized void say(String line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    private void answer(Map<String, Object> command) {
+        Map<String, Object> answer = new LinkedHashMap<>();
+        answer.put("id", command.get("id"));
+        try {
+            answer.put("ok", true);
+            carryOut(command, answer);
+        } catch (PalisadeException error) {
+            answer.put("ok", false);
+            answer.put("code", error.code());
+            answer.put("message", error.getMessage());
+        } catch (InterruptedException gone) {
+            answer.put("ok", false);
+            answer.put("code", "cancelled");
+        }
+        Object names = answer.remove("names");
+        Object free = answer.remove("free");
+        String line = Json.write(answer);
+        if (names != null) {
+            line = line.substring(0, line.length() - 1) + ",\"locks\":" + names + "}";
+        }
+        say(free == null ? line : line.substring(0, line.length() - 1) + ",\"token\":null}");
+    }
+
+    private void carryOut(Map<String, Object> command, Map<String, Object> answer) throws InterruptedException {
+        switch (text(command, "do")) {
+            case "clock" -> answer.put("now_ms", nowMs());
+            case "connect" -> connect(command);
+            case "acquire" -> acquire(command, answer);
+            case "check" -> {
+                answer.put("before_ms", nowMs());
+                lease(command).check();
+            }
+            case "remaining" -> remaining(lease(command), answer);
+            case "release" -> answer.put("result", lease(command).release().name().toLowerCase());
+            case "cancel" -> threads.get(number(command, "target")).interrupt();
+            case "show" -> {
+                LockInfo shown = client.show(text(command, "lock"));
+                answer.put("waiters", shown.waiters());
+                answer.put(shown.holder() == null ? "free" : "token", shown.holder() == null ? "yes" : shown.holder().token());
+            }
+            case "list" -> {
+                List<String> names = new ArrayList<>();
+                client.list(text(command, "prefix")).forEach(lock -> names.add("\"" + lock.name() + "\""));
+                answer.put("names", names.toString());
+            }
+            case "break" -> client.breakLock(text(command, "lock"), number(command, "token"), text(command, "reason"));
+            case "watch" -> {
+                Thread thread = new Thread(() -> watch(command));
+                thread.setDaemon(true);
+                thread.start();
+            }
+            default -> throw new IllegalArgumentException("there is no command " + command);
+        }
+    }
+
+    private void connect(Map<String, Object> command) {
+        List<?> urls = (List<?>) command.get("urls");
+        client = Client.builder()
+                .endpoints(urls.toArray(String[]::new))
+                .patience(Duration.ofMillis(number(command, "patience_ms")))
+                .build();
+    }
+
+    private void acquire(Map<String, Object> command, Map<String, Object> answer) throws InterruptedException {
+        LockRequest request = client.lock(text(command, "lock"))
+                .ttl(Duration.ofMillis(number(command, "ttl_ms")))
+                .waitUpTo(Duration.ofMillis(number(command, "wait_ms")));
+        if (command.get("client_id") instanceof String id) {
+            request.clientId(id);
+        }
+        Lease lease = request.acquire();
+        String name = text(command, "as");
+        leases.put(name, lease);
+        lease.lost().thenAccept(loss -> {
+            Map<String, Object> event = new LinkedHashMap<>();
+            event.put("event", "lost");
+            event.put("grant", name);
+            event.put("token", loss.token());
+            event.put("code", loss.code());
+            event.put("at_ms", nowMs());
+            say(Json.write(event));
+        });
+        remaining(lease, answer);
+        answer.put("token", lease.token());
+        answer.put("authority", lease.authority());
+    }
+
+    private void watch(Map<String, Object> command) {
+        try (Watch watch = client.watch(text(command, "prefix"), 0)) {
+            for (Event change = watch.next(); change != null; change = watch.next()) {
+                Map<String, Object> event = new LinkedHashMap<>();
+                event.put("event", "change");
+                event.put("watch", command.get("as"));
+                event.put("kind", change.kind());
+                event.put("revision", change.revision());
+                event.put("token", change.token());
+                say(Json.write(event));
+            }
+        } catch (InterruptedException ended) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** The clock is read before the client is asked. */
+    private static void remaining(Lease lease, Map<String, Object> answer) {
+        answer.put("before_ms", nowMs());
+        answer.put("remaining_ms", lease.remaining().toNanos() / 1e6);
+    }
+
+    private Lease lease(Map<String, Object> command) {
+        return leases.get(text(command, "grant"));
+    }
+
+    private static String text(Map<String, Object> command, String name) {
+        return (String) command.get(name);
+    }
+
+    private static long number(Map<String, Object> command, String name) {
+        return (Long) command.get(name);
+    }
+
+    private static double nowMs() {
+        return Clock.earliest() / 1e6;
+    }
+}

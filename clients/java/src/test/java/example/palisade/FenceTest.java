@@ -1,0 +1,187 @@
+package example.palisade;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertThrows;
+import static org.junit.Assert.assertTrue;
+
+import com.sun.net.httpserver.HttpServer;
+import example.palisade.fence.HttpFence;
+import example.palisade.fence.PostgresFence;
+import example.palisade.fence.Presenter;
+import example.palisade.fence.RejectedException;
+import example.palisade.fence.StaleException;
+import java.net.InetSocketAddress;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpRequest.BodyPublishers;
+import java.net.http.HttpResponse;
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.sql.Statement;
+import java.util.List;
+import java.util.UUID;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.Test;
+
+/** The fences, in PostgreSQL through JDBC and behind a gateway. */
+public final class FenceTest {
+    private final String resource = "orders-" + UUID.randomUUID();
+
+    private static Connection begin() throws Exception {
+        Connection connection = Servers.postgres();
+        connection.setAutoCommit(false);
+        return connection;
+    }
+
+    private void claim(long token) throws Exception {
+        try (Connection connection = begin()) {
+            PostgresFence.claim(connection, resource, Presenter.of(token));
+            connection.commit();
+        }
+    }
+
+    @Test
+    public void aNewerHolderShutsTheOlderOneOut() throws Exception {
+        claim(7);
+        claim(8);
+        StaleException stale = assertThrows(StaleException.class, () -> claim(7));
+        assertEquals("stale 8", stale.code() + " " + stale.detail());
+        try (Connection connection = begin()) {
+            assertThrows(StaleException.class, () -> PostgresFence.check(connection, resource, Presenter.of(7)));
+            // Nothing of this transaction can be committed any more.
+            assertThrows(SQLException.class, () -> PostgresFence.claim(connection, resource, Presenter.of(9)));
+        }
+        claim(8);
+    }
+
+    @Test
+    public void aNumberedWriteIsRecognisedAndAnswered() throws Exception {
+        Presenter holder = Presenter.of(7, "authority", "lock");
+        for (boolean repeat : new boolean[] {false, true}) {
+            try (Connection connection = begin()) {
+                PostgresFence.Written written = PostgresFence.write(connection, resource, holder, 1, -1);
+                assertEquals(repeat, written.repeat());
+                if (repeat) {
+                    assertArrayEquals("seat 12A".getBytes(), written.result());
+                } else {
+                    assertNull(written.result());
+                    PostgresFence.record(connection, resource, holder, 1, "seat 12A".getBytes());
+                }
+                connection.commit();
+            }
+        }
+        try (Connection connection = begin()) {
+            assertEquals("sequence_reused", assertThrows(RejectedException.class,
+                    () -> PostgresFence.write(connection, resource, holder, 1, 5)).code());
+        }
+        RejectedException other = assertThrows(RejectedException.class, () -> claim(8));
+        assertEquals("wrong_authority authority", other.code() + " " + other.detail());
+    }
+
+    @Test
+    public void withoutATransactionOrAFenceItSaysWhatToDo() throws Exception {
+        try (Connection connection = Servers.postgres()) {
+            assertThrows(IllegalStateException.class,
+                    () -> PostgresFence.claim(connection, resource, Presenter.of(7)));
+            connection.setAutoCommit(false);
+            try (Statement statement = connection.createStatement()) {
+                statement.execute("SET LOCAL search_path = pg_temp");
+            }
+            PalisadeException missing = assertThrows(PalisadeException.class,
+                    () -> PostgresFence.claim(connection, resource, Presenter.of(7)));
+            assertTrue(missing.getMessage(), missing.getMessage().contains("palisade fence install postgres"));
+        }
+        for (long token : new long[] {0, -1, Presenter.MAX_TOKEN + 1}) {
+            assertThrows(IllegalArgumentException.class, () -> Presenter.of(token));
+        }
+    }
+
+    @Test
+    public void aStickyTableRefusesCodeThatForgotTheFence() throws Exception {
+        String table = "t_" + UUID.randomUUID().toString().replace("-", "");
+        try (Connection connection = Servers.postgres(); Statement statement = connection.createStatement()) {
+            statement.execute("CREATE TABLE " + table + " (n int)");
+            statement.execute("SELECT palisade_sticky('" + table + "', '" + resource + "')");
+            connection.setAutoCommit(false);
+            PostgresFence.claim(connection, resource, Presenter.of(7));
+            statement.execute("INSERT INTO " + table + " VALUES (1)");
+            connection.commit();
+            SQLException forgot = assertThrows(
+                    SQLException.class, () -> statement.execute("INSERT INTO " + table + " VALUES (2)"));
+            RejectedException rejected = PostgresFence.rejection(forgot);
+            assertEquals("tokenless 7", rejected.code() + " " + rejected.detail());
+            connection.rollback();
+            assertNull(PostgresFence.rejection(assertThrows(SQLException.class, () -> statement.execute("nonsense"))));
+        }
+    }
+
+    @Test
+    public void theExampleOfTheReadme() throws Exception {
+        try (Servers.Running server = Servers.serve();
+                Client client = Client.builder().endpoints(server.url()).build();
+                Connection connection = begin();
+                Statement statement = connection.createStatement()) {
+            statement.execute("CREATE TABLE IF NOT EXISTS orders (total int)");
+            statement.execute("DELETE FROM orders");
+            statement.execute("INSERT INTO orders VALUES (41)");
+            connection.commit();
+            Examples.fencedWrite(client, connection);
+            try (var rows = statement.executeQuery("SELECT total FROM orders")) {
+                rows.next();
+                assertEquals(42, rows.getInt(1));
+            }
+            connection.commit();
+            // Without the authority that the resource belongs to, a higher token is no number to compare.
+            assertThrows(RejectedException.class,
+                    () -> PostgresFence.claim(connection, "orders", Presenter.of(9)));
+            connection.rollback();
+            assertEquals("done", Examples.report(client));
+        }
+    }
+
+    private static HttpResponse<String> send(HttpRequest.Builder request) throws Exception {
+        return HttpClient.newHttpClient().send(request.build(), HttpResponse.BodyHandlers.ofString());
+    }
+
+    @Test
+    public void behindAGateway() throws Exception {
+        AtomicInteger writes = new AtomicInteger();
+        HttpServer api = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        api.createContext("/", exchange -> {
+            writes.incrementAndGet();
+            exchange.getRequestBody().readAllBytes();
+            exchange.sendResponseHeaders(204, -1);
+            exchange.close();
+        });
+        api.start();
+        try (Servers.Running gateway = Servers.gateway("http://127.0.0.1:" + api.getAddress().getPort())) {
+            URI orders = URI.create(gateway.url() + "/orders");
+            Presenter old = Presenter.of(7, "authority", "orders");
+            Presenter next = Presenter.of(8, "authority", "orders");
+            for (int turn = 0; turn < 2; turn++) {
+                HttpRequest.Builder put = HttpRequest.newBuilder(orders).PUT(BodyPublishers.ofString("1"));
+                assertEquals(204, send(HttpFence.sign(put, old, 1)).statusCode());
+            }
+            assertEquals("a repeat was carried out", 1, writes.get());
+            HttpRequest.Builder claim = HttpRequest.newBuilder(orders).POST(BodyPublishers.noBody());
+            assertTrue(send(HttpFence.claim(claim, next)).statusCode() < 300);
+            HttpResponse<String> late =
+                    send(HttpFence.sign(HttpRequest.newBuilder(orders).PUT(BodyPublishers.ofString("2")), old));
+            StaleException stale = assertThrows(
+                    StaleException.class, () -> HttpFence.check(late.statusCode(), late.body()));
+            assertEquals("8", stale.detail());
+            assertEquals(1, writes.get());
+        } finally {
+            api.stop(0);
+        }
+        for (String other : List.of("", "stale", "{\"error\": \"stale\"}", "{\"error\": {\"code\": \"no_such_order\"}}")) {
+            HttpFence.check(409, other);
+        }
+        HttpFence.check(200, "{\"error\": {\"code\": \"stale\"}}");
+        assertFalse(HttpFence.headers(Presenter.of(7)).containsKey("X-Fencing-Lock"));
+    }
+}

@@ -1,0 +1,31 @@
+package example.palisade;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.junit.Test;
+
+/** Each Java block of the README stands among the examples that are run. */
+public final class ReadmeTest {
+    private static String squeezed(String text) {
+        return text.replaceAll("\\s+", " ").strip();
+    }
+
+    @Test
+    public void itsExamplesAreThoseThatRun() throws Exception {
+        String examples = squeezed(Files.readString(Path.of("src/test/java/example/palisade/Examples.java")));
+        Matcher blocks = Pattern.compile("^```java\n(.*?)^```", Pattern.MULTILINE | Pattern.DOTALL)
+                .matcher(Files.readString(Path.of("README.md")));
+        int found = 0;
+        while (blocks.find()) {
+            found++;
+            assertTrue("no example is:\n" + blocks.group(1), examples.contains(squeezed(blocks.group(1))));
+            assertTrue("from the jar to a fenced write", found > 1 || blocks.group(1).lines().count() + 2 < 10);
+        }
+        assertEquals(2, found);
+    }
+}
