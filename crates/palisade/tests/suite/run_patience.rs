@@ -44,6 +44,10 @@ fn run_waits_for_an_authority_that_restarts() {
 
 /// The grant counts from the attempt that is answered: a wait that outlasts the lease must not use it up.
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "that a lease outlasts a wait is the subject"
+)]
 fn a_wait_that_a_restart_cut_ends_with_a_lease_that_lasts() {
     let mut server = Server::start();
     let holder = ["acquire", "job", "--ttl", "1h", "--json"];
