@@ -174,7 +174,8 @@ fn logs_in_a_file_have_no_colours_and_address_errors_have_hints() {
         ("192.0.2.1:7420", "no such address"),
     ] {
         let data = server.file("other").display().to_string();
-        let output = server.output(&["serve", "--listen", listen, "--data", &data]);
+        let flags = ["serve", "--insecure", "--listen", listen, "--data", &data];
+        let output = server.output(&flags);
         assert_ne!(status(&output), 0);
         let said = text(&output.stderr);
         assert!(said.contains(tip), "{listen}: {said}");
