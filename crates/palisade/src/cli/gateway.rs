@@ -205,10 +205,10 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     )
     .map_err(|error| failed(format!("cannot open {}: {error}", args.data.display())))?;
     let shutdown = service::stop_signal()?;
-    announce(args, &ports, directory.start(), out)?;
     exposure::warn_of_directory(&args.data);
     exposure::warn_of_address("--listen", args.listen, network.scheme(), anybody[0]);
     exposure::warn_of_address("--admin", args.admin, network.scheme(), anybody[1]);
+    announce(args, &ports, directory.start(), out)?;
     let clients_tls = clients.tls.clone();
     let gateway = Gateway {
         directory,

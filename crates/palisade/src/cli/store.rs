@@ -135,9 +135,9 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
         serve::report_torn(torn);
     }
     let shutdown = service::stop_signal()?;
-    announce(args, listener.local_addr()?, out)?;
     exposure::warn_of_directory(&args.data);
     exposure::warn_of_address("--listen", args.listen, args.network.scheme(), anybody);
+    announce(args, listener.local_addr()?, out)?;
     service::ready();
     let served = store::serve(listener, store, network, shutdown).await;
     served.map_err(|why| failed(Code::Internal, format!("the store stopped: {why}")))

@@ -111,8 +111,8 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
 
 async fn run_single(settings: &Settings, listener: TcpListener) -> Result<(), Error> {
     let authority = open(settings)?;
-    announce(settings, listener.local_addr()?, &authority);
     warn_of_exposure(settings);
+    announce(settings, listener.local_addr()?, &authority);
     let handle = authority.pipeline.handle.clone();
     let network = network(settings);
     let stopped = stop_signal()?;
@@ -145,8 +145,8 @@ async fn run_member(
         })?,
         () = &mut stopped => return Ok(()),
     };
-    cluster::announce(settings, cluster, &member);
     warn_of_exposure(settings);
+    cluster::announce(settings, cluster, &member);
     let network = net::Settings {
         node: Some(cluster.url.clone()),
         to_leader: cluster.tls.clone(),
@@ -175,6 +175,7 @@ fn network(settings: &Settings) -> net::Settings {
     }
 }
 
+/// Before the start is announced: who has read that has all warnings.
 fn warn_of_exposure(settings: &Settings) {
     exposure::warn_of_directory(&settings.data);
     let scheme = exposure::scheme(&settings.network);
