@@ -110,7 +110,7 @@ fn vanished_waiter(harness: &Harness) -> Result<Outcome, String> {
             )));
         }
     };
-    let mut start = Start::new("serve", &harness.path("data"));
+    let mut start = Start::new("serve", &harness.path("data")).with(&["--insecure"]);
     start.listen = namespaces.authority();
     let server = harness.start(&start)?;
     http::grant(server.address, "job", "holder", 3_600_000)?;
