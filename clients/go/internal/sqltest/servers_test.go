@@ -190,7 +190,7 @@ func mariaSource(t *testing.T, database string) string {
 		mariaPort = port
 		db := open(t, "mysql", source(port, "palisade"))
 		defer db.Close()
-		files, _ := filepath.Glob(filepath.Join(testserver.Root(), "crates/palisade-fence/sql/mysql/*.sql"))
+		files, _ := filepath.Glob(filepath.Join(testserver.Root(), "crates/palisade-fence/sql/mysql/0*.sql"))
 		if len(files) == 0 {
 			t.Fatal("there are no files of the fence in crates/palisade-fence/sql/mysql")
 		}
