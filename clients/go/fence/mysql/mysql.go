@@ -230,8 +230,8 @@ func Rejected(err error) (*fence.Rejection, bool) {
 		return nil, false
 	}
 	for words, code := range map[string]string{
-		"this fencing token is stale; the highest is ":                     "stale",
-		"fenced, and this write carries no fencing token; the highest is ": "tokenless",
+		"this fencing token is stale: give up, roll back, write nothing more; the highest is ": "stale",
+		"fenced, and this write carries no fencing token; the highest is ":                     "tokenless",
 	} {
 		if _, number, found := strings.Cut(err.Error(), words); found {
 			highest, _ := strconv.ParseUint(strings.TrimSpace(number), 10, 64)
