@@ -18,6 +18,10 @@ pub enum Fault {
     /// The call itself is wrong, and repeating it is pointless. Nothing happened.
     #[error("invalid: {0}")]
     Invalid(Box<str>),
+    /// Nothing shows who the caller is ([`Code::Unauthenticated`]), or no rule lets it do this
+    /// ([`Code::Forbidden`]). Nothing happened, and only the operator changes that.
+    #[error("{1}")]
+    Denied(Code, Box<str>),
     /// This authority has no such operation. Nothing happened.
     #[error("this authority cannot {0}")]
     Unsupported(Box<str>),
@@ -66,6 +70,7 @@ impl Fault {
             | Fault::Unreachable(why)
             | Fault::UnknownOutcome(why)
             | Fault::Invalid(why)
+            | Fault::Denied(_, why)
             | Fault::Unsupported(why) => why,
         }
     }
@@ -77,6 +82,7 @@ impl Fault {
         | Fault::Unreachable(why)
         | Fault::UnknownOutcome(why)
         | Fault::Invalid(why)
+        | Fault::Denied(_, why)
         | Fault::Unsupported(why)) = &mut self;
         *why = format!("{place}: {why}").into();
         self
@@ -89,6 +95,7 @@ impl Fault {
             Fault::Unavailable(_) | Fault::Unreachable(_) => Code::Unavailable,
             Fault::UnknownOutcome(_) => Code::UnknownOutcome,
             Fault::Invalid(_) => Code::Invalid,
+            Fault::Denied(code, _) => *code,
             Fault::Unsupported(_) => Code::Refused,
         }
     }

@@ -22,6 +22,9 @@ pub struct ServerFiles {
     pub key: PathBuf,
     /// The CA of the clients in PEM: with it, a client without a certificate of this CA is refused.
     pub client_ca: Option<PathBuf>,
+    /// Lets a client without a certificate in: what it shows inside TLS says who it is. A certificate of another CA
+    /// is refused even so.
+    pub certificate_optional: bool,
 }
 
 /// A port's certificates, which can be replaced while it serves.
@@ -190,8 +193,11 @@ fn config(
         None => builder.with_no_client_auth(),
         Some(path) => {
             let roots = files::roots(path, client_ca)?;
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+            let verifier = match files.certificate_optional {
+                true => verifier.allow_unauthenticated().build(),
+                false => verifier.build(),
+            };
             builder.with_client_cert_verifier(
                 verifier.map_err(|error| content(path, error.to_string()))?,
             )

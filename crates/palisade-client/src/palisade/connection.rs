@@ -183,7 +183,7 @@ impl Connection {
                 Err(error) => {
                     // A server that refuses a client says why, and then no longer reads.
                     let said = match self.poll_inbound(cx) {
-                        Poll::Ready(Err(said @ Fault::Invalid(_))) => said,
+                        Poll::Ready(Err(said)) if !said.is_transient() => said,
                         _ => broke(&error),
                     };
                     return Poll::Ready(said.into());

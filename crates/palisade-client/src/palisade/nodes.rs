@@ -324,6 +324,10 @@ impl Search {
         let all = |kind: fn(&Fault) -> bool| self.faults.iter().all(kind);
         if all(|fault| matches!(fault, Fault::Unreachable(_))) {
             Fault::unreachable(reasons)
+        } else if let Some(Fault::Denied(code, _)) = self.faults.first()
+            && all(|fault| matches!(fault, Fault::Denied(..)))
+        {
+            Fault::Denied(*code, reasons.into())
         } else if all(|fault| !fault.is_transient()) {
             Fault::invalid(reasons)
         } else {
@@ -404,6 +408,8 @@ const REDIRECTS: usize = 3;
 
 #[cfg(test)]
 mod tests {
+    use palisade_core::Code;
+
     use super::*;
 
     #[test]
@@ -476,6 +482,12 @@ mod tests {
         assert_eq!(
             fault(&[invalid.clone(), invalid.clone()]),
             Fault::invalid("b; b")
+        );
+        let denied = |why: &str| Fault::Denied(Code::Forbidden, why.into());
+        assert_eq!(fault(&[denied("c"), denied("d")]), denied("c; d"));
+        assert_eq!(
+            fault(&[denied("c"), invalid.clone()]),
+            Fault::invalid("c; b")
         );
         assert_eq!(fault(&[unreachable, invalid]), Fault::unavailable("a; b"));
     }

@@ -346,8 +346,9 @@ pub(super) fn refusal(error: pb::Error) -> Fault {
         }
         Some(Code::UnknownOutcome | Code::Internal) => Fault::unknown_outcome(error.message),
         Some(Code::Refused) => Fault::Unsupported(error.message.into()),
-        Some(Code::Invalid | Code::Forbidden | Code::Unauthenticated) => {
-            Fault::invalid(error.message)
+        Some(Code::Invalid) => Fault::invalid(error.message),
+        Some(code @ (Code::Forbidden | Code::Unauthenticated)) => {
+            Fault::Denied(code, error.message.into())
         }
         _ => Fault::invalid(format!("{}: {}", error.code, error.message)),
     }
@@ -371,9 +372,8 @@ pub(super) fn fault(status: &tonic::Status) -> Fault {
             said(status)
         )),
         tonic::Code::InvalidArgument | tonic::Code::OutOfRange => Fault::invalid(said(status)),
-        tonic::Code::PermissionDenied | tonic::Code::Unauthenticated => {
-            Fault::invalid(said(status))
-        }
+        tonic::Code::PermissionDenied => Fault::Denied(Code::Forbidden, said(status).into()),
+        tonic::Code::Unauthenticated => Fault::Denied(Code::Unauthenticated, said(status).into()),
         tonic::Code::FailedPrecondition => Fault::Unsupported(said(status).into()),
         tonic::Code::Unavailable => Fault::unavailable(said(status)),
         _ => Fault::unknown_outcome(said(status)),

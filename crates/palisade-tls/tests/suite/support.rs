@@ -69,6 +69,7 @@ impl Folder {
             certificate: self.path(&format!("{own}.pem")),
             key: self.path(&format!("{own}.key")),
             client_ca: client_ca.map(|ca| self.path(&format!("{ca}.pem"))),
+            certificate_optional: false,
         };
         Server::new(files, true).unwrap()
     }

@@ -110,10 +110,18 @@ impl Failure {
     }
 
     fn of_fault(fault: &Fault, url: &str) -> Failure {
-        let message = format!("{}: {fault}", palisade_client::without_secrets(url));
+        let url = palisade_client::without_secrets(url);
+        let place = url
+            .split_once("://")
+            .map_or(url.as_str(), |(_, place)| place);
+        // A client of several nodes names the one that failed.
+        let message = match fault.reason().contains(place) {
+            true => fault.to_string(),
+            false => format!("{url}: {fault}"),
+        };
         match fault {
             Fault::Invalid(_) => Failure::new(USAGE, fault.code(), message),
-            Fault::Unreachable(_) if !is_palisade(url) => {
+            Fault::Unreachable(_) if !is_palisade(&url) => {
                 Failure::new(FAILED, fault.code(), message).hint("is it running there?")
             }
             Fault::Unreachable(_) => Failure::new(FAILED, fault.code(), message).hint(

@@ -32,7 +32,8 @@ pub(super) struct NetworkArgs {
     /// The key of --tls-cert, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
     tls_key: Option<PathBuf>,
-    /// The CA of the clients, in PEM: clients without a certificate of this CA are refused.
+    /// The CA of the clients, in PEM: clients without a certificate of this CA are refused. A server with --access
+    /// takes a token in place of a certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
     tls_client_ca: Option<PathBuf>,
     /// Listen where other machines can connect, although nothing shows who they are.
@@ -98,6 +99,7 @@ impl NetworkArgs {
             certificate: self.tls_cert.clone()?,
             key: self.tls_key.clone()?,
             client_ca: self.tls_client_ca.clone(),
+            certificate_optional: false,
         })
     }
 

@@ -238,7 +238,10 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
         hosts: args.network.hosts(advertised),
         ..shell::Settings::default()
     };
-    let network = args.network.bounds(network)?;
+    let mut network = args.network.bounds(network)?;
+    if let Some(tls) = &mut network.tls {
+        tls.certificate_optional = args.access.is_some();
+    }
     let settings = serve::Settings {
         cluster,
         listen: args.listen,

@@ -198,6 +198,59 @@ fn a_client_certificate_is_an_identity() {
 }
 
 #[test]
+fn a_token_is_enough_where_certificates_are_taken_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = rules(dir.path());
+    let (backup, _) = token(&file, "backup");
+    let (ca, other) = (
+        Ca::make(&dir.path().join("ca")),
+        Ca::make(&dir.path().join("other")),
+    );
+    let mut flags = ca.of_server();
+    let without_rules = Server::start(&["serve"], &flags, &dir.path().join("open"));
+    flags.extend(["--access".to_owned(), file.to_str().unwrap().to_owned()]);
+    let server = Server::start(&["serve"], &flags, &dir.path().join("data"));
+    let with = |server: &Server, token: Option<&str>, arguments: &[&str]| {
+        let mut command = server.palisade(None, arguments);
+        command.env("PALISADE_CA_FILE", ca.file("ca.pem"));
+        if let Some(token) = token {
+            command.env("PALISADE_TOKEN", token);
+        }
+        command.output().unwrap()
+    };
+    let run = ["run", "backup/db", "--", "true"];
+    let held = with(&server, Some(&backup), &run);
+    assert_eq!(status(&held), 0, "{}", text(&held.stderr));
+    for (refused, code, expected) in [
+        (
+            with(&server, None, &["ls", "--json"]),
+            "unauthenticated",
+            "who is asking?",
+        ),
+        (
+            with(&server, Some(&backup), &["show", "orders", "--json"]),
+            "forbidden",
+            "backup may not observe the lock orders",
+        ),
+        // Where there are no rules, the certificate is the only identity.
+        (
+            with(&without_rules, Some(&backup), &["ls", "--json"]),
+            "invalid",
+            "a client certificate is needed",
+        ),
+    ] {
+        let said = text(&refused.stderr);
+        assert_ne!(status(&refused), 0);
+        assert!(said.contains(expected) && said.contains(code), "{said}");
+    }
+    // A certificate that is shown must be right, although none is needed.
+    let mut stranger = server.palisade(Some(&other), &run);
+    stranger.env("PALISADE_CA_FILE", ca.file("ca.pem"));
+    let refused = stranger.env("PALISADE_TOKEN", &backup).output().unwrap();
+    assert_ne!(status(&refused), 0, "{}", text(&refused.stderr));
+}
+
+#[test]
 fn a_token_is_never_sent_where_others_could_read_it() {
     let token = format!("pal_0a0b0c0d_{}", "0".repeat(64));
     let mut command = palisade();

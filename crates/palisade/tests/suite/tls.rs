@@ -38,7 +38,7 @@ impl Ca {
         json(&output.stdout)
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         self.dir.join(name).to_str().unwrap().to_owned()
     }
 
