@@ -132,6 +132,12 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "the client in Java and its fences",
     },
     Prerequisite {
+        name: "Chromium",
+        probe: &["test", "-x", "/usr/bin/chromium"],
+        packages: &["chromium"],
+        needed_for: "looking at the server's page",
+    },
+    Prerequisite {
         name: "promtool",
         probe: &["promtool", "--version"],
         packages: &["prometheus"],
@@ -201,6 +207,13 @@ pub(crate) const ENVIRONMENTS: &[Environment] = &[
         variable: None,
         program: "bin/schemathesis",
         packages: &["schemathesis==4.32.5", "openapi-python-client==0.29.1"],
+    },
+    // The first drives Chromium, the second judges whether everybody can use the page.
+    Environment {
+        name: "browser",
+        variable: None,
+        program: "bin/playwright",
+        packages: &["playwright==1.65.2", "axe-playwright-python==0.1.8"],
     },
     // HTTP APIs without a fence, behind the gateway.
     Environment {

@@ -15,8 +15,8 @@ pub use cluster::{
 pub use object::Object;
 pub use reply::{
     AbandonReply, AcquireReply, BreakReply, ClockReply, DeniedReply, ErrorBody, ErrorReply,
-    EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, QueuedBody, ReleaseReply,
-    RenewReply, StatusReply,
+    EventBody, HealthReply, HolderBody, ListReply, LockReply, MissedBody, QueuedBody, RankingReply,
+    ReleaseReply, RenewReply, StatusReply,
 };
 pub use request::{AcquireBody, AdvanceBody, BreakBody, LockMode, Nothing, ReleaseBody, RenewBody};
 

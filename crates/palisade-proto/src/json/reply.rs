@@ -194,6 +194,19 @@ pub struct ListReply {
     pub next_cursor: Option<String>,
 }
 
+/// The locks that an operator looks for first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RankingReply {
+    /// How long ago the locks were read: at most a few seconds, while there are a million.
+    pub age_ms: u64,
+    /// How many locks are held.
+    pub held: u64,
+    /// The 50 locks with the most waiting requests; locks without any are left out.
+    pub contended: Vec<LockReply>,
+    /// The 50 locks that were granted first.
+    pub oldest: Vec<LockReply>,
+}
+
 /// What the authority says about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StatusReply {

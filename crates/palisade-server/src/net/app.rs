@@ -10,6 +10,7 @@ use super::budget::{Budget, Share};
 use super::cluster::Cluster;
 use super::forward::Forwarder;
 use super::gate::{Gate, Permitted, Pipeline};
+use super::ranking::Ranking;
 use super::serve::ServeError;
 use super::session::OPERATION_BYTES;
 use super::settings::Settings;
@@ -30,6 +31,8 @@ pub(super) struct App {
     pub(super) budget: Arc<Budget>,
     /// Slots for listings that are being made or read.
     pub(super) listings: Arc<Semaphore>,
+    /// The locks that an operator looks for first.
+    pub(super) ranking: Ranking,
     /// The way to the node that leads, if this one does not.
     pub(super) forwarder: Forwarder,
     /// The feed of the watchers.
@@ -62,6 +65,7 @@ impl App {
             listings: Arc::new(Semaphore::new(
                 settings.listings.min(Semaphore::MAX_PERMITS),
             )),
+            ranking: Ranking::default(),
             forwarder: Forwarder::new(&settings)?,
             feed: Feed::default(),
             gate: Gate::new(settings.access.as_deref())?,

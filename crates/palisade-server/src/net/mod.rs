@@ -22,6 +22,7 @@ mod grpc_stream;
 mod http;
 mod listings;
 mod metrics;
+mod ranking;
 mod serve;
 mod session;
 mod settings;

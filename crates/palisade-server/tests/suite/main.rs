@@ -31,6 +31,8 @@ mod net_metrics;
 #[cfg(feature = "net")]
 mod net_openapi;
 #[cfg(feature = "net")]
+mod net_page;
+#[cfg(feature = "net")]
 mod net_session;
 mod net_shared;
 #[cfg(feature = "net")]

@@ -96,12 +96,13 @@ enum Asked {
     Status,
     Watch,
     Metrics,
+    Ranking,
     Advance,
     Add,
     View,
 }
 
-const ALL: [Asked; 13] = [
+const ALL: [Asked; 14] = [
     Asked::Acquire,
     Asked::Renew,
     Asked::Release,
@@ -112,6 +113,7 @@ const ALL: [Asked; 13] = [
     Asked::Status,
     Asked::Watch,
     Asked::Metrics,
+    Asked::Ranking,
     Asked::Advance,
     Asked::Add,
     Asked::View,
@@ -138,7 +140,7 @@ impl Asked {
                 "elsewhere",
                 "both",
             ],
-            Asked::Metrics => &["observe"],
+            Asked::Metrics | Asked::Ranking => &["observe"],
             Asked::Advance | Asked::Add => &["admin"],
             Asked::View => &["admin", "observe"],
         }
@@ -181,6 +183,7 @@ async fn http(server: &Server, asked: Asked, token: Option<&str>) -> String {
         Asked::Status => ("GET", "/v1/status", String::new()),
         Asked::Watch => ("GET", "/v1/watch?prefix=x/", String::new()),
         Asked::Metrics => ("GET", "/metrics", String::new()),
+        Asked::Ranking => ("GET", "/v1/ranking", String::new()),
         Asked::Advance => ("POST", "/v1/clock/advance", r#"{"ms":1}"#.to_owned()),
         Asked::Add => (
             "POST",
@@ -239,7 +242,12 @@ fn operation(asked: Asked) -> Option<Operation> {
             ..v1::ListRequest::default()
         }),
         Asked::Status => Operation::Status(v1::StatusRequest {}),
-        Asked::Watch | Asked::Metrics | Asked::Advance | Asked::Add | Asked::View => return None,
+        Asked::Watch
+        | Asked::Metrics
+        | Asked::Ranking
+        | Asked::Advance
+        | Asked::Add
+        | Asked::View => return None,
     })
 }
 
@@ -409,7 +417,7 @@ async fn every_interface_answers_every_caller_as_the_rules_say() {
         "{granted} granted, {refused} refused"
     );
     // Anybody may ask whether it works.
-    for path in ["/healthz", "/openapi.json"] {
+    for path in ["/healthz", "/openapi.json", "/", "/page.js"] {
         assert_eq!(server.get(path).await.status, 200, "{path}");
     }
 }

@@ -381,7 +381,7 @@ async fn wrong_methods_and_paths() {
         assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
     }
     for path in [
-        "/",
+        "/page",
         "/v1",
         "/v1/lock/x",
         "/v1/locks/a/b",

@@ -434,6 +434,7 @@ async fn the_description_lists_every_path_with_its_errors() {
         "get /v1/cluster",
         "get /v1/locks",
         "get /v1/locks/{resource_id}",
+        "get /v1/ranking",
         "get /v1/status",
         "get /v1/watch",
         "post /v1/clock/advance",

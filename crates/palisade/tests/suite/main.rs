@@ -25,6 +25,7 @@ mod exposure;
 mod gateway;
 mod open_files;
 mod openapi;
+mod page;
 mod pages;
 mod run_job;
 mod run_lost;

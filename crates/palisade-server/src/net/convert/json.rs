@@ -7,6 +7,7 @@ use palisade_core::{
 use palisade_proto::json as wire;
 
 use super::Refusal;
+use crate::net::ranking::Ranked;
 use crate::pipeline::{Identity, Request, Status};
 
 pub(in crate::net) fn acquire(
@@ -187,6 +188,15 @@ pub(in crate::net) fn page(locks: &[LockView], next: Option<u64>) -> wire::ListR
     wire::ListReply {
         locks: locks.iter().map(lock).collect(),
         next_cursor: next.map(next_cursor),
+    }
+}
+
+pub(in crate::net) fn ranking(ranked: &Ranked) -> wire::RankingReply {
+    wire::RankingReply {
+        age_ms: u64::try_from(ranked.age().as_millis()).unwrap_or(u64::MAX),
+        held: ranked.held,
+        contended: ranked.contended.iter().map(lock).collect(),
+        oldest: ranked.oldest.iter().map(lock).collect(),
     }
 }
 

@@ -7,7 +7,7 @@ use palisade_core::{Ending, Outcome};
 use palisade_proto::Code;
 use palisade_proto::json::{
     AbandonReply, AcquireBody, AcquireReply, BreakBody, BreakReply, DeniedReply, ErrorReply,
-    ListReply, LockReply, Nothing, ReleaseBody, ReleaseReply, RenewBody, RenewReply,
+    ListReply, LockReply, Nothing, RankingReply, ReleaseBody, ReleaseReply, RenewBody, RenewReply,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -18,6 +18,7 @@ use super::reply::{Json, Problem, Reply};
 use crate::net::app::App;
 use crate::net::convert::{self, Refusal, json, refusal};
 use crate::net::gate::Who;
+use crate::net::ranking;
 use crate::pipeline::{Answer, Request};
 
 /// The lock in the path.
@@ -295,6 +296,20 @@ pub(super) async fn list(
         (found, next) = append(found, app.ask(page).await)?;
     }
     Ok(Json(json::page(&found, next)))
+}
+
+/// Rank the locks that are held
+///
+/// By the length of their queues, and by how long they have been held. All locks are read for it, at most every second,
+/// so it may take seconds while there are a million. It needs `observe` for all locks.
+#[utoipa::path(
+    get,
+    path = "/v1/ranking",
+    tag = "locks",
+    responses((status = 200, description = "The first locks of each order.", body = RankingReply), Refusals)
+)]
+pub(super) async fn ranking(State(app): State<Arc<App>>, who: Who) -> Reply<RankingReply> {
+    Ok(Json(json::ranking(&*ranking::ranked(&app, &who).await?)))
 }
 
 type Page = (Vec<palisade_core::LockView>, Option<u64>);

@@ -5,6 +5,7 @@ mod input;
 mod locks;
 mod openapi;
 mod ops;
+mod page;
 mod reply;
 mod watch;
 
@@ -32,6 +33,11 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
     let no_parameters = || from_extractor_with_state::<Params<Nothing>, _>(Arc::clone(app));
     let listing = Router::new()
         .route("/v1/locks", get(locks::list))
+        .merge(
+            Router::new()
+                .route("/v1/ranking", get(locks::ranking))
+                .route_layer(no_parameters()),
+        )
         .route_layer(to_leader());
     let of_the_leader = Router::new()
         .route("/v1/locks/{resource_id}", get(locks::show))
@@ -54,6 +60,9 @@ pub(super) fn routes(app: &Arc<App>) -> Router {
         .route("/readyz", get(cluster::ready))
         .route("/metrics", get(ops::metrics))
         .route("/openapi.json", get(ops::openapi))
+        .route("/", get(page::html))
+        .route("/page.css", get(page::style))
+        .route("/page.js", get(page::script))
         .route_layer(no_parameters());
     Router::new()
         .merge(listings::bounded(app, listing))

@@ -31,6 +31,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         locks::revoke,
         locks::show,
         locks::list,
+        locks::ranking,
         watch::watch,
         ops::status,
         ops::advance,

@@ -1,0 +1,55 @@
+//! The server's page in a real Chromium. What is checked, and each control, is in `tests/page/page.py`.
+
+use std::path::Path;
+use std::process::Command;
+
+use palisade_testbed::python_tool;
+
+use crate::common::text;
+
+/// Plays a scenario; screenshots are left in the target folder.
+fn plays(scenario: &str) {
+    let python = python_tool("browser", "playwright").with_file_name("python");
+    let missing = "playwright is missing: run `cargo xtask test`, which installs it and Chromium";
+    assert!(python.exists(), "{missing}");
+    let program = Path::new(env!("CARGO_BIN_EXE_palisade"));
+    let output = Command::new(python)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/page/page.py"))
+        .arg(program)
+        .arg(scenario)
+        .arg(program.with_file_name("page-screenshots"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    println!("{}", text(&output.stdout));
+}
+
+#[test]
+fn the_page_shows_what_the_interface_says() {
+    plays("shows_what_the_interface_says");
+}
+
+#[test]
+fn the_page_shows_one_lock_and_breaks_it_only_with_the_token() {
+    plays("shows_one_lock");
+}
+
+#[test]
+fn the_page_shows_text_as_text() {
+    plays("shows_text_as_text");
+}
+
+#[test]
+fn everybody_can_use_the_page() {
+    plays("shows_itself_to_everybody");
+}
+
+#[test]
+fn the_page_shows_what_the_rules_grant() {
+    plays("shows_what_the_rules_grant");
+}
+
+#[test]
+fn the_page_shows_many_locks() {
+    plays("shows_many_locks");
+}
