@@ -345,7 +345,7 @@ pub(super) fn refusal(error: pb::Error) -> Fault {
             Fault::unavailable(error.message)
         }
         Some(Code::UnknownOutcome | Code::Internal) => Fault::unknown_outcome(error.message),
-        Some(Code::Refused) => Fault::Unsupported(error.message.into()),
+        Some(Code::Refused) => Fault::Unsupported(format!("do this: {}", error.message).into()),
         Some(Code::Invalid | Code::Forbidden | Code::Unauthenticated) => {
             Fault::invalid(error.message)
         }
@@ -374,7 +374,9 @@ pub(super) fn fault(status: &tonic::Status) -> Fault {
         tonic::Code::PermissionDenied | tonic::Code::Unauthenticated => {
             Fault::invalid(said(status))
         }
-        tonic::Code::FailedPrecondition => Fault::Unsupported(said(status).into()),
+        tonic::Code::FailedPrecondition => {
+            Fault::Unsupported(format!("do this: {}", said(status)).into())
+        }
         tonic::Code::Unavailable => Fault::unavailable(said(status)),
         _ => Fault::unknown_outcome(said(status)),
     }
