@@ -13,17 +13,23 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use palisade_server::pipeline::codec;
 use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::handshake::Lane;
+use super::secure::Halves;
 use super::{LONGEST_MESSAGE, Shared, frame, hold};
 use crate::entry::NodeId;
+use crate::message::{READS, read_by};
 
 /// Calls that wait to be written.
 const WAITING: usize = 64;
+
+/// After this time a node that was not ready is asked again.
+const NOT_READY_FOR: Duration = Duration::from_millis(500);
 
 /// What an answer begins with.
 pub(super) const ANSWERED: u8 = 0;
@@ -125,7 +131,7 @@ impl Link {
     /// Connects once, carries calls while the connection lasts, and rests.
     async fn run(&self, shared: &Shared) {
         let dialed = shared.dial(Some(self.to), &self.address, self.lane).await;
-        if let Ok((stream, _)) = dialed {
+        if let Ok((connection, _)) = dialed {
             self.failures.store(0, Ordering::Relaxed);
             let (line, outgoing) = Line::new();
             let line = Arc::new(line);
@@ -133,7 +139,14 @@ impl Link {
                 shared.set_connected(self.to, true);
             }
             self.phase.send_replace(Phase::Up(Arc::clone(&line)));
-            line.carry(stream, outgoing).await;
+            let ask = async {
+                if self.lane == Lane::Short
+                    && let Some(version) = line.ask_version().await
+                {
+                    shared.with(self.to, |seen| seen.status.reads = Some(version));
+                }
+            };
+            tokio::join!(line.carry(connection.split(), outgoing), ask);
             if self.lane == Lane::Short {
                 shared.set_connected(self.to, false);
             }
@@ -190,9 +203,23 @@ impl Line {
         is_answered.await.map_err(|_| ended())
     }
 
+    /// Asks which batches the other node reads. One of a build that does not know the question reads what all builds
+    /// read. `None` if the connection ends first.
+    async fn ask_version(&self) -> Option<u8> {
+        loop {
+            let answer = self.call(READS.to_vec()).await.ok()?;
+            match answer.split_first() {
+                Some((&ANSWERED, answer)) => {
+                    return Some(read_by(answer).unwrap_or(codec::BATCH_FLOOR));
+                }
+                // It is of such a build, and has just started.
+                _ => tokio::time::sleep(NOT_READY_FOR).await,
+            }
+        }
+    }
+
     /// Writes calls and reads answers until either fails; then every caller is told.
-    async fn carry(&self, stream: TcpStream, outgoing: mpsc::Receiver<Outgoing>) {
-        let (from, to) = stream.into_split();
+    async fn carry(&self, (from, to): Halves, outgoing: mpsc::Receiver<Outgoing>) {
         tokio::select! {
             _ = write_all(outgoing, to) => {}
             _ = self.read_all(from) => {}
@@ -200,7 +227,7 @@ impl Line {
         hold(&self.waiting).clear();
     }
 
-    async fn read_all(&self, mut from: OwnedReadHalf) -> io::Result<()> {
+    async fn read_all(&self, mut from: impl AsyncRead + Unpin) -> io::Result<()> {
         while let Some(frame) = frame::read(&mut from, LONGEST_MESSAGE).await? {
             let (number, answer) = numbered(frame)?;
             // It may have been given up.
@@ -215,7 +242,7 @@ impl Line {
 /// Writes what is in the queue.
 pub(super) async fn write_all(
     mut queue: mpsc::Receiver<Outgoing>,
-    mut to: OwnedWriteHalf,
+    mut to: impl AsyncWrite + Unpin,
 ) -> io::Result<()> {
     while let Some((number, message)) = queue.recv().await {
         frame::write(&mut to, &number.to_le_bytes(), &message).await?;

@@ -9,9 +9,11 @@
 //! A node dials each other one for its own calls, with one connection for short messages and one for long ones, so that
 //! a heartbeat never waits behind a part of a snapshot. Connections are made when a call needs one.
 //!
-//! A stranger who reaches the port and does not know the cluster's key has [`Settings::handshake`] for 256 bytes of a
-//! hello and, after that, 32 KiB of a claim, on a bounded number of connections, and learns a node id and the version.
-//! Without a key the port must not be reachable for anybody else: whoever reaches it is a node.
+//! With certificates ([`Security`]) the connections are TLS, and both sides show one. A stranger without one has
+//! [`Settings::handshake`] for a TLS handshake, on a bounded number of connections, and is told nothing. A stranger who
+//! comes further, and does not know the cluster's key, has the rest of that time for 256 bytes of a hello and, after
+//! that, 32 KiB of a claim, and learns a node id and the version. Without a key the port must not be reachable for
+//! anybody else: whoever reaches it is a node.
 
 mod clock;
 mod frame;
@@ -19,6 +21,7 @@ mod handshake;
 mod inbound;
 mod introduction;
 mod line;
+mod secure;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -28,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade_server::pipeline::orderer::ROOM;
+use palisade_tls::Certificate;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -36,9 +40,11 @@ use crate::entry::NodeId;
 use crate::message::Offer;
 use handshake::{Failed, Lane, Meeting};
 use line::Link;
+use secure::{Connection, certified, explain};
 
 pub use handshake::Key;
 pub use introduction::{Introduction, Known, MOST_NODES, Standing, judge};
+pub use secure::{PROTOCOL, Security, host};
 
 /// The longest message: the largest batch, or as many entries as the engine puts into one, and what stands around them.
 const LONGEST_MESSAGE: usize = MESSAGE_BYTES + ROOM + (64 << 10);
@@ -86,6 +92,8 @@ pub struct PeerStatus {
     pub since: Duration,
     /// Why the last attempt failed, or was refused by either side; nothing once one succeeds.
     pub refusal: Option<String>,
+    /// The newest version of a batch that it reads (rule R21), once it has said so.
+    pub reads: Option<u8>,
     /// How long the last call took that was answered.
     pub round_trip: Option<Duration>,
 }
@@ -101,7 +109,7 @@ pub struct Peers {
 }
 
 struct Shared {
-    key: Option<Key>,
+    security: Security,
     settings: Settings,
     introduce: Mutex<Introduce>,
     answer: Mutex<Option<Answer>>,
@@ -141,12 +149,13 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Peers {
-    /// Peers of a node that introduces itself so; with the key that all of them share, if there is one.
+    /// Peers of a node that introduces itself so, protected by certificates, by the key that all of them share, by
+    /// both or by nothing.
     #[must_use]
-    pub fn new(key: Option<Key>, settings: Settings, own: Introduction) -> Peers {
+    pub fn new(security: impl Into<Security>, settings: Settings, own: Introduction) -> Peers {
         Peers {
             shared: Arc::new(Shared {
-                key,
+                security: security.into(),
                 settings,
                 introduce: Mutex::new(Arc::new(move || own.clone())),
                 answer: Mutex::default(),
@@ -283,29 +292,35 @@ impl Shared {
         expected: Option<NodeId>,
         address: &str,
         lane: Lane,
-    ) -> Result<(TcpStream, Introduction), String> {
+    ) -> Result<(Connection, Introduction), String> {
         let Settings {
             connect, handshake, ..
         } = self.settings;
         let dialed = async {
             let slow = |_| Failed::Io(io::ErrorKind::TimedOut.into());
             let stream = tokio::time::timeout(connect, TcpStream::connect(address));
-            let mut stream = stream.await.map_err(slow)??;
+            let stream = stream.await.map_err(slow)??;
             line::prepare(&stream, self.settings.silence)?;
-            let meeting = Meeting {
-                stream: &mut stream,
-                key: self.key.as_ref(),
-                own: self.own(),
+            let meet = async {
+                let mut connection = self.security.dial(stream, address).await?;
+                let own = self.own();
+                let meeting = Meeting {
+                    stream: connection.stream(),
+                    key: self.security.key.as_ref(),
+                    own: own.clone(),
+                };
+                let judge = |theirs: &Introduction| self.judge(&own, expected, None, theirs);
+                let theirs = meeting.dial(lane, judge).await?;
+                Ok((connection, theirs))
             };
-            let own = meeting.own.clone();
-            let judge = |theirs: &Introduction| self.judge(&own, expected, theirs);
-            let theirs = tokio::time::timeout(handshake, meeting.dial(lane, judge));
-            let theirs = theirs.await.map_err(slow)??;
-            Ok((stream, theirs))
+            tokio::time::timeout(handshake, meet).await.map_err(slow)?
         };
         let dialed = dialed.await.map_err(|failed: Failed| match failed {
             Failed::Refused(why) => why,
-            Failed::Io(error) => format!("{address} cannot be reached: {error}"),
+            Failed::Io(error) => match explain(&error) {
+                Some(why) => format!("no TLS with the node at {address}: {why}"),
+                None => format!("{address} cannot be reached: {error}"),
+            },
         });
         match &dialed {
             Ok((_, theirs)) => {
@@ -329,8 +344,11 @@ impl Shared {
         &self,
         own: &Introduction,
         expected: Option<NodeId>,
+        certificate: Option<&Certificate>,
         theirs: &Introduction,
     ) -> Result<(), String> {
+        // Nobody else may change what is known of a node.
+        certified(certificate, own, theirs)?;
         let offered = *hold(&self.offered);
         let known = hold(&self.nodes).get_mut(&theirs.node).and_then(|seen| {
             seen.agree(offered);
@@ -390,6 +408,54 @@ mod tests {
     use super::*;
     use crate::entry::Vote;
     use crate::message::{Reply, Request};
+    use palisade_server::pipeline::codec;
+
+    /// One node of this build, and one of a build that does not know the question.
+    #[tokio::test]
+    async fn a_node_says_which_batches_it_reads_and_an_older_one_counts_as_the_oldest() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let here = listener.local_addr().unwrap().to_string();
+        let other = Peers::new(None, Settings::default(), member(2));
+        tokio::spawn(other.serve(listener));
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let meeting = Meeting {
+                stream: &mut stream,
+                key: None,
+                own: member(3),
+            };
+            meeting.accept(|_| Ok(())).await.unwrap();
+            let failed = Reply::Failed("a message is of an unknown kind".into()).encode();
+            while let Ok(Some(question)) = frame::read(&mut stream, LONGEST_MESSAGE).await {
+                let number = &question[..8];
+                let answer = [&[line::ANSWERED], &*failed].concat();
+                frame::write(&mut stream, number, &answer).await.unwrap();
+            }
+        });
+
+        let own = Peers::new(None, Settings::default(), member(1));
+        for (node, address, reads) in [
+            (NodeId(2), here, codec::BATCH_VERSION),
+            (NodeId(3), there, codec::BATCH_FLOOR),
+        ] {
+            // The call itself is not answered by the first, and not understood by the second.
+            let _ = own
+                .call(node, &address, vec![0], Duration::from_secs(30))
+                .await;
+            let heard = async {
+                while own.status()[&node].reads.is_none() {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(30), heard)
+                .await
+                .unwrap();
+            assert_eq!(own.status()[&node].reads, Some(reads));
+        }
+    }
 
     /// The other side of an append that was answered must not come back with a log that ends before it.
     #[tokio::test]

@@ -19,10 +19,12 @@ use palisade_proto::Code;
 use palisade_proto::json::{AddMemberBody, ClusterMember, ClusterReply, ClusterRole};
 use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::node::{self, Engines, Membership, Node};
-use palisade_replica::peers::{self, Introduction, Key, Peers, Standing};
+use palisade_replica::peers::{self, Introduction, Key, Peers, Security, Standing};
 use palisade_replica::{Directory, Engine, Log, NodeId, Progress, Role, Tokio};
 use palisade_server::net::{Change, Changing, Cluster, NotChanged};
-use palisade_server::pipeline::{Handle, Identity, Leading};
+use palisade_server::pipeline::{Failure, Handle, Identity, Leading, Writable, codec};
+use palisade_server::shell::keep_reloading;
+use palisade_tls::{Server, ServerFiles};
 use palisade_wal::{Opened, Options, Purpose};
 use tokio::net::TcpListener;
 
@@ -42,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) url: String,
     /// The secret that all nodes share.
     pub(crate) key: Option<Key>,
+    /// The certificates for connections with other nodes.
+    pub(crate) peer_tls: Option<ServerFiles>,
     /// The certificates for requests to other nodes at `https://` URLs.
     pub(crate) tls: TlsFiles,
 }
@@ -58,6 +62,8 @@ pub(crate) enum Error {
     },
     #[error("{0}")]
     Refused(String),
+    #[error(transparent)]
+    Certificates(#[from] palisade_tls::Error),
     #[error(transparent)]
     Open(#[from] palisade_wal::OpenError),
     #[error(transparent)]
@@ -83,6 +89,7 @@ pub(crate) async fn start(
     settings: &Settings,
     node: &node::Settings,
 ) -> Result<Member, Error> {
+    let tls = certificates(settings)?;
     let listener = TcpListener::bind(settings.peer).await;
     let listener = listener.map_err(|source| Error::Listen {
         at: settings.peer,
@@ -97,11 +104,14 @@ pub(crate) async fn start(
     let names = (&*settings.peer_name, &*settings.url);
     let own = forming::introduction(directory.node(), purpose, names, list.as_ref());
     let own = own.map_err(Error::Refused)?;
-    let peers = Peers::new(
-        settings.key.clone(),
-        peers::Settings::default(),
-        own.clone(),
-    );
+    let security = Security {
+        key: settings.key.clone(),
+        tls: tls.clone(),
+    };
+    let peers = Peers::new(security, peers::Settings::default(), own.clone());
+    if let Some(tls) = tls {
+        tokio::spawn(async move { keep_reloading(&tls).await });
+    }
     let engines = Engines::start()?;
     let runtime = engines.handle().clone();
     let created = !matches!(purpose, Purpose::Member { .. });
@@ -138,12 +148,43 @@ pub(crate) async fn start(
     };
     tokio::spawn(candidate.ask());
     tokio::spawn(watch_leader(Arc::clone(&view)));
+    tokio::spawn(watch_versions(
+        Arc::clone(&view),
+        Arc::clone(&node.readable),
+    ));
     Ok(Member {
         node,
         peers,
         view,
         created,
     })
+}
+
+/// The certificates for connections with other nodes, checked: with one for another host, every node would refuse this
+/// one.
+fn certificates(settings: &Settings) -> Result<Option<Arc<Server>>, Error> {
+    let Some(files) = settings.peer_tls.clone() else {
+        if !settings.peer.ip().to_canonical().is_loopback() {
+            tracing::warn!(
+                "--peer-listen {}: what the nodes tell each other is not encrypted, and a machine between them can read \
+                 and change it. Start every node with --tls-cert, --tls-key and --peer-ca, or keep this port on a \
+                 trusted network",
+                settings.peer
+            );
+        }
+        return Ok(None);
+    };
+    let tls = Server::speaking(files, vec![peers::PROTOCOL.to_vec()])?;
+    let host = peers::host(&settings.peer_name);
+    if tls.is_for(host) {
+        return Ok(Some(Arc::new(tls)));
+    }
+    Err(Error::Refused(format!(
+        "{} is not for {host}, where the other nodes reach this one ({}), so they would refuse it: make one with this \
+         name (`palisade auth cert {host}`), or name another address with --peer-address",
+        tls.certificate().display(),
+        settings.peer_name
+    )))
 }
 
 impl Member {
@@ -177,7 +218,7 @@ pub(crate) fn announce(of: &super::Settings, settings: &Settings, member: &Membe
         format!(
             "palisade {} · lock server, node {} of a cluster\n\
              \x20 listening   {}  (HTTP/JSON and gRPC; requests are forwarded to the leader)\n\
-             \x20 peers       {}\n\
+             \x20 peers       {}{}\n\
              \x20 data        {}{}\n\
              \x20 authority   {}\n\n\
              \x20 look: palisade cluster status --authority {}",
@@ -185,6 +226,11 @@ pub(crate) fn announce(of: &super::Settings, settings: &Settings, member: &Membe
             view.node,
             settings.url,
             settings.peer_name,
+            if settings.peer_tls.is_some() {
+                "  (TLS)"
+            } else {
+                ""
+            },
             of.data.display(),
             if member.created { "  (new)" } else { "" },
             view.authority,
@@ -310,6 +356,21 @@ async fn watch_leader(view: Arc<View>) {
     }
 }
 
+/// Lets a leadership write what all members read (rule R21).
+async fn watch_versions(view: Arc<View>, readable: Arc<node::Readable>) {
+    loop {
+        let mut again = 50;
+        // A node that knows no members does not lead.
+        if let Some(writable) = view.writable() {
+            if writable.version >= codec::BATCH_VERSION {
+                again = 1_000;
+            }
+            readable.set(writable);
+        }
+        tokio::time::sleep(Duration::from_millis(again)).await;
+    }
+}
+
 /// The cluster as this node sees it.
 pub(crate) struct View {
     node: NodeId,
@@ -373,6 +434,34 @@ impl View {
             },
             _ = leading.wait_for(|leading| *leading != Leading::Here) => {}
         }
+    }
+
+    /// The batches that all members read, and who is in the way of the others.
+    fn writable(&self) -> Option<Writable> {
+        let (members, peers) = (self.engine.progress().members.nodes, self.peers.status());
+        if members.is_empty() {
+            return None;
+        }
+        let others = members.iter().filter(|(node, _)| **node != self.node);
+        let reads = others
+            .map(|(node, address)| (peers.get(node).and_then(|peer| peer.reads), node, address));
+        let Some((reads, node, address)) = reads.min_by_key(|(reads, ..)| *reads) else {
+            return Some(Writable::default());
+        };
+        let refusal = match reads {
+            Some(_) => Failure::Refused(format!(
+                "node {node} at {address} runs an older version, which does not know this kind of request and could not \
+                 read the log any more: upgrade that node first, or remove it (`palisade cluster remove {node}`)"
+            )),
+            None => Failure::Unavailable(format!(
+                "the leader has not heard yet whether node {node} at {address} knows this kind of request, which was never \
+                 used in this cluster: start that node, or remove it (`palisade cluster remove {node}`)"
+            )),
+        };
+        Some(Writable {
+            version: reads.unwrap_or(codec::BATCH_FLOOR),
+            refusal,
+        })
     }
 
     fn url_of(&self, node: NodeId) -> Option<String> {
