@@ -7,6 +7,7 @@ use palisade_core::{
 };
 
 use super::reader::{Malformed, Reader};
+use super::version::{BATCH_FLOOR, BATCH_VERSION, version_needed};
 use super::writer::Put;
 
 const ACQUIRE_NEW: u8 = 1;
@@ -34,19 +35,43 @@ const HAS_TOKEN: u8 = 1 << 4;
 const SHARED: u8 = 1 << 5;
 const ACQUIRE_FLAGS: u8 = HAS_TTL | HAS_WAIT | HAS_REQUEST | HAS_METADATA | SHARED;
 
-/// The version that stands first in every batch written now: it says under which rule of expiry the batch
-/// was applied, and what it may contain. Batches of earlier versions are read, too.
-pub const BATCH_VERSION: u8 = 4;
-
 /// Begins a batch: everything in it happens at `at`.
 pub fn encode_head(out: &mut Vec<u8>, at: Timestamp, wall: WallTime) {
-    out.byte(BATCH_VERSION);
+    out.byte(BATCH_FLOOR);
     out.number(at.as_nanos());
     out.number(wall.0);
 }
 
-/// Appends one command to a batch.
+/// A batch as it was before a command was appended.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    length: usize,
+    version: Option<u8>,
+}
+
+/// To come back to with [`take_back`].
+#[must_use]
+pub fn place(batch: &[u8]) -> Place {
+    Place {
+        length: batch.len(),
+        version: batch.first().copied(),
+    }
+}
+
+/// Takes everything back that was appended behind `to`, and the version that only it needed.
+pub fn take_back(batch: &mut Vec<u8>, to: Place) {
+    batch.truncate(to.length);
+    if let (Some(version), Some(before)) = (batch.first_mut(), to.version) {
+        *version = before;
+    }
+}
+
+/// Appends one command to a batch, which began with [`encode_head`], and raises the batch's version if the command needs
+/// a higher one.
 pub fn encode_command(out: &mut Vec<u8>, command: &Command) {
+    if let Some(version) = out.first_mut() {
+        *version = version_needed(command).max(*version);
+    }
     match command {
         Command::Acquire(acquire) => put_acquire(out, acquire),
         Command::Renew { grant, ttl } => put_grant(out, RENEW, grant, *ttl),

@@ -6,6 +6,7 @@
 //!             4: as 3, and grants may be shared
 //!   snapshot  version │ record │ record │ …                          (each record: length, body)
 //!             1: no orphans; 2: perhaps some, and locks kept for them; 3: as 2, and shared grants
+//!             Both are written in the lowest version that expresses them (`version`).
 //!   command   tag │ fields       numbers are LEB128, texts and optional parts carry their length
 //!   record    tag │ fields       or a bit in a flags byte, keys and ids are 16 bytes
 //! ```
@@ -18,12 +19,10 @@ mod reader;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod version;
 mod writer;
 
-pub use command::{BATCH_VERSION, decode_batch, encode_command, encode_head, stamp};
+pub use command::{Place, decode_batch, encode_command, encode_head, place, stamp, take_back};
 pub use reader::Malformed;
 pub use snapshot::{decode_record, encode_record, part};
-
-/// The version that stands first in every snapshot written now. Earlier ones are read, too: they have fewer kinds of
-/// records.
-pub const SNAPSHOT_VERSION: u8 = 3;
+pub use version::{BATCH_VERSION, SNAPSHOT_VERSION, snapshot_version, version_needed};

@@ -37,7 +37,7 @@ use palisade_core::{
 pub use presence::Presence;
 pub use replies::Address;
 
-use super::codec::{encode_command, encode_head};
+use super::codec::{encode_command, encode_head, place, take_back};
 use super::request::{Answer, Failure, Request};
 use intake::{Intake, intake};
 use replies::Replies;
@@ -350,7 +350,7 @@ impl<A: Address> Orderer<A> {
     /// Applies one command and puts it into the batch, unless it changed nothing.
     fn apply(&mut self, command: Command) -> Outcome {
         debug_assert!(!self.bytes.is_empty(), "no batch has begun");
-        let before = self.bytes.len();
+        let before = place(&self.bytes);
         encode_command(&mut self.bytes, &command);
         let entry = Entry {
             at: self.at,
@@ -359,7 +359,7 @@ impl<A: Address> Orderer<A> {
         };
         let applied = self.machine.apply(entry, &mut self.effects);
         if !applied.changed {
-            self.bytes.truncate(before);
+            take_back(&mut self.bytes, before);
         }
         for effect in self.effects.drain(..) {
             match effect {

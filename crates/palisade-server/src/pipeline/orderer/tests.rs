@@ -184,6 +184,39 @@ fn a_request_that_changes_nothing_is_answered_without_an_entry() {
     ));
 }
 
+/// A denied try is not in the batch, so the batch needs no version for it (rule R21).
+#[test]
+fn what_is_taken_back_from_a_batch_does_not_raise_its_version() {
+    let mut bench = Bench::new();
+    bench.begin();
+    bench.acquire(caller(1), "a", None);
+    let shared = Wish {
+        mode: LockMode::Shared,
+        ..Wish::new(
+            LockName::new("a").unwrap(),
+            ClientId::new("reader").unwrap(),
+            Under::new(Ttl::from_millis(TTL_MS).unwrap()),
+            None,
+        )
+    };
+    let key = || LeaseKey::from_bytes([9; 16]);
+    bench
+        .orderer
+        .request(Request::Acquire(shared.clone()), caller(2), key);
+    assert_eq!(bench.commands().len(), 1);
+    assert_eq!(bench.orderer.entry().map(|entry| entry[0]), Some(3));
+
+    let free = Wish {
+        lock: LockName::new("b").unwrap(),
+        ..shared
+    };
+    bench
+        .orderer
+        .request(Request::Acquire(free), caller(3), key);
+    assert_eq!(bench.commands().len(), 2);
+    assert_eq!(bench.orderer.entry().map(|entry| entry[0]), Some(4));
+}
+
 #[test]
 fn a_failed_commit_tells_everybody_in_flight_that_the_outcome_is_unknown() {
     type Ending = fn(&mut Orderer<To>) -> Drain<'_, (To, Answer)>;

@@ -1,0 +1,59 @@
+//! Versions: what is written bears the lowest one that expresses it (rule R21).
+//!
+//! A new kind of entry or record gets a new version here, and a line in the function that says what needs it.
+//! Nothing else changes: what needs no new kind is written as before, byte for byte, so a node of an older build
+//! reads it.
+
+use palisade_core::machine::Record;
+use palisade_core::{Acquire, Command, LockMode, Outcome};
+
+/// The highest version of a batch that this build reads.
+pub const BATCH_VERSION: u8 = 4;
+
+/// The highest version of a snapshot that this build reads.
+pub const SNAPSHOT_VERSION: u8 = 3;
+
+/// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
+/// cluster reads less, so an even lower one would help nobody.
+pub(super) const BATCH_FLOOR: u8 = 3;
+const SNAPSHOT_FLOOR: u8 = 2;
+
+/// The lowest version of a batch that may contain this command.
+#[must_use]
+#[inline]
+pub fn version_needed(command: &Command) -> u8 {
+    match command {
+        Command::Acquire(Acquire {
+            mode: LockMode::Shared,
+            ..
+        }) => 4,
+        _ => BATCH_FLOOR,
+    }
+}
+
+/// The lowest version of a snapshot that may contain this record.
+fn record_needs(record: &Record) -> u8 {
+    match record {
+        Record::Share(_) => 3,
+        Record::Waiter(waiter) if waiter.mode == LockMode::Shared => 3,
+        Record::Answered(answered) if is_shared(&answered.outcome) => 3,
+        _ => SNAPSHOT_FLOOR,
+    }
+}
+
+fn is_shared(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Granted(granted) if granted.shared.is_some())
+}
+
+/// The lowest version of a snapshot that may contain all of these records. Stops at the first one that needs the
+/// highest.
+pub fn snapshot_version(records: impl IntoIterator<Item = Record>) -> u8 {
+    let mut needed = SNAPSHOT_FLOOR;
+    for record in records {
+        needed = needed.max(record_needs(&record));
+        if needed == SNAPSHOT_VERSION {
+            break;
+        }
+    }
+    needed
+}
