@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
@@ -42,23 +42,34 @@ impl Client {
             Some(path) => files::roots(path, &files::read(path)?)?,
             None => of_this_machine()?,
         };
-        let broken = |error: rustls::Error| Error::Roots(error.to_string());
+        let own = match &files.own {
+            None => None,
+            Some((certificate, key)) => Some((
+                files::certificates(certificate, &files::read(certificate)?)?,
+                files::key(key, &files::read(key)?)?,
+            )),
+        };
+        Client::presenting(roots, own).map_err(|error| match &files.own {
+            Some((certificate, key)) => Error::Pair {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                why: error.to_string(),
+            },
+            None => Error::Roots(error.to_string()),
+        })
+    }
+
+    /// Trusts these CAs, and presents this certificate.
+    pub(crate) fn presenting(
+        roots: RootCertStore,
+        own: Option<Own>,
+    ) -> Result<Client, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(VERSIONS)
-            .map_err(broken)?
+            .with_protocol_versions(VERSIONS)?
             .with_root_certificates(roots);
-        let mut config = match &files.own {
+        let mut config = match own {
             None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let chain = files::certificates(certificate, &files::read(certificate)?)?;
-                let private = files::key(key, &files::read(key)?)?;
-                let pair = builder.with_client_auth_cert(chain, private);
-                pair.map_err(|error| Error::Pair {
-                    certificate: certificate.clone(),
-                    key: key.clone(),
-                    why: error.to_string(),
-                })?
-            }
+            Some((chain, private)) => builder.with_client_auth_cert(chain, private)?,
         };
         config.resumption = Resumption::disabled();
         Ok(Client {
@@ -78,7 +89,7 @@ impl Client {
         self.speaking(b"http/1.1")
     }
 
-    fn speaking(&self, protocol: &[u8]) -> Client {
+    pub(crate) fn speaking(&self, protocol: &[u8]) -> Client {
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols = vec![protocol.to_vec()];
         Client {
@@ -95,11 +106,7 @@ impl Client {
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
-        let bare = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'));
-        let name = ServerName::try_from(bare.unwrap_or(host).to_owned());
-        let name = name.map_err(|_| {
+        let name = server_name(host).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!("{host:?} is neither a host name nor an IP address"),
@@ -109,6 +116,17 @@ impl Client {
             .connect(name, stream)
             .await
     }
+}
+
+/// A certificate, with those between it and its CA, and its key.
+type Own = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// A name, or an IP address (in brackets or not).
+pub(crate) fn server_name(host: &str) -> Option<ServerName<'static>> {
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    ServerName::try_from(bare.unwrap_or(host).to_owned()).ok()
 }
 
 impl fmt::Debug for Client {

@@ -8,12 +8,35 @@ use rustls::{AlertDescription as Alert, CertificateError, Error, InvalidMessage}
 /// TLS is not the reason.
 #[must_use]
 pub fn explain(error: &io::Error) -> Option<String> {
+    explain_to(error, &CLIENT)
+}
+
+/// The flags that a message names.
+#[derive(Clone, Copy, Debug)]
+pub struct Flags {
+    /// The CA that the other side's certificate must be of.
+    pub ca: &'static str,
+    /// The certificate and key of this side.
+    pub own: &'static str,
+    /// What to do if only one side speaks TLS.
+    pub plain: &'static str,
+}
+
+const CLIENT: Flags = Flags {
+    ca: "--ca-file (a server: --tls-client-ca)",
+    own: "--client-cert and --client-key",
+    plain: "for a server without TLS, write http://",
+};
+
+/// As [`explain`], for programs with other flags.
+#[must_use]
+pub fn explain_to(error: &io::Error, flags: &Flags) -> Option<String> {
     let mut cause = error
         .get_ref()
         .map(|inner| inner as &(dyn std::error::Error + 'static));
     while let Some(inner) = cause {
         if let Some(error) = inner.downcast_ref::<Error>() {
-            return Some(reason(error));
+            return Some(reason(error, flags));
         }
         cause = inner
             .downcast_ref::<io::Error>()
@@ -24,17 +47,16 @@ pub fn explain(error: &io::Error) -> Option<String> {
     None
 }
 
-fn reason(error: &Error) -> String {
+fn reason(error: &Error, flags: &Flags) -> String {
     match error {
-        Error::InvalidCertificate(why) => certificate(why),
+        Error::InvalidCertificate(why) => certificate(why, flags),
         Error::NoCertificatesPresented => {
             "no client certificate was presented; one is needed here".to_owned()
         }
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
-            "the other side does not speak TLS here; for a server without TLS, write http://"
-                .to_owned()
+            format!("the other side does not speak TLS here; {}", flags.plain)
         }
-        Error::AlertReceived(alert) => refused(*alert),
+        Error::AlertReceived(alert) => refused(*alert, flags),
         Error::PeerIncompatible(why) => {
             format!("the two sides have no version or cipher of TLS in common ({why:?})")
         }
@@ -43,7 +65,7 @@ fn reason(error: &Error) -> String {
 }
 
 /// What is wrong with the certificate of the other side.
-fn certificate(why: &CertificateError) -> String {
+fn certificate(why: &CertificateError, flags: &Flags) -> String {
     let renew = "make a new one (`palisade auth cert`), or set the clock";
     match why {
         CertificateError::Expired => format!("its certificate has expired; {renew}"),
@@ -57,9 +79,7 @@ fn certificate(why: &CertificateError) -> String {
             format!("its certificate is not valid for another {}; {renew}", length(ahead))
         }
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "its certificate is of a CA that is not trusted here; name the right CA with --ca-file (a server: \
-             --tls-client-ca)"
-                .to_owned()
+            format!("its certificate is of a CA that is not trusted here; name the right CA with {}", flags.ca)
         }
         CertificateError::NotValidForName => {
             "its certificate is for another name; use a name that is in it".to_owned()
@@ -86,11 +106,13 @@ fn certificate(why: &CertificateError) -> String {
 }
 
 /// The other side refused.
-fn refused(alert: Alert) -> String {
+fn refused(alert: Alert, flags: &Flags) -> String {
     let what = match alert {
         Alert::CertificateRequired => {
-            return "a client certificate is needed; give one with --client-cert and --client-key"
-                .to_owned();
+            return format!(
+                "a client certificate is needed; give one with {}",
+                flags.own
+            );
         }
         Alert::UnknownCA => "it is of a CA that is not trusted there",
         Alert::CertificateExpired => "it has expired, or is not valid yet",
@@ -102,7 +124,10 @@ fn refused(alert: Alert) -> String {
         Alert::AccessDenied => "it is not admitted there",
         other => return format!("the other side ended the handshake: {other:?}"),
     };
-    format!("the certificate of this side was refused: {what}; see --client-cert and --client-key")
+    format!(
+        "the certificate of this side was refused: {what}; see {}",
+        flags.own
+    )
 }
 
 /// A length of time in one unit.

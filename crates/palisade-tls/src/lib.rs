@@ -29,9 +29,9 @@ use std::sync::Arc;
 pub use client::{Client, ClientFiles, Stream};
 #[cfg(feature = "connector")]
 pub use connector::{Connector, Io};
-pub use explain::explain;
+pub use explain::{Flags, explain, explain_to};
 pub use files::Error;
-pub use server::{Reloaded, Server, ServerFiles, names};
+pub use server::{Certificate, Reloaded, Server, ServerFiles, names};
 pub use tokio_rustls::server::TlsStream as Accepted;
 
 /// The first byte of a connection that opens with TLS.

@@ -1,15 +1,17 @@
 //! What a port presents, and whom it trusts.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{Error as Tls, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::client::{Client, server_name};
 use crate::files::{self, Error, content};
 use crate::{VERSIONS, provider};
 
@@ -64,7 +66,17 @@ impl Server {
     /// [`Error`] names the file and what is wrong with it.
     pub fn new(files: ServerFiles, http2: bool) -> Result<Server, Error> {
         let h2 = http2.then(|| b"h2".to_vec());
-        let protocols: Vec<_> = h2.into_iter().chain([b"http/1.1".to_vec()]).collect();
+        Server::speaking(
+            files,
+            h2.into_iter().chain([b"http/1.1".to_vec()]).collect(),
+        )
+    }
+
+    /// As [`Server::new`], for a port that speaks these protocols, by preference.
+    ///
+    /// # Errors
+    /// As [`Server::new`].
+    pub fn speaking(files: ServerFiles, protocols: Vec<Vec<u8>>) -> Result<Server, Error> {
         let taken = contents(&files)?;
         let config = config(&files, &taken, &protocols)?;
         Ok(Server {
@@ -142,6 +154,52 @@ impl Server {
         accepting.into_fallible().await
     }
 
+    /// The file of the certificate.
+    #[must_use]
+    pub fn certificate(&self) -> &Path {
+        &self.files.certificate
+    }
+
+    /// Whether the certificate that is in force now is for this host.
+    #[must_use]
+    pub fn is_for(&self, host: &str) -> bool {
+        let [pem, ..] = &self.state().taken;
+        let chain = files::certificates(&self.files.certificate, pem).unwrap_or_default();
+        let own = chain.into_iter().next();
+        own.is_some_and(|own| Certificate(own).is_for(host))
+    }
+
+    /// A client with the certificates that are in force now: it presents those of this port, trusts the CA of its
+    /// clients and speaks its first protocol. For servers that are each other's clients.
+    ///
+    /// # Errors
+    /// [`Error`] if there is no CA, or the certificates cannot be used so.
+    pub fn client(&self) -> Result<Client, Error> {
+        let [certificate, key, client_ca] = self.state().taken.clone();
+        let Some(ca) = &self.files.client_ca else {
+            return Err(content(
+                &self.files.certificate,
+                "no CA is named for the other side",
+            ));
+        };
+        let own = (
+            files::certificates(&self.files.certificate, &certificate)?,
+            files::key(&self.files.key, &key)?,
+        );
+        let client =
+            Client::presenting(files::roots(ca, &client_ca)?, Some(own)).map_err(|error| {
+                Error::Pair {
+                    certificate: self.files.certificate.clone(),
+                    key: self.files.key.clone(),
+                    why: error.to_string(),
+                }
+            })?;
+        Ok(match self.protocols.first() {
+            Some(protocol) => client.speaking(protocol),
+            None => client,
+        })
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,6 +218,29 @@ pub fn names<T>(stream: &TlsStream<T>) -> Option<Vec<Box<str>>> {
             .map(Box::from)
             .collect(),
     )
+}
+
+/// The certificate that one side shows; the handshake has checked it.
+#[derive(Clone, Debug)]
+pub struct Certificate(CertificateDer<'static>);
+
+impl Certificate {
+    /// `None` if the client showed none.
+    #[must_use]
+    pub fn of<T>(stream: &TlsStream<T>) -> Option<Certificate> {
+        let shown = stream.get_ref().1.peer_certificates()?.first()?;
+        Some(Certificate(shown.clone().into_owned()))
+    }
+
+    /// Whether it is for this host: a name, or an IP address (in brackets or not).
+    #[must_use]
+    pub fn is_for(&self, host: &str) -> bool {
+        let read = webpki::EndEntityCert::try_from(&self.0).ok();
+        read.zip(server_name(host))
+            .is_some_and(|(certificate, name)| {
+                certificate.verify_is_valid_for_subject_name(&name).is_ok()
+            })
+    }
 }
 
 fn contents(files: &ServerFiles) -> Result<Contents, Error> {

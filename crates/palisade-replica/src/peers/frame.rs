@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 ///
 /// Memory grows with what has arrived: a length alone costs nothing.
 pub(super) async fn read(
-    from: &mut (impl AsyncRead + Unpin),
+    from: &mut (impl AsyncRead + Unpin + ?Sized),
     most: usize,
 ) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
@@ -37,7 +37,7 @@ const AT_ONCE: usize = 64 << 10;
 
 /// Writes one frame: `head`, then `bytes`.
 pub(super) async fn write(
-    to: &mut (impl AsyncWrite + Unpin),
+    to: &mut (impl AsyncWrite + Unpin + ?Sized),
     head: &[u8],
     bytes: &[u8],
 ) -> io::Result<()> {
@@ -54,5 +54,7 @@ pub(super) async fn write(
         false => bytes,
     };
     to.write_all(&start).await?;
-    to.write_all(rest).await
+    to.write_all(rest).await?;
+    // TLS keeps the end of it otherwise.
+    to.flush().await
 }

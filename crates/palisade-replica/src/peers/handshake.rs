@@ -15,7 +15,8 @@
 //! again; the side is in it, so none can be sent back. The dialer proves first: a stranger that connects learns nothing
 //! that a key could be guessed with.
 //!
-//! What follows on the connection is not protected: that needs TLS, or a network that nobody else can write to.
+//! What follows on the connection is protected by TLS alone (`secure`). Without it the network must be one that nobody
+//! else can read or write to: who stands between two nodes could let them meet and then speak for either.
 
 use std::io;
 
@@ -225,6 +226,13 @@ fn array(from: &mut Take<'_>) -> Result<[u8; 32], Malformed> {
     from.bytes()?.try_into().map_err(wrong)
 }
 
+/// A refusal before anything else was said, as one frame.
+pub(super) fn refusal(why: &str) -> Vec<u8> {
+    let message = Message::Refused(reason(why.as_bytes())).encode();
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&length.to_le_bytes()[..], &message].concat()
+}
+
 /// Printable, and not longer than it has to be: it comes from a stranger, perhaps.
 fn reason(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_REASON)]);
@@ -295,13 +303,13 @@ fn introduced(bytes: &[u8], hello: &Hello) -> Result<Introduction, Failed> {
 }
 
 /// A stream to another node during the handshake.
-pub(super) struct Meeting<'a, S> {
+pub(super) struct Meeting<'a, S: ?Sized> {
     pub(super) stream: &'a mut S,
     pub(super) key: Option<&'a Key>,
     pub(super) own: Introduction,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Meeting<'_, S> {
+impl<S: AsyncRead + AsyncWrite + Unpin + ?Sized> Meeting<'_, S> {
     async fn say(&mut self, message: &Message) -> io::Result<()> {
         frame::write(self.stream, &[], &message.encode()).await
     }

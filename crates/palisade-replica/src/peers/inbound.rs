@@ -13,11 +13,15 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use super::handshake::{Failed, Lane, Meeting};
 use super::introduction::{Introduction, MOST_NODES};
 use super::line::{ANSWERED, NOT_READY, numbered, prepare, write_all};
+use super::secure::{Connection, Halves, explain};
 use super::{LONGEST_MESSAGE, Peers, Shared, frame, hold};
 use crate::entry::NodeId;
 
 /// Calls of one connection that are being answered.
 const AT_ONCE: usize = 64;
+
+/// The time between two TLS handshakes: a flood of them must leave this thread, which consensus runs on, most of its time.
+const PACE: Duration = Duration::from_millis(2);
 
 /// What is open.
 #[derive(Default)]
@@ -85,6 +89,9 @@ async fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
         match listener.accept().await {
             // Without a place it is closed at once.
             Ok((stream, from)) => {
+                if shared.security.tls.is_some() {
+                    tokio::time::sleep(PACE).await;
+                }
                 if let Some(stranger) = Stranger::take(&open, from.ip(), shared.settings.strangers)
                 {
                     let (shared, open) = (Arc::clone(shared), Arc::clone(&open));
@@ -105,16 +112,18 @@ async fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
 async fn take_in(
     shared: &Arc<Shared>,
     open: &Arc<Mutex<Open>>,
-    mut stream: TcpStream,
+    stream: TcpStream,
     from: SocketAddr,
     stranger: Stranger,
 ) {
-    let met = meet(shared, &mut stream).await;
-    let (lane, theirs) = match met {
+    let met = tokio::time::timeout(shared.settings.handshake, meet(shared, stream)).await;
+    let met = met.unwrap_or_else(|_| Err(Failed::Io(io::ErrorKind::TimedOut.into())));
+    let (connection, lane, theirs) = match met {
         Ok(met) => met,
         Err(Failed::Refused(why)) => return shared.log(&from.ip().to_string(), &why),
         Err(Failed::Io(error)) => {
-            return shared.log(&from.ip().to_string(), &format!("no handshake: {error}"));
+            let why = explain(&error).unwrap_or(error.to_string());
+            return shared.log(&from.ip().to_string(), &format!("no handshake: {why}"));
         }
     };
     drop(stranger);
@@ -134,28 +143,30 @@ async fn take_in(
         nodes.insert(key, ours);
     }
     tokio::select! {
-        _ = answer_all(shared, theirs.node, stream) => {}
+        _ = answer_all(shared, theirs.node, connection.split()) => {}
         _ = replaced.changed() => {}
     }
 }
 
-async fn meet(shared: &Shared, stream: &mut TcpStream) -> Result<(Lane, Introduction), Failed> {
-    prepare(stream, shared.settings.silence)?;
-    let own = shared.own();
+async fn meet(
+    shared: &Shared,
+    stream: TcpStream,
+) -> Result<(Connection, Lane, Introduction), Failed> {
+    prepare(&stream, shared.settings.silence)?;
+    let mut connection = shared.security.accept(stream).await?;
+    let (own, certificate) = (shared.own(), connection.certificate());
     let meeting = Meeting {
-        stream,
-        key: shared.key.as_ref(),
+        stream: connection.stream(),
+        key: shared.security.key.as_ref(),
         own: own.clone(),
     };
-    let judge = |theirs: &Introduction| shared.judge(&own, None, theirs);
-    let met = tokio::time::timeout(shared.settings.handshake, meeting.accept(judge));
-    met.await
-        .unwrap_or_else(|_| Err(Failed::Io(io::ErrorKind::TimedOut.into())))
+    let judge = |theirs: &Introduction| shared.judge(&own, None, certificate.as_ref(), theirs);
+    let (lane, theirs) = meeting.accept(judge).await?;
+    Ok((connection, lane, theirs))
 }
 
 /// Answers calls until the connection ends.
-async fn answer_all(shared: &Arc<Shared>, node: NodeId, stream: TcpStream) -> io::Result<()> {
-    let (mut from, to) = stream.into_split();
+async fn answer_all(shared: &Arc<Shared>, node: NodeId, (mut from, to): Halves) -> io::Result<()> {
     let (answers, queue) = mpsc::channel(AT_ONCE);
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let read = async {

@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::handshake::Lane;
+use super::secure::Halves;
 use super::{LONGEST_MESSAGE, Shared, frame, hold};
 use crate::entry::NodeId;
 
@@ -125,7 +126,7 @@ impl Link {
     /// Connects once, carries calls while the connection lasts, and rests.
     async fn run(&self, shared: &Shared) {
         let dialed = shared.dial(Some(self.to), &self.address, self.lane).await;
-        if let Ok((stream, _)) = dialed {
+        if let Ok((connection, _)) = dialed {
             self.failures.store(0, Ordering::Relaxed);
             let (line, outgoing) = Line::new();
             let line = Arc::new(line);
@@ -133,7 +134,7 @@ impl Link {
                 shared.set_connected(self.to, true);
             }
             self.phase.send_replace(Phase::Up(Arc::clone(&line)));
-            line.carry(stream, outgoing).await;
+            line.carry(connection.split(), outgoing).await;
             if self.lane == Lane::Short {
                 shared.set_connected(self.to, false);
             }
@@ -191,8 +192,7 @@ impl Line {
     }
 
     /// Writes calls and reads answers until either fails; then every caller is told.
-    async fn carry(&self, stream: TcpStream, outgoing: mpsc::Receiver<Outgoing>) {
-        let (from, to) = stream.into_split();
+    async fn carry(&self, (from, to): Halves, outgoing: mpsc::Receiver<Outgoing>) {
         tokio::select! {
             _ = write_all(outgoing, to) => {}
             _ = self.read_all(from) => {}
@@ -200,7 +200,7 @@ impl Line {
         hold(&self.waiting).clear();
     }
 
-    async fn read_all(&self, mut from: OwnedReadHalf) -> io::Result<()> {
+    async fn read_all(&self, mut from: impl AsyncRead + Unpin) -> io::Result<()> {
         while let Some(frame) = frame::read(&mut from, LONGEST_MESSAGE).await? {
             let (number, answer) = numbered(frame)?;
             // It may have been given up.
@@ -215,7 +215,7 @@ impl Line {
 /// Writes what is in the queue.
 pub(super) async fn write_all(
     mut queue: mpsc::Receiver<Outgoing>,
-    mut to: OwnedWriteHalf,
+    mut to: impl AsyncWrite + Unpin,
 ) -> io::Result<()> {
     while let Some((number, message)) = queue.recv().await {
         frame::write(&mut to, &number.to_le_bytes(), &message).await?;

@@ -9,9 +9,11 @@
 //! A node dials each other one for its own calls, with one connection for short messages and one for long ones, so that
 //! a heartbeat never waits behind a part of a snapshot. Connections are made when a call needs one.
 //!
-//! A stranger who reaches the port and does not know the cluster's key has [`Settings::handshake`] for 256 bytes of a
-//! hello and, after that, 32 KiB of a claim, on a bounded number of connections, and learns a node id and the version.
-//! Without a key the port must not be reachable for anybody else: whoever reaches it is a node.
+//! With certificates ([`Security`]) the connections are TLS, and both sides show one. A stranger without one has
+//! [`Settings::handshake`] for a TLS handshake, on a bounded number of connections, and is told nothing. A stranger who
+//! comes further, and does not know the cluster's key, has the rest of that time for 256 bytes of a hello and, after
+//! that, 32 KiB of a claim, and learns a node id and the version. Without a key the port must not be reachable for
+//! anybody else: whoever reaches it is a node.
 
 mod clock;
 mod frame;
@@ -19,6 +21,7 @@ mod handshake;
 mod inbound;
 mod introduction;
 mod line;
+mod secure;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -28,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade_server::pipeline::orderer::ROOM;
+use palisade_tls::Certificate;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -36,9 +40,11 @@ use crate::entry::NodeId;
 use crate::message::Offer;
 use handshake::{Failed, Lane, Meeting};
 use line::Link;
+use secure::{Connection, certified, explain};
 
 pub use handshake::Key;
 pub use introduction::{Introduction, Known, MOST_NODES, Standing, judge};
+pub use secure::{PROTOCOL, Security, host};
 
 /// The longest message: the largest batch, or as many entries as the engine puts into one, and what stands around them.
 const LONGEST_MESSAGE: usize = MESSAGE_BYTES + ROOM + (64 << 10);
@@ -101,7 +107,7 @@ pub struct Peers {
 }
 
 struct Shared {
-    key: Option<Key>,
+    security: Security,
     settings: Settings,
     introduce: Mutex<Introduce>,
     answer: Mutex<Option<Answer>>,
@@ -141,12 +147,13 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Peers {
-    /// Peers of a node that introduces itself so; with the key that all of them share, if there is one.
+    /// Peers of a node that introduces itself so, protected by certificates, by the key that all of them share, by
+    /// both or by nothing.
     #[must_use]
-    pub fn new(key: Option<Key>, settings: Settings, own: Introduction) -> Peers {
+    pub fn new(security: impl Into<Security>, settings: Settings, own: Introduction) -> Peers {
         Peers {
             shared: Arc::new(Shared {
-                key,
+                security: security.into(),
                 settings,
                 introduce: Mutex::new(Arc::new(move || own.clone())),
                 answer: Mutex::default(),
@@ -283,29 +290,35 @@ impl Shared {
         expected: Option<NodeId>,
         address: &str,
         lane: Lane,
-    ) -> Result<(TcpStream, Introduction), String> {
+    ) -> Result<(Connection, Introduction), String> {
         let Settings {
             connect, handshake, ..
         } = self.settings;
         let dialed = async {
             let slow = |_| Failed::Io(io::ErrorKind::TimedOut.into());
             let stream = tokio::time::timeout(connect, TcpStream::connect(address));
-            let mut stream = stream.await.map_err(slow)??;
+            let stream = stream.await.map_err(slow)??;
             line::prepare(&stream, self.settings.silence)?;
-            let meeting = Meeting {
-                stream: &mut stream,
-                key: self.key.as_ref(),
-                own: self.own(),
+            let meet = async {
+                let mut connection = self.security.dial(stream, address).await?;
+                let own = self.own();
+                let meeting = Meeting {
+                    stream: connection.stream(),
+                    key: self.security.key.as_ref(),
+                    own: own.clone(),
+                };
+                let judge = |theirs: &Introduction| self.judge(&own, expected, None, theirs);
+                let theirs = meeting.dial(lane, judge).await?;
+                Ok((connection, theirs))
             };
-            let own = meeting.own.clone();
-            let judge = |theirs: &Introduction| self.judge(&own, expected, theirs);
-            let theirs = tokio::time::timeout(handshake, meeting.dial(lane, judge));
-            let theirs = theirs.await.map_err(slow)??;
-            Ok((stream, theirs))
+            tokio::time::timeout(handshake, meet).await.map_err(slow)?
         };
         let dialed = dialed.await.map_err(|failed: Failed| match failed {
             Failed::Refused(why) => why,
-            Failed::Io(error) => format!("{address} cannot be reached: {error}"),
+            Failed::Io(error) => match explain(&error) {
+                Some(why) => format!("no TLS with the node at {address}: {why}"),
+                None => format!("{address} cannot be reached: {error}"),
+            },
         });
         match &dialed {
             Ok((_, theirs)) => {
@@ -329,8 +342,11 @@ impl Shared {
         &self,
         own: &Introduction,
         expected: Option<NodeId>,
+        certificate: Option<&Certificate>,
         theirs: &Introduction,
     ) -> Result<(), String> {
+        // Nobody else may change what is known of a node.
+        certified(certificate, own, theirs)?;
         let offered = *hold(&self.offered);
         let known = hold(&self.nodes).get_mut(&theirs.node).and_then(|seen| {
             seen.agree(offered);

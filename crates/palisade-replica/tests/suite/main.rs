@@ -9,4 +9,5 @@
 
 mod cluster;
 mod peers;
+mod peers_tls;
 mod recovery;

@@ -38,6 +38,7 @@ pub use hosts::Hosts;
 pub use service::{Caller, Exchange, Peer, Service, Transport, refusal};
 pub use settings::{OutOfRange, Settings};
 pub use socket::prepare;
+pub use tls::keep_reloading;
 
 use std::sync::atomic::AtomicU64;
 

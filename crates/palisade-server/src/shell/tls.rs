@@ -4,12 +4,11 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use palisade_tls::{Accepted, Reloaded, Server, ServerFiles, explain};
+use palisade_tls::{Accepted, Reloaded, Server, explain};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,7 +22,6 @@ use super::{Error, Meters, Phase, Settings};
 #[derive(Debug)]
 pub(super) struct Handshakes {
     server: Server,
-    files: ServerFiles,
     /// Those in progress.
     slots: Arc<Slots>,
     limit: Duration,
@@ -51,8 +49,7 @@ impl Handshakes {
         };
         let most = settings.handshakes;
         Ok(Some(Handshakes {
-            server: Server::new(files.clone(), settings.http2)?,
-            files,
+            server: Server::new(files, settings.http2)?,
             // Their counters are not those of connections.
             slots: Slots::new(most, None, Arc::default()),
             limit: settings.handshake_timeout,
@@ -108,34 +105,40 @@ impl Handshakes {
         }
     }
 
-    /// Takes new certificates at SIGHUP, and when the files have changed, until the server stops.
+    /// Reloads certificates until the server stops.
     pub(super) async fn keep_reloading(&self, mut phase: watch::Receiver<Phase>) {
-        let mut hangup = match signal(SignalKind::hangup()) {
-            Ok(hangup) => hangup,
-            Err(error) => {
-                tracing::warn!(%error, "certificates are not reloaded: SIGHUP cannot be received");
-                return;
-            }
+        tokio::select! {
+            () = keep_reloading(&self.server) => {}
+            // An error means that the server is gone.
+            _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
+        }
+    }
+}
+
+/// Takes new certificates at SIGHUP, and when the files have changed. Does not end, unless signals cannot be received.
+pub async fn keep_reloading(server: &Server) {
+    let mut hangup = match signal(SignalKind::hangup()) {
+        Ok(hangup) => hangup,
+        Err(error) => {
+            tracing::warn!(%error, "certificates are not reloaded: SIGHUP cannot be received");
+            return;
+        }
+    };
+    let mut look = interval(LOOK);
+    let certificate = server.certificate().display();
+    loop {
+        let reloaded = tokio::select! {
+            _ = hangup.recv() => server.reload(),
+            _ = look.tick() => server.reload_if_changed(),
         };
-        let mut look = interval(LOOK);
-        // An error means that the server is gone.
-        let mut stopping = pin!(phase.wait_for(|phase| *phase != Phase::Serving));
-        loop {
-            let reloaded = tokio::select! {
-                _ = &mut stopping => return,
-                _ = hangup.recv() => self.server.reload(),
-                _ = look.tick() => self.server.reload_if_changed(),
-            };
-            let certificate = self.files.certificate.display();
-            match reloaded {
-                Ok(Reloaded::Unchanged) => {}
-                Ok(Reloaded::Taken) => {
-                    tracing::info!(%certificate, "new certificates are in force for new connections");
-                }
-                Err(error) => tracing::error!(
-                    "new certificates were refused, and the old ones stay in force: {error}"
-                ),
+        match reloaded {
+            Ok(Reloaded::Unchanged) => {}
+            Ok(Reloaded::Taken) => {
+                tracing::info!(%certificate, "new certificates are in force for new connections");
             }
+            Err(error) => tracing::error!(
+                "new certificates were refused, and the old ones stay in force: {error}"
+            ),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Flags of every command that listens: connection limits and host names.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use axum::http::uri::Authority;
 use clap::{Args, ValueHint};
@@ -111,10 +111,29 @@ impl NetworkArgs {
         }
     }
 
-    /// The certificates with which this server asks others of its cluster: its own, and the same CA.
-    pub(super) fn to_others(&self) -> TlsFiles {
+    /// The certificates for connections with the other nodes of a cluster, whose CA may be another one than that of the
+    /// clients. `None` without TLS.
+    pub(super) fn to_peers(&self, peer_ca: Option<&Path>) -> Result<Option<ServerFiles>, Failure> {
+        let Some(own) = self.tls() else {
+            return Ok(None);
+        };
+        let ca = peer_ca.map(Path::to_owned).or(own.client_ca.clone());
+        let Some(ca) = ca else {
+            return Err(Failure::usage(
+                "with --tls-cert the nodes of a cluster show each other certificates, and no CA is named for them",
+            )
+            .hint("name it with --peer-ca FILE (or --tls-client-ca, if clients need certificates of it, too)"));
+        };
+        Ok(Some(ServerFiles {
+            client_ca: Some(ca),
+            ..own
+        }))
+    }
+
+    /// The certificates with which this server asks others of its cluster: its own, and their CA.
+    pub(super) fn to_others(&self, peer_ca: Option<&Path>) -> TlsFiles {
         TlsFiles {
-            ca: self.tls_client_ca.clone(),
+            ca: peer_ca.map(Path::to_owned).or(self.tls_client_ca.clone()),
             own: self.tls_cert.clone().zip(self.tls_key.clone()),
         }
     }

@@ -78,6 +78,10 @@ struct ClusterArgs {
     /// A file with the secret that all nodes of the cluster share: at least 16 bytes. Required off loopback.
     #[arg(long, value_name = "FILE", env = "PALISADE_CLUSTER_KEY_FILE", value_hint = ValueHint::FilePath)]
     cluster_key_file: Option<PathBuf>,
+    /// The CA of the nodes' certificates, in PEM [default: --tls-client-ca]. With --tls-cert the nodes speak TLS with each
+    /// other, and each shows a certificate of this CA that is for the host of its peer address.
+    #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
+    peer_ca: Option<PathBuf>,
 }
 
 impl ClusterArgs {
@@ -105,6 +109,15 @@ impl ClusterArgs {
                  with --cluster-key-file",
             ));
         }
+        let peer_tls = network.to_peers(self.peer_ca.as_deref())?;
+        if peer_tls.is_none() {
+            network.admit(
+                "--peer-listen",
+                peer,
+                Callers::Known,
+                "read what the nodes tell each other, and change it",
+            )?;
+        }
         let scheme = network.scheme();
         let url = match &self.advertise {
             Some(url) if url.scheme_str() != Some(scheme) => {
@@ -129,7 +142,8 @@ impl ClusterArgs {
             peer_name,
             url,
             key,
-            tls: network.to_others(),
+            peer_tls,
+            tls: network.to_others(self.peer_ca.as_deref()),
         }))
     }
 

@@ -19,10 +19,12 @@ use palisade_proto::Code;
 use palisade_proto::json::{AddMemberBody, ClusterMember, ClusterReply, ClusterRole};
 use palisade_replica::forming::{self, Decision, List};
 use palisade_replica::node::{self, Engines, Membership, Node};
-use palisade_replica::peers::{self, Introduction, Key, Peers, Standing};
+use palisade_replica::peers::{self, Introduction, Key, Peers, Security, Standing};
 use palisade_replica::{Directory, Engine, Log, NodeId, Progress, Role, Tokio};
 use palisade_server::net::{Change, Changing, Cluster, NotChanged};
 use palisade_server::pipeline::{Handle, Identity, Leading};
+use palisade_server::shell::keep_reloading;
+use palisade_tls::{Server, ServerFiles};
 use palisade_wal::{Opened, Options, Purpose};
 use tokio::net::TcpListener;
 
@@ -42,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) url: String,
     /// The secret that all nodes share.
     pub(crate) key: Option<Key>,
+    /// The certificates for connections with other nodes.
+    pub(crate) peer_tls: Option<ServerFiles>,
     /// The certificates for requests to other nodes at `https://` URLs.
     pub(crate) tls: TlsFiles,
 }
@@ -58,6 +62,8 @@ pub(crate) enum Error {
     },
     #[error("{0}")]
     Refused(String),
+    #[error(transparent)]
+    Certificates(#[from] palisade_tls::Error),
     #[error(transparent)]
     Open(#[from] palisade_wal::OpenError),
     #[error(transparent)]
@@ -83,6 +89,7 @@ pub(crate) async fn start(
     settings: &Settings,
     node: &node::Settings,
 ) -> Result<Member, Error> {
+    let tls = certificates(settings)?;
     let listener = TcpListener::bind(settings.peer).await;
     let listener = listener.map_err(|source| Error::Listen {
         at: settings.peer,
@@ -97,11 +104,14 @@ pub(crate) async fn start(
     let names = (&*settings.peer_name, &*settings.url);
     let own = forming::introduction(directory.node(), purpose, names, list.as_ref());
     let own = own.map_err(Error::Refused)?;
-    let peers = Peers::new(
-        settings.key.clone(),
-        peers::Settings::default(),
-        own.clone(),
-    );
+    let security = Security {
+        key: settings.key.clone(),
+        tls: tls.clone(),
+    };
+    let peers = Peers::new(security, peers::Settings::default(), own.clone());
+    if let Some(tls) = tls {
+        tokio::spawn(async move { keep_reloading(&tls).await });
+    }
     let engines = Engines::start()?;
     let runtime = engines.handle().clone();
     let created = !matches!(purpose, Purpose::Member { .. });
@@ -146,6 +156,33 @@ pub(crate) async fn start(
     })
 }
 
+/// The certificates for connections with other nodes, checked: with one for another host, every node would refuse this
+/// one.
+fn certificates(settings: &Settings) -> Result<Option<Arc<Server>>, Error> {
+    let Some(files) = settings.peer_tls.clone() else {
+        if !settings.peer.ip().to_canonical().is_loopback() {
+            tracing::warn!(
+                "--peer-listen {}: what the nodes tell each other is not encrypted, and a machine between them can read \
+                 and change it. Start every node with --tls-cert, --tls-key and --peer-ca, or keep this port on a \
+                 trusted network",
+                settings.peer
+            );
+        }
+        return Ok(None);
+    };
+    let tls = Server::speaking(files, vec![peers::PROTOCOL.to_vec()])?;
+    let host = peers::host(&settings.peer_name);
+    if tls.is_for(host) {
+        return Ok(Some(Arc::new(tls)));
+    }
+    Err(Error::Refused(format!(
+        "{} is not for {host}, where the other nodes reach this one ({}), so they would refuse it: make one with this \
+         name (`palisade auth cert {host}`), or name another address with --peer-address",
+        tls.certificate().display(),
+        settings.peer_name
+    )))
+}
+
 impl Member {
     /// Ends the node, after its pipeline was told to stop.
     pub(crate) async fn stop(self) {
@@ -177,7 +214,7 @@ pub(crate) fn announce(of: &super::Settings, settings: &Settings, member: &Membe
         format!(
             "palisade {} · lock server, node {} of a cluster\n\
              \x20 listening   {}  (HTTP/JSON and gRPC; requests are forwarded to the leader)\n\
-             \x20 peers       {}\n\
+             \x20 peers       {}{}\n\
              \x20 data        {}{}\n\
              \x20 authority   {}\n\n\
              \x20 look: palisade cluster status --authority {}",
@@ -185,6 +222,11 @@ pub(crate) fn announce(of: &super::Settings, settings: &Settings, member: &Membe
             view.node,
             settings.url,
             settings.peer_name,
+            if settings.peer_tls.is_some() {
+                "  (TLS)"
+            } else {
+                ""
+            },
             of.data.display(),
             if member.created { "  (new)" } else { "" },
             view.authority,
