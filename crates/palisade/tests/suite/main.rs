@@ -18,6 +18,7 @@ mod cli_locks;
 mod cluster;
 mod cluster_refused;
 mod cluster_restore;
+mod cluster_tls;
 mod common;
 mod data_directory;
 mod demo;

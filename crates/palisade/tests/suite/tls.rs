@@ -30,7 +30,7 @@ impl Ca {
         ca
     }
 
-    fn cert(&self, names: &[&str]) -> Value {
+    pub(crate) fn cert(&self, names: &[&str]) -> Value {
         let mut command = palisade();
         command.args(["auth", "cert", "--json", "--dir"]);
         let output = command.arg(&self.dir).args(names).output().unwrap();
@@ -62,7 +62,7 @@ impl Ca {
     }
 
     /// The environment of a client.
-    fn of_client<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub(crate) fn of_client<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
             .env("PALISADE_CA_FILE", self.file("ca.pem"))
             .env("PALISADE_CLIENT_CERT", self.file("home-backup.pem"))
