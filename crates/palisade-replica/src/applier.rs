@@ -46,6 +46,8 @@ pub struct Lent {
     pub machine: Machine,
     /// The last of them.
     pub contains: LogId,
+    /// The newest version of a batch among them.
+    pub version: u8,
 }
 
 impl Applier {
@@ -207,6 +209,7 @@ impl Applier {
         }
         match mem::replace(&mut inner.machine, Custody::Lent(leader)) {
             Custody::Here(machine) => Some(Lent {
+                version: machine.version(),
                 machine: machine.finish(),
                 contains: inner.contains.map_or(from, |last| last.max(from)),
             }),
@@ -231,7 +234,10 @@ impl Applier {
     /// [`StateError`] if it cannot be built: this node cannot go on.
     pub fn take_back(&self, lent: Option<Lent>) -> Result<(), StateError> {
         let (machine, contains) = match lent {
-            Some(lent) => (Replay::from_machine(lent.machine), Some(lent.contains)),
+            Some(lent) => (
+                Replay::from_machine(lent.machine, lent.version),
+                Some(lent.contains),
+            ),
             None => {
                 let applied = {
                     let mut inner = self.inner();

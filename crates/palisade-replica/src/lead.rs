@@ -33,6 +33,8 @@ pub struct Leadership<R: Runtime> {
     leader: Leader,
     /// The last entry that is in the machine and committed.
     contains: LogId,
+    /// The newest version of a committed batch.
+    version: u8,
     /// The stamp of the last committed batch: where the log's time stands.
     at: Timestamp,
     /// Whether it is certain that everything in the machine is committed.
@@ -92,17 +94,24 @@ impl<R: Runtime> Leadership<R> {
             Err(_) => return Ok(None),
         };
         let lent = applier.lend(confirmed.leader, confirmed);
-        Ok(lent.map(|Lent { machine, contains }| {
+        let lent = lent.map(|lent| {
+            let Lent {
+                machine,
+                contains,
+                version,
+            } = lent;
             let leadership = Leadership {
                 engine: engine.clone(),
                 applier: Arc::clone(applier),
                 leader: confirmed.leader,
                 contains,
+                version,
                 at: machine.now(),
                 certain: true,
             };
             (leadership, machine)
-        }))
+        });
+        Ok(lent)
     }
 
     /// Under which term, and which node.
@@ -117,6 +126,12 @@ impl<R: Runtime> Leadership<R> {
         self.contains
     }
 
+    /// The newest version of a batch in the log: every member has to read it.
+    #[must_use]
+    pub fn version(&self) -> u8 {
+        self.version
+    }
+
     /// Makes a batch durable on a quorum (rule R1). The machine is one batch ahead until then; if this is given up,
     /// or fails, the machine is not given back but built anew (rule R3).
     ///
@@ -126,11 +141,13 @@ impl<R: Runtime> Leadership<R> {
         self.certain = false;
         let stamp = codec::stamp(&batch);
         let at = stamp.map_err(|malformed| NotCommitted::Stopped(malformed.to_string()))?;
+        let version = batch.first().copied().unwrap_or_default();
         let id = self.engine.propose(self.leader, batch).await?;
         if self.applier.has_batch_between(self.contains, id.index) {
             return Err(NotCommitted::Unknown);
         }
         (self.contains, self.at, self.certain) = (id, at, true);
+        self.version = self.version.max(version);
         Ok(())
     }
 
@@ -156,9 +173,12 @@ impl<R: Runtime> Leadership<R> {
     /// # Errors
     /// [`StateError`] if the machine cannot be built anew.
     pub fn end(self, machine: Machine) -> Result<(), StateError> {
-        let contains = self.contains;
         let is_of_the_log = self.certain && machine.now() == self.at;
-        let lent = is_of_the_log.then_some(Lent { machine, contains });
+        let lent = is_of_the_log.then_some(Lent {
+            machine,
+            contains: self.contains,
+            version: self.version,
+        });
         self.applier.take_back(lent)
     }
 }

@@ -235,6 +235,23 @@ impl Reply {
     }
 }
 
+/// The question which batches a node reads (rule R21), and its answer. The connections ask it, not the engine. A node of
+/// a build that does not know it answers that it has failed.
+pub(crate) const READS: [u8; 2] = [VERSION, 6];
+
+/// The answer: the newest version that is read.
+pub(crate) fn reads(version: u8) -> Vec<u8> {
+    vec![VERSION, 9, version]
+}
+
+/// The newest version in an answer; `None` if it is no answer to this question.
+pub(crate) fn read_by(answer: &[u8]) -> Option<u8> {
+    match answer {
+        [VERSION, 9, version] => Some(*version),
+        _ => None,
+    }
+}
+
 /// The entries that an append offers, and how far the leader has committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {

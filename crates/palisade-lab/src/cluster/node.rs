@@ -276,10 +276,11 @@ impl Node {
         }
         let machine = orderer.into_machine();
         let ended = match mutant {
-            Some(Mutant::UncertainKept) => {
-                let contains = leadership.contains();
-                self.applier.take_back(Some(Lent { machine, contains }))
-            }
+            Some(Mutant::UncertainKept) => self.applier.take_back(Some(Lent {
+                machine,
+                contains: leadership.contains(),
+                version: leadership.version(),
+            })),
             _ => leadership.end(machine),
         };
         ended.map_err(|error| error.to_string())

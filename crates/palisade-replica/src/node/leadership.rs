@@ -2,13 +2,13 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use palisade_core::Machine;
-use palisade_server::pipeline::{Elected, Elections, Log, LogError};
+use palisade_server::pipeline::{Elected, Elections, Failure, Log, LogError, Writable, codec};
 
 use super::writer::Disk;
 use crate::applier::Applier;
@@ -27,15 +27,51 @@ pub(super) struct Candidate {
     engine: Engine<Tokio>,
     applier: Arc<Applier>,
     disk: Arc<Disk>,
+    readable: Arc<Readable>,
 }
 
 impl Candidate {
-    pub(super) fn new(engine: Engine<Tokio>, applier: Arc<Applier>, disk: Arc<Disk>) -> Candidate {
+    pub(super) fn new(
+        engine: Engine<Tokio>,
+        applier: Arc<Applier>,
+        disk: Arc<Disk>,
+        readable: Arc<Readable>,
+    ) -> Candidate {
         Candidate {
             engine,
             applier,
             disk,
+            readable,
         }
+    }
+}
+
+/// The batches that all members read, as far as this node has heard from them (rule R21). Until then, only those that
+/// every build with clusters reads.
+#[derive(Debug)]
+pub struct Readable(Mutex<Writable>);
+
+impl Default for Readable {
+    fn default() -> Readable {
+        Readable(Mutex::new(Writable {
+            version: codec::BATCH_FLOOR,
+            refusal: Failure::Unavailable(
+                "this node leads, and does not know yet whether all members read this kind of request"
+                    .to_owned(),
+            ),
+        }))
+    }
+}
+
+impl Readable {
+    /// From now on a leadership may write these, and in any case what the log contains already: every member must read
+    /// that.
+    pub fn set(&self, by_all: Writable) {
+        *self.hold() = by_all;
+    }
+
+    fn hold(&self) -> MutexGuard<'_, Writable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -49,6 +85,7 @@ impl Elections for Candidate {
                 leadership,
                 engine: self.engine.clone(),
                 disk: Arc::clone(&self.disk),
+                readable: Arc::clone(&self.readable),
                 no_room: String::new(),
             });
             Ok(Elected { machine, log })
@@ -61,6 +98,7 @@ struct Replicated {
     leadership: Leadership<Tokio>,
     engine: Engine<Tokio>,
     disk: Arc<Disk>,
+    readable: Arc<Readable>,
     no_room: String,
 }
 
@@ -77,6 +115,17 @@ impl Log for Replicated {
 
     fn no_room(&self) -> String {
         self.no_room.clone()
+    }
+
+    fn writable(&self) -> Writable {
+        let by_all = self.readable.hold();
+        if by_all.version >= codec::BATCH_VERSION {
+            return Writable::default();
+        }
+        Writable {
+            version: by_all.version.max(self.leadership.version()),
+            refusal: by_all.refusal.clone(),
+        }
     }
 
     fn check(&self) -> Result<(), LogError> {

@@ -30,6 +30,7 @@ use crate::entry::NodeId;
 use crate::state::StateError;
 use crate::store::{Store, Stored};
 use leadership::Candidate;
+pub use leadership::Readable;
 pub use members::{Membership, NotChanged};
 pub use writer::Disk;
 
@@ -69,6 +70,8 @@ pub struct Node {
     pub engine: Engine<Tokio>,
     /// Its log, as the disk sees it.
     pub disk: Arc<Disk>,
+    /// Which batches all members read.
+    pub readable: Arc<Readable>,
     /// The findings at start-up.
     pub report: RecoveryReport,
     /// Its log, as its engine sees it.
@@ -146,7 +149,13 @@ impl Node {
         };
         let started = engines.handle.spawn(Engine::<Tokio>::start(start)).await;
         let engine = started.map_err(io::Error::other)??;
-        let candidate = Candidate::new(engine.clone(), Arc::clone(&applier), Arc::clone(&disk));
+        let readable = Arc::<Readable>::default();
+        let candidate = Candidate::new(
+            engine.clone(),
+            Arc::clone(&applier),
+            Arc::clone(&disk),
+            Arc::clone(&readable),
+        );
         let pipeline = start_in_turns(InTurns {
             identity,
             revision,
@@ -170,6 +179,7 @@ impl Node {
             pipeline,
             engine,
             disk,
+            readable,
             report,
             store,
             snapshots,

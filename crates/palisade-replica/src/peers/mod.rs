@@ -92,6 +92,8 @@ pub struct PeerStatus {
     pub since: Duration,
     /// Why the last attempt failed, or was refused by either side; nothing once one succeeds.
     pub refusal: Option<String>,
+    /// The newest version of a batch that it reads (rule R21), once it has said so.
+    pub reads: Option<u8>,
     /// How long the last call took that was answered.
     pub round_trip: Option<Duration>,
 }
@@ -406,6 +408,54 @@ mod tests {
     use super::*;
     use crate::entry::Vote;
     use crate::message::{Reply, Request};
+    use palisade_server::pipeline::codec;
+
+    /// One node of this build, and one of a build that does not know the question.
+    #[tokio::test]
+    async fn a_node_says_which_batches_it_reads_and_an_older_one_counts_as_the_oldest() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let here = listener.local_addr().unwrap().to_string();
+        let other = Peers::new(None, Settings::default(), member(2));
+        tokio::spawn(other.serve(listener));
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let meeting = Meeting {
+                stream: &mut stream,
+                key: None,
+                own: member(3),
+            };
+            meeting.accept(|_| Ok(())).await.unwrap();
+            let failed = Reply::Failed("a message is of an unknown kind".into()).encode();
+            while let Ok(Some(question)) = frame::read(&mut stream, LONGEST_MESSAGE).await {
+                let number = &question[..8];
+                let answer = [&[line::ANSWERED], &*failed].concat();
+                frame::write(&mut stream, number, &answer).await.unwrap();
+            }
+        });
+
+        let own = Peers::new(None, Settings::default(), member(1));
+        for (node, address, reads) in [
+            (NodeId(2), here, codec::BATCH_VERSION),
+            (NodeId(3), there, codec::BATCH_FLOOR),
+        ] {
+            // The call itself is not answered by the first, and not understood by the second.
+            let _ = own
+                .call(node, &address, vec![0], Duration::from_secs(30))
+                .await;
+            let heard = async {
+                while own.status()[&node].reads.is_none() {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(30), heard)
+                .await
+                .unwrap();
+            assert_eq!(own.status()[&node].reads, Some(reads));
+        }
+    }
 
     /// The other side of an append that was answered must not come back with a log that ends before it.
     #[tokio::test]

@@ -221,6 +221,7 @@ impl Driver {
             wall: wall(),
             worked: processor_time(),
         };
+        self.orderer.limit_to(self.log.writable());
         let away = self.orderer.begin(now, room);
         stats.graces.add(away.is_some().into());
         Ok(())

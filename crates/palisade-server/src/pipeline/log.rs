@@ -4,6 +4,9 @@ use std::fmt;
 
 use palisade_core::Machine;
 
+use super::Failure;
+use super::codec::BATCH_VERSION;
+
 /// A durable sequence of batches.
 ///
 /// The pipeline's thread owns it and calls nothing else that blocks.
@@ -24,6 +27,11 @@ pub trait Log: Send {
     /// [`LogError`] if nothing may be acknowledged any more: the pipeline stops.
     fn check(&self) -> Result<(), LogError> {
         Ok(())
+    }
+
+    /// Which batches may be written (rule R21). Asked before each batch.
+    fn writable(&self) -> Writable {
+        Writable::default()
     }
 
     /// Writes a batch and returns when it is on stable storage, with every node it must be on.
@@ -51,6 +59,25 @@ pub trait Log: Send {
     fn end(self: Box<Self>, machine: Machine) -> Result<(), LogError> {
         drop(machine);
         Ok(())
+    }
+}
+
+/// The batches that everybody who reads the log understands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Writable {
+    /// Their newest version.
+    pub version: u8,
+    /// The refusal of what needs a newer one.
+    pub refusal: Failure,
+}
+
+impl Default for Writable {
+    /// Nobody else reads the log.
+    fn default() -> Writable {
+        Writable {
+            version: BATCH_VERSION,
+            refusal: Failure::Refused(String::new()),
+        }
     }
 }
 

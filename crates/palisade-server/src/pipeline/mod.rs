@@ -44,7 +44,7 @@ use tokio::sync::mpsc;
 pub use clock::{Clock, Running};
 pub use election::{Elected, Elections, Leading};
 pub use handle::{Answers, Handle, Identity, Session, Stopped};
-pub use log::{Forgetful, Log, LogError};
+pub use log::{Forgetful, Log, LogError, Writable};
 pub use recent::Since;
 #[cfg(feature = "net")]
 pub(crate) use recent::bytes_of;

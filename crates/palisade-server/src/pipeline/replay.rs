@@ -40,6 +40,8 @@ impl From<Malformed> for ReplayError {
 /// A machine that is being brought up to date.
 pub struct Replay {
     machine: Machine,
+    /// The newest version of a batch in its log.
+    version: u8,
 }
 
 /// A snapshot from here on is worth threads of its own: less is read in some milliseconds.
@@ -58,15 +60,13 @@ impl Replay {
     /// Begins with nothing: a log from its first batch.
     #[must_use]
     pub fn from_nothing(seed: u64) -> Replay {
-        Replay {
-            machine: Machine::new(seed),
-        }
+        Replay::from_machine(Machine::new(seed), codec::BATCH_FLOOR)
     }
 
-    /// Goes on from a machine that was in use.
+    /// Goes on from a machine that was in use, and from the newest version of a batch in its log.
     #[must_use]
-    pub fn from_machine(machine: Machine) -> Replay {
-        Replay { machine }
+    pub fn from_machine(machine: Machine, version: u8) -> Replay {
+        Replay { machine, version }
     }
 
     /// Begins with a snapshot, as [`Replay::snapshot`] wrote it. A large one is read by three threads, each
@@ -87,7 +87,8 @@ impl Replay {
         });
         let machine = Machine::join(leases?, grants?, past?);
         let machine = machine.map_err(ReplayError::Corrupt)?;
-        Ok(Replay { machine })
+        let version = snapshot.first().copied().unwrap_or_default();
+        Ok(Replay::from_machine(machine, codec::batch_version(version)))
     }
 
     /// Makes room for the locks that so many bytes of the log can grant: tables that grow step by step cost a fifth
@@ -131,6 +132,11 @@ impl Replay {
     ) -> Result<(), ReplayError> {
         let mut entries = Vec::new();
         let expiry = codec::decode_batch(bytes, |entry| entries.push(entry))?;
+        self.version = bytes
+            .first()
+            .copied()
+            .max(Some(self.version))
+            .unwrap_or(self.version);
         self.machine.set_expiry(expiry);
         let mut entries = entries.into_iter();
         while !entries.as_slice().is_empty() {
@@ -164,12 +170,21 @@ impl Replay {
         &self.machine
     }
 
+    /// The newest version of a batch in its log: who reads the log reads that.
+    #[must_use]
+    pub fn version(&self) -> u8 {
+        self.version
+    }
+
     /// Writes the state as a snapshot.
     ///
     /// # Errors
     /// Those of `write`.
     pub fn snapshot<E>(&self, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        write(&[codec::snapshot_version(self.machine.records())])?;
+        write(&[codec::snapshot_version(
+            self.version,
+            self.machine.records(),
+        )])?;
         let mut record_bytes = Vec::new();
         for record in self.machine.records() {
             record_bytes.clear();
@@ -300,8 +315,8 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use palisade_core::{
-        Acquire, ClientId, Command, GrantRef, LeaseKey, LockName, RequestId, Span, Timestamp, Ttl,
-        Under, WallTime, invariants,
+        Acquire, ClientId, Command, GrantRef, LeaseKey, LockMode, LockName, RequestId, Span,
+        Timestamp, Ttl, Under, WallTime, invariants,
     };
 
     use super::*;
@@ -431,6 +446,42 @@ mod tests {
                 assert!(again == batch, "version {}", batch[0]);
                 log = rest;
             }
+        }
+    }
+
+    /// What a cluster has used once, every member reads; a snapshot must not make it forget that.
+    #[test]
+    fn a_snapshot_remembers_the_newest_version_of_its_log() {
+        let shared = |mode| {
+            let under = Under::New {
+                key: LeaseKey::from_bytes(id(1)),
+                ttl: Ttl::from_millis(60_000).unwrap(),
+            };
+            let client = ClientId::new("client").unwrap();
+            let acquire = Acquire::new(LockName::new("lock").unwrap(), client, under, None);
+            Command::Acquire(Acquire { mode, ..acquire })
+        };
+        let release = Command::Release(GrantRef {
+            lock: LockName::new("lock").unwrap(),
+            key: LeaseKey::from_bytes(id(1)),
+            token: None,
+        });
+        for (mode, version) in [(LockMode::Exclusive, 3), (LockMode::Shared, 4)] {
+            let mut replay = Replay::from_nothing(1);
+            let mut batch = Vec::new();
+            codec::encode_head(&mut batch, Timestamp::ZERO, WallTime(1));
+            codec::encode_command(&mut batch, &shared(mode));
+            replay.batch(&batch).unwrap();
+            assert_eq!(
+                (replay.version(), bytes(&replay)[0]),
+                (version, version - 1)
+            );
+            batch.clear();
+            codec::encode_head(&mut batch, Timestamp::ZERO, WallTime(1));
+            codec::encode_command(&mut batch, &release);
+            replay.batch(&batch).unwrap();
+            let again = Replay::from_snapshot(1, &bytes(&replay)).unwrap();
+            assert_eq!(again.version(), version);
         }
     }
 

@@ -22,7 +22,7 @@ use palisade_replica::node::{self, Engines, Membership, Node};
 use palisade_replica::peers::{self, Introduction, Key, Peers, Security, Standing};
 use palisade_replica::{Directory, Engine, Log, NodeId, Progress, Role, Tokio};
 use palisade_server::net::{Change, Changing, Cluster, NotChanged};
-use palisade_server::pipeline::{Handle, Identity, Leading};
+use palisade_server::pipeline::{Failure, Handle, Identity, Leading, Writable, codec};
 use palisade_server::shell::keep_reloading;
 use palisade_tls::{Server, ServerFiles};
 use palisade_wal::{Opened, Options, Purpose};
@@ -148,6 +148,10 @@ pub(crate) async fn start(
     };
     tokio::spawn(candidate.ask());
     tokio::spawn(watch_leader(Arc::clone(&view)));
+    tokio::spawn(watch_versions(
+        Arc::clone(&view),
+        Arc::clone(&node.readable),
+    ));
     Ok(Member {
         node,
         peers,
@@ -352,6 +356,21 @@ async fn watch_leader(view: Arc<View>) {
     }
 }
 
+/// Lets a leadership write what all members read (rule R21).
+async fn watch_versions(view: Arc<View>, readable: Arc<node::Readable>) {
+    loop {
+        let mut again = 50;
+        // A node that knows no members does not lead.
+        if let Some(writable) = view.writable() {
+            if writable.version >= codec::BATCH_VERSION {
+                again = 1_000;
+            }
+            readable.set(writable);
+        }
+        tokio::time::sleep(Duration::from_millis(again)).await;
+    }
+}
+
 /// The cluster as this node sees it.
 pub(crate) struct View {
     node: NodeId,
@@ -415,6 +434,34 @@ impl View {
             },
             _ = leading.wait_for(|leading| *leading != Leading::Here) => {}
         }
+    }
+
+    /// The batches that all members read, and who is in the way of the others.
+    fn writable(&self) -> Option<Writable> {
+        let (members, peers) = (self.engine.progress().members.nodes, self.peers.status());
+        if members.is_empty() {
+            return None;
+        }
+        let others = members.iter().filter(|(node, _)| **node != self.node);
+        let reads = others
+            .map(|(node, address)| (peers.get(node).and_then(|peer| peer.reads), node, address));
+        let Some((reads, node, address)) = reads.min_by_key(|(reads, ..)| *reads) else {
+            return Some(Writable::default());
+        };
+        let refusal = match reads {
+            Some(_) => Failure::Refused(format!(
+                "node {node} at {address} runs an older version, which does not know this kind of request and could not \
+                 read the log any more: upgrade that node first, or remove it (`palisade cluster remove {node}`)"
+            )),
+            None => Failure::Unavailable(format!(
+                "the leader has not heard yet whether node {node} at {address} knows this kind of request, which was never \
+                 used in this cluster: start that node, or remove it (`palisade cluster remove {node}`)"
+            )),
+        };
+        Some(Writable {
+            version: reads.unwrap_or(codec::BATCH_FLOOR),
+            refusal,
+        })
     }
 
     fn url_of(&self, node: NodeId) -> Option<String> {

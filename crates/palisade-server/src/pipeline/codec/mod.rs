@@ -25,4 +25,6 @@ mod writer;
 pub use command::{Place, decode_batch, encode_command, encode_head, place, stamp, take_back};
 pub use reader::Malformed;
 pub use snapshot::{decode_record, encode_record, part};
-pub use version::{BATCH_VERSION, SNAPSHOT_VERSION, snapshot_version, version_needed};
+pub use version::{
+    BATCH_FLOOR, BATCH_VERSION, SNAPSHOT_VERSION, batch_version, snapshot_version, version_needed,
+};

@@ -15,7 +15,7 @@ pub const SNAPSHOT_VERSION: u8 = 3;
 
 /// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
 /// cluster reads less, so an even lower one would help nobody.
-pub(super) const BATCH_FLOOR: u8 = 3;
+pub const BATCH_FLOOR: u8 = 3;
 const SNAPSHOT_FLOOR: u8 = 2;
 
 /// The lowest version of a batch that may contain this command.
@@ -45,15 +45,23 @@ fn is_shared(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Granted(granted) if granted.shared.is_some())
 }
 
-/// The lowest version of a snapshot that may contain all of these records. Stops at the first one that needs the
-/// highest.
-pub fn snapshot_version(records: impl IntoIterator<Item = Record>) -> u8 {
-    let mut needed = SNAPSHOT_FLOOR;
+/// Between the versions of batches and of the snapshots that need the same kinds.
+const APART: u8 = BATCH_VERSION - SNAPSHOT_VERSION;
+
+/// The version of a snapshot of these records, behind a log whose newest batch had version `batch`: a snapshot remembers
+/// which kinds its log has used, so that a cluster goes on using them whoever is there.
+pub fn snapshot_version(batch: u8, records: impl IntoIterator<Item = Record>) -> u8 {
+    let mut needed = SNAPSHOT_FLOOR.max(batch - APART);
     for record in records {
-        needed = needed.max(record_needs(&record));
         if needed == SNAPSHOT_VERSION {
             break;
         }
+        needed = needed.max(record_needs(&record));
     }
     needed
+}
+
+/// The newest version of a batch in the log before a snapshot of this version.
+pub fn batch_version(snapshot: u8) -> u8 {
+    BATCH_FLOOR.max(snapshot + APART)
 }

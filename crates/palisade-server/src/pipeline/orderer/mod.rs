@@ -37,7 +37,8 @@ use palisade_core::{
 pub use presence::Presence;
 pub use replies::Address;
 
-use super::codec::{encode_command, encode_head, place, take_back};
+use super::codec::{encode_command, encode_head, place, take_back, version_needed};
+use super::log::Writable;
 use super::request::{Answer, Failure, Request};
 use intake::{Intake, intake};
 use replies::Replies;
@@ -96,6 +97,7 @@ pub struct Orderer<A> {
     replies: Replies<A>,
     /// Why the log takes nothing now, if so.
     no_room: Option<String>,
+    writable: Writable,
     /// Withdrawals and releases for callers that left: recorded first in the next batch that has room.
     owed: Vec<Command>,
     /// Operations done since the clock was looked at.
@@ -120,6 +122,7 @@ impl<A: Address> Orderer<A> {
             events: Vec::new(),
             replies: Replies::default(),
             no_room: None,
+            writable: Writable::default(),
             owed: Vec::new(),
             done: 0,
         }
@@ -167,6 +170,11 @@ impl<A: Address> Orderer<A> {
     /// The ordering thread slept for `span`, of which it had meant to sleep `planned`.
     pub fn slept(&mut self, span: Span, planned: Span) {
         self.presence.slept(span, planned);
+    }
+
+    /// From now on requests that need a newer batch are refused (rule R21).
+    pub fn limit_to(&mut self, writable: Writable) {
+        self.writable = writable;
     }
 
     /// Begins the first batch with commands that have to be recorded before any request is taken in.
@@ -327,6 +335,9 @@ impl<A: Address> Orderer<A> {
         if let Some(why) = &self.no_room {
             let why = format!("{why}; nothing happened");
             return self.answer(to, Answer::Failed(Failure::Unavailable(why)));
+        }
+        if version_needed(&command) > self.writable.version {
+            return self.answer(to, Answer::Failed(self.writable.refusal.clone()));
         }
         let waits_as = match &command {
             Command::Acquire(acquire) => acquire.request,

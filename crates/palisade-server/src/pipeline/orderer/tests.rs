@@ -217,6 +217,40 @@ fn what_is_taken_back_from_a_batch_does_not_raise_its_version() {
     assert_eq!(bench.orderer.entry().map(|entry| entry[0]), Some(4));
 }
 
+/// The same requests, with a member that reads no shared grants and without one.
+#[test]
+fn what_a_member_cannot_read_is_refused_and_everything_else_goes_on() {
+    let refusal = Failure::Refused("node 7 is of an older version".to_owned());
+    for (version, granted) in [(3, false), (4, true)] {
+        let mut bench = Bench::new();
+        bench.orderer.limit_to(Writable {
+            version,
+            refusal: refusal.clone(),
+        });
+        bench.begin();
+        bench.acquire(caller(1), "a", None);
+        let shared = Wish {
+            mode: LockMode::Shared,
+            ..Wish::new(
+                LockName::new("b").unwrap(),
+                ClientId::new("reader").unwrap(),
+                Under::new(Ttl::from_millis(TTL_MS).unwrap()),
+                Some(RequestId::from_bytes([8; 16])),
+            )
+        };
+        let key = || LeaseKey::from_bytes([9; 16]);
+        bench
+            .orderer
+            .request(Request::Acquire(shared), caller(2), key);
+        let version = bench.orderer.entry().map(|entry| entry[0]);
+        let (answers, _) = bench.commit();
+        grant_of(&answers, 1);
+        let refused = matches!(&answers[1].1, Answer::Failed(why) if *why == refusal);
+        assert_eq!(refused, !granted);
+        assert_eq!(version, Some(if granted { 4 } else { 3 }));
+    }
+}
+
 #[test]
 fn a_failed_commit_tells_everybody_in_flight_that_the_outcome_is_unknown() {
     type Ending = fn(&mut Orderer<To>) -> Drain<'_, (To, Answer)>;
