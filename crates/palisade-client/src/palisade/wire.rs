@@ -345,7 +345,7 @@ pub(super) fn refusal(error: pb::Error) -> Fault {
             Fault::unavailable(error.message)
         }
         Some(Code::UnknownOutcome | Code::Internal) => Fault::unknown_outcome(error.message),
-        Some(Code::Refused) => Fault::Unsupported(error.message.into()),
+        Some(Code::Refused) => Fault::Unsupported(format!("do this: {}", error.message).into()),
         Some(Code::Invalid) => Fault::invalid(error.message),
         Some(code @ (Code::Forbidden | Code::Unauthenticated)) => {
             Fault::Denied(code, error.message.into())
@@ -374,7 +374,9 @@ pub(super) fn fault(status: &tonic::Status) -> Fault {
         tonic::Code::InvalidArgument | tonic::Code::OutOfRange => Fault::invalid(said(status)),
         tonic::Code::PermissionDenied => Fault::Denied(Code::Forbidden, said(status).into()),
         tonic::Code::Unauthenticated => Fault::Denied(Code::Unauthenticated, said(status).into()),
-        tonic::Code::FailedPrecondition => Fault::Unsupported(said(status).into()),
+        tonic::Code::FailedPrecondition => {
+            Fault::Unsupported(format!("do this: {}", said(status)).into())
+        }
         tonic::Code::Unavailable => Fault::unavailable(said(status)),
         _ => Fault::unknown_outcome(said(status)),
     }

@@ -174,6 +174,7 @@ Three nodes that lose nothing when one dies: the same --cluster on each of them,
   palisade serve --data D --listen 10.0.0.1:7420 --cluster-key-file KEY \\
     --tls-cert C --tls-key K --tls-client-ca CA \\
     --cluster 10.0.0.1:7421,10.0.0.2:7421,10.0.0.3:7421
+The nodes show these certificates to each other, too: each needs its own, for the host of its peer address.
 A node that comes later:
   palisade serve --data D --listen 10.0.0.4:7420 --cluster-key-file KEY --join https://10.0.0.1:7420 \\
     --tls-cert C --tls-key K --tls-client-ca CA";

@@ -88,6 +88,14 @@ impl Secure {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "certificates are valid by the wall clock"
+)]
+fn hours_ago(hours: u64) -> SystemTime {
+    SystemTime::now() - Duration::from_secs(hours * 3_600)
+}
+
 #[test]
 fn nodes_with_certificates_form_a_cluster_that_outlives_its_leader_and_keeps_strangers_out() {
     let mut secure = Secure::start();
@@ -104,10 +112,9 @@ fn nodes_with_certificates_form_a_cluster_that_outlives_its_leader_and_keeps_str
     let expired = {
         let mut flags = secure.ca.of_server();
         let issuer = Authority::load(&fs::read_to_string(secure.ca.file("ca.key")).unwrap());
-        let hours = |ago: u64| SystemTime::now() - Duration::from_secs(ago * 3_600);
         let validity = Validity {
-            from: hours(9),
-            until: hours(3),
+            from: hours_ago(9),
+            until: hours_ago(3),
         };
         let issued = issuer.unwrap().issue(&["127.0.0.1"], validity).unwrap();
         for (flag, contents) in [(1, issued.certificate), (3, issued.key)] {
