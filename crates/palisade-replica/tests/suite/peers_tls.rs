@@ -45,6 +45,7 @@ impl Ca {
             certificate: file(&format!("{host}.pem")),
             key: file(&format!("{host}.key")),
             client_ca: Some(file("ca.pem")),
+            certificate_optional: false,
         }
     }
 

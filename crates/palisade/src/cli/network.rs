@@ -126,6 +126,8 @@ impl NetworkArgs {
         };
         Ok(Some(ServerFiles {
             client_ca: Some(ca),
+            // A token is nothing to a node.
+            certificate_optional: false,
             ..own
         }))
     }
