@@ -13,7 +13,7 @@ use std::pin::Pin;
 
 use futures_core::Stream;
 use palisade_core::{
-    AuthorityId, Change, ClientId, Ending, GrantId, GrantRef, Granted, Holder, LockMode, LockName,
+    AuthorityId, Change, ClientId, Ending, GrantId, GrantRef, Granted, Holder, LockName,
     LockView, Renewed, RequestId, Token, Ttl, Wish,
 };
 
@@ -95,8 +95,8 @@ pub trait LockService: Send + Sync + 'static {
 ))]
 pub(crate) fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
     match request.mode {
-        LockMode::Exclusive => Ok(()),
-        LockMode::Shared => Err(Fault::unsupported("grant shared locks")),
+        palisade_core::LockMode::Exclusive => Ok(()),
+        palisade_core::LockMode::Shared => Err(Fault::unsupported("grant shared locks")),
     }
 }
 

@@ -219,7 +219,7 @@ function show(title, { prefix, after = null, load, changes = () => {} }) {
   leave.abort();
   leave = new AbortController();
   const { signal } = leave;
-  document.title = title === "Palisade" ? title : `${title} · Palisade`;
+  document.title = `${title} · Palisade`;
   main.replaceChildren(el("h1", {}, title));
   const place = el("div");
   main.append(place);
@@ -344,7 +344,7 @@ function overview() {
   const feed = el("div");
   const drawFeed = () => draw(feed, refusal ? el("p", { class: "notice" }, refusal)
     : recent.length === 0 ? empty("None since this page was opened.") : changesTable(recent));
-  show("Palisade", {
+  show("Locks", {
     prefix: "",
     changes: (changes) => {
       for (const change of changes.slice(-SHOWN_CHANGES)) {
