@@ -13,8 +13,8 @@ use std::pin::Pin;
 
 use futures_core::Stream;
 use palisade_core::{
-    AuthorityId, Change, ClientId, Ending, GrantId, GrantRef, Granted, Holder, LockName,
-    LockView, Renewed, RequestId, Token, Ttl, Wish,
+    AuthorityId, Change, ClientId, Ending, GrantId, GrantRef, Granted, Holder, LockName, LockView,
+    Renewed, RequestId, Token, Ttl, Wish,
 };
 
 use crate::fault::Fault;
