@@ -10,7 +10,7 @@ use super::Machine;
 use super::memory::{Answered, Over};
 use super::slab::Slot;
 use crate::command::{LockMode, Under};
-use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl, WallTime};
@@ -60,7 +60,9 @@ pub struct LeaseRecord {
     pub id: LeaseId,
     /// Its secret.
     pub key: LeaseKey,
-    /// Whose it is.
+    /// Whose it is: the principal,
+    pub by: Principal,
+    /// and the client.
     pub client: ClientId,
     /// How long it lasts from a renewal.
     pub ttl: Ttl,
@@ -104,6 +106,8 @@ pub struct KeptRecord {
 /// A request that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaiterRecord {
+    /// Who asks: the principal.
+    pub by: Principal,
     /// The request.
     pub request: RequestId,
     /// For which lock.
@@ -137,6 +141,17 @@ impl Machine {
             .chain(self.sorted_waiters().map(|slot| self.waiter_record(slot)))
             .chain(self.answers.iter().cloned().map(Record::Answered))
             .chain(self.over.iter().cloned().map(Record::Over))
+    }
+
+    /// Whether anything in the state belongs to a principal with a name.
+    #[must_use]
+    pub fn names_principals(&self) -> bool {
+        let mut clients = self.tables.clients.iter();
+        clients.any(|(_, client)| !client.by.is_anonymous())
+            || self
+                .answers
+                .iter()
+                .any(|answered| !answered.by.is_anonymous())
     }
 
     fn head(&self) -> Head {
@@ -183,7 +198,8 @@ impl Machine {
         Record::Lease(LeaseRecord {
             id: lease.id,
             key: lease.key,
-            client: self.tables.clients[lease.client].id.clone(),
+            by: self.tables.principal_of(lease.client),
+            client: self.tables.clients[lease.client.slot()].id.clone(),
             ttl: lease.ttl,
             expires: lease.expires,
         })
@@ -221,9 +237,10 @@ impl Machine {
     fn waiter_record(&self, slot: Slot) -> Record {
         let waiter = &self.tables.waiters[slot];
         Record::Waiter(WaiterRecord {
+            by: self.tables.principal_of(waiter.client),
             request: waiter.request,
             lock: self.tables.locks[waiter.lock].name.clone(),
-            client: self.tables.clients[waiter.client].id.clone(),
+            client: self.tables.clients[waiter.client.slot()].id.clone(),
             mode: waiter.mode,
             under: waiter.under,
             metadata: waiter.metadata.clone(),

@@ -160,6 +160,7 @@ impl Authority {
             let entry = Entry {
                 at,
                 wall: WallTime(0),
+                by: palisade_core::Principal::ANONYMOUS,
                 command,
             };
             machine.apply(entry, &mut effects).outcome

@@ -153,7 +153,7 @@ impl Replay {
         codec::encode_head(&mut batch, at, wall);
         for command in returning.commands() {
             codec::encode_command(&mut batch, &command);
-            self.machine.replay(Entry { at, wall, command });
+            self.machine.replay(Entry { at, wall, by: palisade_core::Principal::ANONYMOUS, command });
         }
         batch
     }
@@ -319,6 +319,7 @@ mod tests {
             replay.machine.replay(Entry {
                 at: Timestamp::ZERO,
                 wall: WallTime(1),
+                by: palisade_core::Principal::ANONYMOUS,
                 command,
             });
         };

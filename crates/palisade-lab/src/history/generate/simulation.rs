@@ -237,6 +237,7 @@ impl Simulation {
         let entry = Entry {
             at: self.now,
             wall: WallTime(0),
+            by: palisade_core::Principal::ANONYMOUS,
             command,
         };
         if let Some(log) = &mut self.log {

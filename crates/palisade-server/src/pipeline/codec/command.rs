@@ -233,6 +233,7 @@ pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<Expiry,
         each(Entry {
             at,
             wall,
+            by: palisade_core::Principal::ANONYMOUS,
             command: get_command(&mut reader)?,
         });
     }

@@ -160,6 +160,7 @@ fn every_command_is_read_as_it_was_written_and_nothing_less() {
         let written = Entry {
             at: AT,
             wall: WALL,
+            by: palisade_core::Principal::ANONYMOUS,
             command,
         };
         let mut read = Vec::new();
@@ -185,6 +186,7 @@ fn machine_records() -> Vec<Record> {
         machine.replay(Entry {
             at,
             wall: WALL,
+            by: palisade_core::Principal::ANONYMOUS,
             command,
         });
     };

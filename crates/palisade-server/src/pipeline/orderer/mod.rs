@@ -355,6 +355,7 @@ impl<A: Address> Orderer<A> {
         let entry = Entry {
             at: self.at,
             wall: self.wall,
+            by: palisade_core::Principal::ANONYMOUS,
             command,
         };
         let applied = self.machine.apply(entry, &mut self.effects);
