@@ -42,7 +42,10 @@ pub enum Outcome {
     /// The caller does not hold the lock, and nothing is known of a grant it once had.
     NotHeld,
     /// The lease belongs to another principal, whose secret the caller has. Nothing changed.
-    WrongPrincipal,
+    WrongPrincipal {
+        /// The lock asked for.
+        lock: LockName,
+    },
     /// The lock is held with another token than the one named.
     Stale {
         /// The token it is held with.

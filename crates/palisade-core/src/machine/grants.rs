@@ -57,7 +57,7 @@ impl Machine {
         if let Some((request, lock)) = asked
             && !matches!(
                 outcome,
-                Outcome::Queued | Outcome::Invalid(_) | Outcome::WrongPrincipal
+                Outcome::Queued | Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
             )
         {
             self.remember(self.by, request, Some(lock), outcome.clone());
@@ -223,7 +223,7 @@ impl Machine {
         };
         let lease = &self.tables.leases[slot];
         if self.tables.principal_of(lease.client) != client.by {
-            return Err(Outcome::WrongPrincipal);
+            return Err(wrong_principal(lock));
         }
         if self.tables.clients[lease.client.slot()].id != *client.id {
             return Err(Outcome::NotHeld);
@@ -379,7 +379,7 @@ impl Machine {
             return self.past(grant);
         };
         if !self.may_use(live) {
-            return Outcome::WrongPrincipal;
+            return wrong_principal(&grant.lock);
         }
         self.changed = true;
         let (token, lease) = self.tables.fencing(live);
@@ -401,7 +401,7 @@ impl Machine {
             return self.past(grant);
         };
         if !self.may_use(live) {
-            return Outcome::WrongPrincipal;
+            return wrong_principal(&grant.lock);
         }
         let token = self.tables.grant(live).token();
         self.end_and_wake(live, Ending::Released, None, effects);
@@ -584,6 +584,11 @@ impl Machine {
 
 pub(super) fn is_meant(grant: &Grant, lease: &Lease, named: &GrantRef) -> bool {
     lease.key == named.key && named.token.is_none_or(|token| token == grant.token())
+}
+
+#[cold]
+fn wrong_principal(lock: &LockName) -> Outcome {
+    Outcome::WrongPrincipal { lock: lock.clone() }
 }
 
 fn ended(known: Option<&Over>) -> Outcome {

@@ -251,7 +251,10 @@ impl Machine {
         self.changed = true;
         self.ended += 1;
         // A request refused for its form may come again in a better one.
-        if !matches!(outcome, Outcome::Invalid(_) | Outcome::WrongPrincipal) {
+        if !matches!(
+            outcome,
+            Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
+        ) {
             let name = self.tables.locks[lock].name.clone();
             self.remember(by, request, Some(name), outcome.clone());
         }

@@ -16,6 +16,10 @@ fn held() -> (World, palisade_core::Granted) {
     (world, granted)
 }
 
+fn is_refused(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::WrongPrincipal { .. })
+}
+
 #[test]
 fn a_client_id_of_another_principal_supersedes_nothing() {
     let (mut world, first) = held();
@@ -53,7 +57,7 @@ fn a_right_key_of_another_principal_is_refused_by_name_and_changes_nothing() {
             ),
         ] {
             let applied = world.applied(command.clone());
-            assert_eq!(applied.outcome, Outcome::WrongPrincipal, "{command:?}");
+            assert!(is_refused(&applied.outcome), "{command:?}: {applied:?}");
             assert!(!applied.changed, "{command:?}");
         }
     }
@@ -111,7 +115,7 @@ fn an_anonymous_lease_is_its_key_holders_until_it_ends_and_superseded_by_nobody_
         Outcome::Held(_)
     ));
     let under = world.acquire(ask("other", "a").under(granted.key));
-    assert_eq!(under, Outcome::WrongPrincipal);
+    assert!(is_refused(&under), "{under:?}");
     assert!(matches!(world.release(&grant), Outcome::Released { .. }));
 
     world.by = principal(NOBODY);
@@ -152,10 +156,8 @@ fn a_restored_machine_knows_whose_everything_is() {
     world.by = principal(EVE);
     world.queued(ask("orders", "a").wait(60_000).request(7));
     world.machine = Machine::restore(3, world.machine.records()).unwrap();
-    assert_eq!(
-        world.renew(&grant("orders", &granted)),
-        Outcome::WrongPrincipal
-    );
+    let refused = world.renew(&grant("orders", &granted));
+    assert!(is_refused(&refused), "{refused:?}");
     world.by = principal(ADA);
     world.apply(Command::Abandon(request(7)));
     assert_eq!(world.machine.waiters(), 1, "it is another principal's");

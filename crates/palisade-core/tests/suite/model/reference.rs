@@ -212,7 +212,9 @@ impl Reference {
             Command::Acquire(acquire) => self.acquire(acquire, now),
             Command::Renew { grant, ttl } => self.renew(&grant, ttl, now),
             Command::Release(named) => match self.live(&named, now) {
-                Some(grant) if !may_use(&grant, now) => Outcome::WrongPrincipal,
+                Some(grant) if !may_use(&grant, now) => {
+                    Outcome::WrongPrincipal { lock: named.lock }
+                }
                 Some(grant) => {
                     self.end_and_hand_on(&grant, Ending::Released, None, now);
                     Outcome::Released { token: grant.token }
@@ -369,7 +371,7 @@ impl Reference {
         let outcome = self.decide(&acquire, now);
         if !matches!(
             outcome,
-            Outcome::Queued | Outcome::Invalid(_) | Outcome::WrongPrincipal
+            Outcome::Queued | Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
         ) {
             self.remember(now.by, request, Some(acquire.lock), outcome.clone());
         }
@@ -497,7 +499,9 @@ impl Reference {
             return self.past(named);
         };
         if !may_use(&grant, now) {
-            return Outcome::WrongPrincipal;
+            return Outcome::WrongPrincipal {
+                lock: named.lock.clone(),
+            };
         }
         let lease = self
             .leases
@@ -733,7 +737,7 @@ impl Reference {
             Under::Existing { key, ttl } => match self.lease(&key) {
                 Some(lease) if lease.expires > now.at => {
                     if lease.by != by {
-                        return Some(Outcome::WrongPrincipal);
+                        return Some(Outcome::WrongPrincipal { lock: lock.clone() });
                     }
                     if lease.client != *client {
                         return Some(Outcome::NotHeld);
@@ -883,7 +887,10 @@ impl Reference {
     fn settle(&mut self, wait: Wait, outcome: Outcome, now: &mut Now) {
         let (by, request) = (wait.by, wait.request);
         now.ended += 1;
-        if !matches!(outcome, Outcome::Invalid(_) | Outcome::WrongPrincipal) {
+        if !matches!(
+            outcome,
+            Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
+        ) {
             self.remember(by, request, Some(wait.lock), outcome.clone());
         }
         now.effects.push(Effect::Settled {

@@ -2,8 +2,8 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, LockMode, Span, Timestamp, Token,
-    Ttl, Under, WallTime,
+    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, LockMode, Principal, Span,
+    Timestamp, Token, Ttl, Under, WallTime,
 };
 
 use super::reader::{Malformed, Reader};
@@ -20,6 +20,8 @@ const EXPIRE: u8 = 8;
 const GRACE: u8 = 9;
 const LEAP: u8 = 10;
 const CONFIGURE: u8 = 11;
+/// Not a command: who asked for those that follow it.
+const BY: u8 = 64;
 
 const STALLED: u8 = 0;
 const RESTARTED: u8 = 1;
@@ -34,15 +36,31 @@ const HAS_TOKEN: u8 = 1 << 4;
 const SHARED: u8 = 1 << 5;
 const ACQUIRE_FLAGS: u8 = HAS_TTL | HAS_WAIT | HAS_REQUEST | HAS_METADATA | SHARED;
 
-/// The version that stands first in every batch written now: it says under which rule of expiry the batch
-/// was applied, and what it may contain. Batches of earlier versions are read, too.
+/// The version that stands first in a batch: it says under which rule of expiry the batch was applied, and what it may
+/// contain. Batches of earlier versions are read, too.
 pub const BATCH_VERSION: u8 = 4;
+
+/// The version of a batch in which a principal with a name asked.
+const WITH_PRINCIPALS: u8 = 5;
+
+/// The newest version that is read.
+const NEWEST: u8 = WITH_PRINCIPALS;
 
 /// Begins a batch: everything in it happens at `at`.
 pub fn encode_head(out: &mut Vec<u8>, at: Timestamp, wall: WallTime) {
     out.byte(BATCH_VERSION);
     out.number(at.as_nanos());
     out.number(wall.0);
+}
+
+/// Says who asked for the commands that follow in a batch; before that it was nobody known. `batch` is the whole batch:
+/// its version becomes one that knows principals.
+pub fn encode_by(batch: &mut Vec<u8>, by: Principal) {
+    if let Some(version) = batch.first_mut() {
+        *version = (*version).max(WITH_PRINCIPALS);
+    }
+    batch.byte(BY);
+    batch.bytes(&by.to_bytes());
 }
 
 /// Appends one command to a batch.
@@ -223,17 +241,23 @@ pub(super) fn get_limits(reader: &mut Reader<'_>) -> Result<Limits, Malformed> {
 /// [`Malformed`] where the bytes are not those of a batch; entries before that point were handed out.
 pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<Expiry, Malformed> {
     let mut reader = Reader(bytes);
-    let expiry = match reader.byte()? {
+    let version = reader.byte()?;
+    let expiry = match version {
         1 => Expiry::Whole,
-        2..=BATCH_VERSION => Expiry::CURRENT,
+        2..=NEWEST => Expiry::CURRENT,
         _ => return reader.bad("a batch has an unknown version"),
     };
     let (at, wall) = (reader.timestamp()?, reader.wall()?);
+    let mut by = Principal::ANONYMOUS;
     while !reader.is_empty() {
+        if version >= WITH_PRINCIPALS && reader.skip(BY) {
+            by = reader.principal()?;
+            continue;
+        }
         each(Entry {
             at,
             wall,
-            by: palisade_core::Principal::ANONYMOUS,
+            by,
             command: get_command(&mut reader)?,
         });
     }

@@ -3,9 +3,10 @@
 //! ```text
 //!   batch     version │ at │ wall │ command │ command │ …            one frame of the log
 //!             1: an entry ends all that is due; 2: a bounded part of it; 3: as 2, and a leader may change;
-//!             4: as 3, and grants may be shared
+//!             4: as 3, and grants may be shared; 5: as 4, and commands may be those of principals
 //!   snapshot  version │ record │ record │ …                          (each record: length, body)
-//!             1: no orphans; 2: perhaps some, and locks kept for them; 3: as 2, and shared grants
+//!             1: no orphans; 2: perhaps some, and locks kept for them; 3: as 2, and shared grants;
+//!             4: as 3, and records may belong to principals
 //!   command   tag │ fields       numbers are LEB128, texts and optional parts carry their length
 //!   record    tag │ fields       or a bit in a flags byte, keys and ids are 16 bytes
 //! ```
@@ -20,10 +21,16 @@ mod snapshot;
 mod tests;
 mod writer;
 
-pub use command::{BATCH_VERSION, decode_batch, encode_command, encode_head, stamp};
+pub use command::{BATCH_VERSION, decode_batch, encode_by, encode_command, encode_head, stamp};
+use palisade_core::Machine;
 pub use reader::Malformed;
 pub use snapshot::{decode_record, encode_record, part};
 
-/// The version that stands first in every snapshot written now. Earlier ones are read, too: they have fewer kinds of
-/// records.
-pub const SNAPSHOT_VERSION: u8 = 3;
+/// The newest version of a snapshot. Earlier ones are read, too: they have fewer kinds of records.
+pub const SNAPSHOT_VERSION: u8 = 4;
+
+/// The lowest version that a machine's snapshot can be written in.
+#[must_use]
+pub fn snapshot_version(machine: &Machine) -> u8 {
+    if machine.names_principals() { 4 } else { 3 }
+}
