@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use sha2::{Digest as _, Sha256};
+
 use crate::{Secret, Token, Verb};
 
 /// The principal without a credential. It exists only where a rule names it.
@@ -14,6 +16,18 @@ pub const ANONYMOUS: &str = "anonymous";
 pub struct Principal(pub(crate) Arc<str>);
 
 impl Principal {
+    /// What stands for it where it is stored: the first half of the SHA-256 of its name; `None` for
+    /// [`ANONYMOUS`]. Nobody finds a second name with the same 128 bits.
+    #[must_use]
+    pub fn id(&self) -> Option<[u8; 16]> {
+        let id = || {
+            let mut id = [0; 16];
+            id.copy_from_slice(&Sha256::digest(self.0.as_bytes())[..16]);
+            id
+        };
+        (self.name() != ANONYMOUS).then(id)
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {

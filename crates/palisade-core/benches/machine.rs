@@ -52,6 +52,7 @@ impl Bench {
         let entry = Entry {
             at: Timestamp::from_nanos(self.nanos),
             wall: WallTime::default(),
+            by: palisade_core::Principal::ANONYMOUS,
             command,
         };
         black_box(self.machine.apply(entry, &mut self.effects));

@@ -3,7 +3,7 @@
 
 use alloc::boxed::Box;
 
-use crate::id::{LeaseKey, RequestId};
+use crate::id::{LeaseKey, Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
 use crate::time::{Span, Timestamp, Ttl, WallTime};
@@ -16,6 +16,8 @@ pub struct Entry {
     pub at: Timestamp,
     /// The wall clock at that moment; printed with a grant, never compared.
     pub wall: WallTime,
+    /// Who asked.
+    pub by: Principal,
     /// What was asked.
     pub command: Command,
 }

@@ -72,6 +72,49 @@ impl fmt::Debug for LeaseKey {
     }
 }
 
+/// Who makes a request, by the rules of access: 128 bits of a one-way hash of the principal's name, or
+/// [`ANONYMOUS`](Principal::ANONYMOUS).
+///
+/// A hash needs no table of names, so it means the same on every node and after every restore. Client ids and request
+/// ids live under their principal: equal ones of two principals have nothing to do with each other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Principal([u64; 2]);
+
+impl Principal {
+    /// Everybody, where there are no rules; and whoever shows nothing, where the rules name `anonymous`.
+    pub const ANONYMOUS: Principal = Principal([0; 2]);
+
+    /// A principal from 16 bytes of its name's hash.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Principal {
+        let number = u128::from_le_bytes(bytes);
+        Principal([number as u64, (number >> 64) as u64])
+    }
+
+    /// The bytes, for the log.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; 16] {
+        let [low, high] = self.0;
+        (low as u128 | (high as u128) << 64).to_le_bytes()
+    }
+
+    /// Whether this is [`ANONYMOUS`](Principal::ANONYMOUS).
+    #[must_use]
+    pub const fn is_anonymous(self) -> bool {
+        self.0[0] | self.0[1] == 0
+    }
+}
+
+impl fmt::Debug for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_anonymous() {
+            f.write_str("Principal(anonymous)")
+        } else {
+            write!(f, "Principal({})", hex(&self.to_bytes()))
+        }
+    }
+}
+
 /// The id that makes a retry recognisable: 128 bits chosen by the caller, new for each new wish.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId([u8; 16]);

@@ -221,20 +221,19 @@ fn indexes_agree(machine: &Machine) -> bool {
             .leases
             .iter()
             .all(|(slot, lease)| tables.find_lease(&lease.key) == Some(slot))
-        && tables
-            .waiters
-            .iter()
-            .all(|(slot, waiter)| tables.find_waiter(&waiter.request) == Some(slot))
+        && tables.waiters.iter().all(|(slot, waiter)| {
+            tables.find_waiter(tables.principal_of(waiter.client), &waiter.request) == Some(slot)
+        })
 }
 
 fn clients_are_counted(machine: &Machine) -> bool {
     let tables = &machine.tables;
     let (mut leases, mut waiting) = (BTreeMap::new(), BTreeMap::new());
     for (_, lease) in tables.leases.iter() {
-        *leases.entry(lease.client).or_insert(0) += 1;
+        *leases.entry(lease.client.slot()).or_insert(0) += 1;
     }
     for (_, waiter) in tables.waiters.iter() {
-        *waiting.entry(waiter.client).or_insert(0) += 1;
+        *waiting.entry(waiter.client.slot()).or_insert(0) += 1;
     }
     tables.clients.iter().all(|(slot, client)| {
         let count = |of: &BTreeMap<_, u32>| of.get(&slot).copied().unwrap_or(0);
@@ -288,6 +287,7 @@ mod tests {
             let entry = Entry {
                 at: Timestamp::ZERO,
                 wall: WallTime::default(),
+                by: crate::id::Principal::ANONYMOUS,
                 command,
             };
             machine.apply(entry, &mut Vec::new());

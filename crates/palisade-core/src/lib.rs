@@ -38,7 +38,7 @@ pub mod token;
 
 pub use code::Code;
 pub use command::{Acquire, Away, Command, Entry, GrantRef, LockMode, Under, Wish};
-pub use id::{GrantId, LeaseId, LeaseKey, RequestId};
+pub use id::{GrantId, LeaseId, LeaseKey, Principal, RequestId};
 pub use invalid::Invalid;
 pub use limits::Limits;
 pub use machine::Machine;

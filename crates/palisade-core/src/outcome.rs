@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::command::LockMode;
-use crate::id::{GrantId, LeaseId, LeaseKey, RequestId};
+use crate::id::{GrantId, LeaseId, LeaseKey, Principal, RequestId};
 use crate::invalid::Invalid;
 use crate::name::{ClientId, LockName};
 use crate::time::{Span, Timestamp, Ttl, WallTime};
@@ -41,6 +41,11 @@ pub enum Outcome {
     },
     /// The caller does not hold the lock, and nothing is known of a grant it once had.
     NotHeld,
+    /// The lease belongs to another principal, whose secret the caller has. Nothing changed.
+    WrongPrincipal {
+        /// The lock asked for.
+        lock: LockName,
+    },
     /// The lock is held with another token than the one named.
     Stale {
         /// The token it is held with.
@@ -151,6 +156,8 @@ pub enum QueueBound {
 pub enum Effect {
     /// A request that waited has its answer.
     Settled {
+        /// Who asked.
+        by: Principal,
         /// The request.
         request: RequestId,
         /// Its answer; never [`Outcome::Queued`].

@@ -115,6 +115,7 @@ impl Held {
         let entry = Entry {
             at: Timestamp::from_nanos(turn * 1_000),
             wall: WallTime::default(),
+            by: palisade_core::Principal::ANONYMOUS,
             command,
         };
         black_box(self.machine.apply(entry, &mut self.effects));

@@ -262,7 +262,15 @@ mod tests {
         let mut effects = Vec::new();
         let wall = WallTime::default();
         let outcome = machine
-            .apply(Entry { at, wall, command }, &mut effects)
+            .apply(
+                Entry {
+                    at,
+                    wall,
+                    by: crate::id::Principal::ANONYMOUS,
+                    command,
+                },
+                &mut effects,
+            )
             .outcome;
         assert_eq!(invariants::check(machine), Ok(()));
         (outcome, effects)

@@ -8,7 +8,7 @@
 //! An exclusive grant lies inside its lock's record and bears its slot number; a shared one has a record of its own
 //! ([`share`](super::share)). [`Tables::grant_on`], [`Tables::lock_of`] and [`Tables::grant`] are all that knows this.
 
-use super::record::Lease;
+use super::record::{Contender, Lease};
 use super::share::is_share;
 use super::slab::{NIL, Slot};
 use super::tables::Tables;
@@ -156,10 +156,17 @@ impl Tables {
         self.held(grant).1
     }
 
+    /// Whether a grant is this client's.
+    #[inline]
+    pub(super) fn is_of(&self, grant: Slot, client: Contender<'_>) -> bool {
+        let holder = &self.clients[self.lease_of(grant).client.slot()];
+        holder.id == *client.id && holder.by == client.by
+    }
+
     /// The client that holds by a grant.
     #[inline]
     pub(crate) fn client_of(&self, grant: Slot) -> &ClientId {
-        &self.clients[self.lease_of(grant).client].id
+        &self.clients[self.lease_of(grant).client.slot()].id
     }
 
     /// Whether a writer holds this lock.

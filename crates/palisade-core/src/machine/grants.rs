@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use super::expiry::Expiry;
 use super::grant::Grant;
-use super::memory::Over;
-use super::record::Lease;
+use super::memory::{Asked, Over};
+use super::record::{Contender, Lease};
 use super::share::is_share;
 use super::slab::Slot;
 use super::{Machine, waiting};
@@ -55,9 +55,12 @@ impl Machine {
             .map(|request| (request, acquire.lock.clone()));
         let outcome = self.decide(acquire, effects);
         if let Some((request, lock)) = asked
-            && !matches!(outcome, Outcome::Queued | Outcome::Invalid(_))
+            && !matches!(
+                outcome,
+                Outcome::Queued | Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
+            )
         {
-            self.remember(request, Some(lock), outcome.clone());
+            self.remember(self.by, request, Some(lock), outcome.clone());
         }
         outcome
     }
@@ -70,12 +73,12 @@ impl Machine {
         again: &Acquire,
         effects: &mut Vec<Effect>,
     ) -> Option<Outcome> {
-        if let Some(slot) = self.tables.find_waiter(request)
+        if let Some(slot) = self.tables.find_waiter(self.by, request)
             && let Some(outcome) = self.rejoin(slot, again, effects)
         {
             return Some(outcome);
         }
-        let known = self.answers.get(request)?;
+        let known = self.answers.get(&self.asked(*request))?;
         if known
             .lock
             .as_ref()
@@ -166,7 +169,7 @@ impl Machine {
                 LockMode::Shared => self.downgrade(grant, acquire.metadata, effects),
             };
         }
-        if *self.tables.client_of(grant) == acquire.client {
+        if self.tables.is_of(grant, self.contender(&acquire.client)) {
             return self.supersede(grant, acquire, lease, effects);
         }
         self.wait_or_deny(lock, acquire)
@@ -195,14 +198,14 @@ impl Machine {
         {
             self.expire_whole(slot, effects);
         }
-        self.peek_lease(lock, client, under)
+        self.peek_lease(lock, self.contender(client), under)
     }
 
     /// As [`Machine::lease_for`], without ending anything: an expired lease counts as gone.
     pub(super) fn peek_lease(
         &self,
         lock: &LockName,
-        client: &ClientId,
+        client: Contender<'_>,
         under: &Under,
     ) -> Result<LeaseFor, Outcome> {
         let (Under::New { key, .. } | Under::Existing { key, .. }) = under;
@@ -219,7 +222,10 @@ impl Machine {
             return Err(self.past_lease(&key, lock));
         };
         let lease = &self.tables.leases[slot];
-        if self.tables.clients[lease.client].id != *client {
+        if self.tables.principal_of(lease.client) != client.by {
+            return Err(wrong_principal(lock));
+        }
+        if self.tables.clients[lease.client.slot()].id != *client.id {
             return Err(Outcome::NotHeld);
         }
         match wanted {
@@ -244,7 +250,7 @@ impl Machine {
         let Some(token) = self.draw() else {
             return Outcome::TokensExhausted;
         };
-        let lease = self.open(token, lease, &acquire.client);
+        let lease = self.open(token, lease, self.contender(&acquire.client));
         if acquire.mode == LockMode::Shared {
             return self.grant_first_share(acquire, token, lease, effects);
         }
@@ -264,7 +270,7 @@ impl Machine {
             return Outcome::TokensExhausted;
         };
         // Opened before the old lease can end: the slot of a live lease must not be reused.
-        let lease = self.open(token, lease, &acquire.client);
+        let lease = self.open(token, lease, self.contender(&acquire.client));
         let lock = self.tables.lock_of(grant);
         self.end(grant, Ending::Superseded, None, effects);
         if acquire.mode == LockMode::Shared {
@@ -281,7 +287,7 @@ impl Machine {
     pub(super) fn grant_waiter(
         &mut self,
         lock: Slot,
-        client: &ClientId,
+        client: Contender<'_>,
         waiter: waiting::Next,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
@@ -304,7 +310,7 @@ impl Machine {
         Some(token)
     }
 
-    pub(super) fn open(&mut self, token: Token, lease: LeaseFor, client: &ClientId) -> Slot {
+    pub(super) fn open(&mut self, token: Token, lease: LeaseFor, client: Contender<'_>) -> Slot {
         match lease {
             LeaseFor::Live(slot) => slot,
             LeaseFor::New { key, ttl } => {
@@ -372,6 +378,9 @@ impl Machine {
         let Some(live) = self.find_granted(grant, effects) else {
             return self.past(grant);
         };
+        if !self.may_use(live) {
+            return wrong_principal(&grant.lock);
+        }
         self.changed = true;
         let (token, lease) = self.tables.fencing(live);
         if let Some(ttl) = ttl {
@@ -391,6 +400,9 @@ impl Machine {
         let Some(live) = self.find_granted(grant, effects) else {
             return self.past(grant);
         };
+        if !self.may_use(live) {
+            return wrong_principal(&grant.lock);
+        }
         let token = self.tables.grant(live).token();
         self.end_and_wake(live, Ending::Released, None, effects);
         Outcome::Released { token }
@@ -513,6 +525,26 @@ impl Machine {
         is_live.then(|| self.tables.grant_on(held))
     }
 
+    /// Whether whoever asks, and has shown the lease's secret, may renew or release the grant: its principal; and
+    /// anybody if it is anonymous, because it may be from before there were rules.
+    #[inline]
+    fn may_use(&self, grant: Slot) -> bool {
+        let owner = self.tables.lease_of(grant).client;
+        !owner.is_named() || self.tables.principal_of(owner) == self.by
+    }
+
+    pub(super) fn contender<'a>(&self, id: &'a ClientId) -> Contender<'a> {
+        Contender { by: self.by, id }
+    }
+
+    /// The name of a request of whoever asks.
+    pub(super) fn asked(&self, request: RequestId) -> Asked {
+        Asked {
+            by: self.by,
+            request,
+        }
+    }
+
     /// The memory of a grant that is not live.
     fn past(&self, grant: &GrantRef) -> Outcome {
         ended(self.over.of_lease(&grant.key).find(|over| {
@@ -540,7 +572,7 @@ impl Machine {
     pub(super) fn holder_by(&self, grant: Slot) -> Holder {
         let (held, lease) = self.tables.held(grant);
         Holder {
-            client: self.tables.clients[lease.client].id.clone(),
+            client: self.tables.clients[lease.client.slot()].id.clone(),
             token: match is_share(grant) {
                 true => self.tables.phase_of(grant),
                 false => held.token(),
@@ -552,6 +584,11 @@ impl Machine {
 
 pub(super) fn is_meant(grant: &Grant, lease: &Lease, named: &GrantRef) -> bool {
     lease.key == named.key && named.token.is_none_or(|token| token == grant.token())
+}
+
+#[cold]
+fn wrong_principal(lock: &LockName) -> Outcome {
+    Outcome::WrongPrincipal { lock: lock.clone() }
 }
 
 fn ended(known: Option<&Over>) -> Outcome {

@@ -4,11 +4,11 @@
 //! Both memories are rings of [`limits::REMEMBERED`] entries; the oldest makes room.
 
 use alloc::collections::VecDeque;
-use core::hash::{BuildHasher, Hash};
+use core::hash::{BuildHasher, Hash, Hasher};
 
 use super::index::Index;
 use super::slab::{NIL, Slot};
-use crate::id::{LeaseKey, RequestId};
+use crate::id::{LeaseKey, Principal, RequestId};
 use crate::limits;
 use crate::name::LockName;
 use crate::outcome::{Ending, Outcome};
@@ -17,6 +17,8 @@ use crate::token::Token;
 /// The answer a request got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
+    /// Who asked.
+    pub by: Principal,
     /// The request.
     pub request: RequestId,
     /// The lock it asked for; `None` if it was given up before it arrived.
@@ -49,10 +51,27 @@ pub(super) trait Keyed {
 }
 
 impl Keyed for Answered {
-    type Key<'a> = RequestId;
+    type Key<'a> = Asked;
 
-    fn key(&self) -> RequestId {
-        self.request
+    fn key(&self) -> Asked {
+        Asked {
+            by: self.by,
+            request: self.request,
+        }
+    }
+}
+
+/// The name of a request: its id, under its principal.
+#[derive(PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) by: Principal,
+    pub(super) request: RequestId,
+}
+
+/// The id is random, so it alone decides where an entry lies.
+impl Hash for Asked {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.request.hash(state);
     }
 }
 

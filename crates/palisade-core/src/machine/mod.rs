@@ -49,7 +49,7 @@ use tables::Tables;
 use wheel::is_due;
 
 use crate::command::{Away, Command, Entry};
-use crate::id::RequestId;
+use crate::id::{Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::LockName;
 use crate::outcome::{Change, Effect, Ending, Event, Outcome};
@@ -61,6 +61,8 @@ use crate::token::Token;
 pub struct Machine {
     pub(crate) now: Timestamp,
     wall: WallTime,
+    /// Who asked for the entry being applied.
+    by: Principal,
     /// `None` once the last token of the range is out.
     pub(crate) next_token: Option<Token>,
     revision: u64,
@@ -97,6 +99,7 @@ impl Machine {
         Machine {
             now: Timestamp::ZERO,
             wall: WallTime::default(),
+            by: Principal::ANONYMOUS,
             next_token: Some(Token::FIRST),
             revision: 0,
             arrivals: 0,
@@ -119,7 +122,7 @@ impl Machine {
     pub fn apply(&mut self, entry: Entry, effects: &mut Vec<Effect>) -> Applied {
         let before = self.now;
         self.now = before.max(entry.at);
-        self.wall = entry.wall;
+        (self.wall, self.by) = (entry.wall, entry.by);
         (self.changed, self.ended) = (false, 0);
         match entry.command {
             // An authority that was away gives its clients their time back before it expires any of them.
@@ -251,9 +254,16 @@ impl Machine {
     }
 
     /// Records the answer to a request that can be asked again.
-    fn remember(&mut self, request: RequestId, lock: Option<LockName>, outcome: Outcome) {
+    fn remember(
+        &mut self,
+        by: Principal,
+        request: RequestId,
+        lock: Option<LockName>,
+        outcome: Outcome,
+    ) {
         self.changed = true;
         self.answers.remember(Answered {
+            by,
             request,
             lock,
             outcome,
@@ -276,7 +286,7 @@ impl Machine {
             token: grant.token(),
             shared: None,
             lock: lock.name.clone(),
-            client: self.tables.clients[lease.client].id.clone(),
+            client: self.tables.clients[lease.client.slot()].id.clone(),
             change,
         }));
     }

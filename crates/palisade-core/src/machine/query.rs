@@ -104,7 +104,7 @@ impl Machine {
             .map(|slot| {
                 let waiter = &self.tables.waiters[slot];
                 Queued {
-                    client: self.tables.clients[waiter.client].id.clone(),
+                    client: self.tables.clients[waiter.client.slot()].id.clone(),
                     mode: waiter.mode,
                     waited: now.since(waiter.since),
                     remaining: waiter.ends().since(now),

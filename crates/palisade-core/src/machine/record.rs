@@ -6,7 +6,7 @@ use super::grant::Grant;
 use super::share::Readers;
 use super::slab::{NIL, Slot};
 use crate::command::{LockMode, Under};
-use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl};
 
@@ -35,16 +35,17 @@ pub(crate) struct Extra {
 pub(crate) struct Lease {
     pub(crate) key: LeaseKey,
     pub(crate) id: LeaseId,
-    pub(crate) client: Slot,
+    pub(crate) client: Owner,
     pub(crate) ttl: Ttl,
     pub(crate) expires: Timestamp,
     pub(super) first: Slot,
     pub(super) last: Slot,
 }
 
-/// A client id that some lease or waiter bears.
+/// A client id that some lease or waiter bears, under its principal.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
+    pub(crate) by: Principal,
     pub(crate) id: ClientId,
     /// Leases and waiters that bear it.
     pub(crate) uses: u32,
@@ -52,12 +53,48 @@ pub(crate) struct Client {
     pub(crate) waiting: u32,
 }
 
+/// Whose a lease or a waiting request is: the slot of its client, and whether that client's principal has a name. So
+/// nothing has to be looked up to see that a lease is anonymous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner(Slot);
+
+const NAMED: Slot = 1 << 31;
+
+impl Owner {
+    /// Of a record that is not in a table yet.
+    pub(super) const NONE: Owner = Owner(0);
+
+    pub(super) fn new(client: Slot, by: Principal) -> Owner {
+        match by.is_anonymous() {
+            true => Owner(client),
+            false => Owner(client | NAMED),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn slot(self) -> Slot {
+        self.0 & !NAMED
+    }
+
+    #[inline]
+    pub(super) fn is_named(self) -> bool {
+        self.0 & NAMED != 0
+    }
+}
+
+/// A client with its principal, as a request names it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contender<'a> {
+    pub(super) by: Principal,
+    pub(super) id: &'a ClientId,
+}
+
 /// A request in a lock's queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
     pub(crate) request: RequestId,
     pub(crate) lock: Slot,
-    pub(crate) client: Slot,
+    pub(crate) client: Owner,
     pub(crate) under: Under,
     pub(crate) metadata: Option<Box<str>>,
     pub(crate) since: Timestamp,

@@ -14,14 +14,14 @@ use core::iter::Peekable;
 use super::expiry::Expiry;
 use super::grant::Grant;
 use super::memory::{Answered, Endings, Ring};
-use super::record::Waiter;
+use super::record::{Contender, Owner, Waiter};
 use super::share::{SHARE, is_share};
 use super::slab::{NIL, Slot};
 use super::snapshot::{
     GrantRecord, Head, KeptRecord, LeaseRecord, Record, ShareRecord, WaiterRecord,
 };
 use super::{Machine, Tables};
-use crate::id::LeaseKey;
+use crate::id::{LeaseKey, Principal};
 use crate::limits;
 use crate::name::LockName;
 use crate::time::{Timestamp, WallTime};
@@ -102,8 +102,12 @@ impl Leases {
         if self.head.next_token.is_some_and(|next| lease.id.0 >= next) {
             return Err(Corrupt("a lease's id is not below the counter"));
         }
+        let client = Contender {
+            by: lease.by,
+            id: &lease.client,
+        };
         self.tables
-            .open_lease(lease.id, lease.key, &lease.client, lease.ttl, lease.expires);
+            .open_lease(lease.id, lease.key, client, lease.ttl, lease.expires);
         Ok(())
     }
 }
@@ -248,6 +252,7 @@ impl Machine {
         let mut machine = Machine {
             now: head.now,
             wall: WallTime::default(),
+            by: Principal::ANONYMOUS,
             next_token: head.next_token,
             revision: head.revision,
             arrivals: head.arrivals,
@@ -348,7 +353,11 @@ impl Machine {
     fn take_waiter(&mut self, waiter: WaiterRecord) -> Result<(), Corrupt> {
         let lock = self.tables.find_lock(&waiter.lock);
         let lock = lock.ok_or(Corrupt("a request waits for a lock that is free"))?;
-        if self.tables.find_waiter(&waiter.request).is_some() {
+        if self
+            .tables
+            .find_waiter(waiter.by, &waiter.request)
+            .is_some()
+        {
             return Err(Corrupt("a request waits twice"));
         }
         if waiter.arrival > self.arrivals {
@@ -361,7 +370,7 @@ impl Machine {
         let record = Waiter {
             request: waiter.request,
             lock,
-            client: NIL,
+            client: Owner::NONE,
             under: waiter.under,
             metadata: waiter.metadata,
             since: waiter.since,
@@ -372,7 +381,11 @@ impl Machine {
             prev: NIL,
             next: NIL,
         };
-        self.tables.enqueue(&waiter.client, record);
+        let client = Contender {
+            by: waiter.by,
+            id: &waiter.client,
+        };
+        self.tables.enqueue(client, record);
         Ok(())
     }
 }

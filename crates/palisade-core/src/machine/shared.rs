@@ -41,7 +41,7 @@ impl Machine {
         let Some(number) = self.draw() else {
             return Outcome::TokensExhausted;
         };
-        let lease = self.open(number, lease, &acquire.client);
+        let lease = self.open(number, lease, self.contender(&acquire.client));
         self.grant_share(lock, number, lease, acquire.metadata, Span::ZERO, effects)
     }
 
@@ -100,7 +100,7 @@ impl Machine {
             token: self.tables.phase_of(share),
             shared: Some(GrantId(grant.token())),
             lock: self.tables.locks[self.tables.lock_of(share)].name.clone(),
-            client: self.tables.clients[lease.client].id.clone(),
+            client: self.tables.clients[lease.client.slot()].id.clone(),
             change,
         }));
     }
@@ -256,7 +256,7 @@ impl Machine {
         let ahead = self.ahead_on(lock);
         match self.tables.first_waiter(lock) {
             Some(first) if mode == LockMode::Shared && self.tables.is_shared(lock) => Holder {
-                client: self.tables.clients[self.tables.waiters[first].client]
+                client: self.tables.clients[self.tables.waiters[first].client.slot()]
                     .id
                     .clone(),
                 ..ahead

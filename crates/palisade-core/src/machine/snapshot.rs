@@ -10,7 +10,7 @@ use super::Machine;
 use super::memory::{Answered, Over};
 use super::slab::Slot;
 use crate::command::{LockMode, Under};
-use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::limits::Limits;
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl, WallTime};
@@ -38,6 +38,23 @@ pub enum Record {
     Over(Over),
 }
 
+impl Record {
+    /// Whose it is; a grant is its lease's.
+    #[must_use]
+    pub fn by(&self) -> Principal {
+        match self {
+            Record::Lease(lease) => lease.by,
+            Record::Waiter(waiter) => waiter.by,
+            Record::Answered(answered) => answered.by,
+            Record::Head(_)
+            | Record::Grant(_)
+            | Record::Share(_)
+            | Record::Kept(_)
+            | Record::Over(_) => Principal::ANONYMOUS,
+        }
+    }
+}
+
 /// Counters and settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -60,7 +77,9 @@ pub struct LeaseRecord {
     pub id: LeaseId,
     /// Its secret.
     pub key: LeaseKey,
-    /// Whose it is.
+    /// Whose it is: the principal,
+    pub by: Principal,
+    /// and the client.
     pub client: ClientId,
     /// How long it lasts from a renewal.
     pub ttl: Ttl,
@@ -104,6 +123,8 @@ pub struct KeptRecord {
 /// A request that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaiterRecord {
+    /// Who asks: the principal.
+    pub by: Principal,
     /// The request.
     pub request: RequestId,
     /// For which lock.
@@ -183,7 +204,8 @@ impl Machine {
         Record::Lease(LeaseRecord {
             id: lease.id,
             key: lease.key,
-            client: self.tables.clients[lease.client].id.clone(),
+            by: self.tables.principal_of(lease.client),
+            client: self.tables.clients[lease.client.slot()].id.clone(),
             ttl: lease.ttl,
             expires: lease.expires,
         })
@@ -221,9 +243,10 @@ impl Machine {
     fn waiter_record(&self, slot: Slot) -> Record {
         let waiter = &self.tables.waiters[slot];
         Record::Waiter(WaiterRecord {
+            by: self.tables.principal_of(waiter.client),
             request: waiter.request,
             lock: self.tables.locks[waiter.lock].name.clone(),
-            client: self.tables.clients[waiter.client].id.clone(),
+            client: self.tables.clients[waiter.client.slot()].id.clone(),
             mode: waiter.mode,
             under: waiter.under,
             metadata: waiter.metadata.clone(),

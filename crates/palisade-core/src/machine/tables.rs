@@ -6,11 +6,11 @@ use core::hash::BuildHasher;
 use super::expiry::Timers;
 use super::grant::Grant;
 use super::index::Index;
-use super::record::{Client, Extra, Lease, Lock, Waiter};
+use super::record::{Client, Contender, Extra, Lease, Lock, Owner, Waiter};
 use super::share::Share;
 use super::short::Short;
 use super::slab::{NIL, Slab, Slot};
-use crate::id::{LeaseId, LeaseKey, RequestId};
+use crate::id::{LeaseId, LeaseKey, Principal, RequestId};
 use crate::name::{ClientId, LockName};
 use crate::time::{Timestamp, Ttl, WallTime};
 use crate::token::Token;
@@ -100,29 +100,45 @@ impl Tables {
         self.keys.find(key, |slot| self.leases[slot].key == *key)
     }
 
-    pub(crate) fn find_waiter(&self, request: &RequestId) -> Option<Slot> {
-        self.requests
-            .find(request, |slot| self.waiters[slot].request == *request)
+    pub(crate) fn find_waiter(&self, by: Principal, request: &RequestId) -> Option<Slot> {
+        self.requests.find(request, |slot| {
+            let waiter = &self.waiters[slot];
+            waiter.request == *request && self.principal_of(waiter.client) == by
+        })
     }
 
-    fn find_client(&self, id: &str) -> Option<Slot> {
-        self.ids.find(id, |slot| &*self.clients[slot].id == id)
+    fn find_client(&self, client: Contender<'_>) -> Option<Slot> {
+        let Contender { by, id } = client;
+        self.ids.find(&**id, |slot| {
+            let client = &self.clients[slot];
+            client.id == *id && client.by == by
+        })
+    }
+
+    /// Whose principal a lease or a waiter belongs to.
+    pub(crate) fn principal_of(&self, owner: Owner) -> Principal {
+        match owner.is_named() {
+            true => self.clients[owner.slot()].by,
+            false => Principal::ANONYMOUS,
+        }
     }
 
     /// How many requests of this client wait.
-    pub(super) fn waiting_of(&self, client: &ClientId) -> u32 {
+    pub(super) fn waiting_of(&self, client: Contender<'_>) -> u32 {
         self.find_client(client)
             .map_or(0, |slot| self.clients[slot].waiting)
     }
 
     // --- clients ---------------------------------------------------------------------------------
 
-    fn use_client(&mut self, id: &ClientId) -> Slot {
-        if let Some(slot) = self.find_client(id) {
+    fn use_client(&mut self, client: Contender<'_>) -> Owner {
+        let Contender { by, id } = client;
+        if let Some(slot) = self.find_client(client) {
             self.clients[slot].uses += 1;
-            return slot;
+            return Owner::new(slot, by);
         }
         let slot = self.clients.insert(Client {
+            by,
             id: id.clone(),
             uses: 1,
             waiting: 0,
@@ -131,10 +147,11 @@ impl Tables {
         self.ids.insert(&**id, slot, |hasher, slot| {
             hasher.hash_one(&*clients[slot].id)
         });
-        slot
+        Owner::new(slot, by)
     }
 
-    fn drop_client(&mut self, slot: Slot) {
+    fn drop_client(&mut self, owner: Owner) {
+        let slot = owner.slot();
         let client = &mut self.clients[slot];
         client.uses -= 1;
         if client.uses == 0
@@ -150,7 +167,7 @@ impl Tables {
         &mut self,
         id: LeaseId,
         key: LeaseKey,
-        client: &ClientId,
+        client: Contender<'_>,
         ttl: Ttl,
         expires: Timestamp,
     ) -> Slot {
@@ -279,9 +296,9 @@ impl Tables {
     // --- queues ----------------------------------------------------------------------------------
 
     /// Appends a request to its lock's queue. `waiter.client` and the links are filled in here.
-    pub(super) fn enqueue(&mut self, client: &ClientId, mut waiter: Waiter) {
+    pub(super) fn enqueue(&mut self, client: Contender<'_>, mut waiter: Waiter) {
         waiter.client = self.use_client(client);
-        self.clients[waiter.client].waiting += 1;
+        self.clients[waiter.client.slot()].waiting += 1;
         let (request, lock, ends) = (waiter.request, waiter.lock, waiter.ends());
         let slot = self.waiters.insert(waiter);
         let waiters = &self.waiters;
@@ -300,8 +317,8 @@ impl Tables {
         self.waiters[slot].prev = last;
     }
 
-    /// Takes a request out of its queue.
-    pub(super) fn dequeue(&mut self, slot: Slot) -> Option<(ClientId, Waiter)> {
+    /// Takes a request out of its queue, and says whose it was.
+    pub(super) fn dequeue(&mut self, slot: Slot) -> Option<(Principal, ClientId, Waiter)> {
         self.wait_timers.remove(slot);
         let waiter = self.waiters.remove(slot)?;
         self.requests.remove(&waiter.request, slot);
@@ -319,11 +336,11 @@ impl Tables {
         if waiter.next != NIL {
             self.waiters[waiter.next].prev = waiter.prev;
         }
-        let client = &mut self.clients[waiter.client];
+        let client = &mut self.clients[waiter.client.slot()];
         client.waiting -= 1;
-        let id = client.id.clone();
+        let (by, id) = (client.by, client.id.clone());
         self.drop_client(waiter.client);
-        Some((id, waiter))
+        Some((by, id, waiter))
     }
 
     /// The requests waiting for a lock, first come first.

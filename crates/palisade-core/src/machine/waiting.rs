@@ -5,13 +5,12 @@ use alloc::vec::Vec;
 
 use super::Machine;
 use super::grants::{LeaseFor, reused};
-use super::record::Waiter;
+use super::record::{Contender, Owner, Waiter};
 use super::slab::{NIL, Slot};
 use super::wheel::is_due;
 use crate::command::{Acquire, GrantRef, LockMode, Under};
-use crate::id::RequestId;
+use crate::id::{Principal, RequestId};
 use crate::limits;
-use crate::name::ClientId;
 use crate::outcome::{Effect, Ending, Holder, Outcome, QueueBound};
 use crate::time::{Span, Timestamp};
 
@@ -29,7 +28,7 @@ impl Machine {
         let Some(request) = acquire.request else {
             return Outcome::Held(self.ahead_of(acquire.mode, lock));
         };
-        if let Some(bound) = self.queue_bound(lock, &acquire.client) {
+        if let Some(bound) = self.queue_bound(lock, self.contender(&acquire.client)) {
             return Outcome::QueueFull(bound);
         }
         self.changed = true;
@@ -37,7 +36,7 @@ impl Machine {
         let waiter = Waiter {
             request,
             lock,
-            client: NIL,
+            client: Owner::NONE,
             under: without_ttl(acquire.under),
             metadata: acquire.metadata,
             since: self.now,
@@ -48,7 +47,7 @@ impl Machine {
             prev: NIL,
             next: NIL,
         };
-        self.tables.enqueue(&acquire.client, waiter);
+        self.tables.enqueue(self.contender(&acquire.client), waiter);
         Outcome::Queued
     }
 
@@ -68,7 +67,7 @@ impl Machine {
         } = self.tables.waiters[slot];
         let asked = (
             &self.tables.locks[lock].name,
-            &self.tables.clients[client].id,
+            &self.tables.clients[client.slot()].id,
             mode,
         );
         if asked != (&again.lock, &again.client, again.mode) {
@@ -94,7 +93,8 @@ impl Machine {
     /// answer by itself.
     fn hand_over(&mut self, lock: Slot, request: RequestId, effects: &mut Vec<Effect>) -> Outcome {
         self.wake(lock, &self.ahead_on(lock), effects);
-        let is_its = |effect: &Effect| matches!(effect, Effect::Settled { request: its, .. } if *its == request);
+        let caller = self.by;
+        let is_its = |effect: &Effect| matches!(effect, Effect::Settled { by, request: its, .. } if (*by, *its) == (caller, request));
         match effects
             .iter()
             .rposition(is_its)
@@ -105,7 +105,7 @@ impl Machine {
         }
     }
 
-    fn queue_bound(&self, lock: Slot, client: &ClientId) -> Option<QueueBound> {
+    fn queue_bound(&self, lock: Slot, client: Contender<'_>) -> Option<QueueBound> {
         let limits = &self.limits;
         if self.tables.waiting(lock) >= limits.waiters_per_lock {
             return Some(QueueBound::Lock {
@@ -131,16 +131,17 @@ impl Machine {
             if !is_over && (orphan.is_some() || has_to_wait) {
                 return;
             }
-            let Some((client, waiter)) = self.tables.dequeue(first) else {
+            let Some((by, client, waiter)) = self.tables.dequeue(first) else {
                 break;
             };
             if orphan.is_some() {
                 (self.changed, self.ended) = (true, self.ended + 1);
                 continue;
             }
-            let outcome = self.next_or_gone(lock, last, &client, &waiter, effects);
+            let client = Contender { by, id: &client };
+            let outcome = self.next_or_gone(lock, last, client, &waiter, effects);
             let granted = matches!(outcome, Outcome::Granted(_));
-            self.settle(waiter.request, lock, outcome, effects);
+            self.settle(by, waiter.request, lock, outcome, effects);
             if granted && mode == LockMode::Exclusive {
                 return;
             }
@@ -154,7 +155,7 @@ impl Machine {
         &mut self,
         lock: Slot,
         last: &Holder,
-        client: &ClientId,
+        client: Contender<'_>,
         waiter: &Waiter,
         effects: &mut Vec<Effect>,
     ) -> Outcome {
@@ -200,12 +201,18 @@ impl Machine {
     /// Takes a request that is not granted out of its queue, with an answer or with none. If the lock was kept for
     /// it, or it kept readers waiting behind readers, the next one is looked at.
     fn leave(&mut self, slot: Slot, outcome: Option<Outcome>, effects: &mut Vec<Effect>) {
-        let Waiter { lock, request, .. } = self.tables.waiters[slot];
+        let Waiter {
+            lock,
+            request,
+            client,
+            ..
+        } = self.tables.waiters[slot];
+        let by = self.tables.principal_of(client);
         let open = !self.tables.is_exclusive(lock);
         let ahead = open.then(|| self.ahead_on(lock));
         self.tables.dequeue(slot);
         match outcome {
-            Some(outcome) => self.settle(request, lock, outcome, effects),
+            Some(outcome) => self.settle(by, request, lock, outcome, effects),
             None => (self.changed, self.ended) = (true, self.ended + 1),
         }
         if let Some(ahead) = ahead {
@@ -225,7 +232,7 @@ impl Machine {
             Some(first) => {
                 let first = &self.tables.waiters[first];
                 Holder {
-                    client: self.tables.clients[first.client].id.clone(),
+                    client: self.tables.clients[first.client.slot()].id.clone(),
                     token: self.tables.grant(self.tables.grant_on(lock)).token(),
                     remaining: first.ends().since(self.now),
                 }
@@ -235,6 +242,7 @@ impl Machine {
 
     fn settle(
         &mut self,
+        by: Principal,
         request: RequestId,
         lock: Slot,
         outcome: Outcome,
@@ -243,16 +251,23 @@ impl Machine {
         self.changed = true;
         self.ended += 1;
         // A request refused for its form may come again in a better one.
-        if !matches!(outcome, Outcome::Invalid(_)) {
+        if !matches!(
+            outcome,
+            Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
+        ) {
             let name = self.tables.locks[lock].name.clone();
-            self.remember(request, Some(name), outcome.clone());
+            self.remember(by, request, Some(name), outcome.clone());
         }
-        effects.push(Effect::Settled { request, outcome });
+        effects.push(Effect::Settled {
+            by,
+            request,
+            outcome,
+        });
     }
 
     /// The waiting request's connection is gone.
     pub(super) fn withdraw(&mut self, request: &RequestId, effects: &mut Vec<Effect>) -> Outcome {
-        if let Some(slot) = self.tables.find_waiter(request) {
+        if let Some(slot) = self.tables.find_waiter(self.by, request) {
             self.leave(slot, None, effects);
         }
         Outcome::Done
@@ -261,11 +276,11 @@ impl Machine {
     /// The caller gave the request up: it is taken from the queue, its grant is given back, and if it
     /// arrives later it is refused.
     pub(super) fn abandon(&mut self, request: RequestId, effects: &mut Vec<Effect>) -> Outcome {
-        if let Some(slot) = self.tables.find_waiter(&request) {
+        if let Some(slot) = self.tables.find_waiter(self.by, &request) {
             self.leave(slot, Some(Outcome::Abandoned), effects);
             return Outcome::Done;
         }
-        let known = self.answers.get(&request).cloned();
+        let known = self.answers.get(&self.asked(request)).cloned();
         let lock = known.as_ref().and_then(|known| known.lock.clone());
         if let (Some(lock), Some(Outcome::Granted(granted))) =
             (&lock, known.map(|known| known.outcome))
@@ -279,7 +294,7 @@ impl Machine {
                 self.end_and_wake(live, Ending::Released, None, effects);
             }
         }
-        self.remember(request, lock, Outcome::Abandoned);
+        self.remember(self.by, request, lock, Outcome::Abandoned);
         Outcome::Done
     }
 

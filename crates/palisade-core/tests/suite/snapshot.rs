@@ -133,6 +133,7 @@ fn a_restored_machine_forgets_when_the_first_one_does() {
         let entry = Entry {
             at: Timestamp::ZERO,
             wall: crate::world::wall(Timestamp::ZERO),
+            by: palisade_core::Principal::ANONYMOUS,
             command,
         };
         machine.apply(entry, &mut effects);

@@ -236,6 +236,7 @@ fn a_replayed_entry_changes_the_state_as_it_did_when_it_was_applied() {
     let entry = |at, lock: &str, client: &str, key| Entry {
         at: Timestamp::from_millis(at),
         wall: WallTime(at),
+        by: palisade_core::Principal::ANONYMOUS,
         command: Command::Acquire(Acquire::new(
             LockName::new(lock).unwrap(),
             ClientId::new(client).unwrap(),
@@ -280,6 +281,7 @@ fn other_bounds_are_a_change_and_the_same_bounds_are_none() {
         let entry = Entry {
             at: Timestamp::ZERO,
             wall: WallTime(0),
+            by: palisade_core::Principal::ANONYMOUS,
             command: Command::Configure(limits),
         };
         let changed = machine.apply(entry, &mut Vec::new()).changed;

@@ -5,8 +5,8 @@
 use palisade_core::machine::Applied;
 use palisade_core::{
     Acquire, ClientId, Command, Effect, Entry, Event, GrantRef, Granted, Holder, LeaseKey, Limits,
-    LockMode, LockName, Machine, Outcome, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
-    invariants,
+    LockMode, LockName, Machine, Outcome, Principal, RequestId, Span, Timestamp, Token, Ttl, Under,
+    WallTime, invariants,
 };
 
 /// The time to live of a lease when a test does not care.
@@ -17,6 +17,8 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     /// What the last entry did to others than its caller.
     pub(crate) effects: Vec<Effect>,
+    /// Who asks.
+    pub(crate) by: Principal,
     keys: u32,
 }
 
@@ -26,6 +28,7 @@ impl World {
             machine: Machine::new(7),
             now: Timestamp::ZERO,
             effects: Vec::new(),
+            by: Principal::ANONYMOUS,
             keys: 0,
         }
     }
@@ -51,6 +54,7 @@ impl World {
         let entry = Entry {
             at: self.now,
             wall: wall(self.now),
+            by: self.by,
             command,
         };
         let applied = self.machine.apply(entry, &mut self.effects);
@@ -106,7 +110,9 @@ impl World {
     /// Requests that the last entry settled, in order.
     pub(crate) fn settled(&self) -> Vec<(RequestId, Outcome)> {
         let settled = self.effects.iter().filter_map(|effect| match effect {
-            Effect::Settled { request, outcome } => Some((*request, outcome.clone())),
+            Effect::Settled {
+                request, outcome, ..
+            } => Some((*request, outcome.clone())),
             Effect::Event(_) => None,
         });
         settled.collect()
@@ -230,6 +236,11 @@ pub(crate) fn token(number: u64) -> Token {
 
 pub(crate) fn key(n: u32) -> LeaseKey {
     LeaseKey::from_bytes(u128::from(n).to_le_bytes())
+}
+
+/// Nobody known for 0.
+pub(crate) fn principal(n: u8) -> Principal {
+    Principal::from_bytes([n; 16])
 }
 
 pub(crate) fn request(n: u8) -> RequestId {

@@ -160,6 +160,7 @@ impl Authority {
             let entry = Entry {
                 at,
                 wall: WallTime(0),
+                by: palisade_core::Principal::ANONYMOUS,
                 command,
             };
             machine.apply(entry, &mut effects).outcome
@@ -226,6 +227,7 @@ impl Authority {
             Effect::Settled {
                 request,
                 outcome: Outcome::Granted(granted),
+                ..
             } => {
                 let (client, ask) = (request.as_bytes()[0], request.as_bytes()[1]);
                 Some((client, ask, granted.token, granted.number()))

@@ -58,6 +58,13 @@ pub enum Fact {
         /// The request.
         request: u32,
     },
+    /// The authority received an acquire of a client itself, not of somebody with its id.
+    AcquireTaken {
+        /// The lock.
+        lock: u8,
+        /// The client.
+        client: u8,
+    },
     /// The authority received a release.
     ReleaseTaken {
         /// The grant.

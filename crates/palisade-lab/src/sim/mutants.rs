@@ -54,6 +54,8 @@ pub enum Mutant {
     ReaderOvertakes,
     /// A writer that becomes a reader keeps its token.
     DowngradeKeepsToken,
+    /// A client id supersedes, whoever shows it.
+    PrincipalIgnored,
     /// The effect is a separate step after its check.
     EffectApart,
     /// Claims and reads do not raise the fence.
@@ -107,7 +109,7 @@ const fn row(mutant: Mutant, rule: &'static str, checker: &'static str, seam: &'
 }
 
 /// All mutants.
-pub const TABLE: [Row; 35] = [
+pub const TABLE: [Row; 36] = [
     row(
         Mutant::TokenBeforeGrant,
         "A2",
@@ -233,6 +235,12 @@ pub const TABLE: [Row; 35] = [
         "S7",
         check::PHASES,
         "wrapper of the orderer: the token becomes that of the same lease as writer",
+    ),
+    row(
+        Mutant::PrincipalIgnored,
+        "I5",
+        check::EXCLUSION,
+        "strangers who read client ids in a listing have no principals of their own",
     ),
     row(
         Mutant::EffectApart,

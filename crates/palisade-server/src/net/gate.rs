@@ -30,7 +30,7 @@ use tokio::sync::watch;
 use super::app::App;
 use super::convert::Refusal;
 use crate::pipeline::{
-    self, Answer, Answers, Handle, Identity, Leading, Request, Since, Stats, Stopped,
+    self, Answer, Answers, Asked, Handle, Identity, Leading, Request, Since, Stats, Stopped,
 };
 use crate::shell::{Caller, Peer};
 
@@ -45,6 +45,13 @@ struct Rules {
     access: RwLock<Arc<Access>>,
 }
 
+impl Who {
+    /// Tells the operator of an answer to a session that shows a stolen secret.
+    pub(super) fn report(&self, answer: &Answer) {
+        report(self.0.as_ref().map(|known| &known.principal), answer);
+    }
+}
+
 /// Who is asking.
 #[derive(Clone, Debug)]
 pub(super) struct Who(Option<Known>);
@@ -53,13 +60,17 @@ pub(super) struct Who(Option<Known>);
 struct Known {
     credential: Credential,
     principal: Principal,
+    /// What stands for it in the log.
+    by: palisade_core::Principal,
     /// The rules under which the principal was found.
     access: Arc<Access>,
 }
 
 /// A request that its caller may make.
 pub(super) struct Permitted {
-    request: Request,
+    asked: Asked,
+    /// The caller's name, if there are rules.
+    principal: Option<Principal>,
     view: View,
 }
 
@@ -115,6 +126,7 @@ impl Gate {
         let principal = principal.map_err(|unknown| unauthenticated(&unknown))?;
         Ok(Who(Some(Known {
             credential,
+            by: by(&principal),
             principal,
             access,
         })))
@@ -140,8 +152,11 @@ impl Gate {
     /// Whether a caller may make this request.
     pub(super) fn permit(&self, who: &Who, request: Request) -> Result<Permitted, Refusal> {
         let Some((access, principal)) = self.now(who)? else {
-            let view = View::Everything;
-            return Ok(Permitted { request, view });
+            return Ok(Permitted {
+                asked: request.into(),
+                principal: None,
+                view: View::Everything,
+            });
         };
         let lock = |verb, lock: &LockName| {
             let decided = access.decide(&principal, verb, lock.as_str());
@@ -183,7 +198,15 @@ impl Gate {
                 decided.map_err(|denied| forbidden(&denied))?;
             }
         }
-        Ok(Permitted { request, view })
+        let by = match &who.0 {
+            Some(known) if known.principal == principal => known.by,
+            _ => by(&principal),
+        };
+        Ok(Permitted {
+            asked: Asked { by, request },
+            principal: Some(principal),
+            view,
+        })
     }
 
     /// Whether a caller may observe all locks of a prefix.
@@ -285,6 +308,26 @@ fn forbidden(denied: &Denied) -> Refusal {
     Refusal::new(Code::Forbidden, denied.to_string())
 }
 
+/// A principal as the log has it: one half of the SHA-256 of its name.
+fn by(principal: &Principal) -> palisade_core::Principal {
+    match principal.id() {
+        Some(id) => palisade_core::Principal::from_bytes(id),
+        None => palisade_core::Principal::ANONYMOUS,
+    }
+}
+
+/// Tells the operator of a caller that had the secret of a lease that is not its own.
+fn report(principal: Option<&Principal>, answer: &Answer) {
+    if let Answer::Outcome(Outcome::WrongPrincipal { lock }) = answer {
+        let principal = principal.map_or(palisade_access::ANONYMOUS, Principal::name);
+        tracing::warn!(
+            principal,
+            lock = lock.as_str(),
+            "security: a caller has the lock_token of another principal's lease; it was refused"
+        );
+    }
+}
+
 /// What stands in place of another principal's client id.
 const HIDDEN: &str = "(hidden)";
 
@@ -344,7 +387,8 @@ impl Pipeline {
 
     /// Carries out a request; the answer contains only what the caller may see.
     pub(super) async fn call(&self, gate: &Gate, permitted: Permitted) -> Answer {
-        let answer = self.0.call(permitted.request).await;
+        let answer = self.0.call(permitted.asked).await;
+        report(permitted.principal.as_ref(), &answer);
         gate.filter(&permitted.view, answer)
     }
 
@@ -402,7 +446,7 @@ impl Session {
         let operations = operations.into_iter();
         self.0.submit(
             operations
-                .map(|(id, permitted)| (id, permitted.request))
+                .map(|(id, permitted)| (id, permitted.asked))
                 .collect(),
         );
     }
@@ -414,7 +458,7 @@ impl Session {
 
 impl Permitted {
     pub(super) fn request(&self) -> &Request {
-        &self.request
+        &self.asked.request
     }
 
     /// What its caller may see of the answer, for answers that come later; `None` if that is everything.

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::vec::Drain;
 
 use palisade_core::{
-    Change, Command, Ending, Event, GrantRef, LeaseKey, LockName, Machine, Outcome, Span, Timestamp,
+    Change, Command, Ending, Event, GrantRef, LeaseKey, LockName, Machine, Outcome, Principal,
+    Span, Timestamp,
 };
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -29,7 +30,7 @@ use super::handle::{Message, Outbox, Shared, Stopped};
 use super::log::{Log, LogError};
 use super::orderer::{Address, Moment, Orderer, ROOM, Released};
 use super::random;
-use super::request::{Answer, Failure, Request};
+use super::request::{Answer, Asked, Failure, Request};
 use super::stats::Stats;
 
 /// Messages taken in for one round.
@@ -50,8 +51,8 @@ pub(super) struct Driver {
 
 /// Where one answer goes.
 enum ReplyTo {
-    /// A single caller. If a grant finds it gone, the lock named is given back.
-    Call(oneshot::Sender<Answer>, Option<LockName>),
+    /// A single caller. If a grant finds it gone, the lock named is given back for its principal.
+    Call(oneshot::Sender<Answer>, Option<(Principal, LockName)>),
     /// An operation of a session.
     Session(Arc<Outbox>, u64),
 }
@@ -229,20 +230,16 @@ impl Driver {
 
     fn message(&mut self, message: Message) -> Result<(), LogError> {
         match message {
-            Message::Call {
-                request,
-                reply,
-                undo,
-            } => {
-                let undo = match &request {
-                    Request::Acquire(acquire) if undo => Some(acquire.lock.clone()),
+            Message::Call { asked, reply, undo } => {
+                let undo = match &asked.request {
+                    Request::Acquire(acquire) if undo => Some((asked.by, acquire.lock.clone())),
                     _ => None,
                 };
-                return self.request(request, ReplyTo::Call(reply, undo));
+                return self.request(asked, ReplyTo::Call(reply, undo));
             }
             Message::Batch { session, requests } => return self.batch(&session, requests),
-            Message::Gone(request) => self.orderer.gone(request),
-            Message::Unread(grant) => self.orderer.unclaimed(grant),
+            Message::Gone(by, request) => self.orderer.gone(by, request),
+            Message::Unread(by, grant) => self.orderer.unclaimed(by, grant),
             Message::Hangup(session) => self.orderer.hang_up(session),
             Message::Stop => self.stopping = true,
         }
@@ -252,11 +249,11 @@ impl Driver {
     fn batch(
         &mut self,
         session: &Arc<Outbox>,
-        requests: Vec<(u64, Request)>,
+        requests: Vec<(u64, Asked)>,
     ) -> Result<(), LogError> {
         let mut requests = requests.into_iter();
-        while let Some((id, request)) = requests.next() {
-            let done = self.request(request, ReplyTo::Session(Arc::clone(session), id));
+        while let Some((id, asked)) = requests.next() {
+            let done = self.request(asked, ReplyTo::Session(Arc::clone(session), id));
             if let Err(error) = done {
                 session.refuse(requests, &self.refusal(&error));
                 return Err(error);
@@ -266,9 +263,9 @@ impl Driver {
     }
 
     /// An error means that neither this request nor a later one was touched.
-    fn request(&mut self, request: Request, to: ReplyTo) -> Result<(), LogError> {
+    fn request(&mut self, asked: Asked, to: ReplyTo) -> Result<(), LogError> {
         self.shared.stats.operations.add(1);
-        let advance = match &request {
+        let advance = match &asked.request {
             Request::Advance(by) if self.clock.is_manual() => Some(*by),
             _ => None,
         };
@@ -283,7 +280,7 @@ impl Driver {
                 let shows = self.orderer.now().since(Timestamp::ZERO);
                 self.orderer.answer(to, Answer::Clock(shows));
             }
-            None => self.orderer.request(request, to, lease_key),
+            None => self.orderer.request(asked, to, lease_key),
         }
         Ok(())
     }
@@ -333,8 +330,8 @@ impl Driver {
             }
             send(answers)
         };
-        for grant in unclaimed {
-            self.orderer.unclaimed(grant);
+        for (by, grant) in unclaimed {
+            self.orderer.unclaimed(by, grant);
         }
         Ok(())
     }
@@ -352,19 +349,20 @@ impl ReplyTo {
 
 /// Lets answers out, those of a session in one message as long as no other comes between them. Returns the
 /// grants whose callers were gone.
-fn send(mut answers: Drain<'_, (ReplyTo, Answer)>) -> Vec<GrantRef> {
+fn send(mut answers: Drain<'_, (ReplyTo, Answer)>) -> Vec<(Principal, GrantRef)> {
     let mut unclaimed = Vec::new();
     while let Some((to, answer)) = answers.next() {
         match to {
             ReplyTo::Call(reply, undo) => {
-                if let (Err(Answer::Outcome(Outcome::Granted(granted))), Some(lock)) =
+                if let (Err(Answer::Outcome(Outcome::Granted(granted))), Some((by, lock))) =
                     (reply.send(answer), undo)
                 {
-                    unclaimed.push(GrantRef {
+                    let grant = GrantRef {
                         lock,
                         key: granted.key,
                         token: Some(granted.number()),
-                    });
+                    };
+                    unclaimed.push((by, grant));
                 }
             }
             ReplyTo::Session(outbox, id) => {
@@ -399,7 +397,7 @@ pub(super) fn turn_away(message: Message, why: &Failure) {
     match message {
         Message::Call { reply, .. } => drop(reply.send(Answer::Failed(why.clone()))),
         Message::Batch { session, requests } => session.refuse(requests.into_iter(), why),
-        Message::Gone(_) | Message::Unread(_) | Message::Hangup(_) | Message::Stop => {}
+        Message::Gone(..) | Message::Unread(..) | Message::Hangup(_) | Message::Stop => {}
     }
 }
 
@@ -425,6 +423,7 @@ fn count_answer(stats: &Stats, answer: &Answer) {
         Answer::Outcome(Outcome::Renewed(_)) => &stats.renewed,
         Answer::Outcome(Outcome::QueueFull(_)) => &stats.queue_full,
         Answer::Outcome(Outcome::Invalid(_)) => &stats.invalid,
+        Answer::Outcome(Outcome::WrongPrincipal { .. }) => &stats.wrong_principal,
         _ => return,
     };
     counter.add(1);

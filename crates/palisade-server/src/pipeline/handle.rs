@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use palisade_core::{AuthorityId, Event, GrantRef, LockName, Machine, Outcome, RequestId, Wish};
+use palisade_core::{
+    AuthorityId, Event, GrantRef, LockName, Machine, Outcome, Principal, RequestId, Wish,
+};
 use tokio::runtime;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -13,7 +15,7 @@ use super::driver::count_state;
 use super::election::Leading;
 use super::random;
 use super::recent::{Recent, Since};
-use super::request::{Answer, Failure, Request};
+use super::request::{Answer, Asked, Failure, Request};
 use super::stats::Stats;
 
 /// The answers that a session's owner reads: finished operations, in the order in which they finished.
@@ -71,19 +73,19 @@ pub(super) enum Message {
     /// One request with one answer. If the caller of a grant is gone, the grant is released, unless the caller can
     /// ask for it again.
     Call {
-        request: Request,
+        asked: Asked,
         reply: oneshot::Sender<Answer>,
         undo: bool,
     },
     /// Questions of a session, in order.
     Batch {
         session: Arc<Outbox>,
-        requests: Vec<(u64, Request)>,
+        requests: Vec<(u64, Asked)>,
     },
     /// The caller of a waiting request went away before its answer.
-    Gone(RequestId),
+    Gone(Principal, RequestId),
     /// The caller of an acquire went away with its answer unread.
-    Unread(GrantRef),
+    Unread(Principal, GrantRef),
     /// A session ended.
     Hangup(u64),
     /// Stop.
@@ -98,7 +100,7 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// Answers these requests: nothing happened.
-    pub(super) fn refuse(&self, requests: impl Iterator<Item = (u64, Request)>, why: &Failure) {
+    pub(super) fn refuse(&self, requests: impl Iterator<Item = (u64, Asked)>, why: &Failure) {
         let refused = requests.map(|(id, _)| (id, Answer::Failed(why.clone())));
         let _ = self.answers.send(refused.collect());
     }
@@ -115,20 +117,26 @@ impl Handle {
     /// granted in that moment, unless the caller named a request id to ask again with.
     ///
     /// A node that does not lead answers at once: [`Failure::NotLeader`].
-    pub async fn call(&self, mut request: Request) -> Answer {
+    pub async fn call(&self, asked: impl Into<Asked>) -> Answer {
+        let mut asked = asked.into();
         if !self.shared.takes_requests() {
             return Answer::Failed(self.shared.not_leader());
         }
-        let (lock, named) = match &request {
-            Request::Acquire(acquire) => (Some(acquire.lock.clone()), acquire.request.is_some()),
-            _ => (None, true),
-        };
-        let waiting = name_waiting(&mut request);
+        let (by, (lock, named)) = (
+            asked.by,
+            match &asked.request {
+                Request::Acquire(acquire) => {
+                    (Some(acquire.lock.clone()), acquire.request.is_some())
+                }
+                _ => (None, true),
+            },
+        );
+        let waiting = name_waiting(&mut asked.request);
         let (reply, answer) = oneshot::channel();
         if self
             .inbox
             .send(Message::Call {
-                request,
+                asked,
                 reply,
                 undo: !named,
             })
@@ -139,6 +147,7 @@ impl Handle {
         let undo = lock.filter(|_| !named);
         let mut asking = Asking {
             inbox: &self.inbox,
+            by,
             answer,
             waiting,
             undo,
@@ -316,13 +325,16 @@ pub struct Session {
 impl Session {
     /// Hands in operations, in order; each id comes back with its answer. If the pipeline no longer
     /// runs, or another node leads, every operation is answered so.
-    pub fn submit(&self, mut requests: Vec<(u64, Request)>) {
+    pub fn submit<R: Into<Asked>>(&self, requests: Vec<(u64, R)>) {
+        let requests = requests.into_iter();
+        let mut requests: Vec<(u64, Asked)> =
+            requests.map(|(id, asked)| (id, asked.into())).collect();
         if !self.shared.takes_requests() {
             let why = self.shared.not_leader();
             return self.outbox.refuse(requests.into_iter(), &why);
         }
-        for (_, request) in &mut requests {
-            name_waiting(request);
+        for (_, asked) in &mut requests {
+            name_waiting(&mut asked.request);
         }
         let message = Message::Batch {
             session: Arc::clone(&self.outbox),
@@ -351,6 +363,7 @@ impl Drop for Session {
 /// was granted in that moment.
 struct Asking<'a> {
     inbox: &'a mpsc::UnboundedSender<Message>,
+    by: Principal,
     answer: oneshot::Receiver<Answer>,
     waiting: Option<RequestId>,
     undo: Option<LockName>,
@@ -368,10 +381,10 @@ impl Drop for Asking<'_> {
                 key: granted.key,
                 token: Some(granted.number()),
             };
-            let _ = self.inbox.send(Message::Unread(grant));
+            let _ = self.inbox.send(Message::Unread(self.by, grant));
         }
         if let Some(request) = self.waiting.take() {
-            let _ = self.inbox.send(Message::Gone(request));
+            let _ = self.inbox.send(Message::Gone(self.by, request));
         }
     }
 }

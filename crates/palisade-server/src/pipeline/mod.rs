@@ -48,7 +48,7 @@ pub use log::{Forgetful, Log, LogError, Writable};
 pub use recent::Since;
 #[cfg(feature = "net")]
 pub(crate) use recent::bytes_of;
-pub use request::{Answer, Failure, Request, Status};
+pub use request::{Answer, Asked, Failure, Request, Status};
 pub use stats::{Counter, Histogram, Stats};
 
 use driver::Driver;

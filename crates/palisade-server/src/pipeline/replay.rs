@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use palisade_core::machine::{Corrupt, Expiry, Grants, Leases, Part, Past, Record};
-use palisade_core::{Effect, Entry, Event, Machine};
+use palisade_core::{Effect, Entry, Event, Machine, Principal};
 
 use super::Returning;
 use super::clock::wall;
@@ -159,7 +159,12 @@ impl Replay {
         codec::encode_head(&mut batch, at, wall);
         for command in returning.commands() {
             codec::encode_command(&mut batch, &command);
-            self.machine.replay(Entry { at, wall, command });
+            self.machine.replay(Entry {
+                at,
+                wall,
+                by: Principal::ANONYMOUS,
+                command,
+            });
         }
         batch
     }
@@ -334,6 +339,7 @@ mod tests {
             replay.machine.replay(Entry {
                 at: Timestamp::ZERO,
                 wall: WallTime(1),
+                by: Principal::ANONYMOUS,
                 command,
             });
         };
@@ -387,9 +393,11 @@ mod tests {
     /// over at one instant; a release, an acquire and a stall follow. Version 3: four locks with two requests that
     /// wait for each, a change of leader, a caller that comes back, and three releases.
     /// Version 4: readers of two locks, with requests that wait, one of them an orphan; one writer has become a reader.
+    /// Version 5: a lock of nobody known, and locks of two principals with one client id; each of them waits for the
+    /// other's, under one request id; a release and an answer.
     #[test]
     fn a_log_is_replayed_under_the_rule_it_was_written_under() {
-        let golden: [(&[u8], &[u8]); 4] = [
+        let golden: [(&[u8], &[u8]); 5] = [
             (
                 include_bytes!("golden/version-1.log"),
                 include_bytes!("golden/version-1.snapshot"),
@@ -405,6 +413,10 @@ mod tests {
             (
                 include_bytes!("golden/version-4.log"),
                 include_bytes!("golden/version-4.snapshot"),
+            ),
+            (
+                include_bytes!("golden/version-5.log"),
+                include_bytes!("golden/version-5.snapshot"),
             ),
         ];
         for (version, (mut log, state)) in (1..).zip(golden) {
@@ -422,7 +434,7 @@ mod tests {
             assert!(bytes(&read)[from..] == state[from..], "version {version}");
         }
         assert!(golden[0].1 != golden[1].1, "the rule makes a difference");
-        let unknown = Replay::from_nothing(1).batch(&[5, 0, 0]).unwrap_err();
+        let unknown = Replay::from_nothing(1).batch(&[6, 0, 0]).unwrap_err();
         let why = "a batch has an unknown version";
         assert!(unknown.to_string().contains(why), "{unknown}");
     }

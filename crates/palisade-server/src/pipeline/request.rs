@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use palisade_core::{GrantRef, LockName, LockView, Outcome, RequestId, Span, Token, Ttl, Wish};
+use palisade_core::{
+    GrantRef, LockName, LockView, Outcome, Principal, RequestId, Span, Token, Ttl, Wish,
+};
 
 /// One question, already checked for form.
 #[derive(Clone, Debug)]
@@ -44,6 +46,25 @@ pub enum Request {
     Status,
     /// Moves a manual clock; refused unless the authority was started with one.
     Advance(Span),
+}
+
+/// A question, and who asks.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Who asks. The interfaces settle that before a question comes here.
+    pub by: Principal,
+    /// The question.
+    pub request: Request,
+}
+
+impl From<Request> for Asked {
+    /// Nobody known asks: in process, and where there are no rules.
+    fn from(request: Request) -> Asked {
+        Asked {
+            by: Principal::ANONYMOUS,
+            request,
+        }
+    }
 }
 
 /// The answer to a [`Request`], given only when everything it rests on is durable.

@@ -143,6 +143,8 @@ stats! {
         superseded,
         /// Requests refused for their form.
         invalid,
+        /// Requests with the key of another principal's lease.
+        wrong_principal,
         /// Requests that found a queue full.
         queue_full,
         /// Operations taken in.

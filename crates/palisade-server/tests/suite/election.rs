@@ -287,6 +287,7 @@ async fn a_watcher_at_a_follower_is_woken_by_a_state_that_came_without_its_event
     let entry = Entry {
         at: Timestamp::ZERO,
         wall: WallTime::default(),
+        by: palisade_core::Principal::ANONYMOUS,
         command: Command::Leap { by: 1_000 },
     };
     machine.apply(entry, &mut Vec::new());

@@ -130,6 +130,7 @@ async fn returned() -> Server {
     let entry = Entry {
         at: Timestamp::ZERO,
         wall: WallTime::default(),
+        by: palisade_core::Principal::ANONYMOUS,
         command: Command::Leap { by: 1_000 },
     };
     machine.apply(entry, &mut Vec::new());

@@ -230,6 +230,7 @@ fn a_lease_may_have_fifty_thousand_grants_and_end_with_all_of_them() {
         let entry = Entry {
             at: world.now,
             wall: wall(world.now),
+            by: palisade_core::Principal::ANONYMOUS,
             command,
         };
         world.machine.apply(entry, &mut effects);

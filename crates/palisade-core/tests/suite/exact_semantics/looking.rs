@@ -110,6 +110,7 @@ fn the_work_for_one_page_is_bounded_even_when_nothing_matches() {
         let entry = Entry {
             at: world.now,
             wall: wall(world.now),
+            by: palisade_core::Principal::ANONYMOUS,
             command,
         };
         world.machine.apply(entry, &mut effects);

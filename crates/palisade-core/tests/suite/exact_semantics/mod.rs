@@ -21,6 +21,7 @@ mod holding;
 mod leases;
 mod looking;
 mod orphans;
+mod principals;
 mod repeats;
 mod shared;
 mod tokens;

@@ -295,7 +295,15 @@ fn a_crowd_of_readers_comes_and_goes_in_bounded_steps() {
     let apply = |machine: &mut Machine, at, command, effects: &mut Vec<_>| {
         let wall = palisade_core::WallTime::default();
         effects.clear();
-        machine.apply(palisade_core::Entry { at, wall, command }, effects)
+        machine.apply(
+            palisade_core::Entry {
+                at,
+                wall,
+                by: palisade_core::Principal::ANONYMOUS,
+                command,
+            },
+            effects,
+        )
     };
     let start = palisade_core::Timestamp::ZERO;
     for n in 0..crowd {

@@ -8,7 +8,8 @@ mod reference;
 mod script;
 use palisade_core::machine::{Applied, Expiry, Record};
 use palisade_core::{
-    Away, Command, Effect, Entry, GrantRef, LockMode, Machine, Outcome, Timestamp, invariants,
+    Away, Command, Effect, Entry, GrantRef, LockMode, Machine, Outcome, Principal, Timestamp,
+    invariants,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -121,6 +122,7 @@ fn finish(
     let leap = Entry {
         at,
         wall: crate::world::wall(at),
+        by: palisade_core::Principal::ANONYMOUS,
         command: Command::Leap { by: 0 },
     };
     apply(&mut machine, leap.clone());
@@ -168,6 +170,14 @@ fn in_mode(entry: Entry, mode: LockMode) -> Entry {
     Entry { command, ..entry }
 }
 
+/// The entry, as if another principal had asked.
+fn asked_by(entry: Entry, which: fn(&Command) -> bool, by: Principal) -> Entry {
+    match which(&entry.command) {
+        true => Entry { by, ..entry },
+        false => entry,
+    }
+}
+
 /// How many scripts it takes until a machine whose entries are bent is told from the rules.
 fn scripts_until_caught(bend: Bend) -> Option<u32> {
     let config = Config {
@@ -193,7 +203,7 @@ fn scripts_until_caught(bend: Bend) -> Option<u32> {
 /// Control arms: each of these machines breaks one rule, and the model test must notice.
 #[test]
 fn a_planted_deviation_is_found() {
-    let deviations: [(&str, Bend); 13] = [
+    let deviations: [(&str, Bend); 16] = [
         ("expiry one nanosecond late", |entry| Entry {
             at: Timestamp::from_nanos(entry.at.as_nanos().saturating_sub(1)),
             ..entry
@@ -251,6 +261,17 @@ fn a_planted_deviation_is_found() {
         }),
         ("writers are readers", |entry| {
             in_mode(entry, LockMode::Shared)
+        }),
+        ("principals are not told apart", |entry| {
+            asked_by(entry, |_| true, Principal::ANONYMOUS)
+        }),
+        ("anybody supersedes by a client id", |entry| {
+            let acquires = |command: &Command| matches!(command, Command::Acquire(_));
+            asked_by(entry, acquires, Principal::ANONYMOUS)
+        }),
+        ("anybody abandons by a request id", |entry| {
+            let abandons = |command: &Command| matches!(command, Command::Abandon(_));
+            asked_by(entry, abandons, Principal::ANONYMOUS)
         }),
         ("abandoning only withdraws", |entry| match entry.command {
             Command::Abandon(request) => Entry {
@@ -336,6 +357,7 @@ fn the_scripts_reach_every_outcome() {
         "Stale",
         "TokensExhausted",
         "TooManyLocks",
+        "WrongPrincipal",
         "settled: Abandoned",
         "settled: Ended Expired",
         "settled: Granted",

@@ -9,13 +9,14 @@ use std::collections::BTreeSet;
 
 use palisade_core::{
     Acquire, Away, Change, ClientId, Command, Effect, Ending, Entry, Event, GrantId, GrantRef,
-    Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode, LockName, Outcome, QueueBound,
-    Renewed, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
+    Granted, Holder, Invalid, LeaseId, LeaseKey, Limits, LockMode, LockName, Outcome, Principal,
+    QueueBound, Renewed, RequestId, Span, Timestamp, Token, Ttl, Under, WallTime,
 };
 
 /// A live lease.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Lease {
+    pub(crate) by: Principal,
     pub(crate) key: LeaseKey,
     pub(crate) id: LeaseId,
     pub(crate) client: ClientId,
@@ -29,6 +30,7 @@ pub(crate) struct Grant {
     pub(crate) lock: LockName,
     pub(crate) token: Token,
     pub(crate) key: LeaseKey,
+    by: Principal,
     client: ClientId,
     wall: WallTime,
     /// Of a reader: the token of its phase, which is its fencing token.
@@ -44,6 +46,7 @@ impl Grant {
 /// A request in a queue. There is one list for all queues, in order of arrival.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wait {
+    pub(crate) by: Principal,
     pub(crate) request: RequestId,
     pub(crate) lock: LockName,
     pub(crate) client: ClientId,
@@ -92,6 +95,7 @@ pub(crate) struct Reference {
 /// What a request wants.
 #[derive(Clone, Copy)]
 struct Wanted<'a> {
+    by: Principal,
     lock: &'a LockName,
     client: &'a ClientId,
     mode: LockMode,
@@ -99,8 +103,9 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    fn by(acquire: &Acquire) -> Wanted<'_> {
+    fn by(by: Principal, acquire: &Acquire) -> Wanted<'_> {
         Wanted {
+            by,
             lock: &acquire.lock,
             client: &acquire.client,
             mode: acquire.mode,
@@ -110,6 +115,7 @@ impl Wanted<'_> {
 
     fn of(wait: &Wait) -> Wanted<'_> {
         Wanted {
+            by: wait.by,
             lock: &wait.lock,
             client: &wait.client,
             mode: wait.mode,
@@ -126,6 +132,7 @@ impl Wanted<'_> {
 /// An entry being applied.
 struct Now {
     at: Timestamp,
+    by: Principal,
     wall: WallTime,
     effects: Vec<Effect>,
     /// Grants that ended and requests that were settled.
@@ -158,6 +165,7 @@ impl Reference {
     pub(crate) fn step(&mut self, entry: Entry) -> (Outcome, Vec<Effect>) {
         let mut now = Now {
             at: entry.at,
+            by: entry.by,
             wall: entry.wall,
             effects: Vec::new(),
             ended: 0,
@@ -204,6 +212,9 @@ impl Reference {
             Command::Acquire(acquire) => self.acquire(acquire, now),
             Command::Renew { grant, ttl } => self.renew(&grant, ttl, now),
             Command::Release(named) => match self.live(&named, now) {
+                Some(grant) if !may_use(&grant, now) => {
+                    Outcome::WrongPrincipal { lock: named.lock }
+                }
                 Some(grant) => {
                     self.end_and_hand_on(&grant, Ending::Released, None, now);
                     Outcome::Released { token: grant.token }
@@ -231,7 +242,7 @@ impl Reference {
                 }
             }
             Command::Withdraw(request) => {
-                if let Some(wait) = self.waiting(&request) {
+                if let Some(wait) = self.waiting(now.by, &request) {
                     self.leave(&wait, None, now);
                 }
                 Outcome::Done
@@ -343,7 +354,7 @@ impl Reference {
         let Some(request) = acquire.request else {
             return self.decide(&acquire, now);
         };
-        if let Some(wait) = self.waiting(&request) {
+        if let Some(wait) = self.waiting(now.by, &request) {
             if (&wait.lock, &wait.client, wait.mode)
                 != (&acquire.lock, &acquire.client, acquire.mode)
             {
@@ -354,12 +365,15 @@ impl Reference {
             }
             self.leave(&wait, None, now);
         }
-        if let Some(known) = self.answer_to(&request) {
+        if let Some(known) = self.answer_to(now.by, &request) {
             return self.first_answer(known, &acquire, now);
         }
         let outcome = self.decide(&acquire, now);
-        if !matches!(outcome, Outcome::Queued | Outcome::Invalid(_)) {
-            self.remember(request, Some(acquire.lock), outcome.clone());
+        if !matches!(
+            outcome,
+            Outcome::Queued | Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
+        ) {
+            self.remember(now.by, request, Some(acquire.lock), outcome.clone());
         }
         outcome
     }
@@ -397,7 +411,7 @@ impl Reference {
         self.touch_lock(&acquire.lock, now);
         let (Under::New { key, .. } | Under::Existing { key, .. }) = acquire.under;
         self.touch_lease(&key, now);
-        if let Some(wrong) = self.wrong_lease(&acquire.lock, &acquire.client, &acquire.under, now) {
+        if let Some(wrong) = self.wrong_lease(Wanted::by(now.by, acquire), now) {
             return wrong;
         }
         if self.holders(&acquire.lock).is_empty() && !self.is_kept(&acquire.lock) {
@@ -407,7 +421,7 @@ impl Reference {
                     max: self.limits.locks,
                 };
             }
-            return self.grant(Wanted::by(acquire), Span::ZERO, now);
+            return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         }
         let holders = self.holders(&acquire.lock);
         if let Some(grant) = holders.iter().find(|grant| grant.key == key) {
@@ -420,13 +434,13 @@ impl Reference {
             };
         }
         if let Some(grant) = self.writer(&acquire.lock)
-            && grant.client == acquire.client
+            && (grant.by, &grant.client) == (now.by, &acquire.client)
         {
             return self.take_over(&grant, acquire, now);
         }
         let waits = self.waits.iter().any(|wait| wait.lock == acquire.lock);
         if acquire.mode == LockMode::Shared && !waits && !self.readers(&acquire.lock).is_empty() {
-            return self.grant(Wanted::by(acquire), Span::ZERO, now);
+            return self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         }
         let (Some(wait), Some(request)) = (acquire.wait, acquire.request) else {
             return Outcome::Held(self.in_the_way(acquire, now));
@@ -442,7 +456,7 @@ impl Reference {
         let of_client = self
             .waits
             .iter()
-            .filter(|other| other.client == acquire.client)
+            .filter(|other| (other.by, &other.client) == (now.by, &acquire.client))
             .count();
         let Limits {
             waiters_per_lock,
@@ -464,6 +478,7 @@ impl Reference {
             Under::New { key, ttl } => Under::New { key, ttl },
         };
         self.waits.push(Wait {
+            by: now.by,
             request,
             lock: acquire.lock.clone(),
             client: acquire.client.clone(),
@@ -483,6 +498,11 @@ impl Reference {
         let Some(grant) = self.live(named, now) else {
             return self.past(named);
         };
+        if !may_use(&grant, now) {
+            return Outcome::WrongPrincipal {
+                lock: named.lock.clone(),
+            };
+        }
         let lease = self
             .leases
             .iter_mut()
@@ -499,11 +519,11 @@ impl Reference {
     }
 
     fn abandon(&mut self, request: RequestId, now: &mut Now) -> Outcome {
-        if let Some(wait) = self.waiting(&request) {
+        if let Some(wait) = self.waiting(now.by, &request) {
             self.leave(&wait, Some(Outcome::Abandoned), now);
             return Outcome::Done;
         }
-        let known = self.answer_to(&request);
+        let known = self.answer_to(now.by, &request);
         let lock = known.as_ref().and_then(|known| known.lock.clone());
         if let (Some(Outcome::Granted(first)), Some(lock)) =
             (known.map(|known| known.outcome), &lock)
@@ -515,7 +535,7 @@ impl Reference {
         {
             self.end_and_hand_on(&grant, Ending::Released, None, now);
         }
-        self.remember(request, lock, Outcome::Abandoned);
+        self.remember(now.by, request, lock, Outcome::Abandoned);
         Outcome::Done
     }
 
@@ -526,12 +546,12 @@ impl Reference {
         }
         let lease = self.lease(&grant.key).unwrap();
         self.end(grant, Ending::Superseded, None, now);
-        if self.lease(&grant.key).is_none() && Wanted::by(acquire).key() == grant.key {
+        if self.lease(&grant.key).is_none() && Wanted::by(now.by, acquire).key() == grant.key {
             // A downgrade: the lease goes on.
             self.leases.push(lease);
             self.leases.sort_by_key(|lease| lease.id);
         }
-        let outcome = self.grant(Wanted::by(acquire), Span::ZERO, now);
+        let outcome = self.grant(Wanted::by(now.by, acquire), Span::ZERO, now);
         if acquire.mode == LockMode::Shared {
             self.hand_on(&acquire.lock, &self.ahead(&acquire.lock, now), now);
         }
@@ -541,6 +561,7 @@ impl Reference {
     /// Grants under a lease that is good, where nobody is in the way.
     fn grant(&mut self, wanted: Wanted<'_>, waited: Span, now: &mut Now) -> Outcome {
         let Wanted {
+            by,
             lock,
             client,
             mode,
@@ -556,6 +577,7 @@ impl Reference {
             Under::New { key, ttl } => {
                 let (id, expires) = (LeaseId(token), now.at.after(ttl.span()));
                 self.leases.push(Lease {
+                    by,
                     key,
                     id,
                     client: client.clone(),
@@ -570,6 +592,7 @@ impl Reference {
             lock: lock.clone(),
             token,
             key,
+            by,
             client,
             wall,
             phase: (mode == LockMode::Shared).then_some(phase.unwrap_or(token)),
@@ -640,7 +663,7 @@ impl Reference {
         }
         let mut elsewhere = std::mem::take(&mut now.effects);
         self.hand_on(&wait.lock, &self.ahead(&wait.lock, now), now);
-        let own = |effect: &Effect| matches!(effect, Effect::Settled { request, .. } if *request == wait.request);
+        let own = |effect: &Effect| matches!(effect, Effect::Settled { by, request, .. } if (*by, *request) == (wait.by, wait.request));
         let own = now.effects.iter().position(own);
         let own = own.map(|own| now.effects.remove(own));
         elsewhere.append(&mut now.effects);
@@ -675,8 +698,7 @@ impl Reference {
                     remaining: Span::ZERO,
                     ..last.clone()
                 })
-            } else if let Some(wrong) = self.wrong_lease(&wait.lock, &wait.client, &wait.under, now)
-            {
+            } else if let Some(wrong) = self.wrong_lease(Wanted::of(&wait), now) {
                 wrong
             } else {
                 let waited = now.at.since(wait.since);
@@ -700,19 +722,23 @@ impl Reference {
     }
 
     /// What is wrong with the lease a request wants its grant under.
-    fn wrong_lease(
-        &self,
-        lock: &LockName,
-        client: &ClientId,
-        under: &Under,
-        now: &Now,
-    ) -> Option<Outcome> {
+    fn wrong_lease(&self, wanted: Wanted<'_>, now: &Now) -> Option<Outcome> {
+        let Wanted {
+            by,
+            lock,
+            client,
+            under,
+            ..
+        } = wanted;
         match *under {
             Under::New { key, .. } => self
                 .lease(&key)
                 .map(|_| Outcome::Invalid(Invalid::LeaseKeyInUse)),
             Under::Existing { key, ttl } => match self.lease(&key) {
                 Some(lease) if lease.expires > now.at => {
+                    if lease.by != by {
+                        return Some(Outcome::WrongPrincipal { lock: lock.clone() });
+                    }
                     if lease.client != *client {
                         return Some(Outcome::NotHeld);
                     }
@@ -797,9 +823,10 @@ impl Reference {
         holders
     }
 
-    fn waiting(&self, request: &RequestId) -> Option<Wait> {
+    fn waiting(&self, by: Principal, request: &RequestId) -> Option<Wait> {
         let mut waits = self.waits.iter();
-        waits.find(|wait| wait.request == *request).cloned()
+        let wait = waits.find(|wait| (wait.by, &wait.request) == (by, request));
+        wait.cloned()
     }
 
     fn is_kept(&self, lock: &LockName) -> bool {
@@ -833,16 +860,24 @@ impl Reference {
         }
     }
 
-    fn answer_to(&self, request: &RequestId) -> Option<Answered> {
+    fn answer_to(&self, by: Principal, request: &RequestId) -> Option<Answered> {
         self.answers
             .iter()
-            .find(|known| known.request == *request)
+            .find(|known| (known.by, &known.request) == (by, request))
             .cloned()
     }
 
-    fn remember(&mut self, request: RequestId, lock: Option<LockName>, outcome: Outcome) {
-        self.answers.retain(|known| known.request != request);
+    fn remember(
+        &mut self,
+        by: Principal,
+        request: RequestId,
+        lock: Option<LockName>,
+        outcome: Outcome,
+    ) {
+        self.answers
+            .retain(|known| (known.by, known.request) != (by, request));
         self.answers.push(Answered {
+            by,
             request,
             lock,
             outcome,
@@ -850,12 +885,19 @@ impl Reference {
     }
 
     fn settle(&mut self, wait: Wait, outcome: Outcome, now: &mut Now) {
-        let request = wait.request;
+        let (by, request) = (wait.by, wait.request);
         now.ended += 1;
-        if !matches!(outcome, Outcome::Invalid(_)) {
-            self.remember(request, Some(wait.lock), outcome.clone());
+        if !matches!(
+            outcome,
+            Outcome::Invalid(_) | Outcome::WrongPrincipal { .. }
+        ) {
+            self.remember(by, request, Some(wait.lock), outcome.clone());
         }
-        now.effects.push(Effect::Settled { request, outcome });
+        now.effects.push(Effect::Settled {
+            by,
+            request,
+            outcome,
+        });
     }
 
     fn holder(&self, grant: &Grant, now: &Now) -> Holder {
@@ -893,6 +935,11 @@ impl Reference {
             change,
         }));
     }
+}
+
+/// Whether whoever asks may renew or release a grant whose secret it has shown.
+fn may_use(grant: &Grant, now: &Now) -> bool {
+    grant.by == Principal::ANONYMOUS || grant.by == now.by
 }
 
 fn ended(over: &Over) -> Outcome {

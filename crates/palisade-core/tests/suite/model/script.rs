@@ -2,19 +2,29 @@
 //! before the first lease ends"), so that most lines hit something.
 
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, Limits, LockMode, LockName, RequestId, Span,
-    Timestamp, Token, Under,
+    Acquire, Away, Command, Entry, GrantRef, Limits, LockMode, LockName, Principal, RequestId,
+    Span, Timestamp, Token, Under,
 };
 use proptest::prelude::*;
 
 use super::reference::{Reference, Wait};
-use crate::world::{client_id, key, lock_name, request, token, ttl, wall};
+use crate::world::{client_id, key, lock_name, principal, request, token, ttl, wall};
 
 /// One line of a script.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     when: When,
+    by: By,
     what: What,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// The principal whose lease or request is named; nobody known, if none is.
+    Owner,
+    /// Nobody known, or one of two principals.
+    One(u8),
 }
 
 #[derive(Clone, Debug)]
@@ -96,7 +106,11 @@ pub(crate) fn scripts() -> impl Strategy<Value = Vec<Line>> {
 }
 
 fn line() -> impl Strategy<Value = Line> {
-    (when(), what()).prop_map(|(when, what)| Line { when, what })
+    (when(), by(), what()).prop_map(|(when, by, what)| Line { when, by, what })
+}
+
+fn by() -> impl Strategy<Value = By> {
+    prop_oneof![5 => Just(By::Owner), 3 => (0_u8..3).prop_map(By::One)]
 }
 
 fn when() -> impl Strategy<Value = When> {
@@ -212,11 +226,39 @@ impl Line {
     /// The entry this line stands for, given what is the case; `n` is the number of the line.
     pub(crate) fn entry(&self, n: usize, now: Timestamp, known: &Reference) -> Entry {
         let at = self.when.instant(now, known).max(now);
+        let command = self.what.command(n, known);
         Entry {
             at,
             wall: wall(at),
-            command: self.what.command(n, known),
+            by: self.by.of(&command, known),
+            command,
         }
+    }
+}
+
+impl By {
+    fn of(self, command: &Command, known: &Reference) -> Principal {
+        let By::Owner = self else {
+            let By::One(n) = self else { unreachable!() };
+            return principal(n);
+        };
+        let of_lease = |key| known.lease(key).map(|lease| lease.by);
+        let of_request = |request: &RequestId| {
+            let waits = known.waits.iter().map(|wait| (wait.by, wait.request));
+            let answers = known.answers.iter().map(|known| (known.by, known.request));
+            let mut asked = waits.chain(answers);
+            asked.find(|(_, asked)| asked == request).map(|(by, _)| by)
+        };
+        let owner = match command {
+            Command::Acquire(acquire) => match &acquire.under {
+                Under::Existing { key, .. } => of_lease(key),
+                Under::New { .. } => acquire.request.as_ref().and_then(of_request),
+            },
+            Command::Renew { grant, .. } | Command::Release(grant) => of_lease(&grant.key),
+            Command::Withdraw(request) | Command::Abandon(request) => of_request(request),
+            _ => None,
+        };
+        owner.unwrap_or_default()
     }
 }
 

@@ -237,6 +237,7 @@ impl Simulation {
         let entry = Entry {
             at: self.now,
             wall: WallTime(0),
+            by: palisade_core::Principal::ANONYMOUS,
             command,
         };
         if let Some(log) = &mut self.log {
@@ -244,7 +245,9 @@ impl Simulation {
         }
         let outcome = self.machine.apply(entry, &mut effects).outcome;
         for effect in effects {
-            if let Effect::Settled { request, outcome } = effect
+            if let Effect::Settled {
+                request, outcome, ..
+            } = effect
                 && let Some(op) = self.waiting.remove(&request)
             {
                 self.report(op, outcome);
@@ -293,6 +296,7 @@ impl Simulation {
             Outcome::Abandoned => (Answer::Abandoned, None),
             Outcome::Done => (Answer::Done, None),
             Outcome::Queued
+            | Outcome::WrongPrincipal { .. }
             | Outcome::QueueFull(_)
             | Outcome::TokensExhausted
             | Outcome::TooManyLocks { .. }

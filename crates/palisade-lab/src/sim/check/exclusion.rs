@@ -1,5 +1,5 @@
 //! Mutual exclusion in the log (A1, A8, A9): each lock has at most one live grant, or readers of one phase; only the right
-//! commands end it, and no ended grant is renewed.
+//! commands end it, and no ended grant is renewed. A client's grant is superseded at its own request only (I5).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +15,8 @@ pub(crate) struct Exclusion {
     live: BTreeMap<u8, BTreeMap<u64, (u8, bool)>>,
     /// Grants that are shared.
     shared: BTreeSet<u64>,
+    /// Acquires of each lock by each client that have led to no grant.
+    acquires: BTreeMap<(u8, u8), u32>,
     released: BTreeSet<u64>,
     revoked: BTreeSet<u64>,
     abandoned: BTreeSet<u32>,
@@ -36,6 +38,9 @@ impl Exclusion {
         match what {
             ChangeKind::Granted(_) => {
                 let shared = turn.phase.is_some();
+                if let Some(acquires) = self.acquires.get_mut(&(lock, client)) {
+                    *acquires = acquires.saturating_sub(1);
+                }
                 let live = self.live.entry(lock).or_default();
                 let other = live.iter().find(|(_, (_, other))| !(shared && *other));
                 if let Some((other, (holder, _))) = other {
@@ -57,6 +62,12 @@ impl Exclusion {
                 if live.remove(&token).map(|(holder, _)| holder) != Some(client) {
                     return Err(format!(
                         "token {token} of lock {lock} ended, but the live grants were {live:?}"
+                    ));
+                }
+                let acquires = self.acquires.get(&(lock, client));
+                if how == Ending::Superseded && acquires.is_none_or(|acquires| *acquires == 0) {
+                    return Err(format!(
+                        "token {token} of lock {lock} was superseded, but client {client} did not ask (I5)"
                     ));
                 }
                 self.may_end(token, how)
@@ -113,6 +124,9 @@ impl Check for Exclusion {
     fn see(&mut self, _: u64, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Applied(turn) => return self.turn(turn),
+            Fact::AcquireTaken { lock, client } => {
+                *self.acquires.entry((*lock, *client)).or_default() += 1;
+            }
             Fact::ReleaseTaken { token } => drop(self.released.insert(*token)),
             Fact::RevokeTaken { token } => drop(self.revoked.insert(*token)),
             Fact::AbandonTaken { request } => drop(self.abandoned.insert(*request)),

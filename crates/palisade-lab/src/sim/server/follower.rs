@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use palisade_core::machine::Record;
 use palisade_core::{
-    Away, Command, Effect, Entry, LockMode, Machine, Outcome, RequestId, Timestamp, Token,
+    Away, Command, Effect, Entry, LockMode, Machine, Outcome, Principal, RequestId, Timestamp,
+    Token,
 };
-use palisade_server::pipeline::codec::{decode_batch, encode_command, encode_head};
+use palisade_server::pipeline::codec::{decode_batch, encode_by, encode_command, encode_head};
 use palisade_server::pipeline::orderer::Orderer;
 
 use super::id_map::IdMap;
@@ -23,6 +24,8 @@ pub(super) struct Follower {
     effects: Vec<Effect>,
     /// The batch for the log; empty if nothing changed.
     pub(super) batch: Vec<u8>,
+    /// Who asked for the last command in it.
+    by: Principal,
     /// How many commands of the orderer's batch were followed.
     seen: usize,
     /// The callers of waiting requests, by the request's number.
@@ -49,6 +52,7 @@ impl Follower {
             machine,
             effects: Vec::new(),
             batch: Vec::new(),
+            by: Principal::ANONYMOUS,
             seen: 0,
             waiting: BTreeMap::new(),
             orphans: BTreeMap::new(),
@@ -101,6 +105,11 @@ impl Follower {
             }
             if self.batch.is_empty() {
                 encode_head(&mut self.batch, entry.at, entry.wall);
+                self.by = Principal::ANONYMOUS;
+            }
+            if entry.by != self.by {
+                encode_by(&mut self.batch, entry.by);
+                self.by = entry.by;
             }
             encode_command(&mut self.batch, &entry.command);
             self.apply(entry, asked, ids, facts);
@@ -148,7 +157,10 @@ impl Follower {
             facts.extend(self.acquired(at, acquires, &outcome, asked, ids));
         }
         for effect in &effects {
-            if let Effect::Settled { request, outcome } = effect {
+            if let Effect::Settled {
+                request, outcome, ..
+            } = effect
+            {
                 facts.push(self.decided(at, *request, None, outcome, ids));
             }
         }

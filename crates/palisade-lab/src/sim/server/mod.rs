@@ -34,6 +34,9 @@ use disk::{Disk, Opened};
 use id_map::IdMap;
 use process::{Caller, Process};
 
+/// The operation of a stranger's request: no client waits for its answer.
+const NOBODYS: u32 = u32::MAX;
+
 /// The wall clock at the beginning of a simulation.
 const FIRST_WALL_MS: u64 = 1_800_000_000_000;
 
@@ -60,6 +63,8 @@ pub(crate) struct Authority {
     disk: Disk,
     ids: IdMap,
     rng: Rng,
+    /// How many strangers have asked.
+    strangers: u64,
     process: Option<Process>,
     was_here: bool,
     /// The facts since they were last taken.
@@ -79,6 +84,7 @@ impl Authority {
             disk: Disk::new(seed),
             ids: IdMap::new(mutant),
             rng: Rng::fork(seed, 2),
+            strangers: 0,
             process: None,
             was_here: false,
             facts: Vec::new(),
@@ -269,6 +275,24 @@ impl Authority {
         if self.mutant == Some(Mutant::ReaderOvertakes) {
             overtake(process, &request, &mut self.ids);
         }
+        let orderer = &mut process.orderer;
+        let stolen = seams::stranger(&request, self.mutant, orderer.machine(), orderer.now());
+        if let Some(stolen) = stolen {
+            let caller = Caller {
+                to: ReplyTo {
+                    operation: NOBODYS,
+                    ..to
+                },
+                renews: None,
+            };
+            self.strangers += 1;
+            let key = LeaseKey::from_bytes(u128::from(self.strangers).to_be_bytes());
+            orderer.request(stolen, caller, || key);
+            self.follow(None);
+        }
+        let Some(process) = &mut self.process else {
+            return;
+        };
         let (orderer, ids) = (&mut process.orderer, &mut self.ids);
         self.facts.extend(seams::taken(&request, ids));
         let (machine, at) = (orderer.machine(), orderer.now());

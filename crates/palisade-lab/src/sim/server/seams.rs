@@ -2,13 +2,14 @@
 
 use palisade_core::machine::WaiterRecord;
 use palisade_core::{
-    Acquire, Away, Command, Ending, GrantId, GrantRef, Granted, Machine, Outcome, Renewed, Span,
-    Timestamp, Token, Ttl,
+    Acquire, Away, Command, Ending, GrantId, GrantRef, Granted, Machine, Outcome, Principal,
+    Renewed, Span, Timestamp, Token, Ttl, Under,
 };
 use palisade_server::pipeline::orderer::{Moment, Orderer};
-use palisade_server::pipeline::{Answer, Request};
+use palisade_server::pipeline::{Answer, Asked, Request};
 
 use super::id_map::IdMap;
+use super::index;
 use super::process::Caller;
 use crate::sim::fact::Fact;
 use crate::sim::mutants::Mutant;
@@ -116,6 +117,29 @@ fn fencing(granted: &Granted, mutant: Option<Mutant>, ids: &IdMap) -> Token {
     }
 }
 
+/// A stranger who has read a listing asks for a lock with the holder's client id. It has a principal of its own, so it is
+/// denied; for the mutant it has none, as the holder.
+pub(super) fn stranger(
+    request: &Request,
+    mutant: Option<Mutant>,
+    machine: &Machine,
+    at: Timestamp,
+) -> Option<Asked> {
+    let Request::Acquire(wish) = request else {
+        return None;
+    };
+    let holder = machine.view(&wish.lock, at)?.holder?;
+    let wish = Acquire::new(wish.lock.clone(), holder.client, Under::new(Ttl::MIN), None);
+    let by = match mutant {
+        Some(Mutant::PrincipalIgnored) => Principal::ANONYMOUS,
+        _ => Principal::from_bytes([0xee; 16]),
+    };
+    Some(Asked {
+        by,
+        request: Request::Acquire(wish),
+    })
+}
+
 /// What a new leader does about the requests that wait: nothing, but for two mutants.
 pub(super) fn of_orphans(waiting: Vec<WaiterRecord>, mutant: Option<Mutant>) -> Vec<Command> {
     let commands = waiting.into_iter().filter_map(|waiter| match mutant {
@@ -162,6 +186,10 @@ pub(super) fn moment(
 /// The fact that a request arrived, if it may end a grant.
 pub(super) fn taken(request: &Request, ids: &mut IdMap) -> Option<Fact> {
     match request {
+        Request::Acquire(wish) => Some(Fact::AcquireTaken {
+            lock: index(&wish.lock),
+            client: index(&wish.client),
+        }),
         Request::Release(grant) => {
             let token = grant.token?.get();
             Some(Fact::ReleaseTaken { token })

@@ -98,6 +98,12 @@ fn denial(outcome: Outcome) -> Refusal {
             Code::NotHeld,
             "this lock_token does not hold this lock: it is unknown, belongs to another lock, or its grant is over",
         ),
+        Outcome::WrongPrincipal { lock } => Refusal::new(
+            Code::Forbidden,
+            format!(
+                "this lock_token is of another principal's lease: only that principal may use it (asked for the lock {lock})"
+            ),
+        ),
         Outcome::Stale { highest } => Refusal {
             highest: Some(highest),
             ..Refusal::new(
@@ -288,6 +294,9 @@ mod tests {
             token: token(3),
             remaining: Span::from_millis(4_210),
         };
+        let wrong_principal = Outcome::WrongPrincipal {
+            lock: LockName::new("orders").unwrap(),
+        };
         let ended = |how| Outcome::Ended {
             token: token(7),
             how,
@@ -299,6 +308,7 @@ mod tests {
             (ended(Ending::Revoked), Code::Revoked),
             (ended(Ending::Superseded), Code::Superseded),
             (Outcome::NotHeld, Code::NotHeld),
+            (wrong_principal, Code::Forbidden),
             (Outcome::Stale { highest: token(9) }, Code::Stale),
             (
                 Outcome::QueueFull(QueueBound::Lock { max: 5 }),

@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 use std::vec;
 
+use palisade_core::Outcome as Refused;
 use palisade_proto::Code;
 use palisade_proto::v1::{Reply, Request, Requests, reply::Outcome};
 
@@ -202,6 +203,11 @@ impl Flow {
                     true => None,
                     false => self.views.remove(&id),
                 };
+                if let (Some(who), Answer::Outcome(Refused::WrongPrincipal { .. })) =
+                    (&self.who, &answer)
+                {
+                    who.report(&answer);
+                }
                 let answer = match view {
                     Some(view) => self.app.gate.filter(&view, answer),
                     None => answer,

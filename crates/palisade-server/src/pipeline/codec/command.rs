@@ -2,12 +2,12 @@
 
 use palisade_core::machine::Expiry;
 use palisade_core::{
-    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, LockMode, Span, Timestamp, Token,
-    Ttl, Under, WallTime,
+    Acquire, Away, Command, Entry, GrantRef, LeaseKey, Limits, LockMode, Principal, Span,
+    Timestamp, Token, Ttl, Under, WallTime,
 };
 
 use super::reader::{Malformed, Reader};
-use super::version::{BATCH_FLOOR, BATCH_VERSION, version_needed};
+use super::version::{BATCH_FLOOR, BATCH_VERSION, WITH_PRINCIPALS, version_needed};
 use super::writer::Put;
 
 const ACQUIRE_NEW: u8 = 1;
@@ -21,6 +21,8 @@ const EXPIRE: u8 = 8;
 const GRACE: u8 = 9;
 const LEAP: u8 = 10;
 const CONFIGURE: u8 = 11;
+/// Not a command: who asked for those that follow it.
+const BY: u8 = 64;
 
 const STALLED: u8 = 0;
 const RESTARTED: u8 = 1;
@@ -64,6 +66,16 @@ pub fn take_back(batch: &mut Vec<u8>, to: Place) {
     if let (Some(version), Some(before)) = (batch.first_mut(), to.version) {
         *version = before;
     }
+}
+
+/// Says who asked for the commands that follow in a batch; before that it was nobody known. `batch` is the whole batch:
+/// its version becomes one that knows principals.
+pub fn encode_by(batch: &mut Vec<u8>, by: Principal) {
+    if let Some(version) = batch.first_mut() {
+        *version = (*version).max(WITH_PRINCIPALS);
+    }
+    batch.byte(BY);
+    batch.bytes(&by.to_bytes());
 }
 
 /// Appends one command to a batch, which began with [`encode_head`], and raises the batch's version if the command needs
@@ -248,16 +260,23 @@ pub(super) fn get_limits(reader: &mut Reader<'_>) -> Result<Limits, Malformed> {
 /// [`Malformed`] where the bytes are not those of a batch; entries before that point were handed out.
 pub fn decode_batch(bytes: &[u8], mut each: impl FnMut(Entry)) -> Result<Expiry, Malformed> {
     let mut reader = Reader(bytes);
-    let expiry = match reader.byte()? {
+    let version = reader.byte()?;
+    let expiry = match version {
         1 => Expiry::Whole,
         2..=BATCH_VERSION => Expiry::CURRENT,
         _ => return reader.bad("a batch has an unknown version"),
     };
     let (at, wall) = (reader.timestamp()?, reader.wall()?);
+    let mut by = Principal::ANONYMOUS;
     while !reader.is_empty() {
+        if version >= WITH_PRINCIPALS && reader.skip(BY) {
+            by = reader.principal()?;
+            continue;
+        }
         each(Entry {
             at,
             wall,
+            by,
             command: get_command(&mut reader)?,
         });
     }

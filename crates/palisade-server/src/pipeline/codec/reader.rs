@@ -3,7 +3,8 @@
 use std::fmt;
 
 use palisade_core::{
-    ClientId, Invalid, LeaseKey, LockName, RequestId, Span, Timestamp, Token, Ttl, WallTime,
+    ClientId, Invalid, LeaseKey, LockName, Principal, RequestId, Span, Timestamp, Token, Ttl,
+    WallTime,
 };
 
 /// Bytes that no writer of this version has written.
@@ -22,6 +23,9 @@ impl fmt::Display for Malformed {
 }
 
 impl std::error::Error for Malformed {}
+
+/// How many bytes a principal has.
+pub(super) const PRINCIPAL_BYTES: usize = 16;
 
 /// Reads a slice from the front.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
@@ -110,6 +114,22 @@ impl<'a> Reader<'a> {
 
     pub(super) fn request(&mut self) -> Result<RequestId, Malformed> {
         Ok(RequestId::from_bytes(self.id()?))
+    }
+
+    pub(super) fn principal(&mut self) -> Result<Principal, Malformed> {
+        Ok(Principal::from_bytes(self.id()?))
+    }
+
+    /// Whether this byte comes next; then it is read.
+    #[inline]
+    pub(super) fn skip(&mut self, byte: u8) -> bool {
+        match self.0.split_first() {
+            Some((next, rest)) if *next == byte => {
+                self.0 = rest;
+                true
+            }
+            _ => false,
+        }
     }
 
     pub(super) fn timestamp(&mut self) -> Result<Timestamp, Malformed> {

@@ -5,11 +5,11 @@ use palisade_core::machine::{
     WaiterRecord,
 };
 use palisade_core::{
-    Ending, GrantId, Granted, Holder, LeaseId, LockMode, Outcome, QueueBound, Token,
+    Ending, GrantId, Granted, Holder, LeaseId, LockMode, Outcome, Principal, QueueBound, Token,
 };
 
 use super::command::{get_limits, get_under, mode, put_limits, put_under};
-use super::reader::{Malformed, Reader};
+use super::reader::{Malformed, PRINCIPAL_BYTES, Reader};
 use super::writer::Put;
 
 const HEAD: u8 = 1;
@@ -27,10 +27,17 @@ const SHARE: u8 = 9;
 const READER: u8 = 10;
 const ORPHAN_READER: u8 = 11;
 
+/// Whose the lease, the waiting request or the answer behind it is, where that principal has a name.
+const BY: u8 = 64;
+
 /// To which part the bytes of a record belong; what cannot be read belongs to the last.
 #[must_use]
 pub fn part(record: &[u8]) -> Part {
-    match record.first() {
+    let tag = match record {
+        [BY, whose @ ..] => whose.get(PRINCIPAL_BYTES),
+        _ => record.first(),
+    };
+    match tag {
         Some(&(HEAD | LEASE)) => Part::Leases,
         Some(&(GRANT | SHARE | KEPT | WAITER | ORPHAN | READER | ORPHAN_READER)) => Part::Grants,
         _ => Part::Past,
@@ -39,6 +46,7 @@ pub fn part(record: &[u8]) -> Part {
 
 /// Appends one record of a snapshot.
 pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
+    put_by(out, record.by());
     match record {
         Record::Head(head) => put_head(out, head),
         Record::Lease(lease) => {
@@ -77,6 +85,13 @@ pub fn encode_record(out: &mut Vec<u8>, record: &Record) {
             out.number(over.token.get());
             out.byte(ending_tag(over.how));
         }
+    }
+}
+
+fn put_by(out: &mut Vec<u8>, by: Principal) {
+    if !by.is_anonymous() {
+        out.byte(BY);
+        out.bytes(&by.to_bytes());
     }
 }
 
@@ -124,7 +139,19 @@ fn put_waiter(out: &mut Vec<u8>, waiter: &WaiterRecord) {
 /// [`Malformed`] where the bytes are not those of one record.
 pub fn decode_record(bytes: &[u8]) -> Result<Record, Malformed> {
     let mut reader = Reader(bytes);
-    let record = get_record(&mut reader)?;
+    let record = if reader.skip(BY) {
+        let by = reader.principal()?;
+        let mut record = get_record(&mut reader)?;
+        match &mut record {
+            Record::Lease(lease) => lease.by = by,
+            Record::Waiter(waiter) => waiter.by = by,
+            Record::Answered(answered) => answered.by = by,
+            _ => return reader.bad("a record that has no principal names one"),
+        }
+        record
+    } else {
+        get_record(&mut reader)?
+    };
     if reader.is_empty() {
         Ok(record)
     } else {
@@ -138,6 +165,7 @@ fn get_record(reader: &mut Reader<'_>) -> Result<Record, Malformed> {
         LEASE => Record::Lease(LeaseRecord {
             id: LeaseId(reader.token()?),
             key: reader.key()?,
+            by: Principal::ANONYMOUS,
             client: reader.client()?,
             ttl: reader.ttl()?,
             expires: reader.timestamp()?,
@@ -196,6 +224,7 @@ fn get_grant(reader: &mut Reader<'_>) -> Result<GrantRecord, Malformed> {
 
 fn get_waiter(reader: &mut Reader<'_>, tag: u8) -> Result<WaiterRecord, Malformed> {
     Ok(WaiterRecord {
+        by: Principal::ANONYMOUS,
         request: reader.request()?,
         lock: reader.lock()?,
         client: reader.client()?,
@@ -219,6 +248,7 @@ fn get_answered(reader: &mut Reader<'_>) -> Result<Answered, Malformed> {
         },
     };
     Ok(Answered {
+        by: Principal::ANONYMOUS,
         request,
         lock,
         outcome: get_outcome(reader)?,
@@ -276,6 +306,7 @@ fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
         | Outcome::Released { .. }
         | Outcome::Revoked { .. }
         | Outcome::Stale { .. }
+        | Outcome::WrongPrincipal { .. }
         | Outcome::Invalid(_)
         | Outcome::Done => out.byte(NOT_HELD),
     }

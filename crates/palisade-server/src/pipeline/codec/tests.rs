@@ -1,8 +1,8 @@
 use palisade_core::machine::{Answered, Expiry, Part, Record};
 use palisade_core::{
     Acquire, Away, ClientId, Command, Ending, Entry, GrantId, GrantRef, Granted, Holder, LeaseId,
-    LeaseKey, Limits, LockMode, LockName, Machine, Outcome, QueueBound, RequestId, Span, Timestamp,
-    Token, Ttl, Under, WallTime,
+    LeaseKey, Limits, LockMode, LockName, Machine, Outcome, Principal, QueueBound, RequestId, Span,
+    Timestamp, Token, Ttl, Under, WallTime,
 };
 
 use super::reader::Reader;
@@ -160,6 +160,7 @@ fn every_command_is_read_as_it_was_written_and_nothing_less() {
         let written = Entry {
             at: AT,
             wall: WALL,
+            by: Principal::ANONYMOUS,
             command,
         };
         let mut read = Vec::new();
@@ -177,6 +178,57 @@ fn every_command_is_read_as_it_was_written_and_nothing_less() {
     }
 }
 
+#[test]
+fn a_batch_says_who_asked_for_each_command() {
+    let [ada, eve] = [1, 2].map(|n| Principal::from_bytes([n; 16]));
+    let nobody = Principal::ANONYMOUS;
+    let asked = [nobody, ada, ada, eve, nobody, ada];
+    let mut batch = head();
+    let mut last = nobody;
+    for by in asked {
+        if by != last {
+            encode_by(&mut batch, by);
+            last = by;
+        }
+        encode_command(&mut batch, &Command::Expire);
+    }
+    let mut read = Vec::new();
+    decode_batch(&batch, |entry| read.push(entry.by)).unwrap();
+    assert_eq!(read, asked);
+    // The control: a version that knows no principals has no such mark.
+    batch[0] = WITH_PRINCIPALS - 1;
+    let refused = decode_batch(&batch, |_| {}).unwrap_err();
+    assert_eq!(refused.what, "a command has an unknown tag");
+}
+
+#[test]
+fn a_record_says_whose_it_is() {
+    let ada = Principal::from_bytes([1; 16]);
+    let mut whose = 0;
+    for mut record in machine_records() {
+        let mut plain = Vec::new();
+        encode_record(&mut plain, &record);
+        match &mut record {
+            Record::Lease(lease) => lease.by = ada,
+            Record::Waiter(waiter) => waiter.by = ada,
+            Record::Answered(answered) => answered.by = ada,
+            _ => {
+                // A grant is its lease's, and the rest is nobody's.
+                let named = [&[64][..], &[1; 16], &plain].concat();
+                assert!(decode_record(&named).is_err());
+                continue;
+            }
+        }
+        whose += 1;
+        let mut bytes = Vec::new();
+        encode_record(&mut bytes, &record);
+        assert_eq!(bytes.len(), plain.len() + 17);
+        assert_eq!(part(&bytes), part(&plain));
+        assert_eq!(decode_record(&bytes), Ok(record));
+    }
+    assert!(whose > 3);
+}
+
 /// The records of a machine on which every command was carried out, and which went on until a lease was over, but
 /// for the last command: what waits is still there.
 fn machine_records() -> Vec<Record> {
@@ -185,6 +237,7 @@ fn machine_records() -> Vec<Record> {
         machine.replay(Entry {
             at,
             wall: WALL,
+            by: Principal::ANONYMOUS,
             command,
         });
     };
@@ -252,6 +305,7 @@ fn answered() -> Vec<Record> {
     ];
     let records = (40..).zip(outcomes).map(|(number, outcome)| {
         Record::Answered(Answered {
+            by: Principal::ANONYMOUS,
             request: id(number),
             lock: (number % 2 == 0).then(|| lock("h")),
             outcome,
@@ -313,6 +367,7 @@ fn an_answer_that_is_never_remembered_is_no_grant() {
     encode_record(
         &mut bytes,
         &Record::Answered(Answered {
+            by: Principal::ANONYMOUS,
             request: id(1),
             lock: None,
             outcome: Outcome::Queued,

@@ -8,15 +8,18 @@ use palisade_core::machine::Record;
 use palisade_core::{Acquire, Command, LockMode, Outcome};
 
 /// The highest version of a batch that this build reads.
-pub const BATCH_VERSION: u8 = 4;
+pub const BATCH_VERSION: u8 = 5;
 
 /// The highest version of a snapshot that this build reads.
-pub const SNAPSHOT_VERSION: u8 = 3;
+pub const SNAPSHOT_VERSION: u8 = 4;
 
 /// The version of batches and snapshots that need nothing newer: that of the first build with clusters. No node of a
 /// cluster reads less, so an even lower one would help nobody.
 pub const BATCH_FLOOR: u8 = 3;
 const SNAPSHOT_FLOOR: u8 = 2;
+
+/// The lowest version of a batch in which a principal with a name asks for something.
+pub const WITH_PRINCIPALS: u8 = 5;
 
 /// The lowest version of a batch that may contain this command.
 #[must_use]
@@ -33,6 +36,9 @@ pub fn version_needed(command: &Command) -> u8 {
 
 /// The lowest version of a snapshot that may contain this record.
 fn record_needs(record: &Record) -> u8 {
+    if !record.by().is_anonymous() {
+        return 4;
+    }
     match record {
         Record::Share(_) => 3,
         Record::Waiter(waiter) if waiter.mode == LockMode::Shared => 3,

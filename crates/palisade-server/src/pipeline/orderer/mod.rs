@@ -30,16 +30,18 @@ use std::mem;
 use std::vec::Drain;
 
 use palisade_core::{
-    Away, Command, Effect, Entry, Event, GrantRef, LeaseKey, Machine, Outcome, RequestId, Span,
-    Timestamp, WallTime,
+    Away, Command, Effect, Entry, Event, GrantRef, LeaseKey, Machine, Outcome, Principal,
+    RequestId, Span, Timestamp, WallTime,
 };
 
 pub use presence::Presence;
 pub use replies::Address;
 
-use super::codec::{encode_command, encode_head, place, take_back, version_needed};
+use super::codec::{
+    WITH_PRINCIPALS, encode_by, encode_command, encode_head, place, take_back, version_needed,
+};
 use super::log::Writable;
-use super::request::{Answer, Failure, Request};
+use super::request::{Answer, Asked, Failure, Request};
 use intake::{Intake, intake};
 use replies::Replies;
 
@@ -90,6 +92,8 @@ pub struct Orderer<A> {
     /// The batch: its stamp, its bytes, and how many of them are the head. Empty while none is being built.
     at: Timestamp,
     wall: WallTime,
+    /// Who asked for the last command in it.
+    by: Principal,
     bytes: Vec<u8>,
     head: usize,
     effects: Vec<Effect>,
@@ -99,7 +103,7 @@ pub struct Orderer<A> {
     no_room: Option<String>,
     writable: Writable,
     /// Withdrawals and releases for callers that left: recorded first in the next batch that has room.
-    owed: Vec<Command>,
+    owed: Vec<(Principal, Command)>,
     /// Operations done since the clock was looked at.
     done: usize,
 }
@@ -113,6 +117,7 @@ impl<A: Address> Orderer<A> {
             presence: Presence::new(machine.now()),
             at: machine.now(),
             wall: WallTime::default(),
+            by: Principal::ANONYMOUS,
             machine,
             manual_clock,
             batch_bytes: BATCH_BYTES,
@@ -181,7 +186,7 @@ impl<A: Address> Orderer<A> {
     pub fn open(&mut self, at: Timestamp, wall: WallTime, first: Vec<Command>) {
         self.stamp(at, wall);
         for command in first {
-            self.apply(command);
+            self.apply(Principal::ANONYMOUS, command);
         }
     }
 
@@ -197,13 +202,13 @@ impl<A: Address> Orderer<A> {
         }
         let away = if was_full { Some(Away::Stalled) } else { found };
         if let Some(away) = away {
-            self.apply(Command::Grace(away));
+            self.apply(Principal::ANONYMOUS, Command::Grace(away));
         }
-        for command in mem::take(&mut self.owed) {
-            self.apply(command);
+        for (by, command) in mem::take(&mut self.owed) {
+            self.apply(by, command);
         }
         if self.machine.next_due().is_some_and(|due| due <= self.at) {
-            self.apply(Command::Expire);
+            self.apply(Principal::ANONYMOUS, Command::Expire);
         }
         away
     }
@@ -222,13 +227,15 @@ impl<A: Address> Orderer<A> {
     }
 
     /// Takes a request in. A new lease gets the secret `key`.
-    pub fn request(&mut self, request: Request, to: A, key: impl FnOnce() -> LeaseKey) {
+    pub fn request(&mut self, asked: impl Into<Asked>, to: A, key: impl FnOnce() -> LeaseKey) {
+        let Asked { by, request } = asked.into();
+        let by = self.written(by);
         self.done += match &request {
             Request::List { .. } => PAGE_WEIGHT,
             _ => 1,
         };
         match intake(request, &self.machine, self.at, self.manual_clock, key) {
-            Intake::Command(command) => self.carry_out(command, to),
+            Intake::Command(command) => self.carry_out(by, command, to),
             Intake::Answer(answer) => self.answer(to, answer),
         }
     }
@@ -239,22 +246,23 @@ impl<A: Address> Orderer<A> {
     }
 
     /// The caller of a waiting request went away. It leaves the queue, unless it was asked again elsewhere.
-    pub fn gone(&mut self, request: RequestId) {
-        if self.replies.gone(&request) {
-            self.record(Command::Withdraw(request));
+    pub fn gone(&mut self, by: Principal, request: RequestId) {
+        let by = self.written(by);
+        if self.replies.gone(&(by, request)) {
+            self.record(by, Command::Withdraw(request));
         }
     }
 
     /// A session ended: its requests leave their queues.
     pub fn hang_up(&mut self, session: u64) {
-        for request in self.replies.hang_up(session) {
-            self.record(Command::Withdraw(request));
+        for (by, request) in self.replies.hang_up(session) {
+            self.record(by, Command::Withdraw(request));
         }
     }
 
     /// A grant reached nobody, and nobody can ask for it again: it is released, with this batch or the next.
-    pub fn unclaimed(&mut self, grant: GrantRef) {
-        self.record(Command::Release(grant));
+    pub fn unclaimed(&mut self, by: Principal, grant: GrantRef) {
+        self.record(self.written(by), Command::Release(grant));
     }
 
     /// The bytes that must be durable before the batch is [`committed`](Orderer::committed); `None` if
@@ -319,6 +327,7 @@ impl<A: Address> Orderer<A> {
         self.wall = wall;
         self.bytes.clear();
         encode_head(&mut self.bytes, self.at, self.wall);
+        self.by = Principal::ANONYMOUS;
         self.head = self.bytes.len();
     }
 
@@ -331,7 +340,16 @@ impl<A: Address> Orderer<A> {
         self.presence.look(self.at, worked, self.machine.bears())
     }
 
-    fn carry_out(&mut self, command: Command, to: A) {
+    /// As whom a caller is written down. While a node of the cluster reads no principals, everybody shares client ids,
+    /// as before there were any: to refuse known callers would stop all of them during an upgrade.
+    fn written(&self, by: Principal) -> Principal {
+        match self.writable.version >= WITH_PRINCIPALS {
+            true => by,
+            false => Principal::ANONYMOUS,
+        }
+    }
+
+    fn carry_out(&mut self, by: Principal, command: Command, to: A) {
         if let Some(why) = &self.no_room {
             let why = format!("{why}; nothing happened");
             return self.answer(to, Answer::Failed(Failure::Unavailable(why)));
@@ -343,39 +361,50 @@ impl<A: Address> Orderer<A> {
             Command::Acquire(acquire) => acquire.request,
             _ => None,
         };
-        match (self.apply(command), waits_as) {
-            (Outcome::Queued, Some(request)) => self.replies.wait(request, to),
+        match (self.apply(by, command), waits_as) {
+            (Outcome::Queued, Some(request)) => self.replies.wait((by, request), to),
             (outcome, _) => self.answer(to, Answer::Outcome(outcome)),
         }
     }
 
     /// Records with this batch, or with the next one that there is and has room.
-    fn record(&mut self, command: Command) {
+    fn record(&mut self, by: Principal, command: Command) {
         if self.bytes.is_empty() || self.no_room.is_some() {
-            self.owed.push(command);
+            self.owed.push((by, command));
         } else {
-            self.apply(command);
+            self.apply(by, command);
         }
     }
 
     /// Applies one command and puts it into the batch, unless it changed nothing.
-    fn apply(&mut self, command: Command) -> Outcome {
+    fn apply(&mut self, by: Principal, command: Command) -> Outcome {
         debug_assert!(!self.bytes.is_empty(), "no batch has begun");
-        let before = place(&self.bytes);
+        let (before, last) = (place(&self.bytes), self.by);
+        if by != last {
+            encode_by(&mut self.bytes, by);
+            self.by = by;
+        }
         encode_command(&mut self.bytes, &command);
         let entry = Entry {
             at: self.at,
             wall: self.wall,
+            by,
             command,
         };
         let applied = self.machine.apply(entry, &mut self.effects);
         if !applied.changed {
             take_back(&mut self.bytes, before);
+            self.by = last;
         }
         for effect in self.effects.drain(..) {
             match effect {
-                Effect::Settled { request, outcome } => {
-                    self.replies.settle(&request, Answer::Outcome(outcome));
+                Effect::Settled {
+                    by,
+                    request,
+                    outcome,
+                } => {
+                    let asked = (by, request);
+                    self.replies.settle(&asked, Answer::Outcome(outcome));
                 }
                 Effect::Event(event) => self.events.push(event),
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::vec::Drain;
 
-use palisade_core::RequestId;
+use palisade_core::{Principal, RequestId};
 
 use crate::pipeline::request::{Answer, Failure};
 
@@ -17,12 +17,15 @@ pub trait Address {
     fn is_gone(&self) -> bool;
 }
 
+/// A request's id, under its principal.
+pub(super) type Named = (Principal, RequestId);
+
 /// Answers that leave with the batch, and callers whose answer is not known yet.
 pub(super) struct Replies<A> {
     ready: Vec<(A, Answer)>,
-    waiting: HashMap<RequestId, Waiting<A>>,
+    waiting: HashMap<Named, Waiting<A>>,
     /// The waiting requests of each session, in the order in which they were asked.
-    of_sessions: BTreeMap<(u64, u64), RequestId>,
+    of_sessions: BTreeMap<(u64, u64), Named>,
     asked: u64,
 }
 
@@ -49,7 +52,7 @@ impl<A: Address> Replies<A> {
     }
 
     /// A request went into a queue. Asked twice, it is answered where it was asked last.
-    pub(super) fn wait(&mut self, request: RequestId, to: A) {
+    pub(super) fn wait(&mut self, request: Named, to: A) {
         if let Some(earlier) = self.forget(&request) {
             let why = "the same request was asked again elsewhere".into();
             self.answer(earlier, Answer::Failed(Failure::UnknownOutcome(why)));
@@ -63,13 +66,13 @@ impl<A: Address> Replies<A> {
     }
 
     /// A request that waited has its answer.
-    pub(super) fn settle(&mut self, request: &RequestId, answer: Answer) {
+    pub(super) fn settle(&mut self, request: &Named, answer: Answer) {
         if let Some(to) = self.forget(request) {
             self.answer(to, answer);
         }
     }
 
-    fn forget(&mut self, request: &RequestId) -> Option<A> {
+    fn forget(&mut self, request: &Named) -> Option<A> {
         let Waiting { to, place } = self.waiting.remove(request)?;
         if let Some(session) = to.session() {
             self.of_sessions.remove(&(session, place));
@@ -79,15 +82,15 @@ impl<A: Address> Replies<A> {
 
     /// A caller of this request is gone. Whether that leaves nobody: it may have been asked again elsewhere
     /// meanwhile.
-    pub(super) fn gone(&mut self, request: &RequestId) -> bool {
+    pub(super) fn gone(&mut self, request: &Named) -> bool {
         let waiting = self.waiting.get(request);
         waiting.is_some_and(|waiting| waiting.to.is_gone()) && self.forget(request).is_some()
     }
 
     /// A session is gone: the requests of it that waited, in the order in which they were asked.
-    pub(super) fn hang_up(&mut self, session: u64) -> Vec<RequestId> {
+    pub(super) fn hang_up(&mut self, session: u64) -> Vec<Named> {
         let of_it = (session, 0)..=(session, u64::MAX);
-        let requests: Vec<RequestId> = self.of_sessions.range(of_it).map(|(_, id)| *id).collect();
+        let requests: Vec<Named> = self.of_sessions.range(of_it).map(|(_, id)| *id).collect();
         for request in &requests {
             self.forget(request);
         }

@@ -5,7 +5,7 @@ use palisade_core::LockMode;
 use palisade_core::{ClientId, LockName, Span, Ttl, Under, Wish, limits};
 
 use super::*;
-use crate::pipeline::codec::decode_batch;
+use crate::pipeline::codec::{BATCH_FLOOR, decode_batch};
 use crate::pipeline::replay::Replay;
 
 /// A numbered caller: of a session, or one that can go away.
@@ -46,7 +46,11 @@ struct Bench {
     log: Vec<Vec<u8>>,
     now_ms: u64,
     worked: Span,
+    /// Who asks.
+    by: Principal,
 }
+
+const NOBODY: Principal = Principal::ANONYMOUS;
 
 const TTL_MS: u64 = 10_000;
 
@@ -57,6 +61,7 @@ impl Bench {
             log: Vec::new(),
             now_ms: 0,
             worked: Span::ZERO,
+            by: NOBODY,
         }
     }
 
@@ -91,13 +96,24 @@ impl Bench {
                 Some(RequestId::from_bytes(id)),
             )
         };
-        self.orderer
-            .request(Request::Acquire(wish), to, || LeaseKey::from_bytes(id));
+        let request = Request::Acquire(wish);
+        self.orderer.request(
+            Asked {
+                by: self.by,
+                request,
+            },
+            to,
+            || LeaseKey::from_bytes(id),
+        );
     }
 
     fn ask(&mut self, to: To, request: Request) {
+        let asked = Asked {
+            by: self.by,
+            request,
+        };
         self.orderer
-            .request(request, to, || panic!("this needs no key"));
+            .request(asked, to, || panic!("this needs no key"));
     }
 
     /// The commands of the batch.
@@ -331,7 +347,7 @@ fn a_request_asked_again_elsewhere_outlives_its_first_caller() {
     assert_eq!(unknown(&answers), [2], "where it was asked first");
     first.gone.set(true);
     bench.begin();
-    bench.orderer.gone(RequestId::from_bytes([2; 16]));
+    bench.orderer.gone(NOBODY, RequestId::from_bytes([2; 16]));
     assert_eq!(bench.commands(), []);
     bench.orderer.hang_up(7);
     assert_eq!(bench.commands().len(), 1, "the last one to ask is gone");
@@ -343,7 +359,7 @@ fn a_request_asked_again_elsewhere_outlives_its_first_caller() {
     bench.commit();
     alone.gone.set(true);
     bench.begin();
-    bench.orderer.gone(RequestId::from_bytes([3; 16]));
+    bench.orderer.gone(NOBODY, RequestId::from_bytes([3; 16]));
     assert_eq!(bench.commands().len(), 1);
 }
 
@@ -387,7 +403,7 @@ fn a_grant_whose_caller_is_gone_is_released_in_the_next_batch() {
     bench.acquire(caller(1), "a", None);
     let (answers, _) = bench.commit();
     let grant = grant_of(&answers, 1);
-    bench.orderer.unclaimed(grant.clone());
+    bench.orderer.unclaimed(NOBODY, grant.clone());
     assert_eq!(bench.orderer.entry(), None, "its batch is over");
     bench.begin();
     assert_eq!(bench.commands(), [Command::Release(grant)]);
@@ -512,4 +528,112 @@ fn the_stamp_never_goes_back() {
     bench.now_ms = 100;
     bench.begin();
     assert_eq!(bench.orderer.now(), Timestamp::from_millis(500));
+}
+
+#[test]
+fn a_batch_names_principals_only_where_somebody_known_changed_something() {
+    let mut bench = Bench::new();
+    let [ada, eve] = [0xa1, 0xe2].map(|n| Principal::from_bytes([n; 16]));
+    bench.begin();
+    bench.acquire(caller(1), "plain", None);
+    assert_eq!(
+        bench.orderer.entry().unwrap()[0],
+        BATCH_FLOOR,
+        "as without principals"
+    );
+    bench.commit();
+
+    bench.begin();
+    bench.by = ada;
+    bench.acquire(caller(2), "a", None);
+    bench.acquire(caller(3), "b", None);
+    bench.by = eve;
+    let stolen = GrantRef {
+        lock: LockName::new("a").unwrap(),
+        key: LeaseKey::from_bytes([2; 16]),
+        token: None,
+    };
+    bench.ask(caller(4), Request::Release(stolen));
+    bench.by = NOBODY;
+    bench.acquire(caller(5), "c", None);
+    let entry = bench.orderer.entry().unwrap().to_vec();
+    let mut by = Vec::new();
+    decode_batch(&entry, |entry| by.push(entry.by)).unwrap();
+    assert_eq!((entry[0], by), (5, vec![ada, ada, NOBODY]));
+    let named = |id: Principal| {
+        let id = id.to_bytes();
+        entry.windows(16).filter(|bytes| **bytes == id).count()
+    };
+    assert_eq!(
+        (named(ada), named(eve)),
+        (1, 0),
+        "once for a run; nothing for a refusal"
+    );
+    let (answers, _) = bench.commit();
+    let refused = |(to, answer): &(u32, Answer)| {
+        *to == 4 && matches!(answer, Answer::Outcome(Outcome::WrongPrincipal { .. }))
+    };
+    assert!(answers.iter().any(refused), "{answers:?}");
+    let recovered = bench.recovered();
+    let named = recovered.records().any(|record| record.by() == ada);
+    assert_eq!((recovered.locks(), named), (4, true));
+}
+
+/// As before there were principals: an upgrade stops nobody.
+#[test]
+fn while_a_node_reads_no_principals_nobody_is_written_as_one() {
+    let mut bench = Bench::new();
+    let ada = Principal::from_bytes([1; 16]);
+    bench.orderer.limit_to(Writable {
+        version: WITH_PRINCIPALS - 1,
+        ..Writable::default()
+    });
+    bench.begin();
+    bench.by = ada;
+    bench.acquire(caller(1), "a", None);
+    let waits = caller(2);
+    bench.acquire(waits.clone(), "a", Some(60_000));
+    let mut by = Vec::new();
+    decode_batch(bench.orderer.entry().unwrap(), |entry| by.push(entry.by)).unwrap();
+    assert_eq!(by, [NOBODY, NOBODY]);
+    let (answers, _) = bench.commit();
+    // The grant and the wait end as nobody's, too.
+    bench.begin();
+    waits.gone.set(true);
+    bench.orderer.gone(ada, RequestId::from_bytes([2; 16]));
+    bench.commit();
+    assert_eq!(bench.orderer.machine().waiters(), 0);
+    bench.orderer.limit_to(Writable::default());
+    // Once all nodes read principals, a grant from before is still its key's.
+    bench.begin();
+    bench.ask(caller(3), Request::Release(grant_of(&answers, 1)));
+    assert_eq!(bench.orderer.machine().locks(), 0);
+    bench.commit();
+}
+
+#[test]
+fn what_is_done_for_a_caller_that_left_is_done_as_its_principal() {
+    let mut bench = Bench::new();
+    let ada = Principal::from_bytes([1; 16]);
+    bench.begin();
+    bench.by = ada;
+    bench.acquire(caller(1), "a", None);
+    // The same id waits for two principals.
+    bench.acquire(of_session(7, 2), "a", Some(60_000));
+    bench.by = NOBODY;
+    bench.acquire(of_session(8, 2), "a", Some(60_000));
+    let (answers, _) = bench.commit();
+    bench.begin();
+    bench.orderer.hang_up(7);
+    bench.commit();
+    assert_eq!(
+        bench.orderer.machine().waiters(),
+        1,
+        "the other one's stays"
+    );
+    bench.begin();
+    bench.orderer.unclaimed(ada, grant_of(&answers, 1));
+    let (answers, _) = bench.commit();
+    let granted = matches!(&answers[..], [(2, Answer::Outcome(Outcome::Granted(_)))]);
+    assert!(granted, "handed on: {answers:?}");
 }

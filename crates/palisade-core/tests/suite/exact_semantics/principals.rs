@@ -1,0 +1,197 @@
+//! Principals (I5): client ids, request ids and leases live under them.
+
+use palisade_core::{Command, Ending, Machine, Outcome, Under};
+
+use crate::world::{TTL_MS, World, ask, grant, key, ms, principal, request, tokenless};
+
+const NOBODY: u8 = 0;
+const ADA: u8 = 1;
+const EVE: u8 = 2;
+
+/// A world in which Ada holds `orders` as the client `a`, by request 1; and her grant.
+fn held() -> (World, palisade_core::Granted) {
+    let mut world = World::new();
+    world.by = principal(ADA);
+    let granted = world.granted(ask("orders", "a").request(1));
+    (world, granted)
+}
+
+fn is_refused(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::WrongPrincipal { .. })
+}
+
+#[test]
+fn a_client_id_of_another_principal_supersedes_nothing() {
+    let (mut world, first) = held();
+    for by in [EVE, NOBODY] {
+        world.by = principal(by);
+        let denied = world.acquire(ask("orders", "a"));
+        assert!(matches!(denied, Outcome::Held(_)), "{denied:?}");
+    }
+    world.by = principal(ADA);
+    let second = world.granted(ask("orders", "a"));
+    assert!(second.token > first.token);
+}
+
+#[test]
+fn a_right_key_of_another_principal_is_refused_by_name_and_changes_nothing() {
+    let (mut world, granted) = held();
+    let grant = grant("orders", &granted);
+    let before: Vec<_> = world.machine.records().collect();
+    for by in [EVE, NOBODY] {
+        world.by = principal(by);
+        for command in [
+            Command::Renew {
+                grant: grant.clone(),
+                ttl: None,
+            },
+            Command::Release(grant.clone()),
+            Command::Release(tokenless("orders", &granted)),
+            // Another lock under the lease, and a downgrade.
+            Command::Acquire(ask("other", "a").under(granted.key).with_key(key(99))),
+            Command::Acquire(
+                ask("orders", "a")
+                    .under(granted.key)
+                    .shared()
+                    .with_key(key(99)),
+            ),
+        ] {
+            let applied = world.applied(command.clone());
+            assert!(is_refused(&applied.outcome), "{command:?}: {applied:?}");
+            assert!(!applied.changed, "{command:?}");
+        }
+    }
+    assert_eq!(world.machine.records().collect::<Vec<_>>(), before);
+    world.by = principal(ADA);
+    assert!(matches!(world.renew(&grant), Outcome::Renewed(_)));
+    assert!(matches!(world.release(&grant), Outcome::Released { .. }));
+}
+
+#[test]
+fn a_request_id_answers_its_own_principal_only() {
+    let (mut world, granted) = held();
+    world.by = principal(EVE);
+    let again = world.acquire(ask("orders", "a").request(1));
+    assert!(matches!(again, Outcome::Held(_)), "{again:?}");
+    // Whoever knows the id neither uses it up nor gives the grant back.
+    assert_eq!(world.apply(Command::Abandon(request(1))), Outcome::Done);
+    world.by = principal(ADA);
+    let again = world.granted(ask("orders", "a").request(1));
+    assert_eq!((again.token, again.key), (granted.token, granted.key));
+}
+
+#[test]
+fn requests_with_one_id_wait_side_by_side() {
+    let (mut world, granted) = held();
+    for by in [EVE, NOBODY] {
+        world.by = principal(by);
+        world.queued(ask("orders", "a").wait(60_000).request(7));
+    }
+    assert_eq!(world.machine.waiters(), 2);
+    world.by = principal(NOBODY);
+    world.apply(Command::Withdraw(request(7)));
+    assert_eq!(world.machine.waiters(), 1, "only its own");
+    world.by = principal(ADA);
+    world.release(&grant("orders", &granted));
+    let settled = world.effects.iter().find_map(|effect| match effect {
+        palisade_core::Effect::Settled { by, outcome, .. } => Some((*by, outcome.clone())),
+        palisade_core::Effect::Event(_) => None,
+    });
+    let (by, outcome) = settled.unwrap();
+    assert_eq!(by, principal(EVE));
+    assert!(matches!(outcome, Outcome::Granted(_)));
+}
+
+/// What a directory from before the rules contains belongs to nobody known.
+#[test]
+fn an_anonymous_lease_is_its_key_holders_until_it_ends_and_superseded_by_nobody_known() {
+    let mut world = World::new();
+    let granted = world.granted(ask("orders", "a"));
+    let grant = grant("orders", &granted);
+    world.by = principal(ADA);
+    assert!(matches!(world.renew(&grant), Outcome::Renewed(_)));
+    assert!(matches!(
+        world.acquire(ask("orders", "a")),
+        Outcome::Held(_)
+    ));
+    let under = world.acquire(ask("other", "a").under(granted.key));
+    assert!(is_refused(&under), "{under:?}");
+    assert!(matches!(world.release(&grant), Outcome::Released { .. }));
+
+    world.by = principal(NOBODY);
+    world.granted(ask("orders", "a"));
+    world.by = principal(ADA);
+    world.pass(ms(TTL_MS));
+    world.granted(ask("orders", "a"));
+}
+
+#[test]
+fn an_operator_breaks_by_right_and_not_by_principal() {
+    let (mut world, granted) = held();
+    world.by = principal(EVE);
+    let broken = world.apply(Command::Revoke {
+        lock: crate::world::lock_name("orders"),
+        token: granted.token,
+        reason: "stuck".into(),
+    });
+    assert!(matches!(broken, Outcome::Revoked { .. }));
+    world.by = principal(ADA);
+    let told = world.renew(&grant("orders", &granted));
+    assert!(
+        matches!(
+            told,
+            Outcome::Ended {
+                how: Ending::Revoked,
+                ..
+            }
+        ),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_restored_machine_knows_whose_everything_is() {
+    let (mut world, granted) = held();
+    assert!(names_principals(&world.machine));
+    world.by = principal(EVE);
+    world.queued(ask("orders", "a").wait(60_000).request(7));
+    world.machine = Machine::restore(3, world.machine.records()).unwrap();
+    let refused = world.renew(&grant("orders", &granted));
+    assert!(is_refused(&refused), "{refused:?}");
+    world.by = principal(ADA);
+    world.apply(Command::Abandon(request(7)));
+    assert_eq!(world.machine.waiters(), 1, "it is another principal's");
+    let again = world.granted(ask("orders", "a").request(1));
+    assert_eq!(again.token, granted.token);
+}
+
+#[test]
+fn a_bound_for_a_client_is_for_each_principal() {
+    let mut world = World::with(palisade_core::Limits {
+        waiters_per_client: 1,
+        ..palisade_core::Limits::DEFAULT
+    });
+    world.granted(ask("orders", "x"));
+    for by in [ADA, EVE] {
+        world.by = principal(by);
+        world.queued(ask("orders", "a").wait(60_000).request(1));
+        let more = world.acquire(ask("orders", "a").wait(60_000).request(2));
+        assert!(matches!(more, Outcome::QueueFull(_)), "{more:?}");
+    }
+}
+
+#[test]
+fn a_machine_without_principals_says_so() {
+    let mut world = World::new();
+    world.granted(ask("orders", "a").request(1));
+    assert!(!names_principals(&world.machine));
+    let acquire = ask("other", "b").request(2).with_key(key(50));
+    assert!(matches!(acquire.under, Under::New { .. }));
+    world.by = principal(ADA);
+    world.apply(Command::Acquire(acquire));
+    assert!(names_principals(&world.machine));
+}
+
+fn names_principals(machine: &Machine) -> bool {
+    machine.records().any(|record| !record.by().is_anonymous())
+}
