@@ -96,7 +96,7 @@ codes! {
     "This server has rules, and nothing shows who is asking: send a token (`Authorization: Bearer pal_…`) or connect with a client certificate. Also a token that is malformed, unknown or revoked. Nothing changed.";
     /// No rule grants it.
     Forbidden, "forbidden",
-    "No rule grants this. The message names the principal, the verb and the lock or prefix; `palisade auth can` explains a decision. Nothing changed.";
+    "No rule grants this; the message names the principal, the verb and the lock or prefix, and `palisade auth can` explains a decision. Or the `lock_token` is of another principal's lease. Nothing changed.";
     /// No such path.
     NotFound, "not_found",
     "This path does not exist. (A lock without a holder is not an error.)";

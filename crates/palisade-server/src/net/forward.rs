@@ -11,7 +11,9 @@
 //! for everything else. Ending a request is then a message, not the end of a connection. A body is read whole before it
 //! is sent, and an answer before it is handed on, so a slow caller never holds up what others share.
 //!
-//! A stranger can set `x-palisade-forwarded`; its only effect is that this node does not forward the request.
+//! Who asks is settled by the node that carries the request out, by the caller's token: the certificate that it sees is
+//! that of the node that forwards, and does not count. A stranger can set `x-palisade-forwarded`; its only effects are that
+//! this node does not forward the request, and that a certificate does not count.
 
 use std::error::Error;
 use std::pin::pin;

@@ -29,6 +29,7 @@ use tokio::sync::watch;
 
 use super::app::App;
 use super::convert::Refusal;
+use super::forward::FORWARDED;
 use crate::pipeline::{
     self, Answer, Answers, Asked, Handle, Identity, Leading, Request, Since, Stats, Stopped,
 };
@@ -342,7 +343,11 @@ pub(super) async fn identify(
     next: Next,
 ) -> Response {
     let peer = request.extensions().get::<Peer>();
-    let caller = peer.map_or(Caller::Anonymous, |peer| peer.caller.clone());
+    let caller = match peer {
+        // The certificate is that of the node that forwards; the request is its caller's.
+        Some(peer) if !request.headers().contains_key(FORWARDED) => peer.caller.clone(),
+        _ => Caller::Anonymous,
+    };
     let identified = match bearer(request.headers()) {
         Ok(token) => app.gate.identify(&caller, token),
         Err(refusal) => Err(refusal),

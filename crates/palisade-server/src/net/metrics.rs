@@ -231,7 +231,7 @@ type Reading = (&'static str, &'static str, u64);
 
 impl Scrape {
     /// The values that only grow; `_total` is added to each name.
-    fn counters(&self) -> [Reading; 18] {
+    fn counters(&self) -> [Reading; 19] {
         let (stats, net) = (self.app.handle.stats(), &self.app.meters);
         let shell = &self.app.shell;
         [
@@ -262,6 +262,11 @@ impl Scrape {
                 "invalid",
                 "Requests refused as malformed",
                 stats.invalid.get(),
+            ),
+            (
+                "wrong_principal",
+                "Requests with the key of another principal's lease, refused",
+                stats.wrong_principal.get(),
             ),
             (
                 "queue_full",

@@ -192,6 +192,14 @@ async fn http(server: &Server, asked: Asked, token: Option<&str>) -> String {
         ),
         Asked::View => ("GET", "/v1/cluster", String::new()),
     };
+    http_of(server, (method, path, body), token).await
+}
+
+async fn http_of(
+    server: &Server,
+    (method, path, body): (&str, &str, String),
+    token: Option<&str>,
+) -> String {
     let shown = token.map_or(String::new(), |token| {
         format!("Authorization: Bearer {token}\r\n")
     });
@@ -253,6 +261,7 @@ fn operation(asked: Asked) -> Option<Operation> {
 
 fn code_of(outcome: Option<Outcome>) -> String {
     match outcome {
+        Some(Outcome::Held(_)) => "held".to_owned(),
         Some(Outcome::Error(error)) => error.code,
         _ => String::new(),
     }
@@ -289,7 +298,12 @@ async fn unary(server: &Server, asked: Asked, token: Option<&str>) -> Option<Str
                 .map_or(String::new(), |status| code_of_status(&status)),
         );
     }
-    let reply = match operation(asked)? {
+    Some(unary_of(server, operation(asked)?, token).await)
+}
+
+async fn unary_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
+    let mut client = grpc::client(server).await;
+    let reply = match operation {
         Operation::Acquire(message) => client.acquire(call(message, token)).await,
         Operation::Renew(message) => client.renew(call(message, token)).await,
         Operation::Release(message) => client.release(call(message, token)).await,
@@ -299,31 +313,39 @@ async fn unary(server: &Server, asked: Asked, token: Option<&str>) -> Option<Str
         Operation::List(message) => client.list(call(message, token)).await,
         Operation::Status(message) => client.status(call(message, token)).await,
     };
-    Some(match reply {
+    match reply {
         Ok(reply) => code_of(reply.into_inner().outcome),
         Err(status) => code_of_status(&status),
-    })
+    }
 }
 
 /// The code in a gRPC session.
 async fn stream(server: &Server, asked: Asked, token: Option<&str>) -> Option<String> {
-    let operation = Some(operation(asked)?);
+    Some(stream_of(server, operation(asked)?, token).await)
+}
+
+async fn stream_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
+    let operation = Some(operation);
     let requests = vec![v1::Request { id: 1, operation }];
     let frames = tokio_stream::iter([v1::Requests { requests }]);
     let mut client = grpc::client(server).await;
-    Some(match soon(client.session(call(frames, token))).await {
+    match soon(client.session(call(frames, token))).await {
         Err(status) => code_of_status(&status),
         Ok(replies) => {
             let replies = soon(replies.into_inner().message()).await.unwrap().unwrap();
             code_of(replies.replies.into_iter().next().unwrap().outcome)
         }
-    })
+    }
 }
 
 /// The code in a plain session.
 async fn plain(server: &Server, asked: Asked, token: Option<&str>) -> Option<String> {
+    Some(plain_of(server, operation(asked)?, token).await)
+}
+
+async fn plain_of(server: &Server, operation: Operation, token: Option<&str>) -> String {
     let mut session = open_session(server, token).await;
-    Some(code_of(ask_session(&mut session, operation(asked)?).await))
+    code_of(ask_session(&mut session, operation).await)
 }
 
 async fn open_session(server: &Server, token: Option<&str>) -> TcpStream {
@@ -527,4 +549,176 @@ async fn share_grants_shared_locks_only_and_hold_grants_both() {
     assert_eq!(acquire("a", "shared", "hold").await, 200);
     assert_eq!(acquire("b", "exclusive", "hold").await, 200);
     assert_eq!(acquire("c", "shared", "observe").await, 403);
+}
+
+const VICTIM: [u8; 16] = [0x77; 16];
+
+/// What a thief tries who has read a listing, a log line or the memory of a job: the client id, the request id, and even
+/// the key of the lease.
+fn thefts(
+    key: &[u8],
+) -> Vec<(
+    &'static str,
+    Operation,
+    (&'static str, &'static str, String),
+)> {
+    let hex = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    let (request_id, key_hex) = (hex(&VICTIM), hex(key));
+    let acquire = |lock: &str| grpc::acquire(lock, "victim", 0);
+    let (lock, lock_token) = ("x/1".to_owned(), key.to_vec());
+    let body = |more: &str| format!(r#"{{"client_id":"victim","lease_duration_ms":10000{more}}}"#);
+    vec![
+        (
+            "held",
+            Operation::Acquire(acquire("x/1")),
+            ("POST", "/v1/locks/x%2F1/acquire", body("")),
+        ),
+        (
+            "held",
+            Operation::Acquire(v1::AcquireRequest {
+                request_id: VICTIM.to_vec(),
+                ..acquire("x/1")
+            }),
+            (
+                "POST",
+                "/v1/locks/x%2F1/acquire",
+                body(&format!(r#","request_id":"{request_id}""#)),
+            ),
+        ),
+        (
+            "",
+            Operation::Abandon(v1::AbandonRequest {
+                request_id: VICTIM.to_vec(),
+            }),
+            (
+                "POST",
+                "/v1/requests/77777777777777777777777777777777/abandon",
+                String::new(),
+            ),
+        ),
+        (
+            "forbidden",
+            Operation::Renew(v1::RenewRequest {
+                lock: lock.clone(),
+                lock_token: lock_token.clone(),
+                ..v1::RenewRequest::default()
+            }),
+            (
+                "POST",
+                "/v1/locks/x%2F1/renew",
+                format!(r#"{{"lock_token":"{key_hex}"}}"#),
+            ),
+        ),
+        (
+            "forbidden",
+            Operation::Acquire(v1::AcquireRequest {
+                lock_token: lock_token.clone(),
+                lease_duration_ms: 0,
+                ..acquire("x/2")
+            }),
+            (
+                "POST",
+                "/v1/locks/x%2F2/acquire",
+                format!(r#"{{"client_id":"victim","lock_token":"{key_hex}"}}"#),
+            ),
+        ),
+        (
+            "forbidden",
+            Operation::Release(grpc::release(&lock, &lock_token)),
+            (
+                "POST",
+                "/v1/locks/x%2F1/release",
+                format!(r#"{{"lock_token":"{key_hex}"}}"#),
+            ),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn a_stolen_client_id_request_id_or_lease_key_lets_nobody_act() {
+    let closed = closed().await;
+    let server = &closed.server;
+    let owner = token("hold");
+    let acquire = Operation::Acquire(v1::AcquireRequest {
+        request_id: VICTIM.to_vec(),
+        ..grpc::acquire("x/1", "victim", 0)
+    });
+    let mut session = open_session(server, Some(&owner)).await;
+    let granted = grpc::granted(ask_session(&mut session, acquire.clone()).await);
+    let thief = token("both");
+    let thief = Some(&*thief);
+    let mut refused = 0;
+    for face in 0..4 {
+        // What is remembered of the thief's requests is the thief's.
+        for (expected, operation, by_http) in thefts(&granted.lock_token) {
+            let what = format!("{operation:?} at interface {face}");
+            let before = server.changes().await;
+            let code = match face {
+                0 => http_of(server, by_http, thief).await,
+                1 => unary_of(server, operation, thief).await,
+                2 => stream_of(server, operation, thief).await,
+                _ => plain_of(server, operation, thief).await,
+            };
+            // The second time, its own abandoned request answers it.
+            let expected = match (expected, code.as_str()) {
+                ("held", "abandoned") => "abandoned",
+                _ => expected,
+            };
+            assert_eq!(code, expected, "{what}");
+            if expected == "forbidden" {
+                refused += 1;
+                assert_eq!(server.changes().await, before, "{what} changed something");
+            }
+        }
+    }
+    // The owner has all of it still: the grant under its request id, and the lease.
+    let again = grpc::granted(ask_session(&mut session, acquire).await);
+    assert_eq!(
+        (again.fencing_token, &again.lock_token),
+        (granted.fencing_token, &granted.lock_token)
+    );
+    let metrics = "GET /metrics HTTP/1.1\r\nHost: t\r\nConnection: close\r\nAuthorization: Bearer";
+    let metrics = format!("{metrics} {}\r\n\r\n", token("observe"));
+    let metrics = server.raw(metrics.as_bytes()).await.body;
+    let counted = format!("palisade_wrong_principal_total {refused}\n");
+    assert!(refused == 12 && metrics.contains(&counted), "{metrics}");
+    // The control: the same by the owner succeeds.
+    for (_, operation, _) in thefts(&granted.lock_token).into_iter().skip(3) {
+        let code = code_of(ask_session(&mut session, operation.clone()).await);
+        assert_eq!(code, "", "{operation:?}");
+    }
+}
+
+/// A directory from before the rules: its grants are nobody's, and the clients that have their keys finish their work.
+#[tokio::test]
+async fn a_lock_from_before_the_rules_is_its_key_holders_until_it_ends() {
+    let closed = closed().await;
+    let server = &closed.server;
+    let wish = palisade_core::Wish::new(
+        palisade_core::LockName::new("x/1").unwrap(),
+        palisade_core::ClientId::new("victim").unwrap(),
+        palisade_core::Under::new(palisade_core::Ttl::from_millis(10_000).unwrap()),
+        None,
+    );
+    let before = palisade_server::pipeline::Request::Acquire(wish);
+    let answer = server.handle.call(before).await;
+    let palisade_server::pipeline::Answer::Outcome(palisade_core::Outcome::Granted(granted)) =
+        answer
+    else {
+        panic!("{answer:?}");
+    };
+    let mut session = open_session(server, Some(&token("hold"))).await;
+    let expected = ["held", "held", "", "", "forbidden", ""];
+    for ((_, operation, _), expected) in thefts(granted.key.as_bytes()).into_iter().zip(expected) {
+        let code = code_of(ask_session(&mut session, operation.clone()).await);
+        assert_eq!(code, expected, "{operation:?}");
+    }
+    let own = Operation::Acquire(grpc::acquire("x/1", "victim", 0));
+    let own = grpc::granted(ask_session(&mut session, own).await);
+    assert!(own.fencing_token > granted.token.get());
 }
