@@ -79,13 +79,13 @@ pub(super) async fn deafen_the_leader(world: &World) {
         world.network.cut(CLIENT + client, deaf);
     }
     hold(&world.served).clear();
-    // The leader pauses for 700 ms at a time, which is long enough for an election. Two pauses end within this time.
-    sleep(2_500 * MS).await;
+    // The leader pauses for 700 ms, 0.7 s and 2.1 s after it was heard, and each is long enough for an election.
+    sleep(3_300 * MS).await;
     if !(0..world.network.nodes()).any(|place| place != deaf && leads(world, place)) {
         let what = format!("nobody else is elected while node {deaf} can send and not hear");
         hold(&world.check).broken(Rule::Serves, what);
     }
-    sleep(3_500 * MS).await;
+    sleep(2_700 * MS).await;
     if hold(&world.served).is_empty() {
         let what = format!("nobody is served while node {deaf} can send and not hear");
         hold(&world.check).broken(Rule::Serves, what);
