@@ -79,7 +79,13 @@ pub(super) async fn deafen_the_leader(world: &World) {
         world.network.cut(CLIENT + client, deaf);
     }
     hold(&world.served).clear();
-    sleep(6_000 * MS).await;
+    // The leader pauses for 700 ms, 0.7 s and 2.1 s after it was heard, and each is long enough for an election.
+    sleep(3_300 * MS).await;
+    if !(0..world.network.nodes()).any(|place| place != deaf && leads(world, place)) {
+        let what = format!("nobody else is elected while node {deaf} can send and not hear");
+        hold(&world.check).broken(Rule::Serves, what);
+    }
+    sleep(2_700 * MS).await;
     if hold(&world.served).is_empty() {
         let what = format!("nobody is served while node {deaf} can send and not hear");
         hold(&world.check).broken(Rule::Serves, what);
@@ -88,10 +94,13 @@ pub(super) async fn deafen_the_leader(world: &World) {
 }
 
 fn leader(world: &World) -> Option<Place> {
-    (0..world.network.nodes()).find(|place| {
-        let engine = world.network.host(*place).engine.clone();
-        engine.is_some_and(|engine| engine.progress().role == Role::Leader)
-    })
+    (0..world.network.nodes()).find(|place| leads(world, *place))
+}
+
+/// Whether a node takes itself for the leader.
+fn leads(world: &World, place: Place) -> bool {
+    let engine = world.network.host(place).engine.clone();
+    engine.is_some_and(|engine| engine.progress().role == Role::Leader)
 }
 
 fn pause(world: &Arc<World>, place: Place, span: u64) {

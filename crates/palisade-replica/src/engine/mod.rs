@@ -48,7 +48,7 @@ use crate::entry::{Leader, LogId, Members, NodeId};
 use crate::message::{Reply, Request};
 use crate::store::Store;
 use machine::Replicated;
-use network::{Incoming, Network};
+use network::{Gate, Incoming, Network};
 use storage::LogStorage;
 
 pub use network::Transport;
@@ -237,6 +237,10 @@ impl<R: AsyncRuntime> Clone for Engine<R> {
     }
 }
 
+fn heard<R: AsyncRuntime>(metrics: &RaftMetrics<Types<R>>) -> Option<Duration> {
+    metrics.last_quorum_acked.map(|at| at.elapsed())
+}
+
 impl<R: AsyncRuntime> Engine<R> {
     /// Starts a node on the runtime that runs this.
     ///
@@ -268,16 +272,21 @@ impl<R: AsyncRuntime> Engine<R> {
             max_payload_entries: ENTRIES_AT_ONCE,
             ..Config::default()
         };
+        // By then it serves no longer (rule R5), so the pause costs nobody anything.
+        let gate = Arc::new(Gate::new(2 * settings.election.1, settings.probe));
         let config = Arc::new(config.validate().map_err(io::Error::other)?);
         let raft = Raft::new(
             node,
             config,
-            Network::new(transport),
+            Network::new(transport, Arc::clone(&gate)),
             LogStorage::new(store.clone()),
             Replicated::new(applier, store),
         );
+        let raft = raft.await.map_err(io::Error::other)?;
+        let metrics: WatchReceiverOf<Types<R>, RaftMetrics<Types<R>>> = raft.metrics();
+        gate.watch(move || heard(&metrics.borrow_watched()));
         Ok(Engine {
-            raft: raft.await.map_err(io::Error::other)?,
+            raft,
             incoming: Arc::default(),
         })
     }
@@ -347,9 +356,7 @@ impl<R: AsyncRuntime> Engine<R> {
     /// How long ago a quorum last confirmed that this node leads, as far as it knows.
     #[must_use]
     pub fn quorum_heard(&self) -> Option<Duration> {
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        metrics.last_quorum_acked.map(|at| at.elapsed())
+        heard(&self.raft.metrics().borrow_watched())
     }
 
     /// How far this node is.

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
@@ -36,11 +36,49 @@ pub trait Transport: Clone + Send + Sync + 'static {
 
 pub(super) struct Network<T> {
     transport: T,
+    gate: Arc<Gate>,
 }
 
 impl<T: Transport> Network<T> {
-    pub(super) fn new(transport: T) -> Network<T> {
-        Network { transport }
+    pub(super) fn new(transport: T, gate: Arc<Gate>) -> Network<T> {
+        Network { transport, gate }
+    }
+}
+
+/// Closed while a leader that hears no quorum sends nothing that renews the leases of its followers (rule R6). The engine
+/// pauses its heartbeats in the same phases, but not the entries that it repeats because nobody acknowledged them.
+///
+/// ```text
+///   quorum heard ──patience──► closed ──probe──► open ──probe──► closed ──► …
+/// ```
+pub(super) struct Gate {
+    /// How long a quorum may be silent, and the length of a phase after that; `None` leaves the gate open.
+    phases: Option<(Duration, Duration)>,
+    /// How long ago a quorum was heard; nothing before the engine has started, and before a leader has heard one.
+    heard: OnceLock<Heard>,
+}
+
+type Heard = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
+
+impl Gate {
+    pub(super) fn new(patience: Duration, probe: Option<Duration>) -> Gate {
+        Gate {
+            phases: probe.map(|probe| (patience, probe)),
+            heard: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn watch(&self, heard: impl Fn() -> Option<Duration> + Send + Sync + 'static) {
+        let _ = self.heard.set(Box::new(heard));
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        let heard = self.heard.get().and_then(|heard| heard());
+        let (Some((patience, probe)), Some(heard)) = (self.phases, heard) else {
+            return false;
+        };
+        let beyond = heard.checked_sub(patience);
+        beyond.is_some_and(|beyond| (beyond.as_nanos() / probe.as_nanos().max(1)).is_multiple_of(2))
     }
 }
 
@@ -50,6 +88,7 @@ impl<R: AsyncRuntime, T: Transport> RaftNetworkFactory<Types<R>> for Network<T> 
     async fn new_client(&mut self, target: NodeId, address: &String) -> Peer<T> {
         Peer {
             transport: self.transport.clone(),
+            gate: Arc::clone(&self.gate),
             node: target,
             address: address.clone(),
         }
@@ -59,6 +98,7 @@ impl<R: AsyncRuntime, T: Transport> RaftNetworkFactory<Types<R>> for Network<T> 
 /// One other node.
 pub(super) struct Peer<T> {
     transport: T,
+    gate: Arc<Gate>,
     node: NodeId,
     address: String,
 }
@@ -69,6 +109,11 @@ impl<T: Transport> Peer<T> {
         request: &Request,
         within: Duration,
     ) -> Result<Reply, RPCError<Types<R>>> {
+        let renews = matches!(request, Request::Append { .. } | Request::Snapshot { .. });
+        if renews && self.gate.is_closed() {
+            let pause = io::Error::other("this leader hears no quorum, and pauses");
+            return Err(RPCError::Unreachable(Unreachable::new(&pause)));
+        }
         let message = request.encode();
         let answer = self
             .transport

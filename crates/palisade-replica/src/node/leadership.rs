@@ -129,7 +129,10 @@ impl Log for Replicated {
     }
 
     fn check(&self) -> Result<(), LogError> {
-        match self.engine.leads(self.leadership.leader()) {
+        // An idle leader commits nothing, and would go on to say that it leads.
+        let heard = self.engine.quorum_heard();
+        let is_heard = heard.is_none_or(|heard| heard < NO_QUORUM);
+        match is_heard && self.engine.leads(self.leadership.leader()) {
             true => Ok(()),
             false => Err(LogError::Deposed),
         }

@@ -90,6 +90,8 @@ pub struct PeerStatus {
     pub connected: bool,
     /// For how long that has been so.
     pub since: Duration,
+    /// How long ago it last asked this node something: a leader does so with each heartbeat.
+    pub heard: Option<Duration>,
     /// Why the last attempt failed, or was refused by either side; nothing once one succeeds.
     pub refusal: Option<String>,
     /// The newest version of a batch that it reads (rule R21), once it has said so.
@@ -131,6 +133,8 @@ struct Seen {
     status: PeerStatus,
     /// When `connected` changed.
     changed: Duration,
+    /// When it last asked something.
+    heard: Option<Duration>,
 }
 
 impl Seen {
@@ -199,12 +203,20 @@ impl Peers {
         let nodes = hold(&self.shared.nodes);
         let status = |seen: &Seen| PeerStatus {
             since: now.saturating_sub(seen.changed),
+            heard: seen.heard.map(|at| now.saturating_sub(at)),
             ..seen.status.clone()
         };
         nodes
             .iter()
             .map(|(node, seen)| (*node, status(seen)))
             .collect()
+    }
+
+    /// How long ago a node last asked this one something.
+    #[must_use]
+    pub fn heard(&self, node: NodeId) -> Option<Duration> {
+        let at = hold(&self.shared.nodes).get(&node)?.heard?;
+        Some(clock::now().saturating_sub(at))
     }
 
     /// Where clients reach a node, as it said itself.
@@ -326,6 +338,7 @@ impl Shared {
             Ok((_, theirs)) => {
                 hold(&self.logged).retain(|(place, _)| place != address);
                 self.met(theirs);
+                self.notice_removal(&self.own(), theirs);
             }
             Err(why) => {
                 self.log(address, why);
@@ -359,6 +372,24 @@ impl Shared {
             seen.status.refusal = Some(why.clone());
         }
         judged
+    }
+
+    /// Tells the operator of a node that was removed while it was down: nobody else will.
+    fn notice_removal(&self, own: &Introduction, theirs: &Introduction) {
+        let (Standing::Member { members: here, .. }, Standing::Member { members: there, .. }) =
+            (&own.standing, &theirs.standing)
+        else {
+            return;
+        };
+        let (node, address) = (own.node, &theirs.address);
+        if here.contains_key(&node) && !there.is_empty() && !there.contains_key(&node) {
+            let why = format!(
+                "node {} at {address} does not count this node ({node}) among the members. If it was removed, stop it; to \
+                 bring it back, start it with --join on an empty directory",
+                theirs.node
+            );
+            self.log(address, &why);
+        }
     }
 
     /// Remembers a node that was accepted. Only members are measured by what they said before.

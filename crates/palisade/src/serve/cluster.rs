@@ -30,6 +30,9 @@ use tokio::net::TcpListener;
 
 use super::join;
 
+/// A leader that is silent for so long leads nobody.
+const SILENT: Duration = Duration::from_secs(3);
+
 /// How a node finds its cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -337,7 +340,7 @@ async fn watch_leader(view: Arc<View>) {
         if view.handle.leader() == Leading::Here && view.disk.full().is_some() {
             view.hand_over().await;
         }
-        let other = progress.leader.filter(|leader| *leader != view.node);
+        let other = view.leader(&progress).filter(|leader| *leader != view.node);
         let url = other.and_then(|leader| view.peers.client_url(leader));
         let unknown = other.is_some() && url.is_none();
         let leader = url.map_or(Leading::Nowhere, |url| Leading::At(url.into()));
@@ -464,6 +467,18 @@ impl View {
         })
     }
 
+    /// The node that leads, as far as this one knows. One that is silent for so long that another one would have been
+    /// elected, if there were a majority, leads nobody.
+    fn leader(&self, progress: &Progress) -> Option<NodeId> {
+        let leader = progress.leader?;
+        let heard = match leader == self.node {
+            true => self.engine.quorum_heard(),
+            false => self.peers.heard(leader),
+        };
+        // One that has just been elected may have said nothing yet.
+        heard.is_none_or(|heard| heard < SILENT).then_some(leader)
+    }
+
     fn url_of(&self, node: NodeId) -> Option<String> {
         match node == self.node {
             true => Some(self.url.clone()),
@@ -519,6 +534,7 @@ impl Cluster for View {
         let status = self.peers.status();
         let voters: BTreeSet<NodeId> = progress.members.voters.iter().flatten().copied().collect();
         let leads = progress.role == Role::Leader;
+        let leader = self.leader(&progress);
         let members = progress.members.nodes.iter().map(|(node, address)| {
             let own = *node == self.node;
             let peer = status.get(node);
@@ -555,8 +571,8 @@ impl Cluster for View {
                 Role::Stopped => ClusterRole::Stopped,
             },
             term: progress.vote.term,
-            leader: progress.leader.map(|leader| leader.to_string()),
-            leader_url: progress.leader.and_then(|leader| self.url_of(leader)),
+            leader: leader.map(|leader| leader.to_string()),
+            leader_url: leader.and_then(|leader| self.url_of(leader)),
             leader_changes: self.leader_changes.load(Ordering::Relaxed),
             last: progress.last,
             committed: progress.committed.map(|id| id.index),

@@ -251,6 +251,28 @@ fn a_kind_of_request_is_new_until_every_member_is_known_to_read_it() {
     assert_eq!(status, 200, "{granted}");
 }
 
+/// A load balancer asks `/readyz`, and an operator asks for the status.
+#[test]
+fn a_node_without_a_majority_names_no_leader() {
+    for survivor_leads in [false, true] {
+        let mut cluster = Cluster::of(3);
+        let leader = cluster.until_ready();
+        let survivor = if survivor_leads {
+            leader
+        } else {
+            (leader + 1) % 3
+        };
+        (0..3)
+            .filter(|at| *at != survivor)
+            .for_each(|at| cluster.nodes[at].kill());
+        let alone = &cluster.nodes[survivor];
+        until_in(ELECTION, "the news that nobody leads", || {
+            let view = alone.get("/v1/cluster").unwrap().1;
+            alone.get("/readyz").unwrap().0 == 503 && view["leader"].is_null()
+        });
+    }
+}
+
 #[test]
 fn nodes_come_and_go_while_the_cluster_serves() {
     let mut cluster = Cluster::of(3);
