@@ -17,7 +17,10 @@ export default tseslint.config(
     files: ["test/**/*.ts"],
     rules: {
       // node:test awaits what `test` returns.
-      "@typescript-eslint/no-floating-promises": ["error", { allowForKnownSafeCalls: [{ from: "package", package: "node:test", name: ["test", "suite"] }] }],
+      "@typescript-eslint/no-floating-promises": [
+        "error",
+        { allowForKnownSafeCalls: [{ from: "package", package: "node:test", name: ["test", "suite"] }] },
+      ],
     },
   },
 );

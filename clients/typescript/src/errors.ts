@@ -1,13 +1,6 @@
 /** What the caller does next: try again later, stop, call again, find out, mend the call, or call an operator. */
 export type ErrorKind =
-  | "held"
-  | "not_acquired"
-  | "lost"
-  | "unavailable"
-  | "unknown_outcome"
-  | "invalid"
-  | "operator"
-  | "rejected";
+  "held" | "not_acquired" | "lost" | "unavailable" | "unknown_outcome" | "invalid" | "operator" | "rejected";
 
 /** Every error of this package. `code` is the name in the server's table of codes (docs/errors.md). */
 export abstract class PalisadeError extends Error {

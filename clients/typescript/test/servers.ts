@@ -7,7 +7,7 @@ import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import type { TestContext } from "node:test";
+import { after } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
@@ -17,7 +17,20 @@ import pg from "pg";
 import { Client, type ClientOptions } from "../src/index.js";
 
 /** Where something is put off until a test, or a file of tests, has ended. */
-export type Scope = Pick<TestContext, "after">;
+export interface Scope {
+  after(end: () => unknown): void;
+}
+
+/** The scope of a whole file of tests, made at its top. What began last ends first. */
+export function wholeFile(): Scope {
+  const ends: (() => unknown)[] = [];
+  after(async () => {
+    for (const end of ends.reverse()) {
+      await end();
+    }
+  });
+  return { after: (end) => ends.push(end) };
+}
 
 /** The repository; this file is compiled to clients/typescript/build/test. */
 export const ROOT = fileURLToPath(new URL("../../../../", import.meta.url));
@@ -102,9 +115,7 @@ export async function postgres(t: Scope): Promise<string> {
     chownSync(place, id("-u"), id("-g"));
   }
   const command = (program: string, ...args: string[]): [string, string[]] =>
-    asUser === undefined
-      ? [join(programs, program), args]
-      : ["setpriv", [...asUser, join(programs, program), ...args]];
+    asUser === undefined ? [join(programs, program), args] : ["setpriv", [...asUser, join(programs, program), ...args]];
   const data = join(place, "data");
   const [initdb, made] = command("initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync");
   execFileSync(initdb, made, { cwd: "/", stdio: "ignore" });
@@ -181,7 +192,7 @@ async function freePort(): Promise<number> {
 
 /** Waits until something is so. */
 export async function until(isSo: () => Promise<boolean> | boolean): Promise<void> {
-  for (const end = performance.now() + 60_000; !(await isSo()); ) {
+  for (const end = performance.now() + 60_000; !(await isSo());) {
     assert.ok(performance.now() < end, "it never became so");
     await sleep(5);
   }

@@ -64,7 +64,13 @@ test("answers that are no grant", () => {
     const fault = read(text);
     assert.ok(fault instanceof Fault && fault.unknown, text);
   }
-  for (const [status, text] of [[200, "[]"], [204, "{}"], [307, "{}"], [500, "<html>"], [404, "null"]] as const) {
+  for (const [status, text] of [
+    [200, "[]"],
+    [204, "{}"],
+    [307, "{}"],
+    [500, "<html>"],
+    [404, "null"],
+  ] as const) {
     const fault = Reply.read(status, text);
     assert.ok(fault instanceof Fault && fault.unknown, text);
   }

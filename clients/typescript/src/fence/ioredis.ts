@@ -22,8 +22,8 @@ const MARKS = "palisade:fence:";
 
 /** A `Redis` or a `Cluster` of `ioredis`. */
 export interface Connection {
-  fcall(name: string, keys: number, ...keysAndArguments: (string | number | Buffer)[]): Promise<unknown>;
-  fcallBuffer(name: string, keys: number, ...keysAndArguments: (string | number | Buffer)[]): Promise<unknown>;
+  call(command: string, args: Value[]): Promise<unknown>;
+  callBuffer(command: string, args: Value[]): Promise<unknown>;
 }
 
 export type Value = string | number | Buffer;
@@ -108,11 +108,9 @@ export class Resource {
     checkSequence(sequence);
     const keys = key === undefined ? [this.#mark] : [this.#mark, this.#checked(key)];
     const { token, authority, lock } = presented(holder);
-    const given = [...keys, token, ...values, authority ?? "", lock ?? "", sequence ?? ""];
+    const given = [name, keys.length, ...keys, token, ...values, authority ?? "", lock ?? "", sequence ?? ""];
     try {
-      return await (bytes
-        ? redis.fcallBuffer(name, keys.length, ...given)
-        : redis.fcall(name, keys.length, ...given));
+      return await (bytes ? redis.callBuffer("FCALL", given) : redis.call("FCALL", given));
     } catch (error) {
       throw translated(this.name, error);
     }

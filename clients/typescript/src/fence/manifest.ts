@@ -60,7 +60,11 @@ export function decode(text: string): Manifest {
   if (keys === undefined) {
     throw new Error("keys is not an object");
   }
-  return { record, ids: texts(fence["ids"]), keys: new Map(Object.entries(keys).map(([key, parts]) => [key, texts(parts)])) };
+  return {
+    record,
+    ids: texts(fence["ids"]),
+    keys: new Map(Object.entries(keys).map(([key, parts]) => [key, texts(parts)])),
+  };
 }
 
 /** Whether the put `id` on top of `base` is in this later state's history; throws if that is too short. */
@@ -120,5 +124,5 @@ function texts(value: unknown): string[] {
   if (!Array.isArray(value) || !value.every((text) => typeof text === "string")) {
     throw new Error(`${JSON.stringify(value)} is not a list of texts`);
   }
-  return value as string[];
+  return value;
 }

@@ -13,6 +13,8 @@
  *
  * @packageDocumentation
  */
+import type { ClientBase, Pool, PoolClient } from "pg";
+
 import { Invalid } from "../errors.js";
 import { FenceNotInstalled, Rejected, Stale } from "./errors.js";
 import { checkResource, checkSequence, presented, type Holder, type Pass } from "./holder.js";
@@ -20,24 +22,6 @@ import { MAX_JUMP, type Rule } from "./rule.js";
 
 /** The longest result that is recorded with a numbered write, in bytes. */
 export const MAX_RESULT_BYTES = 65_536;
-
-/** A connection with an open transaction: a `Client` or a `PoolClient` of `pg`. */
-export interface Queryable {
-  query(text: string, values?: unknown[]): Promise<{ rows: unknown[]; command: string }>;
-  /** `pg` has it from 8.17 on. */
-  getTransactionStatus?(): string | null;
-}
-
-/** A `Pool` of `pg`. */
-export interface Connections<Connection extends PooledConnection = PooledConnection> {
-  connect(): Promise<Connection>;
-}
-
-export interface PooledConnection extends Queryable {
-  release(error?: Error | boolean): void;
-  on(event: "error", listener: (error: Error) => void): unknown;
-  removeListener(event: "error", listener: (error: Error) => void): unknown;
-}
 
 /** The number of a write among those of the grant, 0 – 2^53 − 1, and a digest of its content, 0 – 2^64 − 1. */
 export interface WriteNumber {
@@ -65,11 +49,11 @@ const RECORD = "SELECT palisade_record($1::text, $2::bigint, $3::bytea, $4::bigi
  * Throws `Stale` if a newer holder has claimed, and what `work` throws; either way nothing was written. If the connection
  * fails during the commit, the error is that of `pg`, and the transaction may have been committed.
  */
-export async function transact<Connection extends PooledConnection, Result>(
-  pool: Connections<Connection>,
+export async function transact<Result>(
+  pool: Pool,
   resource: string,
   holder: Holder,
-  work: (db: Connection) => Result | PromiseLike<Result>,
+  work: (db: PoolClient) => Result | PromiseLike<Result>,
   rule: Rule = {},
 ): Promise<Result> {
   const db = await pool.connect();
@@ -104,13 +88,13 @@ function ignore(): void {
 }
 
 /** Raises the fence: from the commit on, no older token is admitted at the resource. */
-export async function claim(db: Queryable, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
+export async function claim(db: ClientBase, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
   await ask(db, CLAIM, arguments_(resource, presented(holder), rule));
 }
 
 /** Claims several resources at once: all of them or none. */
 export async function claimAll(
-  db: Queryable,
+  db: ClientBase,
   holders: Readonly<Record<string, Holder>>,
   rule: Rule = {},
 ): Promise<void> {
@@ -127,13 +111,13 @@ export async function claimAll(
 }
 
 /** Before a read that feeds a write, in a transaction that did not begin with a claim. */
-export async function check(db: Queryable, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
+export async function check(db: ClientBase, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
   await ask(db, CHECK, arguments_(resource, presented(holder), rule));
 }
 
 /** Before a write. With a number it is safe to repeat. */
 export async function write(
-  db: Queryable,
+  db: ClientBase,
   resource: string,
   holder: Holder,
   number?: WriteNumber,
@@ -153,7 +137,7 @@ export async function write(
 
 /** Records the result of a numbered write, at most 65,536 bytes, in the transaction that carried it out. */
 export async function record(
-  db: Queryable,
+  db: ClientBase,
   resource: string,
   holder: Holder,
   sequence: number,
@@ -208,13 +192,14 @@ function arguments_(resource: string, { token, authority, lock }: Pass, rule: Ru
   return [resource, token, authority ?? null, lock ?? null, rule.strict === true, maxJump];
 }
 
-async function ask(db: Queryable, text: string, values: unknown[]): Promise<unknown[]> {
-  const outside = "totalCount" in db || db.getTransactionStatus?.() === "I";
-  if (outside) {
+async function ask(db: ClientBase, text: string, values: unknown[]): Promise<unknown[]> {
+  // A pool would carry out each statement on another connection. `pg` tells the status from 8.17 on.
+  const told = db as { getTransactionStatus?(): string | null };
+  if ("totalCount" in db || told.getTransactionStatus?.() === "I") {
     throw new Invalid("a fence needs a transaction: BEGIN on one connection, claim in it, and write in the same");
   }
   try {
-    return (await db.query(text, values)).rows;
+    return (await db.query<Record<string, unknown>>(text, values)).rows;
   } catch (error) {
     throw translated(error);
   }

@@ -175,7 +175,12 @@ export class Resource {
   }
 
   /** Replaces a key. True: this numbered write was carried out before. A holder of null has no token: refused. */
-  async put(holder: Holder | null, key: string, content: Uint8Array | string, options?: WriteOptions): Promise<boolean> {
+  async put(
+    holder: Holder | null,
+    key: string,
+    content: Uint8Array | string,
+    options?: WriteOptions,
+  ): Promise<boolean> {
     return this.#write(holder, { kind: "put", key, content: bytes(content) }, options);
   }
 
@@ -267,7 +272,7 @@ export class Resource {
     const id = freshId();
     const content = Buffer.from(encode({ ...following, ids: [...following.ids, id].slice(-MAX_IDS) }));
     const condition = seen === undefined ? { IfNoneMatch: "*" as const } : { IfMatch: seen.etag };
-    let failed: unknown;
+    let failed: Error | undefined;
     for (let tries = 0; tries <= SAME_PUT_TRIES; tries += 1) {
       failed = undefined;
       try {
@@ -275,7 +280,7 @@ export class Resource {
           return true;
         }
       } catch (error) {
-        failed = error;
+        failed = error instanceof Error ? error : new Error(String(error));
       }
       const now = await this.#load();
       if (now !== undefined && now.etag !== seen?.etag) {
@@ -284,7 +289,7 @@ export class Resource {
     }
     throw failed === undefined
       ? new UnknownOutcome("unknown_outcome", `${this.name}: the store refuses a put on the version that it shows`)
-      : new UnknownOutcome("unknown_outcome", `${this.name}: ${String(failed)}`, { cause: failed });
+      : new UnknownOutcome("unknown_outcome", `${this.name}: ${failed.message}`, { cause: failed });
   }
 
   /** Uploads the new data once, and names it in the manifest. */
@@ -354,8 +359,7 @@ function checkKey(key: string): void {
 
 /** What the object_store library of the Rust fence writes otherwise than it is; the rest of a name is kept. */
 function part(name: string): string {
-  const escape = (letter: string): string =>
-    `%${letter.charCodeAt(0).toString(16).toUpperCase().padStart(2, "0")}`;
+  const escape = (letter: string): string => `%${letter.charCodeAt(0).toString(16).toUpperCase().padStart(2, "0")}`;
   return name === "." || name === ".." ? name.replaceAll(".", "%2E") : name.replace(/[/\\{^}%`\]">[~<#|*?]/g, escape);
 }
 
