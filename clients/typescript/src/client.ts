@@ -1,0 +1,286 @@
+import { readFileSync } from "node:fs";
+
+import { latest, sleepUntil } from "./clock.js";
+import { Endpoints } from "./endpoints.js";
+import { Invalid, LockHeld, type LockHolder } from "./errors.js";
+import { deadline } from "./hold.js";
+import { Lease, type Keeper } from "./lease.js";
+import { asNumber, asObject, asText, readHolder, unreadable, type Json } from "./reply.js";
+import { repeat } from "./retry.js";
+import { Transport, type TlsOptions } from "./transport.js";
+import { watch, type WatchEvent, type WatchOptions } from "./watch.js";
+import { checkName, DAY, lockPath, Wish, within, type AcquireOptions } from "./wish.js";
+
+const DEFAULT_PATIENCE = 5_000;
+
+export interface ClientOptions {
+  /**
+   * The addresses of the servers, http://HOST:PORT or https://HOST:PORT, of which one leads; in one text they are
+   * separated by commas. Without them they are those of PALISADE_URL, or else http://127.0.0.1:7420.
+   */
+  readonly urls?: string | readonly string[];
+  /** A bearer token, sent with every request. Without it and `tokenFile` it is that of PALISADE_TOKEN. */
+  readonly token?: string;
+  /** A file with the bearer token, read once. */
+  readonly tokenFile?: string;
+  readonly tls?: TlsOptions;
+  /** How long a call is repeated while there is no answer, 1 – 86,400,000 ms; an acquire for that long after its wait. */
+  readonly patienceMs?: number;
+  /** Taken off each deadline: time between a check and the effect of what follows, 0 – 86,400,000 ms. The default is 0. */
+  readonly marginMs?: number;
+}
+
+/** What the server knows about a lock. */
+export interface LockInfo {
+  readonly lock: string;
+  /** Undefined while the lock is free. */
+  readonly holder: LockHolder | undefined;
+  readonly waiters: number;
+}
+
+/** What the server says about itself. */
+export interface Status {
+  readonly authority: string;
+  readonly incarnation: string;
+  /** Undefined if no token is left. */
+  readonly nextToken: number | undefined;
+  readonly locks: number;
+  readonly leases: number;
+  readonly waiters: number;
+  readonly version: string;
+}
+
+/**
+ * Asks a Palisade server, or the servers of a cluster, for locks. Share one: it keeps connections. Connections that are
+ * idle do not keep the process running; leases that are held do.
+ */
+export class Client implements AsyncDisposable {
+  readonly #transport: Transport;
+  readonly #patienceMs: number;
+  readonly #marginMs: number;
+  readonly #background = new Set<Promise<unknown>>();
+  readonly #leases = new Set<Lease>();
+  #closed = false;
+
+  /** Sends nothing yet. Throws `Invalid`. */
+  constructor(options: ClientOptions = {}) {
+    this.#patienceMs = within("patienceMs", options.patienceMs ?? DEFAULT_PATIENCE, 1, DAY);
+    this.#marginMs = within("marginMs", options.marginMs ?? 0, 0, DAY);
+    this.#transport = new Transport(new Endpoints(options.urls), bearerToken(options), options.tls);
+  }
+
+  /**
+   * Waits in the queue for as long as `waitMs` says, and returns a lease that is renewed in the background until it is
+   * released or lost.
+   *
+   * However an acquire fails, no lock stays behind: a request that may have been granted is abandoned in the background.
+   *
+   * Throws `LockHeld` if another client keeps the lock, `Unavailable` or `UnknownOutcome` if nobody answers, or the
+   * signal's reason.
+   */
+  async acquire(lock: string, options: AcquireOptions = {}): Promise<Lease> {
+    this.#checkOpen();
+    const wish = new Wish(lock, options);
+    try {
+      const grant = await wish.acquire(this.#transport, this.#patienceMs);
+      const lease = Lease.start(this.#keeper, wish, grant);
+      if (options.signal?.aborted === true) {
+        // The grant and the abort met: nobody may be waiting for the lease any more.
+        this.#inBackground(lease.release());
+        options.signal.throwIfAborted();
+      }
+      return lease;
+    } finally {
+      if (wish.mayHaveHappened) {
+        this.#inBackground(wish.abandon(this.#transport));
+      }
+    }
+  }
+
+  /** As `acquire`; undefined instead of `LockHeld`. */
+  async tryAcquire(lock: string, options: AcquireOptions = {}): Promise<Lease | undefined> {
+    try {
+      return await this.acquire(lock, { waitMs: 0, ...options });
+    } catch (error) {
+      if (error instanceof LockHeld) {
+        return undefined;
+      }
+      throw error;
+    }
+  }
+
+  /**
+   * Holds a lock while `work` runs, and releases it when `work` ends. Give `lease.signal` to what `work` calls. If `work`
+   * fails because that signal aborted at a loss, the error is the `LeaseLost`.
+   */
+  async withLock<Result>(
+    lock: string,
+    options: AcquireOptions,
+    work: (lease: Lease) => Result | PromiseLike<Result>,
+  ): Promise<Result> {
+    const lease = await this.acquire(lock, options);
+    try {
+      return await work(lease);
+    } catch (error) {
+      if (isAbort(error)) {
+        lease.check();
+      }
+      throw error;
+    } finally {
+      await lease[Symbol.asyncDispose]();
+    }
+  }
+
+  /** The holder of a lock and the number of waiters. */
+  async show(lock: string): Promise<LockInfo> {
+    checkName(lock);
+    return lockInfo(await this.#ask("GET", lockPath(lock)));
+  }
+
+  /** The locks that are held and whose names start with `prefix`, page by page. */
+  async *list(prefix = ""): AsyncGenerator<LockInfo, void, void> {
+    let cursor: string | undefined;
+    do {
+      const query = new URLSearchParams({ prefix, limit: "1000", ...(cursor === undefined ? {} : { cursor }) });
+      const page = await this.#ask("GET", `/v1/locks?${query.toString()}`);
+      if (!Array.isArray(page["locks"])) {
+        throw unreadable("locks is missing");
+      }
+      for (const lock of page["locks"] as unknown[]) {
+        yield lockInfo(asObject(lock) ?? {});
+      }
+      cursor = asText(page["next_cursor"]);
+    } while (cursor !== undefined);
+  }
+
+  /**
+   * Changes of the locks whose names start with `prefix`, without end, across broken connections. Leave the loop, or
+   * abort the signal, to end it.
+   */
+  watch(prefix = "", options: WatchOptions = {}): AsyncGenerator<WatchEvent, void, void> {
+    return watch(this.#transport, prefix, options, () => {
+      this.#checkOpen();
+    });
+  }
+
+  /** Takes a lock from its holder. The token is that of the current grant: proof that the operator has looked. */
+  async breakLock(lock: string, token: number, reason = ""): Promise<void> {
+    checkName(lock);
+    await this.#ask("POST", lockPath(lock, "/break"), { fencing_token: token, reason });
+  }
+
+  async status(): Promise<Status> {
+    const told = await this.#ask("GET", "/v1/status");
+    return {
+      authority: asText(told["authority"]) ?? "",
+      incarnation: asText(told["incarnation"]) ?? "",
+      nextToken: asNumber(told["next_token"]),
+      locks: asNumber(told["locks"]) ?? 0,
+      leases: asNumber(told["leases"]) ?? 0,
+      waiters: asNumber(told["waiters"]) ?? 0,
+      version: asText(told["version"]) ?? "",
+    };
+  }
+
+  /**
+   * Ends the connections, after what is being given up in the background has been given up, at most for the client's
+   * patience. Leases that are still held are no longer renewed: release them first.
+   */
+  async close(): Promise<void> {
+    if (this.#closed) {
+      return;
+    }
+    this.#closed = true;
+    for (const lease of this.#leases) {
+      lease.leave();
+    }
+    this.#leases.clear();
+    const patience = new AbortController();
+    const done = Promise.allSettled(this.#background).then(() => {
+      patience.abort();
+    });
+    await Promise.race([done, sleepUntil(latest() + this.#patienceMs, patience.signal)]);
+    this.#transport.close();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  get #keeper(): Keeper {
+    return {
+      transport: this.#transport,
+      patienceMs: this.#patienceMs,
+      leases: this.#leases,
+      deadline: (t0, validForMs) => deadline(t0, validForMs, this.#marginMs),
+      inBackground: (work) => {
+        this.#inBackground(work);
+      },
+    };
+  }
+
+  /** Sends a request whose only good answer is 200, for the client's patience. */
+  async #ask(method: "GET" | "POST", path: string, body?: object): Promise<Json> {
+    this.#checkOpen();
+    const send = body === undefined ? { method, path } : { method, path, body };
+    const answer = await repeat(this.#transport, send, latest() + this.#patienceMs);
+    if (answer.status !== 200) {
+      throw answer.error();
+    }
+    return answer.body;
+  }
+
+  /** Nobody waits for it, and its failure is nobody's: what it gives up expires. */
+  #inBackground(work: Promise<unknown>): void {
+    const settled = work
+      .catch(() => undefined)
+      .finally(() => {
+        this.#background.delete(settled);
+      });
+    this.#background.add(settled);
+  }
+
+  #checkOpen(): void {
+    if (this.#closed) {
+      throw new Invalid("the client is closed");
+    }
+  }
+}
+
+function bearerToken({ token, tokenFile }: ClientOptions): string | undefined {
+  if (token !== undefined && tokenFile !== undefined) {
+    throw new Invalid("token and tokenFile are both given: one is needed");
+  }
+  const [text, from] =
+    tokenFile !== undefined
+      ? [readToken(tokenFile), tokenFile]
+      : [token ?? process.env["PALISADE_TOKEN"], token === undefined ? "PALISADE_TOKEN" : "token"];
+  if (text === undefined) {
+    return undefined;
+  }
+  // Does not repeat the text: it is a secret.
+  if (!/^[!-~]+$/.test(text.trim())) {
+    throw new Invalid(`${from}: a bearer token is printable ASCII without spaces`);
+  }
+  return text.trim();
+}
+
+function readToken(file: string): string {
+  try {
+    return readFileSync(file, "utf8");
+  } catch (error) {
+    throw new Invalid(`tokenFile cannot be read: ${error instanceof Error ? error.message : String(error)}`);
+  }
+}
+
+function lockInfo(told: Json): LockInfo {
+  const lock = asText(told["resource_id"]);
+  if (lock === undefined) {
+    throw unreadable("resource_id is missing");
+  }
+  return { lock, holder: readHolder(told["holder"]), waiters: asNumber(told["waiters"]) ?? 0 };
+}
+
+function isAbort(error: unknown): boolean {
+  return error instanceof Error && error.name === "AbortError";
+}

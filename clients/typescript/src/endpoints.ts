@@ -1,0 +1,84 @@
+import { Invalid } from "./errors.js";
+import type { Reply } from "./reply.js";
+
+const DEFAULT_URL = "http://127.0.0.1:7420";
+/** How often a leader is followed in a row. */
+const MAX_HOPS = 5;
+
+/** Stays at the address that last answered, follows the leader, and goes on to the next address after a failure. */
+export class Endpoints {
+  readonly #urls: readonly string[];
+  #at = 0;
+  #leader: string | undefined;
+  #hops = 0;
+
+  constructor(urls: string | readonly string[] | undefined) {
+    const given = urls ?? (process.env["PALISADE_URL"] || DEFAULT_URL);
+    const list = typeof given === "string" ? given.split(",") : given;
+    if (list.length === 0) {
+      throw new Invalid(`the address of a server is needed, such as ${DEFAULT_URL}`);
+    }
+    this.#urls = list.map(checkedUrl);
+  }
+
+  current(): string {
+    return this.#leader ?? this.#urls[this.#at] ?? DEFAULT_URL;
+  }
+
+  /** Goes on to the next address, unless another call already did. */
+  failed(address: string): void {
+    if (address === this.#leader) {
+      this.#leader = undefined;
+    } else if (this.#leader === undefined && address === this.#urls[this.#at]) {
+      this.#at = (this.#at + 1) % this.#urls.length;
+    }
+  }
+
+  /** Takes note of what an answer says about the leader. Returns true if the leader is to be asked at once. */
+  answered(address: string, reply: Reply): boolean {
+    const code = reply.status >= 500 ? reply.code : "";
+    if (code !== "not_leader") {
+      this.#hops = 0;
+      if (code === "unavailable") {
+        this.failed(address);
+      }
+      return false;
+    }
+    this.failed(address);
+    this.#hops += 1;
+    if (this.#hops > MAX_HOPS) {
+      this.#hops = 0;
+      return false;
+    }
+    const leader = reply.leader === undefined ? undefined : urlOrUndefined(reply.leader);
+    if (leader === undefined || (address.startsWith("https:") && !leader.startsWith("https:"))) {
+      return false;
+    }
+    this.#leader = leader;
+    return true;
+  }
+}
+
+function urlOrUndefined(address: string): string | undefined {
+  try {
+    return checkedUrl(address);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Never puts the password of an address into an error. */
+function checkedUrl(address: string): string {
+  if (!URL.canParse(address.trim())) {
+    throw new Invalid("an address cannot be read: http://HOST:PORT is needed");
+  }
+  const url = new URL(address.trim());
+  if (url.username !== "" || url.password !== "") {
+    throw new Invalid("an address with a password is not supported: use the option token");
+  }
+  const plain = url.pathname === "/" && url.search === "" && url.hash === "" && url.hostname !== "";
+  if (!plain || (url.protocol !== "http:" && url.protocol !== "https:")) {
+    throw new Invalid(`${JSON.stringify(address)} is not the address of a server: http://HOST:PORT is needed`);
+  }
+  return url.origin;
+}

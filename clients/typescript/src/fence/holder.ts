@@ -1,0 +1,43 @@
+import { Invalid } from "../errors.js";
+
+/** The largest fencing token, 2^53 − 1; sequence numbers end there, too. */
+export const MAX_TOKEN = Number.MAX_SAFE_INTEGER;
+
+/** A holder's proof: its token and, where they are known, the authority and the lock of that token. */
+export interface Pass {
+  readonly token: number;
+  readonly authority?: string | undefined;
+  readonly lock?: string | undefined;
+}
+
+/**
+ * What a fence takes: a `Lease`, a `Pass` as another process may have handed it over, or a bare token. If it has a method
+ * `check`, as a `Lease` has, that is called first: a holder that lost its lease sends nothing.
+ */
+export type Holder = number | (Pass & { check?(): void });
+
+/** Throws `LeaseLost` for a lease that is lost, and `Invalid` for what is no token. @internal */
+export function presented(holder: Holder): Pass {
+  const pass = typeof holder === "number" ? { token: holder } : holder;
+  if (!Number.isSafeInteger(pass.token) || pass.token < 1) {
+    throw new Invalid(`${String(pass.token)} is not a fencing token: 1 ..= ${MAX_TOKEN} are allowed`);
+  }
+  if (typeof holder !== "number") {
+    holder.check?.();
+  }
+  return { token: pass.token, authority: pass.authority, lock: pass.lock };
+}
+
+/** @internal */
+export function checkSequence(sequence: number | undefined): void {
+  if (sequence !== undefined && !(Number.isSafeInteger(sequence) && sequence >= 0)) {
+    throw new Invalid(`the sequence number ${sequence} is out of range: 0 ..= ${MAX_TOKEN} are allowed`);
+  }
+}
+
+/** @internal */
+export function checkResource(name: string): void {
+  if (!/^[ -~]{1,255}$/.test(name)) {
+    throw new Invalid(`${JSON.stringify(name)} is not the name of a resource: 1 ..= 255 printable ASCII characters`);
+  }
+}

@@ -1,0 +1,81 @@
+/**
+ * HTTP: presents a fencing token to an API behind `palisade gateway`, or to a service with Palisade's tower layer.
+ *
+ * ```ts
+ * const api = fencedFetch(lease);
+ * await throwIfRejected(await api(url, { method: "POST", headers: CLAIM })); // first: raises the fence
+ * await throwIfRejected(await api(url, { method: "PUT", body, headers: numbered(1) }));
+ * ```
+ *
+ * @packageDocumentation
+ */
+import { Invalid, Unavailable, UnknownOutcome } from "../errors.js";
+import { asNumber, asObject, asText, parsed } from "../reply.js";
+import { isRejectionCode, rejected } from "./errors.js";
+import { checkSequence, presented, type Holder } from "./holder.js";
+
+/** Makes a request one that raises the fence and does nothing else. */
+export const CLAIM: Readonly<Record<string, string>> = { "X-Fencing-Operation": "claim" };
+
+/** The number of a write among those of the grant, 0 – 2^53 − 1, with which it is safe to repeat. */
+export function numbered(sequence: number): Record<string, string> {
+  checkSequence(sequence);
+  return { "X-Fencing-Sequence": String(sequence) };
+}
+
+/** The headers of a holder, for a client that is not `fetch`. Throws `LeaseLost` for a lease that is lost. */
+export function headers(holder: Holder): Record<string, string> {
+  const { token, authority, lock } = presented(holder);
+  return {
+    "X-Fencing-Token": String(token),
+    ...(authority === undefined ? {} : { "X-Fencing-Authority": authority }),
+    ...(lock === undefined ? {} : { "X-Fencing-Lock": lock }),
+  };
+}
+
+/**
+ * `fetch` with the holder's headers. A request of a lease that is lost is not sent: it rejects with `LeaseLost`. The
+ * caller's request is not changed.
+ */
+export function fencedFetch(holder: Holder, next: typeof fetch = fetch): typeof fetch {
+  return async (input, init) => {
+    const request = new Request(input, init);
+    for (const [name, value] of Object.entries(headers(holder))) {
+      request.headers.set(name, value);
+    }
+    return next(request);
+  };
+}
+
+/**
+ * Returns the answer, unless the fence, or what stands before the service, did not let the request through: then it
+ * throws `Stale`, another `Rejected`, `Unavailable`, `UnknownOutcome` or `Invalid`. Other answers are the service's own;
+ * their body can still be read.
+ */
+export async function throwIfRejected(answer: Response): Promise<Response> {
+  if (answer.status < 400) {
+    return answer;
+  }
+  const told = asObject(parsed(await answer.clone().text())?.["error"]) ?? {};
+  const code = asText(told["code"]) ?? "";
+  const message = asText(told["message"]) ?? code;
+  if (isRejectionCode(code)) {
+    throw rejected(code, {
+      highest: asNumber(told["highest"]),
+      last: asNumber(told["last"]),
+      bound: asNumber(told["bound"]),
+      authority: asText(told["authority"]),
+      lock: asText(told["lock"]),
+    });
+  }
+  switch (code) {
+    case "unavailable":
+      throw new Unavailable(code, message);
+    case "unknown_outcome":
+      throw new UnknownOutcome(code, message);
+    case "invalid":
+    case "no_route":
+      throw new Invalid(message, code);
+  }
+  return answer;
+}

@@ -1,0 +1,11 @@
+/**
+ * Fences: what makes a fencing token count, at the resource itself.
+ *
+ * Claim first, before the first read; then read, think and write. Each step throws `Stale` if a newer holder has claimed
+ * the resource: then give up.
+ *
+ * @packageDocumentation
+ */
+export { FenceLost, FenceNotInstalled, Rejected, Stale, type RejectionCode, type Told } from "./errors.js";
+export { MAX_TOKEN, type Holder, type Pass } from "./holder.js";
+export { MAX_JUMP, type Rule } from "./rule.js";

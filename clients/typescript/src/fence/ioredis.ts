@@ -1,0 +1,166 @@
+/**
+ * Redis 7 and later: check and effect are one function call, in one round trip on your own connection (`ioredis`).
+ *
+ * ```ts
+ * const orders = new Resource("orders");
+ * await orders.claim(redis, lease); // first: raises the fence
+ * const total = Number(await orders.get(redis, lease, "{orders}:total"));
+ * await orders.set(redis, lease, "{orders}:total", total + 5);
+ * ```
+ *
+ * `palisade fence install redis` installs the functions. The name of the resource is the hash tag of its keys. Redis
+ * cannot stop code that writes with a plain SET, and answers before data is on disk: docs/fences.md says what a crash or a
+ * failover can lose.
+ *
+ * @packageDocumentation
+ */
+import { Invalid, OperatorNeeded } from "../errors.js";
+import { FenceLost, FenceNotInstalled, isRejectionCode, rejected } from "./errors.js";
+import { checkSequence, presented, type Holder } from "./holder.js";
+
+const MARKS = "palisade:fence:";
+
+/** A `Redis` or a `Cluster` of `ioredis`. */
+export interface Connection {
+  call(command: string, args: Value[]): Promise<unknown>;
+  callBuffer(command: string, args: Value[]): Promise<unknown>;
+}
+
+export type Value = string | number | Buffer;
+
+/** Of a write. */
+export interface WriteOptions {
+  /** The number of this write among those of the grant, 0 – 2^53 − 1, with which it is safe to repeat. */
+  readonly sequence?: number;
+}
+
+/** Several keys under one fence. Each method throws `Stale` if a newer holder has claimed. */
+export class Resource {
+  readonly #mark: string;
+
+  constructor(readonly name: string) {
+    if (!/^[ -z|~]{1,255}$/.test(name)) {
+      throw new Invalid(
+        `${JSON.stringify(name)} is not the name of a resource: 1 ..= 255 printable ASCII characters, no braces`,
+      );
+    }
+    this.#mark = `${MARKS}{${name}}`;
+  }
+
+  /** Raises the fence, before the first read. */
+  async claim(redis: Connection, holder: Holder): Promise<void> {
+    await this.#call(redis, "palisade_claim", holder, undefined, []);
+  }
+
+  /** Reads in order to write; null if there is nothing. */
+  async get(redis: Connection, holder: Holder, key: string): Promise<string | null> {
+    return (await this.#call(redis, "palisade_get", holder, key, [])) as string | null;
+  }
+
+  /** As `get`, byte by byte. */
+  async getBuffer(redis: Connection, holder: Holder, key: string): Promise<Buffer | null> {
+    return (await this.#call(redis, "palisade_get", holder, key, [], { bytes: true })) as Buffer | null;
+  }
+
+  async hget(redis: Connection, holder: Holder, key: string, field: string): Promise<string | null> {
+    return (await this.#call(redis, "palisade_hget", holder, key, [field])) as string | null;
+  }
+
+  async set(redis: Connection, holder: Holder, key: string, value: Value, options?: WriteOptions): Promise<void> {
+    await this.#call(redis, "palisade_set", holder, key, [value], options);
+  }
+
+  async append(redis: Connection, holder: Holder, key: string, value: Value, options?: WriteOptions): Promise<void> {
+    await this.#call(redis, "palisade_append", holder, key, [value], options);
+  }
+
+  async incrby(redis: Connection, holder: Holder, key: string, by: number, options?: WriteOptions): Promise<void> {
+    if (!Number.isSafeInteger(by)) {
+      throw new Invalid(`${by} cannot be added: a whole number is needed`);
+    }
+    await this.#call(redis, "palisade_incrby", holder, key, [by], options);
+  }
+
+  async hset(
+    redis: Connection,
+    holder: Holder,
+    key: string,
+    field: string,
+    value: Value,
+    options?: WriteOptions,
+  ): Promise<void> {
+    await this.#call(redis, "palisade_hset", holder, key, [field, value], options);
+  }
+
+  /** Throws `Rejected` with the code `missing` if there is nothing to delete. */
+  async del(redis: Connection, holder: Holder, key: string, options?: WriteOptions): Promise<void> {
+    await this.#call(redis, "palisade_del", holder, key, [], options);
+  }
+
+  async #call(
+    redis: Connection,
+    name: string,
+    holder: Holder,
+    key: string | undefined,
+    values: readonly Value[],
+    { sequence, bytes = false }: WriteOptions & { bytes?: boolean } = {},
+  ): Promise<unknown> {
+    checkSequence(sequence);
+    const keys = key === undefined ? [this.#mark] : [this.#mark, this.#checked(key)];
+    const { token, authority, lock } = presented(holder);
+    const given = [name, keys.length, ...keys, token, ...values, authority ?? "", lock ?? "", sequence ?? ""];
+    try {
+      return await (bytes ? redis.callBuffer("FCALL", given) : redis.call("FCALL", given));
+    } catch (error) {
+      throw translated(this.name, error);
+    }
+  }
+
+  /** In a cluster, a key of another slot could not be changed in one step with the fence. */
+  #checked(key: string): string {
+    const open = key.indexOf("{");
+    const close = key.indexOf("}", open + 1);
+    const hashed = open >= 0 && close > open + 1 ? key.slice(open + 1, close) : key;
+    if (key.startsWith(MARKS) || hashed !== this.name) {
+      throw new Invalid(
+        `key ${JSON.stringify(key)} does not belong to resource ${this.name}: call it {${this.name}}:NAME`,
+      );
+    }
+    return key;
+  }
+}
+
+/** Refuses a server that may evict fences, or that is a replica. Once for each server. */
+export async function probe(redis: { info(section: string): Promise<string> }): Promise<void> {
+  const policy = /^maxmemory_policy:(.*)$/m.exec(await redis.info("memory"))?.[1]?.trim() ?? "unknown";
+  if (policy !== "noeviction" && !policy.startsWith("volatile-")) {
+    const why = "it evicts keys that never expire, fences among them; set noeviction";
+    throw new OperatorNeeded("refused", `maxmemory-policy is ${policy}: ${why}`);
+  }
+  if (!/^role:master\s*$/m.test(await redis.info("replication"))) {
+    throw new OperatorNeeded("refused", "this server is a replica; a fence needs the primary");
+  }
+}
+
+/** A rejection is an error of the form `PALISADE CODE VALUE: what to do`. */
+function translated(resource: string, error: unknown): unknown {
+  const message = error instanceof Error ? error.message : "";
+  if (/function not found/i.test(message)) {
+    return new FenceNotInstalled(`${message}; run \`palisade fence install redis\``, { cause: error });
+  }
+  const told = /^PALISADE (\w+) (.*?): (.*)$/s.exec(message);
+  const [code, value, says] = [told?.[1] ?? "", told?.[2] ?? "", told?.[3] ?? ""];
+  const number = /^\d+$/.test(value) ? Number(value) : undefined;
+  if (isRejectionCode(code)) {
+    return rejected(code, {
+      highest: code === "stale" || code === "jump" || code === "tokenless" ? number : undefined,
+      last: code.startsWith("sequence_") ? number : undefined,
+      authority: code === "wrong_authority" ? value : undefined,
+      lock: code === "wrong_lock" ? value : undefined,
+    });
+  }
+  if (code === "lost" || code === "corrupt") {
+    return new FenceLost(`${resource}: ${says}; an operator re-arms it with \`palisade fence rearm\``);
+  }
+  return code === "invalid" ? new Invalid(`${resource}: ${says}`) : error;
+}

@@ -1,0 +1,222 @@
+/**
+ * PostgreSQL: the fence on your own connection, in your own transaction, with `pg`.
+ *
+ * ```ts
+ * await transact(pool, "orders", lease, async (db) => {        // claims first: no older holder can write
+ *   await db.query("UPDATE orders SET total = total + 1");
+ * });
+ * ```
+ *
+ * `palisade fence install postgres` installs the functions, which decide. A rejection is an error, so the transaction can
+ * only roll back. A claim must be the first statement of its transaction. Serialization failures (40001) and deadlocks
+ * (40P01) come through as errors of `pg`: begin the same transaction again.
+ *
+ * @packageDocumentation
+ */
+import type { ClientBase, Pool, PoolClient } from "pg";
+
+import { Invalid } from "../errors.js";
+import { FenceNotInstalled, Rejected, Stale } from "./errors.js";
+import { checkResource, checkSequence, presented, type Holder, type Pass } from "./holder.js";
+import { MAX_JUMP, type Rule } from "./rule.js";
+
+/** The longest result that is recorded with a numbered write, in bytes. */
+export const MAX_RESULT_BYTES = 65_536;
+
+/** The number of a write among those of the grant, 0 – 2^53 − 1, and a digest of its content, 0 – 2^64 − 1. */
+export interface WriteNumber {
+  readonly sequence: number;
+  readonly digest?: bigint;
+}
+
+export interface Written {
+  /** The write was carried out before: write nothing more. */
+  readonly repeat: boolean;
+  /** What was recorded then. */
+  readonly result: Uint8Array | undefined;
+}
+
+// The types are written out, because the values are sent as text.
+const PASS = "$3::text, $4::text, $5::boolean, $6::bigint";
+const CLAIM = `SELECT palisade_claim($1::text, $2::bigint, ${PASS})`;
+const CHECK = `SELECT palisade_check($1::text, $2::bigint, ${PASS})`;
+const WRITE = `SELECT repeated, result FROM palisade_write($1::text, $2::bigint, $7::bigint, $8::bigint, ${PASS})`;
+const RECORD = "SELECT palisade_record($1::text, $2::bigint, $3::bytea, $4::bigint)";
+
+/**
+ * Runs a transaction of its own: claims, carries out `work`, and commits. The connection belongs to `work` until it ends.
+ *
+ * Throws `Stale` if a newer holder has claimed, and what `work` throws; either way nothing was written. If the connection
+ * fails during the commit, the error is that of `pg`, and the transaction may have been committed.
+ */
+export async function transact<Result>(
+  pool: Pool,
+  resource: string,
+  holder: Holder,
+  work: (db: PoolClient) => Result | PromiseLike<Result>,
+  rule: Rule = {},
+): Promise<Result> {
+  const db = await pool.connect();
+  // A connection that breaks between two statements says so here, and without a listener that ends the process. The next
+  // statement fails.
+  db.on("error", ignore);
+  let broken = false;
+  try {
+    await db.query("BEGIN");
+    await claim(db, resource, holder, rule);
+    const result = await work(db);
+    const { command } = await db.query("COMMIT");
+    if (command !== "COMMIT") {
+      // A statement failed and the error was caught: PostgreSQL then answers COMMIT with ROLLBACK.
+      throw new Error("palisade: the transaction was rolled back, because one of its statements had failed");
+    }
+    return result;
+  } catch (error) {
+    broken = await db.query("ROLLBACK").then(
+      () => false,
+      () => true,
+    );
+    throw translated(error);
+  } finally {
+    db.removeListener("error", ignore);
+    db.release(broken);
+  }
+}
+
+function ignore(): void {
+  // See where it is added.
+}
+
+/** Raises the fence: from the commit on, no older token is admitted at the resource. */
+export async function claim(db: ClientBase, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
+  await ask(db, CLAIM, arguments_(resource, presented(holder), rule));
+}
+
+/** Claims several resources at once: all of them or none. */
+export async function claimAll(
+  db: ClientBase,
+  holders: Readonly<Record<string, Holder>>,
+  rule: Rule = {},
+): Promise<void> {
+  // In the order of the names, so that no two transactions wait for each other.
+  const claims = Object.entries(holders)
+    .sort(([one], [other]) => (one < other ? -1 : 1))
+    .map(([resource, holder]) => arguments_(resource, presented(holder), rule));
+  if (claims.length === 0) {
+    throw new Invalid("there is nothing to claim: name a resource");
+  }
+  for (const values of claims) {
+    await ask(db, CLAIM, values);
+  }
+}
+
+/** Before a read that feeds a write, in a transaction that did not begin with a claim. */
+export async function check(db: ClientBase, resource: string, holder: Holder, rule: Rule = {}): Promise<void> {
+  await ask(db, CHECK, arguments_(resource, presented(holder), rule));
+}
+
+/** Before a write. With a number it is safe to repeat. */
+export async function write(
+  db: ClientBase,
+  resource: string,
+  holder: Holder,
+  number?: WriteNumber,
+  rule: Rule = {},
+): Promise<Written> {
+  checkSequence(number?.sequence);
+  const digest = number?.digest;
+  if (digest !== undefined && BigInt.asUintN(64, digest) !== digest) {
+    throw new Invalid(`the digest ${String(digest)} is out of range: 0 ..= 2^64 - 1 are allowed`);
+  }
+  // BIGINT has a sign, a digest has none.
+  const signed = digest === undefined ? null : BigInt.asIntN(64, digest).toString();
+  const values = [...arguments_(resource, presented(holder), rule), number?.sequence ?? null, signed];
+  const [row] = (await ask(db, WRITE, values)) as [{ repeated: boolean; result: Uint8Array | null }];
+  return { repeat: row.repeated, result: row.result ?? undefined };
+}
+
+/** Records the result of a numbered write, at most 65,536 bytes, in the transaction that carried it out. */
+export async function record(
+  db: ClientBase,
+  resource: string,
+  holder: Holder,
+  sequence: number,
+  result: Uint8Array,
+): Promise<void> {
+  checkResource(resource);
+  checkSequence(sequence);
+  if (result.length > MAX_RESULT_BYTES) {
+    throw new Invalid(`the result has ${result.length} bytes; 0 ..= ${MAX_RESULT_BYTES} are allowed`);
+  }
+  await ask(db, RECORD, [resource, sequence, result, presented(holder).token]);
+}
+
+/**
+ * The rejection if the database refused one of your own statements for the fence: a write to a fenced table, or a function
+ * of the fence. Else undefined.
+ */
+export function rejection(error: unknown): Rejected | undefined {
+  if (error instanceof Rejected) {
+    return error;
+  }
+  const { code, detail: told } = (error ?? {}) as { code?: unknown; detail?: unknown };
+  const detail = typeof told === "string" ? told : "";
+  const number = /^\d+$/.test(detail) ? Number(detail) : undefined;
+  switch (code) {
+    case "PF001":
+      return new Stale(number);
+    case "PF002":
+      return new Rejected("tokenless", { highest: number });
+    case "PF005":
+      return new Rejected("wrong_authority", { authority: detail });
+    case "PF006":
+      return new Rejected("wrong_lock", { lock: detail });
+    case "PF007": {
+      const [highest, bound] = detail.split(" ").map(Number);
+      return new Rejected("jump", { highest: highest === 0 ? undefined : highest, bound });
+    }
+    case "PF008":
+      return new Rejected("sequence_stale", { last: number });
+    case "PF009":
+      return new Rejected("sequence_reused", { last: number });
+    case "PF010":
+      return new Rejected("already_written");
+    default:
+      return undefined;
+  }
+}
+
+function arguments_(resource: string, { token, authority, lock }: Pass, rule: Rule): unknown[] {
+  checkResource(resource);
+  const maxJump = rule.maxJump === undefined ? MAX_JUMP : rule.maxJump;
+  return [resource, token, authority ?? null, lock ?? null, rule.strict === true, maxJump];
+}
+
+async function ask(db: ClientBase, text: string, values: unknown[]): Promise<unknown[]> {
+  // A pool would carry out each statement on another connection. `pg` tells the status from 8.17 on.
+  const told = db as { getTransactionStatus?(): string | null };
+  if ("totalCount" in db || told.getTransactionStatus?.() === "I") {
+    throw new Invalid("a fence needs a transaction: BEGIN on one connection, claim in it, and write in the same");
+  }
+  try {
+    return (await db.query<Record<string, unknown>>(text, values)).rows;
+  } catch (error) {
+    throw translated(error);
+  }
+}
+
+function translated(error: unknown): unknown {
+  const refused = rejection(error);
+  if (refused !== undefined) {
+    return refused;
+  }
+  const { code, message } = (error ?? {}) as { code?: unknown; message?: unknown };
+  const said = String(message).replaceAll("\n", " ");
+  if ((code === "42P01" || code === "42883") && said.includes("palisade_")) {
+    return new FenceNotInstalled(`${said}; run \`palisade fence install postgres\``, { cause: error });
+  }
+  if (code === "PF004") {
+    return new Invalid(said);
+  }
+  return error;
+}

@@ -1,0 +1,216 @@
+import { setMaxListeners } from "node:events";
+import { inspect } from "node:util";
+
+import { earliest, latest, sleepUntil } from "./clock.js";
+import { LeaseLost, PalisadeError } from "./errors.js";
+import { Hold, RELEASED } from "./hold.js";
+import { readRenewal, Reply, type Granted } from "./reply.js";
+import { LONGEST_PAUSE, repeat } from "./retry.js";
+import type { Send, Transport } from "./transport.js";
+import { DAY, lockPath, type Wish } from "./wish.js";
+
+const SHORTEST_PAUSE = 20;
+
+/** What a release found: a lease that was held, one that was released before, or one that was over. */
+export type Released = "released" | "already_released" | "over";
+
+/** What a lease needs of its client. @internal */
+export interface Keeper {
+  readonly transport: Transport;
+  readonly patienceMs: number;
+  readonly leases: Set<Lease>;
+  deadline(t0: number, validForMs: number): number;
+  inBackground(work: Promise<unknown>): void;
+}
+
+/**
+ * A lock that is held, and renewed in the background, until it is released or lost.
+ *
+ * A fence takes it as it is. While it is held it keeps the process running: release it, or close the client.
+ */
+export class Lease implements AsyncDisposable {
+  readonly #keeper: Keeper;
+  readonly #grant: Granted;
+  readonly #hold: Hold;
+  readonly #ended = new AbortController();
+  readonly #renewals = new AbortController();
+  #announce: (loss: LeaseLost) => void = () => undefined;
+
+  /** The name of the lock. */
+  readonly lock: string;
+  /** The id under which others see the holder. */
+  readonly clientId: string;
+  /** Resolves with the reason when the lease is lost, and never for one that was released. It never rejects. */
+  readonly lost: Promise<LeaseLost>;
+
+  private constructor(keeper: Keeper, wish: Wish, grant: Granted) {
+    this.#keeper = keeper;
+    this.#grant = grant;
+    this.lock = wish.lock;
+    this.clientId = wish.clientId;
+    this.lost = new Promise((resolve) => {
+      this.#announce = resolve;
+    });
+    // One signal may be given to any number of requests.
+    setMaxListeners(0, this.#ended.signal);
+    this.#hold = new Hold(keeper.deadline(grant.t0, grant.validForMs), (code) => {
+      this.#over(code);
+    });
+    keeper.leases.add(this);
+  }
+
+  /** Throws `LeaseLost` if the process was stopped while the grant was on its way: then the grant is given back. @internal */
+  static start(keeper: Keeper, wish: Wish, grant: Granted): Lease {
+    const lease = new Lease(keeper, wish, grant);
+    if (!lease.#hold.holds()) {
+      keeper.inBackground(lease.#release(latest() + 2 * wish.ttlMs));
+      lease.check();
+    }
+    lease.#keep().catch(() => undefined);
+    return lease;
+  }
+
+  /** The fencing token. It never changes, and stays readable after a loss. */
+  get token(): number {
+    return this.#grant.token;
+  }
+
+  /** The server, or the cluster, that granted the lock: tokens of two authorities are never compared. */
+  get authority(): string {
+    return this.#grant.authority;
+  }
+
+  /** How long the request stood in the queue. */
+  get waitedMs(): number {
+    return this.#grant.waitedMs;
+  }
+
+  /** Whether the holder may act, by its own clock, at this moment. */
+  get held(): boolean {
+    return this.#hold.holds();
+  }
+
+  /** How long the holder may still act if no further renewal is acknowledged; 0 after the loss or the release. */
+  get remainingMs(): number {
+    return this.#hold.remaining();
+  }
+
+  /**
+   * Aborts when the lease is lost or released; its reason is a `LeaseLost`. A blocked event loop delays it, but not
+   * `check`.
+   */
+  get signal(): AbortSignal {
+    return this.#ended.signal;
+  }
+
+  /** Throws `LeaseLost` unless the holder may act, by its own clock, at this moment. No round trip, and no waiting. */
+  check(): void {
+    if (!this.#hold.holds()) {
+      throw this.#loss();
+    }
+  }
+
+  /**
+   * Gives the lock up: from the call on it is not held here, whatever the answer. It is repeated for the client's
+   * patience. Releasing again is harmless.
+   *
+   * Throws `Unavailable` or `UnknownOutcome` if nobody answered: the lock is then free when the lease expires.
+   */
+  async release(): Promise<Released> {
+    this.#hold.end(RELEASED);
+    return this.#release(latest() + this.#keeper.patienceMs);
+  }
+
+  /** The end of `await using`. A release that is not acknowledged is no error: the lease expires. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    try {
+      await this.release();
+    } catch (error) {
+      if (!(error instanceof PalisadeError)) {
+        throw error;
+      }
+    }
+  }
+
+  /** Ends the renewal, and does not keep the process running any more. @internal */
+  leave(): void {
+    this.#renewals.abort();
+    this.#hold.unref();
+  }
+
+  /** Never contains the lease key. */
+  toString(): string {
+    const state = this.#hold.reason ?? `${Math.round(this.remainingMs)} ms`;
+    return `lease of ${JSON.stringify(this.lock)}, fencing token ${this.token}: ${state}`;
+  }
+
+  [inspect.custom](): string {
+    return `Lease { ${this.toString()} }`;
+  }
+
+  async #release(until: number): Promise<Released> {
+    const answer = await repeat(this.#keeper.transport, this.#send("/release"), until);
+    if (answer.over) {
+      return "over";
+    }
+    if (answer.status !== 200) {
+      throw answer.error();
+    }
+    return answer.body["already_released"] === true ? "already_released" : "released";
+  }
+
+  /** Renews until the hold is over: at a third of what is left, or soon after a failure. */
+  async #keep(): Promise<void> {
+    let longest = DAY;
+    for (;;) {
+      const now = latest();
+      const third = Math.max((this.#hold.deadline - now) / 3, SHORTEST_PAUSE);
+      await sleepUntil(now + Math.min(third, longest), this.#renewals.signal);
+      if (this.#renewals.signal.aborted || !this.#hold.holds()) {
+        return;
+      }
+      longest = (await this.#renew()) ? DAY : LONGEST_PAUSE;
+    }
+  }
+
+  /** Makes one attempt, and tells whether it was acknowledged. */
+  async #renew(): Promise<boolean> {
+    const t0 = earliest();
+    const now = latest();
+    const until = now + Math.max((this.#hold.deadline - now) / 3, SHORTEST_PAUSE);
+    const answer = await this.#keeper.transport.send(this.#send("/renew"), until, this.#renewals.signal);
+    if (!(answer instanceof Reply)) {
+      return false;
+    }
+    if (answer.over) {
+      this.#hold.end(answer.code);
+      return false;
+    }
+    const validForMs = answer.status === 200 ? readRenewal(answer) : undefined;
+    if (validForMs === undefined) {
+      return false;
+    }
+    this.#hold.renewed(this.#keeper.deadline(t0, validForMs));
+    return true;
+  }
+
+  /** Names the grant by both of its names: a late copy can never touch a later grant. */
+  #send(verb: string): Send {
+    const body = { lock_token: this.#grant.leaseKey, fencing_token: this.token };
+    return { method: "POST", path: lockPath(this.lock, verb), body };
+  }
+
+  #over(code: string): void {
+    this.#keeper.leases.delete(this);
+    this.#renewals.abort();
+    const loss = this.#loss();
+    if (code !== RELEASED) {
+      this.#announce(loss);
+    }
+    this.#ended.abort(loss);
+  }
+
+  #loss(): LeaseLost {
+    return new LeaseLost(this.#hold.reason ?? "not_held", this.lock, this.token);
+  }
+}

@@ -1,0 +1,58 @@
+import { latest, sleepUntil } from "./clock.js";
+import { Unavailable, UnknownOutcome } from "./errors.js";
+import { type Fault, Reply } from "./reply.js";
+import { LEAST_TIME, type Send, type Transport } from "./transport.js";
+
+const FIRST_PAUSE = 10;
+export const LONGEST_PAUSE = 500;
+
+/** Counts pauses between attempts, doubling from 10 ms to half a second. */
+export class Backoff {
+  #next = FIRST_PAUSE;
+  #worst: Fault | undefined;
+
+  /** `until`: when the caller gives up, by the holder's clock. */
+  constructor(private readonly until: number = Infinity) {}
+
+  /**
+   * Waits after a failed attempt. When no time is left it throws the worst fault so far: unknown if any of the attempts
+   * may have happened. It throws the signal's reason if the signal has ended.
+   */
+  async pause(fault: Fault, signal?: AbortSignal): Promise<void> {
+    signal?.throwIfAborted();
+    if (this.#worst?.unknown !== true) {
+      this.#worst = fault;
+    }
+    const end = latest() + this.#next;
+    if (end + LEAST_TIME >= this.until) {
+      throw this.#worst.unknown
+        ? new UnknownOutcome("unknown_outcome", this.#worst.message)
+        : new Unavailable("unavailable", this.#worst.message);
+    }
+    this.#next = Math.min(2 * this.#next, LONGEST_PAUSE);
+    await sleepUntil(end, signal);
+    signal?.throwIfAborted();
+  }
+
+  /** The next pause is a short one again. */
+  reset(): void {
+    this.#next = FIRST_PAUSE;
+  }
+}
+
+/**
+ * Sends a request that may be sent again as it is, until there is an answer that repeating does not change. No attempt
+ * takes more than half of the time that is left: the next one has another connection.
+ */
+export async function repeat(transport: Transport, send: Send, until: number, signal?: AbortSignal): Promise<Reply> {
+  const pauses = new Backoff(until);
+  for (;;) {
+    const now = latest();
+    const answer = await transport.send(send, now + Math.max((until - now) / 2, LEAST_TIME), signal);
+    const fault = answer instanceof Reply ? answer.fault : answer;
+    if (answer instanceof Reply && fault === undefined) {
+      return answer;
+    }
+    await pauses.pause(fault as Fault, signal);
+  }
+}

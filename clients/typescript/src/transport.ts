@@ -1,0 +1,200 @@
+import { once } from "node:events";
+import http from "node:http";
+import https from "node:https";
+import tls from "node:tls";
+
+import { Alarm, latest } from "./clock.js";
+import type { Endpoints } from "./endpoints.js";
+import { Invalid } from "./errors.js";
+import { Fault, Reply } from "./reply.js";
+
+/** An attempt with less time than this would only turn "nothing happened" into "unknown". */
+export const LEAST_TIME = 50;
+const CONNECT_TIME = 5_000;
+const MAX_IDLE = 16;
+const IDLE_TIME = 90_000;
+const MAX_ANSWER_BYTES = 16 << 20;
+
+/** For https addresses: authorities and a client certificate, in PEM or PKCS #12, as in `node:tls`. */
+export type TlsOptions = Pick<tls.SecureContextOptions, "ca" | "cert" | "key" | "passphrase" | "pfx"> & {
+  /** The name in the server's certificate, if it is not that of the address. */
+  readonly servername?: string;
+};
+
+/** A request can be sent again as it is. */
+export interface Send {
+  readonly method: "GET" | "POST";
+  readonly path: string;
+  readonly body?: object;
+}
+
+/** A request under way. */
+export interface Exchange {
+  /** The head of the answer. */
+  readonly head: Promise<http.IncomingMessage>;
+  /** Whether the request may have reached a server. */
+  sent(): boolean;
+  destroy(why: Error): void;
+}
+
+/** Makes attempts, at the address that leads. */
+export class Transport {
+  readonly #plain: http.Agent;
+  readonly #secure: https.Agent;
+
+  constructor(
+    readonly endpoints: Endpoints,
+    private readonly bearer: string | undefined,
+    options: TlsOptions = {},
+  ) {
+    const pool = { keepAlive: true, maxFreeSockets: MAX_IDLE, timeout: IDLE_TIME };
+    this.#plain = new http.Agent(pool);
+    const { servername, ...context } = options;
+    this.#secure = new https.Agent({
+      ...pool,
+      ...(servername === undefined ? {} : { servername }),
+      secureContext: secureContext(context),
+      // Also with NODE_TLS_REJECT_UNAUTHORIZED=0: whoever answers could grant a lock to everybody.
+      rejectUnauthorized: true,
+    });
+  }
+
+  /** Makes one attempt, which ends at the latest at `until`. It follows a leader at once. */
+  async send(send: Send, until: number, signal?: AbortSignal): Promise<Reply | Fault> {
+    for (;;) {
+      const address = this.endpoints.current();
+      const answer = await this.#attempt(address, send, until, signal);
+      if (answer instanceof Fault) {
+        return answer;
+      }
+      if (!this.endpoints.answered(address, answer) || latest() + LEAST_TIME >= until) {
+        return answer;
+      }
+    }
+  }
+
+  /** Sends a request. It never follows a redirect: that would carry the lease key elsewhere. */
+  open(address: string, { method, path, body }: Send): Exchange {
+    const secure = address.startsWith("https:");
+    const { hostname, port } = new URL(address);
+    const text = body === undefined ? undefined : JSON.stringify(body);
+    const request = (secure ? https : http).request({
+      agent: secure ? this.#secure : this.#plain,
+      // Brackets belong to the URL, not to the address.
+      hostname: hostname.replace(/^\[(.*)\]$/, "$1"),
+      port: port === "" ? (secure ? 443 : 80) : Number(port),
+      method,
+      path,
+      headers: {
+        ...(text === undefined
+          ? {}
+          : { "Content-Type": "application/json", "Content-Length": Buffer.byteLength(text) }),
+        ...(this.bearer === undefined ? {} : { Authorization: `Bearer ${this.bearer}` }),
+      },
+    });
+    let sent = false;
+    const until = latest() + CONNECT_TIME;
+    const slow = new Alarm(
+      () => until,
+      () => {
+        request.destroy(new Error(`${address} did not accept a connection in time`));
+      },
+    );
+    const connected = (): void => {
+      sent = true;
+      slow.stop();
+    };
+    request.once("socket", (socket) => {
+      if (request.reusedSocket || !socket.connecting) {
+        connected();
+      } else {
+        socket.once(secure ? "secureConnect" : "connect", connected);
+      }
+    });
+    request.once("close", () => {
+      slow.stop();
+    });
+    // Errors that come while nobody waits for the head or the body would end the process.
+    request.on("error", ignore);
+    request.once("response", (answer) => answer.on("error", ignore));
+    const head = once(request, "response").then(([answer]) => answer as http.IncomingMessage);
+    head.catch(ignore);
+    request.end(text);
+    return { head, sent: () => sent, destroy: (why) => request.destroy(why) };
+  }
+
+  /** Notes that an address gave no answer. Connections to it that are idle may be as silent, and look alive. */
+  failed(address: string): void {
+    this.endpoints.failed(address);
+    for (const agent of [this.#plain, this.#secure]) {
+      for (const socket of Object.values(agent.freeSockets).flat()) {
+        socket?.destroy();
+      }
+    }
+  }
+
+  /** Ends every connection. */
+  close(): void {
+    this.#plain.destroy();
+    this.#secure.destroy();
+  }
+
+  async #attempt(address: string, send: Send, until: number, signal?: AbortSignal): Promise<Reply | Fault> {
+    if (isAborted(signal)) {
+      return new Fault("the caller left", false);
+    }
+    const exchange = this.open(address, send);
+    const leave = (): void => {
+      exchange.destroy(new Error("the caller left"));
+    };
+    signal?.addEventListener("abort", leave, { once: true });
+    const alarm = new Alarm(
+      () => until,
+      () => {
+        exchange.destroy(new Error(`${address} did not answer in time`));
+      },
+    );
+    try {
+      const head = await exchange.head;
+      return Reply.read(head.statusCode ?? 0, await readAll(head));
+    } catch (error) {
+      // A caller that left says nothing about the address.
+      if (!isAborted(signal)) {
+        this.failed(address);
+      }
+      return new Fault(error instanceof Error ? error.message : String(error), exchange.sent());
+    } finally {
+      alarm.stop();
+      signal?.removeEventListener("abort", leave);
+    }
+  }
+}
+
+function isAborted(signal: AbortSignal | undefined): boolean {
+  return signal?.aborted === true;
+}
+
+function ignore(): void {
+  // On purpose: whoever waits for the answer gets the error.
+}
+
+export async function readAll(message: http.IncomingMessage): Promise<string> {
+  const parts: Buffer[] = [];
+  let length = 0;
+  for await (const part of message as AsyncIterable<Buffer>) {
+    length += part.length;
+    if (length > MAX_ANSWER_BYTES) {
+      throw new Error(`the answer has more than ${MAX_ANSWER_BYTES} bytes`);
+    }
+    parts.push(part);
+  }
+  return Buffer.concat(parts).toString("utf8");
+}
+
+function secureContext(options: tls.SecureContextOptions): tls.SecureContext {
+  try {
+    return tls.createSecureContext(options);
+  } catch (error) {
+    throw new Invalid(`the option tls cannot be used: ${error instanceof Error ? error.message : String(error)}`);
+  }
+}

@@ -1,0 +1,157 @@
+import { randomBytes } from "node:crypto";
+import { hostname } from "node:os";
+
+import { earliest, latest } from "./clock.js";
+import { Invalid } from "./errors.js";
+import { Fault, readGrant, Reply, type Granted } from "./reply.js";
+import { Backoff } from "./retry.js";
+import type { Send, Transport } from "./transport.js";
+
+export const DAY = 86_400_000;
+const DEFAULT_TTL = 15_000;
+const DEFAULT_WAIT = 30_000;
+const MIN_TTL = 100;
+const MAX_METADATA_BYTES = 256;
+const ABANDON_TIME = 2_000;
+
+/** Sets up one acquire. */
+export interface AcquireOptions {
+  /** How long the lease lasts without renewal, 100 – 86,400,000 ms. The default is 15,000. */
+  readonly ttlMs?: number;
+  /** How long to stay in the queue, 0 – 86,400,000 ms. 0 tries once. The default is 30,000. */
+  readonly waitMs?: number;
+  /**
+   * Shown to others, 1 – 255 bytes of printable ASCII. A lock that a client id holds is granted to the same client id
+   * again at once, and its earlier grant is over. By default each acquire has one of its own.
+   */
+  readonly clientId?: string;
+  /** Shown with the holder, at most 256 bytes. */
+  readonly metadata?: string;
+  /** Ends the acquire, which is then abandoned in the background. It does not end the lease later. */
+  readonly signal?: AbortSignal;
+}
+
+/** A request for a lock, as the caller put it, and what became of it. */
+export class Wish {
+  readonly requestId = randomBytes(16).toString("hex");
+  readonly clientId: string;
+  readonly ttlMs: number;
+  readonly waitMs: number;
+  readonly #metadata: string | undefined;
+  readonly #signal: AbortSignal | undefined;
+  #mayHaveHappened = false;
+  #lastSent = 0;
+
+  constructor(
+    readonly lock: string,
+    options: AcquireOptions,
+  ) {
+    checkName(lock);
+    this.ttlMs = within("ttlMs", options.ttlMs ?? DEFAULT_TTL, MIN_TTL, DAY);
+    this.waitMs = within("waitMs", options.waitMs ?? DEFAULT_WAIT, 0, DAY);
+    this.clientId = options.clientId ?? `${hostName()}-${randomBytes(16).toString("hex")}`;
+    const bytes = Buffer.byteLength(options.metadata ?? "");
+    if (bytes > MAX_METADATA_BYTES) {
+      throw new Invalid(`the metadata has ${bytes} bytes; 0 ..= ${MAX_METADATA_BYTES} are allowed`);
+    }
+    this.#metadata = options.metadata;
+    this.#signal = options.signal;
+  }
+
+  /** An attempt is under way, or ended without certainty: the wish must be abandoned. */
+  get mayHaveHappened(): boolean {
+    return this.#mayHaveHappened;
+  }
+
+  /** Keeps one request id until the outcome is known. After an error, a wish that may have happened must be abandoned. */
+  async acquire(transport: Transport, patienceMs: number): Promise<Granted> {
+    this.#signal?.throwIfAborted();
+    const waitUntil = latest() + this.waitMs;
+    const giveUp = waitUntil + patienceMs;
+    const pauses = new Backoff(giveUp);
+    for (;;) {
+      const earlier = this.#mayHaveHappened;
+      const t0 = earliest();
+      this.#mayHaveHappened = true;
+      this.#lastSent = latest();
+      const left = Math.max(waitUntil - this.#lastSent, 0);
+      let outcome: Reply | Granted | Fault = await transport.send(this.#send(left), giveUp, this.#signal);
+      if (outcome instanceof Reply) {
+        outcome = outcome.fault ?? (outcome.status === 200 ? readGrant(t0, outcome) : outcome);
+      }
+      if (!(outcome instanceof Fault)) {
+        this.#mayHaveHappened = false;
+        if (outcome instanceof Reply) {
+          throw outcome.error();
+        }
+        return outcome;
+      }
+      this.#mayHaveHappened = earlier || outcome.unknown;
+      await pauses.pause(outcome, this.#signal);
+    }
+  }
+
+  /** Is repeated until the server has acknowledged it, or must have forgotten the grant by itself. */
+  async abandon(transport: Transport): Promise<void> {
+    const until = this.#lastSent + this.waitMs + 2 * this.ttlMs;
+    const pauses = new Backoff(until);
+    const send: Send = { method: "POST", path: `/v1/requests/${this.requestId}/abandon`, body: {} };
+    for (;;) {
+      const answer = await transport.send(send, Math.min(until, latest() + ABANDON_TIME));
+      const fault = answer instanceof Reply ? answer.fault : answer;
+      if (fault === undefined) {
+        return;
+      }
+      await pauses.pause(fault);
+    }
+  }
+
+  #send(waitMs: number): Send {
+    return {
+      method: "POST",
+      path: lockPath(this.lock, "/acquire"),
+      body: {
+        client_id: this.clientId,
+        lease_duration_ms: this.ttlMs,
+        wait_ms: Math.ceil(waitMs),
+        request_id: this.requestId,
+        ...(this.#metadata === undefined ? {} : { metadata: this.#metadata }),
+      },
+    };
+  }
+}
+
+/** A whole number of milliseconds in its range. */
+export function within(field: string, value: number, low: number, high: number): number {
+  if (!Number.isInteger(value) || value < low || value > high) {
+    throw new Invalid(`${field} is ${value}: whole milliseconds, ${low} ..= ${high}, are allowed`);
+  }
+  return value;
+}
+
+/** Also refuses "." and "..": proxies tidy them away, however they are written. */
+export function checkName(name: string): void {
+  if (!/^[ -~]{1,255}$/.test(name) || name === "." || name === "..") {
+    throw new Invalid(
+      `${JSON.stringify(name)} is not the name of a lock: 1 ..= 255 printable ASCII characters, not . or ..`,
+    );
+  }
+}
+
+/** Percent-encodes a name byte by byte. */
+export function lockPath(name: string, verb = ""): string {
+  const escaped = encodeURIComponent(name).replace(
+    /[!'()*]/g,
+    (letter) => `%${letter.charCodeAt(0).toString(16).toUpperCase()}`,
+  );
+  return `/v1/locks/${escaped}${verb}`;
+}
+
+/** For people: where a client runs. What makes a client id unique is drawn for each acquire. */
+function hostName(): string {
+  return (
+    hostname()
+      .replace(/[^!-~]/g, "")
+      .slice(0, 64) || "node"
+  );
+}

@@ -1,0 +1,311 @@
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync, writeFileSync } from "node:fs";
+import http from "node:http";
+import { join } from "node:path";
+import { test } from "node:test";
+import { inspect } from "node:util";
+
+import { Client, Invalid, LeaseLost, LockHeld, Unavailable, UnknownOutcome } from "../src/index.js";
+import { binary, connect, folder, serve, served, until } from "./servers.js";
+
+test("a lock is acquired, shown, denied to others and released", async (t) => {
+  const { client } = await served(t);
+  const lease = await client.acquire("a b/c", { ttlMs: 10_000, metadata: "nightly", clientId: "worker" });
+  assert.ok(lease.token >= 1 && lease.authority.length === 32 && lease.held);
+  assert.ok(lease.remainingMs > 5_000 && lease.remainingMs < 10_000);
+  const { holder } = await client.show("a b/c");
+  assert.deepEqual([holder?.clientId, holder?.token, holder?.metadata], ["worker", lease.token, "nightly"]);
+  // Also in the same process: each acquire is a client of its own.
+  await assert.rejects(client.acquire("a b/c", { waitMs: 0 }), (error) => {
+    assert.ok(error instanceof LockHeld);
+    assert.equal(error.holder?.clientId, "worker");
+    assert.ok((error.retryAfterMs ?? 0) > 0);
+    return true;
+  });
+  assert.equal(await client.tryAcquire("a b/c"), undefined);
+  assert.equal(await lease.release(), "released");
+  assert.equal(await lease.release(), "already_released");
+  assert.throws(() => {
+    lease.check();
+  }, LeaseLost);
+  assert.ok(lease.signal.aborted);
+  const next = await client.acquire("a b/c");
+  assert.ok(next.token > lease.token);
+  await next.release();
+});
+
+test("a waiting acquire is granted when the lock is free", async (t) => {
+  const { client } = await served(t);
+  const first = await client.acquire("orders");
+  const second = client.acquire("orders", { waitMs: 60_000 });
+  await until(async () => (await client.show("orders")).waiters === 1);
+  await first.release();
+  await (await second).release();
+});
+
+test("a loss aborts the signal, resolves the promise and says why", async (t) => {
+  const { client } = await served(t);
+  const lease = await client.acquire("orders", { ttlMs: 1_000 });
+  await client.breakLock("orders", lease.token, "the test");
+  const loss = await lease.lost;
+  assert.deepEqual([loss.code, loss.token, loss.lock], ["revoked", lease.token, "orders"]);
+  assert.ok(lease.signal.aborted && lease.signal.reason instanceof LeaseLost);
+  assert.equal(lease.remainingMs, 0);
+  assert.equal(await lease.release(), "over");
+});
+
+test("a second acquire with the same client id takes the lock over", async (t) => {
+  const { client } = await served(t);
+  const first = await client.acquire("orders", { clientId: "me", ttlMs: 1_000 });
+  const second = await client.acquire("orders", { clientId: "me" });
+  assert.equal((await first.lost).code, "superseded");
+  second.check();
+  await second.release();
+});
+
+test("a server that is silent ends the lease at its deadline", async (t) => {
+  const { client, server } = await served(t);
+  const lease = await client.acquire("orders", { ttlMs: 1_000 });
+  server.process.kill("SIGSTOP");
+  const loss = await lease.lost;
+  server.process.kill("SIGCONT");
+  assert.equal(loss.code, "expired");
+});
+
+test("an event loop that is blocked past the lease sees the loss before anything else", async (t) => {
+  const { client } = await served(t);
+  const lease = await client.acquire("orders", { ttlMs: 200 });
+  // real time: the lease has to end meanwhile.
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 300);
+  assert.throws(() => {
+    lease.check();
+  }, LeaseLost);
+  assert.equal((await lease.lost).code, "expired");
+});
+
+test("withLock releases, and tells a loss as such", async (t) => {
+  const { client } = await served(t);
+  assert.equal(await client.withLock("orders", {}, (lease) => lease.lock), "orders");
+  const mistake = new Error("a mistake");
+  await assert.rejects(
+    client.withLock("orders", {}, () => {
+      throw mistake;
+    }),
+    mistake,
+  );
+  assert.equal((await client.show("orders")).holder, undefined);
+  const work = client.withLock("orders", { ttlMs: 1_000 }, async (lease) => {
+    await client.breakLock("orders", lease.token, "the test");
+    await once(new EventTarget(), "never", { signal: lease.signal });
+  });
+  await assert.rejects(work, LeaseLost);
+});
+
+test("await using releases at the end of the scope", async (t) => {
+  const { client } = await served(t);
+  {
+    await using lease = await client.acquire("orders");
+    lease.check();
+  }
+  assert.equal((await client.show("orders")).holder, undefined);
+});
+
+test("a cancelled acquire leaves the queue, and rejects with the signal's reason", async (t) => {
+  const { client } = await served(t);
+  const lease = await client.acquire("orders");
+  const cancel = new AbortController();
+  const waiting = client.acquire("orders", { waitMs: 3_600_000, signal: cancel.signal });
+  await until(async () => (await client.show("orders")).waiters === 1);
+  cancel.abort();
+  await assert.rejects(waiting, { name: "AbortError" });
+  await until(async () => (await client.show("orders")).waiters === 0);
+  lease.check();
+  await assert.rejects(client.acquire("other", { signal: cancel.signal }), { name: "AbortError" });
+  assert.equal((await client.show("other")).holder, undefined);
+  await lease.release();
+});
+
+test("a grant that meets the abort is given back", async (t) => {
+  const { client } = await served(t);
+  for (let round = 0; round < 20; round += 1) {
+    const cancel = new AbortController();
+    const acquire = client.acquire("orders", { signal: cancel.signal, waitMs: 60_000 });
+    setTimeout(() => {
+      cancel.abort();
+    }, round / 4);
+    const made = await acquire.catch(() => undefined);
+    await made?.release();
+  }
+  await (await client.acquire("orders", { waitMs: 60_000, ttlMs: 1_000 })).release();
+});
+
+test("list and watch", async (t) => {
+  const { client } = await served(t);
+  const leases = [];
+  for (const name of ["a/1", "a/2", "b"]) {
+    leases.push(await client.acquire(name));
+  }
+  const names = [];
+  for await (const { lock, holder } of client.list("a/")) {
+    assert.ok(holder !== undefined);
+    names.push(lock);
+  }
+  assert.deepEqual(names, ["a/1", "a/2"]);
+  const seen = [];
+  for await (const event of client.watch("a/", { after: 0 })) {
+    assert.equal(event.kind, "granted");
+    seen.push(event.lock);
+    if (seen.length === 2) {
+      break;
+    }
+  }
+  assert.deepEqual(seen, ["a/1", "a/2"]);
+  for (const lease of leases) {
+    await lease.release();
+  }
+});
+
+test("a watch ends with its signal, and with its client", async (t) => {
+  const { client } = await served(t);
+  const end = new AbortController();
+  const next = client.watch("", { signal: end.signal }).next();
+  setTimeout(() => {
+    end.abort();
+  }, 20);
+  await assert.rejects(next, { name: "AbortError" });
+  const other = client.watch("").next();
+  setTimeout(() => void client.close(), 20);
+  await assert.rejects(other, Invalid);
+});
+
+test("a watch of another authority says that something was missed", async (t) => {
+  const { client } = await served(t);
+  const lease = await client.acquire("orders");
+  for await (const event of client.watch("", { after: 2 ** 40 })) {
+    assert.equal(event.kind, "missed");
+    break;
+  }
+  await lease.release();
+});
+
+test("nobody there is unavailable", async (t) => {
+  const client = connect(t, { urls: "http://127.0.0.1:1", patienceMs: 100 });
+  await assert.rejects(client.acquire("orders", { waitMs: 0 }), Unavailable);
+  await assert.rejects(client.status(), Unavailable);
+});
+
+test("bad arguments are named", async (t) => {
+  const client = connect(t, { urls: "http://127.0.0.1:1" });
+  for (const [options, says] of [
+    [{ ttlMs: 50 }, /ttlMs is 50: whole milliseconds, 100 \.\.= 86400000, are allowed/],
+    [{ ttlMs: 1_000.5 }, /ttlMs is 1000\.5/],
+    [{ ttlMs: NaN }, /ttlMs is NaN/],
+    [{ waitMs: -1 }, /waitMs is -1/],
+    [{ metadata: "x".repeat(257) }, /has 257 bytes; 0 /],
+  ] as const) {
+    await assert.rejects(client.acquire("orders", options), (error) => {
+      assert.ok(error instanceof Invalid);
+      assert.match(error.message, says);
+      return true;
+    });
+  }
+  for (const name of ["", ".", "..", "ä", "a\n", "x".repeat(256)]) {
+    await assert.rejects(client.show(name), Invalid);
+  }
+  for (const options of [{ patienceMs: 0 }, { marginMs: -1 }, { token: "a b" }, { token: "a", tokenFile: "b" }]) {
+    assert.throws(() => new Client(options), Invalid);
+  }
+  assert.throws(() => new Client({ tls: { ca: "no certificate", cert: "none" } }), Invalid);
+});
+
+test("a closed client says so", async (t) => {
+  const client = connect(t, {});
+  await client.close();
+  await client.close();
+  await assert.rejects(client.acquire("orders"), Invalid);
+});
+
+test("the lease key is not printed", async (t) => {
+  let key = "";
+  const { server } = await served(t);
+  const front = http.createServer((request, response) => {
+    request.pipe(
+      http.request(server.url + (request.url ?? ""), { method: request.method, headers: request.headers }, (answer) => {
+        const parts: Buffer[] = [];
+        answer.on("data", (part: Buffer) => parts.push(part));
+        answer.on("end", () => {
+          const text = Buffer.concat(parts).toString();
+          key = /"lock_token":"(\w+)"/.exec(text)?.[1] ?? key;
+          response.writeHead(answer.statusCode ?? 0, { "Content-Type": "application/json" }).end(text);
+        });
+      }),
+    );
+  });
+  front.listen(0, "127.0.0.1");
+  await once(front, "listening");
+  t.after(() => {
+    front.closeAllConnections();
+    front.close();
+  });
+  const client = connect(t, { urls: `http://127.0.0.1:${(front.address() as { port: number }).port}` });
+  const lease = await client.acquire("orders");
+  assert.equal(key.length, 32);
+  for (const text of [String(lease), inspect(lease, { depth: 9, showHidden: true }), JSON.stringify(lease)]) {
+    assert.ok(!text.includes(key), text);
+  }
+  await lease.release();
+});
+
+test("certificates: both sides prove who they are", async (t) => {
+  const place = folder(t);
+  execFileSync(binary(), ["auth", "cert", "--dir", place, "127.0.0.1"], { stdio: "ignore" });
+  const file = (name: string): string => join(place, name);
+  const certificate = ["--tls-cert", file("127.0.0.1.pem"), "--tls-key", file("127.0.0.1.key")];
+  const server = await serve(t, ...certificate, "--tls-client-ca", file("ca.pem"));
+  assert.match(server.url, /^https:/);
+  const ca = readFileSync(file("ca.pem"));
+  const [cert, key] = [readFileSync(file("127.0.0.1.pem")), readFileSync(file("127.0.0.1.key"))];
+  const client = connect(t, { urls: server.url, tls: { ca, cert, key } });
+  await (await client.acquire("orders")).release();
+  for (const tls of [{ ca }, { cert, key }]) {
+    const stranger = connect(t, { urls: server.url, tls, patienceMs: 1_000 });
+    await assert.rejects(
+      stranger.acquire("orders", { waitMs: 0 }),
+      (error) => error instanceof Unavailable || error instanceof UnknownOutcome,
+    );
+  }
+  // A certificate that nobody vouches for: nothing was sent.
+  const suspicious = connect(t, { urls: server.url, tls: { cert, key }, patienceMs: 1_000 });
+  await assert.rejects(suspicious.acquire("orders", { waitMs: 0 }), Unavailable);
+});
+
+test("the bearer token comes from the option, the file or the environment", async (t) => {
+  const asked: (string | undefined)[] = [];
+  const server = http.createServer((request, response) => {
+    asked.push(request.headers.authorization);
+    response.writeHead(401).end('{"error": {"code": "unauthenticated", "message": "a token is needed"}}');
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  t.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const urls = `http://127.0.0.1:${(server.address() as { port: number }).port}`;
+  const file = join(folder(t), "token");
+  writeFileSync(file, "of-the-file\n");
+  process.env["PALISADE_TOKEN"] = "of-the-environment";
+  t.after(() => {
+    delete process.env["PALISADE_TOKEN"];
+  });
+  for (const options of [{ urls, token: "given" }, { urls, tokenFile: file }, { urls }]) {
+    await assert.rejects(connect(t, options).status(), (error) => {
+      assert.ok(error instanceof Invalid);
+      assert.equal(error.code, "unauthenticated");
+      return true;
+    });
+  }
+  assert.deepEqual(asked, ["Bearer given", "Bearer of-the-file", "Bearer of-the-environment"]);
+});

@@ -1,0 +1,137 @@
+/** The driver of the holder suite (clients/holder-suite/README.md). */
+import { createInterface } from "node:readline";
+
+import { earliest } from "../src/clock.js";
+import { Client, LeaseLost, PalisadeError, type Lease } from "../src/index.js";
+
+interface Command {
+  readonly id: number;
+  readonly do: string;
+  readonly urls: string[];
+  readonly patience_ms: number;
+  readonly as: string;
+  readonly lock: string;
+  readonly ttl_ms: number;
+  readonly wait_ms: number;
+  readonly client_id?: string;
+  readonly grant: string;
+  readonly target: number;
+  readonly prefix: string;
+  readonly token: number;
+  readonly reason: string;
+}
+
+type Answer = Record<string, unknown>;
+
+let client: Client | undefined;
+const leases = new Map<string, Lease>();
+const acquires = new Map<number, AbortController>();
+
+function say(message: Answer): void {
+  process.stdout.write(`${JSON.stringify(message)}\n`);
+}
+
+function lease(name: string): Lease {
+  const found = leases.get(name);
+  if (found === undefined) {
+    throw new Error(`there is no grant ${name}`);
+  }
+  return found;
+}
+
+async function acquire(command: Command): Promise<Answer> {
+  const cancel = new AbortController();
+  acquires.set(command.id, cancel);
+  const made = await connected().acquire(command.lock, {
+    ttlMs: command.ttl_ms,
+    waitMs: command.wait_ms,
+    signal: cancel.signal,
+    ...(command.client_id === undefined ? {} : { clientId: command.client_id }),
+  });
+  leases.set(command.as, made);
+  void made.lost.then(({ code, token }) => {
+    say({ event: "lost", grant: command.as, token, code, at_ms: earliest() });
+  });
+  const before = earliest();
+  return { token: made.token, authority: made.authority, before_ms: before, remaining_ms: made.remainingMs };
+}
+
+function connected(): Client {
+  if (client === undefined) {
+    throw new Error("connect comes first");
+  }
+  return client;
+}
+
+async function watch(command: Command): Promise<void> {
+  for await (const event of connected().watch(command.prefix, { after: 0 })) {
+    const token = event.kind === "missed" ? null : event.token;
+    say({ event: "change", watch: command.as, kind: event.kind, revision: event.revision ?? null, token });
+  }
+}
+
+async function carryOut(command: Command): Promise<Answer> {
+  switch (command.do) {
+    case "connect":
+      client = new Client({ urls: command.urls, patienceMs: command.patience_ms });
+      return {};
+    case "acquire":
+      return acquire(command);
+    case "cancel":
+      acquires.get(command.target)?.abort();
+      return {};
+    case "check": {
+      const before_ms = earliest();
+      try {
+        lease(command.grant).check();
+        return { before_ms };
+      } catch (error) {
+        return { ok: false, before_ms, code: (error as LeaseLost).code };
+      }
+    }
+    case "remaining":
+      return { before_ms: earliest(), remaining_ms: lease(command.grant).remainingMs };
+    case "release":
+      return { result: await lease(command.grant).release() };
+    case "clock":
+      return { now_ms: earliest() };
+    case "show": {
+      const { holder, waiters } = await connected().show(command.lock);
+      return { token: holder?.token ?? null, waiters };
+    }
+    case "list": {
+      const locks: string[] = [];
+      for await (const { lock } of connected().list(command.prefix)) {
+        locks.push(lock);
+      }
+      return { locks };
+    }
+    case "break":
+      await connected().breakLock(command.lock, command.token, command.reason);
+      return {};
+    case "watch":
+      void watch(command);
+      return {};
+    default:
+      throw new Error(`an unknown command: ${command.do}`);
+  }
+}
+
+async function answer(command: Command): Promise<void> {
+  try {
+    say({ id: command.id, ok: true, ...(await carryOut(command)) });
+  } catch (error) {
+    if (error instanceof PalisadeError) {
+      say({ id: command.id, ok: false, code: error.code, message: error.message });
+    } else if (acquires.get(command.id)?.signal.aborted === true) {
+      say({ id: command.id, ok: false, code: "cancelled" });
+    } else {
+      throw error;
+    }
+  }
+}
+
+say({ event: "hello", client: "typescript", wire: "http", can: ["addresses", "cancel", "list", "watch"] });
+createInterface({ input: process.stdin })
+  .on("line", (line) => void answer(JSON.parse(line) as Command))
+  .on("close", () => process.exit(0));

@@ -1,0 +1,54 @@
+/** The examples of the README, as they stand there. */
+import type { S3Client } from "@aws-sdk/client-s3";
+import type { Redis } from "ioredis";
+
+import { CLAIM, fencedFetch, numbered, throwIfRejected } from "../src/fence/http.js";
+import { Resource } from "../src/fence/ioredis.js";
+import { Store } from "../src/fence/s3.js";
+import { Client, LockHeld, type Lease } from "../src/index.js";
+
+export async function report(work: (part: number, signal: AbortSignal) => Promise<void>): Promise<void> {
+  // prettier-ignore
+  {
+const client = new Client(); // PALISADE_URL, or http://127.0.0.1:7420
+try {
+  await using lease = await client.acquire("report", { ttlMs: 15_000, waitMs: 2_000 });
+  for (const part of [1, 2, 3]) {
+    lease.check(); // throws LeaseLost; no round trip
+    await work(part, lease.signal); // the signal aborts at the loss
+  }
+} catch (error) {
+  if (!(error instanceof LockHeld)) throw error;
+  console.log("busy:", error.holder?.clientId, "try again in", error.retryAfterMs, "ms");
+}
+}
+}
+
+export async function takeApples(redis: Redis, lease: Lease): Promise<void> {
+  // prettier-ignore
+  {
+const stock = new Resource("stock");
+await stock.claim(redis, lease); // first: raises the fence
+const left = Number((await stock.get(redis, lease, "{stock}:apples")) ?? 10);
+await stock.set(redis, lease, "{stock}:apples", left - 3, { sequence: 1 }); // with a number it is safe to repeat
+}
+}
+
+export async function addOrder(s3: S3Client, lease: Lease): Promise<void> {
+  // prettier-ignore
+  {
+const orders = (await Store.open(s3, "bucket", "fenced")).resource("orders");
+await orders.claim(lease);
+const total = Number((await orders.read(lease, "/total")) ?? 0);
+await orders.put(lease, "/total", String(total + 1));
+}
+}
+
+export async function pay(url: string, lease: Lease): Promise<void> {
+  // prettier-ignore
+  {
+const api = fencedFetch(lease);
+await throwIfRejected(await api(url, { method: "POST", headers: CLAIM }));
+await throwIfRejected(await api(url, { method: "PUT", body: '{"paid": true}', headers: numbered(1) }));
+}
+}
