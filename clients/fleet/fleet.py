@@ -67,7 +67,10 @@ class Language:
 TARGET, PYTHON = ROOT / "target", shlex.quote(sys.executable)
 LANGUAGES = {
     "rust": Language(
-        f"{TARGET}/debug/examples/holder-driver", f"{TARGET}/debug/examples/adder", frozenset({"postgres", "redis"})
+        f"{TARGET}/debug/examples/holder-driver",
+        f"{TARGET}/debug/examples/adder",
+        # Not Redis: its connection gives an answer up after half a second, so a stopped adder could not tell what it wrote.
+        frozenset({"postgres"}),
     ),
     "python": Language(
         f"{PYTHON} {ROOT}/clients/python/tests/driver.py --threads",
