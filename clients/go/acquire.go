@@ -17,6 +17,10 @@ type wish struct {
 	ttl       time.Duration
 	wait      time.Duration
 	requestID string
+	// As a reader, beside other readers.
+	shared bool
+	// Under a lease that the client has already; else empty.
+	leaseKey string
 
 	// An attempt is under way, or ended without certainty: it must be abandoned.
 	mayHaveHappened bool
@@ -25,10 +29,12 @@ type wish struct {
 
 type acquireBody struct {
 	ClientID  string `json:"client_id"`
-	TTL       int64  `json:"lease_duration_ms"`
+	TTL       int64  `json:"lease_duration_ms,omitempty"`
 	Wait      int64  `json:"wait_ms"`
 	RequestID string `json:"request_id"`
 	Metadata  string `json:"metadata,omitempty"`
+	Mode      string `json:"mode,omitempty"`
+	LeaseKey  string `json:"lock_token,omitempty"`
 }
 
 func (c *Client) newWish(name string, options []LockOption) (*wish, error) {
@@ -48,15 +54,34 @@ func (c *Client) newWish(name string, options []LockOption) (*wish, error) {
 	if len(w.metadata) > maxMetadataBytes {
 		return nil, invalid("the metadata has %d bytes; 0 ..= %d are allowed", len(w.metadata), maxMetadataBytes)
 	}
-	var random [32]byte
-	if _, err := rand.Read(random[:]); err != nil {
-		return nil, fmt.Errorf("palisade: no random numbers for a request id: %w", err)
+	var err error
+	if w.requestID, err = randomID(); err != nil {
+		return nil, err
 	}
-	w.requestID = hex.EncodeToString(random[:16])
 	if w.clientID == "" {
-		w.clientID = c.host + "-" + hex.EncodeToString(random[16:])
+		id, err := randomID()
+		if err != nil {
+			return nil, err
+		}
+		w.clientID = c.host + "-" + id
 	}
 	return w, nil
+}
+
+// asReader is the request that makes the writer a reader.
+func (w *wish) asReader(leaseKey string) (*wish, error) {
+	id, err := randomID()
+	return &wish{
+		name: w.name, clientID: w.clientID, metadata: w.metadata, ttl: w.ttl, requestID: id, shared: true, leaseKey: leaseKey,
+	}, err
+}
+
+func randomID() (string, error) {
+	var random [16]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return "", fmt.Errorf("palisade: no random numbers for a request id: %w", err)
+	}
+	return hex.EncodeToString(random[:]), nil
 }
 
 // acquire keeps one request id until the outcome is known. A caller that gets an error must abandon a wish that may have
@@ -79,7 +104,7 @@ func (t *transport) acquire(ctx context.Context, w *wish, patience time.Duration
 		}
 		if failed == nil {
 			var grant granted
-			if grant, failed = readGrant(t0, answer); failed == nil {
+			if grant, failed = readGrant(t0, answer, w.shared); failed == nil {
 				w.mayHaveHappened = false
 				return grant, nil
 			}
@@ -94,13 +119,20 @@ func (t *transport) acquire(ctx context.Context, w *wish, patience time.Duration
 }
 
 func (w *wish) request(left time.Duration) request {
-	return request{"POST", lockPath(w.name, "/acquire"), acquireBody{
+	body := acquireBody{
 		ClientID:  w.clientID,
-		TTL:       wholeMilliseconds(w.ttl),
 		Wait:      wholeMilliseconds(atLeast(left, 0)),
 		RequestID: w.requestID,
 		Metadata:  w.metadata,
-	}}
+		LeaseKey:  w.leaseKey,
+	}
+	if w.leaseKey == "" {
+		body.TTL = wholeMilliseconds(w.ttl)
+	}
+	if w.shared {
+		body.Mode = "shared"
+	}
+	return request{"POST", lockPath(w.name, "/acquire"), body}
 }
 
 // abandon is repeated until the server has acknowledged it, or must have forgotten the grant by itself.

@@ -93,6 +93,10 @@ func (c *Client) lock(ctx, parent context.Context, name string, options []LockOp
 	if err != nil {
 		return nil, err
 	}
+	return c.acquire(ctx, parent, w)
+}
+
+func (c *Client) acquire(ctx, parent context.Context, w *wish) (*Lease, error) {
 	grant, err := c.transport.acquire(ctx, w, c.patience)
 	if err != nil {
 		if w.mayHaveHappened {

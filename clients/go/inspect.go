@@ -16,14 +16,20 @@ type Holder struct {
 	Metadata  string
 	// AcquiredAt is the server's wall clock at the grant, for people.
 	AcquiredAt string
+	// GrantID is the number that names a reader's grant, for Break. Only where one lock is shown; else 0.
+	GrantID uint64
 }
 
 // LockInfo is what the server knows about a lock.
 type LockInfo struct {
 	Name string
-	// Holder is nil while the lock is free.
+	// Holder is nil while the lock is free, and the oldest reader of several.
 	Holder  *Holder
 	Waiters int
+	// ReaderCount is 0 if the lock is not held in shared mode.
+	ReaderCount int
+	// Readers are the oldest readers, at most 64. Only where one lock is shown.
+	Readers []Holder
 }
 
 // Status is what the server says about itself.
@@ -54,7 +60,8 @@ func (c *Client) Show(ctx context.Context, name string) (LockInfo, error) {
 	return found.value()
 }
 
-// Break takes a lock from its holder. The token is that of the current grant: proof that the operator has looked.
+// Break takes a lock from its holder. The token is that of the current grant, or a reader's grant id: proof that
+// the operator has looked.
 func (c *Client) Break(ctx context.Context, name string, token uint64, reason string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -153,11 +160,24 @@ type wireLock struct {
 	Name    string      `json:"resource_id"`
 	Holder  *wireHolder `json:"holder"`
 	Waiters int         `json:"waiters"`
+
+	ReaderCount int           `json:"reader_count"`
+	Readers     []*wireHolder `json:"readers"`
 }
 
 func (w wireLock) value() (LockInfo, error) {
 	holder, err := w.Holder.value()
-	return LockInfo{Name: w.Name, Holder: holder, Waiters: w.Waiters}, err
+	info := LockInfo{Name: w.Name, Holder: holder, Waiters: w.Waiters, ReaderCount: w.ReaderCount}
+	for _, wire := range w.Readers {
+		reader, unread := wire.value()
+		if unread != nil {
+			return info, unread
+		}
+		if reader != nil {
+			info.Readers = append(info.Readers, *reader)
+		}
+	}
+	return info, err
 }
 
 type wireHolder struct {
@@ -166,6 +186,7 @@ type wireHolder struct {
 	Remaining  uint64 `json:"remaining_ms"`
 	Metadata   string `json:"metadata"`
 	AcquiredAt string `json:"acquired_at"`
+	GrantID    uint64 `json:"grant_id"`
 }
 
 func (w *wireHolder) value() (*Holder, error) {
@@ -175,7 +196,7 @@ func (w *wireHolder) value() (*Holder, error) {
 	if !isToken(&w.Token) {
 		return nil, unreadable("the holder's fencing_token is out of range")
 	}
-	return &Holder{w.ClientID, w.Token, milliseconds(w.Remaining), w.Metadata, w.AcquiredAt}, nil
+	return &Holder{w.ClientID, w.Token, milliseconds(w.Remaining), w.Metadata, w.AcquiredAt, w.GrantID}, nil
 }
 
 // decode reads the answer to a question.

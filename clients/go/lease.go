@@ -14,17 +14,17 @@ const shortestPause = 20 * millisecond
 //
 // It is a fence.Holder: a fence takes it as it is.
 type Lease struct {
-	client   *Client
-	name     string
-	clientID string
-	grant    granted
-	hold     *hold
-	context  context.Context
+	client  *Client
+	wish    *wish
+	grant   granted
+	hold    *hold
+	parent  context.Context
+	context context.Context
 }
 
 // newLease makes a lease whose context comes from parent.
 func (c *Client) newLease(parent context.Context, w *wish, grant granted) (*Lease, error) {
-	l := &Lease{client: c, name: w.name, clientID: w.clientID, grant: grant}
+	l := &Lease{client: c, wish: w, grant: grant, parent: parent}
 	renewals, stop := context.WithCancel(c.base)
 	var cancel context.CancelFunc
 	l.context, cancel = context.WithCancel(parent)
@@ -45,14 +45,20 @@ func (c *Client) newLease(parent context.Context, w *wish, grant granted) (*Leas
 // Token is the fencing token. It never changes, and stays readable after a loss.
 func (l *Lease) Token() uint64 { return l.grant.token }
 
+// GrantID is the number that names the grant, as in Client.Break: the token, or a reader's own number. It is not for fences.
+func (l *Lease) GrantID() uint64 { return l.grant.number }
+
+// Shared tells whether it is a reader's.
+func (l *Lease) Shared() bool { return l.wish.shared }
+
 // Name is the name of the lock.
-func (l *Lease) Name() string { return l.name }
+func (l *Lease) Name() string { return l.wish.name }
 
 // Authority is the server, or the cluster, that granted the lock: tokens of two authorities are never compared.
 func (l *Lease) Authority() string { return l.grant.authority }
 
 // ClientID is the id under which others see the holder.
-func (l *Lease) ClientID() string { return l.clientID }
+func (l *Lease) ClientID() string { return l.wish.clientID }
 
 // Waited is how long the request stood in the queue.
 func (l *Lease) Waited() time.Duration { return l.grant.waited }
@@ -63,7 +69,7 @@ func (l *Lease) Check() error {
 	if l.hold.holds() {
 		return nil
 	}
-	return lost(l.hold.reason(), l.name, l.grant.token)
+	return lost(l.hold.reason(), l.wish.name, l.grant.token)
 }
 
 // Remaining is how long the holder may still act if no further renewal is acknowledged; 0 after the loss or the release.
@@ -88,7 +94,33 @@ func (l *Lease) Release(ctx context.Context) error {
 	if err != nil && ctx.Err() != nil {
 		l.client.inBackground(func(ctx context.Context) { _ = l.release(ctx, until) })
 	}
-	return about(l.name, err)
+	return about(l.wish.name, err)
+}
+
+// Downgrade makes a writer a reader, in one step: no other writer gets in between. From the call on this lease is not held;
+// the one returned has a new token, with which it claims before it reads, and a context of its own. A reader is returned as
+// it is.
+//
+// The errors are those of Check, and of Client.Lock; then the lock is released in the background.
+func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
+	if l.Shared() {
+		return l, nil
+	}
+	if err := l.Check(); err != nil {
+		return nil, err
+	}
+	w, err := l.wish.asReader(l.grant.leaseKey)
+	if err != nil {
+		return nil, err
+	}
+	l.hold.end(released)
+	reader, err := l.client.acquire(ctx, l.parent, w)
+	if err != nil {
+		until := now().add(2 * w.ttl)
+		l.client.inBackground(func(ctx context.Context) { _ = l.release(ctx, until) })
+		return nil, err
+	}
+	return reader, nil
 }
 
 func (l *Lease) release(ctx context.Context, until instant) error {
@@ -97,7 +129,7 @@ func (l *Lease) release(ctx context.Context, until instant) error {
 	case err != nil:
 		return err
 	case answer.over():
-		return lost(answer.code(), l.name, l.grant.token)
+		return lost(answer.code(), l.wish.name, l.grant.token)
 	case answer.status != 200:
 		return answer.err()
 	}
@@ -142,10 +174,10 @@ func (l *Lease) renew(ctx context.Context) bool {
 
 // request names the grant by both of its names: a late copy can never touch a later grant.
 func (l *Lease) request(verb string) request {
-	return request{"POST", lockPath(l.name, verb), struct {
+	return request{"POST", lockPath(l.wish.name, verb), struct {
 		LeaseKey string `json:"lock_token"`
 		Token    uint64 `json:"fencing_token"`
-	}{l.grant.leaseKey, l.grant.token}}
+	}{l.grant.leaseKey, l.grant.number}}
 }
 
 // String never contains the lease key.
@@ -154,7 +186,7 @@ func (l *Lease) String() string {
 	if state == "" {
 		state = fmt.Sprint(l.Remaining().Round(millisecond))
 	}
-	return fmt.Sprintf("lease of %q, fencing token %d: %s", l.name, l.grant.token, state)
+	return fmt.Sprintf("lease of %q, fencing token %d: %s", l.wish.name, l.grant.token, state)
 }
 
 // GoString keeps the lease key out of %#v, too.

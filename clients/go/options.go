@@ -68,6 +68,10 @@ func ClientID(id string) LockOption { return func(w *wish) { w.clientID = id } }
 // Metadata is shown with the holder, at most 256 bytes.
 func Metadata(text string) LockOption { return func(w *wish) { w.metadata = text } }
 
+// Shared asks for the lock as a reader, beside other readers; a writer keeps all of them out. Readers claim at the resource
+// before they read, and never write.
+func Shared() LockOption { return func(w *wish) { w.shared = true } }
+
 func within(what string, d, low, high time.Duration) error {
 	if d < low || d > high {
 		return invalid("%s is %v: %d ms ..= %d ms are allowed", what, d, low/millisecond, high/millisecond)

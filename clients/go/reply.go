@@ -135,17 +135,20 @@ func (r reply) held(message string) *HeldError {
 
 // granted is a grant, with the clock's reading from before the request that it answers.
 type granted struct {
-	t0        instant
-	token     uint64
+	t0    instant
+	token uint64
+	// Names the grant: the token, or a reader's grant id.
+	number    uint64
 	leaseKey  string
 	authority string
 	validFor  time.Duration
 	waited    time.Duration
 }
 
-func readGrant(t0 instant, r reply) (granted, *fault) {
+func readGrant(t0 instant, r reply, shared bool) (granted, *fault) {
 	var answer struct {
 		Token     *uint64 `json:"fencing_token"`
+		GrantID   *uint64 `json:"grant_id"`
 		LeaseKey  string  `json:"lock_token"`
 		Authority string  `json:"authority"`
 		ValidFor  *uint64 `json:"valid_for_ms"`
@@ -157,14 +160,21 @@ func readGrant(t0 instant, r reply) (granted, *fault) {
 		return granted{}, broken(err.Error())
 	case !isToken(answer.Token):
 		return granted{}, broken("fencing_token is missing or out of range")
+	case shared && !isToken(answer.GrantID):
+		return granted{}, broken("grant_id is missing or out of range")
 	case answer.LeaseKey == "", answer.Authority == "":
 		return granted{}, broken("lock_token or authority is missing")
 	case !isNumber(answer.ValidFor), !isNumber(answer.Waited):
 		return granted{}, broken("valid_for_ms or waited_ms is missing or out of range")
 	}
+	number := *answer.Token
+	if shared {
+		number = *answer.GrantID
+	}
 	return granted{
 		t0:        t0,
 		token:     *answer.Token,
+		number:    number,
 		leaseKey:  answer.LeaseKey,
 		authority: answer.Authority,
 		validFor:  milliseconds(*answer.ValidFor),

@@ -30,6 +30,8 @@ type Event struct {
 	Reason   string
 	// Missed is the number of changes that did not arrive; 0 if nobody knows how many.
 	Missed uint64
+	// GrantID is the number that names a shared grant; else 0.
+	GrantID uint64
 }
 
 // A WatchOption sets up a watch.
@@ -274,6 +276,7 @@ func (b *eventBlock) event(revision uint64) (Event, bool) {
 		Token    uint64 `json:"fencing_token"`
 		Reason   string `json:"reason"`
 		Missed   uint64 `json:"missed"`
+		GrantID  uint64 `json:"grant_id"`
 	}
 	if b.data == "" || json.Unmarshal([]byte(b.data), &told) != nil {
 		return Event{}, false
@@ -282,7 +285,7 @@ func (b *eventBlock) event(revision uint64) (Event, bool) {
 	case "missed":
 		return Event{Kind: b.kind, Revision: revision, Missed: told.Missed}, true
 	case "granted", "released", "expired", "revoked", "superseded":
-		return Event{b.kind, revision, told.Name, told.ClientID, told.Token, told.Reason, 0}, isToken(&told.Token)
+		return Event{b.kind, revision, told.Name, told.ClientID, told.Token, told.Reason, 0, told.GrantID}, isToken(&told.Token)
 	}
 	return Event{}, false
 }

@@ -122,13 +122,18 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "the client in Go, its linter and its fences",
     },
     Prerequisite {
-        name: "a JDK with JUnit and the driver of PostgreSQL",
+        name: "a JDK with JUnit and the drivers of PostgreSQL and MariaDB",
         probe: &[
             "sh",
             "-c",
-            "javac -version && cd /usr/share/java && ls junit4.jar hamcrest-all.jar postgresql.jar",
+            "javac -version && cd /usr/share/java && ls junit4.jar hamcrest-all.jar postgresql.jar mariadb-java-client.jar",
         ],
-        packages: &["default-jdk-headless", "junit4", "libpostgresql-jdbc-java"],
+        packages: &[
+            "default-jdk-headless",
+            "junit4",
+            "libpostgresql-jdbc-java",
+            "libmariadb-java",
+        ],
         needed_for: "the client in Java and its fences",
     },
     Prerequisite {

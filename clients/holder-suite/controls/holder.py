@@ -26,6 +26,11 @@ FLAWS = {
     "forgets-cancelled": "does not abandon a cancelled acquire",
     "releases-late": "records the release when it is answered",
     "monotonic": "reads a clock that stops in suspension",
+    "names-by-token": "renews and releases a reader by its phase's token",
+    "late-downgrade": "holds as a writer until a downgrade is answered",
+    "keeps-writer": "holds as a writer after a downgrade",
+    "follows-redirects": "follows redirects",
+    "follows-leaders": "follows one leader after the other without a pause",
 }
 GONE = ("expired", "revoked", "superseded", "not_held", "stale")
 RETRY = ("unavailable", "request_timeout", "unknown_outcome", "internal", "not_leader")
@@ -59,8 +64,8 @@ class Holder:
         clock = time.CLOCK_MONOTONIC if self.flaw == "monotonic" else time.CLOCK_BOOTTIME
         return time.clock_gettime_ns(clock) / 1e6
 
-    def once(self, method: str, path: str, body: Any, timeout_ms: float) -> dict[str, Any]:
-        url = urllib.parse.urlsplit(self.leader or self.urls[self.at % len(self.urls)])
+    def once(self, method: str, path: str, body: Any, timeout_ms: float, to: Optional[str] = None) -> dict[str, Any]:
+        url = urllib.parse.urlsplit(to or self.leader or self.urls[self.at % len(self.urls)])
         connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=max(timeout_ms, 1) / 1e3)
         try:
             try:
@@ -70,6 +75,10 @@ class Holder:
             try:
                 connection.request(method, path, json.dumps(body) if body is not None else None)
                 answer = connection.getresponse()
+                elsewhere = answer.getheader("Location")
+                if elsewhere and self.flaw == "follows-redirects":
+                    target = urllib.parse.urlsplit(elsewhere)
+                    return self.once(method, target.path, body, timeout_ms, f"{target.scheme}://{target.netloc}")
                 value: dict[str, Any] = json.loads(answer.read())
             except (OSError, ValueError, http.client.HTTPException) as error:
                 raise Refused("unknown_outcome") from error
@@ -87,6 +96,8 @@ class Holder:
         except Refused as refused:
             if refused.code == "not_leader" and refused.leader:
                 self.leader = refused.leader
+                if self.flaw == "follows-leaders" and timeout_ms > 0:
+                    return self.attempt(method, path, body, timeout_ms - 10)
             elif refused.code in RETRY:
                 self.leader, self.at = None, self.at + 1
             raise
@@ -112,7 +123,10 @@ class Holder:
             "client_id": command.get("client_id") or f"control-{uuid.uuid4().hex}",
             "lease_duration_ms": command["ttl_ms"],
             "request_id": uuid.uuid4().hex,
+            **command.get("under", {}),
         }
+        if command.get("mode"):
+            body["mode"] = command["mode"]
         wait_end = self.now() + command["wait_ms"]
         end, pause, worst = wait_end + self.patience, 10.0, "unavailable"
         lingers = command["wait_ms"] + 2 * command["ttl_ms"]
@@ -137,10 +151,11 @@ class Holder:
             pause = min(2 * pause, 500)
         if id in self.cancelled:
             raise Refused("cancelled")
-        if not 1 <= answer["fencing_token"] < 2**53:
+        broken = body.get("mode") == "shared" and "grant_id" not in answer
+        if broken or not 1 <= answer["fencing_token"] < 2**53:
             self.abandon(body["request_id"], t0 + lingers)
             raise Refused("unknown_outcome")
-        grant = Grant(self, command["as"], command["lock"], answer)
+        grant = Grant(self, command["as"], {**command, "client_id": body["client_id"]}, answer)
         grant.believe(t0, answer)
         if self.now() >= grant.deadline:
             grant.release()
@@ -150,10 +165,27 @@ class Holder:
         before = self.now()
         return {
             "token": answer["fencing_token"],
+            "grant_id": answer.get("grant_id"),
             "authority": answer["authority"],
             "before_ms": before,
             "remaining_ms": grant.remaining(),
         }
+
+    def downgrade(self, id: int, command: dict[str, Any]) -> dict[str, Any]:
+        writer = self.grants[command["grant"]]
+        code = writer.check()
+        if code:
+            raise Refused(code)
+        writer.released = self.flaw not in ("late-downgrade", "keeps-writer")
+        under = {"lock_token": writer.body["lock_token"]}
+        asked = {**writer.command, "as": command["as"], "mode": "shared", "wait_ms": 0, "under": under}
+        try:
+            return self.acquire(id, asked)
+        except Refused:
+            threading.Thread(target=writer.release, daemon=True).start()
+            raise
+        finally:
+            writer.released = self.flaw != "keeps-writer"
 
     def cancel(self, id: int) -> None:
         self.cancelled.add(id)
@@ -174,10 +206,11 @@ class Holder:
 
 
 class Grant:
-    def __init__(self, holder: Holder, name: str, lock: str, answer: dict[str, Any]) -> None:
-        self.holder, self.name, self.lock = holder, name, lock
+    def __init__(self, holder: Holder, name: str, command: dict[str, Any], answer: dict[str, Any]) -> None:
+        self.holder, self.name, self.lock, self.command = holder, name, command["lock"], command
         self.token = answer["fencing_token"]
-        self.body = {"lock_token": answer["lock_token"], "fencing_token": self.token}
+        number = self.token if holder.flaw == "names-by-token" else answer.get("grant_id", self.token)
+        self.body = {"lock_token": answer["lock_token"], "fencing_token": number}
         self.deadline = 0.0
         self.lost: Optional[str] = None
         self.released = False
@@ -276,6 +309,8 @@ def carry_out(holder: Holder, id: int, command: dict[str, Any]) -> dict[str, Any
         holder.urls, holder.patience = command["urls"], command["patience_ms"]
     elif do == "acquire":
         return holder.acquire(id, command)
+    elif do == "downgrade":
+        return holder.downgrade(id, command)
     elif do == "check" and grant:
         before = holder.now()
         code = grant.check()
@@ -304,7 +339,7 @@ def serve(holder: Holder) -> None:
         if id not in holder.cancelled:
             say({"id": id, **result})
 
-    say({"event": "hello", "client": "control", "wire": "http", "can": ["addresses", "cancel"]})
+    say({"event": "hello", "client": "control", "wire": "http", "can": ["addresses", "cancel", "shared"]})
     for line in sys.stdin:
         command = json.loads(line)
         if command["do"] == "cancel":

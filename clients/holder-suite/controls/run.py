@@ -17,6 +17,11 @@ RED = {
     "forgets-cancelled": "H5-cancel-waiting,H5-cancel-granted,H5-abandon",
     "releases-late": "H3-before-release",
     "monotonic": "H1-clock",
+    "names-by-token": "S-readers,S-grant-id",
+    "late-downgrade": "S-downgrade-before",
+    "keeps-writer": "S-downgrade,S-downgrade-before",
+    "follows-redirects": "P-redirect",
+    "follows-leaders": "P-leader-loop",
 }
 HERE = pathlib.Path(__file__).resolve().parent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import queue
@@ -35,7 +36,7 @@ class Driver:
         self.answers: dict[int, queue.Queue[Answer]] = {}
         self.events: list[Answer] = []
         self.said: list[str] = []
-        self.next_id = 0
+        self.ids = itertools.count(1)
         self.changed = threading.Condition()
         for stream, take in ((self.process.stdout, self._take), (self.process.stderr, self.said.append)):
             threading.Thread(target=self._read, args=(stream, take), daemon=True).start()
@@ -61,16 +62,17 @@ class Driver:
 
     def start(self, do: str, **command: Any) -> int:
         """Sends a command and returns its id, without waiting for the answer."""
-        self.next_id += 1
-        self.answers[self.next_id] = queue.Queue()
-        line = json.dumps({"id": self.next_id, "do": do, **command})
+        # A scripted answer may ask the driver, too, from a thread of its own.
+        id = next(self.ids)
+        self.answers[id] = queue.Queue()
+        line = json.dumps({"id": id, "do": do, **command})
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except OSError as gone:
             raise DriverFailed(f"the driver is gone: {gone}; it said {self.last_words()}") from gone
-        return self.next_id
+        return id
 
     def answer(self, command: int, timeout_s: float = 20.0) -> Answer:
         try:

@@ -28,7 +28,7 @@ def now_ms() -> float:
 def granted(grant: Union[Grant, AsyncGrant]) -> Answer:
     before = now_ms()
     left = {"before_ms": before, "remaining_ms": grant.remaining * 1e3}
-    return {"token": grant.token, "authority": grant.authority, **left}
+    return {"token": grant.token, "grant_id": grant.grant_id, "authority": grant.authority, **left}
 
 
 def local(command: Command, grants: dict[str, Any]) -> Answer:
@@ -51,6 +51,7 @@ def options(command: Command) -> dict[str, Any]:
         "ttl": command["ttl_ms"] / 1e3,
         "wait": command["wait_ms"] / 1e3,
         "client_id": command.get("client_id"),
+        "shared": command.get("mode") == "shared",
     }
 
 
@@ -65,7 +66,7 @@ def change(name: str, event: Any) -> None:
     say({"event": "change", "watch": name, "kind": event.kind, "revision": event.revision, "token": event.token})
 
 
-CAN = ["addresses", "list", "watch"]
+CAN = ["addresses", "list", "shared", "watch"]
 
 
 class Threads:
@@ -77,10 +78,9 @@ class Threads:
         if do == "connect":
             self.client = Client(command["urls"], patience=command["patience_ms"] / 1e3)
         elif do == "acquire":
-            grant = self.client.lock(command["lock"], **options(command)).acquire()
-            self.grants[command["as"]] = grant
-            self.thread(lambda: self.announce(command["as"], grant))
-            return granted(grant)
+            return self.taken(command, self.client.lock(command["lock"], **options(command)).acquire())
+        elif do == "downgrade":
+            return self.taken(command, self.grants[command["grant"]].downgrade())
         elif do == "release":
             return {"result": self.grants[command["grant"]].release()}
         elif do == "show":
@@ -95,6 +95,11 @@ class Threads:
         else:
             return local(command, self.grants)
         return {}
+
+    def taken(self, command: Command, grant: Grant) -> Answer:
+        self.grants[command["as"]] = grant
+        self.thread(lambda: self.announce(command["as"], grant))
+        return granted(grant)
 
     def announce(self, name: str, grant: Grant) -> None:
         grant.lost.wait()
@@ -129,10 +134,9 @@ class Tasks:
         if do == "connect":
             self.client = AsyncClient(command["urls"], patience=command["patience_ms"] / 1e3)
         elif do == "acquire":
-            grant = await self.client.lock(command["lock"], **options(command)).acquire()
-            self.grants[command["as"]] = grant
-            self.start(self.announce(command["as"], grant))
-            return granted(grant)
+            return self.taken(command, await self.client.lock(command["lock"], **options(command)).acquire())
+        elif do == "downgrade":
+            return self.taken(command, await self.grants[command["grant"]].downgrade())
         elif do == "release":
             return {"result": await self.grants[command["grant"]].release()}
         elif do == "show":
@@ -149,6 +153,11 @@ class Tasks:
         else:
             return local(command, self.grants)
         return {}
+
+    def taken(self, command: Command, grant: AsyncGrant) -> Answer:
+        self.grants[command["as"]] = grant
+        self.start(self.announce(command["as"], grant))
+        return granted(grant)
 
     async def announce(self, name: str, grant: AsyncGrant) -> None:
         await grant.lost.wait()

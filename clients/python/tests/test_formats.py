@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from conftest import ROOT
 
-from palisade.fences import files, s3
+from palisade.fences import _stamped, files, s3
 
 FORMATS = ROOT / "vectors" / "formats"
 
@@ -21,3 +23,10 @@ def test_the_manifest_in_a_bucket() -> None:
     manifest = s3._Manifest.decode(golden)
     assert (manifest.record.token, manifest.record.digest, len(manifest.keys)) == (34, 2**64 - 1, 2)
     assert manifest.encode() == golden
+
+
+def test_the_attribute_of_an_item() -> None:
+    golden = (FORMATS / "dynamodb.palisade_fence.json").read_text().rstrip()
+    record, ids = _stamped.read_fence(json.loads(golden))
+    assert (record.token, record.digest, len(ids)) == (34, 2**64 - 1, 2)
+    assert _stamped.to_json(_stamped.fence_object(record, ids)) == golden

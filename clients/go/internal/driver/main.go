@@ -25,6 +25,7 @@ type command struct {
 	TTL      int64    `json:"ttl_ms"`
 	Wait     int64    `json:"wait_ms"`
 	ClientID string   `json:"client_id"`
+	Mode     string   `json:"mode"`
 	Grant    string   `json:"grant"`
 	Target   int      `json:"target"`
 	Prefix   string   `json:"prefix"`
@@ -50,7 +51,7 @@ func main() {
 		leases:  map[string]*palisade.Lease{},
 		cancels: map[int]context.CancelFunc{},
 	}
-	can := []string{"addresses", "cancel", "list", "watch"}
+	can := []string{"addresses", "cancel", "list", "shared", "watch"}
 	d.say(answer{"event": "hello", "client": "go", "wire": "http", "can": can})
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -106,6 +107,9 @@ func (d *driver) carryOut(ctx context.Context, c command) (answer, error) {
 		return nil, d.connect(c)
 	case "acquire":
 		return d.acquire(ctx, c)
+	case "downgrade":
+		lease, err := d.lease(c).Downgrade(ctx)
+		return d.taken(c, lease, err)
 	case "check":
 		before := nowMS()
 		return answer{"before_ms": before}, d.lease(c).Check()
@@ -144,7 +148,14 @@ func (d *driver) acquire(ctx context.Context, c command) (answer, error) {
 	if c.ClientID != "" {
 		options = append(options, palisade.ClientID(c.ClientID))
 	}
+	if c.Mode == "shared" {
+		options = append(options, palisade.Shared())
+	}
 	lease, err := d.client.Lock(ctx, c.Lock, options...)
+	return d.taken(c, lease, err)
+}
+
+func (d *driver) taken(c command, lease *palisade.Lease, err error) (answer, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +164,7 @@ func (d *driver) acquire(ctx context.Context, c command) (answer, error) {
 	d.mu.Unlock()
 	go d.announce(c.As, lease)
 	a := remaining(lease)
-	a["token"], a["authority"] = lease.Token(), lease.Authority()
+	a["token"], a["grant_id"], a["authority"] = lease.Token(), lease.GrantID(), lease.Authority()
 	return a, nil
 }
 

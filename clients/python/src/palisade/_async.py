@@ -48,9 +48,10 @@ class AsyncClient:
         wait: Duration = "30s",
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
+        shared: bool = False,
     ) -> AsyncLock:
         """A request for a lock, sent by `async with` or by `await ….acquire()`; see `palisade.Client.lock`."""
-        return AsyncLock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata))
+        return AsyncLock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared))
 
     async def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -132,6 +133,15 @@ class AsyncClient:
             result: Result = end.value
             return result
 
+    async def _acquire(self, wish: protocol.Wish) -> AsyncGrant:
+        try:
+            granted = await self._run(protocol.acquire(wish))
+        except BaseException:
+            if wish.may_have_happened:
+                self._in_background(protocol.abandon(wish), f"the request for {wish.lock}")
+            raise
+        return AsyncGrant(self, wish, granted)
+
     def _in_background(self, steps: protocol.Steps[Any], what: str) -> None:
         async def run() -> None:
             try:
@@ -153,14 +163,7 @@ class AsyncLock:
 
     async def acquire(self) -> AsyncGrant:
         """As `palisade.Lock.acquire`. When the task is cancelled, the request is abandoned in the background."""
-        wish = self._wish()
-        try:
-            granted = await self._client._run(protocol.acquire(wish))
-        except BaseException:
-            if wish.may_have_happened:
-                self._client._in_background(protocol.abandon(wish), f"the request for {wish.lock}")
-            raise
-        return AsyncGrant(self._client, wish, granted)
+        return await self._client._acquire(self._wish())
 
     async def try_acquire(self) -> Optional[AsyncGrant]:
         """The grant, or None if another client kept the lock for the time of `wait`."""
@@ -180,11 +183,7 @@ class AsyncLock:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        grant = self._entered.pop()
-        try:
-            await grant.release()
-        except PalisadeError as failed:
-            log.warning("%s: the release was not acknowledged, the lease will expire: %s", grant.lock, failed)
+        await self._entered.pop().__aexit__(kind, error, trace)
 
 
 class AsyncGrant:
@@ -194,7 +193,8 @@ class AsyncGrant:
 
     def __init__(self, client: AsyncClient, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._client = client
-        self._ref = protocol.GrantRef(wish.lock, granted.token, granted.lease_key)
+        self._ref = protocol.GrantRef(wish.lock, granted.token, granted.number, granted.lease_key)
+        self._wish = wish
         self._authority, self._client_id = granted.authority, wish.client_id
         self._waited_ms = granted.waited_ms
         #: Set when the lease is lost. Not set by a release.
@@ -213,6 +213,16 @@ class AsyncGrant:
     def token(self) -> int:
         """The fencing token. It never changes, and stays readable after a loss."""
         return self._ref.token
+
+    @property
+    def grant_id(self) -> int:
+        """The number that names the grant, as in `break_lock`: the token, or a reader's own number. Not for fences."""
+        return self._ref.number
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is a reader's."""
+        return self._wish.shared
 
     @property
     def lock(self) -> str:
@@ -247,6 +257,20 @@ class AsyncGrant:
         if not self._hold.holds():
             raise protocol.lost(self._hold, self._ref)
 
+    async def downgrade(self) -> AsyncGrant:
+        """Makes a writer a reader, in one step: no other writer gets in between. See `palisade.Grant.downgrade`."""
+        if self._wish.shared:
+            return self
+        self.check()
+        self._hold.end("released")
+        self._stop()
+        try:
+            return await self._client._acquire(self._wish.as_reader(self._ref.lease_key))
+        except BaseException:
+            until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
+            self._client._in_background(protocol.release(self._ref, until), f"the lock {self.lock}")
+            raise
+
     async def release(self) -> str:
         """Gives the lock up; see `palisade.Grant.release`."""
         self._hold.end("released")
@@ -258,6 +282,15 @@ class AsyncGrant:
         except asyncio.CancelledError:
             self._client._in_background(protocol.release(self._ref, until), f"the release of {self.lock}")
             raise
+
+    async def __aenter__(self) -> AsyncGrant:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.release()
+        except PalisadeError as failed:
+            log.warning("%s: the release was not acknowledged, the lease will expire: %s", self.lock, failed)
 
     async def _alarm(self) -> None:
         while self._hold.holds():

@@ -60,12 +60,14 @@ class Client:
         wait: Duration = "30s",
         client_id: Optional[str] = None,
         metadata: Optional[str] = None,
+        shared: bool = False,
     ) -> Lock:
         """A request for a lock, sent by `with` or by `acquire()`.
 
         `ttl`: how long the lease lasts without renewal, 100 ms – 24 h. `wait`: how long to stay in the queue, 0 – 24 h.
-        `client_id`: a lock that is held by a client id is granted to the same id again, and its earlier grant ends."""
-        return Lock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata))
+        `client_id`: a lock that is held by a client id is granted to the same id again, and its earlier grant ends.
+        `shared`: as a reader, beside other readers. Readers claim at the resource before they read, and never write."""
+        return Lock(self, lambda: self._requests.wish(name, ttl, wait, client_id, metadata, shared))
 
     def show(self, name: str) -> LockInfo:
         """The holder of a lock and the number of waiters."""
@@ -82,7 +84,8 @@ class Client:
                 return
 
     def break_lock(self, name: str, token: int, reason: str = "") -> None:
-        """Takes a lock from its holder. `token` is that of the current grant: proof that the operator has looked."""
+        """Takes a lock from its holder. `token` is that of the current grant, or a reader's grant id: proof that the
+        operator has looked."""
         self._ask("POST", protocol.lock_path(name, "break"), {"fencing_token": token, "reason": reason})
 
     def status(self) -> Status:
@@ -145,6 +148,15 @@ class Client:
             result: Result = end.value
             return result
 
+    def _acquire(self, wish: protocol.Wish) -> Grant:
+        try:
+            granted = self._run(protocol.acquire(wish))
+        except BaseException:
+            if wish.may_have_happened:
+                self._in_background(protocol.abandon(wish), f"the request for {wish.lock}")
+            raise
+        return Grant(self, wish, granted)
+
     def _in_background(self, steps: protocol.Steps[Any], what: str) -> None:
         def run() -> None:
             try:
@@ -170,14 +182,7 @@ class Lock:
         """Waits in the queue for as long as the request says. Raises `LockHeld` if another client keeps the lock,
         `Unavailable` or `UnknownOutcome` if nobody answers. However it ends, no lock stays behind: an exception, such
         as KeyboardInterrupt, abandons the request in the background."""
-        wish = self._wish()
-        try:
-            granted = self._client._run(protocol.acquire(wish))
-        except BaseException:
-            if wish.may_have_happened:
-                self._client._in_background(protocol.abandon(wish), f"the request for {wish.lock}")
-            raise
-        return Grant(self._client, wish, granted)
+        return self._client._acquire(self._wish())
 
     def try_acquire(self) -> Optional[Grant]:
         """The grant, or None if another client kept the lock for the time of `wait`."""
@@ -197,12 +202,7 @@ class Lock:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        grant = self._entered.pop()
-        try:
-            grant.release()
-        except PalisadeError as failed:
-            # It is not held locally, and the server will find out by itself.
-            log.warning("%s: the release was not acknowledged, the lease will expire: %s", grant.lock, failed)
+        self._entered.pop().__exit__(kind, error, trace)
 
 
 class Grant:
@@ -213,7 +213,8 @@ class Grant:
 
     def __init__(self, client: Client, wish: protocol.Wish, granted: protocol.Granted) -> None:
         self._client = client
-        self._ref = protocol.GrantRef(wish.lock, granted.token, granted.lease_key)
+        self._ref = protocol.GrantRef(wish.lock, granted.token, granted.number, granted.lease_key)
+        self._wish = wish
         self._authority, self._client_id = granted.authority, wish.client_id
         self._waited_ms = granted.waited_ms
         #: Set when the lease is lost. Not set by a release.
@@ -232,6 +233,16 @@ class Grant:
     def token(self) -> int:
         """The fencing token. It never changes, and stays readable after a loss."""
         return self._ref.token
+
+    @property
+    def grant_id(self) -> int:
+        """The number that names the grant, as in `break_lock`: the token, or a reader's own number. Not for fences."""
+        return self._ref.number
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is a reader's."""
+        return self._wish.shared
 
     @property
     def lock(self) -> str:
@@ -266,6 +277,22 @@ class Grant:
         if not self._hold.holds():
             raise protocol.lost(self._hold, self._ref)
 
+    def downgrade(self) -> Grant:
+        """Makes a writer a reader, in one step: no other writer gets in between. From the call on this grant is not
+        held; the one returned has a new token, with which it claims before it reads, and is released by itself or as a
+        `with` block. If this fails, the lock is released in the background. A reader's grant is returned as it is."""
+        if self._wish.shared:
+            return self
+        self.check()
+        self._hold.end("released")
+        self._stopped.set()
+        try:
+            return self._client._acquire(self._wish.as_reader(self._ref.lease_key))
+        except BaseException:
+            until = now_ns() + 2 * self._wish.ttl_ms * MILLISECOND
+            self._client._in_background(protocol.release(self._ref, until), f"the lock {self.lock}")
+            raise
+
     def release(self) -> str:
         """Gives the lock up: from the call on it is not held here, whatever the answer. Returns "released",
         "already_released", or "over" if the grant had ended otherwise."""
@@ -273,6 +300,16 @@ class Grant:
         self._stopped.set()
         until = now_ns() + self._client._requests.patience_ns
         return self._client._run(protocol.release(self._ref, until))
+
+    def __enter__(self) -> Grant:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.release()
+        except PalisadeError as failed:
+            # It is not held locally, and the server will find out by itself.
+            log.warning("%s: the release was not acknowledged, the lease will expire: %s", self.lock, failed)
 
     def _renew(self, keep: protocol.Steps[None]) -> None:
         try:

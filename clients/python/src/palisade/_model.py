@@ -24,15 +24,21 @@ class Holder:
     metadata: Optional[str] = None
     #: The server's wall clock at the grant, for people.
     acquired_at: Optional[str] = None
+    #: Of a reader: the number that names its grant, for `break_lock`. Only where one lock is shown.
+    grant_id: Optional[int] = None
 
 
 @dataclass(frozen=True)
 class LockInfo:
-    """A lock; `holder` is None while it is free."""
+    """A lock; `holder` is None while it is free, and the oldest reader of several."""
 
     lock: str
     holder: Optional[Holder]
     waiters: int
+    #: How many readers have it; 0 if it is not held in shared mode.
+    reader_count: int = 0
+    #: The oldest readers, at most 64. Only where one lock is shown.
+    readers: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,8 @@ class Event:
     token: int = 0
     missed: Optional[int] = None
     reason: Optional[str] = None
+    #: Of a shared grant: the number that names it.
+    grant_id: Optional[int] = None
 
 
 class Malformed(Exception):
@@ -109,14 +117,16 @@ def holder(value: Any) -> Optional[Holder]:
     if not isinstance(value, dict):
         raise Malformed(f"holder is {value!r}")
     remaining = integer(value, "remaining_ms") / 1_000
-    more = value.get("metadata"), value.get("acquired_at")
+    more = value.get("metadata"), value.get("acquired_at"), value.get("grant_id")
     return Holder(text(value, "client_id"), token(value), remaining, *more)
 
 
 def lock_info(value: Any) -> LockInfo:
     if not isinstance(value, dict):
         raise Malformed(f"a lock is {value!r}")
-    return LockInfo(text(value, "resource_id"), holder(value.get("holder")), integer(value, "waiters"))
+    readers = tuple(reader for reader in map(holder, value.get("readers", [])) if reader is not None)
+    count = integer(value, "reader_count") if "reader_count" in value else 0
+    return LockInfo(text(value, "resource_id"), holder(value.get("holder")), integer(value, "waiters"), count, readers)
 
 
 def status(value: dict[str, Any]) -> Status:

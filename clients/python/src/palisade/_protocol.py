@@ -153,10 +153,11 @@ class Backoff:
 
 
 def repeated(method: str, path: str, body: Optional[dict[str, Any]], until_ns: int) -> Steps[Reply]:
-    """A request that may be repeated as it is, until there is an answer."""
+    """A request that may be repeated as it is, until there is an answer. No attempt takes more than half of the time
+    that is left: the next one has another connection."""
     backoff = Backoff(until_ns)
     while True:
-        outcome = yield Send(method, path, body, until_ns - now_ns())
+        outcome = yield Send(method, path, body, max((until_ns - now_ns()) // 2, LEAST_TIME))
         fault = fault_of(outcome)
         if fault is None:
             assert isinstance(outcome, Reply)
@@ -182,19 +183,30 @@ class Wish:
     wait_ms: int
     metadata: Optional[str]
     patience_ns: int
+    #: As a reader, beside other readers.
+    shared: bool = False
+    #: Under a lease that the client has already.
+    lease_key: Optional[str] = field(default=None, repr=False)
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     #: An attempt is under way, or ended without certainty.
     may_have_happened: bool = False
     last_sent_ns: int = 0
 
     def body(self, wait_ms: int) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "client_id": self.client_id,
-            "lease_duration_ms": self.ttl_ms,
-            "wait_ms": wait_ms,
-            "request_id": self.request_id,
-        }
-        return {**body, "metadata": self.metadata} if self.metadata else body
+        body: dict[str, Any] = {"client_id": self.client_id, "wait_ms": wait_ms, "request_id": self.request_id}
+        if self.lease_key is None:
+            body["lease_duration_ms"] = self.ttl_ms
+        else:
+            body["lock_token"] = self.lease_key
+        if self.shared:
+            body["mode"] = "shared"
+        if self.metadata:
+            body["metadata"] = self.metadata
+        return body
+
+    def as_reader(self, lease_key: str) -> Wish:
+        """The request that makes the writer a reader."""
+        return Wish(self.lock, self.client_id, self.ttl_ms, 0, self.metadata, self.patience_ns, True, lease_key)
 
 
 @dataclass(frozen=True)
@@ -203,6 +215,8 @@ class Granted:
 
     t0_ns: int
     token: int
+    #: Names the grant: the token, or a reader's grant id.
+    number: int
     lease_key: str = field(repr=False)
     authority: str
     valid_for_ms: int
@@ -228,7 +242,7 @@ def acquire(wish: Wish) -> Steps[Granted]:
                 wish.may_have_happened = False
                 raise error_of(outcome)
             try:
-                granted = _granted(t0, outcome.value)
+                granted = _granted(t0, outcome.value, wish.shared)
             except Malformed as malformed:
                 fault = Fault(f"a broken answer: {malformed}", unknown=True)
             else:
@@ -240,10 +254,11 @@ def acquire(wish: Wish) -> Steps[Granted]:
         yield backoff.after(fault)
 
 
-def _granted(t0: int, value: dict[str, Any]) -> Granted:
+def _granted(t0: int, value: dict[str, Any], shared: bool) -> Granted:
     return Granted(
         t0_ns=t0,
         token=token(value),
+        number=token(value, "grant_id" if shared else "fencing_token"),
         lease_key=text(value, "lock_token"),
         authority=text(value, "authority"),
         valid_for_ms=integer(value, "valid_for_ms"),
@@ -267,14 +282,15 @@ def abandon(wish: Wish) -> Steps[None]:
 
 @dataclass(frozen=True)
 class GrantRef:
-    """How requests name a grant."""
+    """How requests name a grant: readers have one token, so `number` is the grant id of one of them."""
 
     lock: str
     token: int
+    number: int
     lease_key: str = field(repr=False)
 
     def body(self) -> dict[str, Any]:
-        return {"lock_token": self.lease_key, "fencing_token": self.token}
+        return {"lock_token": self.lease_key, "fencing_token": self.number}
 
 
 def release(grant: GrantRef, until_ns: int) -> Steps[str]:

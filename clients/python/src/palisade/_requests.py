@@ -38,7 +38,15 @@ class Requests:
         # For people: where a client runs. What makes it unique is drawn for each request.
         self._name = f"{socket.gethostname()[:64]}-{os.getpid()}"
 
-    def wish(self, name: str, ttl: Duration, wait: Duration, client_id: Optional[str], metadata: Optional[str]) -> Wish:
+    def wish(
+        self,
+        name: str,
+        ttl: Duration,
+        wait: Duration,
+        client_id: Optional[str],
+        metadata: Optional[str],
+        shared: bool,
+    ) -> Wish:
         lock_path(name)
         try:
             ttl_ms = milliseconds(ttl, "ttl", 100, _DAY_MS)
@@ -48,7 +56,7 @@ class Requests:
         if metadata is not None and len(metadata.encode()) > _MAX_METADATA:
             raise Invalid("invalid", f"metadata has {len(metadata.encode())} bytes; 0 ..= {_MAX_METADATA} are allowed")
         client = f"{self._name}-{uuid.uuid4().hex}" if client_id is None else client_id
-        return Wish(name, client, ttl_ms, wait_ms, metadata, self.patience_ns)
+        return Wish(name, client, ttl_ms, wait_ms, metadata, self.patience_ns, shared)
 
     def deadline(self, t0_ns: int, valid_for_ms: int) -> int:
         return deadline_ns(t0_ns, valid_for_ms, self.margin_ns)

@@ -59,6 +59,6 @@ class Position:
             if kind not in _KINDS:
                 return None
             about = text(value, "resource_id"), text(value, "client_id"), token(value)
-            return Event(kind, self.after, *about, reason=value.get("reason"))
+            return Event(kind, self.after, *about, reason=value.get("reason"), grant_id=value.get("grant_id"))
         except (ValueError, Malformed):
             return None

@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod deadlines;
 mod exact_semantics;
 mod model;
 mod snapshot;

@@ -15,19 +15,30 @@ from __future__ import annotations
 
 import json
 import random
-import secrets
 import time
 import zlib
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional, Union
 
 from ..errors import Invalid, OperatorNeeded, Unavailable, UnknownOutcome
+from ._stamped import (
+    ATTEMPTS,
+    IDS,
+    SAME_WRITE_TRIES,
+    error_code,
+    fence_object,
+    fresh_id,
+    object_with,
+    read_fence,
+    to_json,
+    took_effect,
+)
 from .errors import FenceLost, Rejected
-from .rule import CLAIM, CLAIM_RULE, MAX_TOKEN, READ, Operation, Pass, Record, Rule, decide, pass_of
+from .rule import CLAIM, CLAIM_RULE, READ, Operation, Pass, Record, Rule, decide, pass_of
 
 Holder = Union[int, Pass, Any]
 
-_ATTEMPTS, _SAME_PUT_TRIES, _IDS, _MAX_PARTS = 32, 5, 64, 1_000
+_MAX_PARTS = 1_000
 _KINDS = {"put": 1, "append": 2, "delete": 3}
 # What the object_store library of the Rust fence writes otherwise than it is; the rest of a name is kept.
 _ENCODED = frozenset('/\\{^}%`]">[~<#|*?')
@@ -42,60 +53,20 @@ class _Manifest:
     keys: dict[str, list[str]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        record = self.record
-        digest, result = record.digest, record.result
-        guard = {
-            "authority": record.authority,
-            "lock": record.lock,
-            "token": record.token,
-            "written": record.written,
-            "sequence": record.sequence,
-            "recorded": {
-                "digest": digest - 2**64 if digest is not None and digest >= 2**63 else digest,
-                "result": None if result is None else list(result),
-            },
-        }
-        fence = {"format": 1, "guard": guard, "ids": list(self.ids)}
         keys = {name: self.keys[name] for name in sorted(self.keys, key=str.encode)}
-        whole = {"fence": fence, "keys": keys}
-        return json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
+        return to_json({"fence": fence_object(self.record, self.ids), "keys": keys}).encode()
 
     @staticmethod
     def decode(content: bytes) -> _Manifest:
         """Raises ValueError for anything that no fence writes."""
-        whole = _object(json.loads(content), {"fence", "keys"})
-        fence = _object(whole["fence"], {"format", "guard", "ids"})
-        if fence["format"] != 1:
-            raise ValueError(f"format {fence['format']!r}; only 1 is known")
-        guard = _object(fence["guard"], {"authority", "lock", "token", "written", "sequence", "recorded"})
-        recorded = _object(guard["recorded"], {"digest", "result"})
-        token, sequence, digest = guard["token"], guard["sequence"], recorded["digest"]
-        if not (_is_number(token, 1) and _is_number(sequence, 0) and isinstance(guard["written"], bool)):
-            raise ValueError(f"the guard is {guard!r}")
-        result = None if recorded["result"] is None else bytes(recorded["result"])
-        unsigned = None if digest is None else digest % 2**64
-        record = Record(guard["authority"], guard["lock"], token, guard["written"], sequence, unsigned, result)
+        whole = object_with(json.loads(content), {"fence", "keys"})
+        record, ids = read_fence(whole["fence"])
         keys = {str(name): [str(part) for part in parts] for name, parts in whole["keys"].items()}
-        return _Manifest(record, tuple(fence["ids"]), keys)
+        return _Manifest(record, ids, keys)
 
     def took_effect(self, id: str, base: Optional[_Manifest]) -> bool:
         """Whether the put `id` on top of `base` is in this later state's history; raises if that is too short."""
-        if id in self.ids:
-            return True
-        last = base.ids[-1] if base and base.ids else None
-        if last in self.ids if last is not None else len(self.ids) < _IDS:
-            return False
-        raise UnknownOutcome("unknown_outcome", "too many other writes happened to know whether this one took effect")
-
-
-def _object(value: Any, names: set[str]) -> dict[str, Any]:
-    if not isinstance(value, dict) or set(value) != names:
-        raise ValueError(f"it is not an object with {sorted(names)}")
-    return value
-
-
-def _is_number(value: Any, low: int) -> bool:
-    return value is None or (type(value) is int and low <= value <= MAX_TOKEN)
+        return took_effect(self.ids, id, base.ids if base else ())
 
 
 class Store:
@@ -114,7 +85,7 @@ class Store:
 
     def _probe(self) -> None:
         """A store that ignores the condition of a put would make the fence useless."""
-        at = f"{self._root}/probe/{_fresh_id()}"
+        at = f"{self._root}/probe/{fresh_id()}"
         try:
             first = self.put(at, b"1", {"IfNoneMatch": "*"})
             if first is None or self.put(at, b"2", {"IfNoneMatch": "*"}) is not None:
@@ -130,7 +101,7 @@ class Store:
         try:
             put = self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **condition)
         except Exception as error:
-            if _code(error) in _CHANGED:
+            if error_code(error) in _CHANGED:
                 return None
             raise
         return str(put["ETag"])
@@ -139,7 +110,7 @@ class Store:
         try:
             got = self._client.get_object(Bucket=self._bucket, Key=key)
         except Exception as error:
-            if _code(error) in _MISSING:
+            if error_code(error) in _MISSING:
                 return None
             raise
         return got["Body"].read(), str(got["ETag"])
@@ -192,7 +163,7 @@ class Resource:
     ) -> tuple[bool, Optional[bytes]]:
         """Decides on the manifest that was read and replaces it, again if another writer was faster."""
         uploaded: list[str] = []
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             if attempt:
                 time.sleep(random.random() * (1 << min(attempt, 7)) / 1_000)
             seen = self._load()
@@ -214,7 +185,7 @@ class Resource:
             found = self._fetch(manifest, effect[1])
             if found is not _AGAIN:
                 return False, found
-        raise Unavailable("unavailable", f"{self.name}: other writers were faster {_ATTEMPTS} times")
+        raise Unavailable("unavailable", f"{self.name}: other writers were faster {ATTEMPTS} times")
 
     def _load(self) -> Optional[tuple[_Manifest, str]]:
         got = self._store.get(f"{self._folder}/fence.json")
@@ -237,11 +208,11 @@ class Resource:
     def _replace(self, seen: Optional[tuple[_Manifest, str]], following: _Manifest) -> bool:
         """Whether the put took effect. While the base is still there the put may still arrive, so only repeating the
         same put settles it; once the base is gone, the ids of the new manifest tell."""
-        id = _fresh_id()
-        content = replace(following, ids=(*following.ids, id)[-_IDS:]).encode()
+        id = fresh_id()
+        content = replace(following, ids=(*following.ids, id)[-IDS:]).encode()
         condition = {"IfMatch": seen[1]} if seen else {"IfNoneMatch": "*"}
         base = seen[0] if seen else None
-        for tries in range(_SAME_PUT_TRIES + 1):
+        for tries in range(SAME_WRITE_TRIES + 1):
             failed: Optional[Exception] = None
             try:
                 if self._store.put(f"{self._folder}/fence.json", content, condition) is not None:
@@ -251,7 +222,7 @@ class Resource:
             now = self._load()
             if now is not None and (seen is None or now[1] != seen[1]):
                 return now[0].took_effect(id, base)
-            if tries == _SAME_PUT_TRIES and failed is not None:
+            if tries == SAME_WRITE_TRIES and failed is not None:
                 raise UnknownOutcome("unknown_outcome", f"{self.name}: {failed}") from failed
         raise UnknownOutcome("unknown_outcome", f"{self.name}: the store refuses a put on the version that it shows")
 
@@ -274,7 +245,7 @@ class Resource:
         if len(before) >= _MAX_PARTS:
             raise Invalid("invalid", f"{key} has {len(before)} parts, which is the limit: put it whole")
         if not uploaded:
-            part = f"{presented.token if presented else 0}-{_fresh_id()}"
+            part = f"{presented.token if presented else 0}-{fresh_id()}"
             self._store.put(f"{self._folder}/data/{part}", content, {})
             uploaded.append(part)
         return replace(manifest, keys={**keys, key: [*before, uploaded[0]]})
@@ -309,12 +280,3 @@ def _part(name: str) -> str:
     if name in (".", ".."):
         return name.replace(".", "%2E")
     return "".join(f"%{ord(letter):02X}" if letter in _ENCODED else letter for letter in name)
-
-
-def _fresh_id() -> str:
-    return secrets.token_hex(16)
-
-
-def _code(error: Exception) -> str:
-    response = getattr(error, "response", None)
-    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""

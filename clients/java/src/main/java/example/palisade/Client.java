@@ -113,7 +113,7 @@ public final class Client implements AutoCloseable {
         return () -> new Pages(prefix);
     }
 
-    /** Takes a lock from its holder. The token is that of the current grant: proof that the operator has looked. */
+    /** Takes a lock from its holder. The token is that of the current grant, or a reader's grant id. */
     public void breakLock(String name, long token, String reason) throws InterruptedException {
         Map<String, Object> body = new LinkedHashMap<>();
         body.put("fencing_token", token);

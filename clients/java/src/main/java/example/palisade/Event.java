@@ -11,5 +11,7 @@ package example.palisade;
  * @param token the fencing token; 0 for missed
  * @param reason of a revocation, or null
  * @param missed how many changes did not arrive; 0 if nobody knows
+ * @param grantId the number that names a shared grant, or null
  */
-public record Event(String kind, Long revision, String name, String clientId, long token, String reason, long missed) {}
+public record Event(
+        String kind, Long revision, String name, String clientId, long token, String reason, long missed, Long grantId) {}

@@ -10,5 +10,6 @@ import java.time.Duration;
  * @param remaining until its lease is over unless it is renewed
  * @param metadata what it wrote beside the lock, or null
  * @param acquiredAt the server's wall clock at the grant, for people, or null
+ * @param grantId the number that names a reader's grant, for {@link Client#breakLock}, or null; only where one lock is shown
  */
-public record Holder(String clientId, long token, Duration remaining, String metadata, String acquiredAt) {}
+public record Holder(String clientId, long token, Duration remaining, String metadata, String acquiredAt, Long grantId) {}

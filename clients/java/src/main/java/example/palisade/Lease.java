@@ -28,26 +28,23 @@ public final class Lease implements Presenter, AutoCloseable {
     }
 
     private final Client client;
-    private final String name;
-    private final String clientId;
+    private final LockRequest.Wish wish;
     private final LockRequest.Granted grant;
     private final Hold hold;
     private final CompletableFuture<LeaseLostException> lost = new CompletableFuture<>();
 
-    Lease(Client client, String name, String clientId, LockRequest.Granted grant) {
+    Lease(Client client, LockRequest.Wish wish, LockRequest.Granted grant) {
         this.client = client;
-        this.name = name;
-        this.clientId = clientId;
+        this.wish = wish;
         this.grant = grant;
         // Listeners run in a thread of their own: they may block.
         this.hold = new Hold(deadline(grant.t0(), grant.validFor()), () -> lost.completeAsync(this::loss));
         if (!hold.holds()) {
             // The process was stopped while the grant was on its way: it is given back.
-            long until = Clock.earliest() + 2 * grant.ttl().toNanos();
-            client.inBackground(() -> release(until));
+            releaseInBackground();
             throw loss();
         }
-        client.start("renewals of " + name, this::keep);
+        client.start("renewals of " + wish.name(), this::keep);
         alarm();
     }
 
@@ -63,15 +60,28 @@ public final class Lease implements Presenter, AutoCloseable {
         return grant.authority();
     }
 
+    /**
+     * The number that names the grant, as in {@link Client#breakLock}: the token, or a reader's own number. It is not for
+     * fences.
+     */
+    public long grantId() {
+        return grant.number();
+    }
+
+    /** Whether it is a reader's. */
+    public boolean isShared() {
+        return wish.isShared();
+    }
+
     /** The name of the lock. */
     @Override
     public String name() {
-        return name;
+        return wish.name();
     }
 
     /** The id under which others see the holder. */
     public String clientId() {
-        return clientId;
+        return wish.clientId();
     }
 
     /** How long the request stood in the queue. */
@@ -106,6 +116,31 @@ public final class Lease implements Presenter, AutoCloseable {
     }
 
     /**
+     * Makes a writer a reader, in one step: no other writer gets in between. From the call on this lease is not held; the
+     * one returned has a new token, with which it claims before it reads. If this fails, the lock is released in the
+     * background. A reader is returned as it is.
+     *
+     * @throws LeaseLostException if it is not held any more
+     */
+    public Lease downgrade() throws InterruptedException {
+        if (isShared()) {
+            return this;
+        }
+        check();
+        hold.end(Hold.RELEASED);
+        boolean done = false;
+        try {
+            Lease reader = new LockRequest.Wish(wish, grant.leaseKey()).lease();
+            done = true;
+            return reader;
+        } finally {
+            if (!done) {
+                releaseInBackground();
+            }
+        }
+    }
+
+    /**
      * Gives the lock up: from the call on it is not held here, whatever the answer. It is repeated for the client's
      * patience. If the thread is interrupted, the release goes on in the background.
      *
@@ -132,6 +167,11 @@ public final class Lease implements Presenter, AutoCloseable {
         } catch (PalisadeException notAcknowledged) {
             // It is not held here, and the server finds out by itself.
         }
+    }
+
+    private void releaseInBackground() {
+        long until = Clock.earliest() + 2 * grant.ttl().toNanos();
+        client.inBackground(() -> release(until));
     }
 
     private Release release(long until) throws InterruptedException {
@@ -191,18 +231,18 @@ public final class Lease implements Presenter, AutoCloseable {
     private Transport.Request request(String verb) {
         Map<String, Object> body = new LinkedHashMap<>();
         body.put("lock_token", grant.leaseKey());
-        body.put("fencing_token", grant.token());
-        return Transport.Request.post(Client.lockPath(name, verb), body);
+        body.put("fencing_token", grant.number());
+        return Transport.Request.post(Client.lockPath(wish.name(), verb), body);
     }
 
     private LeaseLostException loss() {
-        return new LeaseLostException(hold.reason(), name, grant.token());
+        return new LeaseLostException(hold.reason(), name(), grant.token());
     }
 
     /** Never contains the lease key. */
     @Override
     public String toString() {
         String state = hold.holds() ? remaining().toMillis() + " ms" : hold.reason();
-        return "lease of \"" + name + "\", fencing token " + grant.token() + ": " + state;
+        return "lease of \"" + name() + "\", fencing token " + grant.token() + ": " + state;
     }
 }

@@ -20,6 +20,7 @@ public final class LockRequest {
     private Duration wait = Duration.ofSeconds(30);
     private String clientId;
     private String metadata;
+    private boolean shared;
 
     LockRequest(Client client, String name) {
         this.client = client;
@@ -59,6 +60,15 @@ public final class LockRequest {
     }
 
     /**
+     * Asks for the lock as a reader, beside other readers; a writer keeps all of them out. Readers claim at the resource
+     * before they read, and never write.
+     */
+    public LockRequest shared() {
+        shared = true;
+        return this;
+    }
+
+    /**
      * Waits in the queue for as long as the request says. However it ends, no lock stays behind: a request that may have
      * been granted is abandoned in the background.
      *
@@ -67,14 +77,7 @@ public final class LockRequest {
      * @throws InterruptedException if the thread is interrupted
      */
     public Lease acquire() throws InterruptedException {
-        Wish wish = new Wish(client, this);
-        try {
-            return new Lease(client, name, wish.clientId, wish.acquire());
-        } finally {
-            if (wish.mayHaveHappened) {
-                client.inBackground(wish::abandon);
-            }
-        }
+        return new Wish(client, this).lease();
     }
 
     /** As {@link #acquire}; empty if another client keeps the lock. */
@@ -104,17 +107,23 @@ public final class LockRequest {
         return name;
     }
 
-    /** A grant, with the clock's reading from before the request that it answers. */
-    record Granted(long t0, long token, String leaseKey, String authority, Duration validFor, Duration waited, Duration ttl) {}
+    /**
+     * A grant, with the clock's reading from before the request that it answers. {@code number} names it: the token, or a
+     * reader's grant id.
+     */
+    record Granted(long t0, long token, long number, String leaseKey, String authority, Duration validFor, Duration waited, Duration ttl) {}
 
     /** What becomes of one acquire: one request id until the outcome is known. */
-    private static final class Wish {
+    static final class Wish {
         private final Client client;
         private final String name;
         private final Duration ttl;
         private final Duration wait;
         private final String clientId;
         private final String metadata;
+        private final boolean shared;
+        /** Of a lease that the client has already, or null. */
+        private final String leaseKey;
         private final String requestId = random();
         /** An attempt is under way, or ended without certainty: it must be abandoned. */
         private boolean mayHaveHappened;
@@ -127,9 +136,46 @@ public final class LockRequest {
             this.wait = asked.wait;
             this.metadata = asked.metadata;
             this.clientId = asked.clientId == null ? client.host() + "-" + random() : asked.clientId;
+            this.shared = asked.shared;
+            this.leaseKey = null;
         }
 
-        Granted acquire() throws InterruptedException {
+        /** The request that makes the writer a reader. */
+        Wish(Wish writer, String leaseKey) {
+            this.client = writer.client;
+            this.name = writer.name;
+            this.ttl = writer.ttl;
+            this.wait = Duration.ZERO;
+            this.metadata = writer.metadata;
+            this.clientId = writer.clientId;
+            this.shared = true;
+            this.leaseKey = leaseKey;
+        }
+
+        String name() {
+            return name;
+        }
+
+        String clientId() {
+            return clientId;
+        }
+
+        boolean isShared() {
+            return shared;
+        }
+
+        /** Asks until the outcome is known; what may have been granted without it is abandoned in the background. */
+        Lease lease() throws InterruptedException {
+            try {
+                return new Lease(client, this, acquire());
+            } finally {
+                if (mayHaveHappened) {
+                    client.inBackground(this::abandon);
+                }
+            }
+        }
+
+        private Granted acquire() throws InterruptedException {
             long waitUntil = Clock.earliest() + wait.toNanos();
             long giveUp = waitUntil + client.patience();
             Transport.Backoff backoff = new Transport.Backoff(giveUp, Client::sleepUntil);
@@ -160,7 +206,14 @@ public final class LockRequest {
         private Transport.Request request(long left) {
             Map<String, Object> body = new LinkedHashMap<>();
             body.put("client_id", clientId);
-            body.put("lease_duration_ms", Client.milliseconds(ttl));
+            if (leaseKey == null) {
+                body.put("lease_duration_ms", Client.milliseconds(ttl));
+            } else {
+                body.put("lock_token", leaseKey);
+            }
+            if (shared) {
+                body.put("mode", "shared");
+            }
             body.put("wait_ms", Client.milliseconds(Duration.ofNanos(Math.max(left, 0))));
             body.put("request_id", requestId);
             body.put("metadata", metadata);
@@ -169,7 +222,8 @@ public final class LockRequest {
 
         private Granted granted(long t0, Map<String, Object> value) throws Reply.Fault {
             return new Granted(
-                    t0, Reply.token(value), Reply.text(value, "lock_token"), Reply.text(value, "authority"),
+                    t0, Reply.token(value), Reply.token(value, shared ? "grant_id" : "fencing_token"),
+                    Reply.text(value, "lock_token"), Reply.text(value, "authority"),
                     Reply.duration(Reply.number(value, "valid_for_ms")),
                     Reply.duration(Reply.number(value, "waited_ms")), ttl);
         }

@@ -2,6 +2,8 @@ package example.palisade;
 
 import example.palisade.internal.Json;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
@@ -101,17 +103,26 @@ record Reply(int status, Map<String, Object> value) {
 
     static Holder holder(Map<String, Object> lock) throws Fault {
         Map<String, Object> found = Json.asObject(lock.get("holder"));
-        if (found == null) {
-            return null;
-        }
+        return found == null ? null : oneHolder(found);
+    }
+
+    private static Holder oneHolder(Map<String, Object> found) throws Fault {
         return new Holder(
                 text(found, "client_id"), token(found), duration(number(found, "remaining_ms")),
                 found.get("metadata") instanceof String metadata ? metadata : null,
-                found.get("acquired_at") instanceof String at ? at : null);
+                found.get("acquired_at") instanceof String at ? at : null,
+                found.get("grant_id") instanceof Long id ? id : null);
     }
 
     static LockInfo lock(Map<String, Object> found) throws Fault {
-        return new LockInfo(text(found, "resource_id"), holder(found), (int) number(found, "waiters"));
+        List<Holder> readers = new ArrayList<>();
+        for (Object one : found.get("readers") instanceof List<?> list ? list : List.of()) {
+            Map<String, Object> reader = Json.asObject(one);
+            readers.add(oneHolder(reader == null ? Map.of() : reader));
+        }
+        int count = found.containsKey("reader_count") ? (int) number(found, "reader_count") : 0;
+        return new LockInfo(
+                text(found, "resource_id"), holder(found), (int) number(found, "waiters"), count, List.copyOf(readers));
     }
 
     static String text(Map<String, Object> from, String name) throws Fault {
@@ -129,9 +140,13 @@ record Reply(int status, Map<String, Object> value) {
     }
 
     static long token(Map<String, Object> from) throws Fault {
-        long token = number(from, "fencing_token");
+        return token(from, "fencing_token");
+    }
+
+    static long token(Map<String, Object> from, String name) throws Fault {
+        long token = number(from, name);
         if (token == 0) {
-            throw new Fault("a broken answer: fencing_token is 0", true);
+            throw new Fault("a broken answer: " + name + " is 0", true);
         }
         return token;
     }

@@ -54,7 +54,7 @@ public final class Watch implements AutoCloseable {
         while (!closed) {
             if (lines == null) {
                 if (connect()) {
-                    return new Event("missed", null, null, null, 0, null, 0);
+                    return new Event("missed", null, null, null, 0, null, 0, null);
                 }
                 continue;
             }
@@ -199,7 +199,7 @@ public final class Watch implements AutoCloseable {
     private Event event(String kind, String data) {
         try {
             if (kind.equals("missed")) {
-                return new Event(kind, after, null, null, 0, null, Reply.number(Json.object(data), "missed"));
+                return new Event(kind, after, null, null, 0, null, Reply.number(Json.object(data), "missed"), null);
             }
             if (!KINDS.contains(kind)) {
                 return null;
@@ -207,7 +207,8 @@ public final class Watch implements AutoCloseable {
             Map<String, Object> told = Json.object(data);
             return new Event(
                     kind, after, Reply.text(told, "resource_id"), Reply.text(told, "client_id"), Reply.token(told),
-                    told.get("reason") instanceof String reason ? reason : null, 0);
+                    told.get("reason") instanceof String reason ? reason : null, 0,
+                    told.get("grant_id") instanceof Long id ? id : null);
         } catch (IllegalArgumentException | Reply.Fault unreadable) {
             return null;
         }

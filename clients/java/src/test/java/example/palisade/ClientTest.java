@@ -101,7 +101,8 @@ public final class ClientTest {
 
     @Test
     public void aBrokenLockIsLostAndSaysSo() throws Exception {
-        Lease lease = client.lock("orders").ttl(Duration.ofSeconds(1)).acquire();
+        // On a busy machine a short lease would expire before its renewal is answered.
+        Lease lease = client.lock("orders").ttl(Duration.ofSeconds(9)).acquire();
         client.breakLock("orders", lease.token(), "the test");
         LeaseLostException loss = lease.lost().get(30, TimeUnit.SECONDS);
         assertEquals("revoked", loss.code());
@@ -279,8 +280,10 @@ public final class ClientTest {
             assertEquals("unauthenticated", assertThrows(
                     PalisadeException.class, () -> bare.lock("orders").acquire()).code());
             int before = asked.get();
-            assertEquals("unavailable", assertThrows(
-                    PalisadeException.class, () -> stranger.lock("orders").waitUpTo(Duration.ZERO).acquire()).code());
+            // On a busy machine the patience may be over before the handshake has failed.
+            String refused = assertThrows(
+                    PalisadeException.class, () -> stranger.lock("orders").waitUpTo(Duration.ZERO).acquire()).code();
+            assertTrue(refused, List.of("unavailable", "unknown_outcome").contains(refused));
             assertEquals("a request was sent to a server that nobody vouches for", before, asked.get());
         } finally {
             front.stop(0);

@@ -21,7 +21,7 @@ public final class Driver {
     /** Reads commands until the end of the input. */
     public static void main(String[] arguments) throws IOException {
         System.out.println("{\"event\": \"hello\", \"client\": \"java\", \"wire\": \"http\","
-                + " \"can\": [\"addresses\", \"cancel\", \"list\", \"watch\"]}");
+                + " \"can\": [\"addresses\", \"cancel\", \"list\", \"shared\", \"watch\"]}");
         System.out.flush();
         Driver driver = new Driver();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -69,6 +69,7 @@ public final class Driver {
             case "clock" -> answer.put("now_ms", nowMs());
             case "connect" -> connect(command);
             case "acquire" -> acquire(command, answer);
+            case "downgrade" -> taken(command, lease(command).downgrade(), answer);
             case "check" -> {
                 answer.put("before_ms", nowMs());
                 lease(command).check();
@@ -111,7 +112,13 @@ public final class Driver {
         if (command.get("client_id") instanceof String id) {
             request.clientId(id);
         }
-        Lease lease = request.acquire();
+        if ("shared".equals(command.get("mode"))) {
+            request.shared();
+        }
+        taken(command, request.acquire(), answer);
+    }
+
+    private void taken(Map<String, Object> command, Lease lease, Map<String, Object> answer) {
         String name = text(command, "as");
         leases.put(name, lease);
         lease.lost().thenAccept(loss -> {
@@ -125,6 +132,7 @@ public final class Driver {
         });
         remaining(lease, answer);
         answer.put("token", lease.token());
+        answer.put("grant_id", lease.grantId());
         answer.put("authority", lease.authority());
     }
 

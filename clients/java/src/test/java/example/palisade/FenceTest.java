@@ -13,6 +13,7 @@ import example.palisade.fence.PostgresFence;
 import example.palisade.fence.Presenter;
 import example.palisade.fence.RejectedException;
 import example.palisade.fence.StaleException;
+import example.palisade.fence.Written;
 import java.net.InetSocketAddress;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -63,7 +64,7 @@ public final class FenceTest {
         Presenter holder = Presenter.of(7, "authority", "lock");
         for (boolean repeat : new boolean[] {false, true}) {
             try (Connection connection = begin()) {
-                PostgresFence.Written written = PostgresFence.write(connection, resource, holder, 1, -1);
+                Written written = PostgresFence.write(connection, resource, holder, 1, -1);
                 assertEquals(repeat, written.repeat());
                 if (repeat) {
                     assertArrayEquals("seat 12A".getBytes(), written.result());

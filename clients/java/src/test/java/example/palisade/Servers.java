@@ -24,6 +24,7 @@ import java.util.stream.Stream;
 final class Servers {
     private static final Pattern LISTENING = Pattern.compile("http://127\\.0\\.0\\.1:\\d+");
     private static int postgresPort;
+    private static int mariaPort;
 
     private Servers() {}
 
@@ -118,15 +119,19 @@ final class Servers {
             }
         }));
         postgresPort = port;
-        awaitPostgres(server);
+        await(server, () -> postgres().close());
         run(List.of(binary(), "fence", "install", "postgres", "--url", "postgres://postgres@127.0.0.1:" + port + "/postgres"));
     }
 
-    private static void awaitPostgres(Process server) throws Exception {
+    private interface Attempt {
+        void run() throws Exception;
+    }
+
+    private static void await(Process server, Attempt connect) throws Exception {
         long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
         while (true) {
             try {
-                postgres().close();
+                connect.run();
                 return;
             } catch (SQLException notYet) {
                 if (!server.isAlive() || System.nanoTime() > end) {
@@ -135,6 +140,46 @@ final class Servers {
                 server.waitFor(50, TimeUnit.MILLISECONDS);
             }
         }
+    }
+
+    /** A connection to a MariaDB of these tests, with the fence, outside a transaction. */
+    static synchronized Connection mariadb() throws Exception {
+        return mariadb("palisade");
+    }
+
+    static synchronized Connection mariadb(String database) throws Exception {
+        if (mariaPort == 0) {
+            startMariadb();
+        }
+        return DriverManager.getConnection("jdbc:mariadb://127.0.0.1:" + mariaPort + "/" + database + "?user=palisade");
+    }
+
+    private static void startMariadb() throws Exception {
+        if (!new File("/usr/bin/mariadb-install-db").exists()) {
+            throw new IllegalStateException("MariaDB is missing: install the Debian package mariadb-server");
+        }
+        Path folder = folder("my");
+        int port = freePort();
+        List<String> shared = List.of("--no-defaults", "--user=" + System.getProperty("user.name"),
+                "--datadir=" + folder.resolve("data"), "--tmpdir=" + folder);
+        run(with(with(List.of("/usr/bin/mariadb-install-db"), shared.toArray(String[]::new)),
+                "--auth-root-authentication-method=normal", "--skip-test-db"));
+        Path first = Files.writeString(folder.resolve("init.sql"), """
+                CREATE DATABASE palisade;
+                CREATE USER 'palisade'@'%';
+                GRANT ALL ON *.* TO 'palisade'@'%';
+                """);
+        Process server = new ProcessBuilder(with(with(List.of("/usr/sbin/mariadbd"), shared.toArray(String[]::new)),
+                        "--port=" + port, "--socket=" + folder.resolve("socket"), "--pid-file=" + folder.resolve("pid"),
+                        "--init-file=" + first, "--bind-address=127.0.0.1", "--skip-name-resolve"))
+                .directory(new File("/"))
+                .redirectErrorStream(true)
+                .redirectOutput(ProcessBuilder.Redirect.DISCARD)
+                .start();
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> end(server)));
+        mariaPort = port;
+        await(server, () -> mariadb().close());
+        run(List.of(binary(), "fence", "install", "mysql", "--url", "mysql://palisade@127.0.0.1:" + port + "/palisade"));
     }
 
     static void run(List<String> command) throws Exception {

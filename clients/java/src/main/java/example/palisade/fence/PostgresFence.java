@@ -27,15 +27,6 @@ public final class PostgresFence {
 
     private PostgresFence() {}
 
-    /**
-     * The answer to a numbered write.
-     *
-     * @param repeat this write was carried out before: change nothing
-     * @param result what was recorded then, or null
-     */
-    @SuppressWarnings("ArrayRecordComponent")
-    public record Written(boolean repeat, byte[] result) {}
-
     /** Raises the fence: from the commit on, no older token is admitted at the resource. */
     public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
         call(connection, "SELECT palisade_claim(?, ?, ?, ?)",

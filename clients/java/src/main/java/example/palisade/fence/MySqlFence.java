@@ -1,0 +1,119 @@
+package example.palisade.fence;
+
+import example.palisade.PalisadeException;
+import java.sql.Connection;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.sql.Statement;
+import java.util.Map;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * MySQL and MariaDB: the fence on your own JDBC connection, in your own transaction.
+ *
+ * <pre>{@code
+ * connection.setAutoCommit(false);
+ * MySqlFence.claim(connection, "orders", lease);  // first: raises the fence
+ * …                                               // then read and write
+ * connection.commit();                            // everything together, or nothing
+ * }</pre>
+ *
+ * <p>{@code palisade fence install mysql} creates the procedures that decide. After a {@link RejectedException} roll back:
+ * MySQL does not end a transaction after an error. A claim comes before the first read of its transaction, which would
+ * otherwise go on seeing an older state; else it throws a {@link PalisadeException} with the code
+ * {@code read_before_claim}. All tables must be InnoDB. Deadlocks and lock time-outs come through as {@code SQLException}:
+ * roll back and begin again.
+ */
+public final class MySqlFence {
+    private static final Map<String, String> CODES = Map.of(
+            "PF001", "stale", "PF002", "tokenless", "PF005", "wrong_authority", "PF006", "wrong_lock", "PF007", "jump",
+            "PF008", "sequence_stale", "PF009", "sequence_reused", "PF010", "already_written");
+    private static final Pattern JUMP = Pattern.compile("more than (\\d+) above the highest, which is (\\d+)$");
+    private static final Pattern LAST_WORD = Pattern.compile("\\d+$");
+    private static final Pattern NAME = Pattern.compile("belongs to another (?:authority|lock): (.*)$");
+
+    private MySqlFence() {}
+
+    /** Raises the fence: from the commit on, no older token is admitted at the resource. */
+    public static void claim(Connection connection, String resource, Presenter holder) throws SQLException {
+        call(connection, "CALL palisade_claim(?, ?, ?, ?)",
+                resource, holder.token(), holder.authority(), holder.name());
+    }
+
+    /** For a read that feeds a write, in a transaction that began with another claim. */
+    public static void check(Connection connection, String resource, Presenter holder) throws SQLException {
+        call(connection, "CALL palisade_check(?, ?, ?, ?)",
+                resource, holder.token(), holder.authority(), holder.name());
+    }
+
+    /**
+     * Before a write with a number, which is safe to repeat. {@code sequence} is its number among those of the grant;
+     * {@code digest}, any 64 bits, is a checksum of its content.
+     */
+    public static Written write(Connection connection, String resource, Presenter holder, long sequence, long digest)
+            throws SQLException {
+        return call(connection, "CALL palisade_write(?, ?, ?, ?, ?, ?)",
+                resource, holder.token(), sequence, digest, holder.authority(), holder.name());
+    }
+
+    /** Records the result of a numbered write, at most 65,536 bytes, in the transaction that carried it out. */
+    public static void record(Connection connection, String resource, long sequence, byte[] result)
+            throws SQLException {
+        call(connection, "CALL palisade_record(?, ?, ?)", resource, sequence, result);
+    }
+
+    /**
+     * The rejection if the fence refused one of your own statements, as the trigger of a sticky table does, or null.
+     * Of the name of another authority or lock it tells the first 80 bytes.
+     */
+    public static RejectedException rejection(SQLException error) {
+        String code = CODES.get(error.getSQLState());
+        return code == null ? null : RejectedException.of(code, detail(code, error.getMessage()));
+    }
+
+    private static Written call(Connection connection, String statement, Object... arguments) throws SQLException {
+        if (connection.getAutoCommit()) {
+            throw new IllegalStateException("a fence needs a transaction: setAutoCommit(false), claim, and write in the same");
+        }
+        try (PreparedStatement prepared = connection.prepareStatement(statement)) {
+            for (int at = 0; at < arguments.length; at++) {
+                prepared.setObject(at + 1, arguments[at]);
+            }
+            return prepared.execute() ? written(prepared) : null;
+        } catch (SQLException error) {
+            RejectedException rejected = rejection(error);
+            if (rejected != null) {
+                rejected.initCause(error);
+                throw rejected;
+            }
+            String message = error.getMessage();
+            if ("PF012".equals(error.getSQLState())) {
+                throw new PalisadeException(PalisadeException.Kind.INVALID, "read_before_claim", message);
+            }
+            // No such procedure.
+            if (error.getErrorCode() == 1305 && message.contains("palisade_")) {
+                throw new PalisadeException(PalisadeException.Kind.OPERATOR, "not_installed",
+                        message.lines().findFirst().orElse("") + "; run `palisade fence install mysql`");
+            }
+            throw error;
+        }
+    }
+
+    private static Written written(Statement statement) throws SQLException {
+        try (ResultSet rows = statement.getResultSet()) {
+            rows.next();
+            return new Written(rows.getBoolean(1), rows.getBytes(2));
+        }
+    }
+
+    /** As the messages of crates/palisade-fence/sql/mysql tell it. */
+    private static String detail(String code, String message) {
+        Matcher found = (code.equals("jump") ? JUMP : code.startsWith("wrong_") ? NAME : LAST_WORD).matcher(message);
+        if (!found.find()) {
+            return "";
+        }
+        return code.equals("jump") ? found.group(2) + " " + found.group(1) : found.group(found.groupCount());
+    }
+}
