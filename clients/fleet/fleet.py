@@ -69,7 +69,8 @@ LANGUAGES = {
     "rust": Language(
         f"{TARGET}/debug/examples/holder-driver",
         f"{TARGET}/debug/examples/adder",
-        # Not Redis: its connection gives an answer up after half a second, so a stopped adder could not tell what it wrote.
+        # Not Redis: its connection gives an answer up after half a second, so a stopped adder cannot tell what it
+        # wrote.
         frozenset({"postgres"}),
     ),
     "python": Language(
