@@ -39,9 +39,9 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "clients" / "holder-suite"), str(ROOT / "clients" / "fleet")]
 
-from servers import Servers  # noqa: E402
-from suite.driver import Driver  # noqa: E402
-from suite.servers import Palisade  # noqa: E402
+from servers import Servers
+from suite.driver import Driver
+from suite.servers import Palisade
 
 ARMS = ("unfenced", "textbook", "claim")
 STORES = ("postgres", "redis", "s3", "http")

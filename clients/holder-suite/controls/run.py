@@ -18,6 +18,7 @@ RED = {
     "forgets-cancelled": "H5-cancel-waiting,H5-cancel-granted,H5-abandon",
     "releases-late": "H3-before-release",
     "monotonic": "H1-clock",
+    "one-attempt": "H3-silent-release",
     "names-by-token": "S-readers,S-grant-id",
     "late-downgrade": "S-downgrade-before",
     "keeps-writer": "S-downgrade,S-downgrade-before",
