@@ -39,9 +39,9 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "clients" / "holder-suite"), str(ROOT / "clients" / "fleet")]
 
-from servers import Servers  # noqa: E402
-from suite.driver import Driver  # noqa: E402
-from suite.servers import Palisade  # noqa: E402
+from servers import Servers
+from suite.driver import Driver
+from suite.servers import Palisade
 
 ARMS = ("unfenced", "textbook", "claim")
 STORES = ("postgres", "redis", "s3", "http")
@@ -69,7 +69,8 @@ LANGUAGES = {
     "rust": Language(
         f"{TARGET}/debug/examples/holder-driver",
         f"{TARGET}/debug/examples/adder",
-        # Not Redis: its connection gives an answer up after half a second, so a stopped adder could not tell what it wrote.
+        # Not Redis: its connection gives an answer up after half a second, so a stopped adder cannot tell what it
+        # wrote.
         frozenset({"postgres"}),
     ),
     "python": Language(

@@ -26,6 +26,7 @@ FLAWS = {
     "forgets-cancelled": "does not abandon a cancelled acquire",
     "releases-late": "records the release when it is answered",
     "monotonic": "reads a clock that stops in suspension",
+    "one-attempt": "waits for the answer to its first release for as long as it has patience",
     "names-by-token": "renews and releases a reader by its phase's token",
     "late-downgrade": "holds as a writer until a downgrade is answered",
     "keeps-writer": "holds as a writer after a downgrade",
@@ -105,8 +106,9 @@ class Holder:
     def repeat(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         end, wait, worst = self.now() + self.patience, 10.0, "unavailable"
         while True:
+            left = end - self.now()
             try:
-                return self.attempt(method, path, body, end - self.now())
+                return self.attempt(method, path, body, left if self.flaw == "one-attempt" else max(left / 2, 50.0))
             except Refused as refused:
                 if refused.code not in RETRY:
                     raise

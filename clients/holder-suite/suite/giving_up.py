@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import Any, Optional
 
 from .clock import now_ms, pause, until
 from .relay import BACK, FORTH
 from .rules import rule
-from .scripted import LOSE_ANSWER, error
+from .scripted import LOSE_ANSWER, Reply, Request, error
 from .trial import Trial, expect, expect_lost_for_good
 
 
@@ -178,6 +179,29 @@ def abandon_is_repeated(trial: Trial) -> None:
     (id,) = scripted.ids()
     named = {request.path.split("/")[3].replace("-", "") for request in scripted.of("abandon")}
     expect(named == {str(id).replace("-", "")}, "another request id was abandoned")
+
+
+@rule("H3-silent-release", "a release that gets no answer is sent again on another connection, in time", wire="http")
+def silent_release_is_repeated(trial: Trial) -> None:
+    scripted = trial.scripted()
+    driver = trial.driver(scripted.url, patience_ms=4000)
+    trial.held(driver, ttl_ms=60_000)
+    silent, over = [True], threading.Event()
+
+    def decide(request: Request) -> Optional[Reply]:
+        if request.verb == "release" and silent:
+            silent.clear()
+            over.wait(30)
+            return Reply(status=0)
+        return None
+
+    scripted.decide = decide
+    try:
+        answer = driver.call("release", grant="g")
+        expect(answer["ok"], f"one attempt took all of the patience: {answer}")
+        expect(trial.holder_token() is None, "the lock is still held")
+    finally:
+        over.set()
 
 
 @rule("H5-timeout", "an acquire without an answer ends as unknown, and leaves no lock behind")

@@ -1,0 +1,78 @@
+"""Jobs that several machines start and one runs: for Celery, APScheduler, Django's commands, cron, or any function.
+
+    @app.task                                    # Celery: below its own decorator
+    @once("nightly")
+    def nightly(grant): …
+
+    scheduler.add_job(once("nightly")(nightly), "cron", hour=3)      # APScheduler
+
+    class Command(BaseCommand):                  # Django
+        @once("nightly")
+        def handle(self, *args, grant, **options): …
+
+The lock keeps a job from running twice at the same time. It does not keep it from running again afterwards: clocks that
+differ start it again as soon as a short run is over. And a job that is paused past its lease goes on beside the next
+one: what it writes needs a fence, so the function gets the `grant` if it has a parameter of that name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+from typing import Any, Callable, Optional, TypeVar
+
+from ._client import Client
+from ._model import Duration
+
+log = logging.getLogger("palisade")
+Job = TypeVar("Job", bound=Callable[..., Any])
+
+
+class Skipped(str):
+    """What a job returns that did not run, because another client holds the lock. It counts as false; it is a text, so
+    that Celery can send it as a result."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def once(
+    name: str, *, client: Optional[Client] = None, ttl: Duration = "15s", wait: Duration = 0
+) -> Callable[[Job], Job]:
+    """A decorator: the function runs while it holds the lock `name`, and is skipped if another client does.
+
+    `client`: by default one for `PALISADE_URL`, made at the first run of each process. `wait`: how long to wait for the
+    lock before the run is skipped. Without an answer from the server the job does not run: the exceptions are those of
+    `Lock.acquire`. After a loss the function goes on until it asks `grant.check()` or a fence."""
+
+    def decorate(job: Job) -> Job:
+        if inspect.iscoroutinefunction(job):
+            raise TypeError(f"{job.__name__} is a coroutine function: use `async with AsyncClient().lock(…)` in it")
+        takes_grant = "grant" in inspect.signature(job).parameters
+
+        @functools.wraps(job)
+        def run(*arguments: Any, **named: Any) -> Any:
+            grant = (client or _default()).lock(name, ttl=ttl, wait=wait).try_acquire()
+            if grant is None:
+                log.info("%s is skipped: another client holds it", name)
+                return Skipped(f"skipped: another client holds {name!r}")
+            with grant:
+                return job(*arguments, **named, **({"grant": grant} if takes_grant else {}))
+
+        # Frameworks read the parameters, and nobody but this decorator gives the grant.
+        signature = inspect.signature(job)
+        others = [parameter for parameter in signature.parameters.values() if parameter.name != "grant"]
+        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return run  # type: ignore[return-value]
+
+    return decorate
+
+
+@functools.cache
+def _of_process(pid: int) -> Client:
+    return Client()
+
+
+def _default() -> Client:
+    return _of_process(os.getpid())
