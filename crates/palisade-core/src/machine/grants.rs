@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::expiry::Expiry;
 use super::grant::Grant;
 use super::memory::{Asked, Over};
-use super::record::{Contender, Lease};
+use super::record::{Contender, Lease, Owner};
 use super::share::is_share;
 use super::slab::Slot;
 use super::{Machine, waiting};
@@ -38,6 +38,14 @@ pub(super) enum Standing {
     Shared(Slot),
     /// It has a writer.
     Held(Slot),
+}
+
+/// Why a grant that was named is not to be had.
+enum Missing {
+    /// It is not live.
+    Gone,
+    /// It is another principal's.
+    Anothers,
 }
 
 impl Machine {
@@ -108,10 +116,10 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) -> Outcome {
         match self.find_granted(grant, effects) {
-            None => self.past(grant),
+            Err(missing) => self.missing(grant, missing),
             // Nobody else is told that it holds, or gets the holder's secret.
-            Some(live) if self.tables.client_of(live) != client => reused(),
-            Some(live) => Outcome::Granted(self.granted(live, Span::ZERO)),
+            Ok(live) if self.tables.client_of(live) != client => reused(),
+            Ok(live) => Outcome::Granted(self.granted(live, Span::ZERO)),
         }
     }
 
@@ -375,12 +383,10 @@ impl Machine {
         if let Some(Err(invalid)) = ttl.map(|ttl| self.check_ttl(ttl)) {
             return Outcome::Invalid(invalid);
         }
-        let Some(live) = self.find_granted(grant, effects) else {
-            return self.past(grant);
+        let live = match self.find_granted(grant, effects) {
+            Ok(live) => live,
+            Err(missing) => return self.missing(grant, missing),
         };
-        if !self.may_use(live) {
-            return wrong_principal(&grant.lock);
-        }
         self.changed = true;
         let (token, lease) = self.tables.fencing(live);
         if let Some(ttl) = ttl {
@@ -397,12 +403,10 @@ impl Machine {
     }
 
     pub(super) fn release(&mut self, grant: &GrantRef, effects: &mut Vec<Effect>) -> Outcome {
-        let Some(live) = self.find_granted(grant, effects) else {
-            return self.past(grant);
+        let live = match self.find_granted(grant, effects) {
+            Ok(live) => live,
+            Err(missing) => return self.missing(grant, missing),
         };
-        if !self.may_use(live) {
-            return wrong_principal(&grant.lock);
-        }
         let token = self.tables.grant(live).token();
         self.end_and_wake(live, Ending::Released, None, effects);
         Outcome::Released { token }
@@ -501,16 +505,30 @@ impl Machine {
         }
     }
 
-    /// The grant that a reference names, if it is live. As [`Machine::stand`].
+    /// The grant that a reference names, if it is live and whoever asks may use it. As [`Machine::stand`].
     #[inline(always)]
-    fn find_granted(&mut self, named: &GrantRef, effects: &mut Vec<Effect>) -> Option<Slot> {
+    fn find_granted(
+        &mut self,
+        named: &GrantRef,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Slot, Missing> {
         match self.stand(&named.lock, effects) {
             Standing::Held(held) => {
                 let (grant, lease) = self.tables.held_by_writer(held);
-                is_meant(grant, lease, named).then(|| self.tables.grant_on(held))
+                if !is_meant(grant, lease, named) {
+                    return Err(Missing::Gone);
+                }
+                match self.may_use(lease.client) {
+                    true => Ok(self.tables.grant_on(held)),
+                    false => Err(Missing::Anothers),
+                }
             }
-            Standing::Shared(lock) => self.find_reader(lock, named, effects),
-            Standing::Free | Standing::Kept(_) => None,
+            Standing::Shared(lock) => match self.find_reader(lock, named, effects) {
+                Some(share) if self.may_use(self.tables.lease_of(share).client) => Ok(share),
+                Some(_) => Err(Missing::Anothers),
+                None => Err(Missing::Gone),
+            },
+            Standing::Free | Standing::Kept(_) => Err(Missing::Gone),
         }
     }
 
@@ -525,12 +543,19 @@ impl Machine {
         is_live.then(|| self.tables.grant_on(held))
     }
 
-    /// Whether whoever asks, and has shown the lease's secret, may renew or release the grant: its principal; and
-    /// anybody if it is anonymous, because it may be from before there were rules.
-    #[inline]
-    fn may_use(&self, grant: Slot) -> bool {
-        let owner = self.tables.lease_of(grant).client;
+    /// Whether whoever asks, and has shown the lease's secret, may renew or release a grant: its principal; and anybody if
+    /// it is anonymous, because it may be from before there were rules.
+    #[inline(always)]
+    fn may_use(&self, owner: Owner) -> bool {
         !owner.is_named() || self.tables.principal_of(owner) == self.by
+    }
+
+    #[cold]
+    fn missing(&self, grant: &GrantRef, missing: Missing) -> Outcome {
+        match missing {
+            Missing::Gone => self.past(grant),
+            Missing::Anothers => wrong_principal(&grant.lock),
+        }
     }
 
     pub(super) fn contender<'a>(&self, id: &'a ClientId) -> Contender<'a> {

@@ -116,6 +116,7 @@ impl Tables {
     }
 
     /// Whose principal a lease or a waiter belongs to.
+    #[inline]
     pub(crate) fn principal_of(&self, owner: Owner) -> Principal {
         match owner.is_named() {
             true => self.clients[owner.slot()].by,
