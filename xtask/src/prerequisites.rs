@@ -122,6 +122,16 @@ pub(crate) const PREREQUISITES: &[Prerequisite] = &[
         needed_for: "the client in Go, its linter and its fences",
     },
     Prerequisite {
+        name: "Node 20.19 or later with npm",
+        probe: &[
+            "sh",
+            "-c",
+            "npm --version && node -e 'const [major, minor] = process.versions.node.split(\".\"); process.exit(major * 100 + +minor < 2019 ? 1 : 0)'",
+        ],
+        packages: &["nodejs", "npm"],
+        needed_for: "the client in TypeScript, its linters and its fences (Debian 12 has an older Node: take one of https://nodejs.org there)",
+    },
+    Prerequisite {
         name: "a JDK with JUnit and the drivers of PostgreSQL and MariaDB",
         probe: &[
             "sh",
