@@ -1,3 +1,4 @@
+import { setMaxListeners } from "node:events";
 import { readFileSync } from "node:fs";
 
 import { latest, sleepUntil } from "./clock.js";
@@ -60,13 +61,14 @@ export class Client implements AsyncDisposable {
   readonly #marginMs: number;
   readonly #background = new Set<Promise<unknown>>();
   readonly #leases = new Set<Lease>();
-  #closed = false;
+  readonly #closing = new AbortController();
 
   /** Sends nothing yet. Throws `Invalid`. */
   constructor(options: ClientOptions = {}) {
     this.#patienceMs = within("patienceMs", options.patienceMs ?? DEFAULT_PATIENCE, 1, DAY);
     this.#marginMs = within("marginMs", options.marginMs ?? 0, 0, DAY);
     this.#transport = new Transport(new Endpoints(options.urls), bearerToken(options), options.tls);
+    setMaxListeners(0, this.#closing.signal);
   }
 
   /**
@@ -80,14 +82,22 @@ export class Client implements AsyncDisposable {
    */
   async acquire(lock: string, options: AcquireOptions = {}): Promise<Lease> {
     this.#checkOpen();
-    const wish = new Wish(lock, options);
+    const closing = this.#closing.signal;
+    const signal = options.signal === undefined ? closing : AbortSignal.any([options.signal, closing]);
+    const acquire = this.#acquire(new Wish(lock, { ...options, signal }), signal);
+    // Before it ends, `close` waits for it: it may leave something to give up.
+    this.#inBackground(acquire);
+    return acquire;
+  }
+
+  async #acquire(wish: Wish, signal: AbortSignal): Promise<Lease> {
     try {
       const grant = await wish.acquire(this.#transport, this.#patienceMs);
       const lease = Lease.start(this.#keeper, wish, grant);
-      if (options.signal?.aborted === true) {
+      if (signal.aborted) {
         // The grant and the abort met: nobody may be waiting for the lease any more.
         this.#inBackground(lease.release());
-        options.signal.throwIfAborted();
+        signal.throwIfAborted();
       }
       return lease;
     } finally {
@@ -183,28 +193,34 @@ export class Client implements AsyncDisposable {
   }
 
   /**
-   * Ends the connections, after what is being given up in the background has been given up, at most for the client's
-   * patience. Leases that are still held are no longer renewed: release them first.
+   * Ends the connections. Acquires under way reject with `Invalid`; what they and others leave to be given up is given up
+   * first, at most for the client's patience. Leases that are still held are no longer renewed: release them first.
    */
   async close(): Promise<void> {
-    if (this.#closed) {
+    if (this.#closing.signal.aborted) {
       return;
     }
-    this.#closed = true;
+    this.#closing.abort(new Invalid("the client is closed"));
     for (const lease of this.#leases) {
       lease.leave();
     }
     this.#leases.clear();
     const patience = new AbortController();
-    const done = Promise.allSettled(this.#background).then(() => {
-      patience.abort();
-    });
-    await Promise.race([done, sleepUntil(latest() + this.#patienceMs, patience.signal)]);
+    const patient = sleepUntil(latest() + this.#patienceMs, patience.signal);
+    await Promise.race([this.#settled(), patient]);
+    patience.abort();
     this.#transport.close();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
+  }
+
+  /** What ends in the background may begin something else there. */
+  async #settled(): Promise<void> {
+    while (this.#background.size > 0) {
+      await Promise.all(this.#background);
+    }
   }
 
   get #keeper(): Keeper {
@@ -241,9 +257,7 @@ export class Client implements AsyncDisposable {
   }
 
   #checkOpen(): void {
-    if (this.#closed) {
-      throw new Invalid("the client is closed");
-    }
+    this.#closing.signal.throwIfAborted();
   }
 }
 

@@ -41,6 +41,7 @@ export interface Exchange {
 export class Transport {
   readonly #plain: http.Agent;
   readonly #secure: https.Agent;
+  #closed = false;
 
   constructor(
     readonly endpoints: Endpoints,
@@ -59,9 +60,12 @@ export class Transport {
     });
   }
 
-  /** Makes one attempt, which ends at the latest at `until`. It follows a leader at once. */
+  /** Makes one attempt, which ends at the latest at `until`. It follows a leader at once. Throws `Invalid` after `close`. */
   async send(send: Send, until: number, signal?: AbortSignal): Promise<Reply | Fault> {
     for (;;) {
+      if (this.#closed) {
+        throw new Invalid("the client is closed");
+      }
       const address = this.endpoints.current();
       const answer = await this.#attempt(address, send, until, signal);
       if (answer instanceof Fault) {
@@ -135,6 +139,7 @@ export class Transport {
 
   /** Ends every connection. */
   close(): void {
+    this.#closed = true;
     this.#plain.destroy();
     this.#secure.destroy();
   }

@@ -89,7 +89,8 @@ test("a process ends after close, whatever is still under way", async (t) => {
   );
   const said = [await child.next(), await child.next(), await child.next()];
   assert.ok(said.includes("closed"), said.join());
-  assert.ok(said.some((line) => line.startsWith("waiting: ")));
+  assert.ok(said.includes("waiting: Invalid"), said.join());
+  assert.equal((await client.show("taken")).waiters, 0);
   assert.ok(said.includes("watching: Invalid"), said.join());
   assert.equal(await child.ended, 0);
   await other.release();
