@@ -47,7 +47,8 @@ pub const TABLE: &[(Mutant, &[Rule])] = &[
             Rule::TokenOrder,
         ],
     ),
-    (Mutant::NoConfirm, &[Rule::StaleRead]),
+    // A leader that asks nobody does not find out, either, that others cannot be served any more.
+    (Mutant::NoConfirm, &[Rule::StaleRead, Rule::Serves]),
     // The clocks are hours apart: leases end at once, or not for hours.
     (
         Mutant::OwnClock,
