@@ -111,14 +111,10 @@ impl Failure {
 
     fn of_fault(fault: &Fault, url: &str) -> Failure {
         let url = palisade_client::without_secrets(url);
-        let place = url
-            .split_once("://")
-            .map_or(url.as_str(), |(_, place)| place);
-        // A client of several nodes names the one that failed.
-        let message = match fault.reason().contains(place) {
-            true => fault.to_string(),
-            false => format!("{url}: {fault}"),
-        };
+        let place = url.split_once("://").map_or(&*url, |(_, place)| place);
+        // A client of several nodes names the one that failed; the URL says it already.
+        let fault_text = fault.to_string().replacen(&format!("{place}: "), "", 1);
+        let message = format!("{url}: {fault_text}");
         match fault {
             Fault::Invalid(_) => Failure::new(USAGE, fault.code(), message),
             Fault::Unreachable(_) if !is_palisade(&url) => {
