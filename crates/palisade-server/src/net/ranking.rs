@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use palisade_core::{LockView, Token};
 use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use super::app::App;
 use super::convert::{Refusal, refusal};
 use super::gate::Who;
+use crate::pipeline::clock::boottime;
 use crate::pipeline::{Answer, Request};
 
 /// How many locks are listed in each order.
@@ -37,8 +37,9 @@ const REST: u32 = 4;
 
 /// The first locks of each order, as they were a moment ago.
 pub(super) struct Ranked {
-    began: Instant,
-    ended: Instant,
+    /// The machine's time when the first lock was read, and when the last one had been.
+    began: Duration,
+    ended: Duration,
     /// How many locks are held.
     pub(super) held: u64,
     /// Those with the most waiting requests. Locks without any are left out.
@@ -50,11 +51,12 @@ pub(super) struct Ranked {
 impl Ranked {
     /// How long ago the first of the locks was read.
     pub(super) fn age(&self) -> Duration {
-        self.began.elapsed()
+        now().saturating_sub(self.began)
     }
 
     fn is_fresh(&self) -> bool {
-        self.ended.elapsed() < KEPT.max((self.ended - self.began) * REST)
+        let took = self.ended.saturating_sub(self.began);
+        now().saturating_sub(self.ended) < KEPT.max(took * REST)
     }
 
     fn add(&mut self, page: Vec<LockView>) {
@@ -75,6 +77,10 @@ fn since(lock: &LockView) -> Option<Token> {
     lock.holder.as_ref().map(|holder| holder.token)
 }
 
+fn now() -> Duration {
+    Duration::from_nanos(boottime())
+}
+
 /// The last result, which is made by one caller at a time.
 pub(super) type Ranking = Mutex<Option<Arc<Ranked>>>;
 
@@ -86,8 +92,8 @@ pub(super) async fn ranked(app: &App, who: &Who) -> Result<Arc<Ranked>, Refusal>
         return Ok(Arc::clone(ranked));
     }
     let mut ranked = Ranked {
-        began: Instant::now(),
-        ended: Instant::now(),
+        began: now(),
+        ended: now(),
         held: 0,
         contended: Vec::new(),
         oldest: Vec::new(),
@@ -108,6 +114,6 @@ pub(super) async fn ranked(app: &App, who: &Who) -> Result<Arc<Ranked>, Refusal>
         }
         tokio::time::sleep(PAUSE).await;
     }
-    ranked.ended = Instant::now();
+    ranked.ended = now();
     Ok(Arc::clone(last.insert(Arc::new(ranked))))
 }

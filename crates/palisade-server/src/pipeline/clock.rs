@@ -84,7 +84,8 @@ pub(super) fn processor_time() -> Span {
     Span::from_nanos(nanos(ClockId::ThreadCPUTime))
 }
 
-pub(super) fn boottime() -> u64 {
+/// Nanoseconds since the machine started, suspended time included.
+pub(crate) fn boottime() -> u64 {
     nanos(ClockId::Boottime)
 }
 
