@@ -318,6 +318,7 @@ fn by(principal: &Principal) -> palisade_core::Principal {
 }
 
 /// Tells the operator of a caller that had the secret of a lease that is not its own.
+#[inline]
 fn report(principal: Option<&Principal>, answer: &Answer) {
     if let Answer::Outcome(Outcome::WrongPrincipal { lock }) = answer {
         let principal = principal.map_or(palisade_access::ANONYMOUS, Principal::name);

@@ -25,7 +25,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 use std::vec;
 
-use palisade_core::Outcome as Refused;
 use palisade_proto::Code;
 use palisade_proto::v1::{Reply, Request, Requests, reply::Outcome};
 
@@ -203,9 +202,7 @@ impl Flow {
                     true => None,
                     false => self.views.remove(&id),
                 };
-                if let (Some(who), Answer::Outcome(Refused::WrongPrincipal { .. })) =
-                    (&self.who, &answer)
-                {
+                if let Some(who) = &self.who {
                     who.report(&answer);
                 }
                 let answer = match view {

@@ -21,12 +21,12 @@ const query = document.getElementById("query");
 
 /** An element with attributes and children; strings become text. */
 function el(name, attributes = {}, ...children) {
-  const svg = ["svg", "rect", "line", "text", "title"].includes(name) && attributes.svg !== false;
+  const svg = ["svg", "rect", "line", "text"].includes(name);
   const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else if (value === true) made.setAttribute(key, "");
-    else if (value !== false && value !== null && value !== undefined && key !== "svg") made.setAttribute(key, value);
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
   }
   made.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return made;
@@ -339,7 +339,6 @@ const why = (change) => change.reason ? `, because: ${change.reason}` : "";
 function overview() {
   const recent = [];
   let refusal = null;
-  let ranked = null;
   let list = null;
   const feed = el("div");
   const drawFeed = () => draw(feed, refusal ? el("p", { class: "notice" }, refusal)
@@ -373,7 +372,7 @@ function overview() {
       draw(cluster, ...[nodes(members)].filter(Boolean));
       list ??= listing("", bottom, signal);
       await list.refresh();
-      ranked = await orRefusal(get("v1/ranking"));
+      const ranked = await orRefusal(get("v1/ranking"));
       if (!signal.aborted) draw(middle, ranking(ranked));
     },
   });
