@@ -67,8 +67,8 @@ class Language:
 TARGET, PYTHON = ROOT / "target", shlex.quote(sys.executable)
 LANGUAGES = {
     "rust": Language(
-        f"{TARGET}/debug/examples/holder-driver",
-        f"{TARGET}/debug/examples/adder",
+        os.environ.get("PALISADE_DRIVER") or f"{TARGET}/debug/examples/holder-driver",
+        os.environ.get("PALISADE_ADDER") or f"{TARGET}/debug/examples/adder",
         # Not Redis: its connection gives an answer up after half a second, so a stopped adder cannot tell what it
         # wrote.
         frozenset({"postgres"}),
