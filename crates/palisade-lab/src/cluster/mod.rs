@@ -224,6 +224,7 @@ impl World {
                 .iter()
                 .all(|(_, applier)| Some(applier.applied().0) == last);
             if same && states.len() > 2 {
+                self.compare_leaders();
                 return self.compare_machines(&states);
             }
             if now() > until {
@@ -235,6 +236,16 @@ impl World {
                 return hold(&self.check).broken(Rule::Serves, what);
             }
             sleep(100 * MS).await;
+        }
+    }
+
+    /// Nobody sends clients to a node that does not lead, also not a node that was removed.
+    fn compare_leaders(&self) {
+        let named = |place| Some(self.network.host(place).engine.as_ref()?.progress().leader?.0);
+        let named: BTreeSet<u64> = (0..self.network.nodes()).filter_map(named).collect();
+        if named.len() > 1 {
+            let what = format!("clients are sent to several leaders: {named:?}");
+            hold(&self.check).broken(Rule::Serves, what);
         }
     }
 

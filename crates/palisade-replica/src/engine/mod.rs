@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use openraft::Instant as _;
@@ -124,6 +124,9 @@ impl<R: AsyncRuntime> RaftTypeConfig for Types<R> {
     type ErrorSource = openraft::AnyError;
 }
 
+/// After so long without a word of the leader another one would have been elected, if there were a majority.
+const SILENT: Duration = Duration::from_secs(3);
+
 /// How long things take. The defaults suit nodes in one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -185,7 +188,8 @@ pub struct Progress {
     pub role: Role,
     /// Its leadership, or the one it follows.
     pub vote: Leader,
-    /// Who leads, as far as it knows.
+    /// Who leads, as far as it knows. A leader that said nothing for 3 s leads nobody; a node that was removed
+    /// would name the last one that it followed for ever.
     pub leader: Option<NodeId>,
     /// The index of its last entry.
     pub last: Option<u64>,
@@ -226,6 +230,8 @@ pub struct Refused(pub String);
 pub struct Engine<R: AsyncRuntime> {
     raft: Raft<Types<R>, Replicated>,
     incoming: Arc<Incoming>,
+    /// The latest leadership that sent entries or a heartbeat here, and when.
+    followed: Arc<Mutex<Option<(Leader, R::Instant)>>>,
 }
 
 impl<R: AsyncRuntime> Clone for Engine<R> {
@@ -233,6 +239,7 @@ impl<R: AsyncRuntime> Clone for Engine<R> {
         Engine {
             raft: self.raft.clone(),
             incoming: Arc::clone(&self.incoming),
+            followed: Arc::clone(&self.followed),
         }
     }
 }
@@ -288,6 +295,7 @@ impl<R: AsyncRuntime> Engine<R> {
         Ok(Engine {
             raft,
             incoming: Arc::default(),
+            followed: Arc::default(),
         })
     }
 
@@ -375,7 +383,9 @@ impl<R: AsyncRuntime> Engine<R> {
         Progress {
             role,
             vote: vote.leader,
-            leader: metrics.current_leader,
+            leader: metrics
+                .current_leader
+                .filter(|_| self.is_led(role, vote.leader, heard(&metrics))),
             last: metrics.last_log_index,
             committed: metrics.cluster_committed.map(convert::log_id),
             applied: metrics.last_applied.map(convert::log_id),
@@ -391,6 +401,26 @@ impl<R: AsyncRuntime> Engine<R> {
         }
     }
 
+    /// Whether a leadership is not silent.
+    fn is_led(&self, role: Role, leader: Leader, quorum_heard: Option<Duration>) -> bool {
+        if role == Role::Leader {
+            // One that was just elected has heard nobody yet.
+            return quorum_heard.is_none_or(|heard| heard < SILENT);
+        }
+        let followed = self.followed.lock();
+        let followed = *followed.unwrap_or_else(PoisonError::into_inner);
+        followed.is_some_and(|(of, at)| of == leader && at.elapsed() < SILENT)
+    }
+
+    /// Notes that a leader was heard.
+    fn follows(&self, leader: Leader) {
+        let followed = self.followed.lock();
+        let mut followed = followed.unwrap_or_else(PoisonError::into_inner);
+        if followed.is_none_or(|(before, _)| before <= leader) {
+            *followed = Some((leader, R::Instant::now()));
+        }
+    }
+
     /// Tells when [`progress`](Engine::progress) may say something new.
     #[must_use]
     pub fn watch(&self) -> Watch<R> {
@@ -400,7 +430,12 @@ impl<R: AsyncRuntime> Engine<R> {
     /// Answers a message of another node.
     pub async fn answer(&self, message: &[u8]) -> Vec<u8> {
         let reply = match Request::decode(message) {
-            Ok(request) => self.incoming.answer(&self.raft, request).await,
+            Ok(request) => {
+                if let Request::Append { vote, .. } | Request::Snapshot { vote, .. } = &request {
+                    self.follows(vote.leader);
+                }
+                self.incoming.answer(&self.raft, request).await
+            }
             Err(malformed) => Reply::Failed(malformed.to_string()),
         };
         reply.encode()

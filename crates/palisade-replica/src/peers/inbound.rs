@@ -15,7 +15,7 @@ use super::handshake::{Failed, Lane, Meeting};
 use super::introduction::{Introduction, MOST_NODES};
 use super::line::{ANSWERED, NOT_READY, numbered, prepare, write_all};
 use super::secure::{Connection, Halves, explain};
-use super::{LONGEST_MESSAGE, Peers, Shared, clock, frame, hold};
+use super::{LONGEST_MESSAGE, Peers, Shared, frame, hold};
 use crate::entry::NodeId;
 use crate::message::{READS, reads};
 
@@ -174,7 +174,6 @@ async fn answer_all(shared: &Arc<Shared>, node: NodeId, (mut from, to): Halves) 
     let read = async {
         while let Some(frame) = frame::read(&mut from, LONGEST_MESSAGE).await? {
             let (number, message) = numbered(frame)?;
-            shared.with(node, |seen| seen.heard = Some(clock::now()));
             let place = Arc::clone(&places).acquire_owned().await;
             let (answer, answers) = (hold(&shared.answer).clone(), answers.clone());
             tokio::spawn(async move {

@@ -90,8 +90,6 @@ pub struct PeerStatus {
     pub connected: bool,
     /// For how long that has been so.
     pub since: Duration,
-    /// How long ago it last asked this node something: a leader does so with each heartbeat.
-    pub heard: Option<Duration>,
     /// Why the last attempt failed, or was refused by either side; nothing once one succeeds.
     pub refusal: Option<String>,
     /// The newest version of a batch that it reads (rule R21), once it has said so.
@@ -133,8 +131,6 @@ struct Seen {
     status: PeerStatus,
     /// When `connected` changed.
     changed: Duration,
-    /// When it last asked something.
-    heard: Option<Duration>,
 }
 
 impl Seen {
@@ -203,20 +199,12 @@ impl Peers {
         let nodes = hold(&self.shared.nodes);
         let status = |seen: &Seen| PeerStatus {
             since: now.saturating_sub(seen.changed),
-            heard: seen.heard.map(|at| now.saturating_sub(at)),
             ..seen.status.clone()
         };
         nodes
             .iter()
             .map(|(node, seen)| (*node, status(seen)))
             .collect()
-    }
-
-    /// How long ago a node last asked this one something.
-    #[must_use]
-    pub fn heard(&self, node: NodeId) -> Option<Duration> {
-        let at = hold(&self.shared.nodes).get(&node)?.heard?;
-        Some(clock::now().saturating_sub(at))
     }
 
     /// Where clients reach a node, as it said itself.

@@ -30,9 +30,6 @@ use tokio::net::TcpListener;
 
 use super::join;
 
-/// A leader that is silent for so long leads nobody.
-const SILENT: Duration = Duration::from_secs(3);
-
 /// How a node finds its cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -340,9 +337,9 @@ async fn watch_leader(view: Arc<View>) {
         if view.handle.leader() == Leading::Here && view.disk.full().is_some() {
             view.hand_over().await;
         }
-        let other = view.leader(&progress).filter(|leader| *leader != view.node);
+        let other = progress.leader.filter(|leader| *leader != view.node);
         let url = other.and_then(|leader| view.peers.client_url(leader));
-        let unknown = other.is_some() && url.is_none();
+        let unknown = url.is_none() && progress.role != Role::Leader;
         let leader = url.map_or(Leading::Nowhere, |url| Leading::At(url.into()));
         view.handle.set_leader(leader);
         let changed = async {
@@ -351,7 +348,7 @@ async fn watch_leader(view: Arc<View>) {
                 changed = leading.changed() => changed.is_ok(),
             }
         };
-        // A leader that has not introduced itself yet does so soon.
+        // There is one soon, or it introduces itself soon.
         let again = if unknown { 50 } else { 1_000 };
         if let Ok(false) = tokio::time::timeout(Duration::from_millis(again), changed).await {
             return;
@@ -467,18 +464,6 @@ impl View {
         })
     }
 
-    /// The node that leads, as far as this one knows. One that is silent for so long that another one would have been
-    /// elected, if there were a majority, leads nobody.
-    fn leader(&self, progress: &Progress) -> Option<NodeId> {
-        let leader = progress.leader?;
-        let heard = match leader == self.node {
-            true => self.engine.quorum_heard(),
-            false => self.peers.heard(leader),
-        };
-        // One that has just been elected may have said nothing yet.
-        heard.is_none_or(|heard| heard < SILENT).then_some(leader)
-    }
-
     fn url_of(&self, node: NodeId) -> Option<String> {
         match node == self.node {
             true => Some(self.url.clone()),
@@ -534,7 +519,7 @@ impl Cluster for View {
         let status = self.peers.status();
         let voters: BTreeSet<NodeId> = progress.members.voters.iter().flatten().copied().collect();
         let leads = progress.role == Role::Leader;
-        let leader = self.leader(&progress);
+        let leader = progress.leader;
         let members = progress.members.nodes.iter().map(|(node, address)| {
             let own = *node == self.node;
             let peer = status.get(node);
