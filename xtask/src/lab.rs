@@ -22,9 +22,10 @@ enum Does {
     Mutation,
 }
 
-const PARTS: [Part; 18] = [
+const PARTS: [Part; 19] = [
     lab("simulation", 5, "sim --seeds 1000000"),
     lab("mutants", 1, "mutants"),
+    lab("clusters in virtual time", 45, "cluster --seeds 100000"),
     lab("exhaustive search", 1, "exhaust"),
     lab(
         "exhaustive search, wider",

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use palisade_lab::{attack, chaos, exhaust, history, sim};
+use palisade_lab::{attack, chaos, cluster, exhaust, history, sim};
 
 /// Breaks Palisade on purpose, and shows that the tests can fail.
 #[derive(Debug, Parser)]
@@ -17,6 +17,7 @@ struct Cli {
 enum Command {
     Sim(sim::command::Sim),
     Mutants(sim::command::Mutants),
+    Cluster(cluster::command::Cluster),
     /// Searches every schedule of a small scope
     Exhaust(exhaust::command::Args),
     /// Checks a history against the lease model
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Sim(command) => command.run(),
         Command::Mutants(command) => command.run(),
+        Command::Cluster(command) => command.run(),
         Command::Exhaust(args) => exhaust::command::run(&args),
         Command::Check(args) => history::command::run(&args),
         Command::Chaos(chaos) => chaos.run(),

@@ -11,6 +11,7 @@
 
 mod check;
 mod client;
+pub mod command;
 mod mutants;
 mod nemesis;
 mod network;

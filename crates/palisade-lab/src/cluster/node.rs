@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::{Either, select};
-use palisade_core::{Away, Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
+use palisade_core::{Command, LeaseKey, Limits, Machine, Span, Timestamp, WallTime};
 use palisade_replica::{
     Applier, Engine, Leadership, Lent, Members, NodeId, NotCommitted, Settings, Sink, Start, Store,
     Stored, Work,
 };
 use palisade_server::pipeline::orderer::{Address, Moment, Orderer, Released};
-use palisade_server::pipeline::{Answer, Failure, Request};
+use palisade_server::pipeline::{Answer, Failure, Request, take_over};
 use palisade_wal::{CreateOptions, Id, Options, Wal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -239,9 +239,9 @@ impl Node {
         let contains = leadership.contains();
         hold(&self.world.check).took_over(self.place, contains, &machine);
         let mut orderer = Orderer::new(machine, false);
-        let mut first = vec![Command::Configure(Limits::DEFAULT)];
-        if mutant != Some(Mutant::NoGrace) {
-            first.insert(0, Command::Grace(Away::Restarted));
+        let mut first = take_over(Limits::DEFAULT);
+        if mutant == Some(Mutant::NoGrace) {
+            first.retain(|command| !matches!(command, Command::Grace(_)));
         }
         orderer.open(from, self.wall(), first);
         let mut going = self.commit(&mut orderer, &mut leadership).await;

@@ -65,7 +65,7 @@ pub(super) async fn run(
         };
         let clock = Clock::running_from(machine.now());
         let mut driver = Driver::new(machine, log, clock, inbox, Arc::clone(&shared));
-        let stopped = driver.lead(first(limits)).await;
+        let stopped = driver.lead(take_over(limits)).await;
         let (machine, log);
         (machine, log, inbox) = driver.into_parts();
         match (log.end(machine), stopped) {
@@ -78,7 +78,8 @@ pub(super) async fn run(
 }
 
 /// What a new leader records before it takes a request in (rules R9, R10).
-fn first(limits: Limits) -> Vec<Command> {
+#[must_use]
+pub fn take_over(limits: Limits) -> Vec<Command> {
     vec![Command::Grace(Away::Led), Command::Configure(limits)]
 }
 

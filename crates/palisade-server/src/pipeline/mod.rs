@@ -42,7 +42,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
 pub use clock::{Clock, Running};
-pub use election::{Elected, Elections, Leading};
+pub use election::{Elected, Elections, Leading, take_over};
 pub use handle::{Answers, Handle, Identity, Session, Stopped};
 pub use log::{Forgetful, Log, LogError, Writable};
 pub use recent::Since;
