@@ -1,16 +1,19 @@
-//! A server and who runs it: the signals that stop it, and what systemd is told (`Type=notify`, `WatchdogSec=`).
+//! A server and who runs it: the signals that stop it or have it read its files again, and what systemd is told
+//! (`Type=notify`, `WatchdogSec=`).
 
 use palisade_server::pipeline::{Handle, Request};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Completes at SIGTERM or SIGINT.
+/// Completes at SIGTERM or SIGINT. From now on SIGHUP ends the server no longer: it has the certificates and the access file
+/// read again, where there are any, and the settings compared with those at the start.
 ///
 /// # Errors
 /// If the operating system does not let this process handle them.
 pub(crate) fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(crate::cli::compare_settings(signal(SignalKind::hangup())?));
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -43,7 +43,10 @@ impl Cluster {
         let run = run(seed, None, true);
         run.trace.iter().for_each(|line| say(line));
         match run.violation {
-            None => say(&format!("seed {seed}: no violation; hash {:016x}", run.hash)),
+            None => say(&format!(
+                "seed {seed}: no violation; hash {:016x}",
+                run.hash
+            )),
             Some(violation) => {
                 say(&format!("seed {seed}: {violation}"));
                 return ExitCode::FAILURE;

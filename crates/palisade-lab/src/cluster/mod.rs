@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use openraft_rt::AsyncRuntime as _;
 use openraft_rt_sim::SimRuntime;
-use palisade_replica::{Applier, Engine, Role, State, Store};
+use palisade_replica::{Applier, Engine, NodeId, Role, State, Store};
 use palisade_wal::testing::SimStorage;
 use tokio::sync::mpsc;
 
@@ -242,8 +242,11 @@ impl World {
 
     /// Nobody sends clients to a node that does not lead, also not a node that was removed.
     fn compare_leaders(&self) {
-        let named = |place| Some(self.network.host(place).engine.as_ref()?.progress().leader?.0);
-        let named: BTreeSet<u64> = (0..self.network.nodes()).filter_map(named).collect();
+        let named = |place| {
+            let host = self.network.host(place);
+            host.engine.as_ref()?.progress().leader
+        };
+        let named: BTreeSet<NodeId> = (0..self.network.nodes()).filter_map(named).collect();
         if named.len() > 1 {
             let what = format!("clients are sent to several leaders: {named:?}");
             hold(&self.check).broken(Rule::Serves, what);

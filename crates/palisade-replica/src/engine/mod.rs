@@ -230,9 +230,11 @@ pub struct Refused(pub String);
 pub struct Engine<R: AsyncRuntime> {
     raft: Raft<Types<R>, Replicated>,
     incoming: Arc<Incoming>,
-    /// The latest leadership that sent entries or a heartbeat here, and when.
-    followed: Arc<Mutex<Option<(Leader, R::Instant)>>>,
+    followed: Arc<Mutex<Followed<R>>>,
 }
+
+/// The latest leadership that sent entries or a heartbeat here, and when.
+type Followed<R> = Option<(Leader, <R as AsyncRuntime>::Instant)>;
 
 impl<R: AsyncRuntime> Clone for Engine<R> {
     fn clone(&self) -> Self {

@@ -181,16 +181,42 @@ pub(super) fn gateway(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     served
 }
 
-async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
-    let (routes, upstream, policy) = (args.routes()?, args.upstream()?, args.policy()?);
-    let clients = args.network.bounds(gateway::client_settings())?;
-    let anybody = [
-        "send requests to the upstream",
-        "read which resources are fenced",
-    ];
+/// What anybody who reaches the two ports can do.
+const ANYBODY: [&str; 2] = [
+    "send requests to the upstream",
+    "read which resources are fenced",
+];
+
+/// What the arguments say.
+pub(super) struct Checked {
+    routes: Routes,
+    upstream: Upstream,
+    policy: Policy,
+    clients: palisade_server::shell::Settings,
+}
+
+/// Checks the arguments.
+pub(super) fn check(args: &GatewayArgs) -> Result<Checked, Failure> {
     let network = &args.network;
-    network.admit("--listen", args.listen, Callers::Encrypted, anybody[0])?;
-    network.admit("--admin", args.admin, Callers::Known, anybody[1])?;
+    let checked = Checked {
+        routes: args.routes()?,
+        upstream: args.upstream()?,
+        policy: args.policy()?,
+        clients: network.bounds(gateway::client_settings())?,
+    };
+    network.admit("--listen", args.listen, Callers::Encrypted, ANYBODY[0])?;
+    network.admit("--admin", args.admin, Callers::Known, ANYBODY[1])?;
+    Ok(checked)
+}
+
+async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
+    let Checked {
+        routes,
+        upstream,
+        policy,
+        clients,
+    } = check(args)?;
+    let network = &args.network;
     let ports = Ports {
         clients: bind("--listen", args.listen).await?,
         admin: bind("--admin", args.admin).await?,
@@ -206,8 +232,8 @@ async fn serve(args: &GatewayArgs, out: Out) -> Result<(), Failure> {
     .map_err(|error| failed(format!("cannot open {}: {error}", args.data.display())))?;
     let shutdown = service::stop_signal()?;
     exposure::warn_of_directory(&args.data);
-    exposure::warn_of_address("--listen", args.listen, network.scheme(), anybody[0]);
-    exposure::warn_of_address("--admin", args.admin, network.scheme(), anybody[1]);
+    exposure::warn_of_address("--listen", args.listen, network.scheme(), ANYBODY[0]);
+    exposure::warn_of_address("--admin", args.admin, network.scheme(), ANYBODY[1]);
     announce(args, &ports, directory.start(), out)?;
     let clients_tls = clients.tls.clone();
     let gateway = Gateway {

@@ -146,6 +146,30 @@ Examples:
   palisade auth cert 10.0.0.1 locks.home       # for a server: its addresses and names
   palisade auth cert spiffe://home/backup      # for a client";
 
+pub(super) const CONFIG_CHECK_AFTER: &str = "\
+One section for each command that serves; a key is the long name of a flag of that command:
+
+  [serve]
+  listen = \"127.0.0.1:7420\"
+  data = \"/var/lib/palisade\"
+  min-ttl = \"1s\"
+  allow-host = [\"locks.example.org\"]
+
+The environment is left out. Relative paths begin where the command is started.
+
+Examples:
+  palisade config check --config /etc/palisade/palisade.toml
+  palisade serve --config /etc/palisade/palisade.toml";
+
+pub(super) const CONFIG_SHOW_AFTER: &str = "\
+A flag wins over an environment variable (PALISADE_MIN_TTL for --min-ttl), and that over the file. What is printed is a
+settings file again; a setting behind # has no value.
+
+Examples:
+  palisade config show
+  palisade config show --origin gateway --config palisade.toml
+  PALISADE_MIN_TTL=1s palisade config show --origin serve -- --listen 127.0.0.1:7000";
+
 pub(super) const AUTH_CHECK_AFTER: &str = "\
 A server reads the file at SIGHUP, and keeps its old rules if the file has a mistake. Rules only grant:
 

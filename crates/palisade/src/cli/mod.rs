@@ -9,6 +9,7 @@ mod args;
 mod auth;
 mod bench;
 mod cluster;
+mod config;
 mod demo;
 mod failure;
 mod fence;
@@ -23,6 +24,7 @@ mod output;
 mod pages;
 mod recover;
 mod secret;
+mod settings;
 mod store;
 mod usage;
 mod value;
@@ -34,10 +36,12 @@ use palisade_client::{Client, Options};
 use palisade_proto::Code;
 
 use args::Connection;
+use settings::Refused;
 
 pub(crate) use args::{LockArgs, RunArgs};
 pub(crate) use failure::{FAILED, Failure, LOST, NOT_ACQUIRED, USAGE};
 pub(crate) use output::{Out, millis, wall};
+pub(crate) use settings::compare_settings;
 
 /// Leases with fencing tokens
 #[derive(Parser, Debug)]
@@ -105,6 +109,9 @@ enum Command {
     /// Show and change the nodes of a cluster
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
+    /// Check and show the settings of the commands that serve
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Copy an authority's directory, whether or not its server is running
     #[command(after_long_help = help::BACKUP_AFTER)]
     Backup(operator::BackupArgs),
@@ -119,9 +126,10 @@ enum Command {
 
 /// Parses the command line and runs the command.
 pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match settings::parse(std::env::args_os().collect(), &settings::environment) {
         Ok(cli) => cli,
-        Err(error) => return usage::refused(&error),
+        Err(Refused::Words(error)) => return usage::refused(&error),
+        Err(Refused::Settings(failure)) => return usage::misconfigured(&failure),
     };
     let out = Out::new(cli.json);
     logs::start(&cli);
@@ -158,12 +166,23 @@ impl Command {
             Command::Bench(args) => bench::bench(&args, out),
             Command::Auth(command) => auth::carry_out(command, out),
             Command::Cluster(command) => wait_for(cluster::carry_out(command, out)),
+            Command::Config(command) => config::carry_out(command, out),
             Command::Backup(args) => operator::backup(&args, out),
             Command::Restore(args) => operator::restore(&args, out),
             Command::Completions(args) => pages::completions(&args),
             Command::Man(args) => pages::man(&args),
         }?;
         Ok(0)
+    }
+
+    /// Checks the settings of a command that serves, and starts nothing.
+    fn check(&self) -> Result<(), Failure> {
+        match self {
+            Command::Serve(args) => operator::settings(args, false).map(drop),
+            Command::Store(args) => store::check(args).map(drop),
+            Command::Gateway(args) => gateway::check(args).map(drop),
+            _ => Ok(()),
+        }
     }
 
     fn is_server(&self) -> bool {

@@ -14,6 +14,10 @@ use super::failure::Failure;
 /// The connections that a server accepts.
 #[derive(Args, Clone, Debug)]
 pub(super) struct NetworkArgs {
+    /// The settings file. Flags win over environment variables (PALISADE_LISTEN for --listen, and so on), and those over the
+    /// file. `palisade config show --origin` prints what is in force and where it comes from.
+    #[arg(long, value_name = "FILE", env = "PALISADE_CONFIG", value_hint = ValueHint::FilePath)]
+    pub(super) config: Option<PathBuf>,
     /// How many connections may be open, 1 – 1000000; the next one is closed at once. If the limit of open files
     /// allows fewer, the server says so when it starts.
     #[arg(long, value_name = "N")]

@@ -220,6 +220,11 @@ pub(crate) struct RestoreArgs {
 }
 
 pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
+    serve::run(&settings(args, out.json)?).map_err(failed)
+}
+
+/// Checks the arguments, and the files that they name.
+pub(super) fn settings(args: &ServeArgs, json: bool) -> Result<serve::Settings, Failure> {
     if args.min_ttl > args.max_ttl {
         let (min, max) = (args.min_ttl, args.max_ttl);
         return Err(Failure::usage(format!(
@@ -256,7 +261,7 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
     if let Some(tls) = &mut network.tls {
         tls.certificate_optional = args.access.is_some();
     }
-    let settings = serve::Settings {
+    Ok(serve::Settings {
         cluster,
         listen: args.listen,
         data: args.data.clone(),
@@ -270,9 +275,8 @@ pub(super) fn serve(args: &ServeArgs, out: Out) -> Result<(), Failure> {
         network,
         manual_clock: args.clock == ClockKind::Manual,
         access: args.access.clone(),
-        json: out.json,
-    };
-    serve::run(&settings).map_err(failed)
+        json,
+    })
 }
 
 pub(super) fn backup(args: &BackupArgs, out: Out) -> Result<(), Failure> {

@@ -97,6 +97,9 @@ impl StoreArgs {
     }
 }
 
+/// What anybody who reaches the port can do.
+const ANYBODY: &str = "read and write every object";
+
 pub(super) fn store(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -104,11 +107,21 @@ pub(super) fn store(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     runtime.block_on(run(args, out))
 }
 
+/// Checks the arguments.
+pub(super) fn check(args: &StoreArgs) -> Result<(Settings, shell::Settings), Failure> {
+    args.network
+        .admit("--listen", args.listen, Callers::Known, ANYBODY)?;
+    let settings = Settings::default().with_rule(args.rule());
+    let network = shell::Settings {
+        hosts: args.network.hosts(std::iter::empty()),
+        ..store::settings(settings.limits.object_bytes)
+    };
+    Ok((settings, args.network.bounds(network)?))
+}
+
 async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     serve::survive_file_size_limit()?;
-    let anybody = "read and write every object";
-    args.network
-        .admit("--listen", args.listen, Callers::Known, anybody)?;
+    let (settings, network) = check(args)?;
     // Take the port first, so that a second store on the same port never opens the directory.
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         failed(
@@ -117,12 +130,6 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
         )
         .hint(serve::cannot_listen(&error, "--listen"))
     })?;
-    let settings = Settings::default().with_rule(args.rule());
-    let network = shell::Settings {
-        hosts: args.network.hosts(std::iter::empty()),
-        ..store::settings(settings.limits.object_bytes)
-    };
-    let network = args.network.bounds(network)?;
     exposure::private_directory(&args.data)?;
     let opened = Store::open(&args.data, &settings);
     let store = opened.map_err(|error| {
@@ -136,7 +143,7 @@ async fn run(args: &StoreArgs, out: Out) -> Result<(), Failure> {
     }
     let shutdown = service::stop_signal()?;
     exposure::warn_of_directory(&args.data);
-    exposure::warn_of_address("--listen", args.listen, args.network.scheme(), anybody);
+    exposure::warn_of_address("--listen", args.listen, args.network.scheme(), ANYBODY);
     announce(args, listener.local_addr()?, out)?;
     service::ready();
     let served = store::serve(listener, store, network, shutdown).await;

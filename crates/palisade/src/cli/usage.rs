@@ -38,8 +38,15 @@ pub(super) fn refused(error: &clap::Error) -> ExitCode {
     ExitCode::from(status)
 }
 
+/// Prints which setting is wrong, and returns the exit status.
+pub(super) fn misconfigured(failure: &Failure) -> ExitCode {
+    let given: Vec<OsString> = std::env::args_os().skip(1).collect();
+    Out::new(wants_json(&given)).failure(failure);
+    ExitCode::from(failure.status)
+}
+
 /// clap's message without its heading, colours and advice.
-fn plain(error: &clap::Error) -> String {
+pub(super) fn plain(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
     first

@@ -111,11 +111,11 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
 
 async fn run_single(settings: &Settings, listener: TcpListener) -> Result<(), Error> {
     let authority = open(settings)?;
+    let stopped = stop_signal()?;
     warn_of_exposure(settings);
     announce(settings, listener.local_addr()?, &authority);
     let handle = authority.pipeline.handle.clone();
     let network = network(settings);
-    let stopped = stop_signal()?;
     service::watch_over(&handle);
     service::ready();
     let served = net::serve(listener, handle.clone(), network, stopped).await;

@@ -20,6 +20,7 @@ mod cluster_refused;
 mod cluster_restore;
 mod cluster_tls;
 mod common;
+mod config;
 mod data_directory;
 mod demo;
 mod exposure;

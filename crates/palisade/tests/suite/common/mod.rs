@@ -22,18 +22,9 @@ pub(crate) const SOON: Duration = Duration::from_secs(20);
 /// The program under test, without the environment of the person who runs the tests.
 pub(crate) fn palisade() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
-    for name in [
-        "AUTHORITY",
-        "CA_FILE",
-        "CLIENT_CERT",
-        "CLIENT_KEY",
-        "FENCING_TOKEN",
-        "LOCK",
-        "LOCK_TOKEN",
-        "LOG",
-        "TOKEN",
-    ] {
-        command.env_remove(format!("PALISADE_{name}"));
+    let ours = std::env::vars_os().map(|(name, _)| name);
+    for name in ours.filter(|name| name.as_encoded_bytes().starts_with(b"PALISADE_")) {
+        command.env_remove(name);
     }
     command.stdin(Stdio::null());
     command
