@@ -21,6 +21,7 @@ mod codec;
 mod compaction;
 mod counts;
 mod error;
+mod look;
 mod operator;
 mod resource;
 mod settings;
@@ -41,6 +42,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 pub use counts::Counts;
 pub use error::{OpenError, StoreError};
+pub use look::Look;
 pub use resource::Resource;
 pub use settings::Settings;
 

@@ -3,8 +3,9 @@
 use std::process::Output;
 
 use crate::common::{json, palisade, status, text};
-use palisade_fence::Rule;
+use palisade_core::Token;
 use palisade_fence::store::{Settings, Store};
+use palisade_fence::{Admin, Rearm, Rule};
 use palisade_testbed::{Postgres, Redis};
 
 fn fence(arguments: &[&str]) -> Output {
@@ -133,9 +134,9 @@ fn a_fence_is_removed(url: &str) {
     assert!(said(&["install", "postgres", url]).contains("installed"));
 }
 
-/// The directory of a stopped store; a gateway's marks have the same form.
+/// The directory of a store; a gateway's marks have the same form.
 #[test]
-fn a_directory_is_listed_and_rearmed_while_it_is_not_served() {
+fn a_directory_is_listed_while_it_is_served_and_rearmed_while_it_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let (data, gateway) = (dir.path().join("d"), dir.path().join("g"));
     let path = |dir: &std::path::Path| dir.to_str().unwrap().to_owned();
@@ -147,11 +148,19 @@ fn a_directory_is_listed_and_rearmed_while_it_is_not_served() {
     for (shown, made) in [(&data, data.clone()), (&gateway, gateway.join("marks"))] {
         let settings = Settings::default().with_rule(Rule::STRICT);
         let store = Store::open(&made, &settings).unwrap();
-        let running = fence(&["show", "--data", &path(shown), "orders"]);
+        let shown = path(shown);
+        for floor in [3, 4] {
+            raised(&store, floor);
+            let before = files(&made);
+            let seen = fence(&["--json", "show", "--data", &shown, "served"]);
+            assert_eq!(json(&seen.stdout)["highest"], floor, "{seen:?}");
+            assert!(said(&["ls", "--data", &shown]).contains("served"));
+            assert_eq!(files(&made), before, "a look changed something");
+        }
+        let running = fence(&["rearm", "--data", &shown, "orders", "--floor", "34"]);
         assert_eq!(status(&running), 125);
         assert!(text(&running.stderr).contains("stop the store or the gateway"));
         drop(store);
-        let shown = path(shown);
         let rearm = ["rearm", "--data", &shown, "orders", "--floor", "34"];
         assert!(said(&rearm).contains("refuses every fencing token below 34"));
         let refused = fence(&["rearm", "--data", &shown, "orders", "--floor", "12"]);
@@ -160,6 +169,32 @@ fn a_directory_is_listed_and_rearmed_while_it_is_not_served() {
         assert!(said(&["ls", "--data", &shown]).contains("orders"));
         assert!(said(&["show", "--data", &shown, "orders"]).contains("34"));
     }
+}
+
+/// Raises the fence of `served`.
+fn raised(store: &Store, floor: u64) {
+    let rearm = Rearm {
+        floor: Token::new(floor).unwrap(),
+        authority: None,
+        lower_from: None,
+    };
+    let done = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(Admin::rearm(&mut store.clone(), "served", &rearm));
+    done.unwrap();
+}
+
+/// The names of a directory's files, and what its identity says: an opening changes both. The log belongs to the store, which
+/// may write a mark into it whenever it is idle.
+fn files(dir: &std::path::Path) -> (Vec<std::ffi::OsString>, String) {
+    let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    names.sort();
+    (
+        names,
+        std::fs::read_to_string(dir.join("identity")).unwrap(),
+    )
 }
 
 /// The common answers of all kinds of resources, after `orders` was re-armed.

@@ -1,8 +1,8 @@
-//! Fences in the data directory of a store or a gateway, which must be stopped.
+//! Fences in the data directory of a store or a gateway. They are read while it runs, and re-armed while it does not.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use palisade_fence::store::{OpenError, Settings, Store, StoreError};
+use palisade_fence::store::{Look, OpenError, Settings, Store, StoreError};
 use palisade_fence::{Admin, Fault, FenceState, Listed, Rearm, Rule};
 use palisade_proto::Code;
 
@@ -10,10 +10,14 @@ use super::super::failure::{FAILED, Failure};
 use super::{PAGE, too_low};
 use crate::gateway;
 
-pub(super) struct DataDir(Store);
+pub(super) struct DataDir {
+    dir: PathBuf,
+    /// As it was at the first question.
+    look: Option<Look>,
+}
 
 impl DataDir {
-    /// Opens an existing directory in the mode that it records; creates nothing.
+    /// Names an existing directory; creates nothing.
     pub(super) fn open(dir: &Path) -> Result<DataDir, Failure> {
         let marks = gateway::marks(dir);
         let dir = if marks.is_dir() {
@@ -29,7 +33,20 @@ impl DataDir {
             );
             return Err(Failure::usage(text));
         }
-        let open = |rule| Store::open(&dir, &Settings::default().with_rule(rule));
+        Ok(DataDir { dir, look: None })
+    }
+
+    fn look(&mut self) -> Result<&Look, Failure> {
+        let look = match self.look.take() {
+            Some(look) => look,
+            None => Look::at(&self.dir).map_err(|error| self.failed(&error))?,
+        };
+        Ok(self.look.insert(look))
+    }
+
+    /// In the mode that the directory records.
+    fn store(&self) -> Result<Store, Failure> {
+        let open = |rule| Store::open(&self.dir, &Settings::default().with_rule(rule));
         let opened = match open(Rule::CLAIM) {
             Err(OpenError::Mode { recorded, .. }) => open(Rule {
                 mode: recorded,
@@ -37,28 +54,33 @@ impl DataDir {
             }),
             other => other,
         };
-        opened.map(DataDir).map_err(|error| {
-            Failure::local(format!("--data {}: {error}", dir.display())).hint(
+        opened.map_err(|error| {
+            self.failed(&error).hint(
                 "stop the store or the gateway that serves it, run this command again, then restart it",
             )
         })
     }
 
-    pub(super) async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
-        self.0.show(resource).await.map_err(failed)
+    fn failed(&self, error: &OpenError) -> Failure {
+        Failure::local(format!("--data {}: {error}", self.dir.display()))
     }
 
-    pub(super) async fn list(
+    pub(super) fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
+        let shown = self.look()?.show(resource);
+        shown.map_err(|fault| failed(fault.into()))
+    }
+
+    pub(super) fn list(
         &mut self,
         prefix: &str,
         after: Option<&str>,
     ) -> Result<Vec<Listed>, Failure> {
-        let page = Admin::list(&mut self.0, prefix, after, PAGE).await;
-        page.map_err(failed)
+        Ok(self.look()?.list(prefix, after, PAGE))
     }
 
     pub(super) async fn rearm(&mut self, resource: &str, with: &Rearm<'_>) -> Result<(), Failure> {
-        self.0.rearm(resource, with).await.map_err(failed)
+        self.look = None;
+        self.store()?.rearm(resource, with).await.map_err(failed)
     }
 }
 

@@ -61,7 +61,7 @@ struct Location {
         hide_env_values = true
     )]
     url: Option<String>,
-    /// The data directory of a stopped `palisade store` or `palisade gateway`.
+    /// The data directory of a `palisade store` or `palisade gateway`. To re-arm a fence in it, stop that first.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }
@@ -135,7 +135,7 @@ impl Resources {
     async fn show(&mut self, resource: &str) -> Result<Option<FenceState>, Failure> {
         match self {
             Resources::Files(folders) => folders.show(resource).await,
-            Resources::DataDir(dir) => dir.show(resource).await,
+            Resources::DataDir(dir) => dir.show(resource),
             Resources::Postgres(database) => database.show(resource).await,
             Resources::Mysql(database) => database.show(resource).await,
             Resources::Redis(server) => server.show(resource).await,
@@ -147,7 +147,7 @@ impl Resources {
     async fn list(&mut self, prefix: &str, after: Option<&str>) -> Result<Vec<Listed>, Failure> {
         match self {
             Resources::Files(folders) => folders.list(prefix, after).await,
-            Resources::DataDir(dir) => dir.list(prefix, after).await,
+            Resources::DataDir(dir) => dir.list(prefix, after),
             Resources::Postgres(database) => database.list(prefix, after).await,
             Resources::Mysql(database) => database.list(prefix, after).await,
             Resources::Redis(server) => server.list(prefix, after).await,

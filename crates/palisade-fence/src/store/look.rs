@@ -1,0 +1,71 @@
+//! The fences in a directory, read beside the process that serves it.
+
+use std::path::Path;
+
+use palisade_core::fence::FenceState;
+use palisade_wal::{DirStorage, Purpose, ReadError, ReplayError, observe, purpose};
+
+use crate::admin::Listed;
+use crate::name::ResourceId;
+use crate::objects::{Fault, Table};
+use crate::store::OpenError;
+use crate::store::compaction::Replica;
+
+/// The fences in a directory as they were when it was read. Nothing is locked or changed, so a store or a gateway may be
+/// serving it; every fence that was raised before the call is contained.
+#[derive(Debug)]
+pub struct Look(Table);
+
+impl Look {
+    /// Reads a directory.
+    ///
+    /// # Errors
+    /// [`OpenError`]: there is no directory of a store, or it cannot be read.
+    pub fn at(dir: &Path) -> Result<Look, OpenError> {
+        let storage = DirStorage::observe(dir)?;
+        let incarnation = match purpose(&storage)? {
+            Purpose::Single(identity) => identity.incarnation,
+            Purpose::Member { .. } | Purpose::Blank => {
+                let dir = dir.to_owned();
+                return Err(palisade_wal::OpenError::Missing { dir }.into());
+            }
+        };
+        let table = observe(&storage, incarnation, unreadable, |seen| {
+            let mut replica = Replica::of_all();
+            if let Some(mut snapshot) = seen.snapshot()? {
+                replica.read(&mut snapshot).map_err(OpenError::Snapshot)?;
+            }
+            seen.replay(|_, payload| replica.frame(payload))?;
+            Ok::<_, OpenError>(replica.table)
+        })?;
+        Ok(Look(table))
+    }
+
+    /// One fence; `None` if the resource is not fenced.
+    ///
+    /// # Errors
+    /// The name is not valid.
+    pub fn show(&self, resource: &str) -> Result<Option<FenceState>, Fault> {
+        let view = self.0.view(&ResourceId::new(resource)?);
+        Ok(view.map(|view| view.fence))
+    }
+
+    /// At most `limit` fences whose resources begin with `prefix`, in the order of their names, behind the name `after`.
+    #[must_use]
+    pub fn list(&self, prefix: &str, after: Option<&str>, limit: u32) -> Vec<Listed> {
+        self.0.fences(prefix, after, limit)
+    }
+}
+
+fn unreadable(error: &OpenError) -> Option<&ReadError> {
+    match error {
+        OpenError::Replay(ReplayError::Read(error)) => Some(error),
+        _ => None,
+    }
+}
+
+impl From<ReadError> for OpenError {
+    fn from(error: ReadError) -> OpenError {
+        OpenError::Replay(ReplayError::Read(error))
+    }
+}
