@@ -14,6 +14,7 @@ interface Command {
   readonly ttl_ms: number;
   readonly wait_ms: number;
   readonly client_id?: string;
+  readonly mode?: string;
   readonly grant: string;
   readonly target: number;
   readonly prefix: string;
@@ -46,14 +47,20 @@ async function acquire(command: Command): Promise<Answer> {
     ttlMs: command.ttl_ms,
     waitMs: command.wait_ms,
     signal: cancel.signal,
+    shared: command.mode === "shared",
     ...(command.client_id === undefined ? {} : { clientId: command.client_id }),
   });
+  return taken(command, made);
+}
+
+function taken(command: Command, made: Lease): Answer {
   leases.set(command.as, made);
   void made.lost.then(({ code, token }) => {
     say({ event: "lost", grant: command.as, token, code, at_ms: earliest() });
   });
   const before = earliest();
-  return { token: made.token, authority: made.authority, before_ms: before, remaining_ms: made.remainingMs };
+  const { token, grantId, authority, remainingMs } = made;
+  return { token, grant_id: grantId, authority, before_ms: before, remaining_ms: remainingMs };
 }
 
 function connected(): Client {
@@ -77,6 +84,8 @@ async function carryOut(command: Command): Promise<Answer> {
       return {};
     case "acquire":
       return acquire(command);
+    case "downgrade":
+      return taken(command, await lease(command.grant).downgrade());
     case "cancel":
       acquires.get(command.target)?.abort();
       return {};
@@ -131,7 +140,7 @@ async function answer(command: Command): Promise<void> {
   }
 }
 
-say({ event: "hello", client: "typescript", wire: "http", can: ["addresses", "cancel", "list", "watch"] });
+say({ event: "hello", client: "typescript", wire: "http", can: ["addresses", "cancel", "list", "shared", "watch"] });
 createInterface({ input: process.stdin })
   .on("line", (line) => void answer(JSON.parse(line) as Command))
   .on("close", () => process.exit(0));
