@@ -30,7 +30,7 @@ struct Driver {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     say(
-        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "list", "watch"]}),
+        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "list", "shared", "watch"]}),
     );
     LocalSet::new().run_until(serve(commands())).await;
 }
@@ -76,6 +76,7 @@ impl Driver {
         match text(command, "do") {
             "connect" => answer(self.connect(command).await),
             "acquire" => answer(self.acquire(command).await),
+            "downgrade" => answer(self.downgrade(command).await),
             "check" => self.check(text(command, "grant")),
             "remaining" => self.remaining(text(command, "grant")),
             "release" => answer(self.release(text(command, "grant")).await),
@@ -112,10 +113,27 @@ impl Driver {
         if let Some(client) = command["client_id"].as_str() {
             request = request.client_id(client);
         }
+        if command["mode"] == "shared" {
+            request = request.shared();
+        }
         let lease = request.acquire().await?;
+        Ok(self.taken(command, lease))
+    }
+
+    async fn downgrade(self: &Rc<Driver>, command: &Value) -> Result<Value, Error> {
+        let writer = self.take(text(command, "grant"));
+        let writer =
+            writer.ok_or_else(|| palisade_client::Fault::invalid("there is no such grant"))?;
+        writer.check()?;
+        let reader = self.client()?.downgrade(writer).await?;
+        Ok(self.taken(command, reader))
+    }
+
+    fn taken(&self, command: &Value, lease: Lease) -> Value {
         let before = now_ms();
         let granted = json!({
-            "token": lease.token().get(), "authority": lease.authority().as_str(),
+            "token": lease.token().get(), "grant_id": lease.grant_id().map(|id| id.0.get()),
+            "authority": lease.authority().as_str(),
             "waited_ms": lease.waited().as_secs_f64() * 1e3,
             "before_ms": before, "remaining_ms": lease.remaining().as_secs_f64() * 1e3,
         });
@@ -127,7 +145,12 @@ impl Driver {
             is_lost: Box::new(move || lost.is_cancelled()),
         };
         self.held.borrow_mut().insert(name, held);
-        Ok(granted)
+        granted
+    }
+
+    /// The guard, which is then no longer checked.
+    fn take(&self, grant: &str) -> Option<Lease> {
+        self.held.borrow_mut().get_mut(grant)?.lease.take()
     }
 
     fn check(&self, grant: &str) -> Value {
@@ -153,12 +176,7 @@ impl Driver {
     }
 
     async fn release(&self, grant: &str) -> Result<Value, Error> {
-        let lease = self
-            .held
-            .borrow_mut()
-            .get_mut(grant)
-            .and_then(|held| held.lease.take());
-        let Some(lease) = lease else {
+        let Some(lease) = self.take(grant) else {
             return Ok(json!({"result": "already_released"}));
         };
         let result = match lease.release().await? {
