@@ -20,6 +20,7 @@ interface Command {
   readonly prefix: string;
   readonly token: number;
   readonly reason: string;
+  readonly count: number;
 }
 
 type Answer = Record<string, unknown>;
@@ -70,6 +71,18 @@ function connected(): Client {
   return client;
 }
 
+/** For clients/costs. */
+async function timed(count: number, work: () => unknown): Promise<Answer> {
+  const before = performance.now();
+  for (let number = 0; number < count; number += 1) {
+    const pending = work();
+    if (pending instanceof Promise) {
+      await pending;
+    }
+  }
+  return { took_ms: performance.now() - before };
+}
+
 async function watch(command: Command): Promise<void> {
   for await (const event of connected().watch(command.prefix, { after: 0 })) {
     const token = event.kind === "missed" ? null : event.token;
@@ -98,6 +111,14 @@ async function carryOut(command: Command): Promise<Answer> {
         return { ok: false, before_ms, code: (error as LeaseLost).code };
       }
     }
+    case "checks": {
+      const held = lease(command.grant);
+      return timed(command.count, () => {
+        held.check();
+      });
+    }
+    case "pairs":
+      return timed(command.count, async () => (await connected().acquire(command.lock)).release());
     case "remaining":
       return { before_ms: earliest(), remaining_ms: lease(command.grant).remainingMs };
     case "release":

@@ -78,6 +78,8 @@ impl Driver {
             "acquire" => answer(self.acquire(command).await),
             "downgrade" => answer(self.downgrade(command).await),
             "check" => self.check(text(command, "grant")),
+            "checks" => self.checks(command),
+            "pairs" => answer(self.pairs(command).await),
             "remaining" => self.remaining(text(command, "grant")),
             "release" => answer(self.release(text(command, "grant")).await),
             "clock" => json!({"ok": true, "now_ms": now_ms()}),
@@ -165,6 +167,26 @@ impl Driver {
             None => Some(Code::Invalid),
         };
         json!({"ok": code.is_none(), "code": code.map(Code::name), "before_ms": before})
+    }
+
+    fn checks(&self, command: &Value) -> Value {
+        let held = self.held.borrow();
+        let held = held.get(text(command, "grant"));
+        let Some(lease) = held.and_then(|held| held.lease.as_ref()) else {
+            return json!({"ok": false, "code": Code::Invalid.name()});
+        };
+        let before = now_ms();
+        let held = (0..count(command)).all(|_| std::hint::black_box(lease).check().is_ok());
+        json!({"ok": held, "took_ms": now_ms() - before})
+    }
+
+    async fn pairs(&self, command: &Value) -> Result<Value, Error> {
+        let (client, before) = (self.client()?, now_ms());
+        for _ in 0..count(command) {
+            let lease = client.lock(text(command, "lock")).acquire().await?;
+            lease.release().await?;
+        }
+        Ok(json!({"took_ms": now_ms() - before}))
     }
 
     fn remaining(&self, grant: &str) -> Value {
@@ -268,6 +290,10 @@ fn text<'a>(command: &'a Value, field: &str) -> &'a str {
 
 fn millis(command: &Value, field: &str) -> Duration {
     Duration::from_millis(command[field].as_u64().unwrap_or(0))
+}
+
+fn count(command: &Value) -> u64 {
+    command["count"].as_u64().unwrap_or(0)
 }
 
 fn now_ms() -> f64 {
