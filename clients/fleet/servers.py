@@ -84,6 +84,8 @@ class Servers:
     def _redis(self, name: str) -> tuple[str, str]:
         if not self.redis:
             self.start_redis()
+            install = [self.palisade, "fence", "install", "redis", "--url", self.redis]
+            subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
         connection = redis.Redis.from_url(self.redis)
         if name.endswith("-claim"):
             # A key that was never written counts as 0; one that code without a token wrote has lost its fence.
