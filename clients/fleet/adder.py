@@ -3,7 +3,8 @@
     adder.py postgres|redis|s3|http URL RESOURCE fenced|unfenced      then lines: "read TOKEN", "write TOKEN NUMBER"
     answers: the number, "written", or "rejected CODE"
 
-It speaks as crates/palisade-fence/examples/adder.rs, and so do the adders in Go and Java.
+It speaks as crates/palisade-fence/examples/adder.rs, and so do the adders in Go, TypeScript and Java. The mixed tests
+of the Python client use it, too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ class Postgres:
     def __init__(self, url: str, name: str, fenced: bool) -> None:
         self.connection = psycopg.connect(url, autocommit=True)
         self.name, self.fenced = name, fenced
+
+    def close(self) -> None:
+        self.connection.close()
 
     def transact(self, token: int, statement: str, *values: Any) -> Any:
         with self.connection.transaction():
@@ -53,6 +57,9 @@ class Redis:
             self.resource.set(self.connection, token, self.key, number)
         else:
             self.connection.set(self.key, number)
+
+    def close(self) -> None:
+        self.connection.close()
 
 
 class S3:
@@ -101,7 +108,7 @@ class Http:
         self.ask("PUT", fence.headers(token) if self.fenced else {}, str(number))
 
 
-STORES = {"postgres": Postgres, "redis": Redis, "s3": S3, "http": Http}
+STORES: dict[str, Any] = {"postgres": Postgres, "redis": Redis, "s3": S3, "http": Http}
 
 
 def main() -> None:

@@ -79,6 +79,9 @@ LANGUAGES = {
         frozenset(STORES),
     ),
     "go": Language(f"{TARGET}/clients/go/driver", f"{TARGET}/clients/go/adder", frozenset({"postgres", "http"})),
+    "typescript": Language(
+        f"{TARGET}/clients/typescript/driver", f"{TARGET}/clients/typescript/adder", frozenset(STORES)
+    ),
     "java": Language(f"{TARGET}/clients/java/driver", f"{TARGET}/clients/java/adder", frozenset({"postgres", "http"})),
 }
 

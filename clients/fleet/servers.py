@@ -1,4 +1,4 @@
-"""The resources of the fleet: real servers on free ports, in temporary folders."""
+"""The resources of the fleet and of the how-to pages: real servers on free ports, in temporary folders."""
 
 from __future__ import annotations
 
@@ -55,13 +55,15 @@ class Servers:
 
     def _postgres(self, name: str) -> tuple[str, str]:
         if not self.postgres:
-            self._start_postgres()
+            self.start_postgres()
+            install = [self.palisade, "fence", "install", "postgres", "--url", self.postgres]
+            subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
         with psycopg.connect(self.postgres, autocommit=True) as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS totals (name text PRIMARY KEY, total bigint)")
             connection.execute("INSERT INTO totals VALUES (%s, 0)", [name])
         return self.postgres, self.postgres
 
-    def _start_postgres(self) -> None:
+    def start_postgres(self) -> None:
         programs = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.split("/")[4]))
         assert programs, "PostgreSQL is missing: install the Debian package postgresql"
         folder, port = f"{self.folder}/postgres", free_port()
@@ -78,33 +80,41 @@ class Servers:
         self.start([*user, f"{programs[-1]}/postgres", "-D", data, *settings], signal.SIGINT, cwd="/")
         self.postgres = f"postgres://postgres@127.0.0.1:{port}/postgres"
         until_it_answers(lambda: psycopg.connect(self.postgres).close(), psycopg.OperationalError)
-        install = [self.palisade, "fence", "install", "postgres", "--url", self.postgres]
-        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
 
     def _redis(self, name: str) -> tuple[str, str]:
         if not self.redis:
-            port = free_port()
-            self.start(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", self.folder, "--save", ""])
-            self.redis = f"redis://127.0.0.1:{port}"
+            self.start_redis()
+            install = [self.palisade, "fence", "install", "redis", "--url", self.redis]
+            subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
         connection = redis.Redis.from_url(self.redis)
-        until_it_answers(connection.ping, redis.exceptions.ConnectionError)
         if name.endswith("-claim"):
             # A key that was never written counts as 0; one that code without a token wrote has lost its fence.
             return self.redis, self.redis
         connection.set(f"{{{name}}}:total", 0)
         return self.redis, self.redis
 
+    def start_redis(self) -> None:
+        port = free_port()
+        self.start(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", self.folder, "--save", ""])
+        self.redis = f"redis://127.0.0.1:{port}"
+        until_it_answers(redis.Redis.from_url(self.redis).ping, redis.exceptions.ConnectionError)
+
     def _s3(self, name: str) -> tuple[str, str]:
         if not self.s3:
-            port = free_port()
-            self.start([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)])
-            keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-            client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
-            until_it_answers(lambda: client.create_bucket(Bucket="fleet"), Exception)
-            self.s3 = f"http://127.0.0.1:{port}/fleet"
+            self.s3 = f"{self.start_moto('fleet')}/fleet"
         return self.s3, self.s3
 
-    def _http(self, name: str) -> tuple[str, str]:
+    def start_moto(self, bucket: str) -> str:
+        """S3, with this bucket, and DynamoDB."""
+        port = free_port()
+        self.start([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)])
+        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+        client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **keys)
+        until_it_answers(lambda: client.create_bucket(Bucket=bucket), Exception)
+        return f"http://127.0.0.1:{port}"
+
+    def start_api(self, name: str) -> str:
+        """An API that keeps the number `name`."""
         numbers = self.numbers
         numbers[f"/{name}"] = 0
 
@@ -117,6 +127,8 @@ class Servers:
             def do_PUT(self) -> None:
                 numbers[self.path] = int(self.rfile.read(int(self.headers["Content-Length"])))
                 self.answer(b"")
+
+            do_POST = do_PUT
 
             def answer(self, body: bytes) -> None:
                 self.send_response(200)
@@ -131,7 +143,10 @@ class Servers:
         api.daemon_threads = True
         threading.Thread(target=api.serve_forever, daemon=True).start()
         self.ends.append(api.shutdown)
-        url = f"http://127.0.0.1:{api.server_address[1]}"
+        return f"http://127.0.0.1:{api.server_address[1]}"
+
+    def _http(self, name: str) -> tuple[str, str]:
+        url = self.start_api(name)
         command = [self.palisade, "gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", url]
         gateway = self.start([*command, "--data", f"{self.folder}/{name}"], stdout=subprocess.PIPE, text=True)
         for line in gateway.stdout:

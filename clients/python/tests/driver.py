@@ -37,6 +37,10 @@ def local(command: Command, grants: dict[str, Any]) -> Answer:
     if command["do"] == "clock":
         return {"now_ms": before}
     grant = grants[command["grant"]]
+    if command["do"] == "checks":
+        for _ in range(command["count"]):
+            grant.check()
+        return {"took_ms": now_ms() - before}
     if command["do"] == "remaining":
         return {"before_ms": before, "remaining_ms": grant.remaining * 1e3}
     try:
@@ -83,6 +87,11 @@ class Threads:
             return self.taken(command, self.grants[command["grant"]].downgrade())
         elif do == "release":
             return {"result": self.grants[command["grant"]].release()}
+        elif do == "pairs":
+            before = now_ms()
+            for _ in range(command["count"]):
+                self.client.lock(command["lock"]).acquire().release()
+            return {"took_ms": now_ms() - before}
         elif do == "show":
             shown = self.client.show(command["lock"])
             return {"token": shown.holder and shown.holder.token, "waiters": shown.waiters}
@@ -139,6 +148,11 @@ class Tasks:
             return self.taken(command, await self.grants[command["grant"]].downgrade())
         elif do == "release":
             return {"result": await self.grants[command["grant"]].release()}
+        elif do == "pairs":
+            before = now_ms()
+            for _ in range(command["count"]):
+                await (await self.client.lock(command["lock"]).acquire()).release()
+            return {"took_ms": now_ms() - before}
         elif do == "show":
             shown = await self.client.show(command["lock"])
             return {"token": shown.holder and shown.holder.token, "waiters": shown.waiters}

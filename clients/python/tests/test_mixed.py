@@ -7,6 +7,7 @@ import subprocess
 import uuid
 from typing import Any, Iterator, Protocol
 
+import adder
 import psycopg
 import pytest
 import redis
@@ -14,8 +15,7 @@ from conftest import ROOT
 from suite.servers import Palisade
 
 from palisade import Client
-from palisade.fences import Stale, postgres
-from palisade.fences.redis import Resource
+from palisade.fences import Stale
 
 ROUNDS = 20
 
@@ -55,53 +55,24 @@ class Rust:
         self.process.communicate()
 
 
-class PythonPostgres:
-    def __init__(self, url: str, name: str, fenced: bool) -> None:
-        self.connection = psycopg.connect(url, autocommit=True)
-        self.name, self.fenced = name, fenced
+class Python:
+    """The adder of clients/fleet, in this process."""
+
+    def __init__(self, store: str, url: str, name: str, fenced: bool) -> None:
+        self.adder = adder.STORES[store](url, name, fenced)
 
     def read(self, token: int) -> int:
-        with self.connection.transaction():
-            if self.fenced:
-                postgres.claim(self.connection, self.name, token)
-            row = self.connection.execute("SELECT total FROM totals WHERE name = %s", [self.name]).fetchone()
-        assert row is not None
-        return int(row[0])
+        return int(self.adder.read(token))
 
     def write(self, token: int, number: int) -> bool:
         try:
-            with self.connection.transaction():
-                if self.fenced:
-                    postgres.claim(self.connection, self.name, token)
-                self.connection.execute("UPDATE totals SET total = %s WHERE name = %s", [number, self.name])
+            self.adder.write(token, number)
         except Stale:
             return False
         return True
 
     def close(self) -> None:
-        self.connection.close()
-
-
-class PythonRedis:
-    def __init__(self, url: str, name: str, fenced: bool) -> None:
-        self.connection = redis.Redis.from_url(url)
-        self.resource, self.key, self.fenced = Resource(name), f"{{{name}}}:total", fenced
-
-    def read(self, token: int) -> int:
-        fenced = self.fenced and self.resource.get(self.connection, token, self.key)
-        return int((fenced if self.fenced else self.connection.get(self.key)) or 0)
-
-    def write(self, token: int, number: int) -> bool:
-        if not self.fenced:
-            return bool(self.connection.set(self.key, number))
-        try:
-            self.resource.set(self.connection, token, self.key, number)
-        except Stale:
-            return False
-        return True
-
-    def close(self) -> None:
-        self.connection.close()
+        self.adder.close()
 
 
 def lost(server: Palisade, zombie: Adder, holder: Adder) -> int:
@@ -140,13 +111,12 @@ def make(store: str, postgres_url: str, redis_url: str) -> Iterator[Any]:
         if store == "redis" and not fenced:
             with redis.Redis.from_url(url) as connection:
                 connection.set(f"{{{name}}}:total", 0, nx=True)
-        python = PythonPostgres if store == "postgres" else PythonRedis
-        made.append(Rust(store, url, name, fenced) if language == "rust" else python(url, name, fenced))
+        made.append((Rust if language == "rust" else Python)(store, url, name, fenced))
         return made[-1]
 
     yield one
-    for adder in made:
-        adder.close()
+    for holder in made:
+        holder.close()
 
 
 @pytest.mark.parametrize(("zombie", "holder"), [("python", "rust"), ("rust", "python")])

@@ -34,9 +34,13 @@ export interface ClientOptions {
 /** What the server knows about a lock. */
 export interface LockInfo {
   readonly lock: string;
-  /** Undefined while the lock is free. */
+  /** Undefined while the lock is free; of several readers the oldest. */
   readonly holder: LockHolder | undefined;
   readonly waiters: number;
+  /** How many readers have it; 0 if it is not held in shared mode. */
+  readonly readerCount: number;
+  /** The oldest readers, at most 64. Only where one lock is shown. */
+  readonly readers: readonly LockHolder[];
 }
 
 /** What the server says about itself. */
@@ -81,18 +85,22 @@ export class Client implements AsyncDisposable {
    * signal's reason.
    */
   async acquire(lock: string, options: AcquireOptions = {}): Promise<Lease> {
+    return this.#grant(new Wish(lock, options));
+  }
+
+  /** Before it ends, `close` waits for it: it may leave something to give up. */
+  async #grant(wish: Wish): Promise<Lease> {
     this.#checkOpen();
-    const closing = this.#closing.signal;
-    const signal = options.signal === undefined ? closing : AbortSignal.any([options.signal, closing]);
-    const acquire = this.#acquire(new Wish(lock, { ...options, signal }), signal);
-    // Before it ends, `close` waits for it: it may leave something to give up.
+    const acquire = this.#acquire(wish);
     this.#inBackground(acquire);
     return acquire;
   }
 
-  async #acquire(wish: Wish, signal: AbortSignal): Promise<Lease> {
+  async #acquire(wish: Wish): Promise<Lease> {
+    const closing = this.#closing.signal;
+    const signal = wish.signal === undefined ? closing : AbortSignal.any([wish.signal, closing]);
     try {
-      const grant = await wish.acquire(this.#transport, this.#patienceMs);
+      const grant = await wish.acquire(this.#transport, this.#patienceMs, signal);
       const lease = Lease.start(this.#keeper, wish, grant);
       if (signal.aborted) {
         // The grant and the abort met: nobody may be waiting for the lease any more.
@@ -173,7 +181,7 @@ export class Client implements AsyncDisposable {
     });
   }
 
-  /** Takes a lock from its holder. The token is that of the current grant: proof that the operator has looked. */
+  /** Takes a lock from its holder. The token is that of the current grant, or a reader's grant id: proof that the operator has looked. */
   async breakLock(lock: string, token: number, reason = ""): Promise<void> {
     checkName(lock);
     await this.#ask("POST", lockPath(lock, "/break"), { fencing_token: token, reason });
@@ -229,6 +237,7 @@ export class Client implements AsyncDisposable {
       patienceMs: this.#patienceMs,
       leases: this.#leases,
       deadline: (t0, validForMs) => deadline(t0, validForMs, this.#marginMs),
+      acquire: (wish) => this.#grant(wish),
       inBackground: (work) => {
         this.#inBackground(work);
       },
@@ -292,7 +301,14 @@ function lockInfo(told: Json): LockInfo {
   if (lock === undefined) {
     throw unreadable("resource_id is missing");
   }
-  return { lock, holder: readHolder(told["holder"]), waiters: asNumber(told["waiters"]) ?? 0 };
+  const readers = Array.isArray(told["readers"]) ? (told["readers"] as unknown[]) : [];
+  return {
+    lock,
+    holder: readHolder(told["holder"]),
+    waiters: asNumber(told["waiters"]) ?? 0,
+    readerCount: asNumber(told["reader_count"]) ?? 0,
+    readers: readers.map(readHolder).filter((reader) => reader !== undefined),
+  };
 }
 
 function isAbort(error: unknown): boolean {

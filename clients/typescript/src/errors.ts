@@ -30,6 +30,8 @@ export interface LockHolder {
   readonly metadata: string | undefined;
   /** The server's wall clock at the grant, for people. */
   readonly acquiredAt: string | undefined;
+  /** The number that names a reader's grant, for `breakLock`. Only where one lock is shown. */
+  readonly grantId: number | undefined;
 }
 
 /** Another client has the lock, and kept it for as long as the caller was willing to wait. */

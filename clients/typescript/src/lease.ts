@@ -20,6 +20,7 @@ export interface Keeper {
   readonly patienceMs: number;
   readonly leases: Set<Lease>;
   deadline(t0: number, validForMs: number): number;
+  acquire(wish: Wish): Promise<Lease>;
   inBackground(work: Promise<unknown>): void;
 }
 
@@ -30,6 +31,7 @@ export interface Keeper {
  */
 export class Lease implements AsyncDisposable {
   readonly #keeper: Keeper;
+  readonly #wish: Wish;
   readonly #grant: Granted;
   readonly #hold: Hold;
   readonly #ended = new AbortController();
@@ -45,6 +47,7 @@ export class Lease implements AsyncDisposable {
 
   private constructor(keeper: Keeper, wish: Wish, grant: Granted) {
     this.#keeper = keeper;
+    this.#wish = wish;
     this.#grant = grant;
     this.lock = wish.lock;
     this.clientId = wish.clientId;
@@ -63,7 +66,7 @@ export class Lease implements AsyncDisposable {
   static start(keeper: Keeper, wish: Wish, grant: Granted): Lease {
     const lease = new Lease(keeper, wish, grant);
     if (!lease.#hold.holds()) {
-      keeper.inBackground(lease.#release(latest() + 2 * wish.ttlMs));
+      lease.#giveBack();
       lease.check();
     }
     lease.#keep().catch(() => undefined);
@@ -73,6 +76,16 @@ export class Lease implements AsyncDisposable {
   /** The fencing token. It never changes, and stays readable after a loss. */
   get token(): number {
     return this.#grant.token;
+  }
+
+  /** The number that names the grant, as in `breakLock`: the token, or a reader's own number. It is not for fences. */
+  get grantId(): number {
+    return this.#grant.number;
+  }
+
+  /** Whether it is a reader's. */
+  get shared(): boolean {
+    return this.#wish.shared;
   }
 
   /** The server, or the cluster, that granted the lock: tokens of two authorities are never compared. */
@@ -121,6 +134,29 @@ export class Lease implements AsyncDisposable {
     return this.#release(latest() + this.#keeper.patienceMs);
   }
 
+  /**
+   * Makes a writer a reader, in one step: no other writer gets in between. From the call on this lease is not held. The one
+   * that is returned has a new token, with which it claims before it reads, and is released by itself. A reader is returned
+   * as it is.
+   *
+   * Throws `LeaseLost` for a lease that is lost, and what `acquire` throws; then the lock is released in the background.
+   */
+  async downgrade(options: { readonly signal?: AbortSignal } = {}): Promise<Lease> {
+    if (this.shared) {
+      return this;
+    }
+    this.check();
+    options.signal?.throwIfAborted();
+    const reader = this.#wish.asReader(this.#grant.leaseKey, options.signal);
+    this.#hold.end(RELEASED);
+    try {
+      return await this.#keeper.acquire(reader);
+    } catch (error) {
+      this.#giveBack();
+      throw error;
+    }
+  }
+
   /** The end of `await using`. A release that is not acknowledged is no error: the lease expires. */
   async [Symbol.asyncDispose](): Promise<void> {
     try {
@@ -146,6 +182,10 @@ export class Lease implements AsyncDisposable {
 
   [inspect.custom](): string {
     return `Lease { ${this.toString()} }`;
+  }
+
+  #giveBack(): void {
+    this.#keeper.inBackground(this.#release(latest() + 2 * this.#wish.ttlMs));
   }
 
   async #release(until: number): Promise<Released> {
@@ -196,7 +236,7 @@ export class Lease implements AsyncDisposable {
 
   /** Names the grant by both of its names: a late copy can never touch a later grant. */
   #send(verb: string): Send {
-    const body = { lock_token: this.#grant.leaseKey, fencing_token: this.token };
+    const body = { lock_token: this.#grant.leaseKey, fencing_token: this.grantId };
     return { method: "POST", path: lockPath(this.lock, verb), body };
   }
 

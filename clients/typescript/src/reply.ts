@@ -102,20 +102,23 @@ const NOT_ACQUIRED: ReadonlySet<string> = new Set(["queue_full", "too_many_locks
 export interface Granted {
   readonly t0: number;
   readonly token: number;
+  /** Names the grant: the token, or a reader's grant id. */
+  readonly number: number;
   readonly leaseKey: string;
   readonly authority: string;
   readonly validForMs: number;
   readonly waitedMs: number;
 }
 
-export function readGrant(t0: number, { body }: Reply): Granted | Fault {
+export function readGrant(t0: number, { body }: Reply, shared: boolean): Granted | Fault {
   const token = asToken(body["fencing_token"]);
+  const number = shared ? asToken(body["grant_id"]) : token;
   const leaseKey = asText(body["lock_token"]);
   const authority = asText(body["authority"]);
   const validForMs = asDuration(body["valid_for_ms"]);
   const waitedMs = asDuration(body["waited_ms"]);
-  if (token === undefined) {
-    return broken("fencing_token is missing or out of range");
+  if (token === undefined || number === undefined) {
+    return broken("fencing_token, or a reader's grant_id, is missing or out of range");
   }
   if (leaseKey === undefined || authority === undefined) {
     return broken("lock_token or authority is missing");
@@ -123,7 +126,7 @@ export function readGrant(t0: number, { body }: Reply): Granted | Fault {
   if (validForMs === undefined || waitedMs === undefined) {
     return broken("valid_for_ms or waited_ms is missing or out of range");
   }
-  return { t0, token, leaseKey, authority, validForMs, waitedMs };
+  return { t0, token, number, leaseKey, authority, validForMs, waitedMs };
 }
 
 export function readRenewal({ body }: Reply): number | undefined {
@@ -146,6 +149,7 @@ export function readHolder(value: unknown): LockHolder | undefined {
     remainingMs: remainingMs as number,
     metadata: asText(told["metadata"]),
     acquiredAt: asText(told["acquired_at"]),
+    grantId: asToken(told["grant_id"]),
   };
 }
 

@@ -19,6 +19,8 @@ export interface LockEvent {
   readonly clientId: string;
   readonly token: number;
   readonly reason: string | undefined;
+  /** The number that names a shared grant. */
+  readonly grantId: number | undefined;
 }
 
 /** Changes that did not arrive: list the locks again. */
@@ -237,6 +239,7 @@ export class Block {
       clientId: asText(told["client_id"]) ?? "",
       token,
       reason: asText(told["reason"]),
+      grantId: asToken(told["grant_id"]),
     };
   }
 }

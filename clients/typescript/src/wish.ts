@@ -25,6 +25,11 @@ export interface AcquireOptions {
    * again at once, and its earlier grant is over. By default each acquire has one of its own.
    */
   readonly clientId?: string;
+  /**
+   * As a reader, beside other readers; a writer keeps all of them out. Readers claim at the resource before they read, and
+   * write nothing.
+   */
+  readonly shared?: boolean;
   /** Shown with the holder, at most 256 bytes. */
   readonly metadata?: string;
   /** Ends the acquire, which is then abandoned in the background. It does not end the lease later. */
@@ -37,14 +42,19 @@ export class Wish {
   readonly clientId: string;
   readonly ttlMs: number;
   readonly waitMs: number;
+  readonly shared: boolean;
   readonly #metadata: string | undefined;
-  readonly #signal: AbortSignal | undefined;
+  readonly #leaseKey: string | undefined;
+  /** The caller's. */
+  readonly signal: AbortSignal | undefined;
   #mayHaveHappened = false;
   #lastSent = 0;
 
+  /** With a `leaseKey` the grant comes under a lease that the client has already. */
   constructor(
     readonly lock: string,
     options: AcquireOptions,
+    leaseKey?: string,
   ) {
     checkName(lock);
     this.ttlMs = within("ttlMs", options.ttlMs ?? DEFAULT_TTL, MIN_TTL, DAY);
@@ -54,8 +64,25 @@ export class Wish {
     if (bytes > MAX_METADATA_BYTES) {
       throw new Invalid(`the metadata has ${bytes} bytes; 0 ..= ${MAX_METADATA_BYTES} are allowed`);
     }
+    this.shared = options.shared === true;
     this.#metadata = options.metadata;
-    this.#signal = options.signal;
+    this.signal = options.signal;
+    this.#leaseKey = leaseKey;
+  }
+
+  /** The request that makes the writer a reader. */
+  asReader(leaseKey: string, signal: AbortSignal | undefined): Wish {
+    const { clientId, ttlMs } = this;
+    const metadata = this.#metadata === undefined ? {} : { metadata: this.#metadata };
+    const asked = {
+      clientId,
+      ttlMs,
+      waitMs: 0,
+      shared: true,
+      ...metadata,
+      ...(signal === undefined ? {} : { signal }),
+    };
+    return new Wish(this.lock, asked, leaseKey);
   }
 
   /** An attempt is under way, or ended without certainty: the wish must be abandoned. */
@@ -64,8 +91,8 @@ export class Wish {
   }
 
   /** Keeps one request id until the outcome is known. After an error, a wish that may have happened must be abandoned. */
-  async acquire(transport: Transport, patienceMs: number): Promise<Granted> {
-    this.#signal?.throwIfAborted();
+  async acquire(transport: Transport, patienceMs: number, signal: AbortSignal): Promise<Granted> {
+    signal.throwIfAborted();
     const waitUntil = latest() + this.waitMs;
     const giveUp = waitUntil + patienceMs;
     const pauses = new Backoff(giveUp);
@@ -75,9 +102,9 @@ export class Wish {
       this.#mayHaveHappened = true;
       this.#lastSent = latest();
       const left = Math.max(waitUntil - this.#lastSent, 0);
-      let outcome: Reply | Granted | Fault = await transport.send(this.#send(left), giveUp, this.#signal);
+      let outcome: Reply | Granted | Fault = await transport.send(this.#send(left), giveUp, signal);
       if (outcome instanceof Reply) {
-        outcome = outcome.fault ?? (outcome.status === 200 ? readGrant(t0, outcome) : outcome);
+        outcome = outcome.fault ?? (outcome.status === 200 ? readGrant(t0, outcome, this.shared) : outcome);
       }
       if (!(outcome instanceof Fault)) {
         this.#mayHaveHappened = false;
@@ -87,7 +114,7 @@ export class Wish {
         return outcome;
       }
       this.#mayHaveHappened = earlier || outcome.unknown;
-      await pauses.pause(outcome, this.#signal);
+      await pauses.pause(outcome, signal);
     }
   }
 
@@ -112,7 +139,8 @@ export class Wish {
       path: lockPath(this.lock, "/acquire"),
       body: {
         client_id: this.clientId,
-        lease_duration_ms: this.ttlMs,
+        ...(this.#leaseKey === undefined ? { lease_duration_ms: this.ttlMs } : { lock_token: this.#leaseKey }),
+        ...(this.shared ? { mode: "shared" } : {}),
         wait_ms: Math.ceil(waitMs),
         request_id: this.requestId,
         ...(this.#metadata === undefined ? {} : { metadata: this.#metadata }),

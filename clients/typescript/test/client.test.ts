@@ -112,6 +112,55 @@ test("await using releases at the end of the scope", async (t) => {
   assert.equal((await client.show("orders")).holder, undefined);
 });
 
+test("readers share a token, are named by their grant ids, and keep a writer out", async (t) => {
+  const { client } = await served(t);
+  const one = await client.acquire("report", { shared: true, ttlMs: 1_000 });
+  const other = await client.acquire("report", { shared: true });
+  assert.ok(one.shared && one.token === other.token && one.grantId !== other.grantId);
+  assert.equal(await client.tryAcquire("report"), undefined);
+  const shown = await client.show("report");
+  assert.deepEqual([shown.readerCount, shown.readers.map(({ grantId }) => grantId)], [2, [one.grantId, other.grantId]]);
+  await client.breakLock("report", one.grantId, "the test");
+  assert.equal((await one.lost).code, "revoked");
+  other.check();
+  assert.equal(await other.downgrade(), other);
+  await other.release();
+});
+
+test("a writer becomes a reader in one step, and what it was is over without a loss", async (t) => {
+  const { client } = await served(t);
+  const writer = await client.acquire("report", { metadata: "nightly" });
+  assert.ok(!writer.shared && writer.grantId === writer.token);
+  let lost = false;
+  void writer.lost.then(() => {
+    lost = true;
+  });
+  const waiting = client.acquire("report", { waitMs: 60_000 });
+  await until(async () => (await client.show("report")).waiters === 1);
+  const reader = await writer.downgrade();
+  assert.ok(!writer.held && writer.signal.aborted && reader.shared && reader.token > writer.token);
+  assert.equal((await client.show("report")).holder?.metadata, "nightly");
+  await writer.release();
+  reader.check();
+  await reader.release();
+  await (await waiting).release();
+  assert.ok(!lost);
+  await assert.rejects(writer.downgrade(), LeaseLost);
+});
+
+test("a downgrade that is cancelled leaves no lock behind", async (t) => {
+  const { client, server } = await served(t);
+  const writer = await client.acquire("report");
+  server.process.kill("SIGSTOP");
+  const cancel = new AbortController();
+  const reader = writer.downgrade({ signal: cancel.signal });
+  assert.ok(!writer.held);
+  cancel.abort();
+  await assert.rejects(reader, { name: "AbortError" });
+  server.process.kill("SIGCONT");
+  await until(async () => (await client.show("report")).holder === undefined);
+});
+
 test("a cancelled acquire leaves the queue, and rejects with the signal's reason", async (t) => {
   const { client } = await served(t);
   const lease = await client.acquire("orders");

@@ -14,11 +14,13 @@ interface Command {
   readonly ttl_ms: number;
   readonly wait_ms: number;
   readonly client_id?: string;
+  readonly mode?: string;
   readonly grant: string;
   readonly target: number;
   readonly prefix: string;
   readonly token: number;
   readonly reason: string;
+  readonly count: number;
 }
 
 type Answer = Record<string, unknown>;
@@ -46,14 +48,20 @@ async function acquire(command: Command): Promise<Answer> {
     ttlMs: command.ttl_ms,
     waitMs: command.wait_ms,
     signal: cancel.signal,
+    shared: command.mode === "shared",
     ...(command.client_id === undefined ? {} : { clientId: command.client_id }),
   });
+  return taken(command, made);
+}
+
+function taken(command: Command, made: Lease): Answer {
   leases.set(command.as, made);
   void made.lost.then(({ code, token }) => {
     say({ event: "lost", grant: command.as, token, code, at_ms: earliest() });
   });
   const before = earliest();
-  return { token: made.token, authority: made.authority, before_ms: before, remaining_ms: made.remainingMs };
+  const { token, grantId, authority, remainingMs } = made;
+  return { token, grant_id: grantId, authority, before_ms: before, remaining_ms: remainingMs };
 }
 
 function connected(): Client {
@@ -61,6 +69,18 @@ function connected(): Client {
     throw new Error("connect comes first");
   }
   return client;
+}
+
+/** For clients/costs. */
+async function timed(count: number, work: () => unknown): Promise<Answer> {
+  const before = performance.now();
+  for (let number = 0; number < count; number += 1) {
+    const pending = work();
+    if (pending instanceof Promise) {
+      await pending;
+    }
+  }
+  return { took_ms: performance.now() - before };
 }
 
 async function watch(command: Command): Promise<void> {
@@ -77,6 +97,8 @@ async function carryOut(command: Command): Promise<Answer> {
       return {};
     case "acquire":
       return acquire(command);
+    case "downgrade":
+      return taken(command, await lease(command.grant).downgrade());
     case "cancel":
       acquires.get(command.target)?.abort();
       return {};
@@ -89,6 +111,14 @@ async function carryOut(command: Command): Promise<Answer> {
         return { ok: false, before_ms, code: (error as LeaseLost).code };
       }
     }
+    case "checks": {
+      const held = lease(command.grant);
+      return timed(command.count, () => {
+        held.check();
+      });
+    }
+    case "pairs":
+      return timed(command.count, async () => (await connected().acquire(command.lock)).release());
     case "remaining":
       return { before_ms: earliest(), remaining_ms: lease(command.grant).remainingMs };
     case "release":
@@ -131,7 +161,7 @@ async function answer(command: Command): Promise<void> {
   }
 }
 
-say({ event: "hello", client: "typescript", wire: "http", can: ["addresses", "cancel", "list", "watch"] });
+say({ event: "hello", client: "typescript", wire: "http", can: ["addresses", "cancel", "list", "shared", "watch"] });
 createInterface({ input: process.stdin })
   .on("line", (line) => void answer(JSON.parse(line) as Command))
   .on("close", () => process.exit(0));

@@ -8,9 +8,8 @@ import { before, suite, test } from "node:test";
 import { Redis } from "ioredis";
 import pg from "pg";
 
-import { Resource } from "../src/fence/ioredis.js";
 import { Stale } from "../src/fence/index.js";
-import { claim } from "../src/fence/pg.js";
+import { adder } from "./adder.js";
 import { found, postgres, redis, ROOT, served, unique, wholeFile, type Scope } from "./servers.js";
 
 const ROUNDS = 20;
@@ -38,72 +37,26 @@ interface Adder {
   write(token: number, total: number): Promise<boolean>;
 }
 
-class OverPostgres implements Adder {
-  constructor(
-    private readonly name: string,
-    private readonly fenced: boolean,
-  ) {}
+class TypeScript implements Adder {
+  readonly #adder: ReturnType<typeof adder>;
 
-  async read(token: number): Promise<number> {
-    const { rows } = await this.#begin(token, (db) =>
-      db.query<{ total: string }>("SELECT total FROM totals WHERE name = $1", [this.name]),
-    );
-    return Number(rows[0]?.total);
+  constructor(t: Scope, store: keyof typeof urls, name: string, fenced: boolean) {
+    this.#adder = adder(store, urls[store], name, fenced);
+    t.after(() => this.#adder.close());
+  }
+
+  read(token: number): Promise<number> {
+    return this.#adder.read(token);
   }
 
   async write(token: number, total: number): Promise<boolean> {
-    return acknowledged(
-      this.#begin(token, (db) => db.query("UPDATE totals SET total = $1 WHERE name = $2", [total, this.name])),
-    );
-  }
-
-  async #begin<Result>(token: number, work: (db: pg.PoolClient) => Promise<Result>): Promise<Result> {
-    const db = await pool.connect();
     try {
-      await db.query("BEGIN");
-      if (this.fenced) {
-        await claim(db, this.name, token);
-      }
-      const result = await work(db);
-      await db.query("COMMIT");
-      return result;
+      await this.#adder.write(token, total);
+      return true;
     } catch (error) {
-      await db.query("ROLLBACK");
-      throw error;
-    } finally {
-      db.release();
+      assert.ok(error instanceof Stale, String(error));
+      return false;
     }
-  }
-}
-
-class OverRedis implements Adder {
-  readonly #resource: Resource;
-  readonly #key: string;
-
-  constructor(
-    name: string,
-    private readonly fenced: boolean,
-  ) {
-    this.#resource = new Resource(name);
-    this.#key = `{${name}}:total`;
-  }
-
-  async read(token: number): Promise<number> {
-    return Number(await (this.fenced ? this.#resource.get(cache, token, this.#key) : cache.get(this.#key)));
-  }
-
-  async write(token: number, total: number): Promise<boolean> {
-    return acknowledged(this.fenced ? this.#resource.set(cache, token, this.#key, total) : cache.set(this.#key, total));
-  }
-}
-
-async function acknowledged(write: Promise<unknown>): Promise<boolean> {
-  try {
-    await write;
-    return true;
-  } catch (error) {
-    assert.ok(error instanceof Stale, String(error));
-    return false;
   }
 }
 
@@ -173,10 +126,8 @@ for (const store of ["postgres", "redis"] as const) {
         await cache.set(`{${name}}:total`, 0);
       }
       return (language) => {
-        if (language === "rust") {
-          return new Rust(t, store, name, fenced);
-        }
-        return store === "postgres" ? new OverPostgres(name, fenced) : new OverRedis(name, fenced);
+        const Made = language === "rust" ? Rust : TypeScript;
+        return new Made(t, store, name, fenced);
       };
     };
     const pairs: [Language, Language][] = [

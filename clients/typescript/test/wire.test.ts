@@ -6,7 +6,7 @@ import { earliest, latest, sleepUntil } from "../src/clock.js";
 import { Endpoints } from "../src/endpoints.js";
 import { Invalid, LeaseLost, LockHeld, NotAcquired, OperatorNeeded, PalisadeError } from "../src/errors.js";
 import { deadline, Hold, RELEASED } from "../src/hold.js";
-import { Fault, parsed, readGrant, Reply } from "../src/reply.js";
+import { Fault, parsed, readGrant, Reply, type Granted } from "../src/reply.js";
 import { Block } from "../src/watch.js";
 import { lockPath } from "../src/wish.js";
 
@@ -52,7 +52,7 @@ test("a loss is announced though nobody asks", async () => {
 
 test("answers that are no grant", () => {
   const good = '"lock_token": "k", "authority": "a", "valid_for_ms": 5, "waited_ms": 0';
-  const read = (text: string): unknown => readGrant(0, new Reply(200, parsed(text) ?? {}));
+  const read = (text: string, shared = false): unknown => readGrant(0, new Reply(200, parsed(text) ?? {}), shared);
   assert.ok(!(read(`{"fencing_token": 9007199254740991, ${good}}`) instanceof Fault));
   for (const text of [
     `{${good}}`,
@@ -64,6 +64,11 @@ test("answers that are no grant", () => {
     const fault = read(text);
     assert.ok(fault instanceof Fault && fault.unknown, text);
   }
+  // Nobody could renew or release it.
+  const reader = `"fencing_token": 34, ${good}`;
+  assert.ok(read(`{${reader}}`, true) instanceof Fault);
+  const { token, number } = read(`{"grant_id": 35, ${reader}}`, true) as Granted;
+  assert.deepEqual([token, number], [34, 35]);
   for (const [status, text] of [
     [200, "[]"],
     [204, "{}"],

@@ -30,7 +30,7 @@ struct Driver {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     say(
-        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "list", "watch"]}),
+        &json!({"event": "hello", "client": "rust", "wire": "session", "can": ["cancel", "list", "shared", "watch"]}),
     );
     LocalSet::new().run_until(serve(commands())).await;
 }
@@ -76,7 +76,10 @@ impl Driver {
         match text(command, "do") {
             "connect" => answer(self.connect(command).await),
             "acquire" => answer(self.acquire(command).await),
+            "downgrade" => answer(self.downgrade(command).await),
             "check" => self.check(text(command, "grant")),
+            "checks" => self.checks(command),
+            "pairs" => answer(self.pairs(command).await),
             "remaining" => self.remaining(text(command, "grant")),
             "release" => answer(self.release(text(command, "grant")).await),
             "clock" => json!({"ok": true, "now_ms": now_ms()}),
@@ -112,10 +115,27 @@ impl Driver {
         if let Some(client) = command["client_id"].as_str() {
             request = request.client_id(client);
         }
+        if command["mode"] == "shared" {
+            request = request.shared();
+        }
         let lease = request.acquire().await?;
+        Ok(self.taken(command, lease))
+    }
+
+    async fn downgrade(self: &Rc<Driver>, command: &Value) -> Result<Value, Error> {
+        let writer = self.take(text(command, "grant"));
+        let writer =
+            writer.ok_or_else(|| palisade_client::Fault::invalid("there is no such grant"))?;
+        writer.check()?;
+        let reader = self.client()?.downgrade(writer).await?;
+        Ok(self.taken(command, reader))
+    }
+
+    fn taken(&self, command: &Value, lease: Lease) -> Value {
         let before = now_ms();
         let granted = json!({
-            "token": lease.token().get(), "authority": lease.authority().as_str(),
+            "token": lease.token().get(), "grant_id": lease.grant_id().map(|id| id.0.get()),
+            "authority": lease.authority().as_str(),
             "waited_ms": lease.waited().as_secs_f64() * 1e3,
             "before_ms": before, "remaining_ms": lease.remaining().as_secs_f64() * 1e3,
         });
@@ -127,7 +147,12 @@ impl Driver {
             is_lost: Box::new(move || lost.is_cancelled()),
         };
         self.held.borrow_mut().insert(name, held);
-        Ok(granted)
+        granted
+    }
+
+    /// The guard, which is then no longer checked.
+    fn take(&self, grant: &str) -> Option<Lease> {
+        self.held.borrow_mut().get_mut(grant)?.lease.take()
     }
 
     fn check(&self, grant: &str) -> Value {
@@ -144,6 +169,26 @@ impl Driver {
         json!({"ok": code.is_none(), "code": code.map(Code::name), "before_ms": before})
     }
 
+    fn checks(&self, command: &Value) -> Value {
+        let held = self.held.borrow();
+        let held = held.get(text(command, "grant"));
+        let Some(lease) = held.and_then(|held| held.lease.as_ref()) else {
+            return json!({"ok": false, "code": Code::Invalid.name()});
+        };
+        let before = now_ms();
+        let held = (0..count(command)).all(|_| std::hint::black_box(lease).check().is_ok());
+        json!({"ok": held, "took_ms": now_ms() - before})
+    }
+
+    async fn pairs(&self, command: &Value) -> Result<Value, Error> {
+        let (client, before) = (self.client()?, now_ms());
+        for _ in 0..count(command) {
+            let lease = client.lock(text(command, "lock")).acquire().await?;
+            lease.release().await?;
+        }
+        Ok(json!({"took_ms": now_ms() - before}))
+    }
+
     fn remaining(&self, grant: &str) -> Value {
         let held = self.held.borrow();
         let before = now_ms();
@@ -153,12 +198,7 @@ impl Driver {
     }
 
     async fn release(&self, grant: &str) -> Result<Value, Error> {
-        let lease = self
-            .held
-            .borrow_mut()
-            .get_mut(grant)
-            .and_then(|held| held.lease.take());
-        let Some(lease) = lease else {
+        let Some(lease) = self.take(grant) else {
             return Ok(json!({"result": "already_released"}));
         };
         let result = match lease.release().await? {
@@ -250,6 +290,10 @@ fn text<'a>(command: &'a Value, field: &str) -> &'a str {
 
 fn millis(command: &Value, field: &str) -> Duration {
     Duration::from_millis(command[field].as_u64().unwrap_or(0))
+}
+
+fn count(command: &Value) -> u64 {
+    command["count"].as_u64().unwrap_or(0)
 }
 
 fn now_ms() -> f64 {

@@ -21,6 +21,7 @@ type command struct {
 	URLs     []string `json:"urls"`
 	Patience int64    `json:"patience_ms"`
 	As       string   `json:"as"`
+	Count    int      `json:"count"`
 	Lock     string   `json:"lock"`
 	TTL      int64    `json:"ttl_ms"`
 	Wait     int64    `json:"wait_ms"`
@@ -113,6 +114,16 @@ func (d *driver) carryOut(ctx context.Context, c command) (answer, error) {
 	case "check":
 		before := nowMS()
 		return answer{"before_ms": before}, d.lease(c).Check()
+	case "checks":
+		return timed(c.Count, d.lease(c).Check)
+	case "pairs":
+		return timed(c.Count, func() error {
+			lease, err := d.client.Lock(ctx, c.Lock)
+			if err != nil {
+				return err
+			}
+			return lease.Release(ctx)
+		})
 	case "remaining":
 		return remaining(d.lease(c)), nil
 	case "release":
@@ -217,6 +228,17 @@ func (d *driver) lease(c command) *palisade.Lease {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.leases[c.Grant]
+}
+
+// timed is for clients/costs.
+func timed(count int, work func() error) (answer, error) {
+	before := nowMS()
+	for n := 0; n < count; n++ {
+		if err := work(); err != nil {
+			return nil, err
+		}
+	}
+	return answer{"took_ms": nowMS() - before}, nil
 }
 
 // remaining reads the clock before the client is asked.

@@ -74,6 +74,21 @@ public final class Driver {
                 answer.put("before_ms", nowMs());
                 lease(command).check();
             }
+            case "checks" -> {
+                Lease held = lease(command);
+                double before = nowMs();
+                for (long n = number(command, "count"); n > 0; n--) {
+                    held.check();
+                }
+                answer.put("took_ms", nowMs() - before);
+            }
+            case "pairs" -> {
+                double before = nowMs();
+                for (long n = number(command, "count"); n > 0; n--) {
+                    client.lock(text(command, "lock")).acquire().release();
+                }
+                answer.put("took_ms", nowMs() - before);
+            }
             case "remaining" -> remaining(lease(command), answer);
             case "release" -> answer.put("result", lease(command).release().name().toLowerCase());
             case "cancel" -> threads.get(number(command, "target")).interrupt();
