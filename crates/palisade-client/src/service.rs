@@ -97,6 +97,7 @@ pub(crate) fn only_exclusive(request: &AcquireRequest) -> Result<(), Fault> {
     match request.mode {
         palisade_core::LockMode::Exclusive => Ok(()),
         palisade_core::LockMode::Shared => Err(Fault::unsupported("grant shared locks")),
+        palisade_core::LockMode::Permits(_) => Err(Fault::unsupported("grant permits")),
     }
 }
 

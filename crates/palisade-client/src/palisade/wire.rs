@@ -32,6 +32,12 @@ pub(super) fn acquire(request: AcquireRequest) -> pb::AcquireRequest {
         options: match request.mode {
             LockMode::Exclusive => Vec::new(),
             LockMode::Shared => vec![option(AcquireOption::Mode(pb::LockMode::Shared.into()))],
+            // The messages have no word for permits yet: the server refuses this one.
+            LockMode::Permits(_) => {
+                vec![option(AcquireOption::Mode(
+                    pb::LockMode::Unspecified.into(),
+                ))]
+            }
         },
     }
 }
@@ -234,6 +240,7 @@ fn grant(granted: pb::Granted) -> Result<Granted, Fault> {
     Ok(Granted {
         token: token(granted.fencing_token)?,
         shared: grant_id(granted.grant_id)?,
+        slots: palisade_core::Slots::NONE,
         lease: LeaseId(token(granted.lease_id)?),
         key: key(&granted.lock_token)?,
         ttl: ttl(granted.lease_duration_ms)?,
@@ -269,6 +276,7 @@ fn view(lock: pb::LockView) -> Result<LockView, Fault> {
             .into_iter()
             .map(reader)
             .collect::<Result<_, _>>()?,
+        permits: None,
         waiters: lock.waiters,
         queue: lock
             .queue
@@ -283,6 +291,7 @@ fn reader(reader: pb::Reader) -> Result<Reader, Fault> {
         holder: holder(reader.holder.ok_or_else(empty)?)?,
         id: GrantId(token(reader.grant_id)?),
         acquired_at: WallTime(reader.acquired_at_ms),
+        slots: palisade_core::Slots::NONE,
         metadata: (!reader.metadata.is_empty()).then(|| reader.metadata.into()),
     })
 }

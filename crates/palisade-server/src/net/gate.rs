@@ -172,7 +172,7 @@ impl Gate {
         match &request {
             Request::Acquire(wish) => {
                 let verb = match wish.mode {
-                    LockMode::Exclusive => Verb::Hold,
+                    LockMode::Exclusive | LockMode::Permits(_) => Verb::Hold,
                     LockMode::Shared => Verb::Share,
                 };
                 lock(verb, &wish.lock)?;

@@ -144,7 +144,7 @@ fn describe(lease: &Lease, url: &str, out: Out) -> String {
         ("client id", lease.client_id().to_string()),
     ]);
     let how = match lease.mode() {
-        LockMode::Exclusive => "held",
+        LockMode::Exclusive | LockMode::Permits(_) => "held",
         LockMode::Shared => "held in shared mode",
     };
     let head = format!(

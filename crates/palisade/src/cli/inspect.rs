@@ -172,6 +172,7 @@ fn more_than(all: u32, shown: usize) -> String {
 const fn mode(mode: LockMode) -> &'static str {
     match mode {
         LockMode::Exclusive => "exclusive",
+        LockMode::Permits(_) => "permits",
         LockMode::Shared => "shared",
     }
 }
@@ -209,7 +210,8 @@ fn reply(view: &LockView) -> LockReply {
     let queue = view.queue.iter().map(|queued| QueuedBody {
         client_id: queued.client.to_string(),
         mode: match queued.mode {
-            LockMode::Exclusive => json::LockMode::Exclusive,
+            // No interface takes a request for permits yet.
+            LockMode::Exclusive | LockMode::Permits(_) => json::LockMode::Exclusive,
             LockMode::Shared => json::LockMode::Shared,
         },
         waited_ms: queued.waited.as_millis(),

@@ -252,6 +252,8 @@ fn reader(reader: Reader) -> v1::Reader {
 fn queued(queued: Queued) -> v1::Queued {
     let mode = match queued.mode {
         LockMode::Exclusive => v1::LockMode::Exclusive,
+        // No interface takes a request for permits yet.
+        LockMode::Permits(_) => v1::LockMode::Unspecified,
         LockMode::Shared => v1::LockMode::Shared,
     };
     v1::Queued {
@@ -473,6 +475,7 @@ mod tests {
         let granted = palisade_core::Granted {
             token: Token::new(34).unwrap(),
             shared: Some(palisade_core::GrantId(Token::new(36).unwrap())),
+            slots: palisade_core::Slots::NONE,
             lease: palisade_core::LeaseId(Token::new(30).unwrap()),
             key: LeaseKey::from_bytes([9; 16]),
             ttl: Ttl::from_millis(10_000).unwrap(),

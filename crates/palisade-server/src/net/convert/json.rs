@@ -165,7 +165,8 @@ fn queued(queued: &Queued) -> wire::QueuedBody {
     wire::QueuedBody {
         client_id: queued.client.as_str().to_owned(),
         mode: match queued.mode {
-            LockMode::Exclusive => wire::LockMode::Exclusive,
+            // No interface takes a request for permits yet.
+            LockMode::Exclusive | LockMode::Permits(_) => wire::LockMode::Exclusive,
             LockMode::Shared => wire::LockMode::Shared,
         },
         waited_ms: queued.waited.as_millis(),
