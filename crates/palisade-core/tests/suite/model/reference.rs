@@ -1,3 +1,4 @@
+// long file: the rules in one place, so that they are read from the first to the last
 //! The rules once more, as plainly as they can be written: lists that are searched from the front.
 //!
 //! Nothing here is shared with the machine but the types of questions and answers. There is one
