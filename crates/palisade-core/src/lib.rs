@@ -48,6 +48,6 @@ pub use outcome::{
     Change, Effect, Ending, Event, Granted, Holder, LockView, Outcome, QueueBound, Queued, Reader,
     Renewed,
 };
-pub use permits::{Permits, Slots, slot_name};
+pub use permits::{Permits, Slots, slot_key};
 pub use time::{Span, Timestamp, Ttl, WallTime};
 pub use token::Token;

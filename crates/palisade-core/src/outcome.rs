@@ -77,7 +77,7 @@ pub struct Granted {
     /// The number that names the grant, if it is shared; an exclusive one is named by its token.
     pub shared: Option<GrantId>,
     /// The slots it holds, if the lock is a semaphore: each is a resource of its own to a fence
-    /// ([`slot_name`](crate::slot_name)).
+    /// ([`slot_key`](crate::slot_key)).
     pub slots: Slots,
     /// The lease's public id.
     pub lease: LeaseId,

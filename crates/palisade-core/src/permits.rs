@@ -120,13 +120,16 @@ impl Slots {
     }
 }
 
-/// The name under which a fence knows a slot of a semaphore: `NAME#SLOT` (rule P3).
+/// The resource id under which a fence keeps the ratchet of one slot: `LOCK#SLOT` (rule P3).
 ///
-/// A slot's fence is one like any other, keyed by the authority and this name.
+/// Claim it, and use it, with the grant's token at a fence of the same authority. Two slots never have one key: what follows
+/// the last `#` is the slot, and the rest is the lock. A plain lock that is itself called `LOCK#SLOT` has the
+/// same id; if both are used at one resource, live holders of one refuse those of the other, but no late holder
+/// is ever admitted.
 ///
 /// # Errors
-/// [`Invalid::Name`] if it would be too long.
-pub fn slot_name(lock: &LockName, slot: u32) -> Result<LockName, Invalid> {
+/// [`Invalid::Name`] if it would be longer than a lock name may be.
+pub fn slot_key(lock: &LockName, slot: u32) -> Result<LockName, Invalid> {
     let mut name = String::from(&**lock);
     // Writing to a string does not fail.
     let _ = fmt::Write::write_fmt(&mut name, format_args!("#{slot}"));

@@ -15,7 +15,7 @@ use crate::invalid::Invalid;
 use crate::limits;
 use crate::name::LockName;
 use crate::outcome::{Effect, Ending, Outcome};
-use crate::permits::{Permits, Slots, slot_name};
+use crate::permits::{Permits, Slots, slot_key};
 use crate::time::Span;
 
 impl Tables {
@@ -43,7 +43,7 @@ impl Machine {
     #[cold]
     #[inline(never)]
     pub(super) fn check_permits(lock: &LockName, permits: Permits) -> Result<(), Invalid> {
-        slot_name(lock, permits.of()).map(drop)
+        slot_key(lock, permits.of()).map(drop)
     }
 
     /// Whether a request is of the lock's kind: an exclusive or a shared one is not for a semaphore, and permits are for
@@ -132,7 +132,7 @@ impl Machine {
         if let Err(invalid) = Permits::new(1, of) {
             return Outcome::Invalid(invalid);
         }
-        if let Err(invalid) = slot_name(name, of) {
+        if let Err(invalid) = slot_key(name, of) {
             return Outcome::Invalid(invalid);
         }
         let lock = match self.stand(name, effects) {

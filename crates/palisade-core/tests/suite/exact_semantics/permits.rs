@@ -1,6 +1,6 @@
 //! Semaphores: permits as slots, all or none, in order of arrival, and how their number changes (P1–P6).
 
-use palisade_core::{Away, Command, Ending, Granted, Invalid, Outcome, Permits, Slots, slot_name};
+use palisade_core::{Away, Command, Ending, Granted, Invalid, Outcome, Permits, Slots, slot_key};
 
 use crate::world::{Ask, TTL_MS, World, ask, grant, lock_name, ms, request, token};
 
@@ -186,7 +186,7 @@ fn a_number_of_permits_has_a_range() {
     ));
     let too_long = world.acquire(ask(&format!("{long}n"), "a").permits(1, 2));
     assert!(matches!(too_long, Outcome::Invalid(Invalid::Name { .. })));
-    assert_eq!(&*slot_name(&lock_name("db"), 12).unwrap(), "db#12");
+    assert_eq!(&*slot_key(&lock_name("db"), 12).unwrap(), "db#12");
 }
 
 #[test]
